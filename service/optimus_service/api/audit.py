@@ -1,8 +1,12 @@
-"""The record of who did what: a row of the database and a line in the log for each call that changed something."""
+"""The record of who did what: a row of the database and a line in the log for each call that changed something.
+
+The row is written in the transaction of the change (`RecordingRepository`), so what it is to say has to be known
+by then: endpoints put it into the `Audit` of their request before they write, or inside of their transaction.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +14,6 @@ import structlog
 
 from optimus_service.api.callers import Caller
 from optimus_service.store.records import AuditRecord
-from optimus_service.store.repository import Repository
 
 _log = structlog.get_logger("optimus.audit")
 
@@ -19,27 +22,25 @@ _log = structlog.get_logger("optimus.audit")
 class Audit:
     """What is recorded of one request, should it succeed. The endpoint adds what only it knows."""
 
-    repository: Repository
     clock: Callable[[], float]
     caller: Caller
     action: str
     target: str | None
     project: str | None
+    request_id: str | None = None
     data: dict[str, Any] = field(default_factory=dict)
     """No secrets: whoever oversees the cluster may read it."""
 
-    def record(self, headers: Mapping[bytes, bytes], request_id: str | None) -> None:
-        """Store it, and write it into the log. `headers` of the answer name what was made.
+    def made(self, made_id: str) -> None:
+        """The request makes this: what it is about, or comes from what it is about."""
+        if self.target is not None:
+            self.data["made"] = made_id
+        else:
+            self.target = made_id
 
-        Raises:
-            DatabaseNotAvailable: it is not stored.
-        """
-        made = headers.get(b"location")
-        if made is not None:
-            made_id = made.decode("ascii").rpartition("/")[2]
-            self.data |= {} if self.target is None else {"made": made_id}
-            self.target = self.target or made_id
-        entry = AuditRecord(
+    def entry(self) -> AuditRecord:
+        """The row, with what is known by now."""
+        return AuditRecord(
             at=self.clock(),
             who=self.caller.name,
             token_id=self.caller.token_id,
@@ -47,9 +48,11 @@ class Audit:
             target=self.target,
             project=self.project,
             data=self.data,
-            request_id=request_id,
+            request_id=self.request_id,
         )
-        self.repository.add_audit(entry)
+
+    def note_stored(self, entry: AuditRecord) -> None:
+        """Write the line into the log."""
         _log.info(
             "audit",
             who=entry.who,
@@ -58,5 +61,5 @@ class Audit:
             target=entry.target,
             project=entry.project,
             data=entry.data,
-            request_id=request_id,
+            request_id=entry.request_id,
         )

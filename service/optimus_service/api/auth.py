@@ -44,6 +44,7 @@ from optimus_service.process.job_tokens import JobTokens, is_job_token
 from optimus_service.process.user_tokens import id_in, is_secret_of, is_user_token
 from optimus_service.settings import Settings, is_loopback
 from optimus_service.store.errors import DatabaseNotAvailable, JobNotFound, StoreError
+from optimus_service.store.recording import RecordingRepository
 from optimus_service.store.records import JobRecord, TokenRecord, UserRecord
 from optimus_service.store.repository import Repository
 
@@ -97,18 +98,18 @@ class AccessMiddleware:
             return
         request = Request(scope)
         try:
-            audit = await self._admitted(request)
+            recording = await self._admitted(request)
         except Problem as problem:
             await respond(request, problem)(scope, receive, send)
         else:
-            await self._app(scope, receive, send if audit is None else _recording(audit, request, receive, send))
+            await self._app(scope, receive, send if recording is None else _recorded(recording, request, receive, send))
         # Only now: a database whose writers wait for each other answers those who read nevertheless.
         used: TokenRecord | None = getattr(request.state, "token", None)
         if used is not None and self._users.is_use_due(used):
             await run_in_threadpool(self._users.note_use, used)
 
-    async def _admitted(self, request: Request) -> Audit | None:
-        """What is to be recorded of a request that may be made; None: nothing.
+    async def _admitted(self, request: Request) -> RecordingRepository | None:
+        """Where a request that may be made is recorded; None: nothing is.
 
         Raises:
             Problem: it may not be made.
@@ -128,7 +129,7 @@ class AccessMiddleware:
         request.state.is_still_good = partial(self._users.is_still, bearer_token(request), caller)
         return await self._allowed(caller, request, path)
 
-    async def _allowed(self, caller: Caller, request: Request, path: str) -> Audit | None:
+    async def _allowed(self, caller: Caller, request: Request, path: str) -> RecordingRepository | None:
         calls = {} if _CONTROL_CHARACTER.search(path) else calls_at(path)
         if not calls:
             raise Problem(404, "nothing is at this path")
@@ -140,12 +141,13 @@ class AccessMiddleware:
         if not caller.has(call.need) or (call.need is Need.CHANGE_JOB and job is not None and not caller.changes(job)):
             raise Problem(403, f"{caller.name} may not do this; it needs: {call.need}")
         if call.action is None:
+            request.state.repository = self._repository.reading()
             return None
-        target = next(iter(parameters.values()), None)
-        request.state.audit = Audit(
-            self._repository, self._clock, caller, call.action, target, None if job is None else job.project
-        )
-        return request.state.audit  # type: ignore[no-any-return]
+        target, project = next(iter(parameters.values()), None), None if job is None else job.project
+        request_id = getattr(request.state, "request_id", None)
+        request.state.audit = Audit(self._clock, caller, call.action, target, project, request_id)
+        request.state.repository = recording = RecordingRepository(self._repository, request.state.audit)
+        return recording
 
     async def _job(self, caller: Caller, call: Call, parameters: dict[str, str]) -> JobRecord | None:
         """The job that the call is about; None: it is about none, or nothing depends on which it is.
@@ -165,23 +167,22 @@ class AccessMiddleware:
         return job
 
 
-def _recording(audit: Audit, request: Request, receive: Receive, send: Send) -> Send:
-    """Sends answers, those that say that something was done only once that is recorded."""
+def _recorded(recording: RecordingRepository, request: Request, receive: Receive, send: Send) -> Send:
+    """Sends answers, and sees to it that those which changed nothing are recorded before that, too."""
     refused = False
 
-    async def recording(message: Message) -> None:
+    async def recorded(message: Message) -> None:
         nonlocal refused
         if message["type"] == "http.response.start" and message["status"] < 300:
-            request_id = getattr(request.state, "request_id", None)
             try:
-                await run_in_threadpool(audit.record, dict(message["headers"]), request_id)
+                await run_in_threadpool(recording.record_unchanged)
             except DatabaseNotAvailable as error:
                 refused = True
                 await respond(request, problem_of(error))(request.scope, receive, send)
         if not refused:
             await send(message)
 
-    return recording
+    return recorded
 
 
 class UserAccess:

@@ -17,6 +17,7 @@ from optimus_contract.job import JobSpec
 from optimus_scheduler.lifecycle import PauseRequested, ResumeRequested
 from optimus_service.api import examples, submission
 from optimus_service.api.body import StrictRoute
+from optimus_service.api.audit import Audit
 from optimus_service.api.callers import Caller
 from optimus_service.api.editing import Edit, edit_of, merged
 from optimus_service.api.jobs import IdempotencyKey, shown
@@ -30,6 +31,7 @@ from optimus_service.observe.spec import deadline_of
 from optimus_service.requests import checked
 from optimus_service.store.errors import UserNotFound
 from optimus_service.store.records import JobRecord
+from optimus_service.store.repository import Repository
 
 _ATTEMPTS = 50
 """A change is made anew when another one came in between: by the scheduler or another replica, as changes in this
@@ -59,9 +61,9 @@ def change_job(
             edit = _edit(job, change)
             _refuse_impossible(services, job, edit)
             _refuse_idle(job, edit)
+            audit.data = {field: {"from": old, "to": new} for field, (old, new) in edit.changes.items()}
             is_done = not edit.changed or apply(services, job, edit)
         if is_done:
-            audit.data |= {field: {"from": old, "to": new} for field, (old, new) in edit.changes.items()}
             return shown(services, [services.repository.get_job(job_id)])[0]
     raise Problem(409, "the job is being changed by others at this moment: try again")
 
@@ -130,17 +132,29 @@ def new_objections(services: Services, job: JobRecord, edit: Edit) -> list[answe
 
 
 def apply(services: Services, job: JobRecord, edit: Edit) -> bool:
-    """Store an edit of an active job, and act by it. False: the job was changed meanwhile."""
-    paused = bool(job.spec.get("paused"))
-    changes = {field: values for field, values in edit.changes.items() if field != "paused"}
-    if changes:
-        spec = {**edit.spec, "paused": paused}
-        if not services.repository.set_spec(job.id, job.spec, spec, changes, services.clock()):
-            return False
-    if edit.spec["paused"] is not paused:
-        pause(services, job.id) if edit.spec["paused"] else let_go_on(services, job.id)
+    """Store an edit of an active job, all of it at once, and act by it. False: the job was changed meanwhile."""
+    try:
+        with services.repository.write() as tx:
+            stored = _store(tx, job, edit, services.clock())
+    except _ChangedMeanwhileError:
+        return False
+    services.hub.notify(job.id, stored.generation)
     services.trigger_round("changed")
     return True
+
+
+class _ChangedMeanwhileError(Exception):
+    """Ends a transaction that must write nothing, neither the change nor its record."""
+
+
+def _store(tx: Repository, job: JobRecord, edit: Edit, now: float) -> JobRecord:
+    paused = bool(job.spec.get("paused"))
+    changes = {field: values for field, values in edit.changes.items() if field != "paused"}
+    if changes and not tx.set_spec(job.id, job.spec, {**edit.spec, "paused": paused}, changes, now):
+        raise _ChangedMeanwhileError
+    if edit.spec["paused"] is paused:
+        return tx.get_job(job.id)
+    return tx.advance_job(job.id, _pause_of(tx, job.id) if edit.spec["paused"] else ResumeRequested(), now)
 
 
 # --- pause and resume ------------------------------------------------------------------------------------------------
@@ -163,11 +177,14 @@ def pause_job(job_id: str, services: ServicesDep) -> answers.Job:
 
 def pause(services: Services, job_id: str) -> JobRecord:
     """The same for who knows that it can be."""
-    has_tasks = bool(services.repository.tasks(job_id=job_id))
-    job = services.repository.advance_job(job_id, PauseRequested(has_tasks=has_tasks), services.clock())
+    job = services.repository.advance_job(job_id, _pause_of(services.repository, job_id), services.clock())
     services.hub.notify(job_id, job.generation)
     services.trigger_round("pause")
     return job
+
+
+def _pause_of(repository: Repository, job_id: str) -> PauseRequested:
+    return PauseRequested(has_tasks=bool(repository.tasks(job_id=job_id)))
 
 
 def let_go_on(services: Services, job_id: str) -> JobRecord:
@@ -204,6 +221,7 @@ async def retry_job(
     services: ServicesDep,
     task_checks: TaskChecksDep,
     caller: CallerDep,
+    audit: AuditDep,
     response: Response,
     idempotency_key: IdempotencyKey = None,
 ) -> answers.Job:
@@ -212,7 +230,7 @@ async def retry_job(
     To let a failed job go on from its checkpoint, resume it; to start from its parameters, submit with `from_job`. 409
     while it is active.
     """
-    job, is_new = await task_checks.in_turn(_again, services, task_checks, job_id, idempotency_key, caller)
+    job, is_new = await task_checks.in_turn(_again, services, task_checks, job_id, idempotency_key, caller, audit)
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     if is_new:
         services.trigger_round("submit")
@@ -222,18 +240,19 @@ async def retry_job(
 
 
 def _again(
-    services: Services, checks: TaskChecks, job_id: str, key: str | None, caller: Caller
+    services: Services, checks: TaskChecks, job_id: str, key: str | None, caller: Caller, audit: Audit
 ) -> tuple[JobRecord, bool]:
     ended = services.repository.get_job(job_id)
     made_before = None if key is None else _made_before(services, ended, key, caller)
     if made_before is not None:
+        audit.made(made_before.id)
         return made_before, False
     if not ended.state.is_final:
         raise Problem(409, f"the job is {ended.state} and has not ended: cancel it first (`optimus cancel {job_id}`)")
     if ended.is_tracked:
         raise Problem(409, "the job ran outside the cluster: start it again where it ran")
     owner = _owner_again(services, ended)
-    job, is_new = submission.submit(services, checks, _same_again(ended), key, caller=caller, owner=owner)
+    job, is_new = submission.submit(services, checks, _same_again(ended), key, caller=caller, owner=owner, audit=audit)
     if is_new:
         words = {job.id: f"It is job {ended.id} again.", ended.id: f"Job {job.id} runs it again."}
         for each, told in words.items():

@@ -71,9 +71,8 @@ async def submit_job(
     if idempotency_key is not None and idempotency_key.startswith(_RESERVED_PREFIX):
         raise invalid_field("Idempotency-Key", f"must not begin with {_RESERVED_PREFIX!r}: give any other key")
     job, is_new = await task_checks.in_turn(
-        partial(submission.submit, caller=caller), services, task_checks, spec, idempotency_key
+        partial(submission.submit, caller=caller, audit=audit), services, task_checks, spec, idempotency_key
     )
-    audit.project, audit.data["new"] = job.project, is_new
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     if is_new:
         services.trigger_round("submit")

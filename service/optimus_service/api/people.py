@@ -73,17 +73,16 @@ def create_user(
         created_at=services.clock(),
         created_by=caller.name,
     )
-    services.repository.create_user(record)
     audit.data |= _rights_data(rights)
+    services.repository.create_user(record)
     return _user_body(record)
 
 
 @router.put("/v1/users/{name}", responses=documented(404))
 def change_user(name: UserName, rights: Rights, services: ServicesDep, audit: AuditDep) -> answers.User:
     """Replace what a user may do. All tokens of the user follow at once."""
-    record = services.repository.change_user(name, rights.kind, rights.role, rights.projects)
     audit.data |= _rights_data(rights)
-    return _user_body(record)
+    return _user_body(services.repository.change_user(name, rights.kind, rights.role, rights.projects))
 
 
 @router.delete("/v1/users/{name}", status_code=204, responses=documented(404))
@@ -153,10 +152,11 @@ def create_token(
         created_by=caller.name,
         expires_at=expires_at,
     )
+    audit.made(token_id)
+    audit.data |= {"user": user, "scope": wanted.scope, "projects": wanted.projects, "expires_at": expires_at}
     services.repository.create_token(record)
     response.headers["Location"] = f"/v1/tokens/{token_id}"
     response.headers["Cache-Control"] = "no-store"
-    audit.data |= {"user": user, "scope": wanted.scope, "projects": wanted.projects, "expires_at": expires_at}
     return answers.MadeToken(token=_token_body(record), secret=secret)
 
 
@@ -166,8 +166,8 @@ def revoke_token(token_id: str, services: ServicesDep, caller: CallerDep, audit:
     token = services.repository.token(token_id)
     if token.user != caller.name and not _is_administrator(caller):
         raise TokenNotFound(token_id)
-    services.repository.revoke_token(token_id, services.clock())
     audit.data |= {"user": token.user}
+    services.repository.revoke_token(token_id, services.clock())
 
 
 def _is_administrator(caller: Caller) -> bool:

@@ -58,9 +58,9 @@ def put_project(
     422 when all shares together would be more than the whole cluster.
     """
     _check_shares(name, quota, services.repository.projects())
+    audit.project, audit.data["quota"] = name, write(quota)
     if services.repository.put_project(quota_of(name, quota), services.clock()):
         response.status_code = 201
-    audit.project, audit.data["quota"] = name, write(quota)
     services.trigger_round("quota")
     return _body(services, name)
 
@@ -68,8 +68,8 @@ def put_project(
 @router.delete("/v1/projects/{name}", status_code=204, responses=documented(404))
 def delete_project(name: ProjectName, services: ServicesDep, audit: AuditDep) -> None:
     """Take a project's quota away. Its jobs stay, without a guarantee."""
-    services.repository.delete_project(name)
     audit.project = name
+    services.repository.delete_project(name)
     services.trigger_round("quota")
 
 

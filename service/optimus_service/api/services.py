@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
@@ -78,7 +78,10 @@ class Services:
 
 
 def _services_of(request: Request) -> Services:
-    return cast(Services, request.app.state.services)
+    """With the database as this request may use it: a user's call reads only, or records what it changes."""
+    services = cast(Services, request.app.state.services)
+    repository: Repository | None = getattr(request.state, "repository", None)
+    return services if repository is None else replace(services, repository=repository)
 
 
 def _task_checks_of(request: Request) -> TaskChecks:

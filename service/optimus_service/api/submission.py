@@ -15,6 +15,7 @@ from typing import Any
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_scheduler.model import JobState
+from optimus_service.api.audit import Audit
 from optimus_service.api.callers import Caller
 from optimus_service.api.problems import Problem, invalid, invalid_field
 from optimus_service.api.services import Services
@@ -48,10 +49,12 @@ def submit(
     object_uid: str | None = None,
     caller: Caller | None = None,
     owner: str | None = None,
+    audit: Audit | None = None,
 ) -> tuple[JobRecord, bool]:
     """Check and store a job; `object_uid`: the Kubernetes object that is its origin, if one is.
 
-    `caller`: who submits it, None for such an object. `owner`: whose it is, if not the caller's.
+    `caller`: who submits it, None for such an object. `owner`: whose it is, if not the caller's. `audit`: the record
+    of the request, which is told the job.
 
     Returns:
         The job, and whether this call made it (False: a repetition of a request that made it).
@@ -63,7 +66,7 @@ def submit(
     if caller is not None:
         refuse_project(caller, spec.project)
     with named_to(services, caller):
-        return _submitted(services, task_checks, spec, idempotency_key, object_uid, caller, owner)
+        return _submitted(services, task_checks, spec, idempotency_key, object_uid, caller, owner, audit)
 
 
 def _submitted(
@@ -74,6 +77,7 @@ def _submitted(
     object_uid: str | None,
     caller: Caller | None,
     owner: str | None,
+    audit: Audit | None,
 ) -> tuple[JobRecord, bool]:
     key = idempotency_key if caller is None or idempotency_key is None else own_key(caller, idempotency_key)
     document, request_hash = write(spec), hash_of(spec)
@@ -81,6 +85,7 @@ def _submitted(
         # A repetition gets the answer of the first time, even if the job would not be accepted any more.
         made_before = services.repository.find_submission(key, request_hash)
         if made_before is not None:
+            _note(audit, made_before, is_new=False)
             return made_before, False
     check(services, task_checks, spec, caller)
     owner = owner or (None if caller is None else caller.name)
@@ -88,14 +93,22 @@ def _submitted(
         job_id = new_job_id(spec.name)
         try:
             with _with_origin(services, document, job_id) as keep:
-                job, is_new = services.repository.create_job(
-                    job_id, document, new_nonce(), key, request_hash, services.clock(), object_uid, owner
-                )
+                with services.repository.write() as tx:
+                    job, is_new = tx.create_job(
+                        job_id, document, new_nonce(), key, request_hash, services.clock(), object_uid, owner
+                    )
+                    _note(audit, job, is_new=is_new)
                 keep(is_new)
         except JobIdTaken:
             continue
         return job, is_new
     raise JobIdTaken(spec.name)
+
+
+def _note(audit: Audit | None, job: JobRecord, *, is_new: bool) -> None:
+    if audit is not None:
+        audit.made(job.id)
+        audit.project, audit.data["new"] = job.project, is_new
 
 
 def hash_of(spec: JobSpec) -> str:

@@ -14,7 +14,6 @@ from tests.service.api.people import ADMINISTRATOR, add_token, add_user
 
 from optimus_service.api import auth
 from optimus_service.process.user_tokens import hash_of
-from optimus_service.store.errors import DatabaseNotAvailable
 
 Serve = Callable[..., AbstractContextManager[Api]]
 
@@ -348,15 +347,3 @@ def test_no_token_is_in_the_record_or_the_log(shared: Api) -> None:
     assert secret not in shared.get("/v1/audit").text
     assert secret not in repr(lines)
     assert shared.get("/v1/audit").json()["entries"][0]["target"] == secret.split("-")[2]
-
-
-@on_sqlite
-def test_what_cannot_be_recorded_is_not_called_done(shared: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    job_id = shared.submit()
-
-    def refuse(*_: object) -> None:
-        raise DatabaseNotAvailable("the disk is full")
-
-    monkeypatch.setattr("optimus_service.store.people.add_audit", refuse)
-    problem(shared.post(f"/v1/jobs/{job_id}/cancel"), 503)
-    assert shared.get(f"/v1/jobs/{job_id}").status_code == 200

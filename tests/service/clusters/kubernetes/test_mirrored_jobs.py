@@ -81,7 +81,7 @@ def spec_of(door: Door, job_id: str) -> Json:
 def test_what_is_changed_by_rest_is_changed_in_the_object(door: Door) -> None:
     job = door.submit(labels={"team": "vision"}, convergence={"max_epochs": 9})
     assert shown(door, job.id)["metadata"]["labels"]["team"] == "vision"
-    audit = Audit(door.services.repository, door.services.clock, LOCAL, "job.change", job.id, job.project)
+    audit = Audit(door.services.clock, LOCAL, "job.change", job.id, job.project)
     for change in ({"workers": {"max": 3}, "convergence": {"max_steps": 5}}, {"unset": ["convergence.max_epochs"]}):
         change_job(job.id, checked(JobChange, change), door.services, audit)
     pause_job(job.id, door.services)

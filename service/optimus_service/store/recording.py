@@ -1,0 +1,57 @@
+"""The database for one request that changes something: its record is in the transaction of the change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from sqlalchemy.orm import Session
+
+from optimus_service.store import people
+from optimus_service.store.records import AuditRecord
+from optimus_service.store.repository import Repository
+
+
+class Recorded(Protocol):
+    """What is to be recorded of a request."""
+
+    def entry(self) -> AuditRecord:
+        """The record, as far as it is known when the first change is complete."""
+        ...
+
+    def note_stored(self, entry: AuditRecord) -> None:
+        """It is in the database."""
+        ...
+
+
+class RecordingRepository(Repository):
+    """The same database, whose first transaction that writes also adds the record: neither is there without the other.
+
+    For one request, which is done by one thread after the other. Later transactions of it add no second record.
+    """
+
+    def __init__(self, repository: Repository, recorded: Recorded) -> None:
+        super().__init__(repository._engine, repository._observe, repository._backoff)
+        self._turn = repository._turn
+        self._recorded = recorded
+        self._is_stored = False
+
+    @contextmanager
+    def _write(self) -> Iterator[Session]:
+        if self._is_stored:
+            with super()._write() as session:
+                yield session
+            return
+        with super()._write() as session:
+            yield session
+            entry = self._recorded.entry()
+            people.add_audit(session, entry)
+        self._is_stored = True
+        self._recorded.note_stored(entry)
+
+    def record_unchanged(self) -> None:
+        """Add the record of a request that was answered and wrote nothing; nothing if it is there."""
+        if not self._is_stored:
+            with self._write():
+                pass
