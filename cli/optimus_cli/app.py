@@ -24,6 +24,7 @@ from optimus_cli.commands import (
     predict,
     project,
     promises,
+    secrets,
     serve,
     simulate,
     stop,
@@ -154,6 +155,7 @@ app.add_typer(people.token_app, name="token", rich_help_panel=PEOPLE)
 app.command(cls=Command, rich_help_panel=PEOPLE)(people.audit)
 app.command(cls=Command, rich_help_panel=SERVICE)(stop.stop)
 app.add_typer(db.app, name="db", rich_help_panel=SERVICE)
+app.add_typer(secrets.app, name="secrets", rich_help_panel=SERVICE)
 app.command(cls=Command, rich_help_panel=SERVICE)(demo.demo)
 app.command(cls=Command, rich_help_panel="Experiments")(simulate.simulate)
 app.command("export-trace", cls=Command, rich_help_panel="Experiments")(export_trace.export_trace)

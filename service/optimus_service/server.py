@@ -58,7 +58,7 @@ from optimus_service.process.connections import (
 )
 from optimus_service.process.data_directory import CannotStart, DataDirectory, refusing
 from optimus_service.process.gc_pause import collector_paused
-from optimus_service.process.job_tokens import JobTokens, load_secret
+from optimus_service.process.job_tokens import job_tokens_of
 from optimus_service.process.logs import logging_to_stderr
 from optimus_service.process.steady_clock import SteadyClock
 from optimus_service.push.long_poll import WakeUpHub
@@ -73,6 +73,7 @@ from optimus_service.store.engine import (
 )
 from optimus_service.store.errors import DatabaseNotAvailable, StoreError
 from optimus_service.store.repository import Repository
+from optimus_service.store.sealing import Keys
 
 if TYPE_CHECKING:
     from optimus_service.crd.controller import TrainingJobController
@@ -126,6 +127,7 @@ def _serve(settings: Settings, directory: DataDirectory, listener: socket.socket
     with refusing("a file or directory cannot be used"):
         parts = assemble(settings, settings.service_url or url, SteadyClock(directory.clock_file))
     warn_of_shared_user(settings)
+    seal_variables(settings, parts.services.repository)
 
     training_jobs = make_training_jobs(settings, parts.services)
 
@@ -167,6 +169,40 @@ def warn_of_shared_user(settings: Settings) -> None:
         )
 
 
+def keys_from(settings: Settings) -> Keys | None:
+    """What the settings want variables of jobs to be sealed with."""
+    return Keys(settings.keys) if settings.keys else None
+
+
+def seal_variables(settings: Settings, repository: Repository) -> None:
+    """Seal variables of jobs that are in clear, and say in the log what is not sealed or cannot be opened.
+
+    Raises:
+        CannotStart: there are sealed ones and no key at all.
+    """
+    if settings.keys:
+        sealed = repository.rewrite_variables()
+        if sealed:
+            _log.info("variables of jobs are encrypted with the first key", jobs=sealed)
+    found = repository.stored_variables()
+    if found.unreadable and not settings.keys:
+        raise CannotStart(
+            f"{found.unreadable} jobs have encrypted variables and OPTIMUS_ENCRYPTION_KEYS is not set: set it to the "
+            "keys that they were encrypted with (docs/secrets.md)"
+        )
+    if found.unreadable:
+        _log.error(
+            "variables of jobs cannot be opened: their key is not in OPTIMUS_ENCRYPTION_KEYS, so these jobs wait",
+            jobs=found.unreadable,
+        )
+    if not settings.keys:
+        _log.warning(
+            "variables of jobs (environment) are stored in clear: OPTIMUS_ENCRYPTION_KEYS is not set",
+            jobs=found.clear,
+            instead="set it to a key that `optimus secrets key` makes, see docs/secrets.md",
+        )
+
+
 # --- what it is made of ----------------------------------------------------------------------------------------------
 
 
@@ -189,11 +225,11 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float]) -
     forecaster = Overheard(RememberingForecaster())
     planner = make_planner(policy_named(settings.policy), settings, forecaster)
     ahead = make_queue_ahead(settings, forecaster, metrics)
-    engine = create_engine_from_url(settings.url)
+    engine = create_engine_from_url(settings.url, keys=keys_from(settings))
     repository = Repository(engine, metrics.observe_transaction, settings.scheduling.retry_backoff)
     cluster = make_cluster(settings, clock)
     hub = WakeUpHub(repository.generations)
-    tokens = JobTokens(load_secret(settings))
+    tokens = job_tokens_of(settings)
     context = LaunchContext(service_url, _jobs_directory(settings), tokens, local=settings.cluster == "local")
     starts_at_once = settings.kubernetes.starts_at_once if settings.cluster == "kubernetes" else 1
     applier = Applier(cluster, hub, context, clock, starts_at_once)

@@ -186,10 +186,11 @@ def _recorded(recording: RecordingRepository, request: Request, receive: Receive
 
 
 class UserAccess:
-    """Which user a request comes from. Of OPTIMUS_TOKEN only the hash is kept in memory."""
+    """Which user a request comes from. Of OPTIMUS_TOKEN, and the one before it, only hashes are kept in memory."""
 
     def __init__(self, settings: Settings, repository: Repository, clock: Callable[[], float]) -> None:
-        self._token_hash = None if settings.token is None else _hash(settings.token.get_secret_value())
+        given = (settings.token, settings.previous_token)
+        self._token_hashes = [_hash(token.get_secret_value()) for token in given if token is not None]
         self._repository = repository
         self._clock = clock
         self._noting = threading.Lock()
@@ -206,14 +207,14 @@ class UserAccess:
         if token is not None and is_user_token(token):
             request.state.token, user = await run_in_threadpool(self._good, token)
             return caller_of(request.state.token, user)
-        if self._token_hash is None:
+        if not self._token_hashes:
             objection = self.objection_to_page(request)
             if objection is not None:
                 raise objection
             return LOCAL
         if token is None:
             raise _unauthorized("send Authorization: Bearer with your token, or with the service's OPTIMUS_TOKEN")
-        if not hmac.compare_digest(_hash(token), self._token_hash):
+        if sum(hmac.compare_digest(_hash(token), each) for each in self._token_hashes) == 0:  # none is left out
             raise _unauthorized("this is not the service's token", ', error="invalid_token"')
         return BOOTSTRAP
 
@@ -260,7 +261,7 @@ class UserAccess:
     def objection_to_page(self, request: Request) -> Problem | None:
         """Why a request may not be made that a web page may have sent, None when it may; pages have no OPTIMUS_TOKEN,
         so where one is needed they are harmless."""
-        if self._token_hash is not None:
+        if self._token_hashes:
             return None
         host = request.headers.get("host", "")
         if not _names_loopback(host):

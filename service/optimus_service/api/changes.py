@@ -16,8 +16,8 @@ from optimus_contract.codec import read
 from optimus_contract.job import JobSpec
 from optimus_scheduler.lifecycle import PauseRequested, ResumeRequested
 from optimus_service.api import examples, submission
-from optimus_service.api.body import StrictRoute
 from optimus_service.api.audit import Audit
+from optimus_service.api.body import StrictRoute
 from optimus_service.api.callers import Caller
 from optimus_service.api.editing import Edit, edit_of, merged
 from optimus_service.api.jobs import IdempotencyKey, shown

@@ -25,7 +25,6 @@ from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.clusters.origins import may_have_checkpoint
 from optimus_service.insight.feasibility import objections, unpriced
 from optimus_service.observe.spec import deadline_of
-from optimus_service.process.job_tokens import new_nonce
 from optimus_service.settings import Settings
 from optimus_service.store.errors import IdempotencyConflict, JobIdTaken, JobNotFound
 from optimus_service.store.records import Document, JobRecord
@@ -94,9 +93,8 @@ def _submitted(
         try:
             with _with_origin(services, document, job_id) as keep:
                 with services.repository.write() as tx:
-                    job, is_new = tx.create_job(
-                        job_id, document, new_nonce(), key, request_hash, services.clock(), object_uid, owner
-                    )
+                    nonce, now = services.job_tokens.new_nonce(), services.clock()
+                    job, is_new = tx.create_job(job_id, document, nonce, key, request_hash, now, object_uid, owner)
                     _note(audit, job, is_new=is_new)
                 keep(is_new)
         except JobIdTaken:

@@ -27,6 +27,7 @@ from optimus_scheduler.model import (
     TaskDemand,
 )
 from optimus_service.store.records import JobRecord
+from optimus_service.store.sealing import SEALED
 
 _DECISIVE = (
     "name",
@@ -94,6 +95,8 @@ def on_type(resources: Resources, gpu_type: str | None) -> Resources:
 
 
 def _spec(document: object, job: JobRecord) -> JobSpec:
+    if SEALED in job.spec:
+        raise ValueError("its variables are encrypted with a key that OPTIMUS_ENCRYPTION_KEYS does not have")
     said = _decisive(document, job)
     elastic = None if said.elastic_batch is None else _elastic(said.elastic_batch)
     reported: dict[str, Any] = job.profile or {}

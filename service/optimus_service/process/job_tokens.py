@@ -27,31 +27,57 @@ NONCE_BYTES = 16
 
 
 class JobTokens:
-    """Issues and verifies the tokens of all jobs. Thread-safe: it holds nothing but the secret."""
+    """Issues and verifies the tokens of all jobs. Thread-safe: it holds nothing but secrets.
 
-    def __init__(self, secret: bytes) -> None:
-        assert secret, "an empty secret would let everybody make tokens"
-        self._secret = secret
+    A job keeps its token when the secret is replaced, for its tasks know each other by it: the nonce names the secret
+    that the job was submitted under, and the previous secret makes the tokens of those jobs on.
+    """
+
+    def __init__(self, secret: bytes, previous: bytes | None = None) -> None:
+        secrets_known = (secret,) if previous is None else (secret, previous)
+        assert all(secrets_known), "an empty secret would let everybody make tokens"
+        self._newest, self._oldest = secret, secrets_known[-1]
+        self._by_name = {_name_of(each): each for each in secrets_known}
+
+    def new_nonce(self) -> str:
+        """What to store as a new job's `token_nonce`."""
+        return f"{_name_of(self._newest)}.{secrets.token_hex(NONCE_BYTES)}"
 
     def issue(self, job_id: str, nonce: str) -> str:
-        """The token of a job: the same whenever it is asked for."""
+        """The token of a job: the same whenever it is asked for, as long as the secret it began with is known."""
         # The separator occurs in no job id, so no two (id, nonce) pairs give the same message.
         message = f"{job_id}\0{nonce}".encode()
-        return PREFIX + hmac.new(self._secret, message, hashlib.sha256).hexdigest()
+        return PREFIX + hmac.new(self._secret_of(nonce), message, hashlib.sha256).hexdigest()
+
+    def _secret_of(self, nonce: str) -> bytes:
+        name, named, _ = nonce.partition(".")
+        if not named:  # of an earlier release: the secret was not replaced before this one
+            return self._oldest
+        return self._by_name.get(name, self._newest)
 
     def verify(self, token: str, job_id: str, nonce: str) -> bool:
         """Whether `token` is this job's; takes the same time whatever is wrong with it."""
         return hmac.compare_digest(token.encode("utf-8", "replace"), self.issue(job_id, nonce).encode())
 
 
-def new_nonce() -> str:
-    """What to store as a new job's `token_nonce`."""
-    return secrets.token_hex(NONCE_BYTES)
+def _name_of(secret: bytes) -> str:
+    """Tells two secrets apart, and nothing of them: 32 bits of a hash."""
+    return hmac.new(secret, b"optimus name of the secret", hashlib.sha256).hexdigest()[:8]
 
 
 def is_job_token(token: str) -> bool:
     """Whether `token` has the form of a job token (not whether it is valid)."""
     return token.startswith(PREFIX)
+
+
+def job_tokens_of(settings: Settings) -> JobTokens:
+    """With the secret in force, and the one before it.
+
+    Raises:
+        CannotStart: see `load_secret`.
+    """
+    previous = settings.previous_secret
+    return JobTokens(load_secret(settings), None if previous is None else previous.get_secret_value().encode())
 
 
 def load_secret(settings: Settings) -> bytes:

@@ -182,7 +182,8 @@ class _SecretHidingFormatter(structlog.stdlib.ProcessorFormatter):
 
 
 def _secrets(settings: Settings) -> list[str]:
-    return [secret.get_secret_value() for secret in (settings.token, settings.secret) if secret is not None]
+    given = (settings.token, settings.previous_token, settings.secret, settings.previous_secret)
+    return [secret.get_secret_value() for secret in given if secret is not None] + list(settings.keys)
 
 
 # --- how it gets out -------------------------------------------------------------------------------------------------

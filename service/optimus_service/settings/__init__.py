@@ -22,6 +22,8 @@ from optimus_service.settings.kubernetes import KubernetesSettings
 _HEADER_TEXT = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 """What an HTTP header can carry to the letter: blanks at the ends are cut off on the way."""
 
+_FERNET_KEY = re.compile(r"[A-Za-z0-9_-]{43}=")
+"""32 bytes in base64, as it is used in URLs."""
 _VARIABLES_OF_OTHERS = frozenset(
     f"OPTIMUS_{name}"
     for name in (
@@ -126,6 +128,17 @@ class Settings(BaseSettings):
     secret: SecretStr | None = Field(
         default=None, description="key that job tokens are derived from; default: made once in the data directory"
     )
+    previous_token: SecretStr | None = Field(
+        default=None, description="the token before the present one: good as well until it is left out"
+    )
+    previous_secret: SecretStr | None = Field(
+        default=None, description="the secret before the present one: jobs submitted under it keep their tokens"
+    )
+    encryption_keys: SecretStr | None = Field(
+        default=None,
+        description="keys for variables of jobs in the database, separated by commas: the first encrypts, all decrypt; "
+        "`optimus secrets key` makes one; default: they are stored in clear",
+    )
     data_directory: Path = Field(default=Path("optimus-data"), description="database (SQLite), job directories, logs")
     database_url: str | None = Field(default=None, description="default: SQLite in the data directory")
     service_url: str | None = Field(
@@ -225,14 +238,34 @@ class Settings(BaseSettings):
                 f"host {self.host} is reachable from other machines, so users must be told apart: "
                 "set OPTIMUS_TOKEN (at least 16 characters), or listen on 127.0.0.1"
             )
-        for name, secret in (("OPTIMUS_TOKEN", self.token), ("OPTIMUS_SECRET", self.secret)):
+        pairs = ((self.token, self.previous_token, "TOKEN"), (self.secret, self.previous_secret, "SECRET"))
+        for present, previous, name in pairs:
+            if previous is not None and present is None:
+                raise ValueError(f"OPTIMUS_PREVIOUS_{name} goes with OPTIMUS_{name}, which takes its place")
+        for name, secret in (
+            ("OPTIMUS_TOKEN", self.token),
+            ("OPTIMUS_PREVIOUS_TOKEN", self.previous_token),
+            ("OPTIMUS_SECRET", self.secret),
+            ("OPTIMUS_PREVIOUS_SECRET", self.previous_secret),
+        ):
             if secret is not None and len(secret.get_secret_value()) < 16:
                 raise ValueError(f"{name} must have at least 16 characters")
+        if any(not _FERNET_KEY.fullmatch(key) for key in self.keys):
+            raise ValueError(
+                "OPTIMUS_ENCRYPTION_KEYS must be keys as `optimus secrets key` makes them (44 characters each), "
+                "separated by commas"
+            )
         if self.token is not None and not _HEADER_TEXT.fullmatch(self.token.get_secret_value()):
             raise ValueError(
                 "OPTIMUS_TOKEN must be printable ASCII without blanks at its ends: no request can carry another"
             )
         return self
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The encryption keys, the newest first."""
+        given = "" if self.encryption_keys is None else self.encryption_keys.get_secret_value()
+        return tuple(key.strip() for key in given.split(",") if key.strip())
 
     @property
     def scheduling(self) -> SchedulerSettings:

@@ -25,6 +25,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 import optimus_service
 from optimus_service.store.dialects import BoundedConnection, connect_to_postgresql, mapped_errors
 from optimus_service.store.errors import InvalidDatabaseUrl, NewerDatabase
+from optimus_service.store.sealing import Keys, give_keys
 from optimus_service.store.sqlite_file import WatchedFile
 
 _BUSY_SECONDS = 10
@@ -63,10 +64,11 @@ def parse_url(url: str) -> URL:
     return parsed
 
 
-def create_engine_from_url(url: str, answer_seconds: float = _ANSWER_SECONDS) -> Engine:
+def create_engine_from_url(url: str, answer_seconds: float = _ANSWER_SECONDS, keys: Keys | None = None) -> Engine:
     """A pool of connections; nothing is connected yet.
 
     `answer_seconds`: how long one operation waits for an answer of PostgreSQL before the database is not available.
+    `keys`: what variables of jobs are sealed and opened with; None: they are stored in clear.
 
     SQLite: WAL, foreign keys on, writers begin with BEGIN IMMEDIATE (see `writing`).
 
@@ -74,9 +76,10 @@ def create_engine_from_url(url: str, answer_seconds: float = _ANSWER_SECONDS) ->
         InvalidDatabaseUrl: see `parse_url`.
     """
     parsed = parse_url(url)
-    if parsed.get_backend_name() == "sqlite":
-        return _sqlite_engine(parsed)
-    return _postgresql_engine(parsed, answer_seconds)
+    is_sqlite = parsed.get_backend_name() == "sqlite"
+    engine = _sqlite_engine(parsed) if is_sqlite else _postgresql_engine(parsed, answer_seconds)
+    give_keys(engine.dialect, keys)
+    return engine
 
 
 def writing(engine: Engine) -> Engine:

@@ -47,6 +47,7 @@ from optimus_service.store import (
     promises,
     retention,
     samples,
+    sealed_rows,
     tasks,
     wanted,
 )
@@ -80,6 +81,7 @@ from optimus_service.store.records import (
     UserRecord,
     WantedRecord,
 )
+from optimus_service.store.sealed_rows import Stored as StoredVariables
 
 __all__ = [
     "DEFAULT_PAGE",
@@ -397,6 +399,29 @@ class Repository:
         """Where the coordinators of active jobs listen."""
         with self._read() as session:
             return jobs.coordinator_addresses(session)
+
+    # --- variables of jobs -------------------------------------------------------------------------------------------
+
+    def stored_variables(self) -> StoredVariables:
+        """How many jobs have variables, sealed and in clear."""
+        with self._read() as session:
+            return sealed_rows.stored(session)
+
+    def rewrite_variables(self, *, clear: bool = False) -> int:
+        """Seal all variables with the engine's first key; or store all that can be opened in clear.
+
+        In some transactions, so that others need not wait long. Again is harmless.
+
+        Returns:
+            The number of jobs whose row was changed.
+        """
+        after: str | None = ""
+        changed = 0
+        while after is not None:
+            with self._write() as session:
+                after, n = sealed_rows.rewrite(session, after, clear=clear)
+            changed += n
+        return changed
 
     # --- what a job should have --------------------------------------------------------------------------------------
 

@@ -43,6 +43,8 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
+from optimus_service.store.sealing import Specification
+
 Number = BigInteger()
 """64-bit integers: steps and byte counts outgrow 32 bits."""
 Id = BigInteger().with_variant(Integer(), "sqlite")
@@ -122,7 +124,7 @@ class JobRow(Base):
     project: Mapped[str]
     owner: Mapped[str | None]
     """Who submitted it; None: nobody can tell (an earlier release, or a TrainingJob)."""
-    spec: Mapped[dict[str, Any]] = mapped_column(Json)
+    spec: Mapped[dict[str, Any]] = mapped_column(Specification)
     state: Mapped[str] = mapped_column(String(16))
     directive: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[float]
@@ -406,6 +408,7 @@ class ProjectRow(Base):
     memory_bytes: Mapped[int | None]
     gpus: Mapped[dict[str, int]] = mapped_column(Json)
     may_borrow: Mapped[bool]
+    limits: Mapped[dict[str, Any] | None] = mapped_column(Json)
     updated_at: Mapped[float]
 
 
@@ -430,6 +433,7 @@ class UserRow(Base):
     role: Mapped[str | None] = mapped_column(String(16))
     projects: Mapped[dict[str, str]] = mapped_column(Json)
     """`member` or `viewer` by project."""
+    limits: Mapped[dict[str, Any] | None] = mapped_column(Json)
     created_at: Mapped[float]
     created_by: Mapped[str]
 

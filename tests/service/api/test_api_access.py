@@ -145,3 +145,12 @@ def test_a_refused_request_has_its_body_left_unread(api: Api) -> None:
     job_id = api.submit()
     answer = api.call("POST", f"/v1/jobs/{job_id}/telemetry", token="", content=b"not json")
     problem(answer, 401)
+
+
+def test_the_previous_token_is_good_until_it_is_left_out(serving: Serve) -> None:
+    new, old = "the new token of the service", "the old token of the service"
+    with serving(token=new, previous_token=old) as api:
+        assert [api.get("/v1/whoami", token=each).json()["name"] for each in (new, old)] == ["bootstrap"] * 2
+        problem(api.get("/v1/whoami", token="another token of the service"), 401)
+    with serving(token=new) as api:
+        problem(api.get("/v1/whoami", token=old), 401)

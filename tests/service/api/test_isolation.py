@@ -153,6 +153,7 @@ def asked_words(what: tuple[str, str, bool], two: Two, side: str, number: int) -
 def assert_counts(two: Two, side: str) -> None:
     """Sums are of what one may read: an aggregate tells of others, too."""
     api, token = two.api, two.tokens[side]
+    assert two.submit(side, side).status_code == 201, "the story may have deleted the others"
     mine = list(api.get("/v1/jobs?limit=200", token=token).json()["jobs"])
     assert {job["project"] for job in mine} == {side}
     assert sum(api.get("/v1/cluster", token=token).json()["jobs"].values()) == len(mine)

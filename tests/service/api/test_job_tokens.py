@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from optimus_service.process.data_directory import CannotStart
-from optimus_service.process.job_tokens import JobTokens, is_job_token, load_secret, new_nonce
+from optimus_service.process.job_tokens import JobTokens, is_job_token, load_secret
 from optimus_service.settings import Settings
 
 words = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
@@ -40,7 +40,20 @@ def test_another_secret_makes_other_tokens() -> None:
 
 
 def test_nonces_differ() -> None:
-    assert len({new_nonce() for _ in range(100)}) == 100
+    assert len({JobTokens(b"secret").new_nonce() for _ in range(100)}) == 100
+
+
+def test_jobs_keep_their_tokens_when_the_secret_is_replaced() -> None:
+    before, after = JobTokens(b"first"), JobTokens(b"second", b"first")
+    old, new, earlier = before.new_nonce(), after.new_nonce(), "of-an-earlier-release"
+    for nonce in (old, earlier):
+        token = before.issue("job", nonce)
+        assert after.issue("job", nonce) == token
+        assert after.verify(token, "job", nonce)
+        assert not JobTokens(b"second").verify(token, "job", nonce), "the previous secret was left out"
+    token = after.issue("job", new)
+    assert token == JobTokens(b"second").issue("job", new)
+    assert not before.verify(token, "job", new)
 
 
 def test_the_secret_is_made_once_for_the_owner_only(tmp_path: Path) -> None:

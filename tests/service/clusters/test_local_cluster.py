@@ -231,6 +231,17 @@ def test_nothing_secret_reaches_disk_or_log(local: LocalHarness) -> None:
             assert "secret-of-the" not in path.read_text(), path
 
 
+def test_no_value_of_a_variable_is_an_argument_of_a_process(local: LocalHarness) -> None:
+    start(local, OPTIMUS_JOB_TOKEN="secret-of-the-job", DATABASE_PASSWORD="secret-of-the-user")
+    wait_for_first_line(local)
+    processes = [supervisor(local).pid, *children_of(supervisor(local).pid)]
+    assert len(processes) > 1
+    environments = [Path(f"/proc/{pid}/environ").read_bytes() for pid in processes]
+    assert any(b"secret-of-the-user" in each for each in environments), "it is there, and where it belongs"
+    arguments = [path.read_bytes() for path in map(Path, (f"/proc/{pid}/cmdline" for pid in processes))]
+    assert not [each for each in arguments if b"secret-of-the" in each]
+
+
 def test_records_are_for_the_owner_only(local: LocalHarness) -> None:
     start(local)
     folder = record_of(local).path
