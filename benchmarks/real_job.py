@@ -17,6 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from optimus_contract.codec import read, write
+from optimus_contract.telemetry import SampleColumns
+
 TOKEN = "benchmark"
 POLL_SECONDS = 5.0
 
@@ -63,7 +66,9 @@ class Service:
                 self.changed.wait_for(lambda: self._closed or after < 1, POLL_SECONDS)
                 return self._wanted
             if call == "telemetry":
-                self.samples.extend(json.loads(body).get("samples", ()))
+                columns = json.loads(body).get("columns")
+                if columns is not None:
+                    self.samples.extend(write(sample) for sample in read(SampleColumns, columns).samples())
             elif call == "result":
                 self.result = json.loads(body)
             self.changed.notify_all()

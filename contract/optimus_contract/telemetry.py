@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Final, Literal
 
+from optimus_contract.codec import has_default
 from optimus_contract.fields import Count, Duration, Measured, MetricName, PosixSeconds, TaskName
 from optimus_contract.limits import MAX_COUNT, MAX_METRICS, MAX_SAMPLES_PER_POST, MAX_TASKS
-from optimus_contract.message import FINITE, About, Message
+from optimus_contract.message import FINITE, About, FieldError, Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,25 +30,33 @@ class Gradients(Message):
     variance: Annotated[float, FINITE, About("tr(Σ), the variance of one example's gradient")]
 
 
+Rank = Annotated[int, About(ge=0, lt=MAX_TASKS)]
+Steps = Annotated[int, About(ge=1, le=10**6)]
+PartOfData = Annotated[float, FINITE, About("passes over the data so far", ge=0, le=MAX_COUNT)]
+Rate = Annotated[float, FINITE, About(ge=0, le=1e9)]
+Staleness = Annotated[float, FINITE, About("mean, in steps; async mode", ge=0, le=MAX_COUNT)]
+Figures = Annotated[dict[MetricName, Measured], About(max_length=MAX_METRICS)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample(Message):
     """One telemetry record: `n_steps` consecutive steps of one worker that end with step `step`."""
 
     membership_epoch: Annotated[int, About(ge=1, le=MAX_COUNT)]
-    rank: Annotated[int, About(ge=0, lt=MAX_TASKS)]
+    rank: Rank
     sequence: Annotated[Count, About("counts the records of this rank in this membership epoch")]
     workers: Annotated[int, About(ge=1, le=MAX_TASKS)]
     servers: Annotated[int, About(ge=0, le=MAX_TASKS)]
     at: Annotated[PosixSeconds, About("POSIX seconds at the end of the last step")]
     step: Annotated[Count, About("steps of the job completed at the end of this record")]
-    n_steps: Annotated[int, About(ge=1, le=10**6)] = 1
+    n_steps: Steps = 1
     updates: Annotated[
         int | None, About("elastic batch: updates of the parameters; `n_steps` is their worth", ge=1, le=10**6)
     ] = None
     global_batch: Annotated[
         int | None, About("elastic batch: examples of each update, over all workers", ge=1, le=MAX_COUNT)
     ] = None
-    data_epoch: Annotated[float, FINITE, About("passes over the data so far", ge=0, le=MAX_COUNT)]
+    data_epoch: PartOfData
     loss: Annotated[
         Measured | None,
         About("mean over the examples of these steps; may be NaN or infinite; null: a script that did not report one"),
@@ -65,7 +75,7 @@ class Sample(Message):
     pull_seconds: Duration = 0
     sent_bytes: Count = 0
     received_bytes: Count = 0
-    staleness: Annotated[float | None, FINITE, About("mean, in steps; async mode", ge=0, le=MAX_COUNT)] = None
+    staleness: Staleness | None = None
     usage: Usage | None = None
     gradients: Annotated[Gradients | None, About("with `gradient_statistics`")] = None
     metrics: Annotated[
@@ -78,6 +88,86 @@ class Sample(Message):
             raise ValueError("updates and global_batch go together")
         if self.rank >= self.workers:
             raise ValueError(f"rank ({self.rank}) must be below workers ({self.workers})")
+
+
+Column = About(min_length=1, max_length=MAX_SAMPLES_PER_POST)
+"""Metadata of the values that one field has in all samples of a post."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleColumns(Message):
+    """The samples of one post with the values of each field together: what `Sample` says, in a fifth of the time.
+
+    All columns are equally long. A column that is left out has its field's default in every sample.
+    """
+
+    membership_epoch: Annotated[list[Annotated[int, About(ge=1, le=MAX_COUNT)]], Column]
+    rank: Annotated[list[Rank], Column]
+    sequence: Annotated[list[Count], Column]
+    workers: Annotated[list[Annotated[int, About(ge=1, le=MAX_TASKS)]], Column]
+    servers: Annotated[list[Annotated[int, About(ge=0, le=MAX_TASKS)]], Column]
+    at: Annotated[list[PosixSeconds], Column]
+    step: Annotated[list[Count], Column]
+    n_steps: Annotated[list[Steps] | None, Column] = None
+    updates: Annotated[list[Steps | None] | None, Column] = None
+    global_batch: Annotated[list[Annotated[int, About(ge=1, le=MAX_COUNT)] | None] | None, Column] = None
+    data_epoch: Annotated[list[PartOfData], Column]
+    loss: Annotated[list[Measured | None] | None, Column] = None
+    learning_rate: Annotated[list[Rate | None] | None, Column] = None
+    n_examples: Annotated[list[Count], Column]
+    seconds: Annotated[list[Duration], Column]
+    data_seconds: Annotated[list[Duration] | None, Column] = None
+    compute_seconds: Annotated[list[Duration] | None, Column] = None
+    push_seconds: Annotated[list[Duration] | None, Column] = None
+    wait_seconds: Annotated[list[Duration] | None, Column] = None
+    pull_seconds: Annotated[list[Duration] | None, Column] = None
+    sent_bytes: Annotated[list[Count] | None, Column] = None
+    received_bytes: Annotated[list[Count] | None, Column] = None
+    staleness: Annotated[list[Staleness | None] | None, Column] = None
+    usage: Annotated[list[Usage | None] | None, Column] = None
+    gradients: Annotated[list[Gradients | None] | None, Column] = None
+    metrics: Annotated[list[Figures | None] | None, Column] = None
+
+    def check(self) -> None:
+        for name in SAMPLE_FIELDS:
+            values = getattr(self, name)
+            if values is not None and len(values) != len(self):
+                raise FieldError(name, f"has {len(values)} values; membership_epoch has {len(self)}")
+        for index, (rank, workers) in enumerate(zip(self.rank, self.workers, strict=True)):
+            if rank >= workers:
+                raise FieldError(f"rank.{index}", f"({rank}) must be below workers ({workers})")
+        nothing = [None] * len(self)
+        for index, both in enumerate(zip(self.updates or nothing, self.global_batch or nothing, strict=True)):
+            if both.count(None) == 1:
+                raise FieldError(f"updates.{index}", "updates and global_batch go together")
+
+    def __len__(self) -> int:
+        return len(self.membership_epoch)
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample]) -> SampleColumns:
+        """The same samples; columns that hold nothing but their field's default are left out."""
+        columns: dict[str, Any] = {name: [getattr(each, name) for each in samples] for name in SAMPLE_FIELDS}
+        left_out = [name for name, default in DEFAULTS.items() if all(each == default for each in columns[name])]
+        return cls(**{name: values for name, values in columns.items() if name not in left_out})
+
+    def taken(self, indices: Sequence[int]) -> SampleColumns:
+        """Those samples that stand at these places."""
+        columns = {name: getattr(self, name) for name in SAMPLE_FIELDS}
+        return SampleColumns(
+            **{name: [values[each] for each in indices] for name, values in columns.items() if values is not None}
+        )
+
+    def samples(self) -> list[Sample]:
+        """The same samples, one by one."""
+        columns = {name: getattr(self, name) for name in SAMPLE_FIELDS}
+        told = {name: values for name, values in columns.items() if values is not None}
+        return [Sample(**dict(zip(told, values, strict=True))) for values in zip(*told.values(), strict=True)]
+
+
+SAMPLE_FIELDS: Final = tuple(field.name for field in fields(Sample))
+DEFAULTS: Final = {field.name: field.default for field in fields(Sample) if has_default(field)}
+"""What a sample has where its post does not say the field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +183,7 @@ class Telemetry(Message):
     """What workers measured (`samples`), what other tasks use (`tasks`), how its checkpoints fare; at least one."""
 
     samples: Annotated[list[Sample] | None, About(min_length=1, max_length=MAX_SAMPLES_PER_POST)] = None
+    columns: Annotated[SampleColumns | None, About("samples in a form that costs less; instead of `samples`")] = None
     tasks: Annotated[
         list[TaskUsageReport] | None, About("the newest word of each counts", min_length=1, max_length=MAX_TASKS + 1)
     ] = None
@@ -108,8 +199,10 @@ class Telemetry(Message):
     ] = None
 
     def check(self) -> None:
-        if self.samples is None and self.tasks is None and self.checkpoints is None and self.silence is None:
-            raise ValueError("samples, tasks, checkpoints or silence are required")
+        if self.samples is not None and self.columns is not None:
+            raise ValueError("send samples or columns, not both")
+        if all(each is None for each in (self.samples, self.columns, self.tasks, self.checkpoints, self.silence)):
+            raise ValueError("samples, columns, tasks, checkpoints or silence are required")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

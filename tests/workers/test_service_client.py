@@ -12,7 +12,7 @@ from tests.workers.telemetry_steps import record
 
 from optimus_contract.membership import MembershipReport, WantedMembership
 from optimus_contract.result import JobProfile, JobResult
-from optimus_workers.errors import ServiceAway, ServiceRefused
+from optimus_workers.errors import ServiceAway, ServiceBusy, ServiceRefused
 from optimus_workers.service_client import LONG_POLL_GRACE_SECONDS, ServiceClient
 
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -32,13 +32,14 @@ MEMBERSHIP = MembershipReport(epoch=1, generation=2, at=3.0, step=4, workers=["w
 PROFILE = JobProfile(n_parameters=9, n_examples=5, global_batch_size=2, steps_per_epoch=2.5)
 RESULT = JobResult(outcome="failed", step=3, error="why")
 SAMPLE = record(step=3, loss=math.nan)
-WRITTEN = {name: value for name, value in asdict(SAMPLE).items() if value is not None} | {"loss": "NaN"}
+REQUIRED = ("membership_epoch", "rank", "sequence", "workers", "servers", "at", "step", "data_epoch", "n_examples")
+WRITTEN = {name: [getattr(SAMPLE, name)] for name in (*REQUIRED, "seconds")} | {"loss": ["NaN"]}
 
 CALLS: list[tuple[Callable[[ServiceClient], Any], str, str, Any]] = [
     (lambda service: service.report_membership(MEMBERSHIP), "POST", "membership", asdict(MEMBERSHIP)),
     (lambda service: service.put_profile(PROFILE), "PUT", "profile", asdict(PROFILE)),
     (lambda service: service.post_result(RESULT), "POST", "result", asdict(RESULT)),
-    (lambda service: service.post_telemetry([SAMPLE]), "POST", "telemetry", {"samples": [WRITTEN]}),
+    (lambda service: service.post_telemetry([SAMPLE]), "POST", "telemetry", {"columns": WRITTEN}),
 ]
 
 
@@ -68,10 +69,18 @@ def test_wanted_waits_longer_than_the_service_does() -> None:
         assert service.wanted(4, 25.0) == WantedMembership(generation=5, directive="run", tasks=[])
 
 
-@pytest.mark.parametrize("status", [500, 502, 503, 408, 429])
+@pytest.mark.parametrize("status", [500, 502, 503, 408])
 def test_away_when_trying_later_may_help(status: int) -> None:
     with client(answering(status)) as service, pytest.raises(ServiceAway, match=str(status)):
         service.put_profile(PROFILE)
+
+
+@pytest.mark.parametrize(("header", "seconds"), [("7", 7.0), ("99999", 60.0), ("soon", 1.0), (None, 1.0)])
+def test_busy_says_when_to_come_again(header: str | None, seconds: float) -> None:
+    headers = {} if header is None else {"Retry-After": header}
+    with client(answering(429, headers=headers)) as service, pytest.raises(ServiceBusy) as caught:
+        service.post_telemetry([SAMPLE])
+    assert caught.value.retry_after == seconds
 
 
 @pytest.mark.parametrize("error", [httpx.ConnectError, httpx.ReadTimeout, httpx.RemoteProtocolError])

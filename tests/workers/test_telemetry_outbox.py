@@ -9,6 +9,7 @@ from optimus_contract.telemetry import Sample
 from optimus_workers.telemetry.sender import (
     BATCH_SAMPLES,
     FIRST_RETRY_SECONDS,
+    MAX_POST_PERIOD_SECONDS,
     MAX_RETRY_SECONDS,
     POST_PERIOD_SECONDS,
     Outbox,
@@ -77,6 +78,29 @@ def test_pause_doubles_while_the_service_is_away_and_is_short_again_afterwards()
     assert outbox.seconds_until_due(now) == FIRST_RETRY_SECONDS
 
 
+def test_posts_become_rarer_and_larger_while_the_service_is_busy() -> None:
+    outbox = Outbox()
+    pauses: list[float | None] = []
+    now = 0.0
+    for number in range(7):
+        outbox.put(samples(number))
+        assert [sample.sequence for sample in outbox.take()] == list(range(number + 1))  # nothing is lost
+        outbox.postponed(now, retry_after=3.0)
+        pauses.append(outbox.seconds_until_due(now))
+        now += pauses[-1] or 0.0
+    assert pauses == [3.0, 6.0, 12.0, 24.0, MAX_POST_PERIOD_SECONDS, MAX_POST_PERIOD_SECONDS, MAX_POST_PERIOD_SECONDS]
+    outbox.put(samples(*range(7, BATCH_SAMPLES + 10)))
+    assert len(outbox.take()) == BATCH_SAMPLES
+    outbox.sent(now)
+    outbox.put(samples(*range(BATCH_SAMPLES)))
+    assert outbox.seconds_until_due(now) == MAX_POST_PERIOD_SECONDS / 2  # full batches do not hurry either
+    for _ in range(5):
+        outbox.take()
+        outbox.sent(now)
+        outbox.put(samples(0))
+    assert outbox.seconds_until_due(now) == POST_PERIOD_SECONDS
+
+
 def test_drops_the_oldest_when_full() -> None:
     outbox = Outbox(capacity=3)
     outbox.put(samples(1, 2))
@@ -130,6 +154,12 @@ class OutboxMachine(RuleBasedStateMachine):
     def failed(self) -> None:
         self.out = []
         self.outbox.failed(0.0)
+
+    @precondition(lambda self: self.out)
+    @rule()
+    def postponed(self) -> None:
+        self.out = []
+        self.outbox.postponed(0.0, 1.0)
 
     @invariant()
     def order_and_count(self) -> None:

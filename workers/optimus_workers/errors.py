@@ -8,6 +8,7 @@ WorkersError
 │   └── ConnectionOver   the other end of a connection is gone
 └── ServiceProblem
     ├── ServiceAway      no answer, or the service is in trouble: try again later
+    │   └── ServiceBusy  it has too much to do, and says when to try again
     └── ServiceRefused   the service understood and said no: repeating does not help
 """
 
@@ -36,6 +37,14 @@ class ServiceProblem(WorkersError):
 
 class ServiceAway(ServiceProblem):
     """The service could not be reached or answered with a server error: the same call may succeed later."""
+
+
+class ServiceBusy(ServiceAway):
+    """The service has more to do than it can (429): the same call may succeed after `retry_after` seconds."""
+
+    def __init__(self, why: str, retry_after: float) -> None:
+        super().__init__(why)
+        self.retry_after = retry_after
 
 
 class ServiceRefused(ServiceProblem):

@@ -12,8 +12,8 @@ import httpx
 from optimus_contract.codec import read, write
 from optimus_contract.membership import MembershipReport, WantedMembership
 from optimus_contract.result import JobProfile, JobResult, PlannedRates
-from optimus_contract.telemetry import Sample, TaskUsageReport
-from optimus_workers.errors import ServiceAway, ServiceRefused
+from optimus_contract.telemetry import Sample, SampleColumns, TaskUsageReport
+from optimus_workers.errors import ServiceAway, ServiceBusy, ServiceRefused
 
 CALL_TIMEOUT_SECONDS = 10.0
 """For connecting and for an answer that the service gives at once."""
@@ -75,7 +75,7 @@ class ServiceClient:
 
     def post_telemetry(self, samples: list[Sample]) -> None:
         """Send 1 to 1000 samples. Those that the service ignores are no error."""
-        self._report("POST", "telemetry", {"samples": [write(sample, without_none=True) for sample in samples]})
+        self._report("POST", "telemetry", {"columns": write(SampleColumns.of(samples), without_none=True)})
 
     def post_usage(self, tasks: list[TaskUsageReport]) -> None:
         """Report what tasks other than workers take of their machines."""
@@ -114,14 +114,23 @@ class ServiceClient:
             answer = self._client.request(method, path, **options)
         except httpx.RequestError as error:
             raise ServiceAway(f"{method} {path}: {type(error).__name__}: {error}") from error
-        if answer.is_server_error or answer.status_code in _TRY_LATER:
+        if answer.status_code == httpx.codes.TOO_MANY_REQUESTS:
+            raise ServiceBusy(f"{method} {path}: {_detail(answer)}", _retry_after(answer))
+        if answer.is_server_error or answer.status_code == httpx.codes.REQUEST_TIMEOUT:
             raise ServiceAway(f"{method} {path}: {answer.status_code} {answer.reason_phrase}")
         if not answer.is_success:
             raise ServiceRefused(answer.status_code, _detail(answer))
         return answer
 
 
-_TRY_LATER = frozenset({httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS})
+MAX_RETRY_AFTER_SECONDS = 60.0
+"""Longest pause that the service is believed."""
+
+
+def _retry_after(answer: httpx.Response) -> float:
+    """The seconds of the header Retry-After; 1 where there are none (a proxy may name a date)."""
+    value = answer.headers.get("Retry-After", "")
+    return min(float(value), MAX_RETRY_AFTER_SECONDS) if value.isascii() and value.isdigit() else 1.0
 
 
 def _detail(answer: httpx.Response) -> str:

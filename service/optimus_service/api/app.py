@@ -32,6 +32,7 @@ from optimus_service.api.task_checks import TaskChecks
 from optimus_service.insight.predictions import HistoryCache
 from optimus_service.metrics.read import figures_reader
 from optimus_service.observe.finished_runs import Lessons
+from optimus_service.store.sample_queue import SampleQueue
 
 _PARTS = (
     jobs,
@@ -73,6 +74,7 @@ def create_app(services: Services) -> FastAPI:
     app.state.services = services
     app.state.task_checks = TaskChecks(services.cluster.check_task, services.cluster.try_task)
     app.state.histories = HistoryCache(services.repository, _lessons(services), services.settings.scheduling)
+    app.state.sample_queue = SampleQueue(services.repository.add_posts)
     app.state.database_check = health.DatabaseCheck(services.repository)
     app.state.feeds = stream.Feeds(services)
     routers = (*_ROUTERS, web.make_router())

@@ -81,6 +81,25 @@ TELEMETRY: Examples = {
             ]
         },
     },
+    "columns": {
+        "summary": "Two records, the values of each field together: the form that costs least",
+        "value": {
+            "columns": {
+                "membership_epoch": [1, 1],
+                "rank": [0, 0],
+                "sequence": [1, 2],
+                "workers": [2, 2],
+                "servers": [1, 1],
+                "at": [1760000001.0, 1760000001.5],
+                "step": [20, 30],
+                "n_steps": [10, 10],
+                "data_epoch": [1.8, 2.7],
+                "loss": [2.1, "NaN"],
+                "n_examples": [1280, 1280],
+                "seconds": [0.52, 0.5],
+            }
+        },
+    },
     "usage": {
         "summary": "What a server and the coordinator take of their machines",
         "value": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from dataclasses import replace
 from typing import Annotated
@@ -12,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from optimus_contract.codec import write
 from optimus_contract.membership import MembershipReport, WantedMembership
 from optimus_contract.result import JobProfile, JobResult, Network, PlannedRates
-from optimus_contract.telemetry import IgnoredSample, Telemetry, TelemetryAnswer
+from optimus_contract.telemetry import IgnoredSample, SampleColumns, Telemetry, TelemetryAnswer
 from optimus_models.analytic.description import cost_of_description
 from optimus_models.analytic.layers import InvalidNetwork
 from optimus_scheduler.lifecycle import MembershipFormed, Outcome, Paused, ResultReported
@@ -20,12 +21,12 @@ from optimus_scheduler.model import JobState
 from optimus_service.api import examples
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.problems import Problem, documented, invalid_field
-from optimus_service.api.services import Services, ServicesDep
+from optimus_service.api.services import SampleQueueDep, Services, ServicesDep
 from optimus_service.insight.bodies import wanted_body
 from optimus_service.insight.unread import unread_words
 from optimus_service.metrics.read import prediction_error
 from optimus_service.observe.divergence import why_not_succeeded
-from optimus_service.store.records import JobRecord, MembershipRecord
+from optimus_service.store.records import JobRecord, MembershipRecord, PostedSamples
 from optimus_service.store.repository import MAX_PAGE, Repository
 
 MAX_WAIT_SECONDS = 60.0
@@ -142,12 +143,35 @@ def _active(tx: Repository, job_id: str) -> JobRecord:
     return job
 
 
-@router.post("/v1/jobs/{job_id}/telemetry")
-def add_telemetry(
-    job_id: str, telemetry: Annotated[Telemetry, Body(openapi_examples=examples.TELEMETRY)], services: ServicesDep
+@router.post("/v1/jobs/{job_id}/telemetry", responses=documented(429))
+async def add_telemetry(
+    job_id: str,
+    telemetry: Annotated[Telemetry, Body(openapi_examples=examples.TELEMETRY)],
+    services: ServicesDep,
+    queue: SampleQueueDep,
 ) -> TelemetryAnswer:
     """Report steps and losses, and what tasks use. Samples that are not counted are named with the reason; that is no
-    error. Tasks that are not known are ignored."""
+    error. Tasks that are not known are ignored. 429: too many samples wait to be stored; send them again later,
+    more at a time."""
+    if telemetry.tasks or telemetry.checkpoints or telemetry.silence:
+        await run_in_threadpool(_note, services, job_id, telemetry)
+    columns = SampleColumns.of(telemetry.samples) if telemetry.samples else telemetry.columns
+    if columns is None:
+        return TelemetryAnswer(accepted=0, ignored=[])
+    # Not in a thread of the pool: many wait here together, for one commit.
+    added = await asyncio.wrap_future(queue.put(PostedSamples(job_id, columns, services.clock())))
+    if added.accepted:
+        services.note_step(job_id, max(columns.step))
+    services.metrics.observe_sample_lag(services.clock() - max(columns.at))
+    services.metrics.count_samples("accepted", added.accepted)
+    for why, n_samples in Counter(ignored.why for ignored in added.ignored).items():
+        services.metrics.count_samples(why, n_samples)
+    ignored = [IgnoredSample(index=each.index, why=each.why) for each in added.ignored]
+    return TelemetryAnswer(accepted=added.accepted, ignored=ignored)
+
+
+def _note(services: Services, job_id: str, telemetry: Telemetry) -> None:
+    """What a post tells beside samples."""
     if telemetry.tasks:
         usages = {each.task: write(each.usage, without_none=True) for each in telemetry.tasks}
         services.repository.put_usage(job_id, usages, services.clock())
@@ -155,18 +179,6 @@ def add_telemetry(
         services.repository.add_event(job_id, CHECKPOINTS, telemetry.checkpoints, {}, services.clock())
     if telemetry.silence:
         services.repository.add_event(job_id, WORKER_SILENT, telemetry.silence, {}, services.clock())
-    if not telemetry.samples:
-        return TelemetryAnswer(accepted=0, ignored=[])
-    samples = telemetry.samples
-    added = services.repository.add_samples(job_id, samples, services.clock())
-    if added.accepted:
-        services.note_step(job_id, max(sample.step for sample in samples))
-    services.metrics.observe_sample_lag(services.clock() - max(sample.at for sample in samples))
-    services.metrics.count_samples("accepted", added.accepted)
-    for why, n_samples in Counter(ignored.why for ignored in added.ignored).items():
-        services.metrics.count_samples(why, n_samples)
-    ignored = [IgnoredSample(index=each.index, why=each.why) for each in added.ignored]
-    return TelemetryAnswer(accepted=added.accepted, ignored=ignored)
 
 
 @router.post("/v1/jobs/{job_id}/result", status_code=204, responses=documented(409))

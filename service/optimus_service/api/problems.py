@@ -29,6 +29,7 @@ from optimus_service.observe.spec import UnreadableSpecification
 from optimus_service.push.live_view import TooManySubscribers
 from optimus_service.push.long_poll import MAX_WAITERS_OF_JOB, TooManyWaiters, TooManyWaitersOfJob
 from optimus_service.store import errors as store_errors
+from optimus_service.store.sample_queue import QueueIsFull
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_SECONDS = 2
@@ -130,6 +131,9 @@ def problem_of(error: Exception) -> Problem:
         case TooManyWaitersOfJob():
             detail = f"{MAX_WAITERS_OF_JOB} long polls of this job are held already"
             return Problem(429, detail, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
+        case QueueIsFull():
+            detail = "more telemetry comes than can be stored right now"
+            return Problem(429, detail, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
         case store_errors.DatabaseNotAvailable() | ClusterUnavailable() | TooManyWaiters() | TooManySubscribers():
             return unavailable(_unavailable_detail(error), cause=str(error))
         case _:
@@ -187,6 +191,7 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
         TooManyWaiters,
         TooManyWaitersOfJob,
         TooManySubscribers,
+        QueueIsFull,
         store_errors.StoreError,
         Exception,
     )

@@ -21,6 +21,7 @@ from optimus_service.process.job_tokens import JobTokens
 from optimus_service.push.long_poll import WakeUpHub
 from optimus_service.settings import Settings
 from optimus_service.store.repository import Repository
+from optimus_service.store.sample_queue import SampleQueue
 
 
 def _ignore_step(_job_id: str, _step: int) -> None:
@@ -100,9 +101,14 @@ def _audit_of(request: Request) -> Audit:
     return cast(Audit, request.state.audit)
 
 
+def _sample_queue_of(request: Request) -> SampleQueue:
+    return cast(SampleQueue, request.app.state.sample_queue)
+
+
 ServicesDep = Annotated[Services, Depends(_services_of)]
 TaskChecksDep = Annotated[TaskChecks, Depends(_task_checks_of)]
 HistoriesDep = Annotated[HistoryCache, Depends(_histories_of)]
 CallerDep = Annotated[Caller, Depends(_caller_of)]
 AuditDep = Annotated[Audit, Depends(_audit_of)]
+SampleQueueDep = Annotated[SampleQueue, Depends(_sample_queue_of)]
 """Parameter types that give an endpoint what it works with."""

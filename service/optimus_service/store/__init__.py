@@ -7,8 +7,9 @@
                    one transaction        │
                                           ▼
     records   (values out and in)    tables, dialects ──▶ engine ──▶ SQLite | PostgreSQL
-    forecasts (forecast ↔ JSON)      counting (which samples count: pure)
-    errors    (what may go wrong)
+    forecasts (forecast ↔ JSON)      counting (which samples count: pure), sample_documents (samples ↔ bytes)
+    sample_queue (posts of many      errors    (what may go wrong)
+      callers in few transactions)
 
 No other part of the service imports SQLAlchemy. The tables are made by the scripts in `migrations/`.
 """

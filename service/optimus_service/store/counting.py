@@ -10,14 +10,16 @@ tells of them counts no more::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from optimus_contract.telemetry import Sample
+from optimus_contract.telemetry import SampleColumns
 from optimus_service.store.records import IgnoredWhy
 
-SampleKey = tuple[int, int, int]
-"""(membership epoch, rank, sequence): unique in a job."""
+BLOCK = 4096
+"""Sequence numbers whose being counted is kept together, a bit for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,49 +41,109 @@ class Progress:
     loss: float | None
 
 
-def key_of(sample: Sample) -> SampleKey:
-    """What makes the sample unique in its job."""
-    return sample.membership_epoch, sample.rank, sample.sequence
+class Block(NamedTuple):
+    """`BLOCK` sequence numbers of one rank in one membership epoch, from `BLOCK * number` on."""
+
+    membership_epoch: int
+    rank: int
+    number: int
 
 
-def why_ignored(sample: Sample, reported: Mapping[int, EpochBounds]) -> IgnoredWhy | None:
-    """Why the job's history, `reported` by epoch, has no place for the sample; None when it has."""
-    if sample.membership_epoch > max(reported, default=0) + 1:
+@dataclass(slots=True)
+class Counted:
+    """Which samples of some blocks were counted."""
+
+    bits: int = 0
+    """Bit i: the sample with the block's sequence number i."""
+    max_step: int = 0
+    """The highest step among them."""
+
+
+@dataclass(slots=True)
+class Sorted:
+    """What becomes of a post."""
+
+    counted: list[int] = field(default_factory=list)
+    """Places of the samples that count."""
+    ignored: dict[int, IgnoredWhy] = field(default_factory=dict)
+    """Why the others do not, by their place."""
+
+
+def blocks_of(columns: SampleColumns) -> set[Block]:
+    """Those that the samples of a post are in."""
+    keys = zip(columns.membership_epoch, columns.rank, columns.sequence, strict=True)
+    return {Block(epoch, rank, sequence // BLOCK) for epoch, rank, sequence in keys}
+
+
+def why_ignored(epoch: int, rank: int, step: int, reported: Mapping[int, EpochBounds]) -> IgnoredWhy | None:
+    """Why the job's history, `reported` by epoch, has no place for such a sample; None when it has."""
+    place = _place_of(epoch, rank, reported)
+    if isinstance(place, str):
+        return place
+    return "old_membership" if step > place else None
+
+
+def _place_of(epoch: int, rank: int, reported: Mapping[int, EpochBounds]) -> IgnoredWhy | float:
+    """The last step of this rank in this epoch that counts; or why none does."""
+    if epoch > max(reported, default=0) + 1:
         return "unknown_membership"
-    own = reported.get(sample.membership_epoch)
-    if own is not None and sample.rank >= own.n_workers:
+    own = reported.get(epoch)
+    if own is not None and rank >= own.n_workers:
         return "old_membership"
-    ended_at = min((bounds.step for epoch, bounds in reported.items() if epoch > sample.membership_epoch), default=None)
-    if ended_at is not None and sample.step > ended_at:
-        return "old_membership"
-    return None
+    return min((bounds.step for later, bounds in reported.items() if later > epoch), default=math.inf)
 
 
-def split_repeats(
-    samples: Sequence[Sample], reported: Mapping[int, EpochBounds]
-) -> tuple[dict[SampleKey, int], dict[int, IgnoredWhy]]:
-    """Sort a post into candidates (index of the first sample of each key) and ignored ones (why, by index)."""
-    candidates: dict[SampleKey, int] = {}
-    ignored: dict[int, IgnoredWhy] = {}
-    for index, sample in enumerate(samples):
-        why = why_ignored(sample, reported)
-        if why is None and key_of(sample) in candidates:
+def sort_out(columns: SampleColumns, reported: Mapping[int, EpochBounds], blocks: Mapping[Block, Counted]) -> Sorted:
+    """Which samples of a post count. `blocks` has all of `blocks_of(columns)`; they are not changed."""
+    found = Sorted()
+    origins = set(zip(columns.membership_epoch, columns.rank, strict=True))
+    places = {origin: _place_of(*origin, reported) for origin in origins}
+    bits = {key: block.bits for key, block in blocks.items()}
+    for index, (epoch, rank, sequence, step) in enumerate(_keys(columns)):
+        place = places[epoch, rank]
+        why: IgnoredWhy | None = None
+        if isinstance(place, str):
+            why = place
+        elif step > place:
+            why = "old_membership"
+        else:
+            key, bit = Block(epoch, rank, sequence // BLOCK), 1 << sequence % BLOCK
+            if not bits[key] & bit:
+                bits[key] |= bit
+                found.counted.append(index)
+                continue
             why = "duplicate"
-        if why is None:
-            candidates[key_of(sample)] = index
-        else:
-            ignored[index] = why
-    return candidates, ignored
+        found.ignored[index] = why
+    return found
 
 
-def advance_progress(progress: Progress, counted: Iterable[Sample]) -> Progress:
+def mark(columns: SampleColumns, blocks: Mapping[Block, Counted]) -> None:
+    """Keep in `blocks` that all these samples were counted."""
+    for epoch, rank, sequence, step in _keys(columns):
+        block = blocks[Block(epoch, rank, sequence // BLOCK)]
+        block.bits |= 1 << sequence % BLOCK
+        block.max_step = max(block.max_step, step)
+
+
+def _keys(columns: SampleColumns) -> Iterator[tuple[int, int, int, int]]:
+    return zip(columns.membership_epoch, columns.rank, columns.sequence, columns.step, strict=True)
+
+
+def advance_progress(progress: Progress, columns: SampleColumns) -> Progress:
     """Where a job is after these samples: the furthest one tells step, epoch and loss; the step never goes back."""
-    for sample in sorted(counted, key=lambda sample: (sample.step, sample.membership_epoch, sample.rank)):
-        begun = max(0, sample.step - sample.n_steps + 1)
-        first = begun if progress.first_step is None else min(progress.first_step, begun)
-        if progress.first_step is None or sample.step >= progress.step:
-            loss = progress.loss if sample.loss is None else sample.loss
-            progress = Progress(max(progress.step, sample.step), first, sample.data_epoch, loss)
-        else:
-            progress = Progress(progress.step, first, progress.epoch, progress.loss)
-    return progress
+    n_steps: Sequence[int] = columns.n_steps or [1] * len(columns)
+    losses: Sequence[float | None] = columns.loss or [None] * len(columns)
+    first = min(max(0, step - n + 1) for step, n in zip(columns.step, n_steps, strict=True))
+    for index in _by_step(columns):
+        step = columns.step[index]
+        if progress.first_step is None or step >= progress.step:
+            loss = progress.loss if losses[index] is None else losses[index]
+            known = first if progress.first_step is None else min(progress.first_step, first)
+            progress = Progress(max(progress.step, step), known, columns.data_epoch[index], loss)
+    known = first if progress.first_step is None else min(progress.first_step, first)
+    return Progress(progress.step, known, progress.epoch, progress.loss)
+
+
+def _by_step(columns: SampleColumns) -> Iterable[int]:
+    keys = zip(columns.step, columns.membership_epoch, columns.rank, strict=True)
+    return (index for _, index in sorted((key, index) for index, key in enumerate(keys)))

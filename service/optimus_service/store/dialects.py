@@ -30,9 +30,12 @@ def insert_for(session: Session, row: type[Base]) -> postgresql.Insert:
 
     Both dialects' statements have the methods and arguments that we use; the type says PostgreSQL for either.
     """
-    if is_postgresql(session):
-        return postgresql.insert(row)
-    return cast(postgresql.Insert, sqlite.insert(row))
+    return insert_for_dialect(row, is_postgresql(session))
+
+
+def insert_for_dialect(row: type[Base], for_postgresql: bool) -> postgresql.Insert:
+    """The same for statements that are made once for all sessions."""
+    return postgresql.insert(row) if for_postgresql else cast(postgresql.Insert, sqlite.insert(row))
 
 
 def is_postgresql(session: Session) -> bool:

@@ -15,7 +15,7 @@ from optimus_service.store.dialects import insert_for
 from optimus_service.store.jobs import ACTIVE_STATES, in_projects, locked
 from optimus_service.store.jobs import record as job_record
 from optimus_service.store.records import JobRecord, MembershipRecord
-from optimus_service.store.tables import JobRow, MembershipRow, SampleRow, TaskRow
+from optimus_service.store.tables import JobRow, MembershipRow, SampleBlockRow, TaskRow
 
 
 def report(session: Session, job_id: str, report_: MembershipRecord) -> bool:
@@ -119,8 +119,8 @@ def _make_current(session: Session, row: JobRow, report_: MembershipRecord) -> N
 
 def _newest_step(session: Session, report_: MembershipRecord) -> int:
     """The highest step among the samples of the reported epoch and later ones; 0 without any."""
-    statement = select(func.max(SampleRow.step)).where(
-        SampleRow.job_id == report_.job_id, SampleRow.membership_epoch >= report_.epoch
+    statement = select(func.max(SampleBlockRow.max_step)).where(
+        SampleBlockRow.job_id == report_.job_id, SampleBlockRow.membership_epoch >= report_.epoch
     )
     return session.scalar(statement) or 0
 

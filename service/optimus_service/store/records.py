@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from optimus_contract.telemetry import Sample
+from optimus_contract.telemetry import Sample, SampleColumns
 from optimus_models.calibration import UNCALIBRATED, Calibration
 from optimus_scheduler.model import Allocation, Directive, Forecast, Interval, JobState, PlacedTask, Quota, TaskKey
 
@@ -230,7 +230,7 @@ class MembershipRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRecord(Sample):
-    """A sample that was counted. Within one job, ids grow in the order of commit."""
+    """A sample that was counted. The samples of a job are numbered from 1 on, in the order of commit."""
 
     id: int
     received_at: float
@@ -277,6 +277,15 @@ class KeptPromise:
 
 
 IgnoredWhy = Literal["duplicate", "old_membership", "unknown_membership"]
+
+
+@dataclass(frozen=True, slots=True)
+class PostedSamples:
+    """Samples of one job that were sent together."""
+
+    job_id: str
+    columns: SampleColumns
+    received_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +352,7 @@ class Pruned:
     """How many rows one call of `Repository.prune` deleted."""
 
     samples: int
+    """Posts of samples, and the blocks that say which were counted."""
     decisions: int
     rounds: int
     finished_runs: int = 0

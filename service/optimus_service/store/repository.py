@@ -31,7 +31,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from optimus_contract.telemetry import Sample
+from optimus_contract.telemetry import Sample, SampleColumns
 from optimus_scheduler.lifecycle import Event
 from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Quota, SetWanted, TaskKey
 from optimus_scheduler.retries import Backoff
@@ -53,7 +53,7 @@ from optimus_service.store import (
 )
 from optimus_service.store.dialects import mapped_errors
 from optimus_service.store.engine import writing
-from optimus_service.store.errors import DatabaseNotAvailable
+from optimus_service.store.errors import DatabaseNotAvailable, InvalidValue, JobNotFound
 from optimus_service.store.jobs import Changes
 from optimus_service.store.leases import LEADER_LEASE
 from optimus_service.store.records import (
@@ -71,6 +71,7 @@ from optimus_service.store.records import (
     NameMatch,
     Observed,
     Page,
+    PostedSamples,
     ProjectRecord,
     PromiseRecord,
     Pruned,
@@ -553,8 +554,21 @@ class Repository:
         Raises:
             JobNotFound: there is no such job.
         """
+        if not posted:
+            self.get_job(job_id)
+            return AddedSamples(0, ())
+        (added,) = self.add_posts([PostedSamples(job_id, SampleColumns.of(posted), now)])
+        if isinstance(added, Exception):
+            raise added
+        return added
+
+    def add_posts(self, posts: Sequence[PostedSamples]) -> list[AddedSamples | JobNotFound | InvalidValue]:
+        """`add_samples` for several posts, of any jobs, in one transaction; what became of each.
+
+        A post that cannot be stored keeps no other one from it. When this raises, nothing was stored of any.
+        """
         with self._write() as session:
-            return samples.add(session, job_id, posted, now)
+            return samples.add(session, posts)
 
     def samples_after_each(self, after_ids: Mapping[str, int], limit: int) -> dict[str, list[SampleRecord]]:
         """For each of these jobs the samples with an id above the given one, by id, `limit` at most for each.

@@ -3,159 +3,258 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
-from operator import attrgetter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import ARRAY, BigInteger, Select, Text, cast, func, select, true
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    BindParameter,
+    Connection,
+    FromClause,
+    Insert,
+    Row,
+    Select,
+    Text,
+    and_,
+    bindparam,
+    cast,
+    func,
+    insert,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.orm import Session
 
-from optimus_contract.codec import AnyMessage, Unreadable, read, write
-from optimus_contract.telemetry import Gradients, Sample, Usage
+from optimus_contract.limits import MAX_SAMPLES_PER_POST
 from optimus_service.store.counting import (
+    Block,
+    Counted,
     EpochBounds,
     Progress,
-    SampleKey,
     advance_progress,
-    split_repeats,
+    blocks_of,
+    mark,
+    sort_out,
 )
-from optimus_service.store.dialects import insert_for, is_postgresql
-from optimus_service.store.jobs import locked
-from optimus_service.store.records import AddedSamples, IgnoredSample, SampleRecord
-from optimus_service.store.tables import JobRow, MembershipRow, SampleRow, join_float, split_float
+from optimus_service.store.dialects import chunks, insert_for_dialect, is_postgresql
+from optimus_service.store.errors import InvalidValue, JobNotFound
+from optimus_service.store.records import AddedSamples, IgnoredSample, PostedSamples, SampleRecord
+from optimus_service.store.sample_documents import pack, unpack
+from optimus_service.store.tables import Base, Json, SampleBlockRow, join_float, split_float
 
-_PLAIN: Final = tuple(
-    field.name for field in fields(Sample) if field.name not in ("loss", "usage", "gradients", "metrics")
+_JOBS: Final = Base.metadata.tables["jobs"]
+_BATCHES: Final = Base.metadata.tables["sample_batches"]
+_BLOCKS: Final = Base.metadata.tables["sample_blocks"]
+_MEMBERSHIPS: Final = Base.metadata.tables["memberships"]
+_KEYS_AT_ONCE: Final = 2000
+"""Of four parameters each: PostgreSQL allows 65,535 in one statement."""
+
+# Made once: making a statement of SQLAlchemy anew costs more than the database takes to carry it out.
+_JOB_IDS: Final[BindParameter[list[str]]] = bindparam("job_ids", expanding=True)
+_PROGRESS: Final = ("step", "first_step", "epoch", "loss", "loss_kind", "n_samples")
+_LOCK: Final = (
+    select(_JOBS.c.id, *(_JOBS.c[name] for name in _PROGRESS))
+    .where(_JOBS.c.id.in_(_JOB_IDS))
+    .order_by(_JOBS.c.id)
+    .with_for_update(key_share=True)
 )
-"""Fields that are columns of the same name and type."""
-_NO_LOSS: Final = "none"
-"""The kind of a sample without a loss."""
+_REPORTED: Final = select(*(_MEMBERSHIPS.c[name] for name in ("job_id", "epoch", "step", "n_workers"))).where(
+    _MEMBERSHIPS.c.job_id.in_(_JOB_IDS)
+)
+_INSERT: Final = insert(_BATCHES)
+_NEW_PROGRESS: Final[dict[str, Any]] = {name: bindparam(f"new_{name}") for name in _PROGRESS}
+_UPDATE: Final = update(_JOBS).where(_JOBS.c.id == bindparam("of")).values(**_NEW_PROGRESS, version=_JOBS.c.version + 1)
 
 
-def add(session: Session, job_id: str, samples: Sequence[Sample], now: float) -> AddedSamples:
-    """See `Repository.add_samples`.
+@cache
+def _blocks_by_key(for_postgresql: bool) -> Select[Any]:
+    """The rows of some blocks. `keys`: job, membership epoch, rank and number of each."""
+    wanted = select(*_BLOCKS.primary_key, _BLOCKS.c.bits, _BLOCKS.c.max_step)
+    if for_postgresql:
+        return wanted.where(tuple_(*_BLOCKS.primary_key).in_(bindparam("keys", expanding=True)))
+    # SQLite looks a list of tuples up in no index. One document is one parameter, too.
+    key = func.json_each(bindparam("keys", type_=Json())).table_valued("value", name="key")
+    parts = (func.json_extract(key.c.value, f"$[{number}]") for number in range(4))
+    same = (column == part for column, part in zip(_BLOCKS.primary_key, parts, strict=True))
+    return wanted.select_from(key).join(_BLOCKS, and_(*same))
 
-    The job's row is locked before ids are given out. So the ids of one job become visible in their order, and
-    `after` can go on from the last one it saw.
+
+@cache
+def _upsert_blocks(for_postgresql: bool) -> Insert:
+    statement = insert_for_dialect(SampleBlockRow, for_postgresql)
+    new = {"bits": statement.excluded.bits, "max_step": statement.excluded.max_step}
+    return statement.on_conflict_do_update(index_elements=list(_BLOCKS.primary_key), set_=new)
+
+
+Added = AddedSamples | JobNotFound | InvalidValue
+"""What became of a post: those that cannot be stored do not keep others from being stored."""
+
+
+@dataclass(slots=True)
+class _Job:
+    """What a transaction knows of a job that samples came of."""
+
+    progress: Progress
+    n_samples: int
+    reported: dict[int, EpochBounds]
+    blocks: dict[Block, Counted]
+    is_changed: bool = False
+
+
+def add(session: Session, posts: Sequence[PostedSamples]) -> list[Added]:
+    """See `Repository.add_posts`.
+
+    The jobs' rows are locked, in one order, before ids are given out. So the ids of one job become visible in their
+    order, and a reader can go on from the last one it saw.
     """
-    row = locked(session, job_id)
-    candidates, ignored = split_repeats(samples, _reported(session, job_id))
-    counted = _insert_new(session, job_id, [samples[index] for index in candidates.values()], now)
-    ignored |= {index: "duplicate" for key, index in candidates.items() if key not in counted}
-    _store_progress(row, [samples[candidates[key]] for key in counted])
-    answers = tuple(IgnoredSample(index, why) for index, why in sorted(ignored.items()))
-    return AddedSamples(len(counted), answers)
+    connection = session.connection()
+    jobs = _locked(connection, {post.job_id for post in posts})
+    _load_blocks(connection, posts, jobs)
+    batches: list[dict[str, Any]] = []
+    answers = [_count(post, jobs.get(post.job_id), batches) for post in posts]
+    if batches:
+        connection.execute(_INSERT, batches)
+        connection.execute(_upsert_blocks(is_postgresql(session)), _block_rows(jobs))
+        connection.execute(_UPDATE, _progress_rows(jobs))
+    return answers
 
 
-def _reported(session: Session, job_id: str) -> dict[int, EpochBounds]:
-    statement = select(MembershipRow.epoch, MembershipRow.step, MembershipRow.n_workers)
-    rows = session.execute(statement.where(MembershipRow.job_id == job_id))
-    return {epoch: EpochBounds(step, n_workers) for epoch, step, n_workers in rows}
+def _locked(connection: Connection, job_ids: Collection[str]) -> dict[str, _Job]:
+    """Those of these jobs that there are, kept from other writers."""
+    found: dict[str, _Job] = {}
+    for chunk in chunks(job_ids):
+        rows = connection.execute(_LOCK, {"job_ids": chunk})
+        for job_id, step, first_step, epoch, loss, loss_kind, n_samples in rows:
+            progress = Progress(step, first_step, epoch, join_float(loss, loss_kind))
+            found[job_id] = _Job(progress, n_samples, {}, {})
+        for job_id, membership_epoch, step, n_workers in connection.execute(_REPORTED, {"job_ids": chunk}):
+            if job_id in found:
+                found[job_id].reported[membership_epoch] = EpochBounds(step, n_workers)
+    return found
 
 
-def _insert_new(session: Session, job_id: str, samples: Sequence[Sample], now: float) -> set[SampleKey]:
-    """Insert those samples whose key is new, in batches as large as the database takes; their keys."""
-    if not samples:
-        return set()
-    statement = (
-        insert_for(session, SampleRow)
-        .on_conflict_do_nothing(index_elements=["job_id", "membership_epoch", "rank", "sequence"])
-        .returning(SampleRow.membership_epoch, SampleRow.rank, SampleRow.sequence)
-    )
-    rows = session.execute(statement, [_values(job_id, sample, now) for sample in samples])
-    return {(epoch, rank, sequence) for epoch, rank, sequence in rows}
+def _load_blocks(connection: Connection, posts: Sequence[PostedSamples], jobs: Mapping[str, _Job]) -> None:
+    known = [post for post in posts if post.job_id in jobs]
+    blocks = sorted({(post.job_id, block) for post in known for block in blocks_of(post.columns)})
+    for job_id, block in blocks:
+        jobs[job_id].blocks[block] = Counted()
+    wanted = [(job_id, *block) for job_id, block in blocks]
+    statement = _blocks_by_key(connection.dialect.name == "postgresql")
+    for first in range(0, len(wanted), _KEYS_AT_ONCE):
+        rows = connection.execute(statement, {"keys": wanted[first : first + _KEYS_AT_ONCE]})
+        for job_id, epoch, rank, number, bits, max_step in rows:
+            jobs[job_id].blocks[Block(epoch, rank, number)] = Counted(int.from_bytes(bits, "little"), max_step)
 
 
-def _values(job_id: str, sample: Sample, now: float) -> dict[str, Any]:
-    loss, loss_kind = split_float(sample.loss)
-    loss_kind = loss_kind or _NO_LOSS
-    values: dict[str, Any] = {name: getattr(sample, name) for name in _PLAIN}
-    values |= {
-        "usage": None if sample.usage is None else write(sample.usage, without_none=True),
-        "gradients": None if sample.gradients is None else write(sample.gradients),
-        "metrics": sample.metrics,
+def _count(post: PostedSamples, job: _Job | None, batches: list[dict[str, Any]]) -> Added:
+    """Count what is new of the post, in what is known of its job, and add to `batches` the row to be stored."""
+    if job is None:
+        return JobNotFound(post.job_id)
+    found = sort_out(post.columns, job.reported, job.blocks)
+    ignored = tuple(IgnoredSample(index, why) for index, why in found.ignored.items())
+    if not found.counted:
+        return AddedSamples(0, ignored)
+    columns = post.columns if not ignored else post.columns.taken(found.counted)
+    try:
+        document = pack(columns)
+    except InvalidValue as error:
+        return error
+    mark(columns, job.blocks)
+    job.progress = advance_progress(job.progress, columns)
+    job.n_samples += len(columns)
+    job.is_changed = True
+    row = {"job_id": post.job_id, "last_id": job.n_samples, "n_samples": len(columns)}
+    batches.append(row | {"received_at": post.received_at, "document": document})
+    return AddedSamples(len(columns), ignored)
+
+
+def _block_rows(jobs: Mapping[str, _Job]) -> list[dict[str, Any]]:
+    return [
+        {"job_id": job_id, **block._asdict(), "bits": _bytes(counted.bits), "max_step": counted.max_step}
+        for job_id, job in jobs.items()
+        for block, counted in job.blocks.items()
+        if job.is_changed and counted.bits
+    ]
+
+
+def _bytes(bits: int) -> bytes:
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+
+
+def _progress_rows(jobs: Mapping[str, _Job]) -> list[dict[str, Any]]:
+    return [_progress_row(job_id, job) for job_id, job in jobs.items() if job.is_changed]
+
+
+def _progress_row(job_id: str, job: _Job) -> dict[str, Any]:
+    loss, loss_kind = split_float(job.progress.loss)
+    return {
+        "of": job_id,
+        "new_step": job.progress.step,
+        "new_first_step": job.progress.first_step,
+        "new_epoch": job.progress.epoch,
+        "new_loss": loss,
+        "new_loss_kind": loss_kind,
+        "new_n_samples": job.n_samples,
     }
-    return values | {"job_id": job_id, "received_at": now, "loss": loss, "loss_kind": loss_kind}
 
 
-def _store_progress(row: JobRow, counted: Sequence[Sample]) -> None:
-    before = Progress(row.step, row.first_step, row.epoch, join_float(row.loss, row.loss_kind))
-    after = advance_progress(before, counted)
-    row.step, row.first_step, row.epoch = after.step, after.first_step, after.epoch
-    row.loss, row.loss_kind = split_float(after.loss)
+# --- the one way to read them ----------------------------------------------------------------------------------------
 
 
 def newest(session: Session, job_id: str, limit: int) -> list[SampleRecord]:
     """See `Repository.newest_samples`."""
-    statement = select(SampleRow).where(SampleRow.job_id == job_id).order_by(SampleRow.id.desc()).limit(limit)
-    return [_record(row) for row in session.scalars(statement)]
-
-
-def after_each(session: Session, after_ids: Mapping[str, int], limit: int) -> dict[str, list[SampleRecord]]:
-    """See `Repository.samples_after_each`."""
-    return _of_each(session, after_ids, limit)
+    return newest_of_each(session, [job_id], limit).get(job_id, [])
 
 
 def newest_of_each(session: Session, job_ids: Collection[str], limit: int) -> dict[str, list[SampleRecord]]:
     """See `Repository.newest_samples_of_each`."""
-    return _of_each(session, dict.fromkeys(job_ids, 0), limit, newest_first=True)
+    before_them = (_JOBS.c.n_samples - limit).label("value")
+    known = select(_JOBS.c.id.label("key"), before_them).where(_JOBS.c.id.in_(job_ids)).subquery("known")
+    return {job_id: records[::-1] for job_id, records in _after(session, known, limit).items()}
 
 
-def _of_each(
-    session: Session, after_ids: Mapping[str, int], limit: int, *, newest_first: bool = False
-) -> dict[str, list[SampleRecord]]:
-    """One statement for all jobs: for each a look into the index, which ends after `limit` samples.
+def after_each(session: Session, after_ids: Mapping[str, int], limit: int) -> dict[str, list[SampleRecord]]:
+    """See `Repository.samples_after_each`.
 
     The jobs are one parameter (an array, a document), as there is a limit to how many a statement has.
     """
     if not after_ids:
         return {}
-    select_from_each = _select_lateral if is_postgresql(session) else _select_correlated
-    statement = select_from_each(after_ids, limit, newest_first=newest_first)
+    if is_postgresql(session):
+        ids, lasts = cast(list(after_ids), ARRAY(Text)), cast(list(after_ids.values()), ARRAY(BigInteger))
+        known = func.unnest(ids, lasts).table_valued("key", "value", name="known").render_derived()
+    else:
+        known = func.json_each(json.dumps(dict(after_ids))).table_valued("key", "value", name="known")
+    return _after(session, known, limit)
+
+
+def _after(session: Session, known: FromClause, limit: int) -> dict[str, list[SampleRecord]]:
+    """One statement for all jobs: for each a look into the index. `known`: jobs (`key`) and sample ids (`value`)."""
+    statement = _reached(known, limit)
+    if is_postgresql(session):  # LATERAL, because a join might be planned as a walk through all samples
+        statement = select(statement.lateral()).select_from(known)
     found: dict[str, list[SampleRecord]] = {}
-    for row in session.scalars(statement):
-        found.setdefault(row.job_id, []).append(_record(row))
-    for records in found.values():
-        records.sort(key=attrgetter("id"), reverse=newest_first)
+    for row in sorted(session.execute(statement), key=lambda row: (row.job_id, row.last_id)):
+        found.setdefault(row.job_id, []).extend(_records(row, row.after_id, limit))
     return found
 
 
-def _select_lateral(after_ids: Mapping[str, int], limit: int, *, newest_first: bool) -> Select[SampleRow]:
-    """PostgreSQL. LATERAL, because a join might be planned as a walk through all samples."""
-    ids, lasts = cast(list(after_ids), ARRAY(Text)), cast(list(after_ids.values()), ARRAY(BigInteger))
-    known = func.unnest(ids, lasts).table_valued("job_id", "last_id", name="known").render_derived()
-    chosen = select(SampleRow).where(SampleRow.job_id == known.c.job_id, SampleRow.id > known.c.last_id)
-    found = chosen.order_by(SampleRow.id.desc() if newest_first else SampleRow.id).limit(limit).lateral()
-    return select(aliased(SampleRow, found)).select_from(known).join(found, true())
+def _reached(known: FromClause, limit: int) -> Select[Any]:
+    """Posts with any of the `limit` samples after the known one: they end at most one post later."""
+    last_id, first_id = _BATCHES.c.last_id, _BATCHES.c.last_id - _BATCHES.c.n_samples + 1
+    after = cast(known.c.value, BigInteger)
+    bounds = last_id > after, last_id < after + limit + MAX_SAMPLES_PER_POST, first_id <= after + limit
+    return select(_BATCHES, after.label("after_id")).where(_BATCHES.c.job_id == known.c.key, *bounds)
 
 
-def _select_correlated(after_ids: Mapping[str, int], limit: int, *, newest_first: bool) -> Select[SampleRow]:
-    """SQLite, which has no LATERAL."""
-    known = func.json_each(json.dumps(dict(after_ids))).table_valued("key", "value", name="known")
-    one = aliased(SampleRow)
-    chosen = select(one.id).where(one.job_id == known.c.key, one.id > known.c.value)
-    ids = chosen.order_by(one.id.desc() if newest_first else one.id).limit(limit).correlate(known)
-    return select(SampleRow).select_from(known).join(SampleRow, SampleRow.id.in_(ids))
-
-
-def _record(row: SampleRow) -> SampleRecord:
-    loss = None if row.loss_kind == _NO_LOSS else join_float(row.loss, row.loss_kind)
-    values: dict[str, Any] = {name: getattr(row, name) for name in _PLAIN}
-    return SampleRecord(
-        id=row.id,
-        received_at=row.received_at,
-        loss=loss,
-        usage=_read(Usage, row.usage),
-        gradients=_read(Gradients, row.gradients),
-        metrics=row.metrics,
-        **values,
-    )
-
-
-def _read(kind: type[AnyMessage], stored: object) -> AnyMessage | None:
-    """None as well for what another release wrote in another way."""
-    try:
-        return None if stored is None else read(kind, stored)
-    except Unreadable:
-        return None
+def _records(row: Row[Any], after_id: int, limit: int) -> Iterator[SampleRecord]:
+    """The samples of a row with ids above `after_id`, and at most `limit` above it."""
+    before = row.last_id - row.n_samples
+    first = max(0, after_id - before)
+    columns = {name: values[first : after_id + limit - before] for name, values in unpack(row.document).items()}
+    for id_, values in enumerate(zip(*columns.values(), strict=True), before + first + 1):
+        yield SampleRecord(id=id_, received_at=row.received_at, **dict(zip(columns, values, strict=True)))

@@ -6,7 +6,8 @@ Every index serves a query named beside it; the migrations in `migrations/versio
 
     jobs ──┬─▶ job_labels      words of its owner's to find it by
            ├─▶ memberships     one per membership epoch that was formed
-           ├─▶ samples         telemetry, one per worker and record
+           ├─▶ sample_batches  telemetry, one per post
+           ├─▶ sample_blocks   which samples were counted, so that each counts once
            ├─▶ tasks           processes (pods) that were started
            ├─▶ finished_runs   what it taught about its kind, once it has ended
            ├─▶ promises        what was predicted of it on the way, to be judged by its end
@@ -37,7 +38,6 @@ from sqlalchemy import (
     MetaData,
     String,
     Text,
-    UniqueConstraint,
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -158,6 +158,8 @@ class JobRow(Base):
     loss: Mapped[float | None]
     loss_kind: Mapped[str | None] = mapped_column(String(8))
     """See `split_float`."""
+    n_samples: Mapped[int] = mapped_column(default=0, server_default="0")
+    """That were counted so far: the newest one's id."""
 
     profile: Mapped[dict[str, Any] | None] = mapped_column(Json)
     network: Mapped[dict[str, Any] | None] = mapped_column(Json, deferred=True)
@@ -224,47 +226,31 @@ class MembershipRow(Base):
     global_batch: Mapped[int | None]
 
 
-class SampleRow(Base):
-    """One telemetry record. Ids are never used twice: readers go on from the last one they saw."""
+class SampleBatchRow(Base):
+    """The samples of one post that were counted. Those of a job have ids from 1 on without a gap."""
 
-    __tablename__ = "samples"
+    __tablename__ = "sample_batches"
 
-    id: Mapped[int] = mapped_column(Id, primary_key=True)
-    job_id: Mapped[str] = _job_id()
-    membership_epoch: Mapped[int]
-    rank: Mapped[int]
-    sequence: Mapped[int]
-    workers: Mapped[int]
-    servers: Mapped[int]
-    at: Mapped[float]
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    last_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)  # samples_after_each, newest first
+    n_samples: Mapped[int]
     received_at: Mapped[float]
-    step: Mapped[int]
-    n_steps: Mapped[int]
-    updates: Mapped[int | None]
-    global_batch: Mapped[int | None]
-    data_epoch: Mapped[float]
-    loss: Mapped[float | None]
-    loss_kind: Mapped[str] = mapped_column(String(8))
-    learning_rate: Mapped[float | None]
-    n_examples: Mapped[int]
-    seconds: Mapped[float]
-    data_seconds: Mapped[float]
-    compute_seconds: Mapped[float]
-    push_seconds: Mapped[float]
-    wait_seconds: Mapped[float]
-    pull_seconds: Mapped[float]
-    sent_bytes: Mapped[int]
-    received_bytes: Mapped[int]
-    staleness: Mapped[float | None]
-    metrics: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    usage: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    gradients: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    document: Mapped[bytes]
+    """See `optimus_service.store.sample_documents`."""
 
-    __table_args__ = (
-        UniqueConstraint("job_id", "membership_epoch", "rank", "sequence"),  # add_samples; max step of an epoch
-        Index(None, "job_id", "id"),  # samples_after_each
-        {"sqlite_autoincrement": True},
-    )
+
+class SampleBlockRow(Base):
+    """Which samples were counted of a range of sequence numbers: see `optimus_service.store.counting.Block`."""
+
+    __tablename__ = "sample_blocks"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    membership_epoch: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)  # max step of an epoch
+    rank: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    bits: Mapped[bytes]
+    """Little-endian, as many bytes as are needed."""
+    max_step: Mapped[int]
 
 
 class FinishedRunRow(Base):

@@ -15,6 +15,8 @@ from tests.service.store.store_builders import samples_of
 
 from optimus_scheduler.model import Allocation, Directive, PlacedTask, Role, TaskKey
 from optimus_service.push.long_poll import MAX_WAITERS_OF_JOB
+from optimus_service.store.records import PostedSamples
+from optimus_service.store.sample_queue import QueueIsFull, SampleQueue
 
 JSON = {"Content-Type": "application/json"}
 
@@ -114,6 +116,58 @@ def test_a_post_without_samples_or_with_too_many_is_refused(api: Api, job_id: st
 def test_missing_fields_of_a_sample_are_named(api: Api, job_id: str) -> None:
     body = {"samples": [{name: value for name, value in sample().items() if name != "seconds"}]}
     assert faults(api.as_task("POST", job_id, "telemetry", json=body)) == {"samples.0.seconds": "is required"}
+
+
+def columns(*samples: dict[str, Any]) -> dict[str, Any]:
+    """A post of the other form: the values of each field together."""
+    return {"columns": {name: [each[name] for each in samples] for name in samples[0]}}
+
+
+def test_columns_say_the_same_as_samples(api: Api, job_id: str) -> None:
+    samples = [sample(loss="NaN"), sample(sequence=1, step=20, membership_epoch=9), sample(sequence=2, step=30)]
+    answer = api.as_task("POST", job_id, "telemetry", json=columns(*samples)).json()
+    assert answer == {"accepted": 2, "ignored": [{"index": 1, "why": "unknown_membership"}]}
+    assert post_samples(api, job_id, samples[2])["ignored"] == [{"index": 0, "why": "duplicate"}]
+    assert [(each.sequence, each.step) for each in samples_of(api.repository, job_id)] == [(0, 10), (2, 30)]
+    assert api.job(job_id)["step"] == 30
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("change", "field", "message"),
+    [
+        ({"loss": [1.0]}, "columns.loss", "has 1 values; membership_epoch has 2"),
+        ({"rank": [0, 5]}, "columns.rank.1", "(5) must be below workers"),
+        ({"updates": [None, 3]}, "columns.updates.1", "updates and global_batch go together"),
+        ({"step": [1, -1]}, "columns.step.1", "greater than or equal to 0"),
+        ({"step": []}, "columns.step", "at least 1 item"),
+        ({"seconds": [0.1, float("inf")]}, "columns.seconds.1", "finite"),
+        ({"speed": [1, 2]}, "columns.speed", "allowed here: membership_epoch, rank"),
+    ],
+)
+def test_malformed_columns_are_refused_as_a_whole(api: Api, job_id: str, change: Any, field: str, message: str) -> None:
+    body = columns(sample(), sample(sequence=1))
+    body["columns"] |= change
+    answer = api.as_task("POST", job_id, "telemetry", content=json.dumps(body), headers=JSON)
+    assert message in faults(answer)[field]
+    assert samples_of(api.repository, job_id) == []
+
+
+@on_sqlite
+def test_both_forms_in_one_post_are_refused(api: Api, job_id: str) -> None:
+    answer = api.as_task("POST", job_id, "telemetry", json=telemetry() | columns(sample()))
+    assert "samples or columns, not both" in faults(answer)["body"]
+
+
+@on_sqlite
+def test_more_than_can_be_stored_is_asked_to_come_later(api: Api, job_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_queue: SampleQueue, _post: PostedSamples) -> None:
+        raise QueueIsFull
+
+    monkeypatch.setattr(SampleQueue, "put", full)
+    answer = api.as_task("POST", job_id, "telemetry", json=telemetry())
+    assert "telemetry" in problem(answer, 429)["detail"]
+    assert answer.headers["Retry-After"] == "2"
 
 
 # --- membership, reported --------------------------------------------------------------------------------------------

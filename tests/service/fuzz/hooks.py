@@ -43,11 +43,14 @@ RULES = [
     # two fields of a job that do not go together
     (r"workers|servers|elastic_batch", r"^(min|minimum) \(\d+\) must not be above max"),
     (r"convergence\.target_metric", "give one of at_least and at_most|best goes with at_least"),
-    (r"convergence|body", "give at least one of|samples, tasks, checkpoints or silence are required"),
+    (r"convergence|body", "give at least one of|samples, columns, tasks, checkpoints or silence are required"),
     ("body", "all-reduce|a job without servers says|give one of |scaling weak|the whole specification may have"),
     ("elastic_batch", "an elastic batch is for|give one of elastic_batch|must be from|one worker computes"),
     # what tasks report
     (r"samples\.\d+", r"updates and global_batch go together|rank \(\d+\) must be below workers"),
+    (r"columns\.\w+", r"has \d+ values; membership_epoch has \d+"),
+    (r"columns\.(updates|rank)\.\d+", r"updates and global_batch go together|^\(\d+\) must be below workers"),
+    ("body", "send samples or columns, not both"),
     ("layers", "^layer |^the "),
     ("body", "give one rate for each step|steps must be increasing"),
     # to JSON Schema 3.0 is an integer, to this service it is none

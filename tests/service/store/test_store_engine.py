@@ -21,6 +21,7 @@ from tests.service.store.store_builders import MakeJob, a_decision, a_membership
 from optimus_service.metrics.registry import Metrics, NoFigures
 from optimus_service.store.engine import create_engine_from_url, upgrade
 from optimus_service.store.errors import DatabaseNotAvailable, InvalidDatabaseUrl
+from optimus_service.store.records import SampleRecord
 from optimus_service.store.repository import Repository
 
 
@@ -170,6 +171,66 @@ def test_what_was_acknowledged_survives_kill_9(database_url: str, repository: Re
     for number in range(acknowledged + 1):
         assert len(samples_of(repository, f"job-{number}")) == 1
     assert repository.create_job("after", {"name": "a", "project": "b"}, "nonce", None, "hash", 1.0)[1]
+
+
+_POSTERS = """
+import sys
+import threading
+from optimus_contract.telemetry import SampleColumns
+from optimus_service.store.engine import create_engine_from_url
+from optimus_service.store.records import PostedSamples
+from optimus_service.store.repository import Repository
+from optimus_service.store.sample_queue import SampleQueue
+from tests.service.store.store_builders import a_sample
+
+repository = Repository(create_engine_from_url(sys.argv[1]))
+queue = SampleQueue(repository.add_posts)
+said = threading.Lock()
+
+def post(rank):
+    for number in range(10**6):
+        samples = [a_sample(rank=rank, workers=4, sequence=3 * number + n, step=number) for n in range(3)]
+        queue.put(PostedSamples(f"job-{rank % 2}", SampleColumns.of(samples), 1.0)).result()
+        with said:
+            sys.stdout.write(f"{rank} {number}\\n")
+            sys.stdout.flush()
+
+for rank in range(4):
+    threading.Thread(target=post, args=(rank,), daemon=True).start()
+threading.Event().wait()
+"""
+
+
+def test_samples_that_were_acknowledged_together_survive_kill_9(
+    database_url: str, repository: Repository, make_job: MakeJob
+) -> None:
+    """Four post at once, so that their posts share transactions: none is acknowledged before the commit."""
+    for job_id in ("job-0", "job-1"):
+        make_job(job_id)
+    command = [sys.executable, "-c", _POSTERS, database_url]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as posters:
+        assert posters.stdout is not None
+        lines = [posters.stdout.readline() for _ in range(60)]
+        assert all(lines), "the posters ended by themselves"
+        posters.send_signal(signal.SIGKILL)
+        lines += posters.stdout.read().splitlines()
+    acknowledged = {(int(rank), int(number)) for rank, number in (line.split() for line in lines)}
+    for job_id in ("job-0", "job-1"):
+        stored = stored_of(repository, job_id)
+        keys = [(sample.rank, sample.sequence) for sample in stored]
+        assert len(keys) == len(set(keys)), "a sample was counted twice"
+        wanted = {(rank, number) for rank, number in acknowledged if f"job-{rank % 2}" == job_id}
+        assert {(rank, 3 * number + n) for rank, number in wanted for n in range(3)} <= set(keys)
+        assert [sample.id for sample in stored] == list(range(1, len(stored) + 1))
+
+
+def stored_of(repository: Repository, job_id: str) -> list[SampleRecord]:
+    """All of a job's samples, page by page."""
+    stored: list[SampleRecord] = []
+    while page := samples_of(repository, job_id, stored[-1].id if stored else 0, limit=100):
+        stored += page
+    return stored
 
 
 # --- a server that does not answer -----------------------------------------------------------------------------------

@@ -120,7 +120,7 @@ def test_only_what_ended_long_ago_is_pruned(repository: Repository, make_job: Ma
         _history_of(repository, job_id, at=1.0)
     repository.advance_job("ended", CancelRequested(), 10.0)
     repository.advance_job("recent", CancelRequested(), 90.0)
-    assert repository.prune(now=100.0, keep_seconds=50.0) == Pruned(samples=3, decisions=1, rounds=1)
+    assert repository.prune(now=100.0, keep_seconds=50.0) == Pruned(samples=2, decisions=1, rounds=1)
     assert repository.prune(now=100.0, keep_seconds=50.0).total == 0
     left = {job_id: len(samples_of(repository, job_id)) for job_id in ("ended", "recent", "active")}
     assert left == {"ended": 0, "recent": 3, "active": 3}
@@ -132,9 +132,10 @@ def test_only_what_ended_long_ago_is_pruned(repository: Repository, make_job: Ma
 
 def test_pruning_is_bounded_and_ids_are_not_used_again(repository: Repository, make_job: MakeJob) -> None:
     make_job()
-    repository.add_samples("job-1", [a_sample(sequence=number) for number in range(5)], 1.0)
+    for number in range(5):
+        repository.add_samples("job-1", [a_sample(sequence=number)], 1.0)
     last = samples_of(repository, "job-1")[-1].id
     repository.advance_job("job-1", CancelRequested(), 2.0)
-    assert [repository.prune(100.0, 0.0, limit=2).samples for _ in range(4)] == [2, 2, 1, 0]
+    assert [repository.prune(100.0, 0.0, limit=2).samples for _ in range(4)] == [3, 2, 1, 0]
     repository.add_samples("job-1", [a_sample(sequence=9)], 3.0)
     assert len(samples_of(repository, "job-1", after_id=last)) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -12,6 +13,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import inspect, text
 from tests.service.postgres_cluster import PostgresCluster
 
+from optimus_contract.telemetry import SAMPLE_FIELDS, Sample, Usage
 from optimus_service.store.engine import create_engine_from_url, current_revision, downgrade, head_revision, upgrade
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.repository import Repository
@@ -90,6 +92,64 @@ def _keys(url: str) -> dict[str, str | None]:
             return dict(connection.execute(text("SELECT id, idempotency_key FROM jobs")).all())
     finally:
         engine.dispose()
+
+
+_OLD_SAMPLES = """
+INSERT INTO samples (job_id, membership_epoch, rank, sequence, workers, servers, at, received_at, step, n_steps,
+    data_epoch, loss, loss_kind, n_examples, seconds, data_seconds, compute_seconds, push_seconds, wait_seconds,
+    pull_seconds, sent_bytes, received_bytes, updates, usage, metrics)
+VALUES (:job_id, 1, :rank, :sequence, 2, 1, 0.1, :received_at, :step, 2, 0.5, :loss, :loss_kind, 32, 0.25, 0, 0.1, 0,
+    0, 0, 5, 0, :updates, :usage, NULL)
+"""
+
+
+def _old_samples() -> list[dict[str, Any]]:
+    losses = [(2.5, "finite"), (None, "nan"), (None, "-inf"), (None, "none")]
+    usage = '{"cpu_cores":0.5,"memory_bytes":100}'
+    return [
+        {
+            "job_id": f"job-{number % 2}",
+            "rank": number % 4 // 2,
+            "sequence": 5000 * (number // 4),
+            "received_at": float(number // 8),
+            "step": number,
+            "loss": losses[number % 4][0],
+            "loss_kind": losses[number % 4][1],
+            "updates": number if number > 15 else None,
+            "usage": usage if number == 3 else None,
+        }
+        for number in range(24)
+    ]
+
+
+def test_samples_survive_both_ways(empty_database_url: str) -> None:
+    """Revision 0016 gathers the samples of a post in one row."""
+    upgrade(empty_database_url)
+    engine = create_engine_from_url(empty_database_url)
+    repository = Repository(engine)
+    everything = text("SELECT * FROM samples ORDER BY step")
+    try:
+        for job_id in ("job-0", "job-1"):
+            repository.create_job(job_id, {"name": "a", "project": "b"}, "nonce", None, "hash", 1.0)
+        downgrade(empty_database_url, "0015")
+        with engine.begin() as connection:
+            connection.execute(text(_OLD_SAMPLES), _old_samples())
+            before = [dict(row) for row in connection.execute(everything).mappings()]
+        upgrade(empty_database_url)
+        found = repository.samples_after_each({"job-0": 0, "job-1": 0}, 1000)
+        assert [sample.step for sample in found["job-0"]] == list(range(0, 24, 2))
+        assert [sample.id for sample in found["job-1"]] == list(range(1, 13))
+        assert {str(sample.loss) for samples in found.values() for sample in samples} == {"2.5", "nan", "-inf", "None"}
+        assert found["job-1"][1].usage == Usage(cpu_cores=0.5, memory_bytes=100)
+        again = found["job-1"][-1]
+        posted = Sample(**{name: getattr(again, name) for name in SAMPLE_FIELDS})
+        assert repository.add_samples("job-1", [posted], 2.0).accepted == 0
+        downgrade(empty_database_url, "0015")
+        with engine.begin() as connection:
+            after = [dict(row) for row in connection.execute(everything).mappings()]
+        assert [row | {"id": 0} for row in after] == [row | {"id": 0} for row in before]
+    finally:
+        repository.close()
 
 
 def test_replicas_that_start_together_take_turns(empty_database_url: str) -> None:

@@ -13,6 +13,7 @@ from sqlalchemy import event
 from tests.service.store.store_builders import a_membership, a_sample
 
 from optimus_scheduler.model import JobState, Role, TaskKey
+from optimus_service.store.counting import BLOCK
 from optimus_service.store.engine import create_engine_from_url
 from optimus_service.store.pages import encode_cursor
 from optimus_service.store.repository import Repository
@@ -29,6 +30,9 @@ CALLS: dict[str, Callable[[Repository], object]] = {
     "memberships_of_active_jobs": lambda store: store.memberships_of_active_jobs(),
     "report_membership": lambda store: store.report_membership("job-1", a_membership(lost_steps=1)),
     "add_samples": lambda store: store.add_samples("job-1", [a_sample()], 1.0),
+    "add_samples of many blocks": lambda store: store.add_samples(
+        "job-1", [a_sample(sequence=BLOCK * number) for number in range(5)], 1.0
+    ),
     "find_submission": lambda store: store.find_submission("key", "hash"),
     "newest_samples": lambda store: store.newest_samples("job-1", 5),
     "finished_runs_after": lambda store: store.finished_runs_after(5, 10),

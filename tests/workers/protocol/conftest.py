@@ -20,6 +20,9 @@ from typing import Any
 import pytest
 from tests.workers.protocol.object_store import ObjectStore, ObjectStoreMissing, is_required
 
+from optimus_contract.codec import read, write
+from optimus_contract.telemetry import SampleColumns
+
 HERE = Path(__file__).parent
 TOKEN = "test-token"
 PATIENCE_SECONDS = 150.0
@@ -113,7 +116,9 @@ class FakeService:
             if call == ("POST", "membership"):
                 self.memberships.append(body)
             elif call == ("POST", "telemetry"):
-                self.samples.extend(body.get("samples", ()))
+                if "columns" in body:
+                    columns = read(SampleColumns, body["columns"])
+                    self.samples.extend(write(sample, without_none=True) for sample in columns.samples())
                 self.usage.extend(body.get("tasks", ()))
                 self.silence.extend([body["silence"]] if "silence" in body else [])
             elif call == ("PUT", "profile"):

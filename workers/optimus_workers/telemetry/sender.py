@@ -11,10 +11,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from optimus_contract.telemetry import Sample, Usage
-from optimus_workers.errors import ServiceAway, ServiceRefused
+from optimus_workers.errors import ServiceAway, ServiceBusy, ServiceRefused
 
 # --- from steps to samples -------------------------------------------------------------------------------------------
 
@@ -107,6 +108,8 @@ BATCH_SAMPLES = 500
 POST_PERIOD_SECONDS = 1.0
 """Seconds between two posts: what the service sees is late by this at most."""
 FIRST_RETRY_SECONDS = 0.5
+MAX_POST_PERIOD_SECONDS = 30.0
+"""While the service is busy posts become rarer, and larger: the same samples cost it less."""
 MAX_RETRY_SECONDS = 5.0
 """A service that came back hears of us within this time; the attempts cost next to nothing."""
 
@@ -116,7 +119,7 @@ class Outbox:
 
     def __init__(self, capacity: int = CAPACITY, post_period_seconds: float = POST_PERIOD_SECONDS) -> None:
         self._capacity = capacity
-        self._period = post_period_seconds
+        self._least_period = self._period = post_period_seconds
         self._waiting: deque[Sample] = deque()
         self._out: list[Sample] = []
         self._due_at = float("-inf")
@@ -156,6 +159,7 @@ class Outbox:
     def sent(self, now: float) -> None:
         """The batch that is out arrived."""
         self.n_sent += len(self._out)
+        self._period = max(self._period / 2, self._least_period)
         self._settle(now)
 
     def refused(self, now: float) -> None:
@@ -171,12 +175,20 @@ class Outbox:
         self._due_at = now + self._retry_seconds
         self._retry_seconds = min(2 * self._retry_seconds, MAX_RETRY_SECONDS)
 
+    def postponed(self, now: float, retry_after: float) -> None:
+        """The service is too busy for the batch that is out: it waits for `retry_after` seconds at least, and posts
+        become rarer until the service takes them again."""
+        self._period = min(max(2 * self._period, retry_after), MAX_POST_PERIOD_SECONDS)
+        self.failed(now)
+        self._due_at = now + max(retry_after, self._period)
+
     def _settle(self, now: float) -> None:
         self._out = []
         self._retry_seconds = FIRST_RETRY_SECONDS
         self._hurried = self._hurried and not self.is_empty
         piled_up = len(self._waiting) >= BATCH_SAMPLES
-        self._due_at = now if self._hurried or piled_up else now + self._period
+        is_busy = self._period > self._least_period
+        self._due_at = now if self._hurried or (piled_up and not is_busy) else now + self._period
 
     def _drop_oldest(self) -> None:
         while len(self._waiting) > self._capacity:
@@ -272,9 +284,11 @@ class Telemetry:
             return None
 
     def _send(self, batch: list[Sample]) -> None:
-        settle = self._outbox.sent
+        settle: Callable[[float], None] = self._outbox.sent
         try:
             self._post(batch)
+        except ServiceBusy as error:
+            settle = partial(self._outbox.postponed, retry_after=error.retry_after)
         except ServiceAway as error:
             settle = self._outbox.failed
             if not self._away:
