@@ -405,19 +405,27 @@ def event_table(events: Sequence[Event], now: datetime) -> RenderableType:
     return table
 
 
-def explanation(why: Explanation, decisions: Sequence[Decision], now: datetime) -> RenderableType:
-    """Why the job has the size it has, what was believed when that was decided, and the decisions so far."""
+def explanation(
+    why: Explanation, decisions: Sequence[Decision], now: datetime, *, with_fit: bool = False
+) -> RenderableType:
+    """Why the job has the size it has, what was believed when that was decided, and the decisions so far.
+
+    `with_fit`: with the coefficients of the fitted models.
+    """
+    has_ended = why["state"] in ENDED
+    is_starting = why["state"] == "queued" and why["allocation"]["workers"]
+    decided = f"{why['reason']}, {wording.ago(why['at'], now)}" if why["reason"] else ""
     facts: list[tuple[str, RenderableType]] = [
         ("Job", why["job_id"]),
-        ("State", state(why["state"])),
-        ("Decided", f"{why['reason'] or wording.UNKNOWN}, {wording.ago(why['at'], now)}"),
+        ("State", Text("starting", style=STATE_STYLES["queued"]) if is_starting else state(why["state"])),
+        *([("Decided", decided)] if decided and not has_ended else []),
         ("Because", "\n".join(why["sentences"] or [why["message"]])),
-        ("To get more", why["what_would_change_it"]),
+        ("Again" if has_ended else "To get more", why["what_would_change_it"]),
     ]
     latest = Group(Text("\nLatest decisions", style="bold"), decision_table(decisions, now)) if decisions else Text()
-    if why["state"] in ENDED:  # nothing is gained or expected any more
+    if has_ended:  # nothing is gained or expected any more
         return Group(facts_table(facts), latest)
-    facts += [
+    believed = [
         ("Size", f"{wording.tasks(why['previous'])} → {wording.tasks(why['allocation'])}"),
         ("Gain of its last task", wording.number(why["gain"])),
         ("Gain of one more", wording.number(why["next_gain"])),
@@ -425,20 +433,24 @@ def explanation(why: Explanation, decisions: Sequence[Decision], now: datetime) 
         ("Ends in", wording.duration_interval(why["expected"]["finish_seconds"])),
     ]
     if decisions:
-        facts += _forecast_facts(decisions[0]["forecast"])
+        believed += _forecast_facts(decisions[0]["forecast"], with_fit=with_fit)
+    facts += [(name, value) for name, value in believed if value != wording.UNKNOWN]
     return Group(facts_table(facts), latest)
 
 
-def _forecast_facts(forecast: Forecast) -> list[tuple[str, RenderableType]]:
+def _forecast_facts(forecast: Forecast, *, with_fit: bool) -> list[tuple[str, str]]:
     """What the round believed; a forecast may lack anything. What is left by now is in `Ends in`."""
-    confidence = forecast.get("confidence")
-    return [
-        ("Steps in total", wording.count_interval(forecast.get("total_steps"))),
-        ("Predicted speed", f"{wording.number(forecast.get('steps_per_second'))} steps/s"),
-        ("Ends by", wording.ends_by(forecast.get("rule"))),
-        ("Confidence", wording.percent(confidence)),
+    speed = wording.number(forecast.get("steps_per_second"))
+    fit = [
         ("Loss curve", coefficients(forecast.get("loss_curve") or {})),
         ("Speed model", coefficients(forecast.get("speed_model") or {})),
+    ]
+    return [
+        ("Steps in total", wording.count_interval(forecast.get("total_steps"))),
+        ("Predicted speed", speed if speed == wording.UNKNOWN else f"{speed} steps/s"),
+        ("Ends by", wording.ends_by(forecast.get("rule"))),
+        ("Confidence", wording.percent(forecast.get("confidence") or None)),
+        *(fit if with_fit else []),
     ]
 
 

@@ -96,8 +96,9 @@ def frames(
         now = time.monotonic()
         try:
             jobs = _look(client, followed, follow_new=job_ids is None)
-            last = Frame(jobs, client.cluster(), now - begin)
-            answered = now
+            cluster = client.cluster()
+            answered = time.monotonic()
+            last = Frame(jobs, cluster, answered - begin)
         except Unreachable:
             if last is None or now - answered > OUTAGE_SECONDS:
                 raise

@@ -565,7 +565,8 @@ def _check_script(spec: JobSpec) -> None:
             raise FieldError("command", str(error)) from error
     if spec.convergence.max_epochs is not None:
         raise FieldError(
-            "convergence.max_epochs", "a script has an argument of its own for that; max_steps can be given"
+            "convergence.max_epochs",
+            "a script has an argument of its own for that; max_steps (--max-steps) can be given",
         )
     for name in _TASK_ONLY:
         if getattr(spec, name):

@@ -214,7 +214,12 @@ class ForgetPromises:
     """What was predicted of the job's end is not to be judged: nobody could know that its owner would pause it."""
 
 
-Effect = EmitEvent | MarkStarted | MarkFinished | StoreResult | ScheduleRetry | Reopen | ForgetPromises
+@dataclass(frozen=True, slots=True)
+class EndRetryWait:
+    """Let the job have tasks at once: its owner asks for them, whatever is left of the wait after an error."""
+
+
+Effect = EmitEvent | MarkStarted | MarkFinished | StoreResult | ScheduleRetry | Reopen | ForgetPromises | EndRetryWait
 
 
 class InvalidTransition(Exception):
@@ -370,7 +375,7 @@ def _go_on(status: JobStatus, event: Event) -> Outcomes:
         return status, ()
     unstarted = status.state is JobState.PAUSED and not status.has_trained
     after = replace(status, state=JobState.QUEUED if unstarted else status.state, owner_paused=False)
-    return after, (EmitEvent("ResumedByOwner", "Its owner resumed the job: it may have tasks again."),)
+    return after, (EndRetryWait(), EmitEvent("ResumedByOwner", "Its owner resumed the job: it may have tasks again."))
 
 
 def _repeat(status: JobStatus, event: Event) -> Outcomes:

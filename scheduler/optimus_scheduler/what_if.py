@@ -35,6 +35,7 @@ _MEASURED_STEPS = 1000
 _MEASURED_AFTER_SECONDS = 60.0
 """By then the present size of a job has been measured, as far as it ever will be."""
 _QUOTAS_OF_OTHERS = "quotas of others"
+_ALL_OTHERS = "all others"
 NOT_COMPETING = frozenset(
     {
         Reason.CANCELLING,
@@ -89,10 +90,17 @@ def what_gives_more(
     for change in changes(snapshot, decision, present, names):
         if change.kind in found or (only_named and not change.tells_only(names)):
             continue
+        if change.kind == _ALL_OTHERS and not change.jobs.isdisjoint(found):
+            continue  # the end of one of them does
         after = next(each for each in planner(change.snapshot).decisions if each.job_id == job_id)
         if is_more(after.allocation, decision.allocation):
             found[change.kind] = change.words
     return tuple(found.values())
+
+
+def is_one_worker(spec: JobSpec) -> bool:
+    """Whether it is a script that cannot have a second worker: no launcher starts one, or its size stays."""
+    return spec.architecture is Architecture.SCRIPT and spec.worker.maximum == 1
 
 
 def is_more(size: Allocation, than: Allocation) -> bool:
@@ -138,8 +146,7 @@ def _of_its_limits(snapshot: Snapshot, job: Job, decision: Decision) -> Iterator
     doubled = replace(worker, maximum=2 * worker.maximum), replace(server, maximum=2 * server.maximum)
     more_workers = f"`workers.max` of {doubled[0].maximum} (now {worker.maximum})"
     more_servers = f"`servers.max` of {doubled[1].maximum} (now {server.maximum})"
-    is_one_process = spec.architecture is Architecture.SCRIPT and worker.maximum == 1  # no launcher starts more
-    if size.workers >= worker.maximum and not is_one_process:
+    if size.workers >= worker.maximum and not is_one_worker(spec):
         yield Change(more_workers, _specified(snapshot, job, replace(spec, worker=doubled[0])), "maximum")
     if size.servers >= server.maximum > 0:
         yield Change(more_servers, _specified(snapshot, job, replace(spec, server=doubled[1])), "maximum")
@@ -234,10 +241,10 @@ def _of_others(
     holding = sorted((each for each in others if not each.allocation.is_empty), key=lambda each: _end(present[each.id]))
     for each in holding[:_MOST_OTHERS]:
         ended = _without(snapshot, {each.id})
-        yield Change(f"the end of {names.get(each.id, each.id)}", ended, "others", frozenset({each.id}))
+        yield Change(f"the end of {names.get(each.id, each.id)}", ended, each.id, frozenset({each.id}))
     if len(holding) > 1:
         ids = frozenset(each.id for each in holding)
-        yield Change("the end of other jobs", _without(snapshot, ids), "others", ids)
+        yield Change("the end of all other jobs", _without(snapshot, ids), _ALL_OTHERS, ids)
 
 
 def _end(decision: Decision) -> tuple[float, str]:

@@ -227,7 +227,7 @@ def done(world: Snapshot, job_id: str, words: str) -> Snapshot:
         return replace(world, nodes=(*world.nodes, Node("another", like.capacity)))
     if found := re.fullmatch(r"the end of (j\d+)", words):
         return _without(world, {found[1]})
-    if words == "the end of other jobs":
+    if words == "the end of all other jobs":
         return _without(world, {each.id for each in world.jobs if each.id != job_id and not each.allocation.is_empty})
     raise LookupError(words)
 
@@ -275,6 +275,15 @@ def test_more_workers_are_not_advised_to_a_script_of_one_process() -> None:
     assert any("workers.max" in words for words in told[Architecture.ALLREDUCE])
 
 
+def test_each_job_whose_end_alone_gives_more_is_named() -> None:
+    jobs = [a_job(name, has=(1, 1), spec=a_spec(maximum=(1, 1))) for name in ("b", "c")]
+    waiting = a_job("a", spec=a_spec(maximum=(1, 1)))
+    world = a_snapshot(jobs=[*jobs, waiting], nodes=a_cluster(4))
+    told = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES))
+    assert {"the end of b", "the end of c"} <= set(told), told
+    assert "the end of all other jobs" not in told
+
+
 @settings(max_examples=5, deadline=None)
 @given(world=crowded())
 def test_whoever_may_not_know_of_other_jobs_is_told_of_none(world: Snapshot) -> None:
@@ -285,7 +294,7 @@ def test_whoever_may_not_know_of_other_jobs_is_told_of_none(world: Snapshot) -> 
 
 def test_what_a_change_tells_of() -> None:
     world = a_snapshot(jobs=[], nodes=a_cluster(1))
-    of_both = Change("the end of other jobs", world, "others", frozenset({"b", "c"}))
+    of_both = Change("the end of all other jobs", world, "all others", frozenset({"b", "c"}))
     assert of_both.tells_only({"b", "c"})
     assert not of_both.tells_only({"c"})
     assert Change("a priority of 2", world, "priority").tells_only(())

@@ -100,7 +100,7 @@ def test_suggests_the_module_that_was_meant(directory: Path) -> None:
     assert problem("owm.training:network", directory) == f"there is no module 'owm'; did you mean own?{looked}"
     assert problem("own/training.py:network", directory).endswith("is not of the form package.module:name")
     assert problem("training.py:network", directory) == "write training:network, without .py"
-    assert "working_directory names where your own code is" in problem("owm:network", None)
+    assert "working_directory (--working-directory) names where your own code is" in problem("owm:network", None)
 
 
 def test_explains_what_is_not_a_module(directory: Path) -> None:

@@ -69,7 +69,7 @@ def _where(directory: str | None) -> str:
     """Where a module was looked for."""
     if directory:
         return f"looked in {directory} and among the installed packages"
-    return "looked among the installed packages; working_directory names where your own code is"
+    return "looked among the installed packages; working_directory (--working-directory) names where your own code is"
 
 
 def _find_module(module_name: str, search_path: Sequence[str]) -> importlib.machinery.ModuleSpec | Answer:
@@ -102,7 +102,8 @@ def _find_one(name: str, locations: Sequence[str], *, is_top_level: bool) -> imp
 
 def _no_module(name: str, locations: Sequence[str]) -> Answer:
     parent, _, last = name.rpartition(".")
-    siblings = sorted({module.name for module in pkgutil.iter_modules(locations)})
+    of_python = frozenset() if parent else sys.stdlib_module_names  # nobody trains these
+    siblings = sorted({module.name for module in pkgutil.iter_modules(locations)} - of_python)
     where = f" in {parent}" if parent else ""
     hint = _hint(last, siblings, list_all=bool(parent))
     return Answer(ok=False, problem=f"there is no module {last!r}{where}{hint}")

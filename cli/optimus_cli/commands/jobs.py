@@ -71,7 +71,12 @@ def describe(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False)
     output.show(render.job_description(found, allocations, events, now, shown))
 
 
-def explain(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+def explain(
+    job: JobReference,
+    fit: Annotated[bool, typer.Option("--fit", help="Also the fitted coefficients of loss and speed.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
     """Say why a job has the size that it has, and what Optimus believes about it."""
     with connect(url) as client:
         found = find_job(client, job)
@@ -81,7 +86,7 @@ def explain(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) 
     if as_json:
         output.print_json({**explanation, "decisions": decisions[: render.SHOWN_DECISIONS], "outcome": outcome})
         return
-    output.show(render.explanation(explanation, decisions, datetime.now(UTC)))
+    output.show(render.explanation(explanation, decisions, datetime.now(UTC), with_fit=fit))
     if outcome is not None and outcome["review"]:
         output.show(render_predictions.review(outcome))
 

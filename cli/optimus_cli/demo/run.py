@@ -100,8 +100,10 @@ def _frames(service: LocalService, client: Client, coming: Sequence[Arrival]) ->
         while waiting and waiting[0].at_seconds <= elapsed:
             job_ids.append(client.submit(waiting.pop(0).spec, str(uuid.uuid4()))["id"])
         jobs = [client.job(job_id) for job_id in job_ids]
-        expected = [f"{job.name} arrives in {job.at_seconds - elapsed:.0f} s" for job in waiting]
-        yield Frame(jobs, client.cluster(), elapsed, expected=expected)
+        cluster = client.cluster()
+        elapsed = time.monotonic() - begin  # a submission takes seconds: its task is tried
+        expected = [f"{job.name} arrives in {max(job.at_seconds - elapsed, 0.0):.0f} s" for job in waiting]
+        yield Frame(jobs, cluster, elapsed, expected=expected)
         if not waiting and all(is_final(job) for job in jobs):
             return
         time.sleep(watching.REFRESH_SECONDS)

@@ -103,7 +103,7 @@ def _on_the_start(expected: answers.Expected, previewed: Previewed) -> list[str]
         return []
     if expected.start_seconds is None:
         return ["When it would start cannot be said: nobody can tell when there is room for it."]
-    return [f"It would start in {span(expected.start_seconds)}, by the queue simulated forward."]
+    return [f"It would start in {span(expected.start_seconds)}, by what is expected of all jobs."]
 
 
 def _on_the_end(expected: answers.Expected, previewed: Previewed) -> str:

@@ -12,16 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from optimus_contract import answers
+from optimus_contract.command import is_distributed
 from optimus_contract.membership import PauseParts
 from optimus_scheduler.model import Reason, SpeedSample
 from optimus_scheduler.model.format import time_words
 from optimus_scheduler.what_if import NOT_COMPETING
 from optimus_service.insight.bodies import allocation_body
-from optimus_service.insight.format import foreseen, moment, size, span, times
+from optimus_service.insight.format import foreseen, lasted, moment, size, span, times
 from optimus_service.insight.orders import ORDERS
 from optimus_service.insight.progress import Explanation, explain, finite, has_made_all, progress_of
 from optimus_service.insight.reasons import gives_more
 from optimus_service.insight.unread import on_unread
+from optimus_service.observe.spec import readable_spec
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
 
 
@@ -130,7 +132,19 @@ def _change(case: Case, words: Explanation) -> str:
     if words.reason in NOT_COMPETING:
         return words.what_would_change_it
     mend = "What keeps its tasks from running has to be mended first. " if case.troubles else ""
-    return f"{mend}{gives_more(case.gives_more, words.allocation.is_empty)}"
+    return f"{mend}{gives_more(case.gives_more, words.allocation.is_empty)}{_of_its_script(case.job, words.reason)}"
+
+
+def _of_its_script(job: JobRecord, reason: str | None) -> str:
+    """What would let a script have more workers, which no round can try: it is a matter of the script."""
+    spec, command = readable_spec(job), job.spec.get("command")
+    if reason != Reason.AT_MAXIMUM or spec is None or not command or spec.tracked:
+        return ""
+    if spec.size_stays:
+        return " Submitted with `--resumes`, which says that it goes on from its checkpoint, its size may change."
+    if spec.worker.maximum == 1 and not is_distributed(command):
+        return " Its command starts one process: with a launcher such as torchrun it may have more workers."
+    return ""
 
 
 # --- start and end ---------------------------------------------------------------------------------------------------
@@ -170,7 +184,9 @@ def _place_in_the_queue(case: Case) -> list[str]:
     """How many were submitted before it and wait, which these are, and who of them comes first."""
     mine = case.job.created_at, case.job.id
     waiting = sorted((job.created_at, job.id) for job in case.others.values() if job.waits)
-    ahead = [job_id for at, job_id in waiting if (at, job_id) < mine]
+    # One that waits after an error could not start if there were room.
+    may_start = {job.id for job in case.others.values() if job.retry_at is None or job.retry_at <= case.now}
+    ahead = [job_id for at, job_id in waiting if (at, job_id) < mine and job_id in may_start]
     if not ahead:
         return ["In the queue: no job that was submitted before it waits."]
     names = [f"{case.others[each].name} ({each})" for each in ahead[:_NAMED]]
@@ -185,9 +201,11 @@ def _place_in_the_queue(case: Case) -> list[str]:
 def _when_it_starts(case: Case, expected: answers.Expected) -> str:
     goes = "start" if case.job.started_at is None else "go on"
     if expected.start_seconds is not None:
-        return f"It is expected to {goes} in {span(expected.start_seconds)}, by the queue simulated forward."
+        return f"It is expected to {goes} in {span(expected.start_seconds)}, by what is expected of all jobs."
     if expected.computed_at is None:
-        return f"When it will {goes} cannot be said yet: the queue was not simulated forward since it came."
+        return (
+            f"When it will {goes} cannot be said yet: that is worked out after each round, but was not since it came."
+        )
     if case.decision is not None and case.decision.reason == Reason.NO_FEASIBLE_NODE:
         return "It starts when a node has room for its tasks: when that is cannot be said."
     return f"When it will {goes} cannot be said: not before the others have changed their sizes."
@@ -196,18 +214,19 @@ def _when_it_starts(case: Case, expected: answers.Expected) -> str:
 def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
     if case.job.state.is_final or case.job.owner_paused_at is not None:
         return []
+    if _retry_wait(case):
+        return ["When it ends cannot be said before it goes on."]
     if has_made_all(case.job):
         left = "" if expected.finish_seconds is None else f": by that it may end in {span(expected.finish_seconds)}"
         return [f"It has made all steps that it announced and goes on, longer than predicted{left}."]
+    if progress_of(case.job, case.decision, case.now).is_guessed:
+        return ["When it ends cannot be said: neither its command nor what it prints tells how many steps it makes."]
     if expected.finish_seconds is None:
         return ["When it ends cannot be said yet: too little of its loss or speed is known."]
-    if progress_of(case.job, case.decision, case.now).is_guessed:
-        guess = "by the guess that it goes on for as long as it has, it ends in"
-        return [f"How many steps it makes is not known; {guess} {span(expected.finish_seconds)}."]
     if_so = "If its training goes on, it" if case.warnings else "It"
     ends = f"{if_so} is expected to end in {span(expected.finish_seconds)}"
     if expected.computed_at is None:
-        return [f"{ends} if it keeps what it has: the queue was not simulated forward lately."]
+        return [f"{ends} if it keeps what it has: later changes of size are not counted in yet."]
     return [f"{ends}, waiting, stops and later changes of size included."]
 
 
@@ -297,7 +316,7 @@ def _on_its_history(case: Case) -> list[str]:
     job = case.job
     if not job.state.is_final or job.finished_at is None:
         return []
-    told = [f"It took {time_words(job.finished_at - job.created_at)} from submission to end"]
+    told = [f"It took {lasted(job.finished_at - job.created_at)} from submission to end"]
     if job.started_at is not None and job.started_at - job.created_at >= 1:
         told.append(f"{time_words(job.started_at - job.created_at)} of it waiting to start")
     last = next((each for each in reversed(case.memberships) if each.workers), None)

@@ -24,6 +24,7 @@ from optimus_scheduler.forecast.prices import has_prices
 from optimus_scheduler.forecast.rates import rates_to_come
 from optimus_scheduler.model import Allocation, EndedJob, Forecast, Job
 from optimus_scheduler.settings import Settings
+from optimus_scheduler.what_if import is_one_worker
 from optimus_service.insight.advice import advice
 from optimus_service.insight.bodies import prediction_point_body
 from optimus_service.insight.elastic import counted_speed
@@ -179,7 +180,9 @@ def predictions_body(
     total_steps = interval_body(believed.total_steps)
     fitted = Fits().of([job], settings)[0]
     servers = question.servers if job.spec.server.maximum else range(1)  # none: an all-reduce job
-    allocations = [Allocation(w, p, _gpu_type(job)) for w in question.workers for p in servers]
+    # Further workers of a script that stays one process, or at its size, would train the same once more.
+    workers = range(1, 2) if is_one_worker(job.spec) else question.workers
+    allocations = [Allocation(w, p, _gpu_type(job)) for w in workers for p in servers]
     basis = Ahead(question.now, settings, estimate_of(ahead.at_its_size))
     found = sizes(job, fitted.speeds, allocations, estimate_of(ahead.remaining_steps), basis)
     is_priced = has_prices(settings)

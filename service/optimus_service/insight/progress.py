@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from optimus_contract import answers
@@ -20,6 +20,7 @@ from optimus_scheduler.forecast.time_left import beyond_announced, given_not_end
 from optimus_scheduler.model import NOTHING, Allocation, Forecast, Interval, JobState, Reason
 from optimus_service.insight.format import foreseen, moment
 from optimus_service.insight.reasons import ended_words, text_of
+from optimus_service.observe.spec import begins_anew
 from optimus_service.store.forecasts import known
 from optimus_service.store.records import DecisionRecord, ExpectedTimes, JobRecord, SampleRecord
 
@@ -77,7 +78,7 @@ class JobProgress:
     at_its_size: answers.Interval | None = None
     """Seconds left with the size that it has."""
     is_guessed: bool = False
-    """Nothing says where the end is: the job is expected to go on for as long as it has."""
+    """Nothing says where the end is."""
     expected: answers.ExpectedTimes | None = None
     """By the queue simulated forward; None: that has no answer, or one that is too old."""
 
@@ -99,18 +100,22 @@ def progress_of(job: JobRecord, decision: DecisionRecord | None, now: float) -> 
     expected = None if decision is None or is_held else expected_times(decision.expected, now, waits=job.waits)
     if end is None:
         return JobProgress(None, None, None if expected is None else expected.end_seconds, expected=expected)
+    without_end = None if expected is None else replace(expected, end_seconds=None, end_at=None)
+    if end.is_guessed:  # rounds have to suppose something of it; to people it is no prediction
+        return JobProgress(None, None, None, is_guessed=True, expected=without_end)
     total = given_not_ended(end.total, end.made_at, job.step, _step_limit(job))
     left = Interval(total.mean - job.step, max(total.low - job.step, 0.0), total.high - job.step)
+    if job.retry_at is not None and job.retry_at > now:
+        return JobProgress(_part(job.step, total), interval_body(left), None, expected=without_end)
     at_its_size = None if is_held else interval_body(end.seconds(left))
     is_limited = end.by_time and at_its_size is not None
     to_the_end = None if expected is None or is_limited else expected.end_seconds
     return JobProgress(
-        None if end.is_guessed else _part(job.step, total),
+        _part(job.step, total),
         interval_body(left),
         to_the_end or at_its_size,
         longer_than_predicted=job.step > end.total.mean > 0,
         at_its_size=at_its_size,
-        is_guessed=end.is_guessed,
         expected=expected,
     )
 
@@ -257,6 +262,8 @@ def _again(job: JobRecord) -> str:
     anew = f"`optimus retry {job.id}` runs it again from the beginning"
     if job.state is JobState.SUCCEEDED or job.step == 0:
         return f"{anew}."
+    if begins_anew(job.spec or {}, job.profile):
+        return f"{anew}; so does `optimus resume {job.id}`, under its id: it is not known to have a checkpoint."
     return f"`optimus resume {job.id}` lets it go on from its last checkpoint; {anew}."
 
 

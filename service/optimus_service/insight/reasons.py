@@ -84,7 +84,7 @@ TEXTS: Mapping[str, ReasonText] = {
         "A node with enough free room for one of its tasks, or smaller tasks.",
     ),
     Reason.WAITING_FOR_RETRY: ReasonText(
-        "its code failed after training had begun; it goes on from its last checkpoint after a wait",
+        "its code failed after training had begun; it goes on after a wait, from its last checkpoint if it has one",
         "The end of the wait; or cancel it, mend what failed, and resume it.",
     ),
     Reason.PAUSED_BY_OWNER: ReasonText(

@@ -211,6 +211,8 @@ def _words(task: Task, job: JobRecord | None = None) -> str:
     }.get(code, "it crashed")
     if code == 0 and task.key.role is Role.WORKER and job is not None and job.spec.get("command") is not None:
         meaning = "it was let go, whatever its command ended with"  # a script's worker outlives the command
+    if code == CODE_OF_THE_USER and task.key.role is Role.COORDINATOR:
+        meaning = "it ended the job, as the job's own code failed in a worker"
     if task.trouble is not None:
         meaning = task.trouble.message
     return f"{task.key.name} exited with {code}: {meaning}."

@@ -21,7 +21,7 @@ def fails_on_nonfinite(job: JobRecord) -> bool:
 
 def first_words(history: JobHistory) -> str:
     """That the loss is not finite any more."""
-    return f"The loss is NaN or infinite since step {history.nonfinite_since}."
+    return f"The loss is NaN or infinite, by step {history.nonfinite_since}."
 
 
 def why_failed(job: JobRecord, history: JobHistory) -> str | None:
@@ -29,8 +29,7 @@ def why_failed(job: JobRecord, history: JobHistory) -> str | None:
     if not fails_on_nonfinite(job) or history.nonfinite_steps < NONFINITE_STEPS:
         return None
     return (
-        f"the loss was NaN or infinite from step {history.nonfinite_since} on, for {history.nonfinite_steps} steps "
-        "when the job was ended: "
+        f"the loss was NaN or infinite by step {history.nonfinite_since}, and stayed so for {NONFINITE_STEPS} steps: "
         f"{_WHAT_TO_DO}"
     )
 

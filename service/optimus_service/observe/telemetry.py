@@ -273,7 +273,7 @@ class JobHistory:
             self.nonfinite_since, self.nonfinite_steps = None, 0
             return
         if self.nonfinite_since is None:
-            self.nonfinite_since = sample.step - sample.n_steps + 1
+            self.nonfinite_since = sample.step  # of the steps before it in the sample nothing is known
         self.nonfinite_steps = max(self.nonfinite_steps, sample.step - self.nonfinite_since + 1)
 
     def _add_computing(self, sample: SampleRecord) -> None:

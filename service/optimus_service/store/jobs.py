@@ -13,6 +13,7 @@ from optimus_scheduler import lifecycle
 from optimus_scheduler.lifecycle import (
     STORY_LENGTH,
     EmitEvent,
+    EndRetryWait,
     ForgetPromises,
     InvalidTransition,
     JobStatus,
@@ -391,6 +392,8 @@ def _carry_out(session: Session, row: JobRow, effect: lifecycle.Effect, now: flo
             _schedule_retry(session, row, effect, now, backoff.seconds(effect.number))
         case Reopen():
             row.finished_at = row.result = row.retry_at = row.last_error = None
+        case EndRetryWait():
+            row.retry_at = None
         case ForgetPromises():
             session.execute(delete(PromiseRow).where(PromiseRow.job_id == row.id))
 

@@ -129,7 +129,7 @@ def test_a_limit_of_steps_bounds_what_is_left() -> None:
 def test_no_progress_is_made_up_where_nothing_says_where_the_end_is() -> None:
     found = progress_of(job(step=40), decision(**made_at(40) | {"rule": None}), NOW)
     assert (found.progress, found.is_guessed) == (None, True)
-    assert found.remaining_steps is not None
+    assert (found.remaining_steps, found.remaining_seconds) == (None, None), "nor a time: it would be a guess"
     done = made_at(100) | {"rule": None, "remaining_steps": total(0, 0, 0), "total_steps": total(100, 100, 100)}
     assert progress_of(job(step=100), decision(**done), NOW).progress is not None, "it is being finished"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.service.loop.loop_world import World
 
-from optimus_scheduler.lifecycle import CancelRequested, Outcome, ResultReported
+from optimus_scheduler.lifecycle import CancelRequested, Outcome, PauseRequested, ResultReported, ResumeRequested
 from optimus_scheduler.model import JobState, Reason, Role
 from optimus_service.loop.exits import CODE_OF_THE_USER
 from optimus_service.store.records import JobRecord
@@ -39,6 +39,17 @@ def fail(world: World) -> None:
         world.cluster.exit(key, CODE_OF_THE_USER if key.role is Role.COORDINATOR else 0)
     result = ResultReported(Outcome.FAILED, coordinator.step, error=ERROR, attempt=attempt)
     world.repository.advance_job("job-1", result, world.clock())
+
+
+def test_whoever_resumes_a_job_ends_its_wait_after_an_error(world: World) -> None:
+    trained(world)
+    fail(world)
+    world.round("task exited")
+    world.repository.advance_job("job-1", PauseRequested(has_tasks=False), world.clock())
+    assert job_of(world).retry_at is not None
+    world.repository.advance_job("job-1", ResumeRequested(), world.clock())
+    world.round("resume")
+    assert world.running("job-1", Role.WORKER) != [], "its owner asked for it now, not after the wait"
 
 
 def test_an_error_after_training_began_is_retried_after_a_wait(world: World) -> None:

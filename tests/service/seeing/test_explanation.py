@@ -171,7 +171,7 @@ def test_the_api_explains_before_and_after_a_round(api: Api) -> None:
     before = api.get(f"/v1/jobs/{job_id}/explanation").json()
     assert before["sentences"][0] == before["message"]
     assert (before["expected"]["start_seconds"], before["expected"]["computed_at"]) == (None, None)
-    assert any("was not simulated forward" in each for each in before["sentences"])
+    assert any("cannot be said yet: that is worked out after each round" in each for each in before["sentences"])
 
 
 # --- from rows -------------------------------------------------------------------------------------------------------

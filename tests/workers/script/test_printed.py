@@ -167,6 +167,29 @@ def test_counts_of_the_whole_training_are_kept_beside_epochs(line: str) -> None:
     assert end.get("total_steps") == (1000 if "/1000" in line else None)
 
 
+@pytest.mark.parametrize(
+    ("each", "every", "counted_from", "first_known", "last_known"),
+    [
+        (40, 10, 1, 1200, 1200),  # the last step of each epoch is told
+        (40, 40, 1, 1200, 1200),  # a line for each epoch
+        (45, 10, 1, 1200, 1350),  # it is not: known better with each epoch
+        (40, 10, 0, 1200, 1200),
+        (45, 10, 0, 1500, 1350),
+    ],
+)
+def test_the_length_of_epochs_is_seen_where_a_count_goes_on_through_them(
+    each: int, every: int, counted_from: int, first_known: int, last_known: int
+) -> None:
+    printed, totals = Printed(), list[int | None]()
+    for step in range(counted_from, 30 * each + counted_from):
+        if step % every == 0:
+            epoch = (step - counted_from) // each + 1
+            totals.append(read(f"epoch {epoch}/30 step {step} loss 0.5", printed)[0].get("total_steps"))
+    known = [total for total in totals if total is not None]
+    assert (known[0], known[-1]) == (first_known, last_known)
+    assert totals.index(first_known) <= (each + every) // every, "from the second epoch on"
+
+
 def test_what_seemed_to_be_all_of_the_training_is_corrected() -> None:
     printed = Printed()
     bar = " {percent}%|## | {count}/50 [00:01<00:01, 9it/s]\n"

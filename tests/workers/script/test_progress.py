@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optimus_workers.script.announced import Announced
+from optimus_workers.script.channels.printed import Printed
 from optimus_workers.script.progress import PATIENCE_SECONDS, Advance, Learned, Progress
 from optimus_workers.script.reading import Channel, Reading
 
@@ -52,6 +54,16 @@ def test_a_total_that_was_an_epochs_is_forgotten() -> None:
     assert (found.step, found.n_steps) == (60, 10)
     assert (progress.learned.total_steps, progress.learned.total_workers) == (None, None)
     assert progress.learned.steps_per_epoch == 50
+
+
+def test_a_number_of_epochs_is_a_number_of_steps_once_one_was_seen() -> None:
+    """`python train.py --epochs 30` that prints a step of the whole training beside its epoch."""
+    progress, printed = Progress(START, 0, announced=Announced(total_epochs=30)), Printed()
+    for step in range(10, 90, 10):
+        line = f"epoch {(step - 1) // 40 + 1} step {step} loss 0.5\n"
+        for reading in printed.feed(line.encode(), START + step):
+            progress.add(reading)
+    assert (progress.step, progress.learned.total_steps, progress.learned.steps_per_epoch) == (80, 1200, 40)
 
 
 def test_steps_of_shorter_epochs_count_as_those_of_the_first_size() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -50,6 +51,8 @@ class EpochCounts:
         self._first: int | None = None
         """The first count of this process."""
         self._last = 0
+        self._seen_each = 0
+        """Steps of an epoch, of a count without an end that is of the whole training; 0: not seen yet."""
         self._before = 0
         """Steps of the epochs before the present one."""
         self._is_whole: bool | None = None
@@ -115,8 +118,29 @@ class EpochCounts:
             self._before += self._last
         elif self._is_new_epoch() and self._is_whole is None:
             self._is_whole = True
+        if self._is_whole:
+            self._see_length(count)
+            each = self._seen_each or None
         self._last, self._counted_epoch = count, self._epoch
-        return Counted(self._before + count, steps_per_epoch=each)
+        whole = None if each is None or not self._is_whole or self._total_epochs is None else each * self._total_epochs
+        whole = None if whole is None or whole > MAX_COUNT else whole
+        corrects, self._said = whole is not None and self._said not in (None, whole), whole or self._said
+        return Counted(self._before + count, whole, each, corrects)
+
+    def _see_length(self, count: int) -> None:
+        """How long epochs are, where a count goes on through them: by the steps of those that are over.
+
+        Exact where the last step of an epoch is told (counted from 0: the first one); else wrong by less than the
+        distance of two lines divided by the epochs that are over.
+        """
+        before = self._epochs_before()
+        if before and self._first == 0:
+            most = count // before
+            self._seen_each = min(self._seen_each or most, most) if self._is_new_epoch() else self._seen_each
+        elif before and self._is_new_epoch():
+            self._seen_each = max(self._seen_each, math.ceil(self._last / before))
+        elif self._seen_each:
+            self._seen_each = max(self._seen_each, math.ceil(count / (before + 1)))
 
     def _bar(self, count: int, total: int) -> Counted | None:
         """`30/100`."""
