@@ -126,7 +126,7 @@ def new_objections(services: Services, job: JobRecord, edit: Edit) -> list[answe
     if not errors:
         return []
     # Nodes may have gone since it was submitted: that does not speak against the edit.
-    present = read(JobSpec, job.spec, name=job.name)
+    present = job.asked
     known = unpriced(present, prices) + objections(present, nodes)
     return [each for each in errors if each not in known]
 
@@ -148,7 +148,7 @@ class _ChangedMeanwhileError(Exception):
 
 
 def _store(tx: Repository, job: JobRecord, edit: Edit, now: float) -> JobRecord:
-    paused = bool(job.spec.get("paused"))
+    paused = job.asked.paused
     changes = {field: values for field, values in edit.changes.items() if field != "paused"}
     if changes and not tx.set_spec(job.id, job.spec, {**edit.spec, "paused": paused}, changes, now):
         raise _ChangedMeanwhileError
@@ -272,7 +272,7 @@ def _owner_again(services: Services, ended: JobRecord) -> str | None:
 
 def _same_again(ended: JobRecord) -> JobSpec:
     document: dict[str, Any] = {**ended.spec, "paused": False}
-    if ended.spec.get("deadline") is not None:  # it was about that run
+    if ended.asked.deadline is not None:  # it was about that run
         document["deadline"] = None
     return read(JobSpec, document, name=ended.name)
 
@@ -315,12 +315,12 @@ def _refuse_needed(services: Services, job: JobRecord, caller: Caller, *, checkp
         raise Problem(409, "tasks of the job are still being stopped: try again in a moment")
     if not checkpoints:
         return
-    where = job.spec.get("checkpoint_url")
+    where = job.asked.checkpoint_url
     if where is not None or services.settings.cluster != "local":
         there = f"at {where}" if where is not None else "on the volume of the cluster's jobs"
         fix = "delete them there, and the job without its checkpoints"
         raise Problem(409, f"its checkpoints are {there}, where the service deletes nothing: {fix}")
-    waiting = [each for each in services.repository.active_jobs() if each.spec.get("from_job") == job.id]
+    waiting = [each for each in services.repository.active_jobs() if each.asked.from_job == job.id]
     if waiting:
         shown_id = next((f"job {each.id}" for each in waiting if caller.reads(each.project)), "a job")
         raise Problem(409, f"{shown_id} starts from its checkpoint: wait for its end")

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Body, Query
 from starlette.concurrency import run_in_threadpool
 
 from optimus_contract.codec import write
+from optimus_contract.job import Convergence
 from optimus_contract.membership import MembershipReport, WantedMembership
 from optimus_contract.result import JobProfile, JobResult, Network, PlannedRates
 from optimus_contract.telemetry import IgnoredSample, SampleColumns, Telemetry, TelemetryAnswer
@@ -214,7 +215,7 @@ def report_result(
 
 def _noted_at_end(job: JobRecord, event: ResultReported) -> tuple[str, str] | None:
     """What its owner should know of a command that ended well: type and words of an event; None: nothing."""
-    if job.state is not JobState.SUCCEEDED or job.spec.get("command") is None:
+    if job.state is not JobState.SUCCEEDED or job.asked.command is None:
         return None
     if event.step == 0:
         return "NothingLearned", (
@@ -228,8 +229,7 @@ def _noted_at_end(job: JobRecord, event: ResultReported) -> tuple[str, str] | No
 def _ended_early(job: JobRecord, event: ResultReported) -> str | None:
     """What to say of a command that ended well, but long before it said that it would; None: it did not."""
     total = (job.profile or {}).get("total_steps")
-    rules = job.spec.get("convergence") or {}
-    is_limited = any(value is not None for name, value in rules.items() if name != "command_ends")
+    is_limited = replace(job.asked.convergence, command_ends=None) != Convergence()
     if not total or is_limited or event.step >= EARLY * total:
         return None
     words = f"The command ended with exit code 0 at step {event.step} of {total}"

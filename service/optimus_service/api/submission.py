@@ -27,7 +27,7 @@ from optimus_service.insight.feasibility import objections, unpriced
 from optimus_service.observe.spec import deadline_of
 from optimus_service.settings import Settings
 from optimus_service.store.errors import IdempotencyConflict, JobIdTaken, JobNotFound
-from optimus_service.store.records import Document, JobRecord
+from optimus_service.store.records import JobRecord
 from optimus_service.store.repository import Repository
 
 _ID_ALPHABET = "bcdfghjkmnpqrstvwxz2456789"
@@ -91,7 +91,7 @@ def _submitted(
     for _ in range(_ID_ATTEMPTS):
         job_id = new_job_id(spec.name)
         try:
-            with _with_origin(services, document, job_id) as keep:
+            with _with_origin(services, spec, job_id) as keep:
                 with services.repository.write() as tx:
                     nonce, now = services.job_tokens.new_nonce(), services.clock()
                     job, is_new = tx.create_job(job_id, document, nonce, key, request_hash, now, object_uid, owner)
@@ -144,20 +144,20 @@ def named_to(services: Services, caller: Caller | None) -> Iterator[None]:
 
 
 @contextmanager
-def _with_origin(services: Services, document: Document, job_id: str) -> Iterator[Callable[[bool], None]]:
+def _with_origin(services: Services, spec: JobSpec, job_id: str) -> Iterator[Callable[[bool], None]]:
     """A copy of the checkpoint that the job starts from, if it needs one; removed unless the job was made."""
-    if not origins.is_copied(document, services.settings):
+    if spec.from_job is None or not origins.is_copied(spec, services.settings):
         yield lambda _is_new: None
         return
     jobs = services.settings.data_directory / "jobs"
     try:
-        origins.copy_checkpoint(jobs, document["from_job"], job_id)
+        origins.copy_checkpoint(jobs, spec.from_job, job_id)
     except origins.NoCheckpoint as error:
         raise invalid_field("from_job", str(error)) from error
     except FileExistsError as error:
         raise JobIdTaken(job_id) from error
     except OSError as error:
-        raise Problem(503, f"the checkpoint of job {document['from_job']} could not be copied: {error}") from error
+        raise Problem(503, f"the checkpoint of job {spec.from_job} could not be copied: {error}") from error
     made: list[bool] = []
     try:
         yield made.append

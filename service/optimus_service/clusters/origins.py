@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from optimus_contract.job import JobSpec
 from optimus_service.settings import Settings
 from optimus_service.store.records import JobRecord
 
@@ -42,7 +43,7 @@ def objection(origin: JobRecord, checkpoint_url: object, settings: Settings) -> 
     if origin.step == 0:
         waits = "it has not made a step yet" if not origin.state.is_final else "it never made a step"
         return f"job {origin.id} has no checkpoint: {waits}"
-    its_url = origin.spec.get("checkpoint_url")
+    its_url = origin.asked.checkpoint_url
     if its_url != checkpoint_url:
         there = "its job directory" if its_url is None else its_url
         fix = "leave checkpoint_url out" if its_url is None else f"give this job checkpoint_url: {its_url}"
@@ -57,19 +58,14 @@ def objection(origin: JobRecord, checkpoint_url: object, settings: Settings) -> 
 def may_have_checkpoint(job: JobRecord, settings: Settings) -> bool:
     """False when none is in its directory. Those on a volume of Kubernetes or in an object store are not the service's
     to read."""
-    if settings.cluster != "local" or job.spec.get("checkpoint_url") is not None:
+    if settings.cluster != "local" or job.asked.checkpoint_url is not None:
         return True
     return any((settings.data_directory / "jobs" / job.id / "checkpoints").glob("manifest-*.json"))
 
 
-def is_copied(spec: object, settings: Settings) -> bool:
+def is_copied(spec: JobSpec, settings: Settings) -> bool:
     """Whether a job with this specification gets a copy of the checkpoint that it starts from."""
-    return (
-        settings.cluster == "local"
-        and isinstance(spec, dict)
-        and spec.get("from_job") is not None
-        and spec.get("checkpoint_url") is None
-    )
+    return settings.cluster == "local" and spec.from_job is not None and spec.checkpoint_url is None
 
 
 def copy_checkpoint(jobs: Path, origin: str, job_id: str) -> None:

@@ -130,7 +130,7 @@ def object_of(job: JobRecord, name: str, settings: KubernetesSettings) -> Json:
             "name": name,
             "namespace": settings.namespace,
             "labels": {
-                **_own_labels({"labels": job.spec.get("labels")}),
+                **_own_labels({"labels": job.asked.labels}),
                 **job_labels(job.id, settings.namespace, settings.instance),
                 MIRRORED: "true",
             },

@@ -137,9 +137,10 @@ def ended_words(job: JobRecord, decision: DecisionRecord | None) -> str:
 
 def _spent(job: JobRecord) -> str | None:
     """The limit that the job has reached; None: none, or one that only a round knows of."""
-    limits = job.spec.get("convergence") or {}
-    made = {"max_steps": job.step, "max_epochs": job.epoch}
-    return next((name for name, done in made.items() if limits.get(name) and (done or 0) >= limits[name]), None)
+    limits = job.asked.convergence
+    if limits.max_steps is not None and job.step >= limits.max_steps:
+        return "max_steps"
+    return "max_epochs" if limits.max_epochs is not None and (job.epoch or 0) >= limits.max_epochs else None
 
 
 def gives_more(changes: Sequence[str] | None, waits: bool) -> str | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from optimus_contract import job as contract
 from optimus_scheduler.model import JobSpec, PlacedTask, Resources, Role
 from optimus_service.clusters.base import Cluster, ClusterUnavailable, TaskLaunch
 from optimus_service.clusters.origins import ORIGIN
@@ -38,7 +39,7 @@ class LaunchContext:
         Raises:
             UnreadableSpecification: of a job that was in no snapshot.
         """
-        spec = spec_of(job)
+        spec, asked = spec_of(job), job.asked
         directory = self.jobs_directory / job.id
         if self.local:
             directory = directory.resolve()
@@ -54,9 +55,8 @@ class LaunchContext:
             "OPTIMUS_JOB_SPEC": json.dumps(job.spec),
             "OPTIMUS_ATTEMPT": str(job.attempt),
         }
-        from_job = job.spec.get("from_job")
-        if from_job is not None:
-            ours["OPTIMUS_ORIGIN"] = self._origin(directory, job.spec.get("checkpoint_url"), str(from_job))
+        if asked.from_job is not None:
+            ours["OPTIMUS_ORIGIN"] = self._origin(directory, asked.checkpoint_url, asked.from_job)
         resources = _resources(task.key.role, spec, job.wanted.gpu_type)
         for gpu_type, count in resources.gpus.items():
             ours |= {"OPTIMUS_GPU_TYPE": gpu_type, "OPTIMUS_GPUS": str(count)}
@@ -65,22 +65,22 @@ class LaunchContext:
             node=task.node,
             resources=resources,
             environment={**environment_of(job), **ours},
-            working_directory=job.spec.get("working_directory") or str(directory),
-            **_of_script(task.key.role, job),
-            from_job=from_job if job.spec.get("checkpoint_url") is None else None,
+            working_directory=asked.working_directory or str(directory),
+            **_of_script(task.key.role, asked),
+            from_job=asked.from_job if asked.checkpoint_url is None else None,
         )
 
-    def _origin(self, directory: Path, url: object, from_job: str) -> str:
+    def _origin(self, directory: Path, url: str | None, from_job: str) -> str:
         """Where tasks read the checkpoints of the job that theirs starts from."""
         if url is not None:
-            return f"{str(url).rstrip('/')}/{from_job}"
+            return f"{url.rstrip('/')}/{from_job}"
         return str(directory / ORIGIN if self.local else self.jobs_directory / from_job / "checkpoints")
 
 
-def _of_script(role: Role, job: JobRecord) -> dict[str, Any]:
-    if role is not Role.WORKER or not job.spec.get("command"):
+def _of_script(role: Role, asked: contract.JobSpec) -> dict[str, Any]:
+    if role is not Role.WORKER or not asked.command:
         return {}
-    return {"image": job.spec.get("image"), "stop_seconds": job.spec.get("stop_seconds")}
+    return {"image": asked.image, "stop_seconds": asked.stop_seconds}
 
 
 def _resources(role: Role, spec: JobSpec, gpu_type: str | None) -> Resources:

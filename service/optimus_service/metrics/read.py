@@ -9,7 +9,7 @@ from statistics import median
 
 from optimus_models.cost import SECONDS_PER_HOUR
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices
-from optimus_scheduler.model import Architecture, JobState, Mode, Node, Reason, Resources, Role
+from optimus_scheduler.model import JobState, Node, Reason, Resources, Role
 from optimus_scheduler.settings import Settings
 from optimus_service.insight.progress import finite, interval_body, measured_speed, progress_of
 from optimus_service.insight.review import scores
@@ -130,13 +130,14 @@ def job_figures(
     now: float,
 ) -> JobFigures:
     """One active job. Pure."""
-    ahead, believed = progress_of(job, decision, now), None if decision is None else decision.forecast
+    asked, ahead = job.asked, progress_of(job, decision, now)
+    believed = None if decision is None else decision.forecast
     return JobFigures(
         job_id=job.id,
         name=job.name,
         project=job.project,
-        mode=str(job.spec.get("mode", Mode.SYNC.value)),
-        architecture=str(job.spec.get("architecture", Architecture.PS.value)),
+        mode=asked.mode,
+        architecture=asked.architecture,
         state=job.state.value,
         reason=None if decision is None else decision.reason,
         workers=job.running.workers,
@@ -179,7 +180,7 @@ def global_batch(job: JobRecord, memberships: Iterable[MembershipRecord]) -> int
         return newest.global_batch
     spec = readable_spec(job)
     batch = None if spec is None else spec.global_batch_size
-    return batch * len(newest.workers) if batch is not None and job.spec.get("scaling") == "weak" else batch
+    return batch * len(newest.workers) if batch is not None and job.asked.scaling == "weak" else batch
 
 
 def fitted_loss(curve: Mapping[str, float | None], step: float) -> float | None:

@@ -16,7 +16,7 @@ _WHAT_TO_DO = "a smaller learning rate often helps; `on_nonfinite: warn` would h
 
 def fails_on_nonfinite(job: JobRecord) -> bool:
     """Whether the job is to end when its loss stays NaN or infinite."""
-    return bool(job.spec.get("on_nonfinite", "fail") != "warn")
+    return job.asked.on_nonfinite == "fail"
 
 
 def first_words(history: JobHistory) -> str:

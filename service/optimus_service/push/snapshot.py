@@ -81,7 +81,7 @@ def job_line(job: JobRecord, decision: DecisionRecord | None, now: float) -> ans
         id=job.id,
         name=job.name,
         project=job.project,
-        labels=dict(job.spec.get("labels") or {}),
+        labels=job.asked.labels,
         owner=job.owner,
         state=job.state.value,
         reason=words.reason,

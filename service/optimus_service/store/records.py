@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, TypeVar
 
+from optimus_contract.codec import read
+from optimus_contract.job import JobSpec
 from optimus_contract.telemetry import Sample, SampleColumns
 from optimus_models.calibration import UNCALIBRATED, Calibration
 from optimus_scheduler.model import Allocation, Directive, Forecast, Interval, JobState, PlacedTask, Quota, TaskKey
@@ -43,7 +45,7 @@ class JobRecord:
     name: str
     project: str
     spec: Document
-    """The submitted `JobSpec`."""
+    """The submitted `JobSpec`, as it was written. Read it by `asked`."""
     state: JobState
     directive: Directive
     created_at: float
@@ -98,6 +100,12 @@ class JobRecord:
     """Membership changes that the scheduler asked for while it trained."""
     version: int
     """Grows with every change of this record."""
+
+    @property
+    def asked(self) -> JobSpec:
+        """What the owner asked for, as far as this release can read it: a field that is missing or has a wrong type has
+        its default. It is made anew at each call (80 microseconds), and is not for writing back."""
+        return read(JobSpec, self.spec if isinstance(self.spec, dict) else {}, name=self.name)
 
     @property
     def is_tracked(self) -> bool:
