@@ -15,6 +15,7 @@ from optimus_workers.script.channels.printed import (
     MAX_LINE_BYTES,
     Printed,
 )
+from optimus_workers.script.progress import Progress
 from optimus_workers.script.reading import Reading
 
 
@@ -188,6 +189,43 @@ def test_the_length_of_epochs_is_seen_where_a_count_goes_on_through_them(
     known = [total for total in totals if total is not None]
     assert (known[0], known[-1]) == (first_known, last_known)
     assert totals.index(first_known) <= (each + every) // every, "from the second epoch on"
+
+
+@given(
+    each=st.integers(1, 3000),
+    every=st.integers(1, 500),
+    n_epochs=st.integers(2, 40),
+    first=st.sampled_from([0, 1]),
+    counts_from=st.sampled_from([0, 1]),
+)
+def test_a_count_through_named_epochs_tells_how_long_they_are(
+    each: int, every: int, n_epochs: int, first: int, counts_from: int
+) -> None:
+    """`epoch 3/30 step 100`: what the end is follows from where epochs begin, more exactly with each of them."""
+    printed, progress, total = Printed(), Progress(0.0, 0), each * n_epochs
+    for step in range(counts_from, total + counts_from):
+        if step % every or each < every:
+            continue
+        epochs_before = (step - counts_from) // each
+        line = f"epoch {epochs_before + first}/{n_epochs} step {step} loss 0.5\n"
+        for reading in printed.feed(line.encode(), step * 1.0):
+            progress.add(reading)
+        known = progress.learned.total_steps
+        if first == 1 and epochs_before > 0 and step >= every + counts_from:
+            assert known is None or abs(known - total) <= every * n_epochs / epochs_before + n_epochs
+    assert progress.learned.total_steps is None or progress.learned.total_steps >= (progress.step or 0)
+
+
+def test_a_count_through_named_epochs_is_exact_where_lines_divide_them() -> None:
+    for counts_from in (0, 1):
+        printed, progress = Printed(), Progress(0.0, 0)
+        for step in range(counts_from, 90):
+            if step % 10 == 0:
+                line = f"epoch {(step - counts_from) // 40 + 1}/30 step {step} loss 0.5\n"
+                for reading in printed.feed(line.encode(), step * 1.0):
+                    progress.add(reading)
+            known = (progress.learned.total_steps, progress.learned.steps_per_epoch)
+            assert known == ((None, None) if step < (40 if counts_from == 0 else 50) else (1200, 40.0))
 
 
 def test_what_seemed_to_be_all_of_the_training_is_corrected() -> None:

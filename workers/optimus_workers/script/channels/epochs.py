@@ -31,6 +31,38 @@ class _OtherBar(NamedTuple):
     """How far the one that counts was when this one began."""
 
 
+class _EpochLength:
+    """How many steps an epoch has, where one count goes on through all of them: each begins somewhere between two lines
+    that are printed, so that every further epoch bounds the length more closely."""
+
+    def __init__(self, known: float | None) -> None:
+        """`known`: from processes before these."""
+        self._known = known
+        self._least, self._most = 0.0, math.inf
+        self.steps: int | None = None
+        """None: no epoch has ended."""
+
+    def ended(self, n_epochs: int, newest: int, next_one: int, first: int) -> None:
+        """So many epochs have ended, between the counts `newest` and `next_one`; `first`: the process's first count."""
+        least, most = newest / n_epochs, next_one / n_epochs
+        if max(least, self._least) <= min(most, self._most):
+            least, most = max(least, self._least), min(most, self._most)
+        self._least, self._most = least, most
+        if self.steps is None or not least <= self.steps <= most:
+            self.steps = self._within(first)
+
+    def _within(self, first: int) -> int:
+        """Exact where the last step of an epoch is printed; counted from 0: the first one."""
+        if self._known is not None and self._least <= self._known <= self._most:
+            return round(self._known)
+        return max(1, math.floor(self._most) if first == 0 else math.ceil(self._least))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is as long as it was in the processes before these."""
+        return self._known is not None and self.steps == round(self._known)
+
+
 class EpochCounts:
     """Follows one count through the epochs of one process.
 
@@ -51,14 +83,14 @@ class EpochCounts:
         self._first: int | None = None
         """The first count of this process."""
         self._last = 0
-        self._seen_each = 0
-        """Steps of an epoch, of a count without an end that is of the whole training; 0: not seen yet."""
         self._before = 0
         """Steps of the epochs before the present one."""
         self._is_whole: bool | None = None
         """The count is of the whole training; None: it is not known yet."""
         self._said: int | None = None
         """The newest total of the whole training that was said ..."""
+        self._each: int | None = None
+        """The newest length of an epoch that was found by what was printed."""
         self._said_each = False
         """... and whether one of an epoch was."""
         self._is_alone = False
@@ -70,6 +102,9 @@ class EpochCounts:
         self._n_done = 0
         """... and how far it is."""
         self._other: _OtherBar | None = None
+        self._length = _EpochLength(steps_per_epoch)
+        self._begins_at_first = False
+        """The first count was in the first epoch."""
         self._cut: tuple[int, int] | None = None
         """The epoch that is shorter than those before it, and what its bar says of its length."""
 
@@ -110,37 +145,30 @@ class EpochCounts:
             self._before = round(self._epochs_before() * self._known)  # a count of all steps would be further
             self._is_whole = False
         each = None
-        self._first = count if self._first is None else self._first
+        if self._first is None:
+            self._first, self._begins_at_first = count, self._epoch is not None and self._epochs_before() == 0
         begins = count <= self._first or self._is_new_epoch()
         is_less = count < self._last or (count == self._last and self._is_new_epoch())
         if begins and is_less and self._is_whole is not True:
             each, self._is_whole = self._last, False
             self._before += self._last
-        elif self._is_new_epoch() and self._is_whole is None:
+        elif self._is_new_epoch() and self._is_whole is not False:
             self._is_whole = True
-        if self._is_whole:
-            self._see_length(count)
-            each = self._seen_each or None
+            if count > self._last and self._epochs_before() > 0:
+                self._length.ended(self._epochs_before(), self._last, count, self._first)
         self._last, self._counted_epoch = count, self._epoch
-        whole = None if each is None or not self._is_whole or self._total_epochs is None else each * self._total_epochs
-        whole = None if whole is None or whole > MAX_COUNT else whole
-        corrects, self._said = whole is not None and self._said not in (None, whole), whole or self._said
+        return self._in_whole(count) if self._is_whole else Counted(self._before + count, steps_per_epoch=each)
+
+    def _in_whole(self, count: int) -> Counted:
+        """A count of the whole training, whose epochs are as long as they turn out to be."""
+        each = self._length.steps
+        if each is None or not (self._begins_at_first or self._length.is_known):
+            return Counted(self._before + count)  # how long the epochs before these processes were is not known
+        whole = None if self._total_epochs is None else each * self._total_epochs
+        whole = None if whole is None or not count <= whole <= MAX_COUNT else whole
+        corrects = self._said not in (None, whole) or self._each not in (None, each)
+        self._said, self._each = whole, each
         return Counted(self._before + count, whole, each, corrects)
-
-    def _see_length(self, count: int) -> None:
-        """How long epochs are, where a count goes on through them: by the steps of those that are over.
-
-        Exact where the last step of an epoch is told (counted from 0: the first one); else wrong by less than the
-        distance of two lines divided by the epochs that are over.
-        """
-        before = self._epochs_before()
-        if before and self._first == 0:
-            most = count // before
-            self._seen_each = min(self._seen_each or most, most) if self._is_new_epoch() else self._seen_each
-        elif before and self._is_new_epoch():
-            self._seen_each = max(self._seen_each, math.ceil(self._last / before))
-        elif self._seen_each:
-            self._seen_each = max(self._seen_each, math.ceil(count / (before + 1)))
 
     def _bar(self, count: int, total: int) -> Counted | None:
         """`30/100`."""
