@@ -19,6 +19,7 @@ from optimus_cli import wording
 from optimus_cli.bodies import AllocationPoint, Decision, Event, Explanation, Forecast, Job, JobProfile, Node
 from optimus_cli.palette import STATE_STYLES
 from optimus_client.answers import ENDED
+from optimus_contract.command import UnknownOption, launch
 
 SHOWN_EVENTS = 8
 SHOWN_DECISIONS = 10
@@ -208,6 +209,7 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
         *([("Name", escape(job["name"]))] if _is_renamed(job) else []),
         ("State", state_of(job)),
         trains(spec),
+        *_processes(spec),
         ("Project", job["project"]),
         *([("Labels", escape(labels(job)))] if spec.get("labels") else []),
         ("Priority", f"{_priority(job):g}"),
@@ -260,6 +262,18 @@ def trains(spec: Mapping[str, Any]) -> tuple[str, str]:
     if command:
         return "Command", shlex.join(command)
     return "Task", f"{spec.get('task', wording.UNKNOWN)}  ({spec.get('mode', wording.UNKNOWN)})"
+
+
+def _processes(spec: Mapping[str, Any]) -> list[tuple[str, RenderableType]]:
+    """How many processes each worker of a distributed script has; nothing for other jobs."""
+    command, workers = spec.get("command"), spec["workers"]
+    if not command or spec.get("tracked"):
+        return []
+    try:
+        found = launch(command, gpus=workers["resources"]["gpus"], workers=workers["max"])
+    except UnknownOption:  # of another release's service
+        return []
+    return [("Processes", f"{found.n_processes} in each worker")] if found.is_distributed else []
 
 
 def epoch(job: Job) -> str:

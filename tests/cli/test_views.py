@@ -67,6 +67,22 @@ def test_a_job_that_waits_to_retry_says_when_and_why() -> None:
     assert "Retries" not in shown(render.job_description(builders.job(), [], [], NOW))
 
 
+@pytest.mark.parametrize(
+    ("command", "gpus", "said"),
+    [
+        (["torchrun", "--nproc-per-node", "2", "train.py"], 0, "2 in each worker"),
+        (["torchrun", "train.py"], 4, "4 in each worker"),
+        (["python", "train.py"], 0, None),
+    ],
+)
+def test_how_many_processes_a_launcher_starts_is_said(command: list[str], gpus: int, said: str | None) -> None:
+    usual = builders.job()["spec"]
+    workers = {"min": 1, "max": 1, "resources": {"cpu": 1.0, "memory_bytes": 2**29, "gpus": gpus}}
+    job = builders.job(spec=usual | {"command": command, "workers": workers})
+    text = shown(render.job_description(job, [], [], NOW), width=120)
+    assert said in text if said else "Processes" not in text
+
+
 @pytest.mark.parametrize("job", strange_jobs())
 def test_every_job_can_be_shown(job: Any) -> None:
     for text in (
