@@ -266,11 +266,11 @@ def trains(spec: Mapping[str, Any]) -> tuple[str, str]:
 
 def _processes(spec: Mapping[str, Any]) -> list[tuple[str, RenderableType]]:
     """How many processes each worker of a distributed script has; nothing for other jobs."""
-    command, workers = spec.get("command"), spec["workers"]
+    command, workers = spec.get("command"), spec.get("workers") or {}
     if not command or spec.get("tracked"):
         return []
     try:
-        found = launch(command, gpus=workers["resources"]["gpus"], workers=workers["max"])
+        found = launch(command, gpus=(workers.get("resources") or {}).get("gpus", 0), workers=workers.get("max", 1))
     except UnknownOption:  # of another release's service
         return []
     return [("Processes", f"{found.n_processes} in each worker")] if found.is_distributed else []
