@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Literal, cast
 
 from optimus_contract import answers
@@ -87,9 +87,8 @@ def job_body(
 
 def _spec_body(job: JobRecord) -> JobSpec:
     """What was asked for, without the values of its variables: whoever may read a job may not have its secrets."""
-    names = job.spec.get("environment") or {}
-    shown = {**job.spec, "environment": dict.fromkeys(names, NOT_SHOWN)}
-    return read(JobSpec, shown, name=job.name, task="")  # everything else has a default
+    asked = job.asked
+    return replace(asked, environment=dict.fromkeys(asked.environment, NOT_SHOWN))
 
 
 def allocation_body(allocation: Allocation) -> answers.Allocation:
