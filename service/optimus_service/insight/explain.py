@@ -137,7 +137,7 @@ def _change(case: Case, words: Explanation) -> str:
 
 def _of_its_script(job: JobRecord, reason: str | None) -> str:
     """What would let a script have more workers, which no round can try: it is a matter of the script."""
-    spec, command = readable_spec(job), job.spec.get("command")
+    spec, command = readable_spec(job), job.asked.command
     if reason != Reason.AT_MAXIMUM or spec is None or not command or spec.tracked:
         return ""
     if spec.size_stays:
