@@ -45,6 +45,13 @@ class UserRights(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceCode(Message):
+    """The sign-in that is asked after (`POST /v1/sso/device/token`)."""
+
+    device_code: Annotated[str, About("as `POST /v1/sso/device` gave it", min_length=1, max_length=4096)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewToken(Message):
     """A token to be made (`POST /v1/tokens`)."""
 

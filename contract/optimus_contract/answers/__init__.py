@@ -40,7 +40,19 @@ from optimus_contract.answers.jobs import (
     TaskUsage,
     Widening,
 )
-from optimus_contract.answers.people import AuditEntry, AuditList, MadeToken, Token, TokenList, User, UserList, WhoAmI
+from optimus_contract.answers.people import (
+    AuditEntry,
+    AuditList,
+    DeviceProgress,
+    DeviceSignIn,
+    MadeToken,
+    SignInWays,
+    Token,
+    TokenList,
+    User,
+    UserList,
+    WhoAmI,
+)
 from optimus_contract.answers.predictions import (
     Advice,
     AdviceKind,
@@ -84,6 +96,8 @@ __all__ = [
     "CurvePoint",
     "Decision",
     "DecisionList",
+    "DeviceProgress",
+    "DeviceSignIn",
     "Effect",
     "EvaluationList",
     "EvaluationSeries",
@@ -129,6 +143,7 @@ __all__ = [
     "Round",
     "RoundList",
     "Scorecard",
+    "SignInWays",
     "SpeedPoint",
     "Task",
     "TaskList",

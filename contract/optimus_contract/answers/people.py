@@ -18,6 +18,7 @@ class User(Message):
     projects: dict[str, ProjectRole]
     created_at: datetime
     created_by: str
+    subject: Annotated[str | None, About("issuer and subject at the OpenID provider; null: made here")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,34 @@ class MadeToken(Message):
 
     token: Token
     secret: Annotated[str, About("what to send as Authorization: Bearer; it is shown this once")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignInWays(Message):
+    """How one signs in to this service (`GET /v1/sign-in`)."""
+
+    token: Annotated[bool, About("whether a token is needed at all")]
+    sso: Annotated[str | None, About("what the page calls the OpenID provider; null: there is none")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSignIn(Message):
+    """A sign-in that is finished in a browser, on whatever device."""
+
+    device_code: Annotated[str, About("what `POST /v1/sso/device/token` wants; a secret")]
+    user_code: Annotated[str, About("what is entered there")]
+    verification_uri: str
+    verification_uri_complete: Annotated[str | None, About("the same with the code in it")]
+    expires_seconds: float
+    interval_seconds: Annotated[float, About("wait as long between two questions")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProgress(Message):
+    """How a sign-in on another device goes."""
+
+    made: Annotated[MadeToken | None, About("null: nobody has signed in yet")]
+    slow_down: Annotated[bool, About("wait five seconds longer between two questions")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

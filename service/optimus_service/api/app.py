@@ -20,6 +20,7 @@ from optimus_service.api import (
     plan,
     problems,
     projects,
+    sign_in,
     stream,
     trace,
     web,
@@ -32,6 +33,7 @@ from optimus_service.api.task_checks import TaskChecks
 from optimus_service.insight.predictions import HistoryCache
 from optimus_service.metrics.read import figures_reader
 from optimus_service.observe.finished_runs import Lessons
+from optimus_service.sso.provider import Provider
 from optimus_service.store.sample_queue import SampleQueue
 
 _PARTS = (
@@ -44,11 +46,12 @@ _PARTS = (
     cluster,
     projects,
     people,
+    sign_in,
     trace,
     stream,
     health,
 )
-_ROUTERS = tuple(module.router for module in _PARTS)
+_ROUTERS = (*(module.router for module in _PARTS), sign_in.browser)
 
 
 def _lessons(services: Services) -> Lessons | None:
@@ -76,6 +79,8 @@ def create_app(services: Services) -> FastAPI:
     app.state.histories = HistoryCache(services.repository, _lessons(services), services.settings.scheduling)
     app.state.sample_queue = SampleQueue(services.repository.add_posts)
     app.state.database_check = health.DatabaseCheck(services.repository)
+    oidc = services.settings.oidc
+    app.state.provider = None if oidc is None else Provider(oidc, services.clock)
     app.state.feeds = stream.Feeds(services)
     routers = (*_ROUTERS, web.make_router())
     for router in routers:
@@ -120,3 +125,5 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
+        if app.state.provider is not None:
+            await app.state.provider.close()

@@ -2,7 +2,8 @@
 
     /, /docs, /icon.svg, /assets/...    anybody: the programs of the pages, without any data
     /v1/jobs/{id}/telemetry and others  the job's own token, nothing else
-    all the rest                        a user's token, or OPTIMUS_TOKEN, which is the administrator's
+    all the rest                        a user's token, in a header or in the session of the page, or OPTIMUS_TOKEN,
+                                        which is the administrator's
 
 A job of a project that the caller may not read is answered as one that is not there.
 
@@ -37,6 +38,7 @@ from optimus_service.api.callers import (
     Need,
     caller_of,
 )
+from optimus_service.api.cookies import session_of
 from optimus_service.api.problems import Problem, problem_of, respond
 from optimus_service.api.rights import TABLE, Call, calls_at
 from optimus_service.api.web import is_asset_path
@@ -126,7 +128,7 @@ class AccessMiddleware:
                 return None
         caller = await self._users.caller(request)
         request.state.caller = caller
-        request.state.is_still_good = partial(self._users.is_still, bearer_token(request), caller)
+        request.state.is_still_good = partial(self._users.is_still, self._users.token_of(request), caller)
         return await self._allowed(caller, request, path)
 
     async def _allowed(self, caller: Caller, request: Request, path: str) -> RecordingRepository | None:
@@ -191,6 +193,7 @@ class UserAccess:
     def __init__(self, settings: Settings, repository: Repository, clock: Callable[[], float]) -> None:
         given = (settings.token, settings.previous_token)
         self._token_hashes = [_hash(token.get_secret_value()) for token in given if token is not None]
+        self._oidc = settings.oidc
         self._repository = repository
         self._clock = clock
         self._noting = threading.Lock()
@@ -201,7 +204,7 @@ class UserAccess:
         Raises:
             Problem: nobody who may.
         """
-        token = bearer_token(request)
+        token = self.token_of(request)
         if token is not None and is_job_token(token):
             raise Problem(403, "a job's token is good for what the job's own tasks tell of it only")
         if token is not None and is_user_token(token):
@@ -217,6 +220,14 @@ class UserAccess:
         if sum(hmac.compare_digest(_hash(token), each) for each in self._token_hashes) == 0:  # none is left out
             raise _unauthorized("this is not the service's token", ', error="invalid_token"')
         return BOOTSTRAP
+
+    def token_of(self, request: Request) -> str | None:
+        """The token of the header, or of the page's session.
+
+        Raises:
+            Problem: the request has a session and is not the page's.
+        """
+        return bearer_token(request) or session_of(request, self._oidc)
 
     def _good(self, secret: str) -> tuple[TokenRecord, UserRecord]:
         token_id = id_in(secret)

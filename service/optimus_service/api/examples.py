@@ -207,6 +207,12 @@ USERS: Examples = {
     "service": {"summary": "A program that reads metrics", "value": {"kind": "service", "role": "operator"}},
 }
 
+DEVICES: Examples = {
+    "asked again": {
+        "summary": "Until somebody has signed in",
+        "value": {"device_code": "GmRhmhcxhwAzkoEqiMEg_DnyEysN"},
+    },
+}
 TOKENS: Examples = {
     "of a user": {
         "summary": "For thirty days",

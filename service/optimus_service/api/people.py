@@ -104,6 +104,7 @@ def _user_body(user: UserRecord) -> answers.User:
         projects=dict(user.projects),  # type: ignore[arg-type]
         created_at=moment(user.created_at),
         created_by=user.created_by,
+        subject=user.subject,
     )
 
 
@@ -120,7 +121,7 @@ def list_tokens(
     of_user = user if _is_administrator(caller) else caller.name
     if user not in (None, of_user):
         return answers.TokenList(tokens=[])
-    return answers.TokenList(tokens=[_token_body(each) for each in services.repository.tokens(of_user)])
+    return answers.TokenList(tokens=[token_body(each) for each in services.repository.tokens(of_user)])
 
 
 @router.post("/v1/tokens", status_code=201, responses=documented(404))
@@ -157,7 +158,7 @@ def create_token(
     services.repository.create_token(record)
     response.headers["Location"] = f"/v1/tokens/{token_id}"
     response.headers["Cache-Control"] = "no-store"
-    return answers.MadeToken(token=_token_body(record), secret=secret)
+    return answers.MadeToken(token=token_body(record), secret=secret)
 
 
 @router.delete("/v1/tokens/{token_id}", status_code=204, responses=documented(404))
@@ -197,7 +198,8 @@ def _refuse_longer(services: Services, caller: Caller, expires_at: float | None)
         )
 
 
-def _token_body(token: TokenRecord) -> answers.Token:
+def token_body(token: TokenRecord) -> answers.Token:
+    """A token as callers see it."""
     return answers.Token(
         id=token.id,
         user=token.user,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import os
 import re
 from collections.abc import Mapping
@@ -11,13 +10,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.retries import Backoff
 from optimus_scheduler.settings import Settings as SchedulerSettings
+from optimus_service.settings.addresses import is_loopback
 from optimus_service.settings.kubernetes import KubernetesSettings
+from optimus_service.settings.oidc import OidcSettings
+
+__all__ = ["Settings", "is_loopback", "misspelled_variables"]
 
 _HEADER_TEXT = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 """What an HTTP header can carry to the letter: blanks at the ends are cut off on the way."""
@@ -73,18 +76,11 @@ _LINKED_PORT = re.compile(r"(?:tcp|udp|sctp)://.*")
 """The value of `OPTIMUS_PORT` and other variables that end so, set for the same reason."""
 
 
+_PARTS: Mapping[str, type[BaseModel]] = MappingProxyType({"kubernetes": KubernetesSettings, "oidc": OidcSettings})
+"""Settings that have settings of their own, by the name that theirs begin with."""
+
 Price = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 """Money, in whatever currency the operator and the jobs' `max_cost` agree on."""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a server bound to `host` can be reached from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def misspelled_variables(variables: Mapping[str, str]) -> list[str]:
@@ -102,13 +98,12 @@ def _is_known(name: str, value: str) -> bool:
     if name.endswith("_PORT") and _LINKED_PORT.fullmatch(value):
         return True
     first, *rest = name.removeprefix("OPTIMUS_").lower().split("__")
-    return first in Settings.model_fields and (
-        first != "kubernetes" or not rest or rest[0] in KubernetesSettings.model_fields
-    )
+    part = _PARTS.get(first)
+    return first in Settings.model_fields and (part is None or not rest or rest[0] in part.model_fields)
 
 
 def _nearest(name: str) -> str:
-    nested = [f"kubernetes__{field}" for field in KubernetesSettings.model_fields]
+    nested = [f"{name}__{field}" for name, part in _PARTS.items() for field in part.model_fields]
     names = [f"OPTIMUS_{field.upper()}" for field in (*Settings.model_fields, *nested)]
     found = difflib.get_close_matches(name.upper(), names, 1)
     return f"; did you mean {found[0]}?" if found else ""
@@ -125,6 +120,10 @@ class Settings(BaseSettings):
     host: str = Field(default="127.0.0.1", description="address to listen on; beyond loopback a token must be set")
     port: int = Field(default=8080, ge=0, le=65535, description="0: any free port")
     token: SecretStr | None = Field(default=None, description="bearer token for users of the API")
+    oidc: OidcSettings | None = Field(
+        default=None,
+        description="how people sign in with an OpenID provider, see docs/sso.md: OPTIMUS_OIDC__ISSUER ...",
+    )
     secret: SecretStr | None = Field(
         default=None, description="key that job tokens are derived from; default: made once in the data directory"
     )
@@ -254,6 +253,10 @@ class Settings(BaseSettings):
             raise ValueError(
                 "OPTIMUS_ENCRYPTION_KEYS must be keys as `optimus secrets key` makes them (44 characters each), "
                 "separated by commas"
+            )
+        if self.oidc is not None and self.token is None:
+            raise ValueError(
+                "OPTIMUS_OIDC__ISSUER: without OPTIMUS_TOKEN everybody is let in without signing in: set it, too"
             )
         if self.token is not None and not _HEADER_TEXT.fullmatch(self.token.get_secret_value()):
             raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.orm import Session
@@ -37,6 +38,7 @@ def create_user(session: Session, record: UserRecord) -> None:
         "projects": dict(record.projects),
         "created_at": record.created_at,
         "created_by": record.created_by,
+        "subject": record.subject,
     }
     statement = insert_for(session, UserRow).values(values).on_conflict_do_nothing().returning(UserRow.name)
     if session.execute(statement).first() is None:
@@ -58,6 +60,26 @@ def remove_user(session: Session, name: str) -> None:
     jobs.forget_keys(session, name)
     if session.execute(delete(UserRow).where(UserRow.name == name).returning(UserRow.name)).first() is None:
         raise UserNotFound(name)
+
+
+def sign_in(session: Session, wanted: UserRecord, token: TokenRecord, entry: AuditRecord) -> UserRecord:
+    """See `Repository.sign_in`."""
+    row = _of_subject(session, wanted.subject)
+    if row is None:
+        try:
+            create_user(session, wanted)
+        except UserExists:
+            row = _of_subject(session, wanted.subject)  # two first sign-ins of one person at the same moment
+            if row is None:
+                raise
+    user = wanted if row is None else change_user(session, row.name, wanted.kind, wanted.role, wanted.projects)
+    create_token(session, replace(token, user=user.name, created_by=user.name))
+    add_audit(session, replace(entry, who=user.name, data={**entry.data, "new": row is None}))
+    return user
+
+
+def _of_subject(session: Session, subject: str | None) -> UserRow | None:
+    return session.scalar(select(UserRow).where(UserRow.subject == subject).with_for_update())
 
 
 # --- tokens ----------------------------------------------------------------------------------------------------------
@@ -154,6 +176,7 @@ def _user(row: UserRow) -> UserRecord:
         projects=row.projects,
         created_at=row.created_at,
         created_by=row.created_by,
+        subject=row.subject,
     )
 
 

@@ -403,6 +403,8 @@ class UserRecord:
     """`member` or `viewer` by project."""
     created_at: float
     created_by: str
+    subject: str | None = None
+    """Issuer and subject at the OpenID provider; None: an administrator made the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

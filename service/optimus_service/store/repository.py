@@ -804,6 +804,16 @@ class Repository:
         with self._write() as session:
             return people.change_user(session, name, kind, role, projects)
 
+    def sign_in(self, wanted: UserRecord, token: TokenRecord, entry: AuditRecord) -> UserRecord:
+        """Let somebody in whom the OpenID provider vouches for: the user of that subject gets these rights and this
+        token, and the record says so, all or nothing. Whoever is new becomes a user of this name.
+
+        Raises:
+            UserExists: new, and somebody else has the name.
+        """
+        with self._write() as session:
+            return people.sign_in(session, wanted, token, entry)
+
     def remove_user(self, name: str) -> None:
         """Delete a user with all tokens and idempotency keys. Jobs keep the name of their owner.
 

@@ -422,6 +422,8 @@ class UserRow(Base):
     limits: Mapped[dict[str, Any] | None] = mapped_column(Json)
     created_at: Mapped[float]
     created_by: Mapped[str]
+    subject: Mapped[str | None] = mapped_column(unique=True, index=True)
+    """Issuer and subject at the OpenID provider; NULL: an administrator made the user."""
 
 
 class TokenRow(Base):
