@@ -34,6 +34,8 @@ READ = (
     answers.User,
     answers.Token,
     answers.MadeToken,
+    answers.DeviceSignIn,
+    answers.DeviceProgress,
     answers.WhoAmI,
     answers.AuditEntry,
 )

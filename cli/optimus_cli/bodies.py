@@ -479,6 +479,7 @@ class User(TypedDict):
     projects: dict[str, str]
     created_at: str
     created_by: str
+    subject: str | None
 
 
 class Token(TypedDict):
@@ -497,6 +498,20 @@ class Token(TypedDict):
 class MadeToken(TypedDict):
     token: Token
     secret: str
+
+
+class DeviceSignIn(TypedDict):
+    device_code: str
+    user_code: str
+    verification_uri: str
+    verification_uri_complete: str | None
+    expires_seconds: float
+    interval_seconds: float
+
+
+class DeviceProgress(TypedDict):
+    made: MadeToken | None
+    slow_down: bool
 
 
 class WhoAmI(TypedDict):

@@ -17,6 +17,8 @@ from optimus_cli.bodies import (
     AuditEntry,
     Cluster,
     Decision,
+    DeviceProgress,
+    DeviceSignIn,
     Event,
     Explanation,
     Job,
@@ -196,6 +198,18 @@ class Client:
 
     def whoami(self) -> WhoAmI:
         return cast("WhoAmI", self._call("GET", "/v1/whoami"))
+
+    def start_sign_in(self) -> DeviceSignIn:
+        """Begin a sign-in with the service's OpenID provider, which is finished in a browser."""
+        return cast("DeviceSignIn", self._call("POST", "/v1/sso/device"))
+
+    def sign_in_progress(self, device_code: str) -> DeviceProgress:
+        """Whether somebody has signed in: then there is a token."""
+        return cast("DeviceProgress", self._call("POST", "/v1/sso/device/token", body={"device_code": device_code}))
+
+    def sign_out(self) -> None:
+        """Revoke the token that is sent."""
+        self._call("DELETE", "/v1/session")
 
     def users(self) -> list[User]:
         """All of them, by name."""
