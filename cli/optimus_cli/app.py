@@ -59,6 +59,8 @@ class _Commands(Group):
             raise typer.Exit(error.exit_code) from error
         except UsageError as error:
             error.message = _plain(error.message)
+            if error.message.startswith("No such option: --url") and (error.ctx is None or error.ctx.parent is None):
+                error.message = "--url follows a command: `optimus list --url URL`."
             if not as_json:
                 raise
             _tell(error.format_message(), BadInput.exit_code, (), as_json=True)

@@ -83,7 +83,8 @@ class Refused(CliError):
         self.status = status
         self.detail = detail
         self.errors = self.fields = tuple(errors)
-        super().__init__("\n".join([detail, *(f"  {error.field}: {error.message}" for error in self.errors)]))
+        fields = [f"{error.field}: {error.message}" for error in self.errors]
+        super().__init__("\n".join([detail, *(f"  {each}" for each in fields if each != detail)]))
 
     @property
     def exit_code(self) -> int:  # type: ignore[override]

@@ -111,7 +111,7 @@ def details(job: Job) -> str:
     running = job["running"]
     parts = [f"step {wording.count(job['step'])}{total}", f"loss {wording.number(job['loss'], wording.LOSS_DIGITS)}"]
     if not is_final(job):
-        parts.append(f"workers {running['workers']} + servers {running['servers']}")
+        parts.append(wording.tasks(running))
         parts.append(f"{wording.number(job['steps_per_second'])} steps/s")
     result = job["result"]
     if result is not None:

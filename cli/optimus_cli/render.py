@@ -244,7 +244,7 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
     if job.get("last_error") is not None:
         facts.append(("Retries", retries(job, now)))
     if job["failure"] is not None:
-        facts.append(("Failure", Text(job["failure"], style="red")))
+        facts.append(("Failure", Text(wording.failure(job["failure"]), style="red")))
     return facts + _result_facts(job)
 
 

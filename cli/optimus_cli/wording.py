@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
@@ -110,7 +111,9 @@ def ends_by(rule: str | None) -> str:
 def tasks(allocation: Allocation) -> str:
     """Workers and servers: `3w+2p`, or `3w+2p a100` on GPUs; `3w` without servers (all-reduce)."""
     on = f" {allocation['gpu_type']}" if allocation.get("gpu_type") else ""
-    if allocation["workers"] and not allocation["servers"]:
+    if not allocation["workers"] and not allocation["servers"]:
+        return "none"
+    if not allocation["servers"]:
         return f"{allocation['workers']}w{on}"
     return f"{allocation['workers']}w+{allocation['servers']}p{on}"
 
@@ -132,6 +135,31 @@ def gpus(by_type: Mapping[str, int]) -> str:
 def used_of(used: NodeResources, capacity: NodeResources) -> str:
     """CPU slots in use: `6/8`."""
     return f"{used['cpu']:g}/{capacity['cpu']:g}"
+
+
+_TRACEBACK = "Traceback (most recent call last):"
+_OURS = re.compile(r'\s*File "[^"]*/optimus_(?:workers|client|contract)/')
+
+
+def failure(text: str) -> str:
+    """Why a job failed: what failed, and the traceback without frames of Optimus. What was printed before is in the
+    log."""
+    before, traceback, rest = text.partition(_TRACEBACK)
+    if not traceback:
+        return text
+    kept: list[str] = []
+    n_ours, is_ours = 0, False
+    for line in rest.strip("\n").splitlines():
+        if line.lstrip().startswith("File "):
+            is_ours = _OURS.match(line) is not None
+            n_ours += is_ours
+        elif not line.startswith("    "):
+            is_ours = False
+        if not is_ours:
+            kept.append(line)
+    told = next((line.strip() for line in before.splitlines() if line.strip()), "")
+    ours = [f"  ({n_ours} of Optimus' own frames left out)"] if n_ours else []
+    return "\n".join([*([told] if told else []), traceback, *ours, *kept])
 
 
 def moment(text: str) -> datetime:

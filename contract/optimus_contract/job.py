@@ -215,7 +215,9 @@ class Convergence(Message):
     loss_decrease: LossDecrease | None = None
     target_loss: Annotated[float | None, FINITE] = None
     max_epochs: Annotated[float | None, FINITE, About(gt=0, le=1e9)] = None
-    max_steps: Annotated[int | None, About(gt=0, le=10**12)] = None
+    max_steps: Annotated[
+        int | None, About("a script is asked to stop then, and ends some steps later", gt=0, le=10**12)
+    ] = None
     max_seconds: Annotated[float | None, FINITE, About(gt=0, le=1e9)] = None
     target_metric: TargetMetric | None = None
     max_cost: Annotated[

@@ -69,6 +69,7 @@ class ScriptedService:
         self.on("GET", "/v1/cluster", builders.cluster())
         self.on("GET", "/v1/promises", {"scores": [], "tasks": []})
         self.on("GET", "/v1/nodes", {"nodes": [builders.node()]})
+        self.on("GET", "/v1/whoami", {"name": "local", "role": "administrator", "projects": None})
 
 
 def problem(status: int, detail: str, *errors: tuple[str, str]) -> Answer:

@@ -229,7 +229,7 @@ def test_live_view_shows_what_the_issue_asks_for() -> None:
         "step 812 of 1 310",
         "loss 0.3141",
         "24 s (18–33) left",
-        "workers 2 + servers 1",
+        "2w+1p",
         "14.2 steps/s",
         "GrantedMore: 2 workers and 1 server save the most time",
     ):

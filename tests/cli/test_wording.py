@@ -89,3 +89,21 @@ def test_times_without_a_zone_are_utc() -> None:
     assert wording.ago("2026-01-01T00:00:00", now) == wording.ago("2026-01-01T00:00:00Z", now) == "1 min 00 s ago"
     assert wording.ago("2026-01-01T01:00:00+01:00", now) == "1 min 00 s ago"
     assert wording.ago(None, now) == "—"
+
+
+def test_a_failure_is_told_without_frames_of_optimus() -> None:
+    text = (
+        "worker 0 failed:\nstep 1\nstep 2\nTraceback (most recent call last):\n"
+        '  File "/x/site-packages/optimus_workers/worker/run.py", line 5, in run\n    train()\n    ^^^^^^^\n'
+        '  File "/home/ada/my_task.py", line 9, in loss\n    return a + b\n           ~~^~~\nTypeError: no\n'
+    )
+    assert wording.failure(text).splitlines() == [
+        "worker 0 failed:",
+        "Traceback (most recent call last):",
+        "  (1 of Optimus' own frames left out)",
+        '  File "/home/ada/my_task.py", line 9, in loss',
+        "    return a + b",
+        "           ~~^~~",
+        "TypeError: no",
+    ]
+    assert wording.failure("it was killed") == "it was killed"

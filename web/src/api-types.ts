@@ -115,7 +115,10 @@ export interface components {
             target_loss: number | null;
             /** @default null */
             max_epochs: number | null;
-            /** @default null */
+            /**
+             * @description a script is asked to stop then, and ends some steps later
+             * @default null
+             */
             max_steps: number | null;
             /** @default null */
             max_seconds: number | null;

@@ -132,7 +132,7 @@ function times(_plot: uPlot, moments: number[]): string[] {
       hour: "2-digit",
       minute: "2-digit",
       hourCycle: "h23",
-      ...(spans < 240 ? { second: "2-digit" } : {}),
+      ...(spans < 240 || moments.some((moment) => moment % 60 !== 0) ? { second: "2-digit" } : {}),
     });
   });
 }

@@ -21,7 +21,7 @@ import { Logs } from "./logs";
 import { Allocations, inBatches } from "./sizes";
 import type { World } from "./state";
 import { lastLine, Text } from "./texts";
-import { ago, clock, count, counted, duration, left, number, precise, range, size, UNKNOWN } from "./words";
+import { ago, clock, count, counted, duration, left, number, precise, range, size, tasks, UNKNOWN } from "./words";
 
 interface Known {
   job: Job;
@@ -181,7 +181,7 @@ function Story({ known, now, problem, needsToken }: StoryProps) {
         <Ends job={job} explanation={explanation} waiting={waiting} now={now} />
         <div class="tile">
           <span class="name">Has</span>
-          <span class="value">{job.finished_at ? UNKNOWN : `${job.running.workers} w + ${job.running.servers} s`}</span>
+          <span class="value">{job.finished_at ? UNKNOWN : tasks(job.running.workers, job.running.servers)}</span>
           <span class="quiet">
             {job.finished_at
               ? "it has ended"
@@ -313,7 +313,7 @@ function Retry({ job, at, now }: { job: Job; at: string; now: number }) {
 /** What the owner can ask for now: to pause the job, to let it go on, or nothing. */
 function askable(job: Job): "pause" | "resume" | null {
   if (job.spec.tracked) return null; // it runs elsewhere
-  if (job.finished_at) return RESUMABLE.has(job.state) && job.step > 0 ? "resume" : null;
+  if (job.finished_at) return RESUMABLE.has(job.state) && job.step > 0 && !job.begins_anew ? "resume" : null;
   if (job.spec.paused) return "resume";
   return job.directive === "finish" || job.directive === "cancel" ? null : "pause";
 }

@@ -1,7 +1,7 @@
 // The list of jobs: filtered, sorted and paged here, so that thousands of them stay as light as fifty.
 import { useMemo, useState } from "preact/hooks";
 import type { JobLine } from "./api";
-import { count, counted, duration, left, percent, reasonWords, UNKNOWN } from "./words";
+import { count, counted, duration, left, percent, reasonWords, size, tasks, UNKNOWN } from "./words";
 
 export const PAGE_SIZE = 50;
 type Group = "all" | "waiting" | "training" | "ended";
@@ -293,14 +293,9 @@ function Has({ job }: { job: JobLine }) {
   if (job.finished_at) return <span class="quiet">{UNKNOWN}</span>;
   const differs = job.wanted_workers !== job.workers || job.wanted_servers !== job.servers;
   return (
-    <span title={`${counted(job.workers, "worker")}, ${counted(job.servers, "server")}`}>
-      {job.workers} w + {job.servers} s
-      {differs && (
-        <span class="quiet">
-          {" "}
-          → {job.wanted_workers} w + {job.wanted_servers} s
-        </span>
-      )}
+    <span title={size(job.workers, job.servers)}>
+      {tasks(job.workers, job.servers)}
+      {differs && <span class="quiet"> → {tasks(job.wanted_workers, job.wanted_servers)}</span>}
     </span>
   );
 }

@@ -62,7 +62,14 @@ export function percent(fraction: number | null | undefined): string {
 }
 
 export function size(workers: number, servers: number): string {
-  return `${counted(workers, "worker")}, ${counted(servers, "server")}`;
+  const ofWorkers = counted(workers, "worker");
+  return servers ? `${ofWorkers}, ${counted(servers, "server")}` : ofWorkers;
+}
+
+/** The same in short, as the command line says it: 3w+2p; 3w without servers; none. */
+export function tasks(workers: number, servers: number): string {
+  if (!workers && !servers) return "none";
+  return servers ? `${workers}w+${servers}p` : `${workers}w`;
 }
 
 export function bytes(value: number): string {

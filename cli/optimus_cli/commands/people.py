@@ -164,6 +164,8 @@ def create_token(
     as_json: AsJson = False,
 ) -> None:
     """Make a token and print it. It cannot be shown again: the service keeps its hash only."""
+    if days is not None and days * DAY_SECONDS < 1.0:
+        raise BadInput(f"--days {days:g}: must be greater than 0; without --days it never expires.")
     wanted = {
         "user": user,
         "name": name,

@@ -141,7 +141,8 @@ class AccessMiddleware:
         call, parameters = calls[request.method]
         job = await self._job(caller, call, parameters)
         if not caller.has(call.need) or (call.need is Need.CHANGE_JOB and job is not None and not caller.changes(job)):
-            raise Problem(403, f"{caller.name} may not do this; it needs: {call.need}")
+            of = "" if job is None or job.owner is None else f"{job.id} belongs to {job.owner}: "
+            raise Problem(403, f"{caller.name} may not do this: {of}{call.need.words}")
         if call.action is None:
             request.state.repository = self._repository.reading()
             return None

@@ -29,8 +29,24 @@ class Need(StrEnum):
     ADMINISTER = "administrator, all projects, scope operate"
 
     @property
+    def words(self) -> str:
+        """Who may make the call, as the end of a sentence."""
+        return _WORDS.get(self, self.value)
+
+    @property
     def is_about_a_job(self) -> bool:
         return self in (Need.READ_JOB, Need.CHANGE_JOB)
+
+
+_WORDS = {
+    Need.OWN_TASKS: "only the job's own tasks may",
+    Need.SUBMIT: "members of the project may, with a token of the scope submit or operate",
+    Need.CHANGE_JOB: "its owner may, with a token of the scope submit or operate, and operators with one of operate",
+    Need.OWN_TOKENS: "that takes a token of the scope operate that is limited to no projects; an administrator may",
+    Need.OVERSEE: "operators and administrators may, with a token that is limited to no projects",
+    Need.OPERATE: "operators and administrators may, with a token of the scope operate that is limited to no projects",
+    Need.ADMINISTER: "administrators may, with a token of the scope operate that is limited to no projects",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             troubles=() if job.state.is_final else _troubles(services, job_id),
             warnings=() if job.state.is_final else _warnings(services, job_id),
             policy=services.settings.policy,
+            sees_all=caller.projects is None,
         )
     )
 

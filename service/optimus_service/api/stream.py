@@ -145,7 +145,8 @@ def show_history(
     capacity = sum((node.capacity for node in nodes if node.schedulable), Resources())
     jobs, memberships = services.repository.jobs_since(now - seconds, MAX_JOBS, caller.projects)
     unit = unit_of(capacity)
-    found = timeline(jobs, memberships, unit, now - seconds, now, points)
+    worked = services.repository.worker_spans([job.id for job in jobs if not job.is_tracked])
+    found = timeline(jobs, memberships, unit, now - seconds, now, points, worked)
     return answers.ClusterHistory(
         unit=unit,
         capacity=float(sum(capacity.gpus.values())) if unit == "gpus" else capacity.cpu,

@@ -23,7 +23,7 @@ from optimus_service.api.task_checks import TaskChecks
 from optimus_service.clusters import origins
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.clusters.origins import may_have_checkpoint
-from optimus_service.insight.feasibility import objections, unpriced
+from optimus_service.insight.feasibility import objections, over_quota, unpriced
 from optimus_service.observe.spec import deadline_of
 from optimus_service.settings import Settings
 from optimus_service.store.errors import IdempotencyConflict, JobIdTaken, JobNotFound
@@ -186,7 +186,9 @@ def check(services: Services, task_checks: TaskChecks, spec: JobSpec, caller: Ca
         return  # it asks for nothing
     _check_origin(services, spec, caller)
     try:
-        errors = unpriced(spec, services.settings.scheduling) or objections(spec, services.cluster.nodes())
+        nodes, quotas = services.cluster.nodes(), [each.quota for each in services.repository.projects()]
+        errors = unpriced(spec, services.settings.scheduling) or objections(spec, nodes)
+        errors = errors or over_quota(spec, quotas, nodes)
         loadable = None if errors or spec.task is None else (spec.task, spec.working_directory)
         why_not = None if loadable is None else task_checks.why_not_loadable(*loadable)
     except ClusterUnavailable:
@@ -265,5 +267,5 @@ def why_not_resumable(job: JobRecord, settings: Settings, repository: Repository
         return "its TrainingJob was deleted, without which it would be cancelled again: apply it again"
     if not may_have_checkpoint(job, settings):
         directory = settings.data_directory / "jobs" / job.id / "checkpoints"
-        return f"the job has no checkpoint any more: nothing is in {directory}; `optimus retry` runs it again"
+        return f"the job has no checkpoint: nothing is in {directory}; `optimus retry {job.id}` runs it again"
     return None

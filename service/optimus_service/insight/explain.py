@@ -18,7 +18,7 @@ from optimus_scheduler.model import Reason, SpeedSample
 from optimus_scheduler.model.format import time_words
 from optimus_scheduler.what_if import NOT_COMPETING
 from optimus_service.insight.bodies import allocation_body
-from optimus_service.insight.format import foreseen, lasted, moment, size, span, times
+from optimus_service.insight.format import counted, foreseen, lasted, moment, size, span, times
 from optimus_service.insight.orders import ORDERS
 from optimus_service.insight.progress import Explanation, explain, finite, has_made_all, progress_of
 from optimus_service.insight.reasons import gives_more
@@ -50,6 +50,8 @@ class Case:
     """What hinders its training: the newest such events."""
     policy: str = ""
     """The name of the policy in force."""
+    sees_all: bool = True
+    """Whether `others` are all active jobs; else those that the reader may know of."""
 
 
 def explanation_of(case: Case) -> answers.Explanation:
@@ -114,15 +116,11 @@ def _on_gains(case: Case, words: Explanation, marginal: answers.Marginal | None)
     if next_gain <= 0:
         return ["One more task would not make it faster by enough to be worth a task."]
     if marginal is None:
-        return [
-            f"Its next task would gain {next_gain:.3g} per share of the cluster; "
-            "no other job has more than it needs at least."
-        ]
-    order = "less" if next_gain < marginal.gain else "more"
-    return [
-        f"Its next task would gain {next_gain:.3g} per share of the cluster, {order} than the {marginal.gain:.3g} of "
-        f"the task that was granted with the least gain, to {marginal.name} ({marginal.job_id})."
-    ]
+        return ["One more task would make it faster; no other job has more than it needs at least."]
+    to = f"of the task that was granted with the least gain, to {marginal.name} ({marginal.job_id})"
+    if marginal.gain <= 0:
+        return [f"Its next task would gain more than that {to}."]
+    return [f"Its next task would gain {next_gain / marginal.gain:.2g} times what was gained by that {to}."]
 
 
 def _change(case: Case, words: Explanation) -> str:
@@ -188,11 +186,13 @@ def _place_in_the_queue(case: Case) -> list[str]:
     may_start = {job.id for job in case.others.values() if job.retry_at is None or job.retry_at <= case.now}
     ahead = [job_id for at, job_id in waiting if (at, job_id) < mine and job_id in may_start]
     if not ahead:
-        return ["In the queue: no job that was submitted before it waits."]
+        known = "" if case.sees_all else " that you may see"
+        return [f"In the queue: no job{known} that was submitted before it waits."]
     names = [f"{case.others[each].name} ({each})" for each in ahead[:_NAMED]]
     more = len(ahead) - len(names)
     named = ", ".join(names) + (f" and {more} more" if more else "")
-    waits = f"In the queue it is number {len(ahead) + 1}: {named} {'wait' if len(ahead) > 1 else 'waits'}"
+    place = f"it is number {len(ahead) + 1}" if case.sees_all else "it is behind these that you may see"
+    waits = f"In the queue {place}: {named} {'wait' if len(ahead) > 1 else 'waits'}"
     order = ORDERS.get(case.policy)
     by = "" if order is None else f" Each round of the policy `{case.policy}` decides anew who starts: {order}."
     return [f"{waits} since before it.{by}"]
@@ -324,6 +324,10 @@ def _on_its_history(case: Case) -> list[str]:
     stopped = sum(each.pause_seconds or 0.0 for each in case.memberships)
     changed = f"was changed {times(job.rescales)}" if job.rescales else "was never changed"
     changes = f" Its size {changed}; training stood still for {time_words(stopped)} in all."
+    if job.retries:
+        changes += f" It was tried again {times(job.retries)} after an error."
+    if lost := sum(each.lost_steps for each in case.memberships):
+        changes += f" {counted(lost, 'step')} {'was' if lost == 1 else 'were'} made again."
     return [f"{', '.join(told)}, and ended at step {job.step}.{had}{changes if case.memberships else ''}"]
 
 

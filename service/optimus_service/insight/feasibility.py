@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 
 from optimus_contract import answers
 from optimus_contract.job import JobSpec, TaskDemand, TaskResources
+from optimus_scheduler.allocate.allocate_with_quotas import guarantees
 from optimus_scheduler.forecast.prices import has_prices
-from optimus_scheduler.model import Node, Resources
+from optimus_scheduler.model import Node, Quota, Resources
 from optimus_scheduler.settings import Settings
 
 _EPSILON = 1e-9
@@ -35,6 +36,26 @@ def objections(spec: JobSpec, nodes: Sequence[Node]) -> list[answers.ProblemErro
     rooms = [_amounts_of_node(node.capacity, spec.gpu_types) for node in nodes]
     found = [error for role, demand in _roles(spec) for error in _too_large_tasks(role, demand, rooms)]
     return found or list(_too_many_tasks(spec, rooms))
+
+
+def over_quota(spec: JobSpec, quotas: Sequence[Quota], nodes: Sequence[Node]) -> list[answers.ProblemError]:
+    """That the job's least size is more than its project may ever have: it would wait until the quota is changed."""
+    own = next((quota for quota in quotas if quota.project == spec.project), None)
+    if own is None or own.may_borrow or not nodes:
+        return []
+    capacity = sum((node.capacity for node in nodes), Resources())
+    may_have = _amounts_of_node(guarantees([own], capacity)[own.project], spec.gpu_types)
+    worker, server = (_amounts_of_task(demand.resources) for _, demand in _roles(spec))
+    least = [
+        spec.workers.min * of_worker + spec.servers.min * of_server
+        for of_worker, of_server in zip(worker, server, strict=True)
+    ]
+    too_much = next((index for index, amount in enumerate(least) if amount > may_have[index] + _EPSILON), None)
+    if too_much is None:
+        return []
+    need, has = _said(too_much, least[too_much]), _said(too_much, may_have[too_much])
+    message = f"the least size needs {need}; project {spec.project} may have {has}, and may not borrow"
+    return [answers.ProblemError(field="project", message=message)]
 
 
 def unpriced(spec: JobSpec, settings: Settings) -> list[answers.ProblemError]:

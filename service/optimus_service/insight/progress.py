@@ -108,6 +108,8 @@ def progress_of(job: JobRecord, decision: DecisionRecord | None, now: float) -> 
     if job.retry_at is not None and job.retry_at > now:
         return JobProgress(_part(job.step, total), interval_body(left), None, expected=without_end)
     at_its_size = None if is_held else interval_body(end.seconds(left))
+    if expected is not None and not job.waits and decision is not None and decision.expected is not None:
+        expected = _by_steps(expected, decision.expected, left, now)
     is_limited = end.by_time and at_its_size is not None
     to_the_end = None if expected is None or is_limited else expected.end_seconds
     return JobProgress(
@@ -136,6 +138,18 @@ def expected_times(found: ExpectedTimes | None, now: float, *, waits: bool) -> a
         end_seconds=interval_body(end),
         end_at=None if end is None else _instants(now, end),
     )
+
+
+def _by_steps(
+    expected: answers.ExpectedTimes, found: ExpectedTimes, left: Interval, now: float
+) -> answers.ExpectedTimes:
+    """With the end of a job that trains moved by its steps: the time foreseen for those that are made is over, whether
+    they took as long as foreseen or not."""
+    if found.end is None or not found.steps_left:
+        return expected
+    part = left.mean / found.steps_left
+    seconds = Interval(*(part * max(each - found.at, 0.0) for each in (found.end.mean, found.end.low, found.end.high)))
+    return replace(expected, end_seconds=interval_body(seconds), end_at=_instants(now, seconds))
 
 
 def _instants(now: float, seconds: Interval) -> answers.Instants:
@@ -263,7 +277,7 @@ def _again(job: JobRecord) -> str:
     if job.state is JobState.SUCCEEDED or job.step == 0:
         return f"{anew}."
     if begins_anew(job.spec or {}, job.profile):
-        return f"{anew}; so does `optimus resume {job.id}`, under its id: it is not known to have a checkpoint."
+        return f"{anew}: it is not known to have a checkpoint."
     return f"`optimus resume {job.id}` lets it go on from its last checkpoint; {anew}."
 
 

@@ -65,8 +65,8 @@ def _points(record: JobRecord, decisions: Sequence[DecisionRecord]) -> Iterator[
         total, left = interval_body(forecast.total_steps), interval_body(forecast.remaining_steps)
         if total is None or left is None or record.finished_at is None or record.step <= 0:
             continue
-        if forecast.converged or left.mean <= 0:
-            continue  # it was being finished: nothing was predicted any more
+        if forecast.converged or left.mean <= 0 or forecast.rule is None:
+            continue  # nothing was told: it was being finished, or nobody knew where the end is
         step = round(total.mean - left.mean)
         seconds = interval_body(forecast.remaining_seconds)
         true = max(record.finished_at - decision.at, 0.0)

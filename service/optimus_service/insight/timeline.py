@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from optimus_service.observe.spec import readable_spec
 from optimus_service.store.records import JobRecord, MembershipRecord
 
 FloatArray = NDArray[np.float64]
+
+Span = tuple[float, float | None]
+"""When a task was started and when it had exited, POSIX seconds; None: it has not."""
 
 MAX_SERIES = 10
 """Jobs with an area of their own: as many colours as can be told apart. The others share one."""
@@ -44,12 +48,19 @@ def timeline(
     since: float,
     now: float,
     n_points: int,
+    worked: Mapping[str, Sequence[Span]] = MappingProxyType({}),
 ) -> Timeline:
-    """The last `now - since` seconds at `n_points` evenly spaced moments."""
+    """The last `now - since` seconds at `n_points` evenly spaced moments.
+
+    `worked`: when each worker was there, by job; of a job that is not in it, for as long as its memberships say. After
+    an error nobody is left who would say that the membership is over.
+    """
     grid = np.linspace(since, now, n_points)
-    held = {job.id: _held(job, memberships.get(job.id, ()), unit, grid) for job in jobs}
+    there = {job.id: _there(worked.get(job.id), grid) for job in jobs}
+    held = {job.id: _held(job, memberships.get(job.id, ()), unit, grid) * there[job.id] for job in jobs}
     training = sum(
-        (_trains(job, memberships.get(job.id, ()), grid).astype(int) for job in jobs), np.zeros(n_points, dtype=int)
+        ((_trains(job, memberships.get(job.id, ()), grid) & there[job.id]).astype(int) for job in jobs),
+        np.zeros(n_points, dtype=int),
     )
     active = sum((_active(job, grid).astype(int) for job in jobs), np.zeros(n_points, dtype=int))
     largest = sorted(jobs, key=lambda job: (-float(held[job.id].sum()), job.created_at, job.id))
@@ -63,6 +74,14 @@ def timeline(
         training=tuple(training.tolist()),
         waiting=tuple(np.maximum(active - training, 0).tolist()),
     )
+
+
+def _there(spans: Sequence[Span] | None, grid: FloatArray) -> NDArray[np.bool_]:
+    """Whether any worker was there."""
+    found = np.full(len(grid), spans is None)
+    for begin, end in spans or ():
+        found |= (grid >= begin) & (grid < (np.inf if end is None else end))
+    return found
 
 
 def _active(job: JobRecord, grid: FloatArray) -> NDArray[np.bool_]:

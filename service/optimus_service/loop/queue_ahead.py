@@ -28,6 +28,7 @@ from optimus_scheduler.settings import Settings
 from optimus_service.metrics.registry import Metrics
 from optimus_service.observe.promises import START_PARTS, TIME_PARTS, PromisedParts, start_promise, time_promise
 from optimus_service.store.errors import DatabaseNotAvailable, StaleLeader
+from optimus_service.store.forecasts import known
 from optimus_service.store.records import ExpectedTimes, PromiseRecord
 from optimus_service.store.repository import LeaderRepository
 
@@ -150,8 +151,17 @@ class QueueAhead:
         found = foresee(queue, self._policy, self._constants)
         rest = (time.monotonic() - started) / _LOAD
         good_until = now + self._good_seconds + 2.0 * rest
+        forecasts = [one.forecast for one in queue.outlooks]
+        left = {each.job_id: steps.mean for each in forecasts if (steps := known(each.remaining_steps)) is not None}
         times = [
-            ExpectedTimes(job_id=job_id, at=now, good_until=good_until, start=each.shown.start, end=each.shown.end)
+            ExpectedTimes(
+                job_id=job_id,
+                at=now,
+                good_until=good_until,
+                start=each.shown.start,
+                end=each.shown.end,
+                steps_left=left.get(job_id),
+            )
             for job_id, each in sorted(found.items())
         ]
         said = [of(one.job, found[one.id], now) for one in queue.outlooks for of in (time_promise, start_promise)]

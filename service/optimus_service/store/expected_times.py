@@ -28,7 +28,7 @@ def replace_all(session: Session, times: Sequence[ExpectedTimes]) -> set[str]:
 
 
 def _values(each: ExpectedTimes) -> dict[str, Any]:
-    document = {"start": _plain(each.start), "end": _plain(each.end)}
+    document = {"start": _plain(each.start), "end": _plain(each.end), "steps_left": each.steps_left}
     return {"job_id": each.job_id, "at": each.at, "good_until": each.good_until, "document": document}
 
 
@@ -40,6 +40,7 @@ def record_of(row: ExpectedTimesRow) -> ExpectedTimes:
         good_until=row.good_until,
         start=_interval(row.document["start"]),
         end=_interval(row.document["end"]),
+        steps_left=row.document.get("steps_left"),  # an older release stored none
     )
 
 

@@ -167,6 +167,8 @@ class ExpectedTimes:
     """POSIX seconds; None for a job that has started."""
     end: Interval | None
     """POSIX seconds; None where nothing is known of its length."""
+    steps_left: float | None = None
+    """By which the end was foreseen; None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -626,6 +626,11 @@ class Repository:
         with self._read() as session:
             return tasks.select_tasks(session, active_only, job_id)
 
+    def worker_spans(self, job_ids: Collection[str]) -> dict[str, list[tuple[float, float | None]]]:
+        """When each worker of these jobs was started, and had exited; jobs that never had any are left out."""
+        with self._read() as session:
+            return tasks.worker_spans(session, job_ids)
+
     def put_tasks(
         self, starts: Sequence[tuple[TaskKey, str, str | None]], addresses: Mapping[str, str], now: float
     ) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Table, bindparam, select, union, update
 from sqlalchemy.orm import Session, aliased
 
 from optimus_scheduler.model import Role, TaskKey
-from optimus_service.store.dialects import insert_for
+from optimus_service.store.dialects import chunks, insert_for
 from optimus_service.store.errors import JobNotFound
 from optimus_service.store.jobs import ACTIVE_STATES, locked_together
 from optimus_service.store.records import TaskRecord
@@ -26,6 +26,17 @@ def select_tasks(session: Session, active_only: bool, job_id: str | None) -> lis
     if job_id is not None:
         statement = statement.where(TaskRow.job_id == job_id)
     return _records(session.scalars(statement))
+
+
+def worker_spans(session: Session, job_ids: Collection[str]) -> dict[str, list[tuple[float, float | None]]]:
+    """See `Repository.worker_spans`."""
+    found: dict[str, list[tuple[float, float | None]]] = {}
+    columns = select(TaskRow.job_id, TaskRow.created_at, TaskRow.exited_at)
+    for chunk in chunks(job_ids):
+        of_them = columns.where(TaskRow.job_id.in_(chunk), TaskRow.role == Role.WORKER.value)
+        for job_id, begin, end in session.execute(of_them):
+            found.setdefault(job_id, []).append((begin, end))
+    return found
 
 
 def newest(session: Session) -> list[TaskRecord]:

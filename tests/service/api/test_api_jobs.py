@@ -483,7 +483,7 @@ def test_resuming_says_why_it_cannot_be(api: Api) -> None:
     assert "never made a step" in problem(api.post(f"/v1/jobs/{beginner}/resume"), 409)["detail"]
     lost = ended_job(api)
     shutil.rmtree(api.services.settings.data_directory / "jobs" / lost)
-    assert "no checkpoint any more" in problem(api.post(f"/v1/jobs/{lost}/resume"), 409)["detail"]
+    assert "the job has no checkpoint: nothing is in" in problem(api.post(f"/v1/jobs/{lost}/resume"), 409)["detail"]
     orphan = ended_job(api)
     api.services.repository.add_event(orphan, OBJECT_GONE, "Its object was deleted.", {}, NOW)
     assert "TrainingJob was deleted" in problem(api.post(f"/v1/jobs/{orphan}/resume"), 409)["detail"]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from optimus_contract.job import JobSpec
-from optimus_scheduler.model import Node, Resources
-from optimus_service.insight.feasibility import objections
+from optimus_scheduler.model import Node, Quota, Resources
+from optimus_service.insight.feasibility import objections, over_quota
 from optimus_service.requests import checked
 
 GIB = 2**30
@@ -94,3 +95,16 @@ def test_a_cluster_with_a_node_for_each_task_has_room(workers: Any, servers: Any
         for _ in range(demand.min * count)
     ]
     assert fields(job, *each) == []
+
+
+def test_a_least_size_beyond_what_a_project_may_ever_have_is_refused() -> None:
+    small = Quota("default", 0.1, None, None, {}, may_borrow=False)
+    there = nodes(Resources(2, 8 * GIB))
+    (error,) = over_quota(spec(), [small], there)
+    assert error.field == "project"
+    least = "the least size needs 2 CPU cores; project default may have 0.2 CPU cores, and may not borrow"
+    assert error.message == least
+    assert over_quota(spec(), [replace(small, may_borrow=True)], there) == []
+    assert over_quota(spec(), [replace(small, share=1.0)], there) == []
+    assert over_quota(spec(), [replace(small, project="other")], there) == []
+    assert over_quota(spec(), [small], []) == [], "of a cluster that nobody knows nothing is said"

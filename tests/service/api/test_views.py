@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimus_contract import answers
-from optimus_scheduler.model import NOTHING, Allocation, Directive, JobState, Reason
+from optimus_scheduler.model import NOTHING, Allocation, Directive, Interval, JobState, Reason
 from optimus_service.insight.progress import MOST_PROGRESS, explain, finite_document, measured_speed, progress_of
 from optimus_service.store.forecasts import from_json
-from optimus_service.store.records import DecisionRecord, JobRecord, SampleRecord
+from optimus_service.store.records import DecisionRecord, ExpectedTimes, JobRecord, SampleRecord
 
 NOW = 1000.0
 
@@ -124,6 +125,23 @@ def test_a_limit_of_steps_bounds_what_is_left() -> None:
     found = progress_of(limited, decision(**made_at(40)), NOW)
     assert found.remaining_steps is not None
     assert found.remaining_steps.high == 10
+
+
+@pytest.mark.parametrize("step", [40, 60, 70])
+def test_an_expected_end_moves_with_the_steps_and_not_with_the_clock(step: int) -> None:
+    """30 s were foreseen for 60 steps; whatever the clock says, those that are left take their part of it."""
+    end = Interval(NOW + 30.0, NOW + 24.0, NOW + 45.0)
+    foreseen = ExpectedTimes(job_id="job-1", at=NOW, good_until=NOW + 99.0, start=None, end=end, steps_left=60.0)
+    made = replace(decision(**made_at(40)), expected=foreseen)
+    trains = job(step=step, running=Allocation(2, 1), started_at=0.0)
+    found = progress_of(trains, made, NOW + 20.0)
+    left, steps = found.remaining_seconds, found.remaining_steps
+    assert left is not None
+    assert steps is not None
+    said = 30.0 * steps.mean / 60.0
+    assert left.mean == pytest.approx(said)
+    assert left.low == pytest.approx(0.8 * said)
+    assert left.high == pytest.approx(1.5 * said)
 
 
 def test_no_progress_is_made_up_where_nothing_says_where_the_end_is() -> None:

@@ -151,7 +151,7 @@ def test_jobs_that_compete_say_against_whom(world: World) -> None:
     for found in with_a_rival():
         assert found.marginal is not None
         assert found.marginal.job_id != found.job_id
-        assert any(found.marginal.name in each and "per share" in each for each in found.sentences)
+        assert any(found.marginal.name in each and "least gain" in each for each in found.sentences)
 
 
 def test_an_ended_job_tells_its_story(world: World) -> None:

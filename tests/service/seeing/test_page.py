@@ -294,7 +294,7 @@ def test_a_cancelled_job_can_be_resumed_and_a_refusal_is_shown(chromium: Browser
         page.goto(f"{crowded.url}/#/jobs/to-resume")
         button = page.get_by_role("button", name="Resume from the last checkpoint")
         button.click()
-        page.get_by_role("alert").filter(has_text="no checkpoint any more").wait_for()
+        page.get_by_role("alert").filter(has_text="the job has no checkpoint").wait_for()
         directory = crowded.services.settings.data_directory / "jobs" / "to-resume" / "checkpoints"
         directory.mkdir(parents=True)
         (directory / "manifest-2.json").write_text("{}", encoding="utf-8")

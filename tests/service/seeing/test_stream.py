@@ -182,6 +182,16 @@ def test_a_span_out_of_bounds_is_refused(api: Api) -> None:
     assert set(faults(api.get("/v1/cluster/history", params={"seconds": 1, "points": 10**6}))) == {"seconds", "points"}
 
 
+def test_a_job_whose_workers_are_gone_holds_nothing_whatever_its_last_membership_says() -> None:
+    """After an error nobody is left who would report that the membership is over."""
+    record = a_record("job-1", finished_at=None)
+    members = {"job-1": [a_membership("job-1", epoch=1, at=10.0, workers=("w",), servers=())]}
+    found = timeline([record], members, "cpu_cores", 0.0, 100.0, 6, {"job-1": [(5.0, 50.0), (80.0, None)]})
+    assert found.at == (0.0, 20.0, 40.0, 60.0, 80.0, 100.0)
+    assert found.held == ((0.0, 1.0, 1.0, 0.0, 1.0, 1.0),)
+    assert found.training == (0, 1, 1, 0, 1, 1)
+
+
 @settings(deadline=None)
 @given(st.lists(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 9)), max_size=4), max_size=15))
 def test_nothing_is_lost_between_series_and_others(sizes: list[list[tuple[float, int]]]) -> None:
