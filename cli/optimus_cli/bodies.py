@@ -406,12 +406,19 @@ class Log(TypedDict):
     text: str
 
 
+class ProjectLimits(TypedDict):
+    waiting_jobs: int | None
+    max_workers: int | None
+    max_priority: float | None
+
+
 class ProjectQuota(TypedDict):
     share: float | None
     cpu: float | None
     memory_bytes: int | None
     gpus: dict[str, int]
     may_borrow: bool
+    limits: ProjectLimits
 
 
 class NodeResources(TypedDict):
@@ -472,11 +479,19 @@ class Scorecard(TypedDict):
     tasks: list[TaskScore]
 
 
+class UserLimits(TypedDict):
+    waiting_jobs: int | None
+    max_workers: int | None
+    max_priority: float | None
+    requests_per_second: float | None
+
+
 class User(TypedDict):
     name: str
     kind: str
     role: str | None
     projects: dict[str, str]
+    limits: UserLimits
     created_at: str
     created_by: str
     subject: str | None
@@ -520,6 +535,7 @@ class WhoAmI(TypedDict):
     scope: str
     projects: dict[str, str] | None
     token_id: str | None
+    limits: UserLimits
 
 
 class AuditEntry(TypedDict):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from optimus_cli import wording
+from optimus_cli import limits, wording
 from optimus_cli.bodies import AuditEntry, Token, User, WhoAmI
 from optimus_cli.render import columns_table, facts_table
 
@@ -23,6 +23,7 @@ def caller(found: WhoAmI) -> RenderableType:
             ("projects", projects),
             ("scope of the token", found["scope"]),
             ("token", found["token_id"] or wording.UNKNOWN),
+            ("at most", limits.words(found.get("limits", {}))),
         ]
     )
 
@@ -31,11 +32,12 @@ def user_list(users: Sequence[User]) -> RenderableType:
     """One line per user."""
     if not users:
         return Text("There are no users. Make one with `optimus user create`.", style="dim")
-    table = columns_table("user", "kind", "role", "projects", "since", folded=("projects",))
+    table = columns_table("user", "kind", "role", "projects", "limits", "since", folded=("projects", "limits"))
     for user in users:
         role = user["role"] or wording.UNKNOWN
         projects = "all" if user["role"] else _projects(user["projects"])
-        table.add_row(user["name"], user["kind"], role, projects, _minute(user["created_at"]))
+        own = limits.words(user.get("limits", {}))
+        table.add_row(user["name"], user["kind"], role, projects, own, _minute(user["created_at"]))
     return table
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Final, Literal
 
 from optimus_contract.fields import Name
-from optimus_contract.job import LEAST_PRIORITY, MOST_PRIORITY, Convergence
+from optimus_contract.job import Convergence
 from optimus_contract.labels import LABELS, MAX_LABELS, SCHEMA
-from optimus_contract.limits import MAX_RETRIES, MAX_TASKS
+from optimus_contract.limits import LEAST_PRIORITY, MAX_RETRIES, MAX_TASKS, MOST_PRIORITY
 from optimus_contract.message import FINITE, About, Message
 
 Path = tuple[str, ...]

@@ -14,11 +14,16 @@ from optimus_contract.codec import write
 from optimus_contract.command import UnknownOption, is_distributed, launch, script_of
 from optimus_contract.fields import SIZE, GpuType, Name
 from optimus_contract.labels import LABELS, MAX_LABELS, SCHEMA
-from optimus_contract.limits import DEFAULT_RETRIES, MAX_RETRIES, MAX_SPEC_BYTES, MAX_TASKS
+from optimus_contract.limits import (
+    DEFAULT_RETRIES,
+    LEAST_PRIORITY,
+    MAX_RETRIES,
+    MAX_SPEC_BYTES,
+    MAX_TASKS,
+    MOST_PRIORITY,
+)
 from optimus_contract.message import FINITE, About, Check, Convert, FieldError, Message
 
-LEAST_PRIORITY, MOST_PRIORITY = 0.01, 1000.0
-"""Five orders of magnitude: below the least, a job would hardly ever keep what it gets."""
 MAX_BATCH = 10**7
 """Examples in a step."""
 

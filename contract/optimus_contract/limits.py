@@ -17,3 +17,5 @@ MAX_RATE_POINTS = 256
 DEFAULT_RETRIES = 2
 MAX_RETRIES = 20
 """Times that a job goes on after an error of its own."""
+LEAST_PRIORITY, MOST_PRIORITY = 0.01, 1000.0
+"""Five orders of magnitude: below the least, a job would hardly ever keep what it gets."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal
 
+from optimus_contract.allowance import NO_USER_LIMITS, UserLimits
 from optimus_contract.fields import Name
 from optimus_contract.message import FINITE, About, Message
 
@@ -38,10 +39,13 @@ class UserRights(Message):
             json_schema={"propertyNames": {"maxLength": 63, "pattern": r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"}},
         ),
     ] = field(default_factory=dict)
+    limits: UserLimits = NO_USER_LIMITS
 
     def check(self) -> None:
         if self.role is not None and self.projects:
             raise ValueError(f"an {self.role} has all projects: leave projects out")
+        if self.role is not None and self.limits != NO_USER_LIMITS:
+            raise ValueError(f"an {self.role} has no limits: leave limits out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,11 @@
-"""What a project is guaranteed."""
+"""What a project is guaranteed, and what its members may take."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from optimus_contract.allowance import NO_PROJECT_LIMITS, ProjectLimits
 from optimus_contract.fields import SIZE, GpuType
 from optimus_contract.message import FINITE, About, Message
 
@@ -27,7 +28,9 @@ class ProjectQuota(Message):
         About("by type", max_length=50, examples=({"a100": 8},), json_schema={"propertyNames": {"maxLength": 63}}),
     ] = field(default_factory=dict)
     may_borrow: Annotated[bool, About("whether it may have more than that while others leave it idle")] = True
+    limits: ProjectLimits = NO_PROJECT_LIMITS
 
     def check(self) -> None:
-        if self.share is None and self.cpu is None and self.memory_bytes is None and not self.gpus:
-            raise ValueError("give at least one of share, cpu, memory_bytes, gpus")
+        given = (self.share, self.cpu, self.memory_bytes, self.gpus or None)
+        if all(each is None for each in given) and self.limits == NO_PROJECT_LIMITS:
+            raise ValueError("give at least one of share, cpu, memory_bytes, gpus, limits")

@@ -42,6 +42,24 @@ def test_users_are_made_changed_and_listed(scripted: ScriptedService, optimus: O
     assert (both.exit_code, "vision" in both.stderr) == (2, True)
 
 
+def test_limits_of_a_user_stay_until_they_are_given_or_taken_away(scripted: ScriptedService, optimus: Optimus) -> None:
+    own = {"waiting_jobs": 5, "max_workers": None, "max_priority": None, "requests_per_second": 2.5}
+    scripted.on("GET", "/v1/users/ada", USER | {"limits": own})
+    scripted.on("PUT", "/v1/users/ada", USER | {"limits": own})
+
+    def sent(*flags: str) -> Any:
+        done = optimus("user", "set", "ada", *flags, "--url", scripted.url)
+        assert done.exit_code == 0, done.stderr
+        assert "waiting jobs 5, requests per second 2.5" in " ".join(done.stdout.split())
+        return body(scripted)
+
+    assert sent("--max-priority", "3")["limits"] == {"waiting_jobs": 5, "requests_per_second": 2.5, "max_priority": 3.0}
+    assert body(scripted)["projects"] == USER["projects"]
+    assert sent("--viewer", "nlp")["limits"] == {"waiting_jobs": 5, "requests_per_second": 2.5}
+    assert "limits" not in sent("--default-limits")
+    assert "limits" not in sent("--role", "operator")
+
+
 def test_rights_are_taken_away_only_where_that_is_said(scripted: ScriptedService, optimus: Optimus) -> None:
     scripted.on("GET", "/v1/users/ada", USER)
     scripted.on("PUT", "/v1/users/ada", USER | {"projects": {"nlp": "viewer"}})

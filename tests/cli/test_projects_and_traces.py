@@ -63,6 +63,20 @@ def test_flags_become_a_quota(service: ScriptedService, optimus: Optimus) -> Non
     assert service.requests[-1].body == expected
 
 
+def test_limits_of_a_project_stay_and_go_one_by_one(service: ScriptedService, optimus: Optimus) -> None:
+    limited = {"waiting_jobs": 5, "max_workers": None, "max_priority": 2.0}
+    service.on("GET", PATH, {**VISION, "quota": {**VISION["quota"], "share": None, "gpus": {}, "limits": limited}})
+
+    def sent(*flags: str) -> Any:
+        done = optimus("project", "set", "vision", *flags)
+        assert done.exit_code == 0, done.output
+        return service.requests[-1].body["limits"]
+
+    assert sent("--max-workers", "8") == {"waiting_jobs": 5, "max_workers": 8, "max_priority": 2.0}
+    assert sent("--unset", "max-priority", "--max-waiting", "7") == {"waiting_jobs": 7}
+    assert "at most waiting jobs 5, max priority 2; may not borrow" in optimus("project", "show", "vision").stdout
+
+
 def test_what_is_not_given_of_a_quota_stays(service: ScriptedService, optimus: Optimus) -> None:
     def sent(*flags: str) -> Any:
         done = optimus("project", "set", "vision", *flags)

@@ -972,6 +972,24 @@ export interface components {
             /** Format: date-time */
             updated_at: string;
         };
+        /** @description What the members of a project may have of it. Null: no limit. */
+        ProjectLimits: {
+            /**
+             * @description jobs that wait at a time, queued or paused
+             * @default null
+             */
+            waiting_jobs: number | null;
+            /**
+             * @description workers.max of one job
+             * @default null
+             */
+            max_workers: number | null;
+            /**
+             * @description of one job
+             * @default null
+             */
+            max_priority: number | null;
+        };
         /**
          * @description What a project is guaranteed of the cluster (`PUT /v1/projects/{name}`).
          *
@@ -1009,6 +1027,14 @@ export interface components {
              * @default true
              */
             may_borrow: boolean;
+            /**
+             * @default {
+             *       "waiting_jobs": null,
+             *       "max_workers": null,
+             *       "max_priority": null
+             *     }
+             */
+            limits: components["schemas"]["ProjectLimits"];
         };
         /** @description How predictions of one kind turned out that were made at one part of the lives of jobs. */
         PromiseScore: {
@@ -1217,6 +1243,7 @@ export type Predictions = components['schemas']['Predictions'];
 export type Problem = components['schemas']['Problem'];
 export type ProblemError = components['schemas']['ProblemError'];
 export type Project = components['schemas']['Project'];
+export type ProjectLimits = components['schemas']['ProjectLimits'];
 export type ProjectQuota = components['schemas']['ProjectQuota'];
 export type PromiseScore = components['schemas']['PromiseScore'];
 export type RatePoint = components['schemas']['RatePoint'];

@@ -6,9 +6,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from optimus_cli import output, render_people
+from optimus_cli import limits, output, render_people
+from optimus_cli.bodies import User
 from optimus_cli.client import DEFAULT_URL
 from optimus_cli.errors import BadInput
+from optimus_cli.limits import MaxPriority, MaxRequests, MaxWaiting, MaxWorkers
 from optimus_cli.options import AsJson, Command, Group, Url, connect
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the user.")]
@@ -65,12 +67,18 @@ def create_user(
     viewer: Viewer = None,
     role: Roles = None,
     service: IsService = False,
+    max_waiting: MaxWaiting = None,
+    max_workers: MaxWorkers = None,
+    max_priority: MaxPriority = None,
+    max_requests: MaxRequests = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Make a user. It can do nothing before it has a token: `optimus token create --user NAME`."""
+    rights = _rights("service" if service else "person", member, viewer, role)
+    own = limits.given(max_waiting, max_workers, max_priority, max_requests)
     with connect(url) as client:
-        made = client.create_user(name, _rights("service" if service else "person", member, viewer, role))
+        made = client.create_user(name, rights | ({"limits": own} if own else {}))
     if as_json:
         output.print_json(made)
     elif render_people.rights(made):
@@ -89,17 +97,26 @@ def set_user(
     service: Annotated[
         bool | None, typer.Option("--service/--person", help="What the user is; stays where neither is given.")
     ] = None,
+    max_waiting: MaxWaiting = None,
+    max_workers: MaxWorkers = None,
+    max_priority: MaxPriority = None,
+    max_requests: MaxRequests = None,
+    default_limits: Annotated[
+        bool, typer.Option("--default-limits", help="Take the user's own limits away: those of every member hold.")
+    ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Replace all that a user may do by what is given. It holds for the user's tokens at once."""
+    """Replace all that a user may do by what is given; limits that are not given stay. It holds for the user's tokens
+    at once."""
     are_given = bool(member or viewer or role)
+    own = limits.given(max_waiting, max_workers, max_priority, max_requests)
     if no_rights and are_given:
         raise BadInput("--no-rights takes all rights away: give it without --member, --viewer and --role.")
-    if not (no_rights or are_given or service is not None):
+    if not (no_rights or are_given or service is not None or own or default_limits):
         raise BadInput(
             f"Say all that {name} may do from now on: --member PROJECT, --viewer PROJECT, --role ROLE; "
-            "or take all of it away: --no-rights."
+            "or take all of it away: --no-rights; or what it may take at most: --max-waiting N and others."
         )
     with connect(url) as client:
         before = client.user(name)
@@ -107,6 +124,9 @@ def set_user(
         rights = _rights(kind, member, viewer, role)
         if not (no_rights or are_given):
             rights |= {"role": before["role"], "projects": before["projects"]}
+        kept = {} if default_limits or rights["role"] else _limits_of(before)
+        if kept | own:
+            rights["limits"] = kept | own
         changed = client.change_user(name, rights)
     if as_json:
         output.print_json(changed)
@@ -115,6 +135,11 @@ def set_user(
         lost = render_people.lost(before, changed)
         if lost:
             output.say(f"Taken away from {name}: {lost}.")
+
+
+def _limits_of(user: User) -> dict[str, float]:
+    """Those that the user has of its own; none from a service that knows no limits."""
+    return {name: value for name, value in user.get("limits", {}).items() if isinstance(value, int | float)}
 
 
 @user_app.command("remove", cls=Command)

@@ -10,10 +10,11 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from optimus_cli import output, wording
+from optimus_cli import limits, output, wording
 from optimus_cli.bodies import NodeResources, Project, ProjectQuota
 from optimus_cli.client import DEFAULT_URL, Client
 from optimus_cli.errors import BadInput, Refused
+from optimus_cli.limits import MaxPriority, MaxWaiting, MaxWorkers
 from optimus_cli.options import AsJson, Command, Group, Url, connect
 from optimus_cli.render import columns_table, facts_table
 from optimus_cli.specification import parse_assignments
@@ -52,7 +53,9 @@ def quota_words(quota: ProjectQuota) -> str:
     parts += [] if cpu is None else [f"{cpu:g} cores"]
     parts += [] if memory is None else [wording.size(memory)]
     parts += [f"{count} {gpu_type}" for gpu_type, count in sorted(quota["gpus"].items())]
-    return ", ".join(parts) + ("" if quota["may_borrow"] else "; may not borrow")
+    most = limits.words(quota.get("limits", {}))
+    parts += [] if most == wording.UNKNOWN else [f"at most {most}"]
+    return (", ".join(parts) or "none") + ("" if quota["may_borrow"] else "; may not borrow")
 
 
 def resources(amount: NodeResources) -> str:
@@ -103,13 +106,20 @@ def set_quota(
         bool | None, typer.Option("--borrow/--no-borrow", help="Whether it may have more while others leave it idle.")
     ] = None,
     unset: Annotated[
-        list[str] | None, typer.Option(metavar="AMOUNT", help="Take it away: share, cpu, memory, gpus; repeatable.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Take it away: share, cpu, memory, gpus, max-waiting, max-workers, max-priority; repeatable.",
+        ),
     ] = None,
+    max_waiting: MaxWaiting = None,
+    max_workers: MaxWorkers = None,
+    max_priority: MaxPriority = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Give a project a quota, or change the one that it has. What is not given stays. An amount overrules --share for
-    its resource."""
+    """Give a project a quota and limits, or change those that it has. What is not given stays. An amount overrules
+    --share for its resource."""
     named: dict[str, Any] = {
         "share": share,
         "cpu": cpu,
@@ -118,15 +128,21 @@ def set_quota(
         "may_borrow": borrow,
     }
     changes = {field: value for field, value in named.items() if value is not None}
+    own = limits.given(max_waiting, max_workers, max_priority)
     taken = [_amount(each) for each in unset or ()]
-    if not changes and not taken:
-        raise BadInput("Give at least one of --share, --cpu, --memory, --gpus, --borrow, --no-borrow, --unset.")
+    if not changes and not taken and not own:
+        raise BadInput(
+            "Give at least one of --share, --cpu, --memory, --gpus, --borrow, --no-borrow, --max-waiting, "
+            "--max-workers, --max-priority, --unset."
+        )
     with connect(url) as client:
         present = _present(client, name)
+        most = {field: value for field, value in {**present.pop("limits", {}), **own}.items() if field not in taken}
         quota = {field: value for field, value in {**present, **changes}.items() if field not in taken}
+        quota |= {"limits": most} if most else {}
         if not quota.keys() - {"may_borrow"}:
             raise BadInput(
-                f"{name} would be guaranteed nothing: give --share, --cpu, --memory or --gpus, or delete it."
+                f"{name} would be guaranteed nothing: give --share, --cpu, --memory, --gpus or a limit, or delete it."
             )
         project = client.put_project(name, quota)
     if as_json:
@@ -143,12 +159,14 @@ def _present(client: Client, name: str) -> dict[str, Any]:
         if refusal.status != HTTPStatus.NOT_FOUND:
             raise
         return {}
-    return {field: value for field, value in quota.items() if value not in (None, {})}
+    most = {field: value for field, value in (quota.get("limits") or {}).items() if value is not None}
+    return {field: value for field, value in {**quota, "limits": most}.items() if value not in (None, {})}
 
 
 def _amount(name: str) -> str:
     """The field of a quota that --unset names."""
-    fields = {"share": "share", "cpu": "cpu", "memory": "memory_bytes", "gpus": "gpus"}
+    of_limits = {flag: field for flag, field in limits.FIELDS.items() if flag != "max-requests"}
+    fields = {"share": "share", "cpu": "cpu", "memory": "memory_bytes", "gpus": "gpus", **of_limits}
     if name not in fields:
         raise BadInput(f"--unset {name}: expected one of {', '.join(fields)}.")
     return fields[name]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
+from optimus_contract.allowance import UserLimits
 from optimus_contract.message import About, Message
 from optimus_contract.people import ProjectRole, Role, Scope, UserKind
 
@@ -16,6 +17,7 @@ class User(Message):
     kind: UserKind
     role: Role | None
     projects: dict[str, ProjectRole]
+    limits: Annotated[UserLimits, About("of this user; null: what every member has")]
     created_at: datetime
     created_by: str
     subject: Annotated[str | None, About("issuer and subject at the OpenID provider; null: made here")]
@@ -92,6 +94,7 @@ class WhoAmI(Message):
     scope: Scope
     projects: Annotated[dict[str, ProjectRole] | None, About("that this token is good for; null: all")]
     token_id: Annotated[str | None, About("null: OPTIMUS_TOKEN, or no token at all")]
+    limits: Annotated[UserLimits, About("in force for the caller; null: none. A project may have further ones")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,7 @@ from optimus_service.api.callers import (
     caller_of,
 )
 from optimus_service.api.cookies import session_of
+from optimus_service.api.limits import Throttle
 from optimus_service.api.problems import Problem, problem_of, respond
 from optimus_service.api.rights import TABLE, Call, calls_at
 from optimus_service.api.web import is_asset_path
@@ -90,6 +91,8 @@ class AccessMiddleware:
         self._app = app
         self._repository = repository
         self._clock = clock
+        self._settings = settings
+        self._throttle = Throttle()
         self._users = UserAccess(settings, repository, clock)
         self._jobs = JobAccess(job_tokens, repository.get_job)
 
@@ -127,6 +130,7 @@ class AccessMiddleware:
                     raise objection
                 return None
         caller = await self._users.caller(request)
+        self._throttle.refuse(caller, self._settings)
         request.state.caller = caller
         request.state.is_still_good = partial(self._users.is_still, self._users.token_of(request), caller)
         return await self._allowed(caller, request, path)

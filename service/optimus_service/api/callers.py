@@ -62,6 +62,8 @@ class Caller:
     """Projects that the token is good for; None: all."""
     token_id: str | None = None
     """None: OPTIMUS_TOKEN, or no token."""
+    limits: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}), compare=False)
+    """The user's own, `UserLimits` as a document."""
     since: float = 0.0
     """When the user was made, POSIX seconds: older jobs are of an earlier user of the name, who was removed."""
 
@@ -139,4 +141,5 @@ def caller_of(token: TokenRecord, user: UserRecord) -> Caller:
         within=None if token.projects is None else frozenset(token.projects),
         token_id=token.id,
         since=user.created_at,
+        limits=user.limits,
     )

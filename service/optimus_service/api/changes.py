@@ -15,7 +15,7 @@ from optimus_contract.change import JobChange
 from optimus_contract.codec import read
 from optimus_contract.job import JobSpec
 from optimus_scheduler.lifecycle import PauseRequested, ResumeRequested
-from optimus_service.api import examples, submission
+from optimus_service.api import examples, limits, submission
 from optimus_service.api.audit import Audit
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.callers import Caller
@@ -59,6 +59,8 @@ def change_job(
             _refuse_ended(job)
             _refuse_object(job)
             edit = _edit(job, change)
+            wanted = read(JobSpec, edit.spec, name=job.name)
+            limits.refuse_size(audit.caller, wanted, services.repository, services.settings, edit.changes)
             _refuse_impossible(services, job, edit)
             _refuse_idle(job, edit)
             audit.data = {field: {"from": old, "to": new} for field, (old, new) in edit.changes.items()}
@@ -187,16 +189,8 @@ def _pause_of(repository: Repository, job_id: str) -> PauseRequested:
     return PauseRequested(has_tasks=bool(repository.tasks(job_id=job_id)))
 
 
-def let_go_on(services: Services, job_id: str) -> JobRecord:
-    """Resume a job that its owner paused, or that has ended with a checkpoint."""
-    job = services.repository.advance_job(job_id, ResumeRequested(), services.clock())
-    services.hub.notify(job_id, job.generation)
-    services.trigger_round("resume")
-    return job
-
-
 @router.post("/v1/jobs/{job_id}/resume", responses=documented(404, 409))
-def resume_job(job_id: str, services: ServicesDep) -> answers.Job:
+def resume_job(job_id: str, services: ServicesDep, caller: CallerDep) -> answers.Job:
     """Let a paused job have tasks again; let a failed or cancelled one go on from its last checkpoint, under its id,
     with as many retries as at first.
 
@@ -209,7 +203,13 @@ def resume_job(job_id: str, services: ServicesDep) -> answers.Job:
         why_not = submission.why_not_resumable(job, services.settings, services.repository)
         if why_not is not None:
             raise Problem(409, why_not)
-    return shown(services, [let_go_on(services, job_id)])[0]
+    with services.repository.write() as tx:
+        if job.state.is_final:
+            limits.refuse_waiting(tx, caller, job.project, services.settings)
+        job = tx.advance_job(job_id, ResumeRequested(), services.clock())
+    services.hub.notify(job_id, job.generation)
+    services.trigger_round("resume")
+    return shown(services, [job])[0]
 
 
 # --- ended jobs ------------------------------------------------------------------------------------------------------

@@ -51,9 +51,11 @@ _STORABLE_JSON = {
 _EVERY_ANSWER = {
     "X-Request-ID": {"description": "also in the service's log", "schema": {"type": "string"}},
 }
+_SECONDS = {"description": "seconds", "schema": {"type": "string", "pattern": "^[0-9]+$"}}
 _HEADERS = {
     401: {"WWW-Authenticate": {"description": "the kind of token", "schema": {"type": "string"}}},
-    503: {"Retry-After": {"description": "seconds", "schema": {"type": "string", "pattern": "^[0-9]+$"}}},
+    429: {"Retry-After": _SECONDS},
+    503: {"Retry-After": _SECONDS},
 }
 
 Json = dict[str, Any]
@@ -102,7 +104,7 @@ def _add_what_holds_for_all(path: str, operation: Json, *, users_need_a_token: b
         statuses |= {401}
         operation["security"] = [{"job": []}]
     elif users_need_a_token and not is_open_path(path):
-        statuses |= {401}
+        statuses |= {401, 429}
         operation["security"] = [{"user": []}]
     responses = operation["responses"]
     responses.update({str(status): answer for status, answer in documented(*sorted(statuses)).items()})

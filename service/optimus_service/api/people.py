@@ -7,8 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Path, Query, Response
 
 from optimus_contract import answers
+from optimus_contract.allowance import UserLimits
+from optimus_contract.codec import read, write
 from optimus_contract.people import RESERVED_USERS, NewToken, UserRights
-from optimus_service.api import examples
+from optimus_service.api import examples, limits
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.callers import Caller
 from optimus_service.api.jobs import CursorQuery, LimitQuery
@@ -30,7 +32,7 @@ _Target = Annotated[
 
 
 @router.get("/v1/whoami")
-def show_caller(caller: CallerDep) -> answers.WhoAmI:
+def show_caller(caller: CallerDep, services: ServicesDep) -> answers.WhoAmI:
     """Who the caller is, and what the token is good for."""
     readable = caller.projects
     named = dict.fromkeys(readable or (), "viewer") | dict.fromkeys(caller.submits_to or (), "member")
@@ -40,6 +42,7 @@ def show_caller(caller: CallerDep) -> answers.WhoAmI:
         scope=caller.scope,
         projects=None if readable is None else named,  # type: ignore[arg-type]  # the two words
         token_id=caller.token_id,
+        limits=limits.of_caller(caller, services.settings),
     )
 
 
@@ -72,6 +75,7 @@ def create_user(
         projects=rights.projects,
         created_at=services.clock(),
         created_by=caller.name,
+        limits=write(rights.limits, without_none=True),
     )
     audit.data |= _rights_data(rights)
     services.repository.create_user(record)
@@ -82,7 +86,8 @@ def create_user(
 def change_user(name: UserName, rights: Rights, services: ServicesDep, audit: AuditDep) -> answers.User:
     """Replace what a user may do. All tokens of the user follow at once."""
     audit.data |= _rights_data(rights)
-    return _user_body(services.repository.change_user(name, rights.kind, rights.role, rights.projects))
+    own = write(rights.limits, without_none=True)
+    return _user_body(services.repository.change_user(name, rights.kind, rights.role, rights.projects, own))
 
 
 @router.delete("/v1/users/{name}", status_code=204, responses=documented(404))
@@ -93,7 +98,8 @@ def remove_user(name: UserName, services: ServicesDep) -> None:
 
 
 def _rights_data(rights: UserRights) -> dict[str, object]:
-    return {"kind": rights.kind, "role": rights.role, "projects": dict(rights.projects)}
+    own = write(rights.limits, without_none=True)
+    return {"kind": rights.kind, "role": rights.role, "projects": dict(rights.projects), "limits": own}
 
 
 def _user_body(user: UserRecord) -> answers.User:
@@ -102,6 +108,7 @@ def _user_body(user: UserRecord) -> answers.User:
         kind=user.kind,  # type: ignore[arg-type]  # checked when it was stored
         role=user.role,  # type: ignore[arg-type]
         projects=dict(user.projects),  # type: ignore[arg-type]
+        limits=read(UserLimits, user.limits),
         created_at=moment(user.created_at),
         created_by=user.created_by,
         subject=user.subject,

@@ -9,7 +9,8 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Path, Response
 
 from optimus_contract import answers
-from optimus_contract.codec import write
+from optimus_contract.allowance import ProjectLimits
+from optimus_contract.codec import read, write
 from optimus_contract.project import ProjectQuota
 from optimus_scheduler.allocate.allocate_with_quotas import guarantees
 from optimus_scheduler.model import Quota, Resources, Snapshot
@@ -59,7 +60,7 @@ def put_project(
     """
     _check_shares(name, quota, services.repository.projects())
     audit.project, audit.data["quota"] = name, write(quota)
-    if services.repository.put_project(quota_of(name, quota), services.clock()):
+    if services.repository.put_project(quota_of(name, quota), services.clock(), write(quota.limits, without_none=True)):
         response.status_code = 201
     services.trigger_round("quota")
     return _body(services, name)
@@ -114,6 +115,7 @@ def _project_body(project: ProjectRecord, right: Resources, jobs: Sequence[JobRe
             memory_bytes=quota.memory_bytes,
             gpus=dict(quota.gpus),
             may_borrow=quota.may_borrow,
+            limits=read(ProjectLimits, project.limits),
         ),
         guaranteed=_resources_body(right),
         used=_resources_body(used),

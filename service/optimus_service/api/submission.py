@@ -15,6 +15,7 @@ from typing import Any
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_scheduler.model import JobState
+from optimus_service.api import limits
 from optimus_service.api.audit import Audit
 from optimus_service.api.callers import Caller
 from optimus_service.api.problems import Problem, invalid, invalid_field
@@ -93,6 +94,8 @@ def _submitted(
         try:
             with _with_origin(services, spec, job_id) as keep:
                 with services.repository.write() as tx:
+                    if caller is not None:
+                        limits.refuse_waiting(tx, caller, spec.project, services.settings)
                     nonce, now = services.job_tokens.new_nonce(), services.clock()
                     job, is_new = tx.create_job(job_id, document, nonce, key, request_hash, now, object_uid, owner)
                     _note(audit, job, is_new=is_new)
@@ -182,6 +185,8 @@ def check(services: Services, task_checks: TaskChecks, spec: JobSpec, caller: Ca
     Raises:
         Problem: it asks for more than the cluster has or for too little to train, or its task cannot train (422).
     """
+    if caller is not None:
+        limits.refuse_size(caller, spec, services.repository, services.settings)
     if spec.tracked:
         return  # it asks for nothing
     _check_origin(services, spec, caller)

@@ -13,6 +13,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from optimus_contract.allowance import UserLimits
+from optimus_contract.limits import LEAST_PRIORITY, MAX_TASKS, MOST_PRIORITY
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.retries import Backoff
 from optimus_scheduler.settings import Settings as SchedulerSettings
@@ -137,6 +139,18 @@ class Settings(BaseSettings):
         default=None,
         description="keys for variables of jobs in the database, separated by commas: the first encrypts, all decrypt; "
         "`optimus secrets key` makes one; default: they are stored in clear",
+    )
+    member_waiting_jobs: int = Field(
+        default=1000, ge=0, le=10**6, description="jobs of one member that may wait, unless the user has a limit"
+    )
+    member_max_workers: int | None = Field(
+        default=None, ge=1, le=MAX_TASKS, description="workers.max of a member's job; default: no limit"
+    )
+    member_max_priority: float = Field(
+        default=10.0, ge=LEAST_PRIORITY, le=MOST_PRIORITY, description="priority that a member may give a job"
+    )
+    member_requests_per_second: float = Field(
+        default=100.0, ge=0.1, le=1e6, description="requests of one member, to each replica"
     )
     data_directory: Path = Field(default=Path("optimus-data"), description="database (SQLite), job directories, logs")
     database_url: str | None = Field(default=None, description="default: SQLite in the data directory")
@@ -269,6 +283,16 @@ class Settings(BaseSettings):
         """The encryption keys, the newest first."""
         given = "" if self.encryption_keys is None else self.encryption_keys.get_secret_value()
         return tuple(key.strip() for key in given.split(",") if key.strip())
+
+    @property
+    def member_limits(self) -> UserLimits:
+        """The limits of a member who has none of their own."""
+        return UserLimits(
+            waiting_jobs=self.member_waiting_jobs,
+            max_workers=self.member_max_workers,
+            max_priority=self.member_max_priority,
+            requests_per_second=self.member_requests_per_second,
+        )
 
     @property
     def scheduling(self) -> SchedulerSettings:

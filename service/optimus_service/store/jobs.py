@@ -31,7 +31,7 @@ from optimus_service.store.dialects import chunks, insert_for
 from optimus_service.store.errors import IdempotencyConflict, JobIdTaken, JobNotFound
 from optimus_service.store.pages import decode_cursor, make_page
 from optimus_service.store.records import Document, JobRecord, NameMatch, Page
-from optimus_service.store.tables import JobLabelRow, JobRow, PromiseRow, join_float
+from optimus_service.store.tables import JobLabelRow, JobRow, ProjectRow, PromiseRow, UserRow, join_float
 
 Changes = Mapping[str, tuple[object, object]]
 """Old and new value by field."""
@@ -325,6 +325,15 @@ def count_by_state(session: Session, projects: Collection[str] | None = None) ->
     statement = select(JobRow.state, func.count()).where(*in_projects(projects)).group_by(JobRow.state)
     counts = dict(session.execute(statement).all())
     return {state: counts.get(state.value, 0) for state in JobState}
+
+
+def count_waiting(session: Session, owner: str | None, project: str | None) -> int:
+    """See `Repository.count_waiting`."""
+    holder: type[UserRow | ProjectRow] = ProjectRow if owner is None else UserRow
+    session.get(holder, project if owner is None else owner, with_for_update={"key_share": True})
+    is_one = JobRow.project == project if owner is None else JobRow.owner == owner
+    waiting = (JobState.QUEUED.value, JobState.PAUSED.value)
+    return session.scalar(select(func.count()).where(is_one, JobRow.state.in_(waiting))) or 0
 
 
 def advance(session: Session, job_id: str, event: lifecycle.Event, now: float, backoff: Backoff) -> JobRecord:

@@ -36,6 +36,7 @@ def create_user(session: Session, record: UserRecord) -> None:
         "kind": record.kind,
         "role": record.role,
         "projects": dict(record.projects),
+        "limits": dict(record.limits),
         "created_at": record.created_at,
         "created_by": record.created_by,
         "subject": record.subject,
@@ -45,12 +46,14 @@ def create_user(session: Session, record: UserRecord) -> None:
         raise UserExists(record.name)
 
 
-def change_user(session: Session, name: str, kind: str, role: str | None, projects: Mapping[str, str]) -> UserRecord:
+def change_user(
+    session: Session, name: str, kind: str, role: str | None, projects: Mapping[str, str], limits: Mapping[str, object]
+) -> UserRecord:
     """See `Repository.change_user`."""
     row = session.get(UserRow, name, with_for_update=True)
     if row is None:
         raise UserNotFound(name)
-    row.kind, row.role, row.projects = kind, role, dict(projects)
+    row.kind, row.role, row.projects, row.limits = kind, role, dict(projects), dict(limits)
     return _user(row)
 
 
@@ -72,7 +75,9 @@ def sign_in(session: Session, wanted: UserRecord, token: TokenRecord, entry: Aud
             row = _of_subject(session, wanted.subject)  # two first sign-ins of one person at the same moment
             if row is None:
                 raise
-    user = wanted if row is None else change_user(session, row.name, wanted.kind, wanted.role, wanted.projects)
+    user = wanted
+    if row is not None:  # limits are this service's, not the provider's
+        user = change_user(session, row.name, wanted.kind, wanted.role, wanted.projects, row.limits or {})
     create_token(session, replace(token, user=user.name, created_by=user.name))
     add_audit(session, replace(entry, who=user.name, data={**entry.data, "new": row is None}))
     return user
@@ -177,6 +182,7 @@ def _user(row: UserRow) -> UserRecord:
         created_at=row.created_at,
         created_by=row.created_by,
         subject=row.subject,
+        limits=row.limits or {},
     )
 
 

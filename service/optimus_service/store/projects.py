@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
@@ -17,6 +19,11 @@ def every(session: Session) -> list[ProjectRecord]:
     return sorted((_record(row) for row in session.scalars(select(ProjectRow))), key=lambda one: one.quota.project)
 
 
+def with_quota(session: Session) -> list[ProjectRecord]:
+    """Those that are guaranteed something, or may not borrow: what rounds have to know. Others have limits only."""
+    return [each for each in every(session) if each.quota != Quota(each.quota.project)]
+
+
 def get(session: Session, name: str) -> ProjectRecord:
     """See `Repository.project`."""
     row = session.get(ProjectRow, name)
@@ -25,7 +32,7 @@ def get(session: Session, name: str) -> ProjectRecord:
     return _record(row)
 
 
-def put(session: Session, quota: Quota, now: float) -> bool:
+def put(session: Session, quota: Quota, now: float, limits: Mapping[str, object]) -> bool:
     """See `Repository.put_project`."""
     is_new = session.get(ProjectRow, quota.project) is None
     values = {
@@ -34,6 +41,7 @@ def put(session: Session, quota: Quota, now: float) -> bool:
         "memory_bytes": quota.memory_bytes,
         "gpus": dict(quota.gpus),
         "may_borrow": quota.may_borrow,
+        "limits": dict(limits),
         "updated_at": now,
     }
     statement = insert_for(session, ProjectRow).values(name=quota.project, **values)
@@ -50,4 +58,4 @@ def remove(session: Session, name: str) -> None:
 
 def _record(row: ProjectRow) -> ProjectRecord:
     quota = Quota(row.name, row.share, row.cpu, row.memory_bytes, row.gpus, row.may_borrow)
-    return ProjectRecord(quota, row.updated_at)
+    return ProjectRecord(quota, row.updated_at, row.limits or {})

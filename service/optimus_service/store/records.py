@@ -8,7 +8,7 @@ can say, plus NaN and infinities, and come back equal. Records with an `id` are 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from optimus_contract.codec import read
@@ -345,6 +345,8 @@ class ProjectRecord:
 
     quota: Quota
     updated_at: float
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    """`ProjectLimits` of the contract; what is missing has no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -407,6 +409,8 @@ class UserRecord:
     created_by: str
     subject: str | None = None
     """Issuer and subject at the OpenID provider; None: an administrator made the user."""
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    """`UserLimits` of the contract; what is missing is as for every member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

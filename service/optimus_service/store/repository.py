@@ -335,6 +335,14 @@ class Repository:
         with self._read() as session:
             return jobs.count_by_state(session, projects)
 
+    def count_waiting(self, owner: str | None = None, project: str | None = None) -> int:
+        """The number of queued and paused jobs of an owner, or of a project.
+
+        In a transaction that writes, others who count the same wait until it ends (for a project: one with a row).
+        """
+        with self._write() as session:
+            return jobs.count_waiting(session, owner, project)
+
     def interruptions(self, since: float, now: float) -> tuple[int, float]:
         """How often jobs that were submitted after `since` lost a task or went on after an error, and the seconds from
         their starts to their ends, or to `now`; all times are POSIX seconds."""
@@ -487,7 +495,7 @@ class Repository:
                 memberships=memberships.of_active_jobs(session),
                 with_network=with_network,
                 tasks=tuple(tasks.newest(session)),
-                projects=tuple(projects.every(session)),
+                projects=tuple(projects.with_quota(session)),
             )
 
     def generations(self) -> dict[str, int]:
@@ -761,10 +769,10 @@ class Repository:
         with self._read() as session:
             return projects.get(session, name)
 
-    def put_project(self, quota: Quota, now: float) -> bool:
-        """Give a project this quota in the place of any that it had; whether it had none."""
+    def put_project(self, quota: Quota, now: float, limits: Mapping[str, object] = MappingProxyType({})) -> bool:
+        """Give a project this quota and these limits in the place of any that it had; whether it had none."""
         with self._write() as session:
-            return projects.put(session, quota, now)
+            return projects.put(session, quota, now, limits)
 
     def delete_project(self, name: str) -> None:
         """Take a project's quota away. Its jobs stay.
@@ -800,14 +808,21 @@ class Repository:
         with self._write() as session:
             people.create_user(session, record)
 
-    def change_user(self, name: str, kind: str, role: str | None, projects: Mapping[str, str]) -> UserRecord:
-        """Replace what a user may do. All of the user's tokens follow at once.
+    def change_user(
+        self,
+        name: str,
+        kind: str,
+        role: str | None,
+        projects: Mapping[str, str],
+        limits: Mapping[str, object] = MappingProxyType({}),
+    ) -> UserRecord:
+        """Replace what a user may do and take. All of the user's tokens follow at once.
 
         Raises:
             UserNotFound: there is none.
         """
         with self._write() as session:
-            return people.change_user(session, name, kind, role, projects)
+            return people.change_user(session, name, kind, role, projects, limits)
 
     def sign_in(self, wanted: UserRecord, token: TokenRecord, entry: AuditRecord) -> UserRecord:
         """Let somebody in whom the OpenID provider vouches for: the user of that subject gets these rights and this

@@ -11,6 +11,7 @@ from optimus_scheduler.model import Allocation, Directive
 from optimus_service.api import examples
 
 HALF = {"share": 0.5}
+NO_LIMITS = {"waiting_jobs": None, "max_workers": None, "max_priority": None}
 
 
 def put(api: Api, name: str, **quota: Any) -> dict[str, Any]:
@@ -25,13 +26,16 @@ def test_a_quota_and_what_it_comes_to(api: Api) -> None:
     assert answer.status_code == 201
     assert answer.json() == {
         "name": "vision",
-        "quota": {"share": 0.5, "cpu": None, "memory_bytes": None, "gpus": {}, "may_borrow": True},
+        "quota": {
+            "share": 0.5, "cpu": None, "memory_bytes": None, "gpus": {}, "may_borrow": True,
+            "limits": NO_LIMITS,
+        },
         "guaranteed": {"cpu": CORES / 2, "memory_bytes": MEMORY_BYTES // 2, "gpus": {}},
         "used": {"cpu": 0.0, "memory_bytes": 0, "gpus": {}},
         "borrowed": {"cpu": 0.0, "memory_bytes": 0, "gpus": {}},
         "jobs": {},
         "updated_at": "2025-10-09T08:53:20Z",
-    }
+    }  # fmt: skip
     assert api.get("/v1/projects/vision").json() == answer.json()
     assert api.surroundings.triggers == ["quota"]
 
@@ -41,7 +45,7 @@ def test_a_quota_is_replaced(api: Api) -> None:
     answer = api.call("PUT", "/v1/projects/vision", json={"cpu": 2, "memory_bytes": "1Gi", "may_borrow": False})
     assert answer.status_code == 200
     expected: dict[str, Any] = {"share": None, "cpu": 2.0, "memory_bytes": 2**30, "gpus": {}, "may_borrow": False}
-    assert answer.json()["quota"] == expected
+    assert answer.json()["quota"] == {**expected, "limits": NO_LIMITS}
 
 
 def test_projects_are_listed_by_name(api: Api) -> None:

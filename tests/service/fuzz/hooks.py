@@ -39,7 +39,9 @@ RULES = [
     # users and tokens
     ("user|name", "^name one: |choose another$"),
     ("expires_seconds", "^must be at most "),
-    ("body", "^an (administrator|operator) has all projects"),
+    ("body", "^an (administrator|operator) has (all projects|no limits)"),
+    # what a member may take
+    (r"priority|workers\.max", "^may be at most "),
     # two fields of a job that do not go together
     (r"workers|servers|elastic_batch", r"^(min|minimum) \(\d+\) must not be above max"),
     (r"convergence\.target_metric", "give one of at_least and at_most|best goes with at_least"),

@@ -15,6 +15,7 @@ from tests.service.clusters.kubernetes.door import EXAMPLE, Door, only_job
 from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarness
 
 from optimus_scheduler.model import JobState
+from optimus_service.api.callers import LOCAL
 from optimus_service.api.changes import pause_job, resume_job
 from optimus_service.api.problems import Problem
 from optimus_service.api.submission import OBJECT_GONE
@@ -117,9 +118,10 @@ def test_an_object_pauses_its_job_and_labels_it(door: Door) -> None:
     job = only_job(door)
     assert job.spec["labels"] == {"team": "vision"}
     assert [each.id for each in door.repository.list_jobs(labels={"team": "vision"}).items] == [job.id]
-    for call in (pause_job, resume_job):
-        with pytest.raises(Problem, match="409"):
-            call(job.id, door.services)
+    with pytest.raises(Problem, match="409"):
+        pause_job(job.id, door.services)
+    with pytest.raises(Problem, match="409"):
+        resume_job(job.id, door.services, LOCAL)
     door.apply(labels={"team": "speech"}, paused=False)
     door.wait_for_status(state="queued")
     assert only_job(door).spec["labels"] == {"team": "speech"}
