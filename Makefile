@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test end-to-end unit object-store fuzz floors lock check fix docs clean
+.PHONY: help install demo test end-to-end unit object-store fuzz floors world lock check fix docs clean
 
 help: ## List what make can do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -62,6 +62,10 @@ floors: $(STAMP) ## Try the service with the lowest versions that pyproject.toml
 	PYTEST_ADDOPTS= .venv-floors/bin/python -m pytest --override-ini filterwarnings= --disable-warnings \
 		tests/service/store/test_store_engine.py tests/service/api/test_api_access.py tests/cli/test_real_api.py \
 		tests/cli/test_plots.py tests/end_to_end/test_own_code.py::test_own_training_code_by_import_path
+
+HOURS ?= 100
+world: $(STAMP) ## Simulate the control plane under faults, HOURS=100 hours of clusters from a fresh seed (docs/faults.md)
+	$(BIN)/python -m optimus_world --total-hours $(HOURS) $(if $(SEED),--seed $(SEED))
 
 lock: $(STAMP) ## Write the locks of the images' packages (docker/*.lock); UPGRADE=--upgrade takes the newest
 	$(BIN)/python -m venv --clear .venv-lock

@@ -10,7 +10,7 @@ A comparison, not a history: whatever failed before is found again here. Applied
 | wanted task, exited | `SetWanted` with the next incarnation of it, `StartTask` |
 | task not wanted any more | none: the job's coordinator lets it go; `StopTask` once it has overstayed |
 | task of a job that is being cancelled | `StopTask` at once |
-| task of a job that ended | as if it were not wanted any more: its coordinator has let it go, it is on its way out |
+| task of a job that ended | as if it were not wanted any more: it was let go, it leaves, and its place is free then |
 """
 
 from __future__ import annotations
@@ -76,14 +76,15 @@ def reconcile(snapshot: Snapshot, wants: Mapping[str, Want], settings: Settings)
     for side in moving:
         sets += side.set_wanted()
         stops += side.stops(snapshot.now, settings)
-    left_nodes = {task.node for side in moving for task in side.leaving()}
+    ended = [task for task in orphans if task.phase is not TaskPhase.EXITED]
+    left_nodes = {task.node for side in moving for task in side.leaving()} | {task.node for task in ended}
     for job in settled if left_nodes else ():  # their remaining tasks occupy nodes that others free
         if any(task.node in left_nodes for task in tasks_by_job[job.id]):
             moving.append(_JobSide(job, wants[job.id], tasks_by_job[job.id], open_nodes))
     return (
         *sorted(sets, key=lambda action: action.job_id),
         *sorted(stops, key=lambda action: action.key),
-        *_starts_with_available(moving, snapshot.nodes),
+        *_starts_with_available(moving, ended, snapshot.nodes),
     )
 
 
@@ -216,8 +217,12 @@ class _JobSide:
         return finishing and task.phase is TaskPhase.EXITED and task.exit_code == 0
 
 
-def _starts_with_available(sides: Iterable[_JobSide], nodes: Iterable[Node]) -> Iterator[StartTask]:
+def _starts_with_available(
+    sides: Iterable[_JobSide], ended: Iterable[Task], nodes: Iterable[Node]
+) -> Iterator[StartTask]:
     """The starts, by key, but for those that have to wait until a task of another job has left.
+
+    `ended`: live tasks of jobs that have ended; they hold what the cluster says that they were started with.
 
     Two tasks in one place would slow each other, and on a GPU run out of memory. No job waits for one that itself
     waits for newcomers: two such jobs could wait for each other until their tasks are stopped.
@@ -225,11 +230,15 @@ def _starts_with_available(sides: Iterable[_JobSide], nodes: Iterable[Node]) -> 
     sides = list(sides)
     leaving = [(side, task) for side in sides for task in side.leaving()]
     staying = [(side, task) for side in sides for task in side.staying()]
-    left_nodes = {task.node for _, task in leaving}
+    ended = list(ended)
+    left_nodes = {task.node for _, task in leaving} | {task.node for task in ended}
     free = {node.name: node.capacity for node in nodes if node.name in left_nodes}
     for owner, task in (*leaving, *staying):
         if task.node in free:
             free[task.node] -= owner.held_by(task)
+    for task in ended:
+        if task.node in free and task.resources is not None:
+            free[task.node] -= task.resources
     starts = [(start.task, side) for side in sides for start in side.starts()]
     for placed, owner in sorted(starts, key=lambda entry: entry[0].key):
         if placed.node in free:

@@ -16,7 +16,7 @@ import signal
 import socket
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -42,8 +42,8 @@ from optimus_service.insight.dry_run import Foresight, Preview
 from optimus_service.loop.apply import Applier
 from optimus_service.loop.exits import ExitNotices
 from optimus_service.loop.launch import LaunchContext
-from optimus_service.loop.leader import Leadership
-from optimus_service.loop.loop import LoopTimes, SchedulingLoop
+from optimus_service.loop.leader import Holder, Leadership
+from optimus_service.loop.loop import Condition, LoopTimes, SchedulingLoop
 from optimus_service.loop.queue_ahead import QueueAhead
 from optimus_service.loop.round import Planner, Round, Told, nobody
 from optimus_service.loop.unknown_tasks import UnknownTasks
@@ -72,7 +72,7 @@ from optimus_service.store.engine import (
     upgrade,
 )
 from optimus_service.store.errors import DatabaseNotAvailable, StoreError
-from optimus_service.store.repository import Repository
+from optimus_service.store.repository import ObserveTransaction, Repository
 from optimus_service.store.sealing import Keys
 
 if TYPE_CHECKING:
@@ -215,31 +215,55 @@ class Parts:
     ahead: QueueAhead
 
 
-def assemble(settings: Settings, service_url: str, clock: Callable[[], float]) -> Parts:
+def _open_repository(settings: Settings, observe: ObserveTransaction) -> Repository:
+    engine = create_engine_from_url(settings.url, keys=keys_from(settings))
+    return Repository(engine, observe, settings.scheduling.retry_backoff)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a service uses of the machine, beside the clock: time that only grows, threads, and who it is.
+
+    The default is the real one. The simulation of faults (docs/faults.md) gives its own.
+    """
+
+    monotonic: Callable[[], float] = time.monotonic
+    open_repository: Callable[[Settings, ObserveTransaction], Repository] = _open_repository
+    make_cluster: Callable[[Settings, Callable[[], float]], Cluster] | None = None
+    """None: the cluster that the settings name."""
+    make_hub: Callable[[Callable[[], Mapping[str, int]]], WakeUpHub] = WakeUpHub
+    leadership: type[Leadership] = Leadership
+    holder: Holder | None = None
+    """Who claims the lease; None: this process."""
+    wake_up: Condition | None = None
+    """Where the loop waits; None: a condition of threads."""
+
+
+def assemble(settings: Settings, service_url: str, clock: Callable[[], float], machine: Machine | None = None) -> Parts:
     """Everything but the web server. The database has the newest revision; tasks reach the service at `service_url`.
 
     Raises:
         UnknownPolicy: of that name.
     """
+    machine = machine or Machine()
     metrics = Metrics()
     forecaster = Overheard(RememberingForecaster())
     planner = make_planner(policy_named(settings.policy), settings, forecaster)
     ahead = make_queue_ahead(settings, forecaster, metrics)
-    engine = create_engine_from_url(settings.url, keys=keys_from(settings))
-    repository = Repository(engine, metrics.observe_transaction, settings.scheduling.retry_backoff)
-    cluster = make_cluster(settings, clock)
-    hub = WakeUpHub(repository.generations)
+    repository = machine.open_repository(settings, metrics.observe_transaction)
+    cluster = (machine.make_cluster or make_cluster)(settings, clock)
+    hub = machine.make_hub(repository.generations)
     tokens = job_tokens_of(settings)
     context = LaunchContext(service_url, _jobs_directory(settings), tokens, local=settings.cluster == "local")
     starts_at_once = settings.kubernetes.starts_at_once if settings.cluster == "kubernetes" else 1
-    applier = Applier(cluster, hub, context, clock, starts_at_once)
+    applier = Applier(cluster, hub, context, clock, starts_at_once, machine.monotonic)
     rounds = make_rounds(settings, repository, cluster, planner, applier, clock, ahead.note)
     times = LoopTimes(
         settings.round_seconds, settings.learning_round_seconds, settings.debounce_seconds, settings.lease_seconds
     )
     count_error = metrics.count_unexpected_error
-    leadership = Leadership(repository, settings.lease_seconds, time.monotonic, count_error=count_error)
-    loop = SchedulingLoop(rounds, leadership, cluster, metrics, times, clock)
+    leadership = machine.leadership(repository, settings.lease_seconds, machine.monotonic, machine.holder, count_error)
+    loop = SchedulingLoop(rounds, leadership, cluster, metrics, times, clock, machine.monotonic, machine.wake_up)
     services = Services(
         settings=settings,
         repository=repository,

@@ -15,6 +15,7 @@ from optimus_scheduler.model import (
     Directive,
     Job,
     PlacedTask,
+    Resources,
     Role,
     SetWanted,
     Snapshot,
@@ -193,6 +194,17 @@ def test_cancelling_stops_at_once(since: float | None, force: bool) -> None:
 def test_tasks_of_ended_jobs_have_time_to_leave() -> None:
     leaving = Task(key("gone", Role.WORKER), "node-0", TaskPhase.RUNNING, unwanted_since=NOW - 1)
     assert reconcile(a_snapshot([], a_cluster(4), (leaving,)), {}, SETTINGS) == ()
+
+
+def test_starts_wait_until_tasks_of_ended_jobs_have_left() -> None:
+    leaving = Task(
+        key("gone", Role.SERVER), "node-0", TaskPhase.RUNNING, unwanted_since=NOW, resources=Resources(1.0, 2**30)
+    )
+    left = replace(leaving, phase=TaskPhase.EXITED, exit_code=0)
+    for task, roles in ((leaving, [Role.COORDINATOR, Role.SERVER]), (left, list(Role))):
+        snapshot = a_snapshot([a_job("a")], a_cluster(2), (task,))
+        starts = started(reconcile(snapshot, {"a": want(1, 1)}, SETTINGS))
+        assert {start.role for start in starts} == set(roles)
 
 
 def test_orphans_are_stopped() -> None:

@@ -74,6 +74,16 @@ def create_app(services: Services) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
+    routers = (*_ROUTERS, web.make_router())
+    for router in routers:
+        app.include_router(router)
+    problems.install(app, [route for router in (*routers, app.router) for route in router.routes])
+    serve(app, services)
+    return app
+
+
+def serve(app: FastAPI, services: Services) -> None:
+    """Make an application, of which the endpoints are there, answer for this service."""
     app.state.services = services
     app.state.task_checks = TaskChecks(services.cluster.check_task, services.cluster.try_task)
     app.state.histories = HistoryCache(services.repository, _lessons(services), services.settings.scheduling)
@@ -82,10 +92,6 @@ def create_app(services: Services) -> FastAPI:
     oidc = services.settings.oidc
     app.state.provider = None if oidc is None else Provider(oidc, services.clock)
     app.state.feeds = stream.Feeds(services)
-    routers = (*_ROUTERS, web.make_router())
-    for router in routers:
-        app.include_router(router)
-    problems.install(app, [route for router in (*routers, app.router) for route in router.routes])
     _show_figures(services)
     # The middleware added last is the outermost: refused requests are logged and measured as well.
     app.add_middleware(
@@ -97,7 +103,6 @@ def create_app(services: Services) -> FastAPI:
     )
     app.add_middleware(ObserveMiddleware, metrics=services.metrics)
     app.openapi = lambda: openapi_document(app, services.settings)  # type: ignore[method-assign]  # FastAPI's documented way
-    return app
 
 
 def _show_figures(services: Services) -> None:

@@ -62,8 +62,13 @@ class Applier:
         context: LaunchContext,
         clock: Callable[[], float],
         starts_at_once: int = 1,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`starts_at_once`: tasks that this cluster may be asked to start at the same time."""
+        """`starts_at_once`: tasks that this cluster may be asked to start at the same time.
+
+        `monotonic` only grows; it tells when who leads is to be asked again.
+        """
+        self._monotonic = monotonic
         self._cluster = cluster
         self._notifier = notifier
         self._context = context
@@ -137,16 +142,16 @@ class Applier:
                 (launch.key, launch.node, next(iter(launch.resources.gpus), None)) for launch in launches.values()
             ]
             leader.put_tasks(starts, addresses, self._clock())
-        asked_at = time.monotonic()
+        asked_at = self._monotonic()
         outcomes = self._starter.start(list(launches.values()))
         for (action, launch), problem in zip(launches.items(), outcomes, strict=True):
             if problem is not None:
                 problems[action] = self._failed(action, problem, leader)
             else:
                 self._started(action, launch)
-            if time.monotonic() - asked_at > _FENCE_SECONDS:
+            if self._monotonic() - asked_at > _FENCE_SECONDS:
                 leader.check_fence()
-                asked_at = time.monotonic()
+                asked_at = self._monotonic()
         return [problems.get(action) for action in actions]
 
     def _launches(

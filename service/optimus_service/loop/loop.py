@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import structlog
 
@@ -58,6 +59,18 @@ class LoopTimes:
     lease_seconds: float
 
 
+class Condition(Protocol):
+    """What the loop uses of `threading.Condition`."""
+
+    def __enter__(self) -> bool: ...
+
+    def __exit__(self, *error: Any) -> None: ...
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool: ...
+
+    def notify_all(self) -> None: ...
+
+
 class SchedulingLoop:
     """Runs rounds while this process leads. `trigger`, `health` and `stop` may be called from any thread."""
 
@@ -69,19 +82,23 @@ class SchedulingLoop:
         metrics: Metrics,
         times: LoopTimes,
         clock: Callable[[], float],
+        monotonic: Callable[[], float] = time.monotonic,
+        wake_up: Condition | None = None,
     ) -> None:
+        """`monotonic` only grows; waits are made at `wake_up`, by the time of `monotonic`."""
         self._rounds = rounds
         self._leadership = leadership
         self._cluster = cluster
         self._metrics = metrics
         self._times = times
         self._clock = clock
-        self._thread = threading.Thread(target=self._run, name="scheduling-loop", daemon=True)
-        self._wake_up = threading.Condition()
+        self._monotonic = monotonic
+        self._thread = threading.Thread(target=self.run, name="scheduling-loop", daemon=True)
+        self._wake_up: Condition = wake_up or threading.Condition()
         self._reasons: list[str] = []
         self._stopping = False
-        self._started_at = time.monotonic()
-        self._next_round_at = time.monotonic()
+        self._started_at = self._monotonic()
+        self._next_round_at = self._monotonic()
         self._succeeded_at: float | None = None
         self._round_begun_at: float | None = None
         """Of the round in progress."""
@@ -123,7 +140,7 @@ class SchedulingLoop:
         """What is wrong, in words; None when nothing is. A follower that waits for the lease is healthy."""
         if not self._thread.is_alive() and not self._stopping:
             return "the scheduling loop is not running"
-        now, begun = time.monotonic(), self._round_begun_at
+        now, begun = self._monotonic(), self._round_begun_at
         if begun is not None:
             stuck = now - begun > _STUCK_SECONDS
             return f"a scheduling round has been running for {now - begun:.0f} seconds" if stuck else self._problem
@@ -139,7 +156,8 @@ class SchedulingLoop:
 
     # --- the thread -------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """What the thread does until `stop`; whoever has threads of another kind calls it in one of them."""
         n_failures = 0
         while not self._stopping:
             try:
@@ -161,12 +179,12 @@ class SchedulingLoop:
             return
         self._watch()
         if self._problem is not None:  # whether it is over, a round shows
-            self._next_round_at = min(self._next_round_at, time.monotonic() + _RETRY_SECONDS)
-        due = time.monotonic() >= self._next_round_at
+            self._next_round_at = min(self._next_round_at, self._monotonic() + _RETRY_SECONDS)
+        due = self._monotonic() >= self._next_round_at
         if due or self._reasons:
-            self._next_round_at = time.monotonic() + self._round(fence)
+            self._next_round_at = self._monotonic() + self._round(fence)
         else:
-            self._wait(min(self._next_round_at - time.monotonic(), WATCH_SECONDS))
+            self._wait(min(self._next_round_at - self._monotonic(), WATCH_SECONDS))
 
     def _claim(self) -> int | None:
         try:
@@ -211,7 +229,7 @@ class SchedulingLoop:
         trigger = self._debounced_trigger()
         if self._stopping:
             return 0.0
-        self._round_begun_at = time.monotonic()
+        self._round_begun_at = self._monotonic()
         try:
             times, succeeded = self._times, self._attempt(trigger, fence)
         finally:
@@ -242,7 +260,7 @@ class SchedulingLoop:
             if self._rounds.seen is not None:
                 self._metrics.observe_plan(record.at, self._rounds.seen.nodes, self._rounds.decided)
             self._metrics.set_unknown_tasks(len(self._rounds.unknown.found))
-            self._succeeded_at, self._problem = time.monotonic(), None
+            self._succeeded_at, self._problem = self._monotonic(), None
             return True
         self._metrics.observe_round(phases.total_seconds, phases.seconds, failed=True)
         return False

@@ -119,12 +119,17 @@ class Repository:
     """
 
     def __init__(
-        self, engine: Engine, observe: ObserveTransaction = _ignore_transaction, backoff: Backoff | None = None
+        self,
+        engine: Engine,
+        observe: ObserveTransaction = _ignore_transaction,
+        backoff: Backoff | None = None,
+        turn: AbstractContextManager[object] | None = None,
     ) -> None:
         """`engine` comes from `create_engine_from_url`, its database was upgraded to the newest revision.
 
         `observe` is called with every transaction: `read` or `write`, its seconds, whether the database failed.
-        `backoff`: how long jobs wait after errors of their code.
+        `backoff`: how long jobs wait after errors of their code. `turn`: held while a transaction writes; None: a lock
+        of this process with SQLite, nothing with PostgreSQL.
         """
         self._engine = engine
         self._observe = observe
@@ -133,7 +138,7 @@ class Repository:
         self._answered_at = -math.inf
         # SQLite has one writer at a time and lets the others poll for their turn; threads of this process queue here.
         sqlite = engine.dialect.name == "sqlite"
-        self._turn: AbstractContextManager[object] = threading.Lock() if sqlite else nullcontext()
+        self._turn = turn or (threading.Lock() if sqlite else nullcontext())
 
     @contextmanager
     def _read(self) -> Iterator[Session]:
@@ -940,8 +945,7 @@ class LeaderRepository(Repository):
     """
 
     def __init__(self, repository: Repository, fence: int) -> None:
-        super().__init__(repository._engine, repository._observe, repository._backoff)
-        self._turn = repository._turn
+        super().__init__(repository._engine, repository._observe, repository._backoff, repository._turn)
         self._fence = fence
 
     @contextmanager

@@ -1,0 +1,208 @@
+"""The service's real SQLite database, with faults at its transactions.
+
+A transaction of a fiber that writes lets others run before it begins, before its commit and after it. There its process
+may be killed or paused, as armed by a fault. A full disk and a read-only database are SQLite's own errors: the
+connections are given a page limit, or told to only query.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, event
+
+from optimus_service.settings import Settings
+from optimus_service.store.engine import create_engine_from_url, upgrade
+from optimus_service.store.repository import ObserveTransaction, Repository
+from optimus_world.kernel import Crashed, FiberLock, Kernel, Process
+
+BUSY_SECONDS = 10.0
+"""As `optimus_service.store.engine` has it for writers of other processes."""
+_JULIAN_DAY_OF_1970 = 2440587.5
+_MAX_PAGES = 4_294_967_294
+
+
+@dataclass
+class Armed:
+    """What is to happen to a process at one of its next transactions that write."""
+
+    moment: str
+    """begin, before (the commit) or after (it, and before its answer)."""
+    after_n: int
+    """So many such moments pass before."""
+    strike: Callable[[Process], None]
+
+
+@dataclass
+class _Transaction:
+    """One that has begun."""
+
+    tables: set[str] = field(default_factory=set)
+    """That it writes."""
+    holds: bool = False
+    """The right to write, which only one transaction has."""
+
+
+@dataclass
+class Database:
+    """The file, and what is wrong with it. All replicas share it."""
+
+    kernel: Kernel
+    path: Path
+    wall: Callable[[], float]
+    """The clock of the database's machine, POSIX seconds."""
+    is_read_only: bool = False
+    is_full: bool = False
+    fails_to_commit: int = 0
+    """So many of the next commits are rolled back by the disk."""
+    loses_answer: int = 0
+    """So many of the next commits are done, and their answers lost."""
+    armed: dict[str, list[Armed]] = field(default_factory=dict)
+    """By the name of the machine."""
+    wrote: Callable[[Process | None, str, set[str], sqlite3.Connection], None] = lambda *_: None
+    """Is told of each transaction that is about to be committed: process, fiber, tables, its connection."""
+    n_commits: int = 0
+
+    def __post_init__(self) -> None:
+        self._writer = FiberLock(self.kernel)
+        self._begun: dict[int, _Transaction] = {}
+        """By the connection."""
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.path}"
+
+    def arm(self, machine: str, moment: str, after_n: int, strike: Callable[[Process], None]) -> None:
+        """Have something happen to the process on this machine."""
+        self.armed.setdefault(machine, []).append(Armed(moment, after_n, strike))
+
+    # --- a replica's own access --------------------------------------------------------------------------------------
+
+    def open(self, settings: Settings, observe: ObserveTransaction) -> Repository:
+        """As a process opens it (`optimus_service.server.Machine.open_repository`)."""
+        backoff = settings.scheduling.retry_backoff
+        return Repository(self.engine(settings.url), observe, backoff, FiberLock(self.kernel))
+
+    def engine(self, url: str) -> Engine:
+        """The service's own engine, watched."""
+        engine = create_engine_from_url(url)
+        event.listen(engine, "connect", self._connected)
+        event.listen(engine, "begin", self._begins, insert=True)
+        event.listen(engine, "before_cursor_execute", self._executes)
+        dialect = engine.dialect
+        commit, rollback = dialect.do_commit, dialect.do_rollback
+
+        def do_commit(connection: Any) -> None:
+            self._commits(connection, commit, rollback)
+
+        def do_rollback(connection: Any) -> None:
+            rollback(connection)
+            self._over(connection)
+
+        dialect.do_commit = do_commit  # type: ignore[method-assign,assignment]
+        dialect.do_rollback = do_rollback  # type: ignore[method-assign,assignment]
+        return engine
+
+    def _connected(self, connection: Any, _entry: Any) -> None:
+        connection.create_function("julianday", 1, lambda _now: self.wall() / 86400.0 + _JULIAN_DAY_OF_1970)
+        connection.execute("PRAGMA busy_timeout = 0")  # others are waited for in virtual time: see `_begins`
+
+    def _begins(self, connection: Any) -> None:
+        self.kernel.check_alive()
+        raw = connection.connection.dbapi_connection
+        mine = self._begun[id(raw)] = _Transaction()
+        writes = "IMMEDIATE" in connection.get_execution_options().get("optimus_sqlite_begin", "")
+        raw.execute(f"PRAGMA query_only = {int(self.is_read_only)}")
+        raw.execute(f"PRAGMA max_page_count = {1 if self.is_full else _MAX_PAGES}")
+        if not writes or self.kernel.current() is None:
+            return
+        self.kernel.sleep(0.001)
+        self._strike("begin")
+        if not self._writer.acquire(BUSY_SECONDS):
+            raise _sqlite_error("database is locked", sqlite3.SQLITE_BUSY)
+        mine.holds = True
+
+    def _commits(self, connection: Any, commit: Callable[[Any], None], rollback: Callable[[Any], None]) -> None:
+        fiber = self.kernel.current()
+        begun = self._begun.get(id(connection.dbapi_connection))
+        tables = set() if begun is None else begun.tables
+        if not tables or fiber is None:
+            commit(connection)
+            self._over(connection)
+            return
+        self._strike("before")
+        self.kernel.check_alive()
+        if self.fails_to_commit > 0:
+            self.fails_to_commit -= 1
+            rollback(connection)
+            self._over(connection)
+            raise _sqlite_error("disk I/O error", sqlite3.SQLITE_IOERR)
+        self.wrote(fiber.process, fiber.name, tables, connection.dbapi_connection)
+        commit(connection)
+        self.n_commits += 1
+        self._over(connection)
+        self._strike("after")
+        self.kernel.check_alive()
+        if self.loses_answer > 0:
+            self.loses_answer -= 1
+            raise _sqlite_error("disk I/O error", sqlite3.SQLITE_IOERR)
+
+    def _over(self, connection: Any) -> None:
+        begun = self._begun.pop(id(connection.dbapi_connection), None)
+        if begun is not None and begun.holds:
+            self._writer.release()
+
+    def _executes(self, connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        words = statement.split(None, 3)
+        begun = self._begun.get(id(connection.connection.dbapi_connection))
+        if begun is not None and words and words[0] in ("INSERT", "UPDATE", "DELETE"):
+            table = words[1] if words[0] == "UPDATE" else words[2]
+            begun.tables.add(table.strip('"'))
+
+    def _strike(self, moment: str) -> None:
+        fiber = self.kernel.current()
+        if fiber is None:
+            return
+        waiting = self.armed.get(fiber.process.name.partition("#")[0], [])
+        for armed in [each for each in waiting if each.moment == moment]:
+            armed.after_n -= 1
+            if armed.after_n < 0:
+                waiting.remove(armed)
+                armed.strike(fiber.process)
+                if not fiber.process.is_alive:
+                    raise Crashed
+                if fiber.process.paused_until > self.kernel.now:
+                    self.kernel.sleep(0.0)
+
+    # --- the simulation's own look -----------------------------------------------------------------------------------
+
+    def look(self) -> sqlite3.Connection:
+        """A connection that only reads, and knows no faults."""
+        connection = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)
+        connection.row_factory = sqlite3.Row
+        return connection
+
+
+def _sqlite_error(message: str, code: int) -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError(message)
+    error.sqlite_errorcode = code
+    return error
+
+
+_template: Path | None = None
+
+
+def new_file(directory: Path, scratch: Path) -> Path:
+    """A database at the newest revision. The migrations run once in a process; later files are copies."""
+    global _template
+    if _template is None or not _template.exists():
+        _template = scratch / "template.db"
+        upgrade(f"sqlite:///{_template}")
+    path = directory / "optimus.db"
+    shutil.copy(_template, path)
+    return path

@@ -1,0 +1,233 @@
+"""What goes wrong in a world, drawn from its seed before it begins: a list that can be shortened and run again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from optimus_scheduler.model import Trouble
+from optimus_world.kernel import Process
+from optimus_world.network import Trouble as NetworkTrouble
+
+if TYPE_CHECKING:
+    from optimus_world.world import World
+
+MEAN_SECONDS = 240.0
+"""Between two faults, and between two acts of users."""
+HOSTS = ("a", "b")
+_MOMENTS = ("begin", "before", "after", "cluster")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One accident, with all that was drawn for it."""
+
+    number: int
+    at: float
+    """Seconds since the beginning."""
+    kind: str
+    host: str = "a"
+    seconds: float = 0.0
+    """How long it lasts, or by how much a clock is set."""
+    moment: str = "now"
+    """When it strikes: now, or at a transaction of the host (begin, before or after its commit), or a call to the
+    cluster."""
+    after_n: int = 0
+    """So many such moments later."""
+    strength: float = 0.0
+
+    def words(self) -> str:
+        """One line for people."""
+        return f"{self.kind} {_WORDS[self.kind](self)}"
+
+    @property
+    def end(self) -> float:
+        return self.at + (0.0 if self.kind == "clock step" else self.seconds)
+
+
+def _when(fault: Fault) -> str:
+    moments = {
+        "now": "at once",
+        "begin": "before a transaction begins",
+        "before": "before a commit",
+        "after": "after a commit, before its answer",
+        "cluster": "at a call to the cluster",
+    }
+    later = f" (number {fault.after_n + 1} from here)" if fault.moment != "now" else ""
+    return moments[fault.moment] + later
+
+
+_WORDS: dict[str, Callable[[Fault], str]] = {
+    "crash": lambda fault: f"of replica {fault.host} {_when(fault)}; back after {fault.seconds:.0f} s",
+    "pause": lambda fault: f"of replica {fault.host} for {fault.seconds:.0f} s, {_when(fault)}",
+    "restart": lambda fault: f"of replica {fault.host}: an orderly stop, and a start {fault.seconds:.0f} s later",
+    "network": lambda fault: f"loses, delays or doubles {fault.strength:.0%} of messages for {fault.seconds:.0f} s",
+    "partition": lambda fault: f"cuts {fault.host} off from the service for {fault.seconds:.0f} s",
+    "read-only": lambda fault: f"database for {fault.seconds:.0f} s",
+    "disk full": lambda fault: f"under the database for {fault.seconds:.0f} s",
+    "failed commit": lambda fault: f"of the next {fault.after_n + 1} transactions: the disk takes nothing",
+    "lost commit answer": lambda fault: f"of the next {fault.after_n + 1} transactions: they are done, and seem not",
+    "clock step": lambda fault: f"of host {fault.host} by {fault.seconds:+.0f} s",
+    "node loss": lambda fault: f"of {fault.host} for {fault.seconds:.0f} s",
+    "evicted": lambda fault: f"task number {fault.after_n}",
+    "crashed task": lambda fault: f"number {fault.after_n}",
+    "paused task": lambda fault: f"number {fault.after_n} for {fault.seconds:.0f} s",
+    "cluster away": lambda fault: f"for {fault.seconds:.0f} s",
+    "cluster answers lost": lambda fault: f"for {fault.seconds:.0f} s",
+    "slow cluster": lambda fault: f"for {fault.seconds:.0f} s: each start takes {5 * fault.strength:.1f} s",
+}
+
+
+def draw(seed: int, until: float, nodes: tuple[str, ...]) -> list[Fault]:
+    """The faults of a world, by time; the last begins before `until` seconds."""
+    chance = random.Random(f"{seed} faults")  # noqa: S311 - a simulation
+    found: list[Fault] = []
+    at = 60.0 + chance.expovariate(1.0 / MEAN_SECONDS)
+    while at < until:
+        kind = chance.choices(list(_RATES), list(_RATES.values()))[0]
+        found.append(_drawn(chance, len(found), at, kind, nodes))
+        at += chance.expovariate(1.0 / MEAN_SECONDS)
+    return found
+
+
+_RATES = {
+    "crash": 4,
+    "pause": 5,
+    "restart": 1,
+    "network": 3,
+    "partition": 2,
+    "read-only": 1,
+    "disk full": 1,
+    "failed commit": 2,
+    "lost commit answer": 1,
+    "clock step": 2,
+    "node loss": 2,
+    "evicted": 2,
+    "crashed task": 2,
+    "paused task": 1,
+    "cluster away": 1,
+    "cluster answers lost": 1,
+    "slow cluster": 1,
+}
+
+
+def _drawn(chance: random.Random, number: int, at: float, kind: str, nodes: tuple[str, ...]) -> Fault:
+    host = chance.choice(HOSTS)
+    moment = chance.choice(("now", *_MOMENTS)) if kind in ("crash", "pause") else "now"
+    seconds = chance.choice((chance.uniform(1.0, 30.0), chance.uniform(15.0, 600.0)))
+    if kind == "clock step":
+        seconds = chance.choice((-1.0, 1.0)) * chance.choice((2.0, 60.0, 7200.0, 90000.0))
+        host = chance.choice((*HOSTS, "database"))
+    if kind in ("node loss", "partition"):
+        host = chance.choice(nodes)
+    return Fault(number, at, kind, host, seconds, moment, chance.randrange(0, 12), chance.uniform(0.05, 0.5))
+
+
+# --- what each does ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Storm:
+    """Carries faults out on a world."""
+
+    world: World
+    seed: int
+    struck: list[str] = field(default_factory=list)
+
+    def strike(self, fault: Fault) -> None:
+        self.world.say(f"fault {fault.number}: {fault.words()}")
+        getattr(self, "_" + fault.kind.replace(" ", "_").replace("-", "_"))(fault)
+
+    def _crash(self, fault: Fault) -> None:
+        self._at_moment(fault, lambda process: self.world.crash(process, fault.seconds))
+
+    def _pause(self, fault: Fault) -> None:
+        self._at_moment(fault, lambda process: self._pause_now(process, fault.seconds))
+
+    def _pause_now(self, process: Process, seconds: float) -> None:
+        self.world.say(f"{process.name} stands still for {seconds:.0f} s")
+        self.world.kernel.pause(process, seconds)
+
+    def _at_moment(self, fault: Fault, strike: Callable[[Process], None]) -> None:
+        replica = self.world.replicas.get(fault.host)
+        if fault.moment == "now":
+            if replica is not None:
+                strike(replica.process)
+        elif fault.moment == "cluster":
+            self.world.armed_at_cluster.setdefault(fault.host, []).append(strike)
+        else:
+            self.world.database.arm(fault.host, fault.moment, fault.after_n, strike)
+
+    def _restart(self, fault: Fault) -> None:
+        self.world.stop(fault.host, fault.seconds)
+
+    def _network(self, fault: Fault) -> None:
+        chance = random.Random(f"{self.seed} network {fault.number}")  # noqa: S311 - a simulation
+        trouble = NetworkTrouble(fault.strength, fault.strength, fault.strength, chance)
+        self.world.network.troubles.append(trouble)
+        self._later(fault, lambda: self.world.network.troubles.remove(trouble))
+
+    def _partition(self, fault: Fault) -> None:
+        self.world.cut_off(fault.host)
+        self._later(fault, lambda: self.world.network.cut_off.discard(fault.host))
+
+    def _read_only(self, fault: Fault) -> None:
+        self.world.database.is_read_only = True
+        self._later(fault, lambda: setattr(self.world.database, "is_read_only", False))
+
+    def _disk_full(self, fault: Fault) -> None:
+        self.world.database.is_full = True
+        self._later(fault, lambda: setattr(self.world.database, "is_full", False))
+
+    def _failed_commit(self, fault: Fault) -> None:
+        self.world.database.fails_to_commit += fault.after_n + 1
+
+    def _lost_commit_answer(self, fault: Fault) -> None:
+        self.world.database.loses_answer += fault.after_n + 1
+
+    def _clock_step(self, fault: Fault) -> None:
+        self.world.clock_offsets[fault.host] += fault.seconds
+
+    def _node_loss(self, fault: Fault) -> None:
+        self.world.machines.lose_node(fault.host)
+        self._later(fault, lambda: self.world.machines.down.discard(fault.host))
+
+    def _evicted(self, fault: Fault) -> None:
+        alive = self.world.machines.alive()
+        if alive:
+            key = alive[fault.after_n % len(alive)].task.key
+            self.world.say(f"{key.name} is evicted")
+            self.world.machines.exit(key, 137, Trouble("Evicted", "the node was short of memory"))
+
+    def _crashed_task(self, fault: Fault) -> None:
+        alive = self.world.machines.alive()
+        if alive:
+            key = alive[fault.after_n % len(alive)].task.key
+            self.world.say(f"{key.name} crashes")
+            self.world.machines.exit(key, 1)
+
+    def _paused_task(self, fault: Fault) -> None:
+        alive = self.world.machines.alive()
+        if alive:
+            self._pause_now(alive[fault.after_n % len(alive)].process, fault.seconds)
+
+    def _cluster_away(self, fault: Fault) -> None:
+        self.world.machines.unavailable = True
+        self._later(fault, lambda: setattr(self.world.machines, "unavailable", False))
+
+    def _cluster_answers_lost(self, fault: Fault) -> None:
+        self.world.machines.loses_answers = True
+        self._later(fault, lambda: setattr(self.world.machines, "loses_answers", False))
+
+    def _slow_cluster(self, fault: Fault) -> None:
+        self.world.slow_start_seconds = 5 * fault.strength
+        self._later(fault, lambda: setattr(self.world, "slow_start_seconds", 0.0))
+
+    def _later(self, fault: Fault, repair: Callable[[], object]) -> None:
+        def over() -> None:
+            self.world.say(f"fault {fault.number} is over")
+            repair()
+
+        self.world.kernel.after(fault.seconds, over)

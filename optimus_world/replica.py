@@ -1,0 +1,170 @@
+"""A replica of the service: put together as `optimus serve` does it, on a machine of the simulation."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from fastapi import FastAPI
+from starlette.datastructures import State
+
+from optimus_service import server
+from optimus_service.api.app import create_app, serve
+from optimus_service.api.services import Services, Turns
+from optimus_service.api.task_checks import TaskChecks
+from optimus_service.clusters.base import Cluster, TaskObjection
+from optimus_service.loop.leader import Holder, Leadership
+from optimus_service.process.identity import Process as KernelProcess
+from optimus_service.process.steady_clock import ClockFile, SteadyClock
+from optimus_service.push.long_poll import WakeUpHub
+from optimus_service.settings import Settings
+from optimus_service.store.sample_queue import SampleQueue, Store
+from optimus_world.database import Database
+from optimus_world.kernel import Fiber, FiberCondition, FiberLock, Kernel, Process, Signal
+
+URL = "http://localhost"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The machine of a replica."""
+
+    name: str
+    number: int
+    wall: Callable[[], float]
+    """Its clock, POSIX seconds: somebody may set it."""
+
+
+class FiberLeadership(Leadership):
+    """The real one; what renews the lease beside a round is a fiber."""
+
+    kernel: Kernel
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        fiber, done = self.kernel.current(), Signal(self.kernel)
+        assert fiber is not None
+        self.kernel.spawn(fiber.process, "lease", lambda: self._keep(cast(Any, done)))
+        try:
+            yield
+        finally:
+            done.set()
+
+
+class FiberHub(WakeUpHub):
+    """Long polls wait as fibers, until this replica's own round changes something, or for the time of one query."""
+
+    kernel: Kernel
+    looks_after_seconds = 20.0
+    """What other replicas did is seen then. The real hub asks the database each second."""
+
+    def __init__(self, read_generations: Callable[[], Mapping[str, int]]) -> None:
+        super().__init__(read_generations)
+        self._parked: dict[str, list[Fiber]] = {}
+
+    async def wait(self, job_id: str, after_generation: int, timeout_seconds: float) -> int:
+        fiber = self.kernel.current()
+        if fiber is not None and timeout_seconds > 0:
+            self._parked.setdefault(job_id, []).append(fiber)
+            self.kernel.park(min(timeout_seconds, self.looks_after_seconds))
+        return after_generation
+
+    def notify(self, job_id: str, generation: int) -> None:  # noqa: ARG002 - the seam's
+        for fiber in self._parked.pop(job_id, []):
+            self.kernel.wake(fiber)
+
+
+class FiberTurns(Turns):
+    """Changes of a job take turns as fibers."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._locks = cast(Any, tuple(FiberLock(kernel) for _ in range(64)))
+
+
+class FiberQueue(SampleQueue):
+    """What commits posts together is a fiber."""
+
+    def __init__(self, store: Store, kernel: Kernel, process: Process) -> None:
+        super().__init__(store)
+        self._thread = cast(Any, _Spawner(kernel, process))
+
+
+@dataclass(frozen=True, slots=True)
+class _Spawner:
+    """As an executor with one thread."""
+
+    kernel: Kernel
+    process: Process
+
+    def submit(self, call: Callable[[], None]) -> None:
+        self.kernel.spawn(self.process, "samples", call)
+
+
+class PlainChecks(TaskChecks):
+    """The cluster's answers at once, without a thread for each."""
+
+    def why_not_loadable(self, import_path: str, working_directory: str | None) -> str | None:
+        return self._check(import_path, working_directory)
+
+    def why_not_trainable(self, job: Mapping[str, Any]) -> TaskObjection | None:
+        return self._try(job)
+
+
+class Replica:
+    """One life of the service on a host, from its start to its end."""
+
+    def __init__(
+        self, kernel: Kernel, host: Host, life: int, settings: Settings, database: Database, cluster: Cluster
+    ) -> None:
+        self.host = host
+        self.process = Process(f"{host.name}#{life}")
+        self.holder = Holder(host.name, KernelProcess(100 * host.number + life, life))
+        clock = SteadyClock(_clock_file(settings, host), host.wall, lambda: kernel.now + 1000.0)
+        machine = server.Machine(
+            monotonic=lambda: kernel.now,
+            open_repository=database.open,
+            make_cluster=lambda _settings, _clock: cluster,
+            make_hub=_bound(FiberHub, kernel),
+            leadership=_bound(FiberLeadership, kernel),
+            holder=self.holder,
+            wake_up=FiberCondition(kernel),
+        )
+        parts = server.assemble(settings, URL, clock, machine)
+        self.loop = parts.loop
+        self.repository = parts.services.repository
+        self.app = _app(replace(parts.services, edits=FiberTurns(kernel)))
+        self.app.state.sample_queue = FiberQueue(self.repository.add_posts, kernel, self.process)
+        self.loop.trigger("start")
+        self.fiber = kernel.spawn(self.process, "loop", self.loop.run)
+
+
+def _bound(kind: type[Any], kernel: Kernel) -> type[Any]:
+    return type(kind.__name__, (kind,), {"kernel": kernel})
+
+
+def _clock_file(settings: Settings, host: Host) -> ClockFile:
+    return ClockFile(Path(settings.data_directory) / f"{host.name}.clock.json", "boot")
+
+
+_template: FastAPI | None = None
+
+
+def _app(services: Services) -> FastAPI:
+    """The application for this service. Its endpoints, which know nothing of it, are made once in a process."""
+    global _template
+    if _template is None:
+        _template = create_app(services)
+    app = copy.copy(_template)
+    app.state, app.user_middleware, app.middleware_stack = State(), [], None
+    serve(app, services)
+    app.state.task_checks = PlainChecks(services.cluster.check_task, services.cluster.try_task)
+    return app
+
+
+# The metrics of a service remember what shows them; each life has its own, so nothing of an earlier one is kept.
+make_settings = partial(Settings, _env_file=None)

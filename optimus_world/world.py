@@ -1,0 +1,370 @@
+"""A cluster, two replicas of the service, users and accidents: everything that one seed says, in virtual time.
+
+::
+
+    users ─▶ network ─▶ replicas (the real service) ─▶ database (a real SQLite file)
+               ▲              │
+    tasks ─────┘◀── machines ─┘          faults strike each of them; the books check after every event
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import httpx
+
+from optimus_contract.telemetry import Sample
+from optimus_scheduler.model import Node, Resources, Role
+from optimus_world import database as databases
+from optimus_world import faults, users
+from optimus_world.books import Books, Violation
+from optimus_world.cluster import ClusterSeen, Machines, RunningTask
+from optimus_world.coordinator import CoordinatorAgent
+from optimus_world.database import Database
+from optimus_world.faults import Fault, Storm
+from optimus_world.kernel import Crashed, Fiber, Kernel, Process
+from optimus_world.network import Network, Peer, Wire
+from optimus_world.replica import Host, Replica, make_settings
+from optimus_world.sealed import sealed
+from optimus_world.tasks import ServerAgent, TaskAgent, WorkerAgent
+from optimus_world.users import Act, Users
+
+BEGIN = 1_750_000_000.0
+"""POSIX seconds."""
+NODES = tuple(f"node-{number}" for number in range(3))
+CAPACITY = Resources(8.0, 2**34)
+STORM_PART = 0.75
+"""Of the hours asked for: accidents happen; in the rest none do."""
+LIVELY_SECONDS = 5 * 3600.0
+"""Once nothing goes wrong any more, all jobs end within so long: the longest needs about two hours on its own."""
+_SILENT_SECONDS = 30.0
+"""A task on a lost node is missed after so long."""
+
+
+class Broken(Exception):
+    """A promise was broken: the simulation stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """All that happens to a world from outside."""
+
+    seed: int
+    hours: float
+    faults: tuple[Fault, ...]
+    acts: tuple[Act, ...]
+
+    @classmethod
+    def drawn(cls, seed: int, hours: float) -> Script:
+        """What this seed says."""
+        storm = 3600.0 * hours * STORM_PART
+        return cls(seed, hours, tuple(faults.draw(seed, storm, NODES)), tuple(users.draw(seed, storm)))
+
+    @property
+    def storm_seconds(self) -> float:
+        return 3600.0 * self.hours * STORM_PART
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a world."""
+
+    script: Script
+    seconds: float
+    """That were simulated."""
+    n_events: int
+    n_commits: int
+    n_calls: int
+    n_jobs: int
+    n_samples: int
+    violation: Violation | None
+    story: tuple[str, ...]
+    digest: str
+    """Equal for equal histories."""
+
+
+class World:
+    """One simulation. Use `run`."""
+
+    def __init__(self, script: Script, directory: Path, kernel: Kernel) -> None:
+        self.seed = script.seed
+        self.script = script
+        self.kernel = kernel
+        self.story: list[str] = []
+        self.violation: Violation | None = None
+        self.clock_offsets = {"a": 0.0, "b": 0.0, "database": 0.0}
+        self.slow_start_seconds = 0.0
+        self.armed_at_cluster: dict[str, list[Callable[[Process], None]]] = {}
+        self.replicas: dict[str, Replica] = {}
+        self._lives: dict[str, int] = {}
+        self._holders: dict[str, str] = {}
+        """Names of holders of the lease by name of the process."""
+        self._agents: dict[str, TaskAgent | CoordinatorAgent] = {}
+        self._directory = directory
+        self.database = Database(
+            self.kernel, databases.new_file(directory, directory.parent), lambda: self.wall("database")
+        )
+        self.machines = Machines(
+            self.kernel, {name: Node(name, CAPACITY) for name in NODES}, self._run_task, self.say, exited=self._exited
+        )
+        chance = random.Random(f"{script.seed} network")  # noqa: S311 - a simulation
+        self.network = Network(self.kernel, chance, self._peers, node_of=self._node_of)
+        self.books = Books(self, self.broken)
+        self.users = Users(self)
+        self.storm = Storm(self, script.seed)
+        self.database.wrote = self.books.wrote
+        self.machines.started = self.books.started
+        self.network.answered = self.books.answered
+        self.kernel.failed = self._failed
+        self.kernel.after_event = self._after_event
+
+    # --- the story ---------------------------------------------------------------------------------------------------
+
+    def say(self, what: str) -> None:
+        """A line of the history."""
+        seconds = int(self.kernel.now)
+        self.story.append(f"{seconds // 3600:3d}:{seconds // 60 % 60:02d}:{self.kernel.now % 60:06.3f}  {what}")
+
+    def broken(self, promise: str, what: str) -> None:
+        """Note the first promise that was broken; the simulation stops after the event."""
+        if self.violation is None:
+            self.violation = Violation(self.kernel.now, promise, what)
+            self.say(f"BROKEN: {promise}: {what}")
+
+    def _failed(self, fiber: Fiber, error: Exception) -> None:
+        self.broken("no thread dies", f"{fiber.process.name}/{fiber.name}: {type(error).__name__}: {error}")
+        self.story.extend(traceback.format_exception(error))
+
+    def _after_event(self) -> None:
+        self.books.check()
+        if self.violation is not None:
+            raise Broken
+
+    # --- what happens ------------------------------------------------------------------------------------------------
+
+    def live(self) -> None:
+        """The accidents, and then the calm in which everything has to come to its end. Raises `Broken`."""
+        for host in faults.HOSTS:
+            self.start(host)
+        quota = {"cpu": users.CAPPED_CORES, "memory_bytes": 2**34, "may_borrow": False}
+        self.users.call("PUT", f"/v1/projects/{users.CAPPED}", quota)
+        for fault in self.script.faults:
+            self.kernel.at(fault.at, partial(self.storm.strike, fault))
+        for act in self.script.acts:
+            self.kernel.at(act.at, partial(self.users.begin, act))
+        self._run_until(self.script.storm_seconds)
+        self._calm()
+
+    def _run_until(self, end: float) -> None:
+        while self.kernel.now < end:
+            self.kernel.run(min(self.kernel.now + 900.0, end))
+            self.books.check_slowly()
+            self._after_event()
+
+    def _calm(self) -> None:
+        self.database.armed.clear()
+        self.armed_at_cluster.clear()
+        self._run_until(self.kernel.now + max([0.0, *(fault.end - self.kernel.now for fault in self.script.faults)]))
+        self.database.armed.clear()
+        self.armed_at_cluster.clear()
+        self.database.fails_to_commit = self.database.loses_answer = 0
+        self.say("nothing goes wrong from here on")
+        self.books.calm_since = self.kernel.now
+        for job_id in self.books.unfinished():
+            self.users.call("POST", f"/v1/jobs/{job_id}/resume")
+        end = self.kernel.now + LIVELY_SECONDS
+        while self.books.unfinished() and self.kernel.now < end:
+            self._run_until(min(self.kernel.now + 900.0, end))
+        for job_id in self.books.unfinished():
+            self.broken("a job that can run ends", f"{job_id} has not ended {LIVELY_SECONDS / 3600:.0f} h later")
+        self._after_event()
+        self._run_until(max(self.kernel.now + 1300.0, 3600.0 * self.script.hours))
+
+    # --- replicas ----------------------------------------------------------------------------------------------------
+
+    def wall(self, host: str) -> float:
+        """What the clock of this machine shows."""
+        return BEGIN + self.kernel.now + self.clock_offsets[host]
+
+    def now(self) -> float:
+        """POSIX seconds by a clock that nobody sets."""
+        return BEGIN + self.kernel.now
+
+    def start(self, host: str) -> None:
+        """Start the service on this machine, unless it runs."""
+        if host in self.replicas:
+            return
+        self._lives[host] = self._lives.get(host, 0) + 1
+        where = Host(host, faults.HOSTS.index(host) + 1, lambda: self.wall(host))
+        cluster = ClusterSeen(self.machines, lambda: self._strike_at_cluster(host))
+        settings = make_settings(
+            data_directory=self._directory,
+            database_url=self.database.url,
+            secret="of the simulation, not a secret",  # noqa: S106
+            policy="optimus",
+            round_seconds=120.0,
+            learning_round_seconds=60.0,
+            debounce_seconds=2.0,
+            lease_seconds=45.0,
+        )
+        replica = Replica(self.kernel, where, self._lives[host], settings, self.database, cluster)
+        self.replicas[host] = replica
+        self._holders[replica.process.name] = replica.holder.name
+        self.say(f"{replica.process.name} starts")
+
+    def crash(self, process: Process, seconds: float) -> None:
+        """The process is killed; the service is started again so much later."""
+        host = process.name.partition("#")[0]
+        self.say(f"{process.name} is killed")
+        self.kernel.kill(process)
+        if host in self.replicas and self.replicas[host].process is process:
+            del self.replicas[host]
+            self.kernel.after(seconds, lambda: self.start(host))
+
+    def stop(self, host: str, seconds: float) -> None:
+        """An orderly end, and a new start."""
+        replica = self.replicas.get(host)
+        if replica is not None:
+            replica.loop.stop(0.0)
+            self.kernel.after(5.0, lambda: self.crash(replica.process, seconds))
+
+    def _peers(self) -> list[Peer]:
+        return [Peer(each.process, each.app) for _, each in sorted(self.replicas.items()) if each.process.is_alive]
+
+    def _strike_at_cluster(self, host: str) -> None:
+        fiber = self.kernel.current()
+        waiting = self.armed_at_cluster.get(host, [])
+        if fiber is None or fiber.name != "loop":
+            return
+        while waiting:
+            waiting.pop(0)(fiber.process)
+            if not fiber.process.is_alive:
+                raise Crashed
+        self.kernel.sleep(self.slow_start_seconds)
+
+    def holder_of(self, process: Process) -> str:
+        """By what name this process claims the lease."""
+        return self._holders.get(process.name, "")
+
+    def name_of(self, holder: str) -> str:
+        """The process that claims it by this name."""
+        return next((name for name, each in self._holders.items() if each == holder), holder or "nobody")
+
+    def cut_off(self, node: str) -> None:
+        """Tasks of this node do not reach the service any more."""
+        self.network.cut_off.add(node)
+
+    # --- tasks -------------------------------------------------------------------------------------------------------
+
+    def _run_task(self, running: RunningTask) -> None:
+        name = running.launch.key.name
+        match running.launch.key.role:
+            case Role.COORDINATOR:
+                self._agents[name] = CoordinatorAgent(self, running)
+            case Role.SERVER:
+                self._agents[name] = ServerAgent(self, running)
+            case Role.WORKER:
+                self._agents[name] = WorkerAgent(self, running)
+
+    def _exited(self, running: RunningTask) -> None:
+        """Its connections end: at once, or, with its node, once it is missed."""
+        agent = self._agents.pop(running.launch.key.name, None)
+        is_lost = running.task.exit_code is None
+        if isinstance(agent, CoordinatorAgent):
+            self.kernel.after(_SILENT_SECONDS if is_lost else 0.0, agent.hang_up)
+        elif agent is not None and agent.link is not None:
+            link = agent.link
+            if is_lost:
+                self.kernel.after(
+                    _SILENT_SECONDS, lambda: link.coordinator.silence(agent.name), link.coordinator.process
+                )
+            else:
+                link.end()
+
+    def coordinator_of(self, job_id: str, near: Process) -> CoordinatorAgent | None:  # noqa: ARG002 - the models'
+        found = [
+            self._agents[each.launch.key.name]
+            for each in self.machines.alive()
+            if each.launch.key.job_id == job_id and each.launch.key.role is Role.COORDINATOR
+        ]
+        listening = [each for each in found if isinstance(each, CoordinatorAgent) and each.is_listening]
+        return listening[-1] if listening else None
+
+    def agent(self, task: str) -> TaskAgent | None:
+        found = self._agents.get(task)
+        return found if isinstance(found, TaskAgent) else None
+
+    def leave(self, running: RunningTask, code: int) -> None:
+        self.machines.exit(running.launch.key, code)
+
+    def transport(self, sender: Process) -> httpx.BaseTransport:
+        return Wire(self.network, sender)
+
+    def acknowledged(self, job_id: str, samples: list[Sample]) -> None:
+        """The books have it from the answer itself (`Books.answered`)."""
+
+    def end(self) -> None:
+        """Let go of everything."""
+        for replica in list(self.replicas.values()):
+            self.kernel.kill(replica.process)
+        self.kernel.after_event = lambda: None
+        self.kernel.run(self.kernel.now)
+
+    def _node_of(self, process: Process) -> str:
+        return next((each.launch.node for each in self.machines.alive() if each.process is process), process.name)
+
+
+def run(script: Script, mutate: Callable[[World], None] = lambda _world: None) -> Outcome:
+    """Simulate it. `mutate`: changes the world before it begins, to see what the books make of that."""
+    kernel = Kernel()
+    with tempfile.TemporaryDirectory(dir=_scratch()) as name, sealed(script.seed, kernel):
+        directory = Path(name) / "data"
+        directory.mkdir()
+        world = World(script, directory, kernel)
+        mutate(world)
+        try:
+            world.live()
+        except Broken:
+            pass
+        finally:
+            world.end()
+        return _outcome(world)
+
+
+def _scratch() -> str | None:
+    """Memory, where there is a file system of it: every commit is one of a real file."""
+    memory = Path("/dev/shm")  # noqa: S108
+    return str(memory) if memory.is_dir() else None
+
+
+def _outcome(world: World) -> Outcome:
+    counts = (world.kernel.n_events, world.database.n_commits, world.network.n_calls)
+    digest = hashlib.sha256("\n".join([*world.story, str(counts)]).encode()).hexdigest()[:16]
+    return Outcome(
+        world.script,
+        world.kernel.now,
+        *counts,
+        len(world.books.jobs),
+        world.books.n_samples,
+        world.violation,
+        tuple(world.story),
+        digest,
+    )
+
+
+def without(script: Script, dropped: Sequence[object]) -> Script:
+    """The same without some of its faults and acts."""
+    gone = {id(each) for each in dropped}
+    return Script(
+        script.seed,
+        script.hours,
+        tuple(each for each in script.faults if id(each) not in gone),
+        tuple(each for each in script.acts if id(each) not in gone),
+    )
