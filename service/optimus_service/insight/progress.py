@@ -107,9 +107,10 @@ def progress_of(job: JobRecord, decision: DecisionRecord | None, now: float) -> 
     left = Interval(total.mean - job.step, max(total.low - job.step, 0.0), total.high - job.step)
     if job.retry_at is not None and job.retry_at > now:
         return JobProgress(_part(job.step, total), interval_body(left), None, expected=without_end)
-    at_its_size = None if is_held else interval_body(end.seconds(left))
+    drift = 1.0 if decision is None else _drift(job, decision, end, now)
+    at_its_size = None if is_held else interval_body(end.seconds(left, drift))
     if expected is not None and not job.waits and decision is not None and decision.expected is not None:
-        expected = _by_steps(expected, decision.expected, left, now)
+        expected = _by_steps(expected, decision.expected, left, now, drift)
     is_limited = end.by_time and at_its_size is not None
     to_the_end = None if expected is None or is_limited else expected.end_seconds
     return JobProgress(
@@ -141,15 +142,26 @@ def expected_times(found: ExpectedTimes | None, now: float, *, waits: bool) -> a
 
 
 def _by_steps(
-    expected: answers.ExpectedTimes, found: ExpectedTimes, left: Interval, now: float
+    expected: answers.ExpectedTimes, found: ExpectedTimes, left: Interval, now: float, drift: float
 ) -> answers.ExpectedTimes:
     """With the end of a job that trains moved by its steps: the time foreseen for those that are made is over, whether
-    they took as long as foreseen or not."""
+    they took as long as foreseen or not. `drift`: how many times as long the others take."""
     if found.end is None or not found.steps_left:
         return expected
-    part = left.mean / found.steps_left
+    part = drift * left.mean / found.steps_left
     seconds = Interval(*(part * max(each - found.at, 0.0) for each in (found.end.mean, found.end.low, found.end.high)))
     return replace(expected, end_seconds=interval_body(seconds), end_at=_instants(now, seconds))
+
+
+def _drift(job: JobRecord, decision: DecisionRecord, end: _End, now: float) -> float:
+    """How many times as long a step takes as the forecast said, by the steps since. What is measured over so long as a
+    measured speed is counts as much as the forecast; where the size changes, nothing is measured yet."""
+    n_steps, seconds, pace = job.step - end.made_at, now - decision.at, end.seconds_per_step
+    is_steady = decision.previous == decision.allocation == job.running and not job.waits
+    if pace is None or not is_steady or n_steps <= 0 or seconds <= 0 or pace.mean <= 0:
+        return 1.0
+    weight = seconds / (seconds + SPEED_WINDOW_SECONDS)
+    return math.exp(weight * math.log(seconds / n_steps / pace.mean))
 
 
 def _instants(now: float, seconds: Interval) -> answers.Instants:
@@ -203,14 +215,15 @@ class _End(NamedTuple):
             forecast.rule is None and left is not None and left.mean > 0,
         )
 
-    def seconds(self, left: Interval) -> Interval | None:
-        """Of so many steps that are left."""
+    def seconds(self, left: Interval, drift: float = 1.0) -> Interval | None:
+        """Of so many steps that are left; each takes `drift` times as long as the forecast said."""
         if self.seconds_per_step is None:
             return None
         if self.by_time:
             mean = self.seconds_per_step.mean
             return Interval(left.mean * mean, left.low * mean, left.high * mean)
-        return time_left(left, self.seconds_per_step, self.widening)
+        pace = self.seconds_per_step
+        return time_left(left, Interval(drift * pace.mean, drift * pace.low, drift * pace.high), self.widening)
 
 
 def _step_limit(job: JobRecord) -> float:

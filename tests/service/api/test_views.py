@@ -144,6 +144,28 @@ def test_an_expected_end_moves_with_the_steps_and_not_with_the_clock(step: int) 
     assert left.high == pytest.approx(1.5 * said)
 
 
+@pytest.mark.parametrize("seconds_per_step", [0.25, 0.5, 1.0])
+def test_the_pace_since_the_forecast_counts_the_more_the_longer_it_lasts(seconds_per_step: float) -> None:
+    """0.5 s were foreseen for each step."""
+    end = Interval(NOW + 30.0, NOW + 24.0, NOW + 45.0)
+    foreseen = ExpectedTimes(job_id="job-1", at=NOW, good_until=NOW + 999.0, start=None, end=end, steps_left=60.0)
+    size = Allocation(2, 1)
+    made = replace(decision(**made_at(40)), expected=foreseen, previous=size, allocation=size)
+    drifts = []
+    for n_steps in (4, 40):
+        trains = job(step=40 + n_steps, running=size, started_at=0.0)
+        found = progress_of(trains, made, NOW + n_steps * seconds_per_step)
+        assert found.remaining_seconds is not None
+        assert found.remaining_steps is not None
+        drifts.append(found.remaining_seconds.mean / (0.5 * found.remaining_steps.mean))
+    whole = seconds_per_step / 0.5
+    few, more = (math.log(drift) for drift in drifts)
+    assert abs(few) <= abs(more) <= abs(math.log(whole)) + 1e-9
+    assert few * math.log(whole) >= 0
+    if whole != 1:
+        assert more / math.log(whole) == pytest.approx(40 * seconds_per_step / (40 * seconds_per_step + 30.0))
+
+
 def test_no_progress_is_made_up_where_nothing_says_where_the_end_is() -> None:
     found = progress_of(job(step=40), decision(**made_at(40) | {"rule": None}), NOW)
     assert (found.progress, found.is_guessed) == (None, True)
