@@ -126,8 +126,8 @@ def test_delete_asks_before_it_deletes(scripted: ScriptedService, optimus: Optim
     assert json.loads(optimus(*calls, "--json", "--yes").stdout) == {"deleted": JOB, "checkpoints": False}
 
 
-def test_it_is_said_which_checkpoints_delete_cannot_delete(optimus: Optimus) -> None:
-    assert "refused where they are in an object store or a volume" in " ".join(
+def test_it_is_said_what_delete_deletes(optimus: Optimus) -> None:
+    assert "and what is at its --checkpoint-url" in " ".join(
         optimus("delete", "--help", env={"COLUMNS": "200"}).stdout.split()
     )
 

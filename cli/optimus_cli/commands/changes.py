@@ -131,7 +131,7 @@ def delete(
         bool,
         typer.Option(
             "--checkpoints",
-            help="Also its directory: checkpoints, model, logs; refused where they are in an object store or a volume.",
+            help="Also its directory (checkpoints, model, logs), and what is at its --checkpoint-url.",
         ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,

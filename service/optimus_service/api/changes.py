@@ -293,7 +293,7 @@ def delete_job(
     caller: CallerDep,
     checkpoints: Annotated[
         bool,
-        Query(description="also delete its directory: checkpoints, model, logs; not of an object store or a volume"),
+        Query(description="also delete its directory (checkpoints, model, logs) and what is at its checkpoint_url"),
     ] = False,
 ) -> None:
     """Delete an ended job with all that the service keeps of it: samples, events, decisions, what it taught.
@@ -303,6 +303,8 @@ def delete_job(
     job = services.repository.get_job(job_id)
     if job.state.is_final:
         _refuse_needed(services, job, caller, checkpoints=checkpoints)
+        if checkpoints and job.asked.checkpoint_url is not None:
+            _empty_store(services, job, job.asked.checkpoint_url)
     services.repository.delete_job(job_id)
     if checkpoints:
         _remove_directory(services, job)
@@ -315,15 +317,27 @@ def _refuse_needed(services: Services, job: JobRecord, caller: Caller, *, checkp
         raise Problem(409, "tasks of the job are still being stopped: try again in a moment")
     if not checkpoints:
         return
-    where = job.asked.checkpoint_url
-    if where is not None or services.settings.cluster != "local":
-        there = f"at {where}" if where is not None else "on the volume of the cluster's jobs"
-        fix = "delete them there, and the job without its checkpoints"
-        raise Problem(409, f"its checkpoints are {there}, where the service deletes nothing: {fix}")
+    if job.asked.checkpoint_url is None and services.settings.cluster != "local":
+        fix = f"delete jobs/{job.id} there, and the job without its checkpoints"
+        raise Problem(409, f"its checkpoints are on the volume of the cluster's jobs, which the service has not: {fix}")
     waiting = [each for each in services.repository.active_jobs() if each.asked.from_job == job.id]
     if waiting:
         shown_id = next((f"job {each.id}" for each in waiting if caller.reads(each.project)), "a job")
         raise Problem(409, f"{shown_id} starts from its checkpoint: wait for its end")
+
+
+def _empty_store(services: Services, job: JobRecord, url: str) -> None:
+    """Raise `Problem` (409) unless nothing is left at the job's `checkpoint_url`. Before the job is deleted: with it
+    goes what is known of the place and its credentials."""
+    asked = job.asked
+    known = {
+        "checkpoint_url": url,
+        "environment": dict(asked.environment),
+        "working_directory": asked.working_directory,
+    }
+    why_not = services.cluster.remove_checkpoints(known, job.id)
+    if why_not is not None:
+        raise Problem(409, f"its checkpoints at {url} could not be deleted, so the job stays: {why_not}")
 
 
 def _remove_directory(services: Services, job: JobRecord) -> None:

@@ -84,6 +84,12 @@ class Cluster(Protocol):
         `job`: what `optimus_workers.try_task` reads, and `environment`, of a specification.
         """
 
+    def remove_checkpoints(self, job: Mapping[str, Any], job_id: str) -> str | None:
+        """Remove what an ended job keeps at its `checkpoint_url`; why that was not done, None when nothing is left.
+
+        `job`: `checkpoint_url`, `environment` and `working_directory` of its specification.
+        """
+
     def check_command(self, job: Mapping[str, Any]) -> TaskObjection | None:
         """Why a worker could not start the command of a script; None: it can, or that is not known.
 

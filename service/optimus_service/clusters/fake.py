@@ -40,6 +40,10 @@ class FakeCluster:
         self.stubborn: set[str] = set()
         self.broken_tasks: dict[str, str] = {}
         """Import path → why `check_task` refuses it."""
+        self.removed: list[str] = []
+        """Where `remove_checkpoints` has removed something."""
+        self.store_away: str | None = None
+        """Why nothing can be removed there."""
 
     # --- the seam ---------------------------------------------------------------------------------------------------
 
@@ -88,6 +92,11 @@ class FakeCluster:
 
     def try_task(self, job: Mapping[str, Any]) -> TaskObjection | None:  # noqa: ARG002 - the seam's
         return None
+
+    def remove_checkpoints(self, job: Mapping[str, Any], job_id: str) -> str | None:
+        if self.store_away is None:
+            self.removed.append(f"{job['checkpoint_url']}/{job_id}")
+        return self.store_away
 
     def check_task(self, import_path: str, working_directory: str | None) -> str | None:  # noqa: ARG002 - the seam's
         with self._asked():

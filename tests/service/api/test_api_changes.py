@@ -271,14 +271,19 @@ def test_its_checkpoints_go_when_that_is_wanted(api: Api) -> None:
     assert not directory.exists()
 
 
-def test_checkpoints_that_are_elsewhere_stay_and_that_is_said(api: Api) -> None:
+def test_checkpoints_in_a_store_go_first_and_the_job_stays_where_they_cannot(api: Api) -> None:
     job_id, url = ended_job(api), "s3://bucket/checkpoints"
     before = api.repository.get_job(job_id).spec
     assert api.repository.set_spec(job_id, before, {**before, "checkpoint_url": url}, {}, NOW)
+    cluster = api.surroundings.cluster
+    cluster.store_away = "there is no bucket bucket"
     detail = problem(api.call("DELETE", f"/v1/jobs/{job_id}", params={"checkpoints": "true"}), 409)["detail"]
-    fix = "delete them there, and the job without its checkpoints"
-    assert detail == f"its checkpoints are at {url}, where the service deletes nothing: {fix}"
-    assert api.call("DELETE", f"/v1/jobs/{job_id}").status_code == 204
+    assert detail == f"its checkpoints at {url} could not be deleted, so the job stays: there is no bucket bucket"
+    assert api.job(job_id)["id"] == job_id
+    cluster.store_away = None
+    assert api.call("DELETE", f"/v1/jobs/{job_id}", params={"checkpoints": "true"}).status_code == 204
+    assert cluster.removed == [f"{url}/{job_id}"]
+    problem(api.get(f"/v1/jobs/{job_id}"), 404)
 
 
 def test_deleting_says_why_it_cannot_be(api: Api) -> None:

@@ -43,6 +43,23 @@ def test_missing_directory_is_named() -> None:
     assert "/no/such/place" in reason
 
 
+def test_checkpoints_are_removed_where_the_tasks_have_the_store(tmp_path: Path) -> None:
+    command, kept = LocalClusterOptions(tmp_path).remove_command, tmp_path / "kept"
+    for name in ("job-1/manifest-000000000010.json", "job-1/000000000010-0.safetensors", "job-2/manifest-1.json"):
+        (kept / name).parent.mkdir(parents=True, exist_ok=True)
+        (kept / name).write_text("{}")
+    job = {"checkpoint_url": f"file://{kept}", "environment": {"A": "1"}, "working_directory": None}
+    assert checking.remove_checkpoints(command, job, "job-1") is None
+    assert not list((kept / "job-1").iterdir())
+    assert list((kept / "job-2").iterdir()), "those of other jobs stay"
+    assert checking.remove_checkpoints(command, job, "job-1") is None, "again is harmless"
+    away = checking.remove_checkpoints(command, {**job, "checkpoint_url": "no-such-store://x/y"}, "job-1")
+    assert away is not None
+    assert "no-such-store" in away
+    broken = checking.remove_checkpoints([sys.executable, "-c", "raise SystemExit(9)"], job, "job-1")
+    assert broken == "the tasks' Python could not do it: see that it has the workers' packages"
+
+
 @pytest.mark.parametrize("code", ["print('not json')", "", "print(5)", "raise SystemExit(9)"])
 def test_unclear_answer_does_not_refuse_a_job(code: str) -> None:
     assert checking.check_task([sys.executable, "-c", code], "mine:task", None) is None

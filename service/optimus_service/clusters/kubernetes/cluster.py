@@ -128,6 +128,11 @@ class KubernetesCluster:
     def try_task(self, job: Mapping[str, Any]) -> TaskObjection | None:  # noqa: ARG002 - the seam's
         return None  # only the task's own image knows; the job itself will report it
 
+    def remove_checkpoints(self, job: Mapping[str, Any], job_id: str) -> str | None:
+        command = f"python -m optimus_workers.checkpoint.remove {job['checkpoint_url']} {job_id}"
+        where = "in the workers' image, with the job's variables"
+        return f"the service's image cannot reach object stores; this does it {where}: {command}"
+
     def check_command(self, job: Mapping[str, Any]) -> TaskObjection | None:  # noqa: ARG002 - the seam's
         return None  # what its image has, only a pod can tell
 

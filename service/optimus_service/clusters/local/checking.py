@@ -66,15 +66,34 @@ def try_task(command: Sequence[str], job: Mapping[str, Any], account: Account | 
     the job's first worker would see, with an empty directory in place of the job's.
     `account`: whom tasks run as, and so this one; None: the user of this process.
     """
+    printed = _run(command, job, account)
+    return None if printed is None else _objection(printed)
+
+
+def remove_checkpoints(
+    command: Sequence[str], job: Mapping[str, Any], job_id: str, account: Account | None = None
+) -> str | None:
+    """Why what the job keeps at its `checkpoint_url` was not removed; None when it was. As `try_task`, in a process
+    that is thrown away: the store's file system and its credentials are those of the tasks."""
+    printed = _run([*command, job["checkpoint_url"], job_id], job, account)
+    if printed is None:
+        return f"it took longer than {CHECK_SECONDS:g} s; asked again, what is left is removed"
+    objection = _objection(printed)
+    if objection is not None:
+        return objection.message
+    is_answered = any(line.startswith('{"ok": true') for line in printed.splitlines())
+    return None if is_answered else "the tasks' Python could not do it: see that it has the workers' packages"
+
+
+def _run(command: Sequence[str], job: Mapping[str, Any], account: Account | None) -> str | None:
+    """What the command printed that is asked about a job; None when that is not known in time."""
     with tempfile.TemporaryDirectory(prefix="optimus-trial-", ignore_cleanup_errors=True) as own:
         if account is not None:
             os.chown(own, account.uid, account.gid)
-        return _try_task(command, job, account, own)
+        return _printed_by(command, job, account, own)
 
 
-def _try_task(
-    command: Sequence[str], job: Mapping[str, Any], account: Account | None, own: str
-) -> TaskObjection | None:
+def _printed_by(command: Sequence[str], job: Mapping[str, Any], account: Account | None, own: str) -> str | None:
     directory = job.get("working_directory") or own
     environment = task_environment(os.environ, _as_first_worker(job, own), None)
     whole = list(command)
@@ -98,13 +117,12 @@ def _try_task(
     assert process.stdout is not None
     with process.stdout:
         try:
-            printed = _printed(process.stdout.fileno(), time.monotonic() + CHECK_SECONDS)
+            return _printed(process.stdout.fileno(), time.monotonic() + CHECK_SECONDS)
         finally:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(DIE_SECONDS)
-    return None if printed is None else _objection(printed)
 
 
 def check_command(job: Mapping[str, Any], service: Mapping[str, str]) -> TaskObjection | None:

@@ -49,6 +49,7 @@ class LocalClusterOptions:
     check_command: tuple[str, ...] = (sys.executable, "-P", "-m", "optimus_workers.check_task")
     """-P: what lies in the service's own working directory is nothing to tasks."""
     trial_command: tuple[str, ...] = (sys.executable, "-P", "-m", "optimus_workers.try_task")
+    remove_command: tuple[str, ...] = (sys.executable, "-P", "-m", "optimus_workers.checkpoint.remove")
     n_cores: float | None = None
     """None: what the machine has."""
     gpus: Mapping[str, int] = field(default_factory=dict)
@@ -76,6 +77,7 @@ class LocalClusterOptions:
             task_command=(interpreter, "-m", "optimus_workers", "{role}"),
             check_command=(interpreter, "-P", "-m", "optimus_workers.check_task"),
             trial_command=(interpreter, "-P", "-m", "optimus_workers.try_task"),
+            remove_command=(interpreter, "-P", "-m", "optimus_workers.checkpoint.remove"),
             gpus=gpus,
             users=users,
         )
@@ -152,6 +154,10 @@ class LocalCluster:
     def try_task(self, job: Mapping[str, Any]) -> TaskObjection | None:
         account = None if self._options.users is None else self._options.users.for_checks
         return checking.try_task(self._options.trial_command, job, account)
+
+    def remove_checkpoints(self, job: Mapping[str, Any], job_id: str) -> str | None:
+        account = None if self._options.users is None else self._options.users.for_checks
+        return checking.remove_checkpoints(self._options.remove_command, job, job_id, account)
 
     def check_command(self, job: Mapping[str, Any]) -> TaskObjection | None:
         return checking.check_command(job, os.environ)
