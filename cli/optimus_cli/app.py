@@ -12,6 +12,7 @@ import typer
 
 from optimus_cli import output
 from optimus_cli.commands import (
+    bound,
     changes,
     cluster,
     db,
@@ -161,6 +162,7 @@ app.add_typer(db.app, name="db", rich_help_panel=SERVICE)
 app.add_typer(secrets.app, name="secrets", rich_help_panel=SERVICE)
 app.command(cls=Command, rich_help_panel=SERVICE)(demo.demo)
 app.command(cls=Command, rich_help_panel="Experiments")(simulate.simulate)
+app.command(cls=Command, rich_help_panel="Experiments")(bound.bound)
 app.command("export-trace", cls=Command, rich_help_panel="Experiments")(export_trace.export_trace)
 
 

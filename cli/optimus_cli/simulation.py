@@ -13,11 +13,13 @@ from rich.table import Table
 
 from optimus_cli import output
 from optimus_cli.errors import BadInput, CliError, MissingPart
+from optimus_simulator.bounds.bound import Bound
 from optimus_simulator.comparison import Estimate, Figure, PolicyResult, compare, figures_among
 from optimus_simulator.comparison import as_json as document
 from optimus_simulator.errors import BadTrace, SimulatorError
+from optimus_simulator.options import Options
 from optimus_simulator.outcome import Outcome
-from optimus_simulator.scenario import Scenario, run_all
+from optimus_simulator.scenario import Scenario, bound_of, run_all
 
 
 class Comparison:
@@ -96,6 +98,48 @@ def run(scenarios: Sequence[Scenario], processes: int, html: Path | None, *, as_
         output.print_json(document(results))
     else:
         output.show(Comparison(results))
+        for line in _possible(results):
+            output.print_text(line)
+
+
+def _possible(results: Sequence[PolicyResult]) -> list[str]:
+    """How far each policy is from what is possible, where that was asked for."""
+    return [
+        f"{result.policy}: mean JCT within {result.figures['above_bound'].mean:.1%} of what is possible"
+        for result in results
+        if "above_bound" in result.figures
+    ]
+
+
+def show_bound(trace: str, options: Options, seed: int, *, as_json: bool) -> None:
+    """Print what no scheduler can do better than.
+
+    Raises:
+        BadInput: the trace cannot be read, or there is no bound for its jobs.
+    """
+    try:
+        found = bound_of(trace, options, seed)
+    except BadTrace as error:
+        raise BadInput(str(error)) from error
+    if as_json:
+        output.print_json(found.as_json())
+    else:
+        output.show(_bound_table(found))
+
+
+def _bound_table(found: Bound) -> Table:
+    table = Table(title=f"{found.trace}: {found.jobs} jobs, any scheduler")
+    table.add_column("", style="bold")
+    table.add_column("no better than", justify="right")
+    table.add_row("mean JCT s", f"{found.mean_jct_seconds:,.0f}")
+    table.add_row("  every job alone", f"{found.alone_seconds:,.0f}")
+    table.add_row("  squashed area", f"{found.squashed_area_seconds:,.0f}")
+    programme = found.programme_seconds
+    table.add_row("  linear programme", "too many jobs" if programme is None else f"{programme:,.0f}")
+    table.add_row("makespan s", f"{found.makespan_seconds:,.0f}")
+    if found.deadlines_met is not None:
+        table.add_row("deadlines met", f"{found.deadlines_met:.1%}")
+    return table
 
 
 def _watched(scenarios: Sequence[Scenario], processes: int) -> list[Outcome]:

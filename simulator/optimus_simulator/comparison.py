@@ -45,6 +45,8 @@ FIGURES = (
     Figure("fairness_p90", "ρ p90", _two_digits),
     Figure("fairness_worst", "ρ worst", _two_digits),
     Figure("deadlines_met", "deadlines met", _percent),
+    Figure("above_bound", "JCT above bound", _percent),
+    Figure("makespan_above_bound", "makespan above bound", _percent),
 )
 
 
@@ -101,7 +103,15 @@ def as_json(results: Sequence[PolicyResult]) -> dict[str, Any]:
                 "confidence_95": {name: estimate.half_width for name, estimate in result.figures.items()},
                 "runs": [outcome.figures() for outcome in result.outcomes],
                 "time_left": time_left(result.outcomes),
+                **_bounds(result),
             }
             for result in results
         ],
     }
+
+
+def _bounds(result: PolicyResult) -> dict[str, Any]:
+    """What no scheduler can do better than, run by run, where that was asked for."""
+    return (
+        {"bounds": [each.bound.as_json() for each in result.outcomes if each.bound]} if result.outcomes[0].bound else {}
+    )

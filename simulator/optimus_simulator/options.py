@@ -69,6 +69,8 @@ class Options:
     """With the `paper` trace: `drf` and `tetris` divide parameters as MXNet does it, as in the paper's comparison."""
 
     # --- the experiment
+    bound: bool = False
+    """Also what no scheduler can do better than: each run is compared with it (docs/bounds.md)."""
     elastic_batch: bool = False
     """All jobs of a Pollux workload that ran with several batches let theirs be chosen."""
     blind: bool = False

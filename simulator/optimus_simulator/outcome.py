@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimus_scheduler.model import JobSpec, Resources
+from optimus_simulator.bounds.bound import Bound
 from optimus_simulator.promises import Judged, summary
 from optimus_simulator.trace import TraceJob
 
@@ -62,10 +63,13 @@ class Outcome:
     jobs: tuple[JobRecord, ...]
     timeline: tuple[Moment, ...]
     rounds: int
+    bound: Bound | None = None
+    """What no scheduler can do better than on this trace, if that was asked for."""
 
     def figures(self) -> dict[str, float]:
         """The figures by which policies are compared, by name. `deadlines_met` only if jobs have deadlines: the part of
-        those that ended in time.
+        those that ended in time. `above_bound` and `makespan_above_bound` only with a bound: how much above it, 0.1 for
+        a tenth.
         """
         jct = np.array([job.jct_seconds for job in self.jobs])
         fairness = np.array([job.fairness for job in self.jobs])
@@ -85,7 +89,15 @@ class Outcome:
             "mean_wait_seconds": float(np.mean([job.started_at - job.submitted_at for job in self.jobs])),
             "longest_wait_seconds": max(job.started_at - job.submitted_at for job in self.jobs),
         }
-        return {**figures, "deadlines_met": sum(in_time) / len(in_time)} if in_time else figures
+        if in_time:
+            figures["deadlines_met"] = sum(in_time) / len(in_time)
+        return {**figures, **self._above_bound(figures)}
+
+    def _above_bound(self, figures: Mapping[str, float]) -> dict[str, float]:
+        if self.bound is None:
+            return {}
+        least = {"above_bound": "mean_jct_seconds", "makespan_above_bound": "makespan_seconds"}
+        return {name: figures[of] / getattr(self.bound, of) - 1.0 for name, of in least.items()}
 
 
 def time_left(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:

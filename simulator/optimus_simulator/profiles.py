@@ -10,6 +10,7 @@ References: Qiao et al., "Pollux", OSDI 2021, sections 3 and 5.3, and the files 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -108,6 +109,20 @@ class Application:
             self._seconds[placement, batch] = whole, synchronisation
         return self._seconds[placement, batch]
 
+    def fastest_step_seconds(self, gpus: int, batch: Batch, most_nodes: int) -> float:
+        """A whole step on the fastest of all placements of so many GPUs, measured or not, on at most so many nodes."""
+        local = batch.atomic
+        measured = [
+            self._measured(placement, local)
+            for placement in self.placements
+            if sum(placement) == gpus and len(placement) <= most_nodes
+        ]
+        fewest = -(-gpus // GPUS_PER_NODE)
+        nodes = range(min(fewest, _MOST_NODES), min(gpus, most_nodes, _MOST_NODES) + 1)
+        between = self._between([(float(count), float(gpus), float(local)) for count in nodes]).tolist()
+        parts = [*measured, *between]
+        return float(min(step + batch.accumulation * (step - exchange) for step, exchange in parts))
+
     def gains(self, batch: int) -> FloatArray:
         """(e,) progress that one step with this batch makes in each epoch, in steps at the initial batch."""
         if batch not in self._gains:
@@ -137,10 +152,16 @@ class Application:
         return self._interpolated(at)
 
     def _interpolated(self, at: tuple[float, float, float]) -> tuple[float, float]:
-        step, synchronisation = self._linear([at])[0]
-        if math.isnan(step):  # outside of everything that was measured
-            step, synchronisation = self._nearest([at])[0]
+        step, synchronisation = self._between([at])[0]
         return float(step), float(synchronisation)
+
+    def _between(self, points: Sequence[tuple[float, float, float]]) -> FloatArray:
+        """(p, 2) step and synchronisation times; outside of everything that was measured those that are nearest."""
+        times = np.asarray(self._linear(points), dtype=np.float64)
+        outside = np.isnan(times[:, 0])
+        if outside.any():
+            times[outside] = self._nearest(np.asarray(points)[outside])
+        return times
 
     @cached_property
     def _linear(self) -> LinearNDInterpolator:

@@ -6,10 +6,12 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 
 from optimus_scheduler.allocate.policies import policy_named
+from optimus_simulator.bounds.bound import Bound, bound
 from optimus_simulator.errors import BadTrace, Stuck
 from optimus_simulator.options import Options
 from optimus_simulator.outcome import Outcome
@@ -89,7 +91,19 @@ def simulate(scenario: Scenario, progress: Progress = unwatched) -> Outcome:
         outcome = Replay(trace, policy, options, seed=seed, progress=progress).run()
     except (Stuck, AssertionError) as error:
         raise Stuck(f"{error}\nseed {seed}; again with: {scenario.command}") from error
+    if options.bound:
+        outcome = replace(outcome, bound=bound_of(scenario.trace, options, seed))
     return replace(outcome, policy=scenario.label) if scenario.label else outcome
+
+
+@lru_cache(maxsize=64)
+def bound_of(trace: str, options: Options, seed: int) -> Bound:
+    """What no scheduler can do better than on that trace, drawn with that seed if it is drawn.
+
+    Raises:
+        BadTrace: the trace cannot be read, or there is no bound for its jobs.
+    """
+    return bound(load(trace, options, seed), options)
 
 
 Done = Callable[[int, Outcome], None]

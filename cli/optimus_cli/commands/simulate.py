@@ -15,13 +15,12 @@ if TYPE_CHECKING:  # the simulator is imported when it runs, as every other part
     from optimus_simulator.options import Options
     from optimus_simulator.scenario import Scenario
 
+TRACES = "pollux:FILE, philly:FILE, pcs:FILE, paper[:uniform|poisson|google], or a file in our own format."
 DEFAULT_POLICIES = "optimus,optimus-paper,tiresias,drf"
 
 
 def simulate(
-    trace: Annotated[
-        str, typer.Option(help="pollux:FILE, philly:FILE, paper[:uniform|poisson|google], or a file in our own format.")
-    ],
+    trace: Annotated[str, typer.Option(help=TRACES)],
     policy: Annotated[str, typer.Option(help="Policies, separated by commas.")] = DEFAULT_POLICIES,
     seeds: Annotated[
         int, typer.Option(min=1, max=10_000, help="Run each policy with so many seeds, counted from --seed.")
@@ -33,6 +32,10 @@ def simulate(
     ] = False,
     elastic_batch: Annotated[
         bool, typer.Option("--elastic-batch", help="Let the jobs of a Pollux workload have their batch chosen.")
+    ] = False,
+    bound: Annotated[
+        bool,
+        typer.Option("--bound", help="Say how far each policy is from what is possible for any; see docs/bounds.md."),
     ] = False,
     load: Annotated[str, typer.Option(help="Let jobs arrive so many times as fast; several as 0.5,1,2.")] = "1",
     interval: Annotated[
@@ -50,8 +53,8 @@ def simulate(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from optimus_cli.simulation import run
 
-    elastic = ["elastic_batch=true"] if elastic_batch else []
-    options = _options(oracle, like_pollux, [*(settings or []), *elastic])
+    flags = [f"{name}=true" for name, given in (("elastic_batch", elastic_batch), ("bound", bound)) if given]
+    options = options_of(oracle, like_pollux, [*(settings or []), *flags])
     variants = _variants(options, _numbers("--load", load), _numbers("--interval", interval))
     runs = range(seed, seed + seeds)
     scenarios = [each for label, changed in variants for each in _scenarios(trace, policy, runs, changed, label)]
@@ -86,7 +89,12 @@ def _variants(options: Options, loads: list[float], intervals: list[float]) -> l
     return variants
 
 
-def _options(oracle: bool, like_pollux: bool, settings: list[str]) -> Options:
+def options_of(oracle: bool, like_pollux: bool, settings: list[str]) -> Options:
+    """The options that flags and NAME=VALUE words give.
+
+    Raises:
+        BadInput: there is no such option, or a value is none of its.
+    """
     from dataclasses import replace
 
     from optimus_simulator.options import Options, option_value

@@ -1,0 +1,1 @@
+"""What no scheduler can do better than, on a trace and its cluster. Proofs: docs/bounds.md."""

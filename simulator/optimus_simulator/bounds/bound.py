@@ -1,0 +1,154 @@
+"""Bounds on what any scheduler can reach on a trace and its cluster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimus_simulator.bounds.area import least_makespan, one_machine, squashed_area
+from optimus_simulator.bounds.needs import Need, needs_of
+from optimus_simulator.bounds.prices import JobTimes, Sizes
+from optimus_simulator.bounds.programme import best_prices
+from optimus_simulator.options import Options
+from optimus_simulator.trace import Trace
+
+FloatArray = NDArray[np.float64]
+
+MOST_JOBS = 2000
+"""Traces with more get no linear programme: it takes about as many milliseconds a round as there are jobs."""
+_WHILE_ARRIVING, _AFTERWARDS = 60, 30
+"""Intervals of the grid while jobs arrive, equally long, and after that, each longer than the one before."""
+_DEADLINES = 60
+"""Deadlines that are edges of the grid, at most."""
+_SCALES = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
+"""Prices to begin with: so many times the number of jobs that are left on a machine that does the cluster's work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What no scheduler can do better than."""
+
+    trace: str
+    jobs: int
+    alone_seconds: float
+    """Mean completion time if every job had the cluster for itself."""
+    squashed_area_seconds: float
+    """... if the cluster were one machine, and every size as efficient as the best."""
+    programme_seconds: float | None
+    """... by the linear programme; None where the trace has too many jobs for it."""
+    makespan_seconds: float
+    """From the first submission to the last end, at least."""
+    deadlines_met: float | None
+    """At most so large a part of those that have one; None where no job has."""
+
+    @property
+    def mean_jct_seconds(self) -> float:
+        """No scheduler has a lower mean completion time: the largest of the three."""
+        return max(self.alone_seconds, self.squashed_area_seconds, self.programme_seconds or 0.0)
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, and the mean completion time."""
+        return {**asdict(self), "mean_jct_seconds": self.mean_jct_seconds}
+
+
+def bound(trace: Trace, options: Options) -> Bound:
+    """Of any scheduler, with the stops of these options: each job stops at least at its first start.
+
+    Raises:
+        BadTrace: a job has no size that fits, or there is no bound for its kind.
+    """
+    needs = needs_of(trace, 0.0 if options.restart_spread else options.restart_seconds)
+    alone = sum(need.trains_from + need.work.shortest - need.submitted_at for need in needs)
+    makespan, area = least_makespan(needs), squashed_area(needs)
+    small = len(needs) <= MOST_JOBS
+    times, grid = _times(needs, makespan) if small else ([], np.zeros(0))
+    count = len(needs)
+    return Bound(
+        trace=trace.name,
+        jobs=count,
+        alone_seconds=alone / count,
+        squashed_area_seconds=area / count,
+        programme_seconds=_least_sum(times, needs, grid) / count if small else None,
+        makespan_seconds=makespan,
+        deadlines_met=_most_in_time(needs, times, grid),
+    )
+
+
+def _times(needs: Sequence[Need], makespan: float) -> tuple[list[JobTimes], FloatArray]:
+    grid = _grid(needs, makespan)
+    sizes = {id(need.work): Sizes.of(need.work) for need in needs}
+    return [JobTimes.on(need, sizes[id(need.work)], grid) for need in needs], grid
+
+
+def _grid(needs: Sequence[Need], makespan: float) -> FloatArray:
+    """(intervals + 1,) edges; the last interval is the time after every end, when the cluster is free of charge."""
+    first, last = needs[0].submitted_at, max(need.trains_from for need in needs)
+    after = max(1.4 * makespan - (last - first), 0.2 * makespan, 1.0)
+    arriving = np.linspace(first, last, _WHILE_ARRIVING + 1) if last > first else np.array([first])
+    growing = last + after * np.cumsum(np.linspace(1.0, 4.0, _AFTERWARDS)) / np.linspace(1.0, 4.0, _AFTERWARDS).sum()
+    due = [need.deadline_at for need in needs if need.deadline_at is not None]
+    places = np.linspace(0.0, 1.0, min(len(due), _DEADLINES))
+    ends = np.quantile(due, places, method="nearest") if due else np.zeros(0)
+    longest = max(max(need.work.shortest, (need.deadline_at or 0.0) - need.submitted_at) for need in needs)
+    after_all = max([growing[-1], *ends]) + 2.0 * longest + 1.0
+    return np.unique(np.concatenate([arriving, growing, ends, [after_all]]))
+
+
+# --- completion times ------------------------------------------------------------------------------------------------
+
+
+def _least_sum(jobs: Sequence[JobTimes], needs: Sequence[Need], grid: FloatArray) -> float:
+    begin = _crowd(needs, grid)
+    lengths = np.diff(grid)
+
+    def value(prices: FloatArray) -> float:
+        return sum(job.soonest(prices).least for job in jobs) - float((lengths[:, None] * prices).sum())
+
+    begin = max((scale * begin for scale in _SCALES), key=value)
+    return best_prices(jobs, lengths, begin, JobTimes.soonest, ceiling=2.0 * len(jobs))
+
+
+def _crowd(needs: Sequence[Need], grid: FloatArray) -> FloatArray:
+    """(intervals, resources) jobs that are left on one machine that does the cluster's work: what a second is worth,
+    as each of them would end so much earlier.
+    """
+    resources = needs[0].work.usage.shape[1]
+    order = sorted(needs, key=lambda need: need.trains_from)
+    prices = np.zeros((len(grid) - 1, resources))
+    middles = (grid[:-1] + grid[1:]) / 2
+    for resource in range(resources):
+        areas = [need.work.least_area(np.eye(resources)[resource]) for need in order]
+        begins = [need.trains_from for need in order]
+        ends = one_machine(begins, areas)
+        for begin, end, area in zip(begins, ends, areas, strict=True):
+            prices[:, resource] += (middles >= begin) & (middles < end) & (area > 0)
+    prices[-1] = 0.0
+    return prices
+
+
+# --- deadlines -------------------------------------------------------------------------------------------------------
+
+
+def _most_in_time(needs: Sequence[Need], jobs: Sequence[JobTimes], grid: FloatArray) -> float | None:
+    """The largest part of deadlines that can be met; by jobs alone where there is no programme."""
+    due = [need for need in needs if need.deadline_at is not None]
+    if not due:
+        return None
+    possible = sum(need.trains_from + need.work.shortest <= (need.deadline_at or 0.0) + 1e-6 for need in due)
+    if jobs:
+        ceiling = 1.0 / min(_smallest_area(need) for need in due)
+        free = np.zeros((len(grid) - 1, due[0].work.usage.shape[1]))
+        missed = best_prices(jobs, np.diff(grid), free, JobTimes.in_time, ceiling=ceiling)
+        possible = min(possible, math.floor(len(due) - missed + 1e-6))
+    return possible / len(due)
+
+
+def _smallest_area(need: Need) -> float:
+    """Of the resource that it takes most of, in seconds of the whole."""
+    resources = need.work.usage.shape[1]
+    return max(max(need.work.least_area(row) for row in np.eye(resources)), 1e-9)

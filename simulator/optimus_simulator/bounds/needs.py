@@ -1,0 +1,144 @@
+"""What a job needs at the very least, in parts of the cluster: the input of every bound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimus_scheduler.model import JobSpec, Node, Resources
+from optimus_simulator.bounds.phases import Sizes, least_seconds
+from optimus_simulator.errors import BadTrace
+from optimus_simulator.trace import Trace, TraceJob
+
+FloatArray = NDArray[np.float64]
+
+_AT_ONCE = 1e12
+"""Jobs per second, of one that has nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What jobs that are alike take, by size. Sizes of all GPU types are in one list."""
+
+    usage: FloatArray
+    """(sizes, resources) parts of the cluster that are held."""
+    seconds: FloatArray
+    """(phases, sizes) of each phase."""
+
+    @property
+    def shortest(self) -> float:
+        """Seconds of training with the best size in each phase."""
+        return float(self.seconds.min(axis=1).sum())
+
+    def least_area(self, weights: FloatArray) -> float:
+        """The least of weights · usage · seconds that the whole job takes: (resources,) weights."""
+        with np.errstate(invalid="ignore"):
+            area = self.seconds * (self.usage @ weights)
+        return float(np.nanmin(area, axis=1).sum())
+
+    def speeds(self) -> FloatArray:
+        """(sizes,) of the job per second, no less than the true speed of any phase when a phase counts as its part of
+        the job's seconds at one size: the size that leaves the least between these speeds and the true mean ones.
+        """
+        finite = np.flatnonzero(np.isfinite(self.seconds).all(axis=0))
+        totals = self.seconds[:, finite].sum(axis=0)
+        found = [(self.seconds[:, n] / total) if total > 0 else None for n, total in zip(finite, totals, strict=True)]
+        candidates = [_fastest(parts, self.seconds) for parts in found if parts is not None]
+        if not candidates:
+            return np.full(self.seconds.shape[1], _AT_ONCE)
+        return min(candidates, key=lambda speeds: float(np.log(speeds[finite] * totals).sum()))
+
+
+def _fastest(parts: FloatArray, seconds: FloatArray) -> FloatArray:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        speeds = np.where(parts[:, None] > 0, parts[:, None] / seconds, 0.0)
+    return np.asarray(speeds.max(axis=0))
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One job."""
+
+    submitted_at: float
+    trains_from: float
+    """It cannot make progress before: its first start stops it for a while."""
+    deadline_at: float | None
+    work: Work
+
+
+def needs_of(trace: Trace, stop_seconds: float) -> list[Need]:
+    """Of every job of the trace, in its order. `stop_seconds`: how long a start takes, at the very least.
+
+    Raises:
+        BadTrace: a job has no size that the cluster has room for, or there is no bound for its kind.
+    """
+    capacity = trace.capacity
+    known: dict[object, Work] = {}
+    return [
+        Need(
+            job.submitted_at, job.submitted_at + stop_seconds, job.spec.deadline_at, _work(job, trace, capacity, known)
+        )
+        for job in trace.jobs
+    ]
+
+
+def _work(job: TraceJob, trace: Trace, capacity: Resources, known: dict[object, Work]) -> Work:
+    """Remembered for jobs that are alike: those of one application, or of one law."""
+    truth = job.truth
+    nature = getattr(truth, "application", None)
+    alike = (nature.name, getattr(truth, "target_batch", 0)) if nature is not None else truth
+    spec = job.spec
+    sizes = (spec.worker, spec.server, spec.elastic_batch, tuple(sorted(job.type_speeds.items())))
+    key = (alike, repr(sizes), job.gpu_types_of(capacity))
+    if key not in known:
+        known[key] = _work_of(job, trace.nodes, capacity)
+    return known[key]
+
+
+def _work_of(job: TraceJob, nodes: Sequence[Node], capacity: Resources) -> Work:
+    names = [name for name, amount in _amounts(capacity).items() if amount > 0]
+    usage, seconds = [], []
+    for kind in job.gpu_types_of(capacity):
+        spec = job.spec.on(kind)
+        sizes = _sizes(spec, capacity)
+        if sizes:
+            usage.append(np.array([_usage(spec, size, capacity, names) for size in sizes]))
+            seconds.append(least_seconds(job.truth, spec, sizes, nodes) / job.speed_factor(kind))
+    if not usage:
+        raise BadTrace(f"job {job.id}: the cluster has no room for its smallest size")
+    return _fewest(np.concatenate(usage), np.concatenate(seconds, axis=1))
+
+
+def _sizes(spec: JobSpec, capacity: Resources) -> Sizes:
+    workers = range(max(spec.worker.minimum, 1), spec.worker.maximum + 1)
+    servers = range(spec.server.minimum, spec.server.maximum + 1)
+    fitting = [w for w in workers if (spec.worker.resources * w).fits_in(capacity)]
+    return [
+        (w, p)
+        for w in fitting
+        for p in servers
+        if (spec.worker.resources * w + spec.server.resources * p).fits_in(capacity)
+    ]
+
+
+def _amounts(resources: Resources) -> dict[str, float]:
+    return {"cpu": resources.cpu, "memory": float(resources.memory_bytes), **resources.gpus}
+
+
+def _usage(spec: JobSpec, size: tuple[int, int], capacity: Resources, names: Sequence[str]) -> list[float]:
+    whole = _amounts(capacity)
+    taken = _amounts(spec.worker.resources * size[0] + spec.server.resources * size[1])
+    return [taken.get(name, 0.0) / whole[name] for name in names]
+
+
+def _fewest(usage: FloatArray, seconds: FloatArray) -> Work:
+    """Sizes that hold the same count as one that is as fast as the fastest of them in each phase."""
+    unique, group = np.unique(np.round(usage, 12), axis=0, return_inverse=True)
+    fastest = np.full((len(seconds), len(unique)), math.inf)
+    for column, where in enumerate(group.reshape(-1)):
+        fastest[:, where] = np.minimum(fastest[:, where], seconds[:, column])
+    return Work(unique, fastest)
