@@ -113,7 +113,7 @@ small_jobs = st.lists(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(small_jobs)
 def test_the_best_of_all_schedules_is_no_better(jobs: list[tuple[int, float, float, int]]) -> None:
     trace = trace_of(*(job(f"j{n}", at, steps, up, at + due) for n, (at, steps, up, due) in enumerate(jobs)))

@@ -28,7 +28,9 @@ Question = Callable[[JobTimes, FloatArray], Choice]
 _ROUNDS = 60
 """Of pricing, at most ..."""
 _STALLED = 8
-"""... and so many that have not raised the bound by a ten-thousandth."""
+"""... and so many that have not raised the bound by a ten-thousandth, when it is near what it can be ..."""
+_NEAR = 0.05
+"""... by this part."""
 _ENOUGH = 0.002
 """The programme is solved when what it may still gain is less than this part."""
 _TOWARDS_BEST = 0.75
@@ -74,7 +76,8 @@ def best_prices(
     for _ in range(_ROUNDS):
         choices = [ask(job, asked) for job in jobs]
         value = sum(choice.least for choice in choices) - float((lengths[:, None] * asked).sum())
-        stalled = 0 if value > best + 1e-4 * abs(best) else stalled + 1
+        is_near = reach - best <= _NEAR * abs(reach) < math.inf
+        stalled = stalled + 1 if is_near and value <= best + 1e-4 * abs(best) else 0
         if value > best:
             best, prices = value, asked
         if stalled > _STALLED or (math.isfinite(reach) and reach - best <= _ENOUGH * abs(reach)):
