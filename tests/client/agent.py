@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from optimus_workers.script.channels.listener import Channels
-from optimus_workers.script.reading import Channel, Reading
+from optimus_contract.readings.reading import Channel, Reading
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60.0

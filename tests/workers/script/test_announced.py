@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimus_workers.script.announced import NOTHING, Announced, announced, of_command, of_text
+from optimus_contract.readings.announced import NOTHING, Announced
+from optimus_workers.script.announced import announced, of_command, of_text
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimus_workers.script.channels.kubeflow import Kubeflow
-from optimus_workers.script.channels.listener import MAX_BODY_BYTES, BadRequest, Channels, report_readings, unzipped
-from optimus_workers.script.channels.mlflow import Mlflow, Unknown
-from optimus_workers.script.channels.otlp import Otlp
-from optimus_workers.script.progress import Progress
-from optimus_workers.script.reading import Channel, Reading
+from optimus_contract.readings.kubeflow import Kubeflow
+from optimus_contract.readings.mlflow import Unknown
+from optimus_contract.readings.otlp import Otlp, unzipped
+from optimus_contract.readings.progress import Progress
+from optimus_contract.readings.reading import Channel, Reading
+from optimus_workers.script.channels.listener import MAX_BODY_BYTES, BadRequest, Channels, report_readings
+from optimus_workers.script.channels.runs import Mlflow
 
 
 class Opened:
@@ -186,11 +187,11 @@ def test_otlp_as_json_is_read_by_its_attribute() -> None:
 
 
 def test_a_packed_body_has_a_limit() -> None:
-    assert unzipped(gzip.compress(b"{}")) == b"{}"
+    assert unzipped(gzip.compress(b"{}"), 10) == b"{}"
     with pytest.raises(ValueError, match="not gzip"):
-        unzipped(b"plain")
+        unzipped(b"plain", 10)
     with pytest.raises(ValueError, match="more than"):
-        unzipped(gzip.compress(b"0" * (MAX_BODY_BYTES + 1)))
+        unzipped(gzip.compress(b"0" * (MAX_BODY_BYTES + 1)), MAX_BODY_BYTES)
 
 
 @given(st.binary(max_size=200), st.sampled_from(["application/json", "application/x-protobuf"]))

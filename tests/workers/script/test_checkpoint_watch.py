@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from optimus_contract.readings.progress import Learned
 from optimus_workers.script.checkpoints import LEAST_BYTES, Checkpoints, CheckpointWatch, with_children
-from optimus_workers.script.progress import Learned
 from optimus_workers.script.samples import with_checkpoints
 
 MIB = 2**20

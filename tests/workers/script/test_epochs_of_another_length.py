@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimus_workers.script.announced import Announced
+from optimus_contract.readings.announced import Announced
+from optimus_contract.readings.progress import Learned, Progress
 from optimus_workers.script.channels.printed import Printed
-from optimus_workers.script.progress import Learned, Progress
 
 MAX_STEPS = 100_000
 BATCHES = 120

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from optimus_workers.script.channels.kubeflow import Kubeflow
-from optimus_workers.script.progress import Progress
+from optimus_contract.readings.kubeflow import Kubeflow
+from optimus_contract.readings.progress import Progress
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "hf_trainer.py"
 STEPS, STOP_AT = 60, 32

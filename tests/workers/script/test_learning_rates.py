@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from optimus_workers.script.channels import mlflow
-from optimus_workers.script.channels.kubeflow import Kubeflow
+from optimus_contract.readings import mlflow
+from optimus_contract.readings.kubeflow import Kubeflow
+from optimus_contract.readings.otlp import Otlp
+from optimus_contract.readings.progress import Advance, Learned, Progress
+from optimus_contract.readings.reading import Channel, Reading
+from optimus_contract.readings.samples import rate_or_none, sample_of
 from optimus_workers.script.channels.listener import BadRequest, report_readings
-from optimus_workers.script.channels.otlp import Otlp
 from optimus_workers.script.channels.printed import Printed
-from optimus_workers.script.progress import Advance, Learned, Progress
-from optimus_workers.script.reading import Channel, Reading
-from optimus_workers.script.samples import counted_rates, rate_or_none, sample_of
+from optimus_workers.script.samples import counted_rates
 from optimus_workers.telemetry.planned_rates import planned
 from optimus_workers.wire.values import GlobalBatch
 

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optimus_contract.readings.progress import Progress
+from optimus_contract.readings.reading import Reading
 from optimus_workers.script.channels.printed import (
     BURST_BYTES,
     BURST_LINES,
@@ -15,8 +17,6 @@ from optimus_workers.script.channels.printed import (
     MAX_LINE_BYTES,
     Printed,
 )
-from optimus_workers.script.progress import Progress
-from optimus_workers.script.reading import Reading
 
 
 def read(text: str, printed: Printed | None = None) -> list[dict[str, Any]]:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimus_workers.script.announced import Announced
+from optimus_contract.readings.announced import Announced
+from optimus_contract.readings.progress import PATIENCE_SECONDS, Advance, Learned, Progress
+from optimus_contract.readings.reading import Channel, Reading
 from optimus_workers.script.channels.printed import Printed
-from optimus_workers.script.progress import PATIENCE_SECONDS, Advance, Learned, Progress
-from optimus_workers.script.reading import Channel, Reading
 
 START = 1_000.0
 

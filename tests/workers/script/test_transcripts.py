@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import pytest
 
-from optimus_workers.script.announced import NOTHING, Announced
+from optimus_contract.readings.announced import NOTHING, Announced
+from optimus_contract.readings.progress import Progress
 from optimus_workers.script.channels.printed import Printed
-from optimus_workers.script.progress import Progress
 
 N_EPOCHS, N_STEPS = 3, 50
 

@@ -24,6 +24,9 @@ from typing import NoReturn
 
 from optimus_contract.command import launch
 from optimus_contract.limits import MAX_COUNT
+from optimus_contract.readings.progress import Advance, Learned, Progress
+from optimus_contract.readings.reading import Channel, Reading
+from optimus_contract.readings.samples import sample_of
 from optimus_contract.result import JobProfile
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.errors import COORDINATOR_GONE, HUNG, LET_GO, TERMINATED, ServiceProblem
@@ -41,15 +44,12 @@ from optimus_workers.script.launch import (
 )
 from optimus_workers.script.loading import Loads
 from optimus_workers.script.processes import Process, Starter, signal_group
-from optimus_workers.script.progress import Advance, Learned, Progress
-from optimus_workers.script.reading import Channel, Reading
 from optimus_workers.script.samples import (
     Gathered,
     counted_as,
     counted_rates,
     finite,
     profile_of,
-    sample_of,
     with_checkpoints,
 )
 from optimus_workers.script.saving import FileKey, Writes

@@ -11,40 +11,16 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
 from optimus_contract.limits import MAX_COUNT
+from optimus_contract.readings.announced import EPOCHS, STEPS, Announced
 
 MAX_SOURCE_BYTES = 1024 * 1024
-_STEPS = frozenset(
-    {"max_steps", "max_iters", "max_iter", "max_iterations", "max_train_steps", "max_updates", "total_steps"}
-    | {"total_iters", "total_iterations", "train_steps", "training_steps", "train_iters", "num_train_steps"}
-    | {"num_training_steps", "num_iterations", "num_iters", "n_iters", "iterations", "max_step"}
-)
-_EPOCHS = frozenset(
-    {"epochs", "num_epochs", "n_epochs", "max_epochs", "total_epochs", "num_train_epochs", "train_epochs"}
-    | {"nepochs", "max_epoch", "num_epoch", "n_epoch", "nb_epochs", "nb_epoch", "epoch_num", "nepoch"}
-)
-_STEPS_OF_A_COMMAND = _STEPS | {"steps", "iters", "num_steps", "n_steps"}
+_STEPS_OF_A_COMMAND = STEPS | {"steps", "iters", "num_steps", "n_steps"}
 """In a text these may be anything, such as the length of a sequence."""
 _OPTION = re.compile(r"(?:--?|\+)?([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class Announced:
-    """How long a training is meant to last; None: nobody said."""
-
-    total_steps: int | None = None
-    total_epochs: int | None = None
-
-    def over(self, other: Announced) -> Announced:
-        """This, and what only the other one says."""
-        return Announced(self.total_steps or other.total_steps, self.total_epochs or other.total_epochs)
-
-
-NOTHING = Announced()
 
 
 def announced(command: Sequence[str], directory: Path) -> Announced:
@@ -72,7 +48,7 @@ def of_command(words: Sequence[str]) -> Announced:
         value = _whole(after if match[2] is None else match[2])
         if name in _STEPS_OF_A_COMMAND:
             steps = value or steps
-        elif name in _EPOCHS:
+        elif name in EPOCHS:
             epochs = value or epochs
     return Announced(steps, epochs)
 
@@ -90,9 +66,9 @@ def of_text(text: str, arguments: Sequence[str] = ()) -> Announced:
     placed = zip(_places(tree), takewhile(lambda word: not word.startswith("-"), arguments), strict=False)
     by_place = [(name, _whole(word)) for name, word in placed]
     for name, value in [*by_place, *((name, _constant(node)) for name, node in _named(tree))]:
-        if value is not None and name.lower() in _STEPS:
+        if value is not None and name.lower() in STEPS:
             steps.add(value)
-        elif value is not None and name.lower() in _EPOCHS:
+        elif value is not None and name.lower() in EPOCHS:
             epochs.add(value)
     return Announced(_only(steps), _only(epochs))
 

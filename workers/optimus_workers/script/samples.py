@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from optimus_contract.readings.progress import Advance, Learned
+from optimus_contract.readings.samples import MOST_STEPS
 from optimus_contract.result import JobProfile
 from optimus_contract.telemetry import Sample
 from optimus_workers.script.channels.unread import suggested_pattern
 from optimus_workers.script.checkpoints import Checkpoints
-from optimus_workers.script.progress import Advance, Learned
 from optimus_workers.telemetry.sender import Aggregator
 from optimus_workers.wire.values import GlobalBatch
 
-MOST_STEPS = 10**6
-"""Of one sample."""
-LARGEST_RATE = 1e9
 NEWS = 0.2
 """A time of checkpoints that changed by less than this part is told no more."""
 
@@ -31,33 +29,6 @@ def counted_rates(planned: list[tuple[int, float]], batch: GlobalBatch | None) -
     if batch is None:
         return planned
     return [(batch.reported_step(step), rate) for step, rate in planned if step >= batch.first_step]
-
-
-def sample_of(advance: Advance, learned: Learned, *, membership_epoch: int, workers: int) -> Sample:
-    """The steps of an advance as a sample; `Gathered` gives it its sequence."""
-    each = learned.steps_per_epoch
-    epoch = advance.epoch if advance.epoch is not None else advance.step / each if each else 0.0
-    return Sample(
-        membership_epoch=membership_epoch,
-        rank=0,
-        sequence=0,
-        workers=workers,
-        servers=0,
-        at=advance.at,
-        step=advance.step,
-        n_steps=min(advance.n_steps, MOST_STEPS),
-        data_epoch=epoch if math.isfinite(epoch) and epoch >= 0 else 0.0,
-        loss=advance.loss,
-        learning_rate=rate_or_none(advance.learning_rate),
-        n_examples=advance.examples or 0,
-        seconds=advance.seconds,
-        metrics=dict(advance.metrics) or None,
-    )
-
-
-def rate_or_none(rate: float | None) -> float | None:
-    """A learning rate as samples may have it; a script may call anything so."""
-    return rate if rate is not None and 0 <= rate <= LARGEST_RATE else None
 
 
 def profile_of(learned: Learned, global_batch_size: int | None) -> JobProfile:

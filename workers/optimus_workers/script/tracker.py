@@ -24,17 +24,19 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from optimus_contract.membership import MembershipReport
+from optimus_contract.readings.announced import NOTHING, Announced
+from optimus_contract.readings.progress import Advance, Learned, Progress
+from optimus_contract.readings.reading import Channel, Reading
+from optimus_contract.readings.samples import sample_of
 from optimus_contract.result import JobResult, PlannedRates
 from optimus_contract.telemetry import Sample
 from optimus_workers.errors import ServiceAway, ServiceProblem, ServiceRefused
-from optimus_workers.script.announced import NOTHING, Announced, announced
+from optimus_workers.script.announced import announced
 from optimus_workers.script.channels.listener import Channels
 from optimus_workers.script.channels.printed import Printed
 from optimus_workers.script.channels.tensorboard import TensorBoardFiles, log_folders
 from optimus_workers.script.checkpoints import CheckpointWatch
-from optimus_workers.script.progress import Advance, Learned, Progress
-from optimus_workers.script.reading import Channel, Reading
-from optimus_workers.script.samples import Gathered, finite, profile_of, sample_of, with_checkpoints
+from optimus_workers.script.samples import Gathered, finite, profile_of, with_checkpoints
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.telemetry.planned_rates import planned, send
 from optimus_workers.telemetry.sender import Telemetry

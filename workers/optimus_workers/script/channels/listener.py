@@ -9,7 +9,6 @@ import os
 import secrets
 import threading
 import time
-import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -19,10 +18,11 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from optimus_contract.limits import MAX_COUNT
-from optimus_workers.script.channels import mlflow, otlp
-from optimus_workers.script.channels.kubeflow import Kubeflow
-from optimus_workers.script.channels.mlflow import Unknown
-from optimus_workers.script.reading import Channel, Reading
+from optimus_contract.readings import mlflow, otlp
+from optimus_contract.readings.kubeflow import Kubeflow
+from optimus_contract.readings.mlflow import Unknown
+from optimus_contract.readings.reading import Channel, Reading
+from optimus_workers.script.channels.runs import Mlflow
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 REQUEST_SECONDS = 10.0
@@ -96,7 +96,7 @@ class _Server(ThreadingHTTPServer):
         self.token = token
         self.on_reading = on_reading
         self.kubeflow = Kubeflow()
-        self.mlflow = mlflow.Mlflow(artifacts)
+        self.mlflow = Mlflow(artifacts)
         self.otlp = otlp.Otlp()
         self.turn = threading.Lock()  # guards these two
         self.turns = threading.BoundedSemaphore(MAX_CONNECTIONS)
@@ -137,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if self.headers.get("Content-Encoding", "") == "gzip":
             try:
-                body = unzipped(body)
+                body = otlp.unzipped(body, MAX_BODY_BYTES)
             except ValueError as error:
                 self._answer(400, {"title": "not understood", "detail": str(error)})
                 return
@@ -202,18 +202,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it so
         """The script's output is the task's log; requests are not."""
-
-
-def unzipped(body: bytes) -> bytes:
-    """What gzip has packed. Raises `ValueError`: it is none, or it is too much."""
-    stream = zlib.decompressobj(wbits=31)
-    try:
-        found = stream.decompress(body, MAX_BODY_BYTES)
-    except zlib.error as error:
-        raise ValueError(f"not gzip: {error}") from error
-    if stream.unconsumed_tail:
-        raise ValueError(f"more than {MAX_BODY_BYTES} bytes")
-    return found
 
 
 # --- what optimus_client reports -------------------------------------------------------------------------------------

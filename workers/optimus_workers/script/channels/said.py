@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from optimus_contract.limits import MAX_COUNT
-from optimus_workers.script.announced import Announced
+from optimus_contract.readings.announced import Announced
+from optimus_contract.readings.reading import Channel, Reading
 from optimus_workers.script.channels.epochs import Counted
 from optimus_workers.script.channels.names import Meaning, meaning, normal
-from optimus_workers.script.reading import Channel, Reading
 
 NUMBER = (
     r"[-+]?(?:[1-9]\d{0,2}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?nan|[-+]?inf(?:inity)?"

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optimus_contract.limits import MAX_COUNT
-from optimus_workers.script.channels.protobuf import fields
-from optimus_workers.script.reading import Channel, Reading
+from optimus_contract.readings.protobuf import fields
+from optimus_contract.readings.reading import Channel, Reading
 
 PATTERN = "events.out.tfevents.*"
 MAX_FILES = 200

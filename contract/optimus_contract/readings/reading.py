@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from optimus_workers.script.announced import Announced
+from optimus_contract.readings.announced import Announced
 
 
 class Channel(StrEnum):
@@ -75,3 +75,8 @@ class Reading:
     """For which it has loaded a checkpoint at its start."""
     rank: int | None = None
     """Of the process in the whole job (`RANK`), where the channel knows it."""
+
+
+def moment(said: float | None, at: float) -> float:
+    """When something happened, POSIX seconds: as its sender says, unless that is far from when it came (`at`)."""
+    return said if said is not None and at - 3600.0 <= said <= at + 60.0 else at

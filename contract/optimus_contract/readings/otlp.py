@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import math
 import struct
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from optimus_contract.limits import MAX_COUNT
-from optimus_workers.script.channels.protobuf import fields
-from optimus_workers.script.reading import Channel, Reading
+from optimus_contract.readings.protobuf import fields
+from optimus_contract.readings.reading import Channel, Reading
 
 PATH = "/v1/metrics"
 _LOSS = frozenset({"loss", "train_loss", "training_loss"})
@@ -28,6 +29,18 @@ _NANOSECONDS = 1e9
 
 Point = tuple[str, float, int | None, float | None]
 """Name, value, the attribute `step`, and POSIX seconds of one number."""
+
+
+def unzipped(body: bytes, most: int) -> bytes:
+    """What gzip has packed. Raises `ValueError`: it is none, or it is more than `most` bytes."""
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        found = stream.decompress(body, most)
+    except zlib.error as error:
+        raise ValueError(f"not gzip: {error}") from error
+    if stream.unconsumed_tail:
+        raise ValueError(f"more than {most} bytes")
+    return found
 
 
 class Otlp:
