@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from optimus_workers.script.channels.listener import Channels
 from optimus_contract.readings.reading import Channel, Reading
+from optimus_workers.script.channels.listener import Channels
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60.0

@@ -217,3 +217,64 @@ def test_a_script_that_tracks_itself_runs_without_a_service(shell: Shell) -> Non
     done = shell("python3 own.py")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "done\n"
+
+
+def test_trainings_are_watched_by_variables_alone(served: Shell) -> None:
+    """Stock transformers, MLflow's client and OpenTelemetry's exporter, told the service's address and nothing else."""
+    shutil.copy(SCRIPTS / "hf_trainer.py", served.directory / "hf_trainer.py")
+    (served.directory / "token").write_text("any: this service has none")
+    address = served.environment["OPTIMUS_URL"]
+    kubeflow = f"KUBEFLOW_TRAINER_SERVER_URL={address}/v1/track/tiny-gpt KUBEFLOW_TRAINER_SERVER_TOKEN=token"
+    done = served(f"{kubeflow} python3 hf_trainer.py --output-dir out --steps 30 --step-seconds 0.3")
+    assert done.returncode == 0, done.stderr
+    found = job(served, "tiny-gpt")
+    profile = found["profile"]
+    assert isinstance(profile, dict)
+    assert (found["state"], found["step"]) == ("succeeded", 30)
+    assert (profile["total_steps"], profile["learned_from"]) == (30, "kubeflow")
+
+    (served.directory / "logs.py").write_text(textwrap.dedent(LOGS))
+    otlp = f"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT={address}/v1/track/measured"
+    done = served(f"MLFLOW_TRACKING_URI={address} {otlp} python3 logs.py")
+    assert done.returncode == 0, done.stderr
+    found = job(served, "translation")
+    profile, result = found["profile"], found["result"]
+    assert isinstance(profile, dict)
+    assert isinstance(result, dict)
+    assert (found["state"], found["step"]) == ("succeeded", 40)
+    assert (profile["total_steps"], profile["learned_from"]) == (40, "mlflow")
+    assert result["metrics"] == {"val_loss": 0.6}
+    assert [path.read_text() for path in served.directory.glob("mlruns/**/note.txt")] == ["kept here"]
+    failed = json.loads(served("optimus list --json --state failed --name fails").stdout)["jobs"]
+    assert [each["failure"] for each in failed] == ["its MLflow client says that it failed"]
+    assert (job(served, "measured")["state"], job(served, "measured")["step"]) == ("running", 12)
+
+
+LOGS = """
+    import mlflow
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+    mlflow.set_experiment("Translation")
+    with mlflow.start_run():
+        mlflow.log_params({"lr": 0.1, "max_steps": 40})
+        for step in range(1, 41):
+            mlflow.log_metric("lr", 0.1, step=step)
+            mlflow.log_metric("train_loss", 0.5 + 2 / step, step=step)
+        mlflow.log_metrics({"val_loss": 0.6}, step=40)
+        mlflow.log_text("kept here", "note.txt")
+        mlflow.set_tag("who", "me")
+    mlflow.set_experiment("fails")
+    try:
+        with mlflow.start_run():
+            mlflow.log_metric("train_loss", 0.5, step=1)
+            raise ValueError("the data are gone")
+    except ValueError:
+        pass
+    provider = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter(), export_interval_millis=1e9)])
+    meter = provider.get_meter("training")
+    meter.create_gauge("training.step").set(12)
+    meter.create_gauge("training.loss").set(0.5)
+    provider.shutdown()
+"""

@@ -18,6 +18,8 @@ _EVALUATED = ("eval", "test", "val")
 """How names of an evaluation's figures begin; others say what the training itself took."""
 
 
+NEAR = 0.02
+"""How near an estimate of the last step must be to the steps that there were to be, as a part of them."""
 MAX_VALUES = 1_000
 """Of one status update."""
 
@@ -27,12 +29,17 @@ class Kubeflow:
 
     def __init__(self) -> None:
         self._loss: float | None = None
+        self._newest: tuple[int, float] | None = None
+        """The newest step, and how many passes over the data it was."""
 
     def reading(self, document: Mapping[str, Any], at: float) -> Reading | None:
         """What one status update says; None: nothing of use. `at`: POSIX seconds."""
         values = _values(document)
         step, total = _count(values.pop("current_step", None)), _count(values.pop("total_steps", None))
         loss = values.pop("loss", None)
+        passes = values.pop("current_epoch", None)
+        if step and passes is not None and 0 < passes < math.inf:
+            self._newest = step, passes
         is_new, self._loss = loss != self._loss, loss
         found = Reading(
             channel=Channel.KUBEFLOW,
@@ -49,6 +56,21 @@ class Kubeflow:
             },
         )
         return found if (step, found.total_steps, loss, found.progress) != (None, None, None, None) else None
+
+    def last_step(self, document: Mapping[str, Any], total: int | None) -> int | None:
+        """The step at which a training ended, by how far its data was read then; None: it is not known.
+
+        The status that says that it has ended names no step, and comes up to 5 s after the newest that does. `total`:
+        the steps that there were to be; an estimate near it is it, as transformers rounds the epoch of a step to 0.01.
+        """
+        passes = _values(document).get("epoch")
+        if self._newest is None or passes is None or not 0 < passes < math.inf:
+            return None
+        step, before = self._newest
+        found = max(step, _count(round(step * passes / before)) or 0)
+        if total is None or step > total:
+            return found
+        return total if found >= (1 - NEAR) * total else found
 
 
 def objection(document: Mapping[str, Any]) -> tuple[str, str] | None:

@@ -33,7 +33,8 @@ _NOTHING = frozenset(
     }
 )
 """Calls that are answered and not kept."""
-_DEFAULT_NAME, _DEFAULT_ID = "Default", "0"
+DEFAULT_ID = "0"
+_DEFAULT_NAME = "Default"
 _LONGEST_NAME = 46
 """Bytes of an experiment's name that its id can say: the client takes ids of 64 characters."""
 _UNNAMED = "experiment"
@@ -138,7 +139,7 @@ def call(path: str, body: Mapping[str, Any], runs: Runs) -> Json:
 def experiment_id(name: str) -> str:
     """The id of the experiment of this name: letters, digits, - and _, 64 at most."""
     if name == _DEFAULT_NAME:
-        return _DEFAULT_ID
+        return DEFAULT_ID
     raw = name.encode("utf-8", "replace")
     if len(raw) > _LONGEST_NAME:
         return "h" + hashlib.sha256(raw).hexdigest()[:40]
@@ -147,7 +148,7 @@ def experiment_id(name: str) -> str:
 
 def experiment_name(number: str) -> str:
     """The name that an id says. Raises `Unknown`: no experiment has this id."""
-    if number == _DEFAULT_ID:
+    if number == DEFAULT_ID:
         return _DEFAULT_NAME
     if number[:1] == "h" and len(number) == 41:
         return _UNNAMED
@@ -171,7 +172,7 @@ def _experiment(name: str) -> Json:
 
 
 def _new_run(body: Mapping[str, Any]) -> NewRun:
-    number = str(body.get("experiment_id") or _DEFAULT_ID)
+    number = str(body.get("experiment_id") or DEFAULT_ID)
     started_at = body.get("start_time")
     if started_at is not None and (isinstance(started_at, bool) or not isinstance(started_at, int)):
         raise ValueError("start_time must be a whole number of milliseconds")
@@ -266,7 +267,7 @@ def _metric(document: Mapping[str, Any]) -> Metric:
     except (KeyError, TypeError, ValueError, OverflowError):
         what = "value must be a number, step and timestamp whole numbers"
         raise ValueError(f"metrics: {name[:100]}: {what}") from None
-    return Metric(name, value, step, timestamp)
+    return Metric(name, value, step, timestamp if timestamp is not None and math.isfinite(timestamp) else None)
 
 
 def _run_id(body: Mapping[str, Any]) -> str:

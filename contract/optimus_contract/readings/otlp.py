@@ -11,7 +11,7 @@ import json
 import math
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from optimus_contract.limits import MAX_COUNT
@@ -43,16 +43,20 @@ def unzipped(body: bytes, most: int) -> bytes:
     return found
 
 
+def points_of(body: bytes, content_type: str) -> list[Point]:
+    """The numbers of one export. Raises `ValueError`: it is none."""
+    is_json = content_type.partition(";")[0].strip() == "application/json"
+    return list(_points_of_json(json.loads(body)) if is_json else _points(body))
+
+
 class Otlp:
     """The metrics of one script."""
 
     def __init__(self) -> None:
         self._step: int | None = None
 
-    def readings(self, body: bytes, content_type: str, at: float) -> list[Reading]:
-        """What one export says, by step; `at`: POSIX seconds. Raises `ValueError`: it is no export."""
-        is_json = content_type.partition(";")[0].strip() == "application/json"
-        points = list(_points_of_json(json.loads(body)) if is_json else _points(body))
+    def readings(self, points: Sequence[Point], at: float) -> list[Reading]:
+        """What one export says, by step; `at`: POSIX seconds."""
         newest = [_whole(value) for name, value, _, _ in points if _last(name) in _STEP]
         self._step = max([each for each in newest if each is not None], default=self._step)
         by_step: dict[int | None, list[Point]] = {}
@@ -104,7 +108,7 @@ def _points(body: bytes) -> Iterator[Point]:
         name, data = "", list[bytes]()
         for number, value in fields(metric):
             if number == 1 and isinstance(value, bytes):
-                name = value.decode(errors="replace")[:200]
+                name = value.decode(errors="replace").replace("\0", "")[:200]
             elif number in (_GAUGE, _SUM) and isinstance(value, bytes):
                 data += _inside(value, 1)
         for point in data:
@@ -151,7 +155,7 @@ def _points_of_json(document: Any) -> Iterator[Point]:
                 try:
                     value = float(point["asDouble"] if "asDouble" in point else point["asInt"])
                     when = float(point["timeUnixNano"]) / _NANOSECONDS if "timeUnixNano" in point else None
-                except (KeyError, TypeError, ValueError):
+                except (KeyError, TypeError, ValueError, OverflowError):
                     continue
                 yield str(metric.get("name"))[:200], value, _step_of_json(point), when
 
@@ -162,7 +166,7 @@ def _step_of_json(point: Mapping[str, Any]) -> int | None:
         if attribute.get("key") == "step" and isinstance(value, Mapping):
             try:
                 return _whole(float(value.get("intValue")))  # type: ignore[arg-type]
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 return None
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from optimus_contract.readings.progress import Advance, Learned
 from optimus_contract.telemetry import Sample
@@ -10,6 +11,13 @@ from optimus_contract.telemetry import Sample
 MOST_STEPS = 10**6
 """Of one sample."""
 LARGEST_RATE = 1e9
+RESUMED_STEPS = 1000
+"""A run whose first report is beyond this step did not make all these steps itself."""
+
+
+def first_of_run(advance: Advance) -> Advance:
+    """The first advance of a run, which may go on from a checkpoint."""
+    return replace(advance, n_steps=1) if advance.n_steps > RESUMED_STEPS else advance
 
 
 def sample_of(advance: Advance, learned: Learned, *, membership_epoch: int, workers: int) -> Sample:

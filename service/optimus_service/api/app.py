@@ -16,6 +16,7 @@ from optimus_service.api import (
     health,
     job_details,
     jobs,
+    mlflow,
     people,
     plan,
     problems,
@@ -23,6 +24,7 @@ from optimus_service.api import (
     sign_in,
     stream,
     trace,
+    track,
     web,
 )
 from optimus_service.api.auth import AccessMiddleware
@@ -30,6 +32,7 @@ from optimus_service.api.observe import ObserveMiddleware
 from optimus_service.api.openapi import openapi_document
 from optimus_service.api.services import Services
 from optimus_service.api.task_checks import TaskChecks
+from optimus_service.api.watching import Watching
 from optimus_service.insight.predictions import HistoryCache
 from optimus_service.metrics.read import figures_reader
 from optimus_service.observe.finished_runs import Lessons
@@ -43,6 +46,8 @@ _PARTS = (
     job_details,
     explanation,
     from_tasks,
+    track,
+    mlflow,
     cluster,
     projects,
     people,
@@ -88,6 +93,7 @@ def serve(app: FastAPI, services: Services) -> None:
     app.state.task_checks = TaskChecks(services.cluster.check_task, services.cluster.try_task)
     app.state.histories = HistoryCache(services.repository, _lessons(services), services.settings.scheduling)
     app.state.sample_queue = SampleQueue(services.repository.add_posts)
+    app.state.watching = Watching(services, app.state.task_checks, app.state.sample_queue)
     app.state.database_check = health.DatabaseCheck(services.repository)
     oidc = services.settings.oidc
     app.state.provider = None if oidc is None else Provider(oidc, services.clock)

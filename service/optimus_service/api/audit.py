@@ -30,6 +30,8 @@ class Audit:
     request_id: str | None = None
     data: dict[str, Any] = field(default_factory=dict)
     """No secrets: whoever oversees the cluster may read it."""
+    is_due: bool = True
+    """Whether it is recorded as well if nothing was written beside."""
 
     def made(self, made_id: str) -> None:
         """The request makes this: what it is about, or comes from what it is about."""

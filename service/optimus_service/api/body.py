@@ -10,9 +10,10 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from typing import Any, get_args, get_origin, get_type_hints
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from fastapi import Request, Response
+from fastapi import Depends, Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -20,6 +21,7 @@ from fastapi.routing import APIRoute
 from optimus_contract import answers
 from optimus_contract.limits import MAX_BODY_BYTES
 from optimus_contract.message import Message
+from optimus_contract.readings.otlp import unzipped
 from optimus_service.api.problems import Problem, invalid
 from optimus_service.api.validation import MAX_ERRORS, Location, dotted, field_errors
 
@@ -91,6 +93,61 @@ class StrictRoute(APIRoute):
                 raise invalid(field_errors(error.errors(), body_model)) from error
 
         return strict
+
+
+class ForeignRoute(APIRoute):
+    """A route of another project's protocol, whose endpoint reads the body: bounded, and packed or not.
+
+    Unknown query parameters are refused where the call has any of ours; the other's protocol may have some more.
+    """
+
+    def get_route_handler(self) -> Handler:
+        """FastAPI's handler with the checks in front."""
+        handle = super().get_route_handler()
+        known_queries = dict(_queries(self.dependant))
+
+        async def foreign(request: Request) -> Response:
+            if known_queries:
+                _check_queries(request, known_queries)
+            try:
+                return await handle(BoundedRequest(request.scope, request.receive))
+            except RequestValidationError as error:
+                raise invalid(field_errors(error.errors())) from error
+
+        return foreign
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignBody:
+    """What came to a `ForeignRoute`."""
+
+    media_type: str
+    content: bytes
+
+    def json(self) -> dict[str, Any]:
+        """The JSON object that it is. Raises `Problem` (400, 415, 422)."""
+        if self.media_type != "application/json":
+            raise Problem(415, f"send Content-Type: application/json, not {self.media_type[:100] or 'nothing'}")
+        found = parse_json(self.content)
+        if not isinstance(found, dict):
+            raise invalid([answers.ProblemError(field="body", message="must be an object")])
+        return found
+
+
+async def foreign_body(request: Request) -> ForeignBody:
+    """The body, unpacked. Raises `Problem` (400, 413, 415)."""
+    content, encoding = await request.body(), request.headers.get("content-encoding", "identity")
+    if encoding not in ("identity", "gzip"):
+        raise Problem(415, "send the body as it is, or packed with gzip (Content-Encoding)")
+    if encoding == "gzip":
+        try:
+            content = unzipped(content, MAX_BODY_BYTES)
+        except ValueError as error:
+            raise Problem(400, f"the body cannot be unpacked: {error}") from error
+    return ForeignBody(request.headers.get("content-type", "").partition(";")[0].strip().lower(), content)
+
+
+ForeignBodyDep = Annotated[ForeignBody, Depends(foreign_body)]
 
 
 def parse_json(data: bytes) -> Any:

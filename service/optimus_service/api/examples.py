@@ -220,3 +220,69 @@ TOKENS: Examples = {
     },
     "of a pipeline": {"summary": "For one project", "value": {"user": "nightly", "projects": ["vision"]}},
 }
+
+
+# --- what other projects' clients send ------------------------------------------------------------------------------
+
+
+def _body_of(schema: dict[str, Any], found: Examples, also: dict[str, Any] | None = None) -> dict[str, Any]:
+    content = {"application/json": {"schema": schema, "examples": found}, **(also or {})}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+_OBJECT = {"type": "object", "additionalProperties": True}
+_STATUS_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "metrics": {
+            "type": ["array", "null"],
+            "maxItems": 1000,
+            "items": {
+                "type": "object",
+                "required": ["name", "value"],
+                "properties": {"name": {"type": "string"}, "value": {"type": ["number", "string"]}},
+                "additionalProperties": True,
+            },
+        }
+    },
+    "additionalProperties": True,
+}
+STATUSES: Examples = {
+    "status": {
+        "summary": "As transformers' Trainer sends it when KUBEFLOW_TRAINER_SERVER_URL is set",
+        "value": {
+            "trainerStatus": {
+                "lastUpdatedTime": "2026-11-25T10:00:00+00:00",
+                "progressPercentage": 12,
+                "estimatedRemainingSeconds": 840,
+                "metrics": [
+                    {"name": "loss", "value": "0.52"},
+                    {"name": "current_step", "value": "120"},
+                    {"name": "total_steps", "value": "1000"},
+                ],
+            }
+        },
+    }
+}
+TRACKED_BODY = _body_of(
+    {
+        "anyOf": [
+            {"type": "object", "required": ["trainerStatus"], "properties": {"trainerStatus": _STATUS_SCHEMA}},
+            {
+                "type": "object",
+                "required": ["resourceMetrics"],
+                "properties": {"resourceMetrics": {"type": "array", "items": {}}},
+            },
+        ]
+    },
+    STATUSES,
+    {"application/x-protobuf": {"schema": {"type": "string", "format": "binary"}}},
+)
+"""The OpenAPI entry of a call that takes a status of Kubeflow's progress protocol, or OTLP metrics."""
+MLFLOW_CALLS: Examples = {
+    "runs/create": {
+        "summary": "runs/create",
+        "value": {"experiment_id": "0", "run_name": "first", "start_time": 1760000000000},
+    }
+}
+MLFLOW_BODY = _body_of(_OBJECT, MLFLOW_CALLS)

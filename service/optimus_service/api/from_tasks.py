@@ -27,7 +27,7 @@ from optimus_service.insight.bodies import wanted_body
 from optimus_service.insight.unread import unread_words
 from optimus_service.metrics.read import prediction_error
 from optimus_service.observe.divergence import why_not_succeeded
-from optimus_service.store.records import JobRecord, MembershipRecord, PostedSamples
+from optimus_service.store.records import AddedSamples, JobRecord, MembershipRecord, PostedSamples
 from optimus_service.store.repository import MAX_PAGE, Repository
 
 MAX_WAIT_SECONDS = 60.0
@@ -161,6 +161,11 @@ async def add_telemetry(
         return TelemetryAnswer(accepted=0, ignored=[])
     # Not in a thread of the pool: many wait here together, for one commit.
     added = await asyncio.wrap_future(queue.put(PostedSamples(job_id, columns, services.clock())))
+    return note_added(services, job_id, columns, added)
+
+
+def note_added(services: Services, job_id: str, columns: SampleColumns, added: AddedSamples) -> TelemetryAnswer:
+    """Tell those who wait for steps, and the metrics, what became of samples; the answer to who sent them."""
     if added.accepted:
         services.note_step(job_id, max(columns.step))
     services.metrics.observe_sample_lag(services.clock() - max(columns.at))
@@ -199,6 +204,11 @@ def report_result(
         attempt=result.attempt,
         permanent=result.permanent,
     )
+    end_job(services, job_id, event)
+
+
+def end_job(services: Services, job_id: str, event: ResultReported) -> None:
+    """Note how a job ended. Raises `InvalidTransition`: it has ended in another way already."""
     with services.repository.write() as tx:
         before = tx.get_job(job_id)
         had_ended = before.state.is_final
@@ -214,10 +224,11 @@ def report_result(
 
 
 def _noted_at_end(job: JobRecord, event: ResultReported) -> tuple[str, str] | None:
-    """What its owner should know of a command that ended well: type and words of an event; None: nothing."""
-    if job.state is not JobState.SUCCEEDED or job.asked.command is None:
+    """What its owner should know of a script that ended well: type and words of an event; None: nothing."""
+    has_command = job.asked.command is not None
+    if job.state is not JobState.SUCCEEDED or not (has_command or job.is_tracked):
         return None
-    if event.step == 0:
+    if event.step == 0 and has_command:
         return "NothingLearned", (
             "The command told no step: what it prints has no form that is known. --progress-pattern, or one line with "
             "optimus_client, shows its progress (docs/scripts.md)."
@@ -232,6 +243,8 @@ def _ended_early(job: JobRecord, event: ResultReported) -> str | None:
     is_limited = replace(job.asked.convergence, command_ends=None) != Convergence()
     if not total or is_limited or event.step >= EARLY * total:
         return None
+    if job.asked.command is None:
+        return f"The training said that it has ended, at step {event.step} of {total}."
     words = f"The command ended with exit code 0 at step {event.step} of {total}"
     if not job.rescales:
         return f"{words}. If it should have gone on, see what it printed last (optimus logs {job.id})."

@@ -28,12 +28,12 @@ from optimus_scheduler.model import (
     TaskKey,
     TaskPhase,
 )
-from optimus_scheduler.model.format import time_words
 from optimus_scheduler.retries import Backoff, Retry, most_retries
 from optimus_scheduler.settings import Settings
 from optimus_service.clusters.base import Cluster
 from optimus_service.observe.divergence import LOSS_NOT_FINITE, first_words, why_failed
 from optimus_service.observe.finished_runs import Lessons
+from optimus_service.observe.silence import end_of_silent
 from optimus_service.observe.spec import UnreadableSpecification, begins_anew, readable_spec, spec_of
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.observe.unknown_tasks import less, without_record
@@ -42,8 +42,6 @@ from optimus_service.store.repository import MAX_PAGE, LeaderRepository, Reposit
 
 _log = structlog.get_logger(__name__)
 
-SILENT_SECONDS = 3600.0
-"""A tracked job that did not report for so long is over: its machine was switched off, or its tracker was killed."""
 SAMPLES_AT_ONCE = 200_000
 """Samples read by one call, of all jobs together: about 11 s of computing. A restarted service that finds more catches
 up over some rounds."""
@@ -194,14 +192,14 @@ class Observer:
     def _without_silent(self, seen: Snapshot, observed: Observed, now: float, leader: LeaderRepository) -> Snapshot:
         """End the tracked jobs that report no more."""
         self._since = now if self._since is None else min(self._since, now)
-        silent = {
-            job.id
-            for job in observed.jobs
-            if job.heard_at is not None and now - max(job.heard_at, self._since) > SILENT_SECONDS
-        }
-        for job_id in silent:
-            why = f"nothing was heard of it for {time_words(SILENT_SECONDS)}; whether it still trains is not known"
-            leader.advance_job(job_id, TooManyFailures(why), now)
+        silent = set()
+        for job in observed.jobs:
+            if job.heard_at is None:
+                continue
+            end = end_of_silent(job, self._histories.of(job.id), now - max(job.heard_at, self._since))
+            if end is not None:
+                leader.advance_job(job.id, end, now)
+                silent.add(job.id)
         return replace(seen, jobs=tuple(job for job in seen.jobs if job.id not in silent)) if silent else seen
 
     def _give_up_unreadable(self, now: float, leader: LeaderRepository) -> None:

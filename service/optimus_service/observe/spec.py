@@ -29,6 +29,8 @@ from optimus_scheduler.model import (
 from optimus_service.store.records import JobRecord
 from optimus_service.store.sealing import SEALED
 
+NAME_LABEL, RUN_LABEL = "optimus/track", "optimus/run"
+"""Labels of runs that stock libraries tell of by themselves: where they post to, and which run of that name it is."""
 _DECISIVE = (
     "name",
     "task",

@@ -205,6 +205,8 @@ class JobHistory:
         """Of the newest sample seen: ask the store for those after it."""
         self.progressed_at: float | None = None
         """When a sample last took the job further than it had ever been."""
+        self.longest_seconds = 0.0
+        """Of one sample, however many steps it has."""
         self.nonfinite_since: int | None = None
         """The first step of the newest losses that are all NaN or infinite; None: the newest loss is finite."""
         self.nonfinite_steps = 0
@@ -257,6 +259,7 @@ class JobHistory:
             if sample.step > self._furthest_step:
                 self._furthest_step, self.progressed_at = sample.step, sample.received_at
             self.speeds.add(sample, self._gpu_types.get(sample.membership_epoch))
+            self.longest_seconds = max(self.longest_seconds, sample.seconds)
             self.slow_workers.add(sample)
             self.pauses.add(sample)
             self._add_computing(sample)

@@ -16,6 +16,9 @@ from optimus_service.store.repository import Repository
 class Recorded(Protocol):
     """What is to be recorded of a request."""
 
+    is_due: bool
+    """Whether it is recorded as well if nothing was written beside."""
+
     def entry(self) -> AuditRecord:
         """The record, as far as it is known when the first change is complete."""
         ...
@@ -52,6 +55,6 @@ class RecordingRepository(Repository):
 
     def record_unchanged(self) -> None:
         """Add the record of a request that was answered and wrote nothing; nothing if it is there."""
-        if not self._is_stored:
+        if not self._is_stored and self._recorded.is_due:
             with self._write():
                 pass

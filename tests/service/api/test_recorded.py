@@ -44,6 +44,7 @@ def calls(api: Api) -> dict[str, Call]:
         "job.retry": ("POST", f"/v1/jobs/{ended}/retry", None),
         "job.delete": ("DELETE", f"/v1/jobs/{ended}", None),
         "job.token": ("POST", f"/v1/jobs/{tracked}/token", None),
+        "job.track": ("POST", "/v1/track/bert", {"trainerStatus": {"progressPercentage": 0}}),
         "quota.set": ("PUT", "/v1/projects/vision", {"share": 0.5}),
         "quota.delete": ("DELETE", "/v1/projects/speech", None),
         "user.create": ("POST", "/v1/users/bob", {}),

@@ -68,6 +68,9 @@ BODIES: dict[str, Any] = {
     "POST /v1/tokens": {"scope": "read"},
     "POST /v1/sso/device/token": {"device_code": "unknown"},
     "POST /v1/jobs/{job_id}/telemetry": telemetry(),
+    "POST /v1/track/{name}": {"trainerStatus": {}},
+    "POST /v1/track/{name}/{run}": {"trainerStatus": {}},
+    "POST /api/2.0/mlflow/{subject}/{call}": {"tags": [{"key": "optimus.project", "value": "vision"}]},
 }
 
 
@@ -99,7 +102,8 @@ def prepared(api: Api, caller: str) -> dict[str, str]:
     add_user(api, "subject")
     own = caller if caller in CALLERS else "subject"
     token = add_token(api, own, "read")
-    return {"job_id": job_id, "name": "vision", "token_id": token.split("-")[2], "own_token": token}
+    found = {"job_id": job_id, "name": "vision", "token_id": token.split("-")[2], "own_token": token}
+    return {**found, "run": "a", "subject": "runs"}
 
 
 def made(api: Api, call: Call, caller: str, token: str) -> Any:
@@ -113,7 +117,10 @@ def made(api: Api, call: Call, caller: str, token: str) -> Any:
         body = {"user": "subject"}
     if call.path == "/v1/session" and caller in CALLERS:
         token = values["own_token"]  # it is revoked by this
-    options = {} if body is None else {"json": body}
+    options: dict[str, Any] = {} if body is None else {"json": body}
+    if call.path.startswith("/v1/track/"):
+        options["params"] = {"project": "vision"}
+    values["call"] = "create" if call.method == "POST" else "search"
     return api.call(call.method, call.path.format(**values), token=token, **options)
 
 

@@ -59,6 +59,11 @@ RULES = [
     (".*", "^must be a valid integer$"),
     # a size in words that comes to more than the bound
     (r".*memory_bytes", "must be less than or equal to"),
+    # what stock clients of other projects tell
+    (r"trainerStatus\.metrics\.\d+\.value", "^must be a number, or one as text"),
+    ("body", "^is no export of OTLP metrics|may have metrics of"),
+    (r"[a-z_]+", "^must be (text of 1 to|a list of|a whole number)|: value must be a number"),
+    (r"tags\.optimus\..*|project", "."),
     # sizes of predictions
     ("workers|servers", r"must have the smaller number first|may be \d+ sizes at most"),
 ]

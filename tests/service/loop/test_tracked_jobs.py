@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.service.loop.loop_world import World, loss_at
 from tests.service.loop.test_learning import latest
@@ -12,7 +14,8 @@ from optimus_scheduler.model import JobState, Resources
 from optimus_scheduler.settings import Settings
 from optimus_service.metrics.points import ClusterFigures
 from optimus_service.metrics.read import figures_reader
-from optimus_service.observe.snapshot import SILENT_SECONDS
+from optimus_service.observe.silence import COMPLETE_SECONDS, LONGEST_TIMES, SILENT_SECONDS, UNHEARD_SECONDS
+from optimus_service.observe.spec import RUN_LABEL
 from optimus_service.store.records import MembershipRecord
 
 SECONDS = 2.0
@@ -46,7 +49,7 @@ class Run:
         self.world.repository.report_membership(self.id, record)
         self.world.repository.heard(self.id, self.world.clock())
 
-    def train(self, n_steps: int, total: int | None = 1000) -> None:
+    def train(self, n_steps: int, total: int | None = 1000, seconds: float = SECONDS) -> None:
         repository, clock = self.world.repository, self.world.clock
         samples = []
         for _ in range(n_steps):
@@ -64,7 +67,7 @@ class Run:
                     data_epoch=self.step / 20,
                     loss=loss_at(self.step),
                     n_examples=0,
-                    seconds=SECONDS,
+                    seconds=seconds,
                 )
             )
         repository.put_profile(self.id, {"total_steps": total, "steps_per_epoch": 20.0, "learned_from": "printed"})
@@ -127,6 +130,49 @@ def test_a_run_that_is_not_heard_of_any_more_has_failed(world: World) -> None:
     assert job.state is JobState.FAILED
     assert job.failure is not None
     assert "nothing was heard of it for 60 min" in job.failure
+
+
+WATCHED: dict[str, Any] = {"labels": {RUN_LABEL: ""}}
+
+
+def test_a_run_that_a_library_tells_of_may_be_silent_as_long_as_it_usually_is(world: World) -> None:
+    quick, slow, unheard = (
+        Run(world, "quick", **WATCHED),
+        Run(world, "slow", **WATCHED),
+        Run(world, "unheard", **WATCHED),
+    )
+    quick.train(5)
+    slow.train(1)
+    world.clock.now += SILENT_SECONDS
+    slow.train(1, seconds=SILENT_SECONDS)
+    quick.report()
+    unheard.report()
+    world.round()
+    world.clock.now += SILENT_SECONDS + 10.0
+    world.round()
+    assert [world.state(each.id) for each in (quick, slow, unheard)] == [
+        JobState.FAILED,
+        JobState.RUNNING,
+        JobState.RUNNING,
+    ]
+    world.clock.now += LONGEST_TIMES * SILENT_SECONDS
+    world.round()
+    assert (world.state("slow"), world.state("unheard")) == (JobState.FAILED, JobState.RUNNING)
+    world.clock.now += UNHEARD_SECONDS
+    world.round()
+    assert world.state("unheard") is JobState.FAILED
+
+
+def test_a_run_that_made_all_its_steps_and_says_no_more_has_succeeded(world: World) -> None:
+    run = Run(world, "run", **WATCHED)
+    run.train(10, total=10)
+    world.round()
+    world.clock.now += COMPLETE_SECONDS - 10.0
+    world.round()
+    assert world.state("run") is JobState.RUNNING
+    world.clock.now += 20.0
+    world.round()
+    assert world.state("run") is JobState.SUCCEEDED
 
 
 def test_a_service_that_was_away_for_long_listens_first(world: World) -> None:

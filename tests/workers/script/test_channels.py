@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from optimus_contract.readings.kubeflow import Kubeflow
 from optimus_contract.readings.mlflow import Unknown
-from optimus_contract.readings.otlp import Otlp, unzipped
+from optimus_contract.readings.otlp import Otlp, points_of, unzipped
 from optimus_contract.readings.progress import Progress
 from optimus_contract.readings.reading import Channel, Reading
 from optimus_workers.script.channels.listener import MAX_BODY_BYTES, BadRequest, Channels, report_readings
@@ -182,7 +182,7 @@ def test_otlp_as_json_is_read_by_its_attribute() -> None:
 
     scope = {"metrics": [gauge("loss", 0.5, 3), gauge("loss", 0.4, 4), {"name": "other", "histogram": {}}]}
     body = json.dumps({"resourceMetrics": [{"scopeMetrics": [scope]}]}).encode()
-    found = Otlp().readings(body, "application/json; charset=utf-8", 10.0)
+    found = Otlp().readings(points_of(body, "application/json; charset=utf-8"), 10.0)
     assert [(each.step, each.loss) for each in found] == [(3, 0.5), (4, 0.4)]
 
 
@@ -197,7 +197,7 @@ def test_a_packed_body_has_a_limit() -> None:
 @given(st.binary(max_size=200), st.sampled_from(["application/json", "application/x-protobuf"]))
 def test_any_export_is_read_or_refused(body: bytes, kind: str) -> None:
     with suppress(ValueError):
-        Otlp().readings(body, kind, 1.0)
+        Otlp().readings(points_of(body, kind), 1.0)
 
 
 ANY_JSON = st.recursive(

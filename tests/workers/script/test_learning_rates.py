@@ -10,7 +10,7 @@ import pytest
 
 from optimus_contract.readings import mlflow
 from optimus_contract.readings.kubeflow import Kubeflow
-from optimus_contract.readings.otlp import Otlp
+from optimus_contract.readings.otlp import Otlp, points_of
 from optimus_contract.readings.progress import Advance, Learned, Progress
 from optimus_contract.readings.reading import Channel, Reading
 from optimus_contract.readings.samples import rate_or_none, sample_of
@@ -55,7 +55,7 @@ def of_otlp() -> Reading:
 
     scope = {"metrics": [gauge("step", 30), gauge("loss", 1.5), gauge("learning_rate", 2e-4)]}
     body = json.dumps({"resourceMetrics": [{"scopeMetrics": [scope]}]}).encode()
-    (reading,) = Otlp().readings(body, "application/json", START)
+    (reading,) = Otlp().readings(points_of(body, "application/json"), START)
     return reading
 
 

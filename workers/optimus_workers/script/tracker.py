@@ -19,7 +19,7 @@ import time
 import tty
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -27,7 +27,7 @@ from optimus_contract.membership import MembershipReport
 from optimus_contract.readings.announced import NOTHING, Announced
 from optimus_contract.readings.progress import Advance, Learned, Progress
 from optimus_contract.readings.reading import Channel, Reading
-from optimus_contract.readings.samples import sample_of
+from optimus_contract.readings.samples import first_of_run, sample_of
 from optimus_contract.result import JobResult, PlannedRates
 from optimus_contract.telemetry import Sample
 from optimus_workers.errors import ServiceAway, ServiceProblem, ServiceRefused
@@ -56,8 +56,6 @@ LEARNED_SECONDS = 2.0
 """Least time between two reports of what was learned."""
 CLOSE_SECONDS = 5.0
 """How long the end of the run may wait for the last reports."""
-RESUMED_STEPS = 1000
-"""A run whose first report is beyond this step did not make all these steps itself."""
 TAIL_BYTES = 8000
 """Of the output, in the error of a run that failed."""
 
@@ -203,8 +201,7 @@ class Tracker:
     def _record(self, advance: Advance | None) -> None:
         if advance is None or advance.n_steps == 0:
             return
-        if not self._is_begun and advance.n_steps > RESUMED_STEPS:
-            advance = replace(advance, n_steps=1)  # it goes on from a checkpoint
+        advance = advance if self._is_begun else first_of_run(advance)
         self._is_begun = True
         learned = self._progress.learned
         self._telemetry.record(sample_of(advance, learned, membership_epoch=EPOCH, workers=self._n_workers))

@@ -174,8 +174,9 @@ class _Handler(BaseHTTPRequestHandler):
         """What was reported, and the answer; None: there is none."""
         now, is_post = time.time(), self.command == "POST"
         if isinstance(document, bytes):
+            points = otlp.points_of(document, self.headers.get("Content-Type", ""))
             with self.server.turn:
-                return self.server.otlp.readings(document, self.headers.get("Content-Type", ""), now), {}
+                return self.server.otlp.readings(points, now), {}
         if not isinstance(document, dict):
             raise BadRequest("the body must be a JSON object")
         if is_post and path == "/report":

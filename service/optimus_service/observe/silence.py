@@ -1,0 +1,49 @@
+"""When a tracked job that is not heard of any more is over. Pure."""
+
+from __future__ import annotations
+
+from optimus_scheduler.lifecycle import Event, Outcome, ResultReported, TooManyFailures
+from optimus_scheduler.model.format import time_words
+from optimus_service.observe.spec import RUN_LABEL
+from optimus_service.observe.telemetry import JobHistory
+from optimus_service.store.records import JobRecord
+
+SILENT_SECONDS = 3600.0
+"""A tracked job that did not report for so long is over: its machine was switched off, or its tracker was killed."""
+UNHEARD_SECONDS = 6 * 3600.0
+"""One of which a library posts by itself, before it has told two steps: how often it does is not known."""
+LONGEST_TIMES = 3.0
+"""Such a one is over when it is silent for so many times the longest that it was silent before."""
+COMPLETE_SECONDS = 300.0
+"""Such a one that has made all its steps has ended well when it is silent for so long."""
+
+
+def end_of_silent(job: JobRecord, history: JobHistory, silent_seconds: float) -> Event | None:
+    """How a tracked job has ended of which nothing was heard for so long; None: it has not."""
+    patience = _patience(job, history)
+    if silent_seconds <= patience:
+        return None
+    if _is_watched(job) and is_complete(job):
+        return ResultReported(Outcome.SUCCEEDED, job.step)
+    return TooManyFailures(f"nothing was heard of it for {time_words(patience)}; whether it still trains is not known")
+
+
+def is_complete(job: JobRecord) -> bool:
+    """Whether a run has made all steps that it announced: not each protocol has a word for the end."""
+    total = (job.profile or {}).get("total_steps")
+    return total is not None and job.step >= total
+
+
+def _patience(job: JobRecord, history: JobHistory) -> float:
+    """Seconds. What a library posts by itself comes as often as the training logs, which only the training knows."""
+    if not _is_watched(job):
+        return SILENT_SECONDS  # its tracker reports every 30 s
+    if is_complete(job):
+        return COMPLETE_SECONDS
+    if not history.longest_seconds:
+        return UNHEARD_SECONDS
+    return max(SILENT_SECONDS, LONGEST_TIMES * history.longest_seconds)
+
+
+def _is_watched(job: JobRecord) -> bool:
+    return RUN_LABEL in (job.spec.get("labels") or {})
