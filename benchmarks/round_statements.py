@@ -83,8 +83,19 @@ def submit(repository: Repository, n_jobs: int) -> None:
 
 def train(repository: Repository) -> None:
     """Every job has what it should have, and has told of some steps."""
+    for job_id in form_memberships(repository):
+        at = time.time()
+        repository.add_samples(job_id, [a_sample(number, at) for number in range(SAMPLES_PER_JOB)], at)
+
+
+def form_memberships(repository: Repository) -> list[str]:
+    """Every job that should have tasks has them; which ones."""
+    formed = []
     for job in repository.active_jobs():
         tasks = repository.get_wanted(job.id).tasks
+        if not tasks:
+            continue
+        formed.append(job.id)
         names = {role: tuple(task.key.name for task in tasks if task.key.role is role) for role in Role}
         at = time.time()
         repository.report_membership(
@@ -105,7 +116,7 @@ def train(repository: Repository) -> None:
         repository.put_profile(
             job.id, {"n_parameters": 10, "n_examples": 640, "global_batch_size": 32, "steps_per_epoch": 20.0}
         )
-        repository.add_samples(job.id, [a_sample(number, at) for number in range(SAMPLES_PER_JOB)], at)
+    return formed
 
 
 def a_sample(number: int, at: float) -> Sample:

@@ -184,38 +184,37 @@ _WEIGHT, _STEP, _FINITE, _LOSS, _BROKEN = range(5)
 class LossBuckets:
     """Loss by step. A bucket is the mean over the steps that share step // stride, weighted by examples.
 
-    `add` at the end of the run takes constant time, averaged over the run; elsewhere it may move all buckets, of which
-    there are never more than `max_points`.
+    There are never more than `max_points` buckets; an empty record takes next to no memory.
     """
 
     def __init__(self, max_points: int = MAX_LOSS_POINTS) -> None:
         self._max_points = max_points
         self._stride = 1
-        self._n = 0
-        self._places = np.zeros(max_points + 1, dtype=np.int64)
+        self._places = np.zeros(0, dtype=np.int64)
         """step // stride of each bucket, increasing."""
-        self._table = np.zeros((5, max_points + 1))
+        self._table = np.zeros((5, 0))
 
     def __len__(self) -> int:
-        return self._n
+        return len(self._places)
 
     def add(self, step: int, loss: float, n_examples: int = 1) -> None:
         """Count one report. Several ranks may report the same step: the mean is weighted by their examples."""
-        weight = float(max(n_examples, 1))
-        bucket = self._table[:, self._bucket(step // self._stride)]
-        bucket[_WEIGHT] += weight
-        bucket[_STEP] += weight * step
-        if abs(loss) < LARGEST_LOSS:  # NaN compares false
-            bucket[_FINITE] += weight
-            bucket[_LOSS] += weight * loss
-        else:
-            bucket[_BROKEN] = loss
-        while self._n > self._max_points:
-            self._coarsen()
+        self.add_many((step,), (loss,), (n_examples,))
+
+    def add_many(self, steps: ArrayLike, losses: ArrayLike, n_examples: ArrayLike = 1) -> None:
+        """Count reports (n,) in this order: the same, to the last bit, as one after the other."""
+        steps, losses = np.asarray(steps, dtype=np.int64), _as_floats(losses)
+        weights = np.maximum(np.broadcast_to(_as_floats(n_examples), steps.shape), 1.0)
+        while len(steps):
+            n_added = self._add_until_full(steps, losses, weights)
+            while len(self) > self._max_points:
+                self._coarsen()
+            steps, losses, weights = steps[n_added:], losses[n_added:], weights[n_added:]
 
     def roll_back(self, step: int) -> None:
         """Steps beyond `step` did not happen. Coarse buckets across the border stay: they are right in part."""
-        self._n = int(np.searchsorted(self._places[: self._n] * self._stride, step, side="right"))
+        n = int(np.searchsorted(self._places * self._stride, step, side="right"))
+        self._places, self._table = self._places[:n], self._table[:, :n]
 
     def points(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Steps, increasing, and the loss at each: the mean of the finite ones, NaN or infinite if there are none."""
@@ -224,35 +223,69 @@ class LossBuckets:
 
     def arrays(self) -> tuple[FloatArray, FloatArray]:
         """The same as two arrays (n,)."""
-        table = self._table[:, : self._n]
-        finite = table[_FINITE] > 0
-        losses = np.divide(table[_LOSS], table[_FINITE], out=table[_BROKEN].copy(), where=finite)
-        return table[_STEP] / table[_WEIGHT], losses
+        finite = self._table[_FINITE] > 0
+        losses = np.divide(self._table[_LOSS], self._table[_FINITE], out=self._table[_BROKEN].copy(), where=finite)
+        return self._table[_STEP] / self._table[_WEIGHT], losses
 
-    def _bucket(self, place: int) -> int:
-        """The column of the bucket `place`, which is made if it is not there."""
-        end = self._n
-        if end and place > self._places[end - 1]:
-            column = end
-        else:
-            column = int(np.searchsorted(self._places[:end], place))
-            if column < end and self._places[column] == place:
-                return column
-            self._places[column + 1 : end + 1] = self._places[column:end].copy()
-            self._table[:, column + 1 : end + 1] = self._table[:, column:end].copy()
-        self._places[column] = place
-        self._table[:, column] = (0.0, 0.0, 0.0, 0.0, math.nan)
-        self._n += 1
-        return column
+    def state(self) -> tuple[int, NDArray[np.int64], FloatArray]:
+        """All that is known, for `of_state`: the stride, places (n,) and sums (5, n)."""
+        return self._stride, self._places, self._table
+
+    @classmethod
+    def of_state(
+        cls, stride: int, places: NDArray[np.int64], table: FloatArray, max_points: int = MAX_LOSS_POINTS
+    ) -> LossBuckets:
+        """The record that had this state."""
+        buckets = cls(max_points)
+        buckets._stride, buckets._places, buckets._table = stride, places, table
+        return buckets
+
+    def _add_until_full(self, steps: NDArray[np.int64], losses: FloatArray, weights: FloatArray) -> int:
+        """Count the first of these reports, up to the one that makes one bucket too many; how many."""
+        places = self._make_room(steps // self._stride)
+        n, columns = len(places), np.searchsorted(self._places, places)
+        steps, losses, weights = steps[:n], losses[:n], weights[:n]
+        np.add.at(self._table[_WEIGHT], columns, weights)  # in this order, as rounding depends on it
+        np.add.at(self._table[_STEP], columns, weights * steps)
+        finite = np.abs(losses) < LARGEST_LOSS  # NaN compares false
+        if not finite.all():
+            self._table[_BROKEN, columns[~finite]] = losses[~finite]
+            columns, losses, weights = columns[finite], losses[finite], weights[finite]
+        np.add.at(self._table[_FINITE], columns, weights)
+        np.add.at(self._table[_LOSS], columns, weights * losses)
+        return n
+
+    def _make_room(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Make the buckets of the first of these places that are not there; those places that have one now."""
+        known = self._places
+        found = known.searchsorted(places)
+        is_new = np.append(known, -1)[found] != places  # no place is negative
+        if not is_new.any():
+            return places
+        new = places[is_new]
+        room = self._max_points + 1 - len(known)
+        if len(new) >= room:
+            new, first = np.unique(new, return_index=True)
+        if len(new) >= room:  # nothing after the report that makes the last one
+            last = np.sort(first)[room - 1]
+            places, new = places[: np.flatnonzero(is_new)[last] + 1], new[first <= last]
+        merged = np.concatenate((known, new))
+        merged.sort()
+        if len(new) > 1:
+            merged = merged[np.append(True, merged[1:] != merged[:-1])]
+        table = np.zeros((5, len(merged)))
+        table[_BROKEN] = math.nan
+        table[:, merged.searchsorted(known)] = self._table
+        self._places, self._table = merged, table
+        return places
 
     def _coarsen(self) -> None:
         """Merge neighbours: half as many buckets where every place was taken."""
         self._stride *= 2
-        halved, table = self._places[: self._n] // 2, self._table[:, : self._n]
+        halved, table = self._places // 2, self._table
         starts = np.flatnonzero(np.diff(halved, prepend=halved[0] - 1))
-        ends = np.append(starts[1:], self._n) - 1
+        ends = np.append(starts[1:], len(halved)) - 1
         sums = np.add.reduceat(table[:_BROKEN], starts, axis=1)
         broken = np.where(np.isnan(table[_BROKEN, ends]), table[_BROKEN, starts], table[_BROKEN, ends])
-        self._n = len(starts)
-        self._places[: self._n] = halved[starts]
-        self._table[:_BROKEN, : self._n], self._table[_BROKEN, : self._n] = sums, broken
+        self._places = halved[starts]
+        self._table = np.vstack((sums, broken))

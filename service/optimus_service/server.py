@@ -49,7 +49,8 @@ from optimus_service.loop.round import Planner, Round, Told, nobody
 from optimus_service.loop.unknown_tasks import UnknownTasks
 from optimus_service.metrics.registry import Metrics
 from optimus_service.observe.finished_runs import Lessons
-from optimus_service.observe.snapshot import Histories, Observer
+from optimus_service.observe.histories import Histories
+from optimus_service.observe.snapshot import Observer
 from optimus_service.process.connections import (
     ACCEPTED_AT_ONCE,
     bounded_protocol,

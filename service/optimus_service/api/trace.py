@@ -19,7 +19,7 @@ from optimus_service.api.callers import Caller
 from optimus_service.api.problems import Problem, documented
 from optimus_service.api.services import CallerDep, Services, ServicesDep
 from optimus_service.insight.trace_export import header, job_line
-from optimus_service.observe.snapshot import Histories
+from optimus_service.observe.histories import Histories
 from optimus_service.store.records import Document, JobRecord
 from optimus_service.store.repository import Repository
 

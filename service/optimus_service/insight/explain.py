@@ -94,15 +94,15 @@ def explanation_of(case: Case) -> answers.Explanation:
 
 
 def marginal_job(case: Case) -> answers.Marginal | None:
-    """Of the other jobs in the same round: who was granted a task with the least gain. None when nobody was."""
+    """Of the other active jobs, by what holds of each: who was granted a task with the least gain. None: nobody was."""
     if case.decision is None or case.job.state.is_final:
         return None
-    of_the_round = (
+    granted = (
         (each.gain, each.job_id)
         for each in case.decisions.values()
-        if each.job_id != case.job.id and each.round_id == case.decision.round_id and each.gain is not None
+        if each.job_id != case.job.id and each.gain is not None
     )
-    gain, job_id = min(of_the_round, default=(None, None))
+    gain, job_id = min(granted, default=(None, None))
     if gain is None or job_id is None:
         return None
     name = case.others[job_id].name if job_id in case.others else job_id

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimus_contract import answers
-from optimus_contract.limits import MAX_METRICS
 from optimus_models.calibration import NO_EXPERIENCE
 from optimus_models.loss.curve import LossCurve, MetricCurve
 from optimus_scheduler.forecast.fits import Fits, Fitted
@@ -33,7 +32,8 @@ from optimus_service.insight.progress import finite, finite_document, interval_b
 from optimus_service.insight.review import outcome_body
 from optimus_service.insight.sizes import Ahead, Limits, Size, cost_body, estimate_of, sizes
 from optimus_service.observe.finished_runs import Lessons
-from optimus_service.observe.snapshot import Histories, rescale_seconds, spent
+from optimus_service.observe.histories import Histories
+from optimus_service.observe.snapshot import rescale_seconds, spent
 from optimus_service.observe.spec import spec_of
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
 from optimus_service.store.repository import Repository
@@ -142,7 +142,7 @@ class _Entry:
 
     def histories(self, repository: Repository) -> Histories:
         if self._histories is None:
-            self._histories = Histories(repository, max_figures=MAX_METRICS)
+            self._histories = Histories(repository)
         return self._histories
 
 

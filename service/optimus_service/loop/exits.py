@@ -11,7 +11,8 @@ from optimus_scheduler.lifecycle import AllTasksGone, TooManyFailures
 from optimus_scheduler.model import Directive, Role, Task, TaskKey, TaskPhase
 from optimus_scheduler.model.format import time_words
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
-from optimus_service.observe.snapshot import ClusterView, Histories
+from optimus_service.observe.histories import Histories
+from optimus_service.observe.snapshot import ClusterView
 from optimus_service.store.records import JobRecord, Observed, TaskRecord
 from optimus_service.store.repository import LeaderRepository
 

@@ -206,6 +206,8 @@ class SchedulingLoop:
         self._leads = False
         self._metrics.set_leader(False)
         try:
+            if (fence := self._leadership.claim()) is not None:
+                self._rounds.keep_histories(fence)
             self._leadership.resign()
         except Exception as error:  # noqa: BLE001 - the service ends; nothing else can be done about it
             _log.warning("the lease could not be given up and will run out", error=str(error))

@@ -8,17 +8,18 @@ from contextlib import contextmanager
 
 import structlog
 
-from optimus_scheduler.model import Decision, Plan, Reason, Snapshot, TaskKey, TaskPhase
+from optimus_scheduler.model import Plan, Reason, Snapshot, TaskKey, TaskPhase
 from optimus_scheduler.round import Timer
 from optimus_service.clusters.base import Cluster
 from optimus_service.loop.apply import Applier
+from optimus_service.loop.decisions import News, decision_records
 from optimus_service.loop.exits import ExitNotices
 from optimus_service.loop.expected_ends import ExpectedEnds, expected_ends
 from optimus_service.loop.unknown_tasks import UnknownTasks
 from optimus_service.observe.promises import PARTS, PromisedParts, plan_promises
 from optimus_service.observe.snapshot import ClusterView, Observer
 from optimus_service.observe.unknown_tasks import without_record
-from optimus_service.store.records import DecisionRecord, PromiseRecord, RoundRecord
+from optimus_service.store.records import PromiseRecord, RoundRecord
 from optimus_service.store.repository import LeaderRepository
 
 Planner = Callable[[Snapshot, Timer], Plan]
@@ -93,6 +94,7 @@ class Round:
         self.unknown = unknown
         self._told = told
         self._promised = PromisedParts(PARTS)
+        self._news = News()
         self._pruned_at: float | None = None  # the first round prunes: services that restart often must prune, too
         self.seen: ClusterView | None = None
         self.decided = Plan((), ())
@@ -141,16 +143,28 @@ class Round:
             error="; ".join(failures) or None,
         )
         promises = self._promises(snapshot, plan, leader)
-        leader.add_round(record, decision_records(plan, now), promises)
+        news = self._news.of(plan, fence)
+        leader.add_round(record, decision_records(news, now), promises)
+        self._news.stored(news, plan)
         self._promised.stored(promises, (job.id for job in snapshot.jobs))
         self.seen, self.decided = view, plan
         self._told(snapshot, plan, leader)
         self._cluster.forget(forgettable(view, snapshot))  # the token was in force as the round was stored
         kept = self.unknown.handle(without_record(view.tasks, snapshot.tasks), now, leader)
         self._cluster.retain(retained(snapshot) | kept)
+        self._observer.keep(leader)
         self._prune(now, leader)
         _log.debug("round", trigger=trigger, jobs=record.n_jobs, actions=record.n_actions, error=record.error)
         return record
+
+    def keep_histories(self, fence: int) -> None:
+        """Store all that is known of jobs by their samples: who leads next need not read them again.
+
+        Raises:
+            DatabaseNotAvailable: not all was stored.
+            StaleLeader: somebody else leads by now.
+        """
+        self._observer.keep(self._leader_with(fence), least=1)
 
     def _promises(self, snapshot: Snapshot, plan: Plan, leader: LeaderRepository) -> list[PromiseRecord]:
         """What this round predicts of jobs that have come further, to be judged by their ends."""
@@ -197,23 +211,3 @@ def retained(snapshot: Snapshot) -> frozenset[str]:
     """Jobs whose things on the cluster are still needed: active ones, and those whose tasks have not left yet."""
     leaving = {task.key.job_id for task in snapshot.tasks if task.phase is not TaskPhase.EXITED}
     return frozenset({job.id for job in snapshot.jobs} | leaving)
-
-
-def decision_records(plan: Plan, at: float) -> list[DecisionRecord]:
-    """One row per decision."""
-    return [_record(decision, at) for decision in plan.decisions]
-
-
-def _record(decision: Decision, at: float) -> DecisionRecord:
-    return DecisionRecord(
-        job_id=decision.job_id,
-        at=at,
-        allocation=decision.allocation,
-        previous=decision.previous,
-        reason=decision.reason.value,
-        message=decision.message,
-        gain=decision.gain,
-        next_gain=decision.next_gain,
-        batch=decision.batch,
-        forecast=decision.forecast,
-    )

@@ -13,11 +13,9 @@ from optimus_scheduler.forecast.prices import cost_per_second, has_prices
 from optimus_scheduler.lifecycle import TooManyFailures
 from optimus_scheduler.model import (
     Allocation,
-    Architecture,
     Directive,
     Job,
     JobSpec,
-    Mode,
     Node,
     PlacedTask,
     Resources,
@@ -33,20 +31,15 @@ from optimus_scheduler.settings import Settings
 from optimus_service.clusters.base import Cluster
 from optimus_service.observe.divergence import LOSS_NOT_FINITE, first_words, why_failed
 from optimus_service.observe.finished_runs import Lessons
+from optimus_service.observe.histories import KEPT_AFTER, Histories
 from optimus_service.observe.silence import end_of_silent
-from optimus_service.observe.spec import UnreadableSpecification, begins_anew, readable_spec, spec_of
+from optimus_service.observe.spec import UnreadableSpecification, begins_anew, spec_of
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.observe.unknown_tasks import less, without_record
 from optimus_service.store.records import JobRecord, MembershipRecord, Observed, TaskRecord, WantedRecord
-from optimus_service.store.repository import MAX_PAGE, LeaderRepository, Repository
+from optimus_service.store.repository import LeaderRepository, Repository
 
 _log = structlog.get_logger(__name__)
-
-SAMPLES_AT_ONCE = 200_000
-"""Samples read by one call, of all jobs together: about 11 s of computing. A restarted service that finds more catches
-up over some rounds."""
-_MAX_PAGE_OF_ALL = 10_000
-"""Samples of one page of many jobs: bounds the memory, about 20 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,81 +52,6 @@ class ClusterView:
     @classmethod
     def of(cls, cluster: Cluster) -> ClusterView:
         return cls(cluster.nodes(), cluster.tasks())
-
-
-class Histories:
-    """The sample history of each active job, kept between rounds and read again after a restart."""
-
-    def __init__(self, repository: Repository, samples_at_once: int = SAMPLES_AT_ONCE, *, max_figures: int = 0) -> None:
-        """`samples_at_once`: read by one call at most; what is left over is read by the next. `max_figures`: of each
-        job's evaluations that are kept, see `JobHistory`."""
-        self._max_figures = max_figures
-        self._repository = repository.reading()
-        self._samples_at_once = samples_at_once
-        self._by_job: dict[str, JobHistory] = {}
-
-    def updated(self, job: JobRecord, memberships: Iterable[MembershipRecord]) -> JobHistory:
-        """The history of this job with the samples that came in since. `is_current` says whether it has all."""
-        self.update([job], {job.id: memberships})
-        return self._by_job[job.id]
-
-    def update(self, jobs: Iterable[JobRecord], memberships: Mapping[str, Iterable[MembershipRecord]]) -> None:
-        """Read what came in since of all these jobs: one statement, and more for those with many new samples; one more
-        where learning rates were planned anew.
-
-        No job waits for another one's: each has an equal part of a page.
-        """
-        jobs, behind = list(jobs), {}
-        for job in jobs:
-            history = self._begun(job)
-            history.learn_memberships(memberships.get(job.id, ()))
-            history.is_current = False
-            behind[job.id] = history
-        left = self._samples_at_once
-        while behind and left > 0:
-            each = max(1, min(MAX_PAGE, min(_MAX_PAGE_OF_ALL, left) // len(behind)))
-            last_ids = {job_id: history.last_id for job_id, history in behind.items()}
-            found = self._repository.samples_after_each(last_ids, each)
-            for job_id, samples in found.items():
-                behind[job_id].add(samples)
-                left -= len(samples)
-            for history in behind.values():
-                history.is_current = True
-            behind = {job_id: behind[job_id] for job_id, samples in found.items() if len(samples) >= each}
-            for history in behind.values():
-                history.is_current = False
-        self._read_planned_rates(jobs)
-
-    def _read_planned_rates(self, jobs: Iterable[JobRecord]) -> None:
-        """The learning rates that these jobs are to have, where they were told since."""
-        versions = {job.id: job.planned_rates_version for job in jobs}
-        changed = [job for job, version in versions.items() if self.of(job).planned_rates_version != version]
-        found = self._repository.planned_rates_of(changed) if changed else {}
-        for job_id, document in found.items():
-            planned = tuple(map(float, document["steps"])), tuple(document["rates"])
-            self.of(job_id).learn_planned_rates(planned, versions[job_id])
-
-    def of(self, job_id: str) -> JobHistory:
-        """What was read of a job by the last call that updated it."""
-        return self._by_job[job_id]
-
-    def _begun(self, job: JobRecord) -> JobHistory:
-        history = self._by_job.get(job.id)
-        if history is None:
-            spec = readable_spec(job)
-            target = None if spec is None else spec.convergence.target_metric
-            mode = Mode.SYNC if spec is None else spec.mode
-            is_script = spec is not None and spec.architecture is Architecture.SCRIPT
-            metric = None if target is None else target.name
-            history = self._by_job[job.id] = JobHistory(
-                mode, metric, measures_parts=not is_script, max_figures=self._max_figures
-            )
-        return history
-
-    def keep_only(self, job_ids: Iterable[str]) -> None:
-        """Drop the histories of all other jobs."""
-        kept = set(job_ids)
-        self._by_job = {job_id: history for job_id, history in self._by_job.items() if job_id in kept}
 
 
 class Observer:
@@ -166,6 +84,7 @@ class Observer:
         if mark_unwanted_tasks(leader, observed.wanted, observed.tasks, now):
             observed = leader.observed()
         self._learn(now, leader)
+        self._histories.keep(leader, self._histories.others(job.id for job in observed.jobs), least=1)
         seen = self._seen(view, now, observed)
         self._give_up_unreadable(now, leader)
         seen = self._without_diverged(seen, observed, now, leader)
@@ -217,6 +136,10 @@ class Observer:
         active = {job.id for job in snapshot.jobs}
         self._told |= slow
         self._told = {each for each in self._told if each[0] in active}
+
+    def keep(self, leader: LeaderRepository, least: int = KEPT_AFTER) -> None:
+        """Store what is known of jobs of which at least so many samples are new: see `Histories.keep`."""
+        self._histories.keep(leader, least=least)
 
     def look(self, view: ClusterView, now: float) -> Snapshot:
         """The same for anybody: nothing is written."""

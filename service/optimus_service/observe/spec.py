@@ -7,10 +7,12 @@ alone, and only what nothing can be decided by is refused.
 
 from __future__ import annotations
 
+import json
 import math
 import posixpath
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from optimus_contract import job as contract
@@ -155,7 +157,13 @@ def _decisive(document: object, job: JobRecord) -> contract.JobSpec:
     if not isinstance(document, Mapping):
         raise ValueError(f"{document!r:.200} is not an object")  # noqa: TRY004 - what is stored is data
     found = {name: document[name] for name in _DECISIVE if name in document}
-    said = read(contract.JobSpec, found, strict=True, name=job.name)
+    return _read_decisive(json.dumps(found), job.name)
+
+
+@lru_cache(maxsize=20_000)
+def _read_decisive(text: str, name: str) -> contract.JobSpec:
+    """Kept, as rounds ask for the same specifications again and again, and reading one takes half a millisecond."""
+    said = read(contract.JobSpec, json.loads(text), strict=True, name=name)
     if not said.trains:
         raise ValueError("task is missing")
     return said

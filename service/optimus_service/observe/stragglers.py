@@ -5,8 +5,12 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Final
 
-from optimus_contract.telemetry import Sample
+import numpy as np
+
+from optimus_service.observe.speeds import FIRST_RECORD, Columns, rows
+from optimus_service.store.records import Document
 
 WINDOW_STEPS = 200
 """Steps that count, the newest: a node may become slow."""
@@ -15,8 +19,10 @@ LEAST_SECONDS = 5.0
 """Of work, of each worker, before anybody is judged: short steps say little on a busy machine."""
 SLOW = 0.5
 """Part of the median speed below which a worker is a straggler (Peng et al., section 5.2)."""
-_FIRST_RECORD = 0
-"""Of a membership: has the start in it."""
+_FIELDS: Final = (
+    *("membership_epoch", "rank", "sequence", "workers"),
+    *("n_steps", "compute_seconds", "data_seconds", "n_examples"),
+)
 
 
 @dataclass(slots=True)
@@ -26,10 +32,9 @@ class _Work:
     parts: deque[tuple[int, float, int]] = field(default_factory=deque)
     n_steps: int = 0
 
-    def add(self, sample: Sample) -> None:
-        seconds = sample.compute_seconds + sample.data_seconds
-        self.parts.append((sample.n_steps, seconds, sample.n_examples))
-        self.n_steps += sample.n_steps
+    def add(self, n_steps: int, seconds: float, n_examples: int) -> None:
+        self.parts.append((n_steps, seconds, n_examples))
+        self.n_steps += n_steps
         while self.n_steps - self.parts[0][0] >= WINDOW_STEPS:
             self.n_steps -= self.parts.popleft()[0]
 
@@ -51,12 +56,31 @@ class SlowWorkers:
         self._by_rank: dict[int, _Work] = {}
         self._n_workers = 0
 
-    def add(self, sample: Sample) -> None:
-        if sample.membership_epoch > self.epoch:
-            self.epoch, self._n_workers = sample.membership_epoch, sample.workers
-            self._by_rank.clear()
-        if sample.membership_epoch == self.epoch and sample.sequence != _FIRST_RECORD and sample.n_examples:
-            self._by_rank.setdefault(sample.rank, _Work()).add(sample)
+    def add(self, columns: Columns) -> None:
+        for epoch, rank, sequence, workers, n_steps, compute_seconds, data_seconds, n_examples in rows(
+            columns, _FIELDS
+        ):
+            if epoch > self.epoch:
+                self.epoch, self._n_workers = epoch, workers
+                self._by_rank.clear()
+            if epoch == self.epoch and sequence != FIRST_RECORD and n_examples:
+                work = self._by_rank.get(rank)
+                if work is None:
+                    work = self._by_rank[rank] = _Work()
+                work.add(n_steps, compute_seconds + data_seconds, n_examples)
+
+    def state(self) -> Document:
+        """All that is known, for `restore`. Arrays: (parts, 3) of each rank."""
+        parts = [(rank, np.array(list(work.parts), dtype=np.float64)) for rank, work in self._by_rank.items()]
+        return {"epoch": self.epoch, "n_workers": self._n_workers, "parts": parts}
+
+    def restore(self, state: Document) -> None:
+        """Know what the watch knew that had this state."""
+        self.epoch, self._n_workers = state["epoch"], state["n_workers"]
+        for rank, parts in state["parts"]:
+            work = self._by_rank[rank] = _Work()
+            for n_steps, seconds, n_examples in parts.tolist():
+                work.add(int(n_steps), seconds, int(n_examples))
 
     def ranks(self) -> tuple[int, ...]:
         """The stragglers, the slowest first; none before there is enough of everybody."""

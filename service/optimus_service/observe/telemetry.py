@@ -1,7 +1,7 @@
 """What the samples of one job say, in bounded memory: its loss by step and its speed by size.
 
-Fed incrementally with samples in the order of their ids. Feeding all of them again (after a restart of the service)
-gives the same: nothing here depends on when a sample was seen.
+Fed incrementally with samples in the order of their ids. Its state can be kept and restored; feeding all samples again
+gives the same, too: nothing here depends on when a sample was seen, or together with which.
 """
 
 from __future__ import annotations
@@ -9,25 +9,39 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple
+from typing import Any, Final
 
-from optimus_contract.telemetry import Sample
+from optimus_contract.limits import MAX_METRICS
+from optimus_contract.telemetry import Gradients, Sample
 from optimus_models.history import LossBuckets
-from optimus_scheduler.model import Mode, SpeedSample
+from optimus_scheduler.model import Mode
+from optimus_service.observe.speeds import FIRST_RECORD, Columns, Pauses, SpeedHistory, rows
 from optimus_service.observe.stragglers import SlowWorkers
-from optimus_service.store.records import MembershipRecord, SampleRecord
+from optimus_service.store.records import Document, MembershipRecord, SampleBatch
 
-WINDOW_SECONDS = 5.0
-"""Training time that one speed sample covers: long enough to average over hiccups, short enough to see changes."""
-_LEAST_SECONDS = 1.0
-"""A window that is still open counts from here on."""
-MAX_WINDOWS_PER_SIZE = 8
-"""Older windows of the same size are forgotten: machines and neighbours change."""
 MAX_NOISE_SCALES = 50
 """They are moving averages: old ones add nothing."""
-_FIRST_RECORD = 0
-"""The first record of a rank in an epoch is no measure of speed: it contains connecting and warming up."""
-
+_FIELDS: Final = (
+    *("membership_epoch", "rank", "sequence", "workers", "servers", "at", "step", "n_steps", "updates", "global_batch"),
+    *("loss", "learning_rate", "n_examples", "seconds", "data_seconds", "compute_seconds", "wait_seconds"),
+    *("gradients", "metrics"),
+)
+"""What is read of samples."""
+_COMPUTING_FIELDS: Final = ("sequence", "compute_seconds", "n_examples", "n_steps", "updates")
+_PLAIN: Final = (
+    *(
+        "last_id",
+        "progressed_at",
+        "longest_seconds",
+        "nonfinite_since",
+        "nonfinite_steps",
+        "_furthest_step",
+        "_newest_rate",
+    ),
+    *("compute_seconds", "computed_examples", "computed_steps"),
+)
+"""Attributes of a history that are numbers, pairs of numbers or None."""
 
 Rates = tuple[tuple[float, ...], tuple[float, ...]]
 """Steps, increasing, and the learning rate of each."""
@@ -45,132 +59,11 @@ def newest_learning_rate(newest: Sequence[Sample]) -> float | None:
     return max(told, key=lambda sample: (sample.membership_epoch, sample.step)).learning_rate if told else None
 
 
-@dataclass(slots=True)
-class _Window:
-    """Steps and training seconds of one rank. Of an elastic batch: updates, whatever they are worth."""
-
-    n_steps: int = 0
-    seconds: float = 0.0
-    exchange_seconds: float = 0.0
-    """Those in which a rank waited for the gradients of the others."""
-
-    @property
-    def steps_per_second(self) -> float:
-        return self.n_steps / self.seconds
-
-
-@dataclass(slots=True)
-class _Windows:
-    """The windows of all ranks of one membership epoch, which are being filled."""
-
-    workers: int
-    servers: int
-    gpu_type: str | None = None
-    batch: int | None = None
-    """If it is elastic."""
-    measures_exchange: bool = True
-    """With servers, waiting is no measure of what travels: pushing and pulling take time of their own. A script does
-    not measure its parts."""
-    at: float = 0.0
-    by_rank: dict[int, _Window] = field(default_factory=dict)
-
-    def add(self, sample: Sample) -> None:
-        window = self.by_rank.setdefault(sample.rank, _Window())
-        window.n_steps += steps_of(sample)
-        window.seconds += sample.seconds
-        window.exchange_seconds += sample.wait_seconds
-        self.at = max(self.at, sample.at)
-
-    def speed(self, mode: Mode, least_seconds: float) -> SpeedSample | None:
-        """None until the ranks that count have `least_seconds` each.
-
-        In sync mode all ranks make the same steps together, so rank 0 tells the job's speed. In async mode each makes
-        steps of its own, and they add up.
-        """
-        ranks = [0] if mode is Mode.SYNC else range(self.workers)
-        windows = [self.by_rank.get(rank) for rank in ranks]
-        filled = [window for window in windows if window is not None and window.seconds >= least_seconds]
-        if len(filled) < len(windows):
-            return None
-        speed = sum(window.steps_per_second for window in filled)
-        n_steps = sum(window.n_steps for window in filled)
-        exchange = sum(window.exchange_seconds for window in filled) / n_steps if self.measures_exchange else None
-        return SpeedSample(
-            self.workers, self.servers, speed, n_steps, self.at, self.gpu_type, self.batch, exchange_seconds=exchange
-        )
-
-
-class SpeedHistory:
-    """Measured speeds by size and GPU type. How much an old one counts is for the scheduler: each says when it was."""
-
-    def __init__(self, mode: Mode, *, measures_parts: bool = True) -> None:
-        """`measures_parts`: samples say how long each part of a step took; those of a script do not."""
-        self._mode = mode
-        self._measures_parts = measures_parts
-        self._epoch = 0
-        """The newest membership epoch seen. What older ones still send is late and left out."""
-        self._open: _Windows | None = None
-        self._closed: dict[tuple[int, int, str, int], deque[SpeedSample]] = {}
-
-    def add(self, sample: Sample, gpu_type: str | None = None) -> None:
-        """`gpu_type`: of the membership that the sample is from."""
-        if sample.membership_epoch > self._epoch:
-            self._close(_LEAST_SECONDS)
-            self._epoch = sample.membership_epoch
-        late = sample.membership_epoch < self._epoch
-        if late or sample.sequence == _FIRST_RECORD or sample.seconds <= 0:
-            return
-        if self._open is None:
-            measures_exchange = self._measures_parts and not sample.servers
-            self._open = _Windows(sample.workers, sample.servers, gpu_type, sample.global_batch, measures_exchange)
-        self._open.add(sample)
-        if self._open.speed(self._mode, WINDOW_SECONDS) is not None:
-            self._close(WINDOW_SECONDS)
-
-    def samples(self) -> tuple[SpeedSample, ...]:
-        """By size, oldest first; the window that is being filled is among them."""
-        present = self._open.speed(self._mode, _LEAST_SECONDS) if self._open is not None else None
-        last = [present] if present is not None else []
-        return (*(speed for size in sorted(self._closed) for speed in self._closed[size]), *last)
-
-    def _close(self, least_seconds: float) -> None:
-        speed = self._open.speed(self._mode, least_seconds) if self._open is not None else None
-        self._open = None
-        if speed is not None:
-            place = (speed.workers, speed.servers, speed.gpu_type or "", speed.batch or 0)
-            self._closed.setdefault(place, deque(maxlen=MAX_WINDOWS_PER_SIZE)).append(speed)
-
-
-@dataclass(slots=True)
-class _Pauses:
-    """How much of the time of worker 0 goes into steps: between them it evaluates and writes checkpoints."""
-
-    epoch: int = 0
-    last_at: float | None = None
-    seconds: float = 0.0
-    """From its first report in each membership on ..."""
-    busy_seconds: float = 0.0
-    """... and in steps."""
-
-    def add(self, sample: Sample) -> None:
-        if sample.rank != 0 or sample.membership_epoch < self.epoch:
-            return
-        if sample.membership_epoch == self.epoch and self.last_at is not None and sample.at > self.last_at:
-            self.seconds += sample.at - self.last_at
-            self.busy_seconds += min(sample.seconds, sample.at - self.last_at)
-        self.epoch, self.last_at = sample.membership_epoch, sample.at
-
-    @property
-    def busy_part(self) -> float:
-        """1 before anything is known."""
-        return self.busy_seconds / self.seconds if self.seconds >= _LEAST_SECONDS else 1.0
-
-
 class JobHistory:
     """Everything a round needs of one job's samples."""
 
     def __init__(
-        self, mode: Mode, metric: str | None = None, *, measures_parts: bool = True, max_figures: int = 0
+        self, mode: Mode, metric: str | None = None, *, measures_parts: bool = True, max_figures: int = MAX_METRICS
     ) -> None:
         """`metric`: the name of the figure that its convergence rule is about; `measures_parts`: see `SpeedHistory`;
         `max_figures`: that are kept beside it, which only people look at."""
@@ -187,7 +80,7 @@ class JobHistory:
         self._rates = LossBuckets()
         self._newest_rate: tuple[int, float] | None = None
         self.speeds = SpeedHistory(mode, measures_parts=measures_parts)
-        self.pauses = _Pauses()
+        self.pauses = Pauses()
         self.slow_workers = SlowWorkers()
         self.noise: deque[tuple[int, float]] = deque(maxlen=MAX_NOISE_SCALES)
         """Steps and noise scales of the gradients, the newest; empty where they are not measured."""
@@ -250,54 +143,88 @@ class JobHistory:
                     while self.noise and self.noise[-1][0] > membership.step:
                         self.noise.pop()
 
-    def add(self, samples: Iterable[SampleRecord]) -> None:
-        """Count samples, in the order of their ids; those before `last_id` were counted already."""
-        for sample in samples:
-            if sample.id <= self.last_id:
+    def add(self, batches: Iterable[SampleBatch]) -> None:
+        """Count samples, in the order of their ids; those up to `last_id` were counted already."""
+        columns: dict[str, list[Any]] = {name: [] for name in _FIELDS}
+        for batch in batches:
+            new = batch.after(self.last_id)
+            if not len(new):
                 continue
-            self.last_id = sample.id
-            if sample.step > self._furthest_step:
-                self._furthest_step, self.progressed_at = sample.step, sample.received_at
-            self.speeds.add(sample, self._gpu_types.get(sample.membership_epoch))
-            self.longest_seconds = max(self.longest_seconds, sample.seconds)
-            self.slow_workers.add(sample)
-            self.pauses.add(sample)
-            self._add_computing(sample)
-            if sample.step <= self._end_of(sample.membership_epoch):
-                if sample.loss is not None:
-                    self.losses.add(sample.step, sample.loss, sample.n_examples)
-                    self._count_nonfinite(sample, sample.loss)
-                self._add_figures(sample)
-                self._add_noise(sample)
-                self._add_rate(sample)
+            self.last_id = new.last_id
+            furthest = max(new.column("step"))
+            if furthest > self._furthest_step:
+                self._furthest_step, self.progressed_at = furthest, new.received_at
+            for name, values in columns.items():
+                values.extend(new.column(name))
+        if columns["step"]:
+            self._add_columns(columns)
 
-    def _count_nonfinite(self, sample: SampleRecord, loss: float) -> None:
+    def _add_columns(self, columns: Columns) -> None:
+        self.longest_seconds = max(self.longest_seconds, *columns["seconds"])
+        self.speeds.add(columns, self._gpu_types)
+        self.slow_workers.add(columns)
+        self.pauses.add(columns)
+        self._add_computing(columns)
+        counted = self._counted(columns)
+        self._add_losses(counted)
+        self._add_figures(counted)
+        self._add_noise(counted)
+        self._add_rates(counted)
+
+    def _counted(self, columns: Columns) -> Columns:
+        """Those samples whose steps no later epoch has done again."""
+        epochs = columns["membership_epoch"]
+        ends = {epoch: self._end_of(epoch) for epoch in set(epochs)}
+        if all(end == math.inf for end in ends.values()):
+            return columns
+        places = [place for place, step in enumerate(columns["step"]) if step <= ends[epochs[place]]]
+        return {name: [values[place] for place in places] for name, values in columns.items()}
+
+    def _add_losses(self, columns: Columns) -> None:
+        told = [row for row in rows(columns, ("step", "loss", "n_examples")) if row[1] is not None]
+        if not told:
+            return
+        steps, losses, n_examples = zip(*told, strict=True)
+        self.losses.add_many(steps, losses, n_examples)
+        if self.nonfinite_since is not None or not all(map(math.isfinite, losses)):
+            for step, loss, _ in told:
+                self._count_nonfinite(step, loss)
+
+    def _count_nonfinite(self, step: int, loss: float) -> None:
         if math.isfinite(loss):
             self.nonfinite_since, self.nonfinite_steps = None, 0
             return
         if self.nonfinite_since is None:
-            self.nonfinite_since = sample.step  # of the steps before it in the sample nothing is known
-        self.nonfinite_steps = max(self.nonfinite_steps, sample.step - self.nonfinite_since + 1)
+            self.nonfinite_since = step  # of the steps before it in the sample nothing is known
+        self.nonfinite_steps = max(self.nonfinite_steps, step - self.nonfinite_since + 1)
 
-    def _add_computing(self, sample: SampleRecord) -> None:
-        if sample.sequence != _FIRST_RECORD and sample.compute_seconds > 0:
-            self.compute_seconds += sample.compute_seconds
-            self.computed_examples += sample.n_examples
-            self.computed_steps += steps_of(sample)
+    def _add_computing(self, columns: Columns) -> None:
+        for sequence, seconds, n_examples, n_steps, updates in rows(columns, _COMPUTING_FIELDS):
+            if sequence != FIRST_RECORD and seconds > 0:
+                self.compute_seconds += seconds
+                self.computed_examples += n_examples
+                self.computed_steps += n_steps if updates is None else updates
 
-    def _add_figures(self, sample: SampleRecord) -> None:
-        for name, value in (sample.metrics or {}).items():
-            known = name in self.figures or len(self.figures) < self._max_figures
-            if known and value is not None and math.isfinite(value):
-                self.figures.setdefault(name, LossBuckets()).add(sample.step, value)
+    def _add_figures(self, columns: Columns) -> None:
+        for step, metrics in rows(columns, ("step", "metrics")):
+            for name, value in (metrics or {}).items():
+                known = name in self.figures or len(self.figures) < self._max_figures
+                if known and value is not None and math.isfinite(value):
+                    self.figures.setdefault(name, LossBuckets()).add(step, value)
 
-    def _add_rate(self, sample: SampleRecord) -> None:
-        """Of the last step of the sample, which is counted from 0. All workers have the same: the first one's count."""
-        if sample.learning_rate is not None and sample.rank == 0 and sample.step > 0:
-            step = sample.step - 1
-            self._rates.add(step, sample.learning_rate)
+    def _add_rates(self, columns: Columns) -> None:
+        """Of the last step of each sample, counted from 0. All workers have the same rates: the first one's count."""
+        told = [
+            (step - 1, rate)
+            for step, rank, rate in rows(columns, ("step", "rank", "learning_rate"))
+            if rank == 0 and rate is not None and step > 0
+        ]
+        if not told:
+            return
+        self._rates.add_many(*zip(*told, strict=True))
+        for step, rate in told:
             if self._newest_rate is None or step >= self._newest_rate[0]:
-                self._newest_rate = step, sample.learning_rate
+                self._newest_rate = step, rate
 
     def _roll_back_rates(self, step: int) -> None:
         """Steps after the first `step` did not happen."""
@@ -306,15 +233,54 @@ class JobHistory:
             steps, rates = self._rates.points()
             self._newest_rate = (int(steps[-1]), rates[-1]) if steps else None
 
-    def _add_noise(self, sample: SampleRecord) -> None:
-        scale = noise_scale(sample)
-        if scale is not None and (not self.noise or sample.step > self.noise[-1][0]):
-            self.noise.append((sample.step, scale))
-            self._noise_logs.add(sample.step, math.log(scale))
+    def _add_noise(self, columns: Columns) -> None:
+        told = []
+        for step, gradients in rows(columns, ("step", "gradients")):
+            scale = _scale_of(gradients)
+            if scale is not None and (not self.noise or step > self.noise[-1][0]):
+                self.noise.append((step, scale))
+                told.append((step, math.log(scale)))
+        if told:
+            self._noise_logs.add_many(*zip(*told, strict=True))
 
     def _end_of(self, epoch: int) -> float:
         """The last step of this epoch that counts: a later one repeated what came after."""
         return min((step for later, step in self._begins.items() if later > epoch), default=math.inf)
+
+    # --- kept beyond the process ----------------------------------------------------------------------------------
+
+    def state(self) -> Document:
+        """All that is known but the planned rates, for `restore`; values are what JSON has, and arrays of numpy."""
+        return {
+            "plain": {name: getattr(self, name) for name in _PLAIN},
+            "noise": list(self.noise),
+            "begins": list(self._begins.items()),
+            "gpu_types": list(self._gpu_types.items()),
+            "losses": self.losses.state(),
+            "rates": self._rates.state(),
+            "noise_logs": self._noise_logs.state(),
+            "figures": [(name, values.state()) for name, values in self.figures.items()],
+            "speeds": self.speeds.state(),
+            "slow_workers": self.slow_workers.state(),
+            "pauses": astuple(self.pauses),
+        }
+
+    def restore(self, state: Document) -> None:
+        """Know what the history knew that had this state and was made with the same arguments."""
+        for name, value in state["plain"].items():
+            setattr(self, name, tuple(value) if isinstance(value, list) else value)
+        self.noise.extend((step, scale) for step, scale in state["noise"])
+        self._begins, self._gpu_types = dict(state["begins"]), dict(state["gpu_types"])
+        self.losses = LossBuckets.of_state(*state["losses"])
+        self._rates = LossBuckets.of_state(*state["rates"])
+        self._noise_logs = LossBuckets.of_state(*state["noise_logs"])
+        for name, values in state["figures"]:
+            is_target = self.figures.get(name) is self.metrics
+            self.figures[name] = LossBuckets.of_state(*values)
+            self.metrics = self.figures[name] if is_target else self.metrics
+        self.speeds.restore(state["speeds"])
+        self.slow_workers.restore(state["slow_workers"])
+        self.pauses = Pauses(*state["pauses"])
 
 
 # --- the noise of gradients ------------------------------------------------------------------------------------------
@@ -322,9 +288,13 @@ class JobHistory:
 
 def noise_scale(sample: Sample) -> float | None:
     """tr(Σ)/|G|² in examples, as the sample's worker estimates it; None when it told none, or noise hides it."""
-    if sample.gradients is None:
+    return _scale_of(sample.gradients)
+
+
+def _scale_of(gradients: Gradients | None) -> float | None:
+    if gradients is None:
         return None
-    square, variance = sample.gradients.square, sample.gradients.variance
+    square, variance = gradients.square, gradients.variance
     scale = variance / square if square > 0 and variance > 0 else math.inf
     return scale if math.isfinite(scale) else None
 

@@ -160,7 +160,7 @@ class Settings(BaseSettings):
     policy: str = Field(default="optimus", description="scheduling policy, see docs/policies.md")
     round_seconds: float = Field(default=60.0, gt=0, le=3600, description="period of scheduling rounds")
     samples_per_round: int = Field(
-        default=200_000,
+        default=1_000_000,
         ge=1_000,
         le=10_000_000,
         description="samples that one round reads at most, of all jobs together; more are caught up with in later ones",

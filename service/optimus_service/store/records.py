@@ -7,13 +7,13 @@ can say, plus NaN and infinities, and come back equal. Records with an `id` are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from optimus_contract.codec import read
 from optimus_contract.job import JobSpec
-from optimus_contract.telemetry import Sample, SampleColumns
+from optimus_contract.telemetry import DEFAULTS, Sample, SampleColumns
 from optimus_models.calibration import UNCALIBRATED, Calibration
 from optimus_scheduler.model import Allocation, Directive, Forecast, Interval, JobState, PlacedTask, Quota, TaskKey
 
@@ -244,6 +244,42 @@ class SampleRecord(Sample):
 
     id: int
     received_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class SampleBatch:
+    """Counted samples of one job that follow each other and came together, the values of each field together."""
+
+    first_id: int
+    """The others count on from there."""
+    received_at: float
+    columns: Mapping[str, Sequence[Any]]
+    """By the names of `Sample`'s fields, all equally long, `step` among them; what is left out has its default."""
+
+    def __len__(self) -> int:
+        return len(self.columns["step"])
+
+    @property
+    def last_id(self) -> int:
+        """Of the newest."""
+        return self.first_id + len(self) - 1
+
+    def after(self, id_: int) -> SampleBatch:
+        """Those with ids above this one."""
+        if id_ < self.first_id:
+            return self
+        columns = {name: values[id_ + 1 - self.first_id :] for name, values in self.columns.items()}
+        return SampleBatch(id_ + 1, self.received_at, columns)
+
+    def column(self, name: str) -> Sequence[Any]:
+        """The values of a field."""
+        told = self.columns.get(name)
+        return [DEFAULTS[name]] * len(self) if told is None else told
+
+    def records(self) -> Iterator[SampleRecord]:
+        """The same samples, one by one."""
+        for id_, values in enumerate(zip(*self.columns.values(), strict=True), self.first_id):
+            yield SampleRecord(id=id_, received_at=self.received_at, **dict(zip(self.columns, values, strict=True)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,7 @@ from optimus_scheduler.retries import Backoff
 from optimus_service.store import (
     expected_times,
     finished_runs,
+    histories,
     history,
     jobs,
     leases,
@@ -76,6 +77,7 @@ from optimus_service.store.records import (
     PromiseRecord,
     Pruned,
     RoundRecord,
+    SampleBatch,
     SampleRecord,
     TaskRecord,
     TokenRecord,
@@ -583,14 +585,28 @@ class Repository:
         with self._write() as session:
             return samples.add(session, posts)
 
-    def samples_after_each(self, after_ids: Mapping[str, int], limit: int) -> dict[str, list[SampleRecord]]:
-        """For each of these jobs the samples with an id above the given one, by id, `limit` at most for each.
+    def samples_after_each(self, after_ids: Mapping[str, int], limit: int) -> dict[str, list[SampleBatch]]:
+        """For each of these jobs the samples with an id above the given one, by id: `limit` or fewer for each, and what
+        came in one post with the last of them.
 
         Reading on from the last id misses none. One statement, however many jobs there are. Jobs without such samples
         are left out.
         """
         with self._read() as session:
             return samples.after_each(session, after_ids, limit)
+
+    def put_histories(self, documents: Mapping[str, bytes]) -> None:
+        """Keep what is known of these jobs by their samples, in the place of what was kept before.
+
+        Jobs that are not there any more are left out. The documents are the caller's matter.
+        """
+        with self._write() as session:
+            histories.put(session, documents)
+
+    def histories_of(self, job_ids: Collection[str]) -> dict[str, bytes]:
+        """What is kept of these jobs' samples; jobs of which nothing is are left out."""
+        with self._read() as session:
+            return histories.of_jobs(session, job_ids)
 
     def newest_samples_of_each(self, job_ids: Collection[str], limit: int) -> dict[str, list[SampleRecord]]:
         """The last samples of each of these jobs, newest first, `limit` at most for each; one statement."""

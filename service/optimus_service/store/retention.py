@@ -15,6 +15,7 @@ from optimus_service.store.tables import (
     DecisionRow,
     EventRow,
     FinishedRunRow,
+    JobHistoryRow,
     JobRow,
     PromiseRow,
     RoundRow,
@@ -36,6 +37,7 @@ _PROMISE_KEY: Final[Key] = (PromiseRow.job_id, PromiseRow.part)
 def prune(session: Session, before: float, limit: int) -> Pruned:
     """See `Repository.prune`."""
     samples = _delete_keyed(session, _BATCH_KEY, before, limit) + _delete_keyed(session, _BLOCK_KEY, before, limit)
+    samples += _delete_keyed(session, (JobHistoryRow.job_id,), before, limit)
     decisions = _delete_of_ended_jobs(session, DecisionRow, before, limit)
     finished_runs = _delete_of_ended_jobs(session, FinishedRunRow, before, limit)
     promises = _delete_keyed(session, _PROMISE_KEY, before, limit)

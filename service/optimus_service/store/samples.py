@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -15,7 +15,6 @@ from sqlalchemy import (
     Connection,
     FromClause,
     Insert,
-    Row,
     Select,
     Text,
     and_,
@@ -42,7 +41,7 @@ from optimus_service.store.counting import (
 )
 from optimus_service.store.dialects import chunks, insert_for_dialect, is_postgresql
 from optimus_service.store.errors import InvalidValue, JobNotFound
-from optimus_service.store.records import AddedSamples, IgnoredSample, PostedSamples, SampleRecord
+from optimus_service.store.records import AddedSamples, IgnoredSample, PostedSamples, SampleBatch, SampleRecord
 from optimus_service.store.sample_documents import pack, unpack
 from optimus_service.store.tables import Base, Json, SampleBlockRow, join_float, split_float
 
@@ -214,10 +213,11 @@ def newest_of_each(session: Session, job_ids: Collection[str], limit: int) -> di
     """See `Repository.newest_samples_of_each`."""
     before_them = (_JOBS.c.n_samples - limit).label("value")
     known = select(_JOBS.c.id.label("key"), before_them).where(_JOBS.c.id.in_(job_ids)).subquery("known")
-    return {job_id: records[::-1] for job_id, records in _after(session, known, limit).items()}
+    found = _after(session, known, limit)
+    return {id_: [each for batch in batches for each in batch.records()][::-1] for id_, batches in found.items()}
 
 
-def after_each(session: Session, after_ids: Mapping[str, int], limit: int) -> dict[str, list[SampleRecord]]:
+def after_each(session: Session, after_ids: Mapping[str, int], limit: int) -> dict[str, list[SampleBatch]]:
     """See `Repository.samples_after_each`.
 
     The jobs are one parameter (an array, a document), as there is a limit to how many a statement has.
@@ -232,14 +232,15 @@ def after_each(session: Session, after_ids: Mapping[str, int], limit: int) -> di
     return _after(session, known, limit)
 
 
-def _after(session: Session, known: FromClause, limit: int) -> dict[str, list[SampleRecord]]:
+def _after(session: Session, known: FromClause, limit: int) -> dict[str, list[SampleBatch]]:
     """One statement for all jobs: for each a look into the index. `known`: jobs (`key`) and sample ids (`value`)."""
     statement = _reached(known, limit)
     if is_postgresql(session):  # LATERAL, because a join might be planned as a walk through all samples
         statement = select(statement.lateral()).select_from(known)
-    found: dict[str, list[SampleRecord]] = {}
+    found: dict[str, list[SampleBatch]] = {}
     for row in sorted(session.execute(statement), key=lambda row: (row.job_id, row.last_id)):
-        found.setdefault(row.job_id, []).extend(_records(row, row.after_id, limit))
+        batch = SampleBatch(row.last_id - row.n_samples + 1, row.received_at, unpack(row.document))
+        found.setdefault(row.job_id, []).append(batch.after(row.after_id))
     return found
 
 
@@ -249,12 +250,3 @@ def _reached(known: FromClause, limit: int) -> Select[Any]:
     after = cast(known.c.value, BigInteger)
     bounds = last_id > after, last_id < after + limit + MAX_SAMPLES_PER_POST, first_id <= after + limit
     return select(_BATCHES, after.label("after_id")).where(_BATCHES.c.job_id == known.c.key, *bounds)
-
-
-def _records(row: Row[Any], after_id: int, limit: int) -> Iterator[SampleRecord]:
-    """The samples of a row with ids above `after_id`, and at most `limit` above it."""
-    before = row.last_id - row.n_samples
-    first = max(0, after_id - before)
-    columns = {name: values[first : after_id + limit - before] for name, values in unpack(row.document).items()}
-    for id_, values in enumerate(zip(*columns.values(), strict=True), before + first + 1):
-        yield SampleRecord(id=id_, received_at=row.received_at, **dict(zip(columns, values, strict=True)))

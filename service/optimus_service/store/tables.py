@@ -8,6 +8,7 @@ Every index serves a query named beside it; the migrations in `migrations/versio
            ├─▶ memberships     one per membership epoch that was formed
            ├─▶ sample_batches  telemetry, one per post
            ├─▶ sample_blocks   which samples were counted, so that each counts once
+           ├─▶ job_histories   what is known by its samples, so that they are not read again
            ├─▶ tasks           processes (pods) that were started
            ├─▶ finished_runs   what it taught about its kind, once it has ended
            ├─▶ promises        what was predicted of it on the way, to be judged by its end
@@ -251,6 +252,15 @@ class SampleBlockRow(Base):
     bits: Mapped[bytes]
     """Little-endian, as many bytes as are needed."""
     max_step: Mapped[int]
+
+
+class JobHistoryRow(Base):
+    """What is known of a job by its samples up to one of them: see `optimus_service.observe.history_state`."""
+
+    __tablename__ = "job_histories"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    document: Mapped[bytes]
 
 
 class FinishedRunRow(Base):

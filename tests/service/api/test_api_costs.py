@@ -8,7 +8,7 @@ import pytest
 from tests.service.api.api_harness import NOW, Api, faults, on_sqlite, problem, sample, telemetry
 from tests.service.api.conftest import Serve
 from tests.service.api.people import ADMINISTRATOR, add_token, add_user
-from tests.service.store.store_builders import samples_of
+from tests.service.store.store_builders import batches_of, samples_of
 
 from optimus_scheduler.model import NOTHING, Allocation, Interval, Mode
 from optimus_service.observe.finished_runs import lesson
@@ -209,7 +209,7 @@ def test_what_earlier_jobs_taught_is_used_and_said(api: Api) -> None:
     train(api, first)
     api.as_task("POST", first, "result", json={"outcome": "succeeded", "step": 400, "final_loss": 0.3})
     history = JobHistory(Mode.SYNC)
-    history.add(samples_of(api.repository, first))
+    history.add(batches_of(samples_of(api.repository, first)))
     api.repository.add_finished_run(first, lesson(api.repository.get_job(first), history))
 
     waiting = api.submit()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.service.loop.loop_world import ELASTIC, NOISE_SCALE, World, elastic_step_seconds
+from tests.service.store.store_builders import batches_of
 
 from optimus_contract.telemetry import Gradients
 from optimus_models.speed.goodput import gain
@@ -137,7 +138,7 @@ def elastic_sample(number: int, *, epoch: int = 1, batch: int = 64, scale: float
 
 def test_a_history_keeps_noise_from_the_beginning_on_in_bounded_memory() -> None:
     history = JobHistory(Mode.SYNC)
-    history.add(elastic_sample(number, scale=10.0 * 1000 ** (number / 3000)) for number in range(1, 3001))
+    history.add(batches_of(elastic_sample(n, scale=10.0 * 1000 ** (n / 3000)) for n in range(1, 3001)))
     assert len(history.noise) == MAX_NOISE_SCALES
     curve = history.noise_curve()
     assert len(curve) <= 128
@@ -161,8 +162,8 @@ def test_a_history_keeps_noise_from_the_beginning_on_in_bounded_memory() -> None
 
 def test_speeds_of_different_batches_are_kept_apart() -> None:
     history = JobHistory(Mode.SYNC)
-    history.add(elastic_sample(number) for number in range(1, 21))
-    history.add(elastic_sample(number, epoch=2, batch=128) for number in range(21, 41))
+    history.add(batches_of(elastic_sample(number) for number in range(1, 21)))
+    history.add(batches_of(elastic_sample(number, epoch=2, batch=128) for number in range(21, 41)))
     found = {(each.workers, each.batch): each for each in history.speeds.samples()}
     assert set(found) == {(1, 64), (1, 128)}
     assert found[1, 128].steps_per_second == pytest.approx(5.0), "updates, not what they are worth"

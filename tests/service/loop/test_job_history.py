@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.service.store.store_builders import batches_of
 
 from optimus_scheduler.model import Mode
-from optimus_service.observe.telemetry import MAX_WINDOWS_PER_SIZE, JobHistory
+from optimus_service.observe.speeds import MAX_WINDOWS_PER_SIZE
+from optimus_service.observe.telemetry import JobHistory
 from optimus_service.store.records import MembershipRecord, SampleRecord
 
 
@@ -41,7 +43,7 @@ def membership(epoch: int, step: int, lost_steps: int = 0) -> MembershipRecord:
 
 def history_of(samples: Iterable[SampleRecord], mode: Mode = Mode.SYNC) -> JobHistory:
     history = JobHistory(mode)
-    history.add(samples)
+    history.add(batches_of(samples))
     return history
 
 
@@ -64,7 +66,7 @@ def test_learning_rates_are_those_of_the_first_worker_and_rolled_back() -> None:
     steps, rates = history.learning_rates()
     assert steps == (0.0, 1.0, 2.0, 3.0)
     assert rates == pytest.approx((0.1, 0.2, 0.3, 0.4))
-    history.add([sample(5, number=20, epoch=2, learning_rate=0.7)])
+    history.add(batches_of([sample(5, number=20, epoch=2, learning_rate=0.7)]))
     assert history.learning_rates()[1][-1] == 0.7
     assert history_of([sample(1)]).learning_rates() == ((), ()), "a job that does not tell them"
 
@@ -81,7 +83,7 @@ def test_loss_of_a_step_is_weighted_by_examples() -> None:
 
 def test_samples_are_counted_once() -> None:
     history = history_of([sample(1), sample(2)])
-    history.add([sample(1), sample(2), sample(3, loss=4.0)])
+    history.add(batches_of([sample(1), sample(2), sample(3, loss=4.0)]))
     assert history.losses.points() == ((1.0, 2.0, 3.0), (1.0, 1.0, 4.0))
     assert history.last_id == 3
 
@@ -89,9 +91,9 @@ def test_samples_are_counted_once() -> None:
 def test_rolled_back_steps_do_not_count() -> None:
     history = history_of([sample(step, loss=9.0) for step in range(1, 11)])
     history.learn_memberships([membership(2, step=6, lost_steps=4)])
-    history.add([sample(7, number=21, loss=1.0, epoch=2)])
+    history.add(batches_of([sample(7, number=21, loss=1.0, epoch=2)]))
     # A straggler of the epoch before, beyond the point at which the new one began:
-    history.add([sample(8, number=22, loss=9.0, epoch=1)])
+    history.add(batches_of([sample(8, number=22, loss=9.0, epoch=1)]))
     steps, losses = history.losses.points()
     assert steps == (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0)
     assert losses[-1] == 1.0
@@ -103,10 +105,10 @@ def test_reading_everything_again_gives_the_same() -> None:
     second = [sample(step, number=20 + step, loss=1.0, epoch=2) for step in range(7, 12)]
     along = history_of(first)
     along.learn_memberships([membership(1, 0), membership(2, 6, lost_steps=4)])
-    along.add(second)
+    along.add(batches_of(second))
     afterwards = JobHistory(Mode.SYNC)
     afterwards.learn_memberships([membership(1, 0), membership(2, 6, lost_steps=4)])
-    afterwards.add([*first, *second])
+    afterwards.add(batches_of([*first, *second]))
     assert along.losses.points() == afterwards.losses.points()
     assert along.progressed_at == afterwards.progressed_at == 111.0
 
@@ -190,8 +192,9 @@ def test_old_windows_of_a_size_are_forgotten() -> None:
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3), st.floats(0, 10)), max_size=100))
 def test_any_stream_gives_speeds_that_are_positive(stream: Sequence[tuple[int, int, float]]) -> None:
     history = JobHistory(Mode.ASYNC)
-    history.add(
+    samples = [
         sample(index + 1, epoch=epoch, rank=rank, workers=4, sequence=index, seconds=seconds)
         for index, (epoch, rank, seconds) in enumerate(stream)
-    )
+    ]
+    history.add(batches_of(samples))
     assert all(speed.steps_per_second > 0 and speed.n_steps > 0 for speed in history.speeds.samples())

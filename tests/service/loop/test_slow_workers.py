@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from optimus_contract.telemetry import Sample
+from optimus_contract.telemetry import SAMPLE_FIELDS, Sample
 from optimus_service.observe.stragglers import LEAST_SECONDS, LEAST_STEPS, WINDOW_STEPS, SlowWorkers
 
 PER_RECORD = 5
@@ -18,24 +18,23 @@ def fed(
     watch = into or SlowWorkers()
     for number in range(1 + n_steps // PER_RECORD):
         for rank, own in seconds.items():
-            watch.add(
-                Sample(
-                    membership_epoch=epoch,
-                    rank=rank,
-                    sequence=number,
-                    workers=len(seconds),
-                    servers=1,
-                    at=0.0,
-                    step=number,
-                    n_steps=PER_RECORD,
-                    data_epoch=0.0,
-                    loss=1.0,
-                    n_examples=10 * PER_RECORD,
-                    seconds=PER_RECORD * max(seconds.values()),
-                    compute_seconds=0.9 * PER_RECORD * own,
-                    data_seconds=0.1 * PER_RECORD * own,
-                )
+            sample = Sample(
+                membership_epoch=epoch,
+                rank=rank,
+                sequence=number,
+                workers=len(seconds),
+                servers=1,
+                at=0.0,
+                step=number,
+                n_steps=PER_RECORD,
+                data_epoch=0.0,
+                loss=1.0,
+                n_examples=10 * PER_RECORD,
+                seconds=PER_RECORD * max(seconds.values()),
+                compute_seconds=0.9 * PER_RECORD * own,
+                data_seconds=0.1 * PER_RECORD * own,
             )
+            watch.add({name: [getattr(sample, name)] for name in SAMPLE_FIELDS})
     return watch
 
 

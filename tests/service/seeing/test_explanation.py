@@ -188,9 +188,10 @@ def a_running_case(**changes: Any) -> Case:
     return Case(job=a_record(wanted=Allocation(2, 1)), decision=decision, now=10.0, **changes)
 
 
-def test_the_marginal_job_is_of_the_same_round() -> None:
+def test_the_marginal_job_is_the_one_with_the_least_gain_that_holds() -> None:
+    """Whichever round stored it: a decision that stays the same is not stored again."""
     others = {job_id: a_record(job_id) for job_id in ("job-2", "job-3", "job-4")}
-    gains = {"job-2": (7, 0.3), "job-3": (7, 0.5), "job-4": (6, 0.01)}
+    gains = {"job-2": (6, 0.3), "job-3": (7, 0.5), "job-4": (7, None)}
     decisions = {job_id: a_decision(job_id, round_id=number, gain=gain) for job_id, (number, gain) in gains.items()}
     found = explanation_of(a_running_case(others=others, decisions=decisions))
     assert found.marginal is not None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.service.store.store_builders import batches_of
+
 from optimus_contract.codec import read
 from optimus_scheduler.model import Mode
 from optimus_service.insight.usage import JobUsage, job_usage
@@ -67,10 +69,11 @@ def test_a_noise_scale_is_told_only_where_noise_does_not_hide_it() -> None:
 
 def test_the_scheduler_sees_the_newest_noise_scales() -> None:
     history = JobHistory(Mode.SYNC)
-    history.add(
+    samples = (
         a_sample(id=number, step=10 * number, gradients={"square": 1.0, "variance": float(number)})
         for number in range(1, MAX_NOISE_SCALES + 11)
     )
+    history.add(batches_of(samples))
     assert len(history.noise) == MAX_NOISE_SCALES
     assert history.noise[-1] == (10 * (MAX_NOISE_SCALES + 10), float(MAX_NOISE_SCALES + 10))
     assert [step for step, _ in history.noise] == sorted({step for step, _ in history.noise})

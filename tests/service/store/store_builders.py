@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from optimus_contract.codec import read
-from optimus_contract.telemetry import Sample
+from optimus_contract.telemetry import SAMPLE_FIELDS, Sample
 from optimus_scheduler.model import NOTHING, Allocation, Forecast, PlacedTask, Role, TaskKey
 from optimus_service.store.forecasts import from_json
-from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord, RoundRecord, SampleRecord
+from optimus_service.store.records import (
+    DecisionRecord,
+    JobRecord,
+    MembershipRecord,
+    RoundRecord,
+    SampleBatch,
+    SampleRecord,
+)
 from optimus_service.store.repository import MAX_PAGE, Repository
 
 MakeJob = Callable[..., JobRecord]
@@ -84,8 +91,21 @@ def put_task(repository: Repository, key: TaskKey, node: str, now: float, gpu_ty
 
 
 def samples_of(repository: Repository, job_id: str, after_id: int = 0, limit: int = MAX_PAGE) -> list[SampleRecord]:
-    """The counted samples of one job, by id."""
-    return repository.samples_after_each({job_id: after_id}, limit).get(job_id, [])
+    """The counted samples of one job, by id; of the last post perhaps more than `limit`."""
+    return records_in(repository.samples_after_each({job_id: after_id}, limit).get(job_id, []))
+
+
+def batches_of(samples: Iterable[SampleRecord]) -> list[SampleBatch]:
+    """Each by itself, as a post."""
+    return [
+        SampleBatch(each.id, each.received_at, {name: [getattr(each, name)] for name in SAMPLE_FIELDS})
+        for each in samples
+    ]
+
+
+def records_in(batches: Iterable[SampleBatch]) -> list[SampleRecord]:
+    """Samples one by one."""
+    return [sample for batch in batches for sample in batch.records()]
 
 
 def placed(job_id: str, role: Role, rank: int, incarnation: int = 0, node: str = "local-0") -> PlacedTask:

@@ -12,6 +12,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import inspect, text
 from tests.service.postgres_cluster import PostgresCluster
+from tests.service.store.store_builders import samples_of
 
 from optimus_contract.telemetry import SAMPLE_FIELDS, Sample, Usage
 from optimus_service.store.engine import create_engine_from_url, current_revision, downgrade, head_revision, upgrade
@@ -136,7 +137,7 @@ def test_samples_survive_both_ways(empty_database_url: str) -> None:
             connection.execute(text(_OLD_SAMPLES), _old_samples())
             before = [dict(row) for row in connection.execute(everything).mappings()]
         upgrade(empty_database_url)
-        found = repository.samples_after_each({"job-0": 0, "job-1": 0}, 1000)
+        found = {job_id: samples_of(repository, job_id) for job_id in ("job-0", "job-1")}
         assert [sample.step for sample in found["job-0"]] == list(range(0, 24, 2))
         assert [sample.id for sample in found["job-1"]] == list(range(1, 13))
         assert {str(sample.loss) for samples in found.values() for sample in samples} == {"2.5", "nan", "-inf", "None"}

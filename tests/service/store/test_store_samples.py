@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 
 import pytest
-from tests.service.store.store_builders import MakeJob, a_membership, a_sample, samples_of
+from tests.service.store.store_builders import MakeJob, a_membership, a_sample, records_in, samples_of
 
 from optimus_service.store.errors import InvalidValue
 from optimus_service.store.records import AddedSamples, IgnoredSample
@@ -110,8 +110,10 @@ def test_a_full_post_goes_in_at_once(repository: Repository, make_job: MakeJob) 
 
 def test_reading_goes_on_from_the_last_id(repository: Repository, make_job: MakeJob) -> None:
     make_job()
-    repository.add_samples("job-1", [a_sample(sequence=number) for number in range(5)], 1.0)
-    first = samples_of(repository, "job-1", limit=3)
+    for numbers in (range(3), range(3, 5)):
+        repository.add_samples("job-1", [a_sample(sequence=number) for number in numbers], 1.0)
+    first = samples_of(repository, "job-1", limit=2)
+    assert [sample.sequence for sample in first] == [0, 1, 2], "what came in one post is given together"
     rest = samples_of(repository, "job-1", after_id=first[-1].id, limit=3)
     assert [sample.sequence for sample in (*first, *rest)] == [0, 1, 2, 3, 4]
     assert samples_of(repository, "job-1", after_id=rest[-1].id) == []
@@ -125,7 +127,8 @@ def test_samples_of_many_jobs_at_once(repository: Repository, make_job: MakeJob)
             repository.add_samples(job_id, [a_sample(sequence=first + n) for n in range(5)], 1.0)
     one, two = samples_of(repository, "job-1"), samples_of(repository, "job-2")
     after = {"job-1": one[2].id, "job-2": 0, "job-3": 0, "unknown": 0}
-    assert repository.samples_after_each(after, 4) == {"job-1": one[3:7], "job-2": two[:4]}
+    found = repository.samples_after_each(after, 3)
+    assert {job_id: records_in(batches) for job_id, batches in found.items()} == {"job-1": one[3:], "job-2": two[:5]}
     newest = repository.newest_samples_of_each(["job-1", "job-2", "job-3"], 3)
     assert newest == {"job-1": repository.newest_samples("job-1", 3), "job-2": repository.newest_samples("job-2", 3)}
     assert repository.samples_after_each({}, 4) == {}

@@ -1,0 +1,96 @@
+"""Which decisions of a round are stored: those that say something new. The one before holds until then."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+
+from optimus_scheduler.model import Decision, Interval, Plan
+from optimus_service.store.records import DecisionRecord
+
+NEAR = 0.05
+"""Part by which a figure of a forecast may have moved and still counts as the same: as a job comes to its end, what is
+left of it moves through some sixty such steps, and not through one for each round."""
+_NUMBERS = re.compile(r"\d[\d.,]*")
+
+
+class News:
+    """Remembers of each active job the decision that was stored last. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._stored: dict[str, Decision] = {}
+        self._fence: int | None = None
+
+    def of(self, plan: Plan, fence: int) -> list[Decision]:
+        """The decisions of the plan that are to be stored; all of the first one under each fencing token, as somebody
+        else may have stored others before."""
+        if fence != self._fence:
+            self._fence, self._stored = fence, {}
+        return [each for each in plan.decisions if not self._is_known(each)]
+
+    def stored(self, news: Iterable[Decision], plan: Plan) -> None:
+        """The `news` of this plan are in the database. Jobs without a decision are forgotten."""
+        self._stored |= {each.job_id: each for each in news}
+        active = {each.job_id for each in plan.decisions}
+        self._stored = {job_id: each for job_id, each in self._stored.items() if job_id in active}
+
+    def _is_known(self, decision: Decision) -> bool:
+        before = self._stored.get(decision.job_id)
+        return before is not None and says_the_same(before, decision)
+
+
+def says_the_same(before: Decision, after: Decision) -> bool:
+    """Whether a reader of the earlier decision of a job knows the later one: what was decided and why are equal, and
+    all figures are near."""
+    if _decided(before) != _decided(after):
+        return False
+    return all(_is_near(one, other) for one, other in zip(_figures(before), _figures(after), strict=True))
+
+
+def _decided(decision: Decision) -> tuple[object, ...]:
+    forecast = decision.forecast
+    words = _NUMBERS.sub("#", decision.message)
+    believed = forecast.rule, forecast.converged, forecast.speed_from, forecast.finished_runs
+    return decision.allocation, decision.previous, decision.reason, decision.batch, words, believed
+
+
+def _figures(decision: Decision) -> Iterator[float | None]:
+    forecast = decision.forecast
+    yield from (decision.gain, decision.next_gain, forecast.steps_per_second)
+    intervals = forecast.total_steps, forecast.remaining_steps, forecast.remaining_seconds, forecast.cost
+    for interval in intervals:
+        yield from (None, None, None) if interval is None else _bounds(interval)
+
+
+def _bounds(interval: Interval) -> tuple[float, float, float]:
+    return interval.mean, interval.low, interval.high
+
+
+def _is_near(before: float | None, after: float | None) -> bool:
+    """Equal figures are near; those that are missing, infinite or NaN only then."""
+    if before is None or after is None:
+        return before is after
+    if not (math.isfinite(before) and math.isfinite(after)):
+        return repr(before) == repr(after)
+    return abs(after - before) <= NEAR * abs(before)
+
+
+def decision_records(decisions: Iterable[Decision], at: float) -> list[DecisionRecord]:
+    """One row per decision."""
+    return [_record(decision, at) for decision in decisions]
+
+
+def _record(decision: Decision, at: float) -> DecisionRecord:
+    return DecisionRecord(
+        job_id=decision.job_id,
+        at=at,
+        allocation=decision.allocation,
+        previous=decision.previous,
+        reason=decision.reason.value,
+        message=decision.message,
+        gain=decision.gain,
+        next_gain=decision.next_gain,
+        batch=decision.batch,
+        forecast=decision.forecast,
+    )

@@ -1,0 +1,130 @@
+"""The sample histories of many jobs: read on from round to round, and kept beyond the process.
+
+::
+
+    samples ──read on──▶ JobHistory ──after a round, where much is new──▶ table job_histories
+                             ▲                                                   │
+                             └──────────── one read after a restart ─────────────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from optimus_service.observe.history_state import basis_of, begun, pack, unpack
+from optimus_service.observe.telemetry import JobHistory
+from optimus_service.store.records import Document, JobRecord, MembershipRecord
+from optimus_service.store.repository import MAX_PAGE, LeaderRepository, Repository
+
+SAMPLES_AT_ONCE = 1_000_000
+"""Samples read by one call, of all jobs together: about four seconds of computing. A restarted service that finds more
+catches up over some rounds."""
+_MAX_PAGE_OF_ALL = 10_000
+"""Samples of one page of many jobs: bounds the memory, about 20 MB."""
+KEPT_AFTER = 256
+"""New samples after which a history is stored: they take more room than it does."""
+_KEPT_AT_ONCE = 200
+"""Histories stored by one transaction: about 3 MB."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of one job."""
+
+    history: JobHistory
+    basis: Document
+    kept_id: int = 0
+    """The newest sample in what is stored of the history."""
+
+
+class Histories:
+    """The sample history of each active job, kept between rounds and, by the leader, between restarts."""
+
+    def __init__(self, repository: Repository, samples_at_once: int = SAMPLES_AT_ONCE) -> None:
+        """`samples_at_once`: read by one call at most; what is left over is read by the next."""
+        self._repository = repository.reading()
+        self._samples_at_once = samples_at_once
+        self._by_job: dict[str, _Known] = {}
+
+    def updated(self, job: JobRecord, memberships: Iterable[MembershipRecord]) -> JobHistory:
+        """The history of this job with the samples that came in since. `is_current` says whether it has all."""
+        self.update([job], {job.id: memberships})
+        return self.of(job.id)
+
+    def update(self, jobs: Iterable[JobRecord], memberships: Mapping[str, Iterable[MembershipRecord]]) -> None:
+        """Read what came in since of all these jobs: one statement, and more for those with many new samples; one more
+        where learning rates were planned anew.
+
+        No job waits for another one's: each has an equal part of a page.
+        """
+        jobs, behind = list(jobs), {}
+        self._begin(jobs)
+        for job in jobs:
+            history = self.of(job.id)
+            history.learn_memberships(memberships.get(job.id, ()))
+            history.is_current = False
+            behind[job.id] = history
+        left = self._samples_at_once
+        while behind and left > 0:
+            each = max(1, min(MAX_PAGE, min(_MAX_PAGE_OF_ALL, left) // len(behind)))
+            last_ids = {job_id: history.last_id for job_id, history in behind.items()}
+            found = self._repository.samples_after_each(last_ids, each)
+            n_found = {job_id: sum(map(len, batches)) for job_id, batches in found.items()}
+            for job_id, batches in found.items():
+                behind[job_id].add(batches)
+            left -= sum(n_found.values())
+            for history in behind.values():
+                history.is_current = True
+            behind = {job_id: behind[job_id] for job_id, n_samples in n_found.items() if n_samples >= each}
+            for history in behind.values():
+                history.is_current = False
+        self._read_planned_rates(jobs)
+
+    def _read_planned_rates(self, jobs: Iterable[JobRecord]) -> None:
+        """The learning rates that these jobs are to have, where they were told since."""
+        versions = {job.id: job.planned_rates_version for job in jobs}
+        changed = [job for job, version in versions.items() if self.of(job).planned_rates_version != version]
+        found = self._repository.planned_rates_of(changed) if changed else {}
+        for job_id, document in found.items():
+            planned = tuple(map(float, document["steps"])), tuple(document["rates"])
+            self.of(job_id).learn_planned_rates(planned, versions[job_id])
+
+    def of(self, job_id: str) -> JobHistory:
+        """What was read of a job by the last call that updated it."""
+        return self._by_job[job_id].history
+
+    def _begin(self, jobs: Iterable[JobRecord]) -> None:
+        """Of jobs that are new here: what is stored of their histories, or nothing."""
+        new = [job for job in jobs if job.id not in self._by_job]
+        told = [job.id for job in new if job.first_step is not None]
+        stored = self._repository.histories_of(told) if told else {}
+        for job in new:
+            basis = basis_of(job)
+            history = unpack(stored[job.id], basis) if job.id in stored else None
+            known = _Known(history or begun(basis), basis)
+            known.kept_id = known.history.last_id
+            self._by_job[job.id] = known
+
+    def keep(self, leader: LeaderRepository, job_ids: Iterable[str] | None = None, least: int = KEPT_AFTER) -> None:
+        """Store the histories (None: all) to which `least` samples were added since they were stored.
+
+        Raises:
+            StaleLeader: another process leads by now.
+        """
+        chosen = list(self._by_job if job_ids is None else self._by_job.keys() & set(job_ids))
+        due = [job_id for job_id in chosen if self.of(job_id).last_id - self._by_job[job_id].kept_id >= least]
+        for first in range(0, len(due), _KEPT_AT_ONCE):
+            some = {job_id: self._by_job[job_id] for job_id in due[first : first + _KEPT_AT_ONCE]}
+            leader.put_histories({job_id: pack(known.history, known.basis) for job_id, known in some.items()})
+            for known in some.values():
+                known.kept_id = known.history.last_id
+
+    def keep_only(self, job_ids: Iterable[str]) -> None:
+        """Drop the histories of all other jobs."""
+        kept = set(job_ids)
+        self._by_job = {job_id: known for job_id, known in self._by_job.items() if job_id in kept}
+
+    def others(self, job_ids: Iterable[str]) -> set[str]:
+        """The jobs that have a history here and are none of these."""
+        return self._by_job.keys() - set(job_ids)

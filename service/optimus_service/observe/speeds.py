@@ -1,0 +1,185 @@
+"""How fast a job made its steps at each size, and how much of its time went into steps, in bounded memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from optimus_scheduler.model import Mode, SpeedSample
+from optimus_service.store.records import Document
+
+WINDOW_SECONDS = 5.0
+"""Training time that one speed sample covers: long enough to average over hiccups, short enough to see changes."""
+_LEAST_SECONDS = 1.0
+"""A window that is still open counts from here on."""
+MAX_WINDOWS_PER_SIZE = 8
+"""Older windows of the same size are forgotten: machines and neighbours change."""
+FIRST_RECORD = 0
+"""The first record of a rank in an epoch is no measure of speed: it contains connecting and warming up."""
+
+Columns = Mapping[str, Sequence[Any]]
+"""Samples, the values of each field together, by the names of `Sample`'s fields."""
+NO_TYPES: Final[Mapping[int, str | None]] = MappingProxyType({})
+_SPEED_FIELDS: Final = (
+    *("membership_epoch", "rank", "sequence", "workers", "servers", "global_batch"),
+    *("n_steps", "updates", "seconds", "wait_seconds", "at"),
+)
+_PAUSE_FIELDS: Final = ("rank", "membership_epoch", "at", "seconds")
+
+
+def rows(columns: Columns, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """These fields of one sample after the other."""
+    return zip(*(columns[name] for name in names), strict=True)
+
+
+@dataclass(slots=True)
+class _Window:
+    """Steps and training seconds of one rank. Of an elastic batch: updates, whatever they are worth."""
+
+    n_steps: int = 0
+    seconds: float = 0.0
+    exchange_seconds: float = 0.0
+    """Those in which a rank waited for the gradients of the others."""
+
+    @property
+    def steps_per_second(self) -> float:
+        return self.n_steps / self.seconds
+
+
+@dataclass(slots=True)
+class _Windows:
+    """The windows of all ranks of one membership epoch, which are being filled."""
+
+    workers: int
+    servers: int
+    gpu_type: str | None = None
+    batch: int | None = None
+    """If it is elastic."""
+    measures_exchange: bool = True
+    """With servers, waiting is no measure of what travels: pushing and pulling take time of their own. A script does
+    not measure its parts."""
+    at: float = 0.0
+    by_rank: dict[int, _Window] = field(default_factory=dict)
+
+    def add(self, rank: int, n_steps: int, seconds: float, exchange_seconds: float, at: float) -> float:
+        """The seconds of this rank so far."""
+        window = self.by_rank.get(rank)
+        if window is None:
+            window = self.by_rank[rank] = _Window()
+        window.n_steps += n_steps
+        window.seconds += seconds
+        window.exchange_seconds += exchange_seconds
+        self.at = max(self.at, at)
+        return window.seconds
+
+    def speed(self, mode: Mode, least_seconds: float) -> SpeedSample | None:
+        """None until the ranks that count have `least_seconds` each.
+
+        In sync mode all ranks make the same steps together, so rank 0 tells the job's speed. In async mode each makes
+        steps of its own, and they add up.
+        """
+        ranks = [0] if mode is Mode.SYNC else range(self.workers)
+        windows = [self.by_rank.get(rank) for rank in ranks]
+        filled = [window for window in windows if window is not None and window.seconds >= least_seconds]
+        if len(filled) < len(windows):
+            return None
+        speed = sum(window.steps_per_second for window in filled)
+        n_steps = sum(window.n_steps for window in filled)
+        exchange = sum(window.exchange_seconds for window in filled) / n_steps if self.measures_exchange else None
+        return SpeedSample(
+            self.workers, self.servers, speed, n_steps, self.at, self.gpu_type, self.batch, exchange_seconds=exchange
+        )
+
+
+class SpeedHistory:
+    """Measured speeds by size and GPU type. How much an old one counts is for the scheduler: each says when it was."""
+
+    def __init__(self, mode: Mode, *, measures_parts: bool = True) -> None:
+        """`measures_parts`: samples say how long each part of a step took; those of a script do not."""
+        self._mode = mode
+        self._measures_parts = measures_parts
+        self._epoch = 0
+        """The newest membership epoch seen. What older ones still send is late and left out."""
+        self._open: _Windows | None = None
+        self._closed: dict[tuple[int, int, str, int], deque[SpeedSample]] = {}
+
+    def add(self, columns: Columns, gpu_types: Mapping[int, str | None] = NO_TYPES) -> None:
+        """`gpu_types`: of the memberships that the samples are from."""
+        for epoch, rank, sequence, workers, servers, batch, *measured in rows(columns, _SPEED_FIELDS):
+            if epoch > self._epoch:
+                self._close(_LEAST_SECONDS)
+                self._epoch = epoch
+            n_steps, updates, seconds, wait_seconds, at = measured
+            if epoch < self._epoch or sequence == FIRST_RECORD or seconds <= 0:
+                continue
+            if self._open is None:
+                measures_exchange = self._measures_parts and not servers
+                self._open = _Windows(workers, servers, gpu_types.get(epoch), batch, measures_exchange)
+            done = self._open.add(rank, n_steps if updates is None else updates, seconds, wait_seconds, at)
+            is_full = done >= WINDOW_SECONDS and (rank == 0 or self._mode is not Mode.SYNC)
+            if is_full and self._open.speed(self._mode, WINDOW_SECONDS) is not None:
+                self._close(WINDOW_SECONDS)
+
+    def samples(self) -> tuple[SpeedSample, ...]:
+        """By size, oldest first; the window that is being filled is among them."""
+        present = self._open.speed(self._mode, _LEAST_SECONDS) if self._open is not None else None
+        last = [present] if present is not None else []
+        return (*(speed for size in sorted(self._closed) for speed in self._closed[size]), *last)
+
+    def state(self) -> Document:
+        """All that is known, for `restore`."""
+        windows = None if self._open is None else asdict(self._open) | {"by_rank": _pairs_of(self._open.by_rank)}
+        closed = [list(astuple(speed)) for size in sorted(self._closed) for speed in self._closed[size]]
+        return {"epoch": self._epoch, "open": windows, "closed": closed}
+
+    def restore(self, state: Document) -> None:
+        """Know what the history knew that had this state."""
+        self._epoch = state["epoch"]
+        if state["open"] is not None:
+            by_rank = {rank: _Window(*values) for rank, values in state["open"]["by_rank"]}
+            self._open = _Windows(**state["open"] | {"by_rank": by_rank})
+        for values in state["closed"]:
+            self._keep(SpeedSample(*values))
+
+    def _close(self, least_seconds: float) -> None:
+        speed = self._open.speed(self._mode, least_seconds) if self._open is not None else None
+        self._open = None
+        if speed is not None:
+            self._keep(speed)
+
+    def _keep(self, speed: SpeedSample) -> None:
+        place = (speed.workers, speed.servers, speed.gpu_type or "", speed.batch or 0)
+        self._closed.setdefault(place, deque(maxlen=MAX_WINDOWS_PER_SIZE)).append(speed)
+
+
+def _pairs_of(by_rank: Mapping[int, _Window]) -> list[list[Any]]:
+    return [[rank, list(astuple(window))] for rank, window in by_rank.items()]
+
+
+@dataclass(slots=True)
+class Pauses:
+    """How much of the time of worker 0 goes into steps: between them it evaluates and writes checkpoints."""
+
+    epoch: int = 0
+    last_at: float | None = None
+    seconds: float = 0.0
+    """From its first report in each membership on ..."""
+    busy_seconds: float = 0.0
+    """... and in steps."""
+
+    def add(self, columns: Columns) -> None:
+        for rank, epoch, at, seconds in rows(columns, _PAUSE_FIELDS):
+            if rank != 0 or epoch < self.epoch:
+                continue
+            if epoch == self.epoch and self.last_at is not None and at > self.last_at:
+                self.seconds += at - self.last_at
+                self.busy_seconds += min(seconds, at - self.last_at)
+            self.epoch, self.last_at = epoch, at
+
+    @property
+    def busy_part(self) -> float:
+        """1 before anything is known."""
+        return self.busy_seconds / self.seconds if self.seconds >= _LEAST_SECONDS else 1.0

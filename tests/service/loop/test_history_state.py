@@ -1,0 +1,158 @@
+"""What is known of a job by its samples is kept beyond the process: nothing changes by that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import text
+from tests.service.loop.loop_world import World
+from tests.service.store.store_builders import batches_of
+
+from optimus_contract.telemetry import Gradients
+from optimus_scheduler.model import Mode
+from optimus_service.observe.histories import Histories
+from optimus_service.observe.history_state import FORMAT, basis_of, begun, pack, unpack
+from optimus_service.observe.snapshot import ClusterView, Observer
+from optimus_service.observe.telemetry import JobHistory
+from optimus_service.store.engine import create_engine_from_url
+from optimus_service.store.records import Document, MembershipRecord, SampleBatch, SampleRecord
+
+losses = st.one_of(st.none(), st.floats(-1e3, 1e3), st.sampled_from([math.nan, math.inf, -math.inf]))
+gradients = st.one_of(st.none(), st.builds(Gradients, square=st.floats(0.1, 2), variance=st.floats(-1, 9)))
+metrics = st.one_of(st.none(), st.dictionaries(st.sampled_from(["accuracy", "f1"]), st.floats(0, 1)))
+
+
+@st.composite
+def samples(draw: st.DrawFn) -> list[SampleRecord]:
+    """Records of up to three ranks and three membership epochs, in the order of ids."""
+    n = draw(st.integers(0, 40))
+    rows = draw(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2), st.integers(0, 400)), min_size=n, max_size=n))
+    return [
+        SampleRecord(
+            id=number, received_at=float(number), membership_epoch=epoch, rank=rank, sequence=number - 1, workers=3,
+            servers=draw(st.integers(0, 1)), at=number * 0.7, step=step, n_steps=draw(st.integers(1, 50)),
+            data_epoch=0.0, loss=draw(losses), learning_rate=draw(st.one_of(st.none(), st.floats(0, 1))),
+            n_examples=step % 64, seconds=0.1 + step % 7, compute_seconds=step % 5 / 3, gradients=draw(gradients),
+            metrics=draw(metrics),
+        )
+        for number, (epoch, rank, step) in enumerate(sorted(rows, key=lambda row: row[0]), 1)
+    ]  # fmt: skip
+
+
+def basis(mode: Mode = Mode.SYNC, metric: str | None = "accuracy") -> Document:
+    return {"format": FORMAT, "mode": mode.value, "metric": metric, "measures_parts": True}
+
+
+MEMBERSHIPS = [
+    MembershipRecord(
+        job_id="j", epoch=epoch, generation=epoch, at=0.0, step=step, workers=("a", "b", "c"), servers=(), cause="x",
+        lost_steps=lost, gpu_type="A100" if epoch > 1 else None,
+    )
+    for epoch, step, lost in ((1, 0, 0), (2, 150, 30), (3, 300, 0))
+]  # fmt: skip
+
+
+def seen(history: JobHistory) -> tuple[Any, ...]:
+    """All that a round and the plots read of a history. By words, in which NaN equals NaN and every bit counts."""
+    parts = [history.losses.points(), history.metrics.points(), history.learning_rates(), history.noise_curve()]
+    figures = {name: values.points() for name, values in history.figures.items()}
+    counts = history.last_id, history.progressed_at, history.longest_seconds
+    broken = history.nonfinite_since, history.nonfinite_steps
+    computing = history.compute_seconds, history.computed_examples, history.computed_steps
+    speeds = history.speeds.samples(), history.pauses.busy_part, history.slow_workers.ranks()
+    return tuple(map(repr, (parts, figures, counts, broken, computing, speeds, list(history.noise))))
+
+
+@settings(max_examples=40)
+@given(samples(), st.integers(0, 40), st.sampled_from(list(Mode)), st.sampled_from([None, "accuracy"]))
+def test_a_history_that_was_kept_goes_on_as_if_nothing_had_been(
+    stream: list[SampleRecord], cut: int, mode: Mode, metric: str | None
+) -> None:
+    on = basis(mode, metric)
+    along = begun(on)
+    along.learn_memberships(MEMBERSHIPS[:2])
+    along.add(batches_of(stream[:cut]))
+    kept = unpack(pack(along, on), on)
+    assert kept is not None
+    for history in (along, kept):
+        history.learn_memberships(MEMBERSHIPS)
+        history.add(batches_of(stream[cut:]))
+    assert seen(kept) == seen(along)
+    assert pack(kept, on) == pack(along, on)
+
+
+@settings(max_examples=40)
+@given(samples(), st.lists(st.integers(0, 40), max_size=4))
+def test_how_samples_are_read_does_not_matter(stream: list[SampleRecord], cuts: Sequence[int]) -> None:
+    """One by one, or so many at a time."""
+    one_by_one, parts = JobHistory(Mode.SYNC), JobHistory(Mode.SYNC)
+    for batch in batches_of(stream):
+        one_by_one.add([batch])
+    for end in [*sorted(cuts), len(stream)]:
+        parts.add(batches_of(stream[:end]))
+    assert seen(parts) == seen(one_by_one)
+
+
+def test_a_history_of_another_basis_is_not_used() -> None:
+    document = pack(begun(basis()), basis())
+    assert unpack(document, basis(metric="f1")) is None
+    assert unpack(document, basis() | {"format": FORMAT + 1}) is None
+    assert unpack(document, basis()) is not None
+
+
+def test_the_samples_of_a_post_are_read_from_any_of_them_on() -> None:
+    batch = SampleBatch(11, 1.0, {"step": [1, 2, 3]})
+    assert [batch.after(id_).columns["step"] for id_ in (10, 11, 13)] == [[1, 2, 3], [2, 3], []]
+    assert batch.after(11).first_id == 12
+    assert list(batch.column("n_steps")) == [1, 1, 1]
+
+
+# --- in a service ----------------------------------------------------------------------------------------------------
+
+
+def observer_of(world: World) -> Observer:
+    return Observer(world.repository, Histories(world.repository), world.settings.scheduling)
+
+
+def test_a_restarted_service_sees_what_one_sees_that_went_on(world: World, database_url: str) -> None:
+    """Bit for bit; and it reads no sample that was read before."""
+    world.submit()
+    world.submit("job-2")
+    going_on = observer_of(world)
+    for _ in range(3):
+        world.round()
+        world.train(100.0)
+        going_on.look(ClusterView.of(world.cluster), world.clock.now)
+    going_on.keep(world.repository.as_leader(world.fence), least=1)
+    engine = create_engine_from_url(database_url)
+    with engine.begin() as connection:
+        assert connection.execute(text("DELETE FROM sample_batches")).rowcount > 0
+    engine.dispose()
+    world.train(5.0)
+    view, now = ClusterView.of(world.cluster), world.clock.now
+    restarted = observer_of(world).look(view, now)
+    assert repr(restarted) == repr(going_on.look(view, now)), "NaN, too"
+    assert all(job.losses and job.speed_samples for job in restarted.jobs)
+
+
+def test_a_service_that_ends_keeps_all_that_it_knows(world: World) -> None:
+    world.submit()
+    world.round()
+    world.train(3.0)
+    world.round()
+    world.rounds.keep_histories(world.fence)
+    (document,) = world.repository.histories_of(["job-1"]).values()
+    kept = unpack(document, basis_of(world.repository.get_job("job-1")))
+    assert kept is not None
+    assert kept.last_id == world.repository.newest_samples("job-1", 1)[0].id
+
+
+def test_what_is_known_of_jobs_that_are_gone_is_not_kept(world: World) -> None:
+    world.submit()
+    world.repository.put_histories({"job-1": b"one", "gone": b"none"})
+    world.repository.put_histories({"job-1": b"two"})
+    assert world.repository.histories_of(["job-1", "gone"]) == {"job-1": b"two"}
