@@ -179,6 +179,16 @@ class TaskUsageReport(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Note(Message):
+    """What the owner of a script should know of it."""
+
+    kind: Annotated[
+        Literal["PrintsTooMuch", "ProcessesEnded"], About("so the event is called; ProcessesEnded: after the training")
+    ]
+    message: Annotated[str, About(min_length=1, max_length=2000)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Telemetry(Message):
     """What workers measured (`samples`), what other tasks use (`tasks`), how its checkpoints fare; at least one."""
 
@@ -198,11 +208,20 @@ class Telemetry(Message):
         About("which task does not answer its coordinator, or answers again: an event", min_length=1, max_length=2000),
     ] = None
 
+    notes: Annotated[
+        list[Note] | None, About("script: what its owner should know of it; an event each", min_length=1, max_length=20)
+    ] = None
+
     def check(self) -> None:
         if self.samples is not None and self.columns is not None:
             raise ValueError("send samples or columns, not both")
-        if all(each is None for each in (self.samples, self.columns, self.tasks, self.checkpoints, self.silence)):
-            raise ValueError("samples, columns, tasks, checkpoints or silence are required")
+        if not self.tells_of_the_job and self.samples is None and self.columns is None:
+            raise ValueError("samples, columns, tasks, checkpoints, silence or notes are required")
+
+    @property
+    def tells_of_the_job(self) -> bool:
+        """Whether there is more than samples."""
+        return any(each is not None for each in (self.tasks, self.checkpoints, self.silence, self.notes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

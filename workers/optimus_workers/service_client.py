@@ -12,7 +12,7 @@ import httpx
 from optimus_contract.codec import read, write
 from optimus_contract.membership import MembershipReport, WantedMembership
 from optimus_contract.result import JobProfile, JobResult, PlannedRates
-from optimus_contract.telemetry import Sample, SampleColumns, TaskUsageReport
+from optimus_contract.telemetry import Note, Sample, SampleColumns, TaskUsageReport
 from optimus_workers.errors import ServiceAway, ServiceBusy, ServiceRefused
 
 CALL_TIMEOUT_SECONDS = 10.0
@@ -88,6 +88,10 @@ class ServiceClient:
     def post_silence(self, news: str) -> None:
         """Say that a task does not answer its coordinator, or answers again."""
         self._report("POST", "telemetry", {"silence": news[:2000]})
+
+    def post_note(self, note: Note) -> None:
+        """Say what the owner of a script should know of it."""
+        self._report("POST", "telemetry", {"notes": [write(note)]})
 
     def close(self) -> None:
         """Close the connections."""

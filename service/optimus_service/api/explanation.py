@@ -11,7 +11,7 @@ from optimus_contract import answers
 from optimus_scheduler.model import TaskPhase
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.callers import Caller
-from optimus_service.api.from_tasks import CHECKPOINTS, WORKER_SILENT
+from optimus_service.api.from_tasks import CHECKPOINTS, PRINTS_TOO_MUCH, WORKER_SILENT
 from optimus_service.api.problems import documented
 from optimus_service.api.services import CallerDep, HistoriesDep, Services, ServicesDep
 from optimus_service.clusters.base import ClusterUnavailable
@@ -26,7 +26,7 @@ _RECENT_SECONDS = 900.0
 _RECENT_EVENTS = 20
 """Newest events of the job among which refusals are looked for."""
 
-_WARNINGS = (WORKER_HUNG, WORKER_SILENT, LOSS_NOT_FINITE, CHECKPOINTS)
+_WARNINGS = (WORKER_HUNG, WORKER_SILENT, LOSS_NOT_FINITE, CHECKPOINTS, PRINTS_TOO_MUCH)
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 

@@ -38,6 +38,8 @@ EARLY = 0.9
 
 CHECKPOINTS = "Checkpoints"
 """The event of a job whose checkpoints cannot be written, or can be again."""
+PRINTS_TOO_MUCH = "PrintsTooMuch"
+"""The event of a script that prints more than is read."""
 WORKER_SILENT = "WorkerSilent"
 """The event of a job of which a task does not answer its coordinator, or answers again."""
 _SIZE_FIXED = (
@@ -154,7 +156,7 @@ async def add_telemetry(
     """Report steps and losses, and what tasks use. Samples that are not counted are named with the reason; that is no
     error. Tasks that are not known are ignored. 429: too many samples wait to be stored; send them again later,
     more at a time."""
-    if telemetry.tasks or telemetry.checkpoints or telemetry.silence:
+    if telemetry.tells_of_the_job:
         await run_in_threadpool(_note, services, job_id, telemetry)
     columns = SampleColumns.of(telemetry.samples) if telemetry.samples else telemetry.columns
     if columns is None:
@@ -185,6 +187,8 @@ def _note(services: Services, job_id: str, telemetry: Telemetry) -> None:
         services.repository.add_event(job_id, CHECKPOINTS, telemetry.checkpoints, {}, services.clock())
     if telemetry.silence:
         services.repository.add_event(job_id, WORKER_SILENT, telemetry.silence, {}, services.clock())
+    for note in telemetry.notes or ():
+        services.repository.add_event(job_id, note.kind, note.message, {}, services.clock())
 
 
 @router.post("/v1/jobs/{job_id}/result", status_code=204, responses=documented(409))

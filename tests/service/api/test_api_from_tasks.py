@@ -349,6 +349,17 @@ def test_a_task_that_does_not_answer_is_an_event_and_explained(api: Api, job_id:
         assert news in api.get(f"/v1/jobs/{job_id}/explanation").json()["sentences"]
 
 
+def test_what_the_owner_of_a_script_should_know_is_an_event(api: Api, job_id: str) -> None:
+    notes = [{"kind": kind, "message": f"{kind} of it."} for kind in ("ProcessesEnded", "PrintsTooMuch")]
+    assert api.as_task("POST", job_id, "telemetry", json={"notes": notes}).status_code == 200
+    events = api.get(f"/v1/jobs/{job_id}/events").json()["events"]
+    told = {event["type"]: event["message"] for event in events}
+    assert told.items() >= {"ProcessesEnded": "ProcessesEnded of it.", "PrintsTooMuch": "PrintsTooMuch of it."}.items()
+    assert "PrintsTooMuch of it." in api.get(f"/v1/jobs/{job_id}/explanation").json()["sentences"]
+    for wrong in ([], [{"kind": "Other", "message": "a"}], [{"kind": "PrintsTooMuch", "message": ""}]):
+        problem(api.as_task("POST", job_id, "telemetry", json={"notes": wrong}), 422)
+
+
 def test_a_profile_is_shown(api: Api, job_id: str) -> None:
     for _ in range(2):
         assert api.as_task("PUT", job_id, "profile", json=PROFILE).status_code == 204

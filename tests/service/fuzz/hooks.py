@@ -45,7 +45,7 @@ RULES = [
     # two fields of a job that do not go together
     (r"workers|servers|elastic_batch", r"^(min|minimum) \(\d+\) must not be above max"),
     (r"convergence\.target_metric", "give one of at_least and at_most|best goes with at_least"),
-    (r"convergence|body", "give at least one of|samples, columns, tasks, checkpoints or silence are required"),
+    (r"convergence|body", "give at least one of|samples, columns, tasks, checkpoints, silence or notes are required"),
     ("body", "all-reduce|a job without servers says|give one of |scaling weak|the whole specification may have"),
     ("elastic_batch", "an elastic batch is for|give one of elastic_batch|must be from|one worker computes"),
     # what tasks report

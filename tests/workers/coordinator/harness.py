@@ -19,6 +19,7 @@ from optimus_workers.coordinator.events import (
     ReadCheckpoint,
     ReportCheckpoints,
     ReportMembership,
+    ReportNote,
     ReportResult,
     ReportSilence,
     Send,
@@ -184,6 +185,8 @@ class World:
                 self.reports.append(effect.formed)
             case ReportCheckpoints() | ReportSilence():
                 self.news.append(effect.news)
+            case ReportNote():
+                self.news.append(effect.note.message)
             case ReportResult():
                 self.result = effect.ended
             case ReadCheckpoint():

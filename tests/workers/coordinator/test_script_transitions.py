@@ -127,6 +127,10 @@ def test_processes_that_do_nothing_after_the_end_are_not_waited_for() -> None:
     world.is_idle("worker-2", END_SECONDS)
     assert world.result is not None
     assert (world.result.outcome, world.result.metrics) == ("succeeded", {"accuracy": 0.9})
+    assert world.news == [
+        f"The training is over; processes that did nothing for {END_SECONDS:.0f} s after it and did not end by "
+        "themselves were ended: those of worker-2."
+    ]
 
 
 def test_those_that_still_do_something_are_waited_for() -> None:

@@ -47,6 +47,7 @@ class FakeService:
         self.wanted: dict[str, Any] = {"generation": 0, "directive": "run", "tasks": []}
         self.memberships: list[dict[str, Any]] = []
         self.samples: list[dict[str, Any]] = []
+        self.notes: list[dict[str, str]] = []
         self.silence: list[str] = []
         """What was told of tasks that do not answer."""
         self.usage: list[dict[str, Any]] = []
@@ -120,6 +121,7 @@ class FakeService:
                     columns = read(SampleColumns, body["columns"])
                     self.samples.extend(write(sample, without_none=True) for sample in columns.samples())
                 self.usage.extend(body.get("tasks", ()))
+                self.notes.extend(body.get("notes", ()))
                 self.silence.extend([body["silence"]] if "silence" in body else [])
             elif call == ("PUT", "profile"):
                 self.profile = body

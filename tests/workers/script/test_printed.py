@@ -13,6 +13,8 @@ from optimus_contract.readings.reading import Reading
 from optimus_workers.script.channels.printed import (
     BURST_BYTES,
     BURST_LINES,
+    FLOOD_LINES,
+    FLOOD_SECONDS,
     LINES_PER_SECOND,
     MAX_LINE_BYTES,
     Printed,
@@ -271,6 +273,24 @@ def test_of_a_flood_some_lines_and_the_newest_are_read() -> None:
     assert n <= 2 * LINES_PER_SECOND, "a second of a million lines"
     printed.feed(b"step 1300000 loss 1\nstep 1300001 loss 0.5\n", 4.0)
     assert [each.step for each in printed.finish(4.0)][-1:] in ([], [1_300_001])
+
+
+@pytest.mark.parametrize(("per_second", "told"), [(2 * FLOOD_LINES, 2 * FLOOD_LINES), (FLOOD_LINES // 2, None)])
+def test_a_flood_that_lasts_is_told_with_its_lines_a_second(per_second: int, told: int | None) -> None:
+    printed = Printed()
+    for second in range(int(FLOOD_SECONDS)):
+        printed.feed(b"step 1 loss 1\n" * per_second, 100.0 + second)
+        assert printed.flood is None
+    printed.feed(b"step 1 loss 1\n", 100.0 + FLOOD_SECONDS)
+    assert printed.flood == told
+
+
+def test_much_that_is_printed_once_is_no_flood() -> None:
+    printed = Printed()
+    printed.feed(b"a line of settings\n" * 1_000_000, 100.0)
+    for second in range(1, 100):
+        printed.feed(b"step 1 loss 1\n", 100.0 + second * 2 * FLOOD_SECONDS)
+    assert printed.flood is None
 
 
 @pytest.mark.parametrize("n_at_once", [1, 3, 10])

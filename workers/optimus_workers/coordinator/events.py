@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from optimus_contract.membership import WantedMembership
+from optimus_contract.telemetry import Note
 from optimus_workers.checkpoint.manifest import Manifest
 from optimus_workers.coordinator.journal import Ended, Formed, JournalRecord
 from optimus_workers.wire.messages import FromTask, Hello, ToTask
@@ -165,6 +166,13 @@ class ReportSilence:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportNote:
+    """Tell the job's owner what they should know of their script."""
+
+    note: Note
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """Write a line to the log."""
 
@@ -186,6 +194,7 @@ Effect = (
     | ReportResult
     | ReportCheckpoints
     | ReportSilence
+    | ReportNote
     | ReadCheckpoint
     | WriteManifest
     | Log

@@ -7,9 +7,10 @@ An agent per worker starts the processes, reports how far they are, and stops th
 
 from __future__ import annotations
 
+from optimus_contract.telemetry import Note
 from optimus_workers.coordinator.attempt import Attempt, ScriptAttempt
 from optimus_workers.coordinator.ending import fail, finish, pause
-from optimus_workers.coordinator.events import Effects, Log, Send
+from optimus_workers.coordinator.events import Effects, Log, ReportNote, Send
 from optimus_workers.coordinator.membership import Cover, Members
 from optimus_workers.coordinator.plan import next_batch
 from optimus_workers.coordinator.state import CommandEnds, Phase, State
@@ -157,8 +158,11 @@ def _end_of_idle(state: State, running: list[str], metrics: dict[str, float]) ->
         # Worker 0 saves what there is to save.
         if seconds < (END_SECONDS if first not in running else COMPLETE_SECONDS):
             return []
-        text = f"the training is over; processes that have done nothing for {seconds:.0f} s are ended: {running}"
-        return [Log(text), *finish(state, metrics)]
+        text = (
+            f"The training is over; processes that did nothing for {seconds:.0f} s after it and did not end by "
+            f"themselves were ended: those of {', '.join(running)[:1000]}."
+        )
+        return [ReportNote(Note(kind="ProcessesEnded", message=text)), *finish(state, metrics)]
     if seconds < idle[first].patience_seconds:
         return []
     state.training.idle = {}

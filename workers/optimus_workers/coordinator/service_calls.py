@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 from optimus_contract.membership import MembershipReport, PauseParts, WantedMembership
 from optimus_contract.result import JobProfile, JobResult
-from optimus_contract.telemetry import TaskUsageReport, Usage
+from optimus_contract.telemetry import Note, TaskUsageReport, Usage
 from optimus_workers.coordinator.ending import failure, storable
 from optimus_workers.coordinator.journal import Ended, Formed
 from optimus_workers.coordinator.plan import steps_per_epoch
@@ -118,6 +118,9 @@ class Reporter:
 
     def silence(self, news: str) -> None:
         self._put(lambda: self._client.post_silence(news))
+
+    def note(self, note: Note) -> None:
+        self._put(lambda: self._client.post_note(note))
 
     def result(self, ended: Ended) -> None:
         self._put(lambda: self._post_result(ended))

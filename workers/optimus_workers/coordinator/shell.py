@@ -22,6 +22,7 @@ from optimus_workers.coordinator.events import (
     ReadCheckpoint,
     ReportCheckpoints,
     ReportMembership,
+    ReportNote,
     ReportProfile,
     ReportResult,
     ReportSilence,
@@ -309,6 +310,9 @@ class _Shell:
                 self._reporter.checkpoints(effect.news)
             case ReportSilence():
                 self._reporter.silence(effect.news)
+            case ReportNote():
+                log.info("%s", effect.note.message)
+                self._reporter.note(effect.note)
             case Log():
                 log.info(effect.text)
             case Stop():

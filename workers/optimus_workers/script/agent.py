@@ -28,6 +28,7 @@ from optimus_contract.readings.progress import Advance, Learned, Progress
 from optimus_contract.readings.reading import Channel, Reading
 from optimus_contract.readings.samples import sample_of
 from optimus_contract.result import JobProfile
+from optimus_contract.telemetry import Note
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.errors import COORDINATOR_GONE, HUNG, LET_GO, TERMINATED, ServiceProblem
 from optimus_workers.script.announced import announced
@@ -106,6 +107,10 @@ LEARNED_SECONDS = 2.0
 """Least time between two reports of what was learned."""
 UNREAD_SECONDS, UNREAD_LINES = 120.0, 200
 """So long after the start, or after so many lines with figures, the user is told that no step was recognised."""
+PRINTS_TOO_MUCH = (
+    "It prints {:,} lines a second. All of them are in its log; 50 a second and the newest are read, so that steps and "
+    "losses between them may be missed. Print less often, or report with optimus_client (docs/scripts.md)."
+)
 MASTER_KEY = "master"
 """The key under which worker 0 publishes where the processes meet."""
 MISPLACED = (
@@ -162,6 +167,8 @@ class Run:
     """For which they have loaded a checkpoint, and ..."""
     save_seconds: float | None = None
     """... saved one at their end, if they said so."""
+    is_flood_told: bool = False
+    """The owner knows that they print more than is read."""
     looks_at_stop_file: bool = False
     """They use `optimus_client`, by which they save and end when the stop file appears."""
 
@@ -573,6 +580,7 @@ class Agent:
         if run.end is None:
             self._look_at_checkpoints(run, now)
             self._look_at_unread(run, now)
+            self._look_at_flood(run)
             self._look_at_standstill(run, now)
             self._look_at_end(run)
         reports = run.order.rank == 0
@@ -613,6 +621,22 @@ class Agent:
         elif line is not None and told is None and is_late and run.order.rank == 0:
             run.progress.learned = replace(run.progress.learned, unread_line=line)
             self._report_learned(run)
+
+    def _look_at_flood(self, run: Run) -> None:
+        """Tell once of these processes that they print more than is read."""
+        flood = run.printed.flood
+        if flood is None or run.is_flood_told or run.order.rank != 0:
+            return
+        run.is_flood_told = True
+        note = Note(kind="PrintsTooMuch", message=PRINTS_TOO_MUCH.format(flood))
+        log.warning("%s", note.message)
+        threading.Thread(target=self._post_note, args=(note,), name="note", daemon=True).start()
+
+    def _post_note(self, note: Note) -> None:
+        try:
+            self._client.post_note(note)
+        except ServiceProblem as error:
+            log.warning("a note could not be reported: %s", error)
 
     def _look_at_checkpoints(self, run: Run, now: float) -> None:
         if run.order.rank == 0:

@@ -29,6 +29,9 @@ BYTES_PER_SECOND, BURST_BYTES = 32 * 1024, 64 * 1024
 NEWEST_SECONDS = 0.1
 """Between two of the newest lines that are read in spite of that."""
 
+FLOOD_LINES, FLOOD_SECONDS = 1_000, 10.0
+"""So many lines a second, for so long, are told to the job's owner: most of them are not read."""
+
 _ANSI = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 _PAIR = re.compile(
     r"(?<![\w/.-])['\"]?([A-Za-z][\w/. -]{0,39}?)['\"]?"
@@ -105,6 +108,10 @@ class Printed:
         """The newest line with figures of which none was recognised ..."""
         self.n_unread = 0
         """... and how many there were."""
+        self.flood: int | None = None
+        """Lines a second, of a process that prints far more than is read."""
+        self._flood = (float("inf"), 0)
+        """Since when lines are counted for that, and how many there were."""
         self._n_with_count = self._n_without = 0
         """Lines with a loss."""
 
@@ -114,7 +121,9 @@ class Printed:
         if block is None:
             return []
         self._refill(at)
-        self.n_lines += block.count(b"\n") + 1
+        n_new = block.count(b"\n") + 1
+        self.n_lines += n_new
+        self._look_at_flood(n_new, at)
         found = self.newest(at)
         n_lines = max(0, int(self._lines_left))
         lines = block.split(b"\n", n_lines)
@@ -145,6 +154,15 @@ class Printed:
         seconds, self._filled_at = max(0.0, at - self._filled_at), at
         self._lines_left = min(BURST_LINES, self._lines_left + seconds * LINES_PER_SECOND)
         self._bytes_left = min(BURST_BYTES, self._bytes_left + seconds * BYTES_PER_SECOND)
+
+    def _look_at_flood(self, n_new: int, at: float) -> None:
+        since, n = self._flood
+        if not since <= at < since + FLOOD_SECONDS:
+            is_steady = since <= at < since + 2 * FLOOD_SECONDS  # else it printed much once, and then nothing
+            if is_steady and n >= FLOOD_LINES * (at - since):
+                self.flood = round(n / (at - since))
+            since, n = at, 0
+        self._flood = since, n + n_new
 
     def _of_line(self, line: bytes, at: float) -> list[Reading]:
         if len(line) > MAX_LINE_BYTES or not line.strip():
