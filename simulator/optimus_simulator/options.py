@@ -38,6 +38,9 @@ class Options:
     noise_scale_noise: float = 0.2
     """Spread of one reported noise scale of a job with an elastic batch: it is a ratio of two small differences."""
 
+    deadlines: bool = True
+    """Deadlines are told; otherwise they are only counted, for policies that do not know any: told ones raise sizes."""
+
     promises: bool = False
     """The queue is simulated forward, and what that says of the time left is judged; otherwise what rounds say is."""
 
@@ -74,7 +77,7 @@ class Options:
     elastic_batch: bool = False
     """All jobs of a Pollux workload that ran with several batches let theirs be chosen."""
     blind: bool = False
-    """Jobs of a PCS trace do not tell how many steps they will take."""
+    """Jobs of a trace of PCS or ElasticFlow do not tell how many steps they will take."""
     load: float = 1.0
     """Jobs arrive so many times as fast as in the trace."""
     cluster: float = 1.0

@@ -99,6 +99,7 @@ class Replay:
 
     def _arrive(self, number: int, entry: TraceJob) -> None:
         telemetry = Telemetry(np.random.default_rng((self._seed, number)), self._options)
+        entry = entry if self._options.deadlines else entry.without_deadline()
         job = RunningJob(entry, entry.truth.begin(), telemetry, updated_at=self._engine.now)
         self.active[entry.id] = job
         self._cluster.add_job(entry.id, entry.spec)
@@ -280,7 +281,8 @@ class Replay:
         jobs = [self._ended[entry.id] for entry in self._trace.jobs]
         finished = [job.finished_at or 0.0 for job in jobs]
         fairness = finish_time_fairness(self._trace.jobs, finished, self._capacity, self._options.restart_seconds)
-        records = tuple(_record(job, rho) for job, rho in zip(jobs, fairness, strict=True))
+        rows = zip(jobs, fairness, self._trace.jobs, strict=True)
+        records = tuple(_record(job, rho, entry.spec.deadline_at) for job, rho, entry in rows)
         return Outcome(self._trace.name, self._policy.name, self._seed, records, tuple(self._timeline), self._n_rounds)
 
     def _stuck(self) -> str:
@@ -302,7 +304,7 @@ def _wait(ahead: Ahead, now: float) -> Interval | None:
     return None if wait is None or wait.high <= 0 else wait
 
 
-def _record(job: RunningJob, fairness: float) -> JobRecord:
+def _record(job: RunningJob, fairness: float, deadline_at: float | None) -> JobRecord:
     assert job.started_at is not None
     assert job.finished_at is not None
     return JobRecord(
@@ -315,6 +317,6 @@ def _record(job: RunningJob, fairness: float) -> JobRecord:
         job.trained_share_seconds,
         fairness,
         job.judged_predictions(),
-        job.entry.spec.deadline_at,
+        deadline_at,
         job.judged_promises(),
     )

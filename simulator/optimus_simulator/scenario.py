@@ -17,6 +17,7 @@ from optimus_simulator.options import Options
 from optimus_simulator.outcome import Outcome
 from optimus_simulator.replay import Progress, Replay, unwatched
 from optimus_simulator.trace import Trace
+from optimus_simulator.traces.elasticflow import read_elasticflow
 from optimus_simulator.traces.own import read_own
 from optimus_simulator.traces.paper import paper_workload
 from optimus_simulator.traces.pcs import read_pcs
@@ -29,7 +30,7 @@ class Scenario:
     """An experiment; `command` repeats it."""
 
     trace: str
-    """pollux:FILE, philly:FILE, pcs:FILE, paper[:ARRIVALS] or a file in our own format."""
+    """pollux:FILE, philly:FILE, pcs:FILE, elasticflow:FILE, paper[:ARRIVALS] or a file in our own format."""
     policy: str
     seed: int = 0
     options: Options = field(default_factory=Options)
@@ -60,6 +61,8 @@ def load(trace: str, options: Options, seed: int, policy: str = "") -> Trace:
             found = read_philly(Path(rest))
         case "pcs":
             found = read_pcs(Path(rest), told=not options.blind)
+        case "elasticflow":
+            found = read_elasticflow(Path(rest), told=not options.blind)
         case "paper":
             uneven = options.uneven_parameters and policy in _BASELINES_OF_THE_PAPER
             found = paper_workload(seed, arrivals=rest or "uniform", uneven=uneven)
@@ -67,7 +70,8 @@ def load(trace: str, options: Options, seed: int, policy: str = "") -> Trace:
             found = read_own(Path(trace))
         case _:
             raise BadTrace(
-                f"{trace}: give pollux:FILE, philly:FILE, pcs:FILE, paper, paper:poisson, paper:bursts or FILE"
+                f"{trace}: give pollux:FILE, philly:FILE, pcs:FILE, elasticflow:FILE, paper, paper:poisson, "
+                "paper:google or FILE"
             )
     if options.elastic_batch and not any(job.spec.elastic_batch for job in found.jobs):
         raise BadTrace(f"{trace}: its jobs have no batches to choose from, but elastic batches are asked for")

@@ -37,6 +37,10 @@ class TraceJob:
         wanted = self.spec.gpu_types or (sorted(capacity.gpus) if named == ANY_GPU else ())
         return tuple(kind for kind in wanted if capacity.gpus.get(kind, 0) > 0) or (named,)
 
+    def without_deadline(self) -> TraceJob:
+        """The same job, whose owner told no deadline."""
+        return self if self.spec.deadline_at is None else replace(self, spec=replace(self.spec, deadline_at=None))
+
     def arriving_at(self, submitted_at: float) -> TraceJob:
         """The same job at another time, with as much time to its deadline."""
         deadline = self.spec.deadline_at

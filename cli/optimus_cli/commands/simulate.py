@@ -15,7 +15,9 @@ if TYPE_CHECKING:  # the simulator is imported when it runs, as every other part
     from optimus_simulator.options import Options
     from optimus_simulator.scenario import Scenario
 
-TRACES = "pollux:FILE, philly:FILE, pcs:FILE, paper[:uniform|poisson|google], or a file in our own format."
+TRACES = (
+    "pollux:FILE, philly:FILE, pcs:FILE, elasticflow:FILE, paper[:uniform|poisson|google], or a file in our own format."
+)
 DEFAULT_POLICIES = "optimus,optimus-paper,tiresias,drf"
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from optimus_scheduler.allocate.deadline_budget import Limits, limits_of, may_have_limits
-from optimus_scheduler.allocate.policy import AllocationInput, Grant, Policy
+from optimus_scheduler.allocate.policy import AllocationInput, DeadlinePolicy, Grant, Policy
 from optimus_scheduler.allocate.reservations import Claims, Grants, ReservingPolicy, demand_of, fitting_claims, smaller
 from optimus_scheduler.forecast.gpu_types import has_left_its_type
 from optimus_scheduler.forecast.outlook import Outlook
@@ -150,6 +150,8 @@ def _under_limits(
         return reserving.policy.allocate(inputs, settings)
     competing = tuple(limits[one.id].outlook if one.id in limits else one for one in inputs.competing)
     claims = {job_id: each.claim for job_id, each in limits.items() if each.claim is not None}
+    if isinstance(reserving.policy, DeadlinePolicy):
+        claims = {}
     out = _QuotaAllocation(reserving, claims, inputs.capacity, finishing)
     grants = out.under(quotas, competing) if quotas else out.by_deadline(competing, inputs.capacity)
     by_id = {one.id: one for one in competing}

@@ -65,6 +65,15 @@ class Policy(Protocol):
         """A grant for every competing job; together they fit in the capacity."""
 
 
+@runtime_checkable
+class DeadlinePolicy(Policy, Protocol):
+    """A policy that goes by deadlines itself: nothing is claimed for them beside it."""
+
+    @property
+    def reads_deadlines(self) -> bool:
+        """Always true: it tells such a policy from others."""
+
+
 class Planned(NamedTuple):
     """When a job is to have which size. Seconds from now."""
 

@@ -1,0 +1,127 @@
+"""The traces of ElasticFlow: jobs with deadlines, and steps per second measured by global batch and number of GPUs.
+
+A row is one job: `submission_time` seconds, `num_iteration` steps of `model_name` with `batch_size` examples,
+`deadline` (seconds on the same clock), and `num_gpu`, what it asked for. The speeds are expected in `throughputs_A100`
+(or `throughputs_T4`) beside the traces' folder. Which cluster a trace ran on in the published simulations goes by its
+name.
+
+References: Gu et al., "ElasticFlow: an elastic serverless training platform for distributed deep learning", ASPLOS
+2023.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple, TextIO, cast
+
+import numpy as np
+
+from optimus_scheduler.model import Architecture, ConvergenceRule, JobSpec, Resources, TaskDemand
+from optimus_simulator.errors import BadTrace
+from optimus_simulator.trace import Trace, TraceJob, equal_nodes, in_order
+from optimus_simulator.truth import ParametricTruth
+
+_MOST_GPUS = 64
+"""Of one job, as in the published simulations."""
+
+
+class _Cluster(NamedTuple):
+    gpu: str
+    nodes: int
+    gpus_per_node: int
+
+
+_CLUSTERS = {
+    "195job": _Cluster("a100", 16, 8),
+    "elasticVpollux_e": _Cluster("t4", 16, 4),
+    "cluster10": _Cluster("a100", 32, 8),
+    "philly_103959": _Cluster("a100", 32, 8),
+    **{f"cluster{number:02d}": _Cluster("a100", 64, 8) for number in (1, 2, 3, 5, 6)},
+    **{f"cluster{number:02d}": _Cluster("a100", 128, 8) for number in (4, 7, 8, 9)},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSteps:
+    """Steps per second by number of GPUs: between measured numbers on a straight line, beyond them as at the last."""
+
+    gpus: tuple[int, ...]
+    """Rising."""
+    speeds: tuple[float, ...]
+
+    def __call__(self, workers: int, _servers: int) -> float:
+        return float(np.interp(workers, self.gpus, self.speeds))
+
+
+def read_elasticflow(path: Path, *, told: bool = True) -> Trace:
+    """The jobs in order of submission, on the cluster of the published simulation. `told`: a job says how many steps it
+    will take.
+
+    Raises:
+        BadTrace: the file or a table of speeds is missing or malformed, or its name tells no cluster.
+    """
+    name = path.name.removesuffix(".gz").removesuffix(".csv")
+    if name not in _CLUSTERS:
+        raise BadTrace(f"{path}: which cluster it ran on is known for {', '.join(sorted(_CLUSTERS))}")
+    cluster = _CLUSTERS[name]
+    try:
+        with _text(path) as text:
+            rows = list(csv.DictReader(text))
+        speeds = _folder(path, f"throughputs_{cluster.gpu.upper()}")
+        first = min(int(_field(row, "submission_time", "submit_time")) for row in rows)
+        jobs = in_order(_job(row, number, first, cluster, speeds, told) for number, row in enumerate(rows))
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise BadTrace(f"{path}: not a trace of ElasticFlow ({error})") from error
+    nodes = equal_nodes(cluster.nodes, Resources(gpus={cluster.gpu: cluster.gpus_per_node}))
+    return Trace(name, nodes, jobs)
+
+
+def _text(path: Path) -> TextIO:
+    return (
+        cast(TextIO, gzip.open(path, "rt", encoding="utf-8")) if path.suffix == ".gz" else path.open(encoding="utf-8")
+    )
+
+
+def _folder(path: Path, name: str) -> Path:
+    beside = path.parent / name
+    return beside if beside.is_dir() else path.parent.parent / name
+
+
+def _field(row: dict[str, str], *names: str) -> str:
+    """The traces call some of their columns by several names."""
+    return next(row[name] for name in (*names[:-1], names[-1]) if name in row or name == names[-1])
+
+
+def _job(row: dict[str, str], number: int, first: int, cluster: _Cluster, speeds: Path, told: bool) -> TraceJob:
+    batch, asked = int(row["batch_size"]), int(row["num_gpu"])
+    steps = int(_field(row, "num_iteration", "real_iteration", "iteration"))
+    law = _measured(speeds / f"{row['model_name']}.csv", batch, min(_MOST_GPUS, cluster.nodes * cluster.gpus_per_node))
+    most = law.gpus[-1]
+    spec = JobSpec(
+        worker=TaskDemand(Resources(gpus={cluster.gpu: 1}), 1, most),
+        server=TaskDemand(Resources(), 0, 0),
+        convergence=ConvergenceRule(max_steps=steps if told else None),
+        architecture=Architecture.ALLREDUCE,
+        global_batch_size=batch,
+        requested_workers=min(asked, most),
+        requested_servers=0,
+        family=f"{row['model_name']}-{batch}",
+        deadline_at=float(int(_field(row, "deadline", "ddl")) - first),
+    )
+    submitted_at = float(int(_field(row, "submission_time", "submit_time")) - first)
+    return TraceJob(f"ef-{number:05d}", submitted_at, spec, ParametricTruth(float(steps), law))
+
+
+@lru_cache(maxsize=256)
+def _measured(table: Path, batch: int, most: int) -> MeasuredSteps:
+    with table.open(encoding="utf-8", newline="") as text:
+        rows = {int(row["global_batch_size"]): row for row in csv.DictReader(text)}
+    if batch not in rows:
+        raise ValueError(f"{table.name} has no speeds with a batch of {batch}")
+    found = [(int(gpus), float(speed or "nan")) for gpus, speed in rows[batch].items() if gpus.isdigit()]
+    usable = sorted((gpus, speed) for gpus, speed in found if speed > 0 and gpus <= min(most, batch))
+    return MeasuredSteps(tuple(gpus for gpus, _ in usable), tuple(speed for _, speed in usable))
