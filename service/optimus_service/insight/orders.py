@@ -13,6 +13,7 @@ ORDERS: Mapping[str, str] = {
     "max-min": "each gets its minimum before any gets more, the oldest first",
     "tetris": "those that pack well and are short come first",
     "predictable": "the oldest comes first, and one that is done before a gap is needed goes into it",
+    "edf": "the one with the earliest deadline comes first",
     "srtf": "the one with the shortest time left comes first",
 }
 """By which order policies let waiting jobs start, in words."""
