@@ -12,7 +12,7 @@ import pytest
 from optimus_workers.script.standstill import LOOK_SECONDS, TOLD_SECONDS, Standstill, Usage, usage
 from optimus_workers.worker.patience import FIRST_SECONDS, MIN_SECONDS, PATIENCE
 
-STILL = Usage(frozenset({7}), 3.0, 1000, runs=False)
+STILL = Usage(frozenset({7}), 3.0, 1000, runs=False, wakes={7: 10})
 
 
 def looks(standstill: Standstill, used: Usage, until: float) -> list[float]:
@@ -40,6 +40,7 @@ def test_processes_that_do_nothing_are_told_now_and_then_until_they_go_on() -> N
         replace(STILL, cpu_seconds=3.2),
         replace(STILL, n_bytes=100_000),
         replace(STILL, runs=True),
+        replace(STILL, wakes={7: 30}),
         replace(STILL, processes=frozenset({7, 8})),
     ],
 )
@@ -52,8 +53,27 @@ def test_whatever_processes_do_counts(busy: Usage) -> None:
 def test_threads_that_wake_up_now_and_then_do_nothing() -> None:
     standstill = Standstill(0.0)
     standstill.look(STILL, 5.0)
-    standstill.look(replace(STILL, cpu_seconds=3.05, n_bytes=1100), 10.0)
-    assert standstill.look(replace(STILL, cpu_seconds=3.1, n_bytes=1200), 5.0 + TOLD_SECONDS) == TOLD_SECONDS
+    standstill.look(replace(STILL, cpu_seconds=3.05, n_bytes=1100, wakes={7: 15}), 10.0)
+    assert (
+        standstill.look(replace(STILL, cpu_seconds=3.1, n_bytes=1200, wakes={7: 20}), 5.0 + TOLD_SECONDS)
+        == TOLD_SECONDS
+    )
+
+
+@pytest.mark.parametrize(("sleep", "wakes"), [(0.02, True), (1000.0, False)])
+def test_a_process_that_computes_little_and_often_wakes_up(sleep: float, wakes: bool) -> None:
+    """A training that prints nothing and sleeps most of the time is none that hangs."""
+    code = f"import time; print(flush=True)\nwhile True: sum(range(1000)); time.sleep({sleep})"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        first = usage(os.getpid()).wakes[child.pid]
+        if wakes:
+            while usage(os.getpid()).wakes[child.pid] < first + 20:
+                assert child.poll() is None
+        else:
+            assert usage(os.getpid()).wakes[child.pid] <= first + 2
+        child.kill()
 
 
 def test_patience_is_learned_from_the_longest_step() -> None:

@@ -1,14 +1,17 @@
 """Whether the processes of a script do anything: a training that waits for something that never comes does not.
 
-Waiting looks the same in all trainings: no thread runs, no processor time is used, nothing is read, written or printed.
-A long evaluation, a checkpoint or a download look different, so that no limit has to be guessed for them.
+Waiting looks the same in all trainings: no thread runs, no processor time is used, the main threads do not wake up,
+nothing is read, written or printed. A long evaluation, a checkpoint or a download look different, so that no limit has
+to be guessed for them. A loop that asks and sleeps many times a second looks like a training that does the same, and is
+taken for one: nothing healthy is ended.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from optimus_workers.script.starter import descendants
@@ -20,6 +23,9 @@ TOLD_SECONDS = 10.0
 """Processes that have done nothing for this long are reported, and again after as long."""
 BUSY_PART = 0.02
 """Of one core. Threads that only wake up now and then, such as that of a progress bar, take less."""
+BUSY_WAKES = 2.0
+"""Times a second that a main thread goes on after it has slept. One that waits for the next batch or for its workers
+looks once in 1 to 5 s whether they are still there."""
 BUSY_BYTES = 32 * 1024
 """Read or written between two looks: more than wake-ups take."""
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -34,12 +40,15 @@ class Usage:
     n_bytes: int
     runs: bool
     """A thread of them runs, or waits for a core."""
+    wakes: Mapping[int, int] = field(default_factory=dict)
+    """How often the main thread of each has gone on after it had slept."""
 
 
 def usage(starter: int) -> Usage:
     """Of all processes below the one that started them."""
     found = frozenset(descendants(starter))
-    return Usage(found, sum(map(_cpu_seconds, found)), sum(map(_bytes, found)), any(map(_runs, found)))
+    wakes = {pid: _wakes(pid) for pid in found}
+    return Usage(found, sum(map(_cpu_seconds, found)), sum(map(_bytes, found)), any(map(_runs, found)), wakes)
 
 
 class Standstill:
@@ -81,6 +90,7 @@ class Standstill:
             or used.processes != before.processes
             or used.cpu_seconds - before.cpu_seconds > BUSY_PART * since
             or used.n_bytes - before.n_bytes > BUSY_BYTES
+            or any(n - before.wakes.get(pid, n) > BUSY_WAKES * since for pid, n in used.wakes.items())
         ):
             self._busy_at = now
         idle = now - self._busy_at
@@ -110,6 +120,15 @@ def _runs(pid: int) -> bool:
                 if (entry / "stat").read_bytes().rpartition(b")")[2].lstrip().startswith(b"R"):
                     return True
     return False
+
+
+def _wakes(pid: int) -> int:
+    """How often the main thread of a process has gone on after it had slept."""
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("voluntary_ctxt_switches:"):
+                return int(line.split()[1])
+    return 0
 
 
 def _bytes(pid: int) -> int:
