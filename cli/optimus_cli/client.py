@@ -341,8 +341,10 @@ def _refusal(error: optimus_client.ApiError) -> Refused:
     problem = error.problem
     phrase = http.client.responses.get(error.status, "")
     detail = str(problem.get("detail") or problem.get("title") or f"{error.status} {phrase}".strip())
-    if error.status == HTTPStatus.UNAUTHORIZED:
-        detail += " (set OPTIMUS_TOKEN)"
+    if error.status == HTTPStatus.UNAUTHORIZED and detail.startswith("send Authorization"):
+        detail = "this service asks for a token: `optimus login URL` stores yours, or set OPTIMUS_TOKEN"
+    elif error.status == HTTPStatus.UNAUTHORIZED:
+        detail += " (that of OPTIMUS_TOKEN, or of `optimus login`)"
     errors = [
         FieldError(str(each.get("field", "")), str(each.get("message", "")))
         for each in problem.get("errors") or []

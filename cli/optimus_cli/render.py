@@ -434,7 +434,7 @@ def explanation(
         ("State", Text("starting", style=STATE_STYLES["queued"]) if is_starting else state(why["state"])),
         *([("Decided", decided)] if decided and not has_ended else []),
         ("Because", "\n".join(why["sentences"] or [why["message"]])),
-        ("Again" if has_ended else "To get more", why["what_would_change_it"]),
+        ("Again" if has_ended else "To get more", why["what_would_change_it"].removeprefix("Nothing: it has ended. ")),
     ]
     latest = Group(Text("\nLatest decisions", style="bold"), decision_table(decisions, now)) if decisions else Text()
     if has_ended:  # nothing is gained or expected any more
@@ -455,15 +455,16 @@ def explanation(
 def _forecast_facts(forecast: Forecast, *, with_fit: bool) -> list[tuple[str, str]]:
     """What the round believed; a forecast may lack anything. What is left by now is in `Ends in`."""
     speed = wording.number(forecast.get("steps_per_second"))
+    total = forecast.get("total_steps") if forecast.get("rule") else None  # without one it is a guess
     fit = [
         ("Loss curve", coefficients(forecast.get("loss_curve") or {})),
         ("Speed model", coefficients(forecast.get("speed_model") or {})),
     ]
     return [
-        ("Steps in total", wording.count_interval(forecast.get("total_steps"))),
+        ("Steps in total", wording.count_interval(total)),
         ("Predicted speed", speed if speed == wording.UNKNOWN else f"{speed} steps/s"),
         ("Ends by", wording.ends_by(forecast.get("rule"))),
-        ("Confidence", wording.percent(forecast.get("confidence") or None)),
+        ("Sure of the steps", wording.percent(forecast.get("confidence") or None)),
         *(fit if with_fit else []),
     ]
 

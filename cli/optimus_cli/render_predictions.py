@@ -53,7 +53,7 @@ def _active(job: Job, predictions: Predictions, asked: Asked) -> Iterator[Render
         ("Steps left", wording.count_interval(predictions["remaining_steps"])),
         ("Time left", wording.duration_interval(predictions["remaining_seconds"])),
         ("Ends by", wording.ends_by(predictions["rule"])),
-        ("Confidence", wording.percent(predictions["confidence"])),
+        ("Sure of the steps", wording.percent(predictions["confidence"])),
         ("Judged by", _sources(predictions)),
     ]
     rates = learning_rates(predictions)
@@ -224,7 +224,7 @@ def review_table(points: Sequence[ReviewPoint], steps: int) -> Table:
             _error(point.get("seconds_error_percent")),
             _held(point.get("seconds_held")),
         )
-    table.caption = f"true total: {wording.count(steps)} steps; held: whether the 80 % interval holds it"
+    table.caption = f"true total: {wording.count(steps)} steps; held: by the 80 % interval; time left: at the size then"
     return table
 
 

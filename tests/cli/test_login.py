@@ -14,7 +14,7 @@ TOKEN = "a-token-of-the-user"
 
 
 def test_later_commands_use_what_was_stored(scripted: ScriptedService, optimus: Optimus) -> None:
-    scripted.on("GET", "/v1/whoami", {"name": "ada"})
+    scripted.on("GET", "/v1/whoami", {"name": "ada", "projects": None})
     scripted.on("GET", "/v1/nodes", {"nodes": [builders.node()]})
     done = optimus("login", f"{scripted.url}/", input=f"{TOKEN}\n")
     assert done.exit_code == 0, done.stderr
@@ -22,17 +22,18 @@ def test_later_commands_use_what_was_stored(scripted: ScriptedService, optimus: 
     assert json.loads(configuration_file().read_text()) == {"url": scripted.url, "token": TOKEN}
     assert stat.S_IMODE(configuration_file().stat().st_mode) == 0o600
     assert optimus("nodes").exit_code == 0
-    assert [each.headers["authorization"] for each in scripted.requests] == [f"Bearer {TOKEN}"] * 2
+    assert [each.headers["authorization"] for each in scripted.requests] == [f"Bearer {TOKEN}"] * 3
 
 
 def test_flags_and_variables_come_first(scripted: ScriptedService, optimus: Optimus) -> None:
     """And the stored token goes to no other address than the one that it was stored with."""
     scripted.on("GET", "/v1/nodes", {"nodes": [builders.node()]})
+    scripted.on("GET", "/v1/whoami", {"name": "local", "projects": None})
     assert optimus("login", "http://elsewhere.example.com", "--no-check", input=TOKEN).exit_code == 0
     assert optimus("nodes", "--url", scripted.url).exit_code == 0
     assert optimus("nodes", env={"OPTIMUS_URL": scripted.url}).exit_code == 0
     assert optimus("nodes", env={"OPTIMUS_URL": scripted.url, "OPTIMUS_TOKEN": "other"}).exit_code == 0
-    found = [each.headers.get("authorization") for each in scripted.requests]
+    found = [each.headers.get("authorization") for each in scripted.requests if each.path == "/v1/nodes"]
     assert found == [None, None, "Bearer other"]
 
 
@@ -48,6 +49,7 @@ def test_a_refused_token_is_not_stored(scripted: ScriptedService, optimus: Optim
 
 def test_a_file_that_cannot_be_understood_is_none(scripted: ScriptedService, optimus: Optimus) -> None:
     scripted.on("GET", "/v1/nodes", {"nodes": [builders.node()]})
+    scripted.on("GET", "/v1/whoami", {"name": "local", "projects": None})
     configuration_file().parent.mkdir()
     for text in ("", "[1]", '{"url": 3}', '{"token": "x"}'):
         configuration_file().write_text(text)

@@ -44,7 +44,11 @@ def list_jobs(
         jobs = list(client.jobs(filters, limit=None if everything else limit))
         if not jobs and project is not None:
             check_project(client, project)
-    asked = " ".join(f"--{key} {each}" for key, value in filters.items() for each in _each(value))
+    asked = " ".join(
+        "--mine" if key == "owner" and mine else f"--{key} {each}"
+        for key, value in filters.items()
+        for each in _each(value)
+    )
     if as_json:
         output.print_json({"jobs": jobs})
     elif not jobs and asked:

@@ -135,7 +135,7 @@ def _job_words(job: dict[str, Any]) -> RenderableType:
         facts.add_row("  learned from", render.channel(job["learned_from"]))
     facts.add_row("  steps predicted", ", ".join(_compared(prediction) for prediction in job["predictions"]))
     facts.add_row("  steps", wording.count(job["last_step"]))
-    facts.add_row("  final loss", wording.number(job["final_loss"]))
+    facts.add_row("  loss, smoothed", wording.number(job["final_loss"]))
     if job["command"] is None:
         facts.add_row("  test accuracy", wording.number(job["test_accuracy"]))
     if job["failure"]:

@@ -223,7 +223,7 @@ class UserAccess:
         if token is None:
             raise _unauthorized("send Authorization: Bearer with your token, or with the service's OPTIMUS_TOKEN")
         if sum(hmac.compare_digest(_hash(token), each) for each in self._token_hashes) == 0:  # none is left out
-            raise _unauthorized("this is not the service's token", ', error="invalid_token"')
+            raise _unauthorized("the token is not known to this service", ', error="invalid_token"')
         return BOOTSTRAP
 
     def token_of(self, request: Request) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from fastapi import APIRouter
@@ -28,6 +28,8 @@ _RECENT_EVENTS = 20
 
 _WARNINGS = (WORKER_HUNG, WORKER_SILENT, LOSS_NOT_FINITE, CHECKPOINTS, PRINTS_TOO_MUCH)
 
+_AT_THE_END = ("EndedEarly",)
+
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 
 
@@ -51,7 +53,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             decisions=decisions,
             gives_more=None if job.state.is_final else _gives_more(services, job_id, others, caller),
             troubles=() if job.state.is_final else _troubles(services, job_id),
-            warnings=() if job.state.is_final else _warnings(services, job_id),
+            warnings=_warnings(services, job_id, _AT_THE_END if job.state.is_final else _WARNINGS),
             policy=services.settings.policy,
             sees_all=caller.projects is None,
         )
@@ -78,11 +80,11 @@ def _troubles(services: Services, job_id: str) -> tuple[str, ...]:
     return tuple(troubles[name] for name in sorted(troubles))
 
 
-def _warnings(services: Services, job_id: str) -> tuple[str, ...]:
-    """The newest word of each kind about what hinders its training."""
+def _warnings(services: Services, job_id: str, types: Collection[str]) -> tuple[str, ...]:
+    """The newest word of each of these kinds: about what hinders its training lately, or what was odd at its end."""
     since, found = services.clock() - _RECENT_SECONDS, dict[str, str]()
     for event in services.repository.events(job_id, limit=_RECENT_EVENTS).items:
-        if event.type in _WARNINGS and event.at > since:
+        if event.type in types and (event.at > since or types is _AT_THE_END):
             found.setdefault(event.type, event.message)
     return tuple(found.values())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from dataclasses import replace
 from typing import Annotated
@@ -26,7 +27,7 @@ from optimus_service.api.services import SampleQueueDep, Services, ServicesDep
 from optimus_service.insight.bodies import wanted_body
 from optimus_service.insight.unread import unread_words
 from optimus_service.metrics.read import prediction_error
-from optimus_service.observe.divergence import why_not_succeeded
+from optimus_service.observe.divergence import fails_on_nonfinite, why_not_succeeded
 from optimus_service.store.records import AddedSamples, JobRecord, MembershipRecord, PostedSamples
 from optimus_service.store.repository import MAX_PAGE, Repository
 
@@ -163,6 +164,8 @@ async def add_telemetry(
         return TelemetryAnswer(accepted=0, ignored=[])
     # Not in a thread of the pool: many wait here together, for one commit.
     added = await asyncio.wrap_future(queue.put(PostedSamples(job_id, columns, services.clock())))
+    if added.accepted and any(loss is not None and not math.isfinite(loss) for loss in columns.loss or ()):
+        await run_in_threadpool(_look_at_divergence, services, job_id)
     return note_added(services, job_id, columns, added)
 
 
@@ -176,6 +179,12 @@ def note_added(services: Services, job_id: str, columns: SampleColumns, added: A
         services.metrics.count_samples(why, n_samples)
     ignored = [IgnoredSample(index=each.index, why=each.why) for each in added.ignored]
     return TelemetryAnswer(accepted=added.accepted, ignored=ignored)
+
+
+def _look_at_divergence(services: Services, job_id: str) -> None:
+    """A round ends a job that has diverged: until the next one by the period it would train on for nothing."""
+    if fails_on_nonfinite(services.repository.get_job(job_id)):
+        services.trigger_round("loss")
 
 
 def _note(services: Services, job_id: str, telemetry: Telemetry) -> None:
@@ -234,8 +243,8 @@ def _noted_at_end(job: JobRecord, event: ResultReported) -> tuple[str, str] | No
         return None
     if event.step == 0 and has_command:
         return "NothingLearned", (
-            "The command told no step: what it prints has no form that is known. --progress-pattern, or one line with "
-            "optimus_client, shows its progress (docs/scripts.md)."
+            "The command told no step: it printed nothing, or in no known form. --progress-pattern, or one line "
+            "with optimus_client, shows its progress (docs/scripts.md)."
         )
     words = _ended_early(job, event)
     return None if words is None else ("EndedEarly", words)

@@ -91,7 +91,7 @@ def progress_of(job: JobRecord, decision: DecisionRecord | None, now: float) -> 
     """
     end = None if decision is None else _End.of(decision.forecast)
     if job.state.is_final:
-        made = None if end is None else _part(job.step, end.total)
+        made = None if end is None or end.is_guessed else _part(job.step, end.total)
         return JobProgress(1.0 if job.state is JobState.SUCCEEDED else made, None, None)
     if has_made_all(job):
         return _beyond_announced(job, end)

@@ -16,6 +16,8 @@ from optimus_service.store.records import DecisionRecord, JobRecord, KeptPromise
 
 _MAX_POINTS = 10
 """Predictions in one review, spread evenly over the job's steps."""
+_LEAST_SECONDS = 1.0
+"""Less was no prediction any more: rounds and ends come seconds apart."""
 _SOON_SECONDS = 5.0
 """A ratio of less time left than this says nothing: rounds and reports come seconds apart."""
 
@@ -69,6 +71,8 @@ def _points(record: JobRecord, decisions: Sequence[DecisionRecord]) -> Iterator[
             continue  # nothing was told: it was being finished, or nobody knew where the end is
         step = round(total.mean - left.mean)
         seconds = interval_body(forecast.remaining_seconds)
+        if seconds is not None and seconds.mean < _LEAST_SECONDS:
+            continue
         true = max(record.finished_at - decision.at, 0.0)
         yield answers.ReviewPoint(
             at=moment(decision.at),

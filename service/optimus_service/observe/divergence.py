@@ -29,7 +29,7 @@ def why_failed(job: JobRecord, history: JobHistory) -> str | None:
     if not fails_on_nonfinite(job) or history.nonfinite_steps < NONFINITE_STEPS:
         return None
     return (
-        f"the loss was NaN or infinite by step {history.nonfinite_since}, and stayed so for {NONFINITE_STEPS} steps: "
+        f"the loss was NaN or infinite by step {history.nonfinite_since}, and for {NONFINITE_STEPS} steps or more: "
         f"{_WHAT_TO_DO}"
     )
 

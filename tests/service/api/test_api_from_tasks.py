@@ -393,6 +393,17 @@ def test_malformed_profiles_are_refused(api: Api, job_id: str, change: Any, fiel
     assert field in faults(api.as_task("PUT", job_id, "profile", json=PROFILE | change))
 
 
+@pytest.mark.parametrize(("wanted", "looked_at"), [("fail", True), ("warn", False)])
+def test_a_loss_that_is_not_finite_is_looked_at_at_once(api: Api, wanted: str, looked_at: bool) -> None:
+    job_id = api.submit(on_nonfinite=wanted)
+    api.start(job_id)
+    api.surroundings.triggers.clear()
+    api.as_task("POST", job_id, "telemetry", json=telemetry(sample(loss=0.5)))
+    assert "loss" not in api.surroundings.triggers
+    api.as_task("POST", job_id, "telemetry", json=telemetry(sample(sequence=2, step=20, loss="NaN")))
+    assert ("loss" in api.surroundings.triggers) is looked_at
+
+
 def test_a_result_ends_the_job_and_may_be_repeated(api: Api, job_id: str) -> None:
     result = {"outcome": "succeeded", "step": 100, "final_loss": 0.5, "checkpoint": "/jobs/mine/manifest.json"}
     for _ in range(2):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimus_workers.script.channels.printed import Printed
-from optimus_workers.script.channels.unread import has_figures, suggested_pattern
+from optimus_workers.script.channels.unread import NOTHING_PRINTED, has_figures, suggested_pattern, unread_line
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,10 @@ def test_only_lines_that_say_nothing_are_kept() -> None:
     printed = Printed()
     printed.feed(b"step 1 loss 0.5\nloading 3 of 7 parts in 0.5 s\nhello\n", 1.0)
     assert (printed.unread, printed.n_unread) == ("loading 3 of 7 parts in 0.5 s", 1)
+
+
+def test_a_silent_script_is_said_to_be_silent() -> None:
+    assert unread_line(None, 0) == NOTHING_PRINTED
+    assert unread_line(None, 3) is None, "it may begin to train"
+    assert unread_line("it=7 :: 0.5", 9) == "it=7 :: 0.5"
+    assert suggested_pattern(NOTHING_PRINTED) is None

@@ -35,6 +35,7 @@ from optimus_workers.script.announced import announced
 from optimus_workers.script.channels.listener import Channels
 from optimus_workers.script.channels.printed import Printed
 from optimus_workers.script.channels.tensorboard import TensorBoardFiles, log_folders
+from optimus_workers.script.channels.unread import NOTHING_PRINTED, unread_line
 from optimus_workers.script.checkpoints import CheckpointWatch
 from optimus_workers.script.launch import (
     Place,
@@ -613,12 +614,12 @@ class Agent:
 
     def _look_at_unread(self, run: Run, now: float) -> None:
         """Tell what is printed while nothing is recognised; once a step is, it is told no more."""
-        line = run.printed.unread if run.progress.step is None else None
+        line = None if run.progress.step is not None else unread_line(run.printed.unread, run.printed.n_lines)
         is_late = now >= run.begun_at + UNREAD_SECONDS or run.printed.n_unread >= UNREAD_LINES
         told = run.progress.learned.unread_line
         if line is None and told is not None:
             run.progress.learned = replace(run.progress.learned, unread_line=None)
-        elif line is not None and told is None and is_late and run.order.rank == 0:
+        elif line is not None and told in (None, NOTHING_PRINTED) and told != line and is_late and run.order.rank == 0:
             run.progress.learned = replace(run.progress.learned, unread_line=line)
             self._report_learned(run)
 

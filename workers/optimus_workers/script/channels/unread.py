@@ -10,6 +10,15 @@ _FIGURE = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.])")
 _TIME = re.compile(r"\d+:\d\d(?::\d\d)?(?:[.,]\d+)?|\d{4}-\d\d-\d\d")
 
 
+NOTHING_PRINTED = "(nothing so far)"
+
+
+def unread_line(newest: str | None, n_lines: int) -> str | None:
+    """What is shown of a script of which no step is known: its newest line with figures, or that it is silent. None:
+    it prints lines without figures, and may begin to train."""
+    return newest or (None if n_lines else NOTHING_PRINTED)
+
+
 def has_figures(line: str) -> bool:
     """Whether it may tell a step and a loss: a whole number and another figure, beside words."""
     found = _figures(line)
