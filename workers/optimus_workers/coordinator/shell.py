@@ -45,6 +45,7 @@ from optimus_workers.service_client import ServiceClient
 from optimus_workers.wire import secret
 from optimus_workers.wire.codec import MAX_LINE_BYTES, decode_line, encode_line
 from optimus_workers.wire.messages import Challenge, Hello, Kinds, Ping, Pong, ToTask, Welcome
+from optimus_workers.wire.protocol import Peer, line_for, marked, message_from, peer_of
 from optimus_workers.wire.sockets import HANDSHAKE_SECONDS, SHORTAGES
 from optimus_workers.wire.values import TaskRole
 
@@ -94,6 +95,8 @@ class _Shell:
         self._origin = environment.origin
         self._loop = asyncio.get_running_loop()
         self._writers: dict[str, asyncio.StreamWriter] = {}
+        self._peers: dict[str, Peer] = {}
+        """What those speak that have ever had a connection."""
         self._handshakes: dict[asyncio.StreamWriter, None] = {}
         """The oldest first."""
         self._shortage_logged_at = float("-inf")
@@ -198,7 +201,7 @@ class _Shell:
         self._cut_off(keep=MAX_HANDSHAKES)
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
-                hello = await self._shake_hands(reader, writer)
+                hello, peer = await self._shake_hands(reader, writer)
         except (WireError, OSError, EOFError, TimeoutError) as error:
             log.warning("refused a connection: %s", error)
             writer.transport.abort()
@@ -206,10 +209,10 @@ class _Shell:
         finally:
             self._handshakes.pop(writer, None)
         self._forget(hello.task)  # an older connection of the same task is a dead one
-        self._writers[hello.task] = writer
+        self._writers[hello.task], self._peers[hello.task] = writer, peer
         self._happened(TaskArrived(hello))
         try:
-            await self._read(hello.task, reader)
+            await self._read(hello.task, reader, peer)
         except EOFError:
             log.info("%s disconnected", hello.task)
         except TimeoutError:
@@ -238,8 +241,8 @@ class _Shell:
             self._shortage_logged_at = loop.time()
             log.warning("no connection can be accepted now, trying again: %s", error)
 
-    async def _shake_hands(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Hello:
-        nonce = secret.new_nonce()
+    async def _shake_hands(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[Hello, Peer]:
+        nonce = marked(secret.new_nonce())
         writer.write(encode_line(Challenge(nonce.hex())))
         hello = decode_line(await _line(reader), {"Hello": Hello})
         try:
@@ -251,14 +254,18 @@ class _Shell:
             raise WireError(f"{hello.task[:100]} does not know the job token")
         if hello.role is TaskRole.SERVER and hello.address is None:
             raise WireError(f"server {hello.task} has no address")
+        peer = peer_of(answer)
+        peer.refuse(hello.task)
         writer.write(encode_line(Welcome(secret.listener_proof(token, nonce, answer, context).hex())))
-        return hello
+        return hello, peer
 
-    async def _read(self, name: str, reader: asyncio.StreamReader) -> None:
+    async def _read(self, name: str, reader: asyncio.StreamReader, peer: Peer) -> None:
         while True:
             async with asyncio.timeout(LEASE_SECONDS):
                 line = await _line(reader)
-            message = decode_line(line, Kinds.from_task)
+            message = message_from(peer, line, Kinds.from_task)
+            if message is None:
+                continue
             if isinstance(message, Pong):
                 self._usage.heard(name, message)
             self._happened(MessageArrived(name, message))
@@ -339,7 +346,10 @@ class _Shell:
         writer = self._writers.get(name)
         if writer is None:
             return  # disconnected meanwhile: a `TaskLost` follows
-        writer.write(encode_line(message))
+        line = line_for(self._peers[name], message)
+        if line is None:
+            return  # the task is of a release that knows nothing of it
+        writer.write(line)
         if writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
             log.warning("%s does not read its messages", name)
             writer.transport.abort()

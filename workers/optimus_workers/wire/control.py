@@ -21,6 +21,7 @@ from optimus_workers.errors import ConnectionOver, WireError
 from optimus_workers.wire import secret
 from optimus_workers.wire.codec import MAX_LINE_BYTES, decode_line, encode_line
 from optimus_workers.wire.messages import Challenge, Exit, FromTask, Halt, Hello, Kinds, Ping, Pong, ToTask, Welcome
+from optimus_workers.wire.protocol import Peer, line_for, marked, message_from, peer_of
 from optimus_workers.wire.sockets import HANDSHAKE_SECONDS, cut_after
 from optimus_workers.wire.values import Address
 
@@ -58,8 +59,11 @@ class ControlConnection:
         connection: socket.socket,
         stream: BinaryIO,
         deliver: Callable[[Delivered], None],
+        peer: Peer,
         pong: Callable[[], Pong] = Pong,
     ) -> None:
+        """`peer`: what the coordinator speaks."""
+        self._peer = peer
         self._connection = connection
         self._stream = stream
         self._deliver = deliver
@@ -85,8 +89,11 @@ class ControlConnection:
 
     def _write(self) -> None:
         while (message := self._outgoing.get()) is not None:
+            line = line_for(self._peer, message)
+            if line is None:
+                continue  # the coordinator is of a release that knows nothing of it
             try:
-                self._connection.sendall(encode_line(message))
+                self._connection.sendall(line)
             except OSError:
                 return  # the reading thread notices as well, and says so
 
@@ -94,10 +101,10 @@ class ControlConnection:
         reason = "the coordinator hung up"
         try:
             while line := self._stream.readline(MAX_LINE_BYTES + 1):
-                message = decode_line(line, Kinds.to_task)
+                message = message_from(self._peer, line, Kinds.to_task)
                 if isinstance(message, Ping):
                     self.send(self._pong())
-                else:
+                elif message is not None:
                     self._deliver(message)
         except (OSError, ValueError, WireError) as error:
             reason = f"{type(error).__name__}: {error}"
@@ -145,28 +152,32 @@ def _dial_once(
         stream = connection.makefile("rb")
         hello = make_hello(connection.getsockname()[0])
         with cut_after(connection, HANDSHAKE_SECONDS):
-            _prove(connection, stream, token, hello)
+            peer = _prove(connection, stream, token, hello)
         connection.settimeout(SILENCE_SECONDS)
-        return ControlConnection(connection, stream, deliver, pong)
+        return ControlConnection(connection, stream, deliver, peer, pong)
     except BaseException:
         connection.close()
         raise
 
 
-def _prove(connection: socket.socket, stream: BinaryIO, token: str, hello: Hello) -> None:
-    """The handshake, both ways. Raises `WireError` when the other end does not know the token."""
+def _prove(connection: socket.socket, stream: BinaryIO, token: str, hello: Hello) -> Peer:
+    """The handshake, both ways; what the coordinator speaks. Raises `WireError` when it does not know the token, or
+    when its release and this one cannot work with each other."""
     challenge = decode_line(_first_line(stream), {"Challenge": Challenge})
     try:
         theirs = bytes.fromhex(challenge.nonce)
     except ValueError as error:
         raise WireError("the challenge is not hexadecimal") from error
-    ours, context = secret.new_nonce(), f"control {hello.task}"
+    peer = peer_of(theirs)
+    peer.refuse("the coordinator")
+    ours, context = marked(secret.new_nonce()), f"control {hello.task}"
     proof = secret.caller_proof(token, theirs, ours, context)
     connection.sendall(encode_line(dataclasses.replace(hello, nonce=ours.hex(), proof=proof.hex())))
     welcome = decode_line(_first_line(stream), {"Welcome": Welcome})
     expected = secret.listener_proof(token, theirs, ours, context)
     if not secret.same(welcome.proof.encode(), expected.hex().encode()):
         raise WireError("the coordinator does not know the job token")
+    return peer
 
 
 def _first_line(stream: BinaryIO) -> bytes:
