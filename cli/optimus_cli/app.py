@@ -21,6 +21,7 @@ from optimus_cli.commands import (
     jobs,
     login,
     logs,
+    node,
     people,
     predict,
     project,
@@ -149,6 +150,7 @@ app.command("set", cls=Command, rich_help_panel=JOBS)(changes.set_fields)
 app.command(cls=Command, rich_help_panel=JOBS)(changes.retry)
 app.command(cls=Command, rich_help_panel=JOBS)(changes.delete)
 app.command(cls=Command, rich_help_panel="Cluster")(cluster.nodes)
+app.add_typer(node.app, name="node", rich_help_panel="Cluster")
 app.command(cls=Command, rich_help_panel="Offline")(study.study)
 app.command(cls=Command, rich_help_panel=SERVICE)(serve.serve)
 app.command(cls=Command, rich_help_panel=SERVICE)(login.login)

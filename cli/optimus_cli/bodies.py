@@ -440,6 +440,7 @@ class Project(TypedDict):
 class Node(TypedDict):
     name: str
     schedulable: bool
+    drained: bool
     capacity: NodeResources
     used: NodeResources
     tasks: list[str]

@@ -248,6 +248,10 @@ class Client:
     def nodes(self) -> list[Node]:
         return cast("list[Node]", self._call("GET", "/v1/nodes")["nodes"])
 
+    def change_node(self, name: str, what: str) -> Node:
+        """`what`: cordon, drain or uncordon."""
+        return cast("Node", self._call("POST", f"/v1/nodes/{quote(name, safe='')}/{what}"))
+
     def promises(self) -> Scorecard:
         """How predictions of jobs that have ended turned out."""
         return cast("Scorecard", self._call("GET", "/v1/promises"))

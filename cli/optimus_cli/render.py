@@ -28,7 +28,7 @@ READ_DECISIONS = 100
 LONGEST_WHOLE_ID = 28
 LONGEST_LABEL = 28
 """Characters of one label in a list; `optimus describe` shows all."""
-LEFT_OUT = ("step", "age", "priority", "project", "labels", "loss")
+LEFT_OUT = ("owner", "step", "age", "priority", "project", "labels", "loss")
 """Columns of a list that a terminal has no room for, the first of them first."""
 COLUMN_GAP = 3
 LEAST_WORDS = 12
@@ -111,6 +111,7 @@ class _JobList:
             ("size", wording.tasks(job["running"])),
             ("age", wording.ago(job["created_at"], self.now)),
             *([("project", escape(job["project"]))] if self._differ(lambda each: each["project"]) else []),
+            *([("owner", escape(_owner(job)))] if self._differ(_owner) else []),
             *([("priority", f"{_priority(job):g}")] if self._differ(_priority) else []),
             *([("labels", _label_lines(job))] if any(each["spec"].get("labels") for each in self.jobs) else []),
         ]
@@ -118,6 +119,11 @@ class _JobList:
     def _differ(self, what: Callable[[Job], object]) -> bool:
         """Whether it is not the same for all jobs of the list: else it is no help in telling them apart."""
         return len({what(job) for job in self.jobs}) > 1
+
+
+def _owner(job: Job) -> str:
+    """Whose it is; a dash where nobody knows."""
+    return job.get("owner") or wording.UNKNOWN
 
 
 def _width(cell: RenderableType) -> int:
@@ -499,6 +505,13 @@ def decision_table(decisions: Sequence[Decision], now: datetime) -> RenderableTy
     return table
 
 
+def _closed(node: Node) -> str:
+    """Why nothing new goes there."""
+    if not node.get("drained"):
+        return "not schedulable"
+    return "drained" if not node["tasks"] else "is being drained"
+
+
 def node_list(nodes: Sequence[Node]) -> RenderableType:
     if not nodes:
         return Text("The cluster has no nodes.", style="dim")
@@ -511,6 +524,6 @@ def node_list(nodes: Sequence[Node]) -> RenderableType:
             f"{wording.size(used['memory_bytes'])} of {wording.size(capacity['memory_bytes'])}",
             wording.gpus(capacity["gpus"]),
             str(len(node["tasks"])),
-            "" if node["schedulable"] else Text("not schedulable", style="yellow"),
+            "" if node["schedulable"] else Text(_closed(node), style="yellow"),
         )
     return table

@@ -18,6 +18,8 @@ RESERVED_USERS: Final = frozenset({"local", "bootstrap"})
 """Names of callers that are no stored users: without any token, and with OPTIMUS_TOKEN."""
 MAX_PROJECTS: Final = 100
 """Of one user or token."""
+MAX_TOKENS: Final = 100
+"""Of one user that are good at a time: more than a person can tell apart, and a list that can be read."""
 LONGEST_TOKEN_SECONDS: Final = 10 * 366 * 86_400
 
 

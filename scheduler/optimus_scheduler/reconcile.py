@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from optimus_scheduler.forecast.gpu_types import has_left_its_type
 from optimus_scheduler.model import (
@@ -67,12 +68,14 @@ def reconcile(snapshot: Snapshot, wants: Mapping[str, Want], settings: Settings)
     sets: list[SetWanted] = []
     stops: list[StopTask] = list(_stops(orphans, snapshot.now, settings.drain_seconds, 2 * settings.drain_seconds))
     open_nodes = frozenset(node.name for node in snapshot.nodes if node.schedulable)
+    emptied = frozenset(node.name for node in snapshot.nodes if node.emptied)
     moving, settled = list[_JobSide](), list[Job]()
     for job in snapshot.jobs:
-        if _is_settled(job, wants[job.id], tasks_by_job[job.id]):
+        observed = tasks_by_job[job.id]
+        if _is_settled(job, wants[job.id], observed) and not any(task.node in emptied for task in observed):
             settled.append(job)
         else:
-            moving.append(_JobSide(job, wants[job.id], tasks_by_job[job.id], open_nodes))
+            moving.append(_JobSide(job, wants[job.id], observed, open_nodes, emptied))
     for side in moving:
         sets += side.set_wanted()
         stops += side.stops(snapshot.now, settings)
@@ -80,7 +83,7 @@ def reconcile(snapshot: Snapshot, wants: Mapping[str, Want], settings: Settings)
     left_nodes = {task.node for side in moving for task in side.leaving()} | {task.node for task in ended}
     for job in settled if left_nodes else ():  # their remaining tasks occupy nodes that others free
         if any(task.node in left_nodes for task in tasks_by_job[job.id]):
-            moving.append(_JobSide(job, wants[job.id], tasks_by_job[job.id], open_nodes))
+            moving.append(_JobSide(job, wants[job.id], tasks_by_job[job.id], open_nodes, emptied))
     return (
         *sorted(sets, key=lambda action: action.job_id),
         *sorted(stops, key=lambda action: action.key),
@@ -107,8 +110,10 @@ def _is_settled(job: Job, want: Want, observed: Sequence[Task]) -> bool:
 class _JobSide:
     """One job: its observed tasks beside the wanted ones."""
 
-    def __init__(self, job: Job, want: Want, observed: Iterable[Task], open_nodes: frozenset[str]) -> None:
-        self._job, self._want, self._open_nodes = job, want, open_nodes
+    def __init__(
+        self, job: Job, want: Want, observed: Iterable[Task], open_nodes: frozenset[str], emptied: frozenset[str]
+    ) -> None:
+        self._job, self._want, self._open_nodes, self._emptied = job, want, open_nodes, emptied
         self._has_left = has_left_its_type(job)
         self._observed = sorted(observed, key=lambda task: task.key)
         self._by_key = {task.key: task for task in self._observed}
@@ -136,7 +141,16 @@ class _JobSide:
         unwanted = [task for task in self._observed if not self._wants(task)]
         if self._want.directive is Directive.CANCEL:
             return _stops(unwanted, now, 0.0, settings.cancel_force_seconds)
-        return _stops(unwanted, now, settings.drain_seconds, 2 * settings.drain_seconds)
+        return chain(self._moved(), _stops(unwanted, now, settings.drain_seconds, 2 * settings.drain_seconds))
+
+    def _moved(self) -> Iterator[StopTask]:
+        """The coordinator, if its node is being emptied and it is the last to leave, as others leave at its word.
+
+        It stays wanted: when it has exited it is started elsewhere, for two of one job would not know of each other.
+        """
+        on_emptied = [t for t in self._observed if t.node in self._emptied and t.phase is not TaskPhase.EXITED]
+        if self._open_nodes and all(task.key.role is Role.COORDINATOR for task in on_emptied):
+            yield from (StopTask(task.key, force=False) for task in on_emptied if self._wants(task))
 
     def staying(self) -> list[Task]:
         """Live tasks that are wanted."""

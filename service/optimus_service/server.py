@@ -35,6 +35,7 @@ from optimus_scheduler.place.place import Placer
 from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
+from optimus_service.clusters.closing import with_closed_nodes
 from optimus_service.clusters.local import LocalCluster, LocalClusterOptions
 from optimus_service.clusters.local.task_users import TaskUsers
 from optimus_service.clusters.stop_all import stop_all_tasks
@@ -231,7 +232,7 @@ class Machine:
     monotonic: Callable[[], float] = time.monotonic
     open_repository: Callable[[Settings, ObserveTransaction], Repository] = _open_repository
     make_cluster: Callable[[Settings, Callable[[], float]], Cluster] | None = None
-    """None: the cluster that the settings name."""
+    """None: the cluster that the settings name, whose nodes operators can close."""
     make_hub: Callable[[Callable[[], Mapping[str, int]]], WakeUpHub] = WakeUpHub
     leadership: type[Leadership] = Leadership
     holder: Holder | None = None
@@ -252,7 +253,10 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
     planner = make_planner(policy_named(settings.policy), settings, forecaster)
     ahead = make_queue_ahead(settings, forecaster, metrics)
     repository = machine.open_repository(settings, metrics.observe_transaction)
-    cluster = (machine.make_cluster or make_cluster)(settings, clock)
+    if machine.make_cluster is not None:
+        cluster = machine.make_cluster(settings, clock)
+    else:
+        cluster = with_closed_nodes(make_cluster(settings, clock), repository.closed_nodes)
     hub = machine.make_hub(repository.generations)
     tokens = job_tokens_of(settings)
     context = LaunchContext(service_url, _jobs_directory(settings), tokens, local=settings.cluster == "local")

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.scheduler.builders import NOW, a_cluster, a_job, a_snapshot, applied, live_tasks
 
+from optimus_scheduler.allocate.allocate import current_slots
 from optimus_scheduler.model import (
     NOTHING,
     Action,
@@ -133,6 +134,35 @@ def test_a_coordinator_leaves_a_node_that_is_being_emptied_before_the_others() -
     nodes = (replace(first, schedulable=False), replace(first, name="node-9"))
     actions = reconcile(a_snapshot([job], nodes, tuple(tasks)), {"a": want(1, 1)}, SETTINGS)
     assert actions == (StartTask(PlacedTask(key("a", Role.COORDINATOR, 0, 1), "node-9")),)
+
+
+def test_a_node_is_emptied_with_its_coordinator_last() -> None:
+    job = a_job("a", has=(1, 1), nodes="node-0")
+    first, second = a_cluster(16, 16)
+    nodes = (replace(first, schedulable=False, emptied=True), second)
+    snapshot = a_snapshot([job], nodes, tuple(live_tasks([job])))
+    assert current_slots(snapshot) == {"a": {}}, "nothing of it may stay"
+    wants = {"a": want(1, 1, node="node-1")}
+    actions = reconcile(snapshot, wants, SETTINGS)
+    assert set(started(actions)) == {key("a", Role.WORKER, 0, 1), key("a", Role.SERVER, 0, 1)}
+    assert stopped(actions) == [], "they leave at a step boundary, when the others have joined"
+
+    moved = applied(snapshot, actions)
+    for role in (Role.WORKER, Role.SERVER):
+        moved = replace(moved, tasks=tuple(exited(moved.tasks, key("a", role), 0)))
+    actions = reconcile(moved, wants, SETTINGS)
+    assert (started(actions), stopped(actions)) == ([], [StopTask(key("a", Role.COORDINATOR), force=False)])
+    left = replace(moved, tasks=tuple(exited(moved.tasks, key("a", Role.COORDINATOR), 143)))
+    actions = reconcile(left, wants, SETTINGS)
+    assert actions == (StartTask(PlacedTask(key("a", Role.COORDINATOR, 0, 1), "node-1")),)
+    assert reconcile(applied(left, actions), wants, SETTINGS) == ()
+
+
+def test_a_coordinator_stays_where_no_other_node_is_open() -> None:
+    job = a_job("a", has=(1, 1), nodes="node-0")
+    nodes = (replace(a_cluster(16)[0], schedulable=False, emptied=True),)
+    coordinator = tuple(task for task in live_tasks([job]) if task.key.role is Role.COORDINATOR)
+    assert stopped(reconcile(a_snapshot([job], nodes, coordinator), {"a": want(1, 1)}, SETTINGS)) == []
 
 
 def test_a_place_is_taken_when_it_has_been_left() -> None:

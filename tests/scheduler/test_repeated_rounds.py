@@ -37,6 +37,7 @@ changes = st.lists(
         st.tuples(st.just("arrives"), st.integers(1, 6), st.sampled_from([0.5, 1.0, 2.0])),
         st.tuples(st.just("ends"), st.integers(0, 9)),
         st.tuples(st.just("cordons"), st.integers(0, 3)),
+        st.tuples(st.just("empties"), st.integers(0, 3)),
         st.tuples(st.just("shrinks"), st.integers(0, 3)),
         st.tuples(st.just("tells"), st.integers(0, 9), st.sampled_from([0.5, 1.1, 3.0])),
         st.tuples(st.just("trains"), st.integers(0, 9), st.integers(1, 10_000)),
@@ -76,6 +77,8 @@ def _after(snapshot: Snapshot, number: int, change: tuple[object, ...]) -> Snaps
             return _with_job(snapshot, index, lambda job: replace(job, step=job.step + steps))
         case ("cordons", int(index)):
             return _with_node(snapshot, index, lambda node: replace(node, schedulable=not node.schedulable))
+        case ("empties", int(index)):
+            return _with_node(snapshot, index, lambda node: replace(node, schedulable=False, emptied=True))
         case ("shrinks", int(index)):
             return _with_node(snapshot, index, lambda node: replace(node, capacity=Resources(2.0, 2**36)))
     return snapshot

@@ -840,7 +840,13 @@ export interface components {
         };
         Node: {
             name: string;
+            /** @description whether new tasks are placed there */
             schedulable: boolean;
+            /**
+             * @description whether an operator wants it empty: its tasks move elsewhere
+             * @default false
+             */
+            drained: boolean;
             capacity: components["schemas"]["NodeResources"];
             used: components["schemas"]["NodeResources"];
             tasks: string[];

@@ -39,7 +39,8 @@ class ProjectList(Message):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node(Message):
     name: str
-    schedulable: bool
+    schedulable: Annotated[bool, About("whether new tasks are placed there")]
+    drained: Annotated[bool, About("whether an operator wants it empty: its tasks move elsewhere")] = False
     capacity: NodeResources
     used: NodeResources
     tasks: list[str]

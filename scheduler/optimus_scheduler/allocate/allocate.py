@@ -62,11 +62,11 @@ def _may_stay(outlook: Outlook, allocation: Allocation, current: Mapping[TaskSlo
 
 
 def current_slots(snapshot: Snapshot) -> CurrentNodes:
-    """Where each job has tasks that may stay: on nodes that exist, and on cordoned ones only while they live.
+    """Where each job has tasks that may stay: on nodes that are not being emptied, on cordoned ones while they live.
 
     By job id, an entry for every job. Workers of a job that changes its GPU type do not stay.
     """
-    is_open = {node.name: node.schedulable for node in snapshot.nodes}
+    is_open = {node.name: node.schedulable for node in snapshot.nodes if not node.emptied}
     live: frozenset[TaskKey] = frozenset()
     if not all(is_open.values()):
         live = frozenset(task.key for task in snapshot.tasks if task.phase is not TaskPhase.EXITED)

@@ -114,6 +114,8 @@ class Node:
     schedulable: bool = True
     """False for a cordoned or lost node: nothing new is placed there."""
     labels: Mapping[str, str] = field(default_factory=_nothing_named)
+    emptied: bool = False
+    """True for a cordoned node that nothing may stay on either: its tasks are to move."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,6 +123,9 @@ class AccessMiddleware:
         if not _CONTROL_CHARACTER.search(path):
             if is_open_path(path):
                 return None
+            n = len(request.headers.getlist("authorization"))
+            if n > 1:  # a proxy in front may look at another one than this service
+                raise _unauthorized(f"send one Authorization header, not {n}", ', error="invalid_request"')
             match = _JOB_PATH.fullmatch(path)
             if match is not None:
                 objection = self._users.objection_to_page(request) or await self._jobs.objection(request, match[1])

@@ -25,14 +25,17 @@ router = APIRouter(route_class=StrictRoute, tags=["cluster"])
 @router.get("/v1/nodes")
 def list_nodes(services: ServicesDep, caller: CallerDep) -> answers.NodeList:
     """The nodes, what they have, and which tasks of jobs that the caller may read use how much of it."""
+    return answers.NodeList(nodes=node_bodies(services, caller))
+
+
+def node_bodies(services: Services, caller: Caller) -> list[answers.Node]:
+    """The nodes as the caller may see them."""
     tasks = _readable_tasks(services, caller)
     needs = _needs(services, tasks)
     here: dict[str, list[Task]] = {}
     for task in tasks:
         here.setdefault(task.node, []).append(task)
-    return answers.NodeList(
-        nodes=[_node_body(node, here.get(node.name, ()), needs) for node in services.cluster.nodes()]
-    )
+    return [_node_body(node, here.get(node.name, ()), needs) for node in services.cluster.nodes()]
 
 
 @router.get("/v1/cluster")
@@ -122,6 +125,7 @@ def _node_body(node: Node, here: Sequence[Task], needs: _Needs) -> answers.Node:
     return answers.Node(
         name=node.name,
         schedulable=node.schedulable,
+        drained=node.emptied,
         capacity=_resources_body(node.capacity),
         used=_resources_body(_used(here, needs)),
         tasks=[task.key.name for task in here],

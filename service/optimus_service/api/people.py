@@ -9,7 +9,7 @@ from fastapi import APIRouter, Body, Path, Query, Response
 from optimus_contract import answers
 from optimus_contract.allowance import UserLimits
 from optimus_contract.codec import read, write
-from optimus_contract.people import RESERVED_USERS, NewToken, UserRights
+from optimus_contract.people import MAX_TOKENS, RESERVED_USERS, NewToken, UserRights
 from optimus_service.api import examples, limits
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.callers import Caller
@@ -131,7 +131,7 @@ def list_tokens(
     return answers.TokenList(tokens=[token_body(each) for each in services.repository.tokens(of_user)])
 
 
-@router.post("/v1/tokens", status_code=201, responses=documented(404))
+@router.post("/v1/tokens", status_code=201, responses=documented(404, 409))
 def create_token(
     wanted: Annotated[NewToken, Body(openapi_examples=examples.TOKENS)],
     services: ServicesDep,
@@ -162,7 +162,11 @@ def create_token(
     )
     audit.made(token_id)
     audit.data |= {"user": user, "scope": wanted.scope, "projects": wanted.projects, "expires_at": expires_at}
-    services.repository.create_token(record)
+    with services.repository.write() as tx:
+        tx.create_token(record)
+        n = tx.count_good_tokens(user, now)
+        if n > MAX_TOKENS:
+            raise Problem(409, f"{user} has {MAX_TOKENS} tokens that are good: revoke one that is not used any more")
     response.headers["Location"] = f"/v1/tokens/{token_id}"
     response.headers["Cache-Control"] = "no-store"
     return answers.MadeToken(token=token_body(record), secret=secret)

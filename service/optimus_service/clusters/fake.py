@@ -133,10 +133,15 @@ class FakeCluster:
             for task in [task for task in self._tasks.values() if task.node == name]:
                 self.exit(task.key, None)
 
+    def empty_node(self, name: str) -> None:
+        """An operator drains the node."""
+        with self._lock:
+            self._nodes[name] = replace(self._nodes[name], schedulable=False, emptied=True)
+
     def return_node(self, name: str) -> None:
         """The node is back, empty."""
         with self._lock:
-            self._nodes[name] = replace(self._nodes[name], schedulable=True)
+            self._nodes[name] = replace(self._nodes[name], schedulable=True, emptied=False)
 
     def running(self) -> tuple[TaskKey, ...]:
         with self._lock:

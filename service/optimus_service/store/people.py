@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from optimus_service.store import jobs
@@ -114,6 +114,13 @@ def create_token(session: Session, record: TokenRecord) -> None:
         "expires_at": record.expires_at,
     }
     session.execute(insert(TokenRow).values(values))
+
+
+def count_good_tokens(session: Session, of_user: str, now: float) -> int:
+    """See `Repository.count_good_tokens`."""
+    not_over = TokenRow.expires_at.is_(None) | (TokenRow.expires_at > now)
+    is_good = (TokenRow.user == of_user, TokenRow.revoked_at.is_(None), not_over)
+    return session.scalar(select(func.count()).select_from(TokenRow).where(*is_good)) or 0
 
 
 def token(session: Session, token_id: str) -> TokenRecord:

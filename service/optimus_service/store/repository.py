@@ -43,6 +43,7 @@ from optimus_service.store import (
     jobs,
     leases,
     memberships,
+    nodes,
     people,
     projects,
     promises,
@@ -804,6 +805,23 @@ class Repository:
         with self._write() as session:
             projects.remove(session, name)
 
+    # --- nodes -------------------------------------------------------------------------------------------------------
+
+    def closed_nodes(self) -> dict[str, bool]:
+        """Nodes that operators closed for new tasks; by name whether what is there is to move."""
+        with self._read() as session:
+            return nodes.closed(session)
+
+    def close_node(self, name: str, *, emptied: bool) -> None:
+        """Close a node; `emptied`: let its tasks move elsewhere."""
+        with self._write() as session:
+            nodes.close(session, name, emptied=emptied)
+
+    def open_node(self, name: str) -> None:
+        """Open a node again; nothing if it is open."""
+        with self._write() as session:
+            nodes.reopen(session, name)
+
     # --- who may do what, and who did --------------------------------------------------------------------------------
 
     def users(self) -> list[UserRecord]:
@@ -868,6 +886,11 @@ class Repository:
         """The tokens of a user, or (None) of all, the newest first; expired and revoked ones, too."""
         with self._read() as session:
             return people.tokens(session, of_user)
+
+    def count_good_tokens(self, of_user: str, now: float) -> int:
+        """The number of a user's tokens that are neither revoked nor expired."""
+        with self._read() as session:
+            return people.count_good_tokens(session, of_user, now)
 
     def token(self, token_id: str) -> TokenRecord:
         """One token.

@@ -16,6 +16,7 @@ Every index serves a query named beside it; the migrations in `migrations/versio
            ├─▶ events          what happened (also to no job: the cluster)
            └─▶ decisions ◀── rounds
     projects                   what each is guaranteed of the cluster
+    closed_nodes               which nodes operators closed
     leases                     who runs the scheduling rounds
     users ──▶ tokens           who may do what, and by which hashes they are known
     audit                      who did what; rows are added and never changed
@@ -406,6 +407,16 @@ class ProjectRow(Base):
     may_borrow: Mapped[bool]
     limits: Mapped[dict[str, Any] | None] = mapped_column(Json)
     updated_at: Mapped[float]
+
+
+class ClosedNodeRow(Base):
+    """A node that an operator closed for new tasks."""
+
+    __tablename__ = "closed_nodes"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    emptied: Mapped[bool]
+    """Whether its tasks are to move elsewhere."""
 
 
 class LeaseRow(Base):

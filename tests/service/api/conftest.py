@@ -14,6 +14,7 @@ from tests.service.api.api_harness import Api, Surroundings
 
 from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
+from optimus_service.clusters.closing import with_closed_nodes
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.push.long_poll import WakeUpHub
 from optimus_service.settings import Settings
@@ -30,7 +31,7 @@ def serve(
     services = Services(
         settings=settings,
         repository=repository,
-        cluster=surroundings.cluster,
+        cluster=with_closed_nodes(surroundings.cluster, repository.closed_nodes),
         hub=WakeUpHub(repository.generations, poll_seconds=0.01),
         job_tokens=JobTokens(b"a secret of the tests"),
         version="1.2.3",

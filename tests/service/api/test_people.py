@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -48,12 +49,34 @@ def test_a_token_is_made_used_and_revoked(shared: Api) -> None:
     told = shared.get("/v1/whoami", token=secret).json()
     assert told == {
         "name": "ada", "role": None, "scope": "submit", "projects": {"vision": "member"}, "token_id": token_id,
+        "limits": told["limits"],
     }  # fmt: skip
     assert shared.call("DELETE", f"/v1/tokens/{token_id}").status_code == 204
     problem(shared.get("/v1/whoami", token=secret), 401)
     (listed,) = shared.get("/v1/tokens").json()["tokens"]
     assert listed["revoked_at"] is not None
     assert secret not in shared.get("/v1/tokens").text
+
+
+@on_sqlite
+def test_a_user_has_so_many_good_tokens_at_most(shared: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("optimus_service.api.people.MAX_TOKENS", 2)
+    shared.post("/v1/users/ada", json={})
+    made = [shared.post("/v1/tokens", json={"user": "ada", "expires_seconds": 60}) for _ in range(2)]
+    assert "ada has 2 tokens" in problem(shared.post("/v1/tokens", json={"user": "ada"}), 409)["detail"]
+    assert len(shared.get("/v1/tokens").json()["tokens"]) == 2
+    shared.call("DELETE", f"/v1/tokens/{made[0].json()['token']['id']}")
+    assert shared.post("/v1/tokens", json={"user": "ada"}).status_code == 201
+    shared.surroundings.clock.now += 61
+    assert shared.post("/v1/tokens", json={"user": "ada"}).status_code == 201, "an expired one is not counted"
+
+
+@on_sqlite
+def test_a_request_with_two_tokens_is_refused(shared: Api) -> None:
+    for first, second in (("Bearer nothing", f"Bearer {ADMINISTRATOR}"), (f"Bearer {ADMINISTRATOR}", "Bearer nothing")):
+        headers = [("Authorization", first), ("Authorization", second)]
+        answer = shared.portal.call(partial(shared.client.get, "/v1/whoami", headers=headers))
+        assert "send one Authorization header, not 2" in problem(answer, 401)["detail"]
 
 
 def test_only_the_hash_of_a_token_is_stored(shared: Api) -> None:

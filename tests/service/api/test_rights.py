@@ -110,6 +110,8 @@ def made(api: Api, call: Call, caller: str, token: str) -> Any:
     values = prepared(api, caller)
     if call.path.startswith("/v1/users/"):
         values["name"] = f"new-{values['job_id']}" if call.method == "POST" else "subject"
+    if call.path.startswith("/v1/nodes/"):
+        values["name"] = "node-1"
     body = BODIES.get(f"{call.method} {call.path}")
     if call.path.endswith("/membership"):
         body = membership(values["job_id"]) if call.method == "POST" else None

@@ -1,0 +1,42 @@
+"""`optimus node` and what `optimus nodes` says of closed ones."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Optimus, ScriptedService
+
+NODE: dict[str, Any] = {
+    "name": "node-1", "schedulable": False, "drained": False,
+    "capacity": {"cpu": 4.0, "memory_bytes": 2**30, "gpus": {}},
+    "used": {"cpu": 1.0, "memory_bytes": 0, "gpus": {}}, "tasks": ["a-worker-0-0"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("what", "schedulable", "said"),
+    [
+        ("cordon", False, "node-1 takes no new tasks; it has 1 task"),
+        ("drain", False, "node-1 is being emptied; it has 1 task"),
+        ("uncordon", True, "node-1 is open; it has 1 task"),
+        ("uncordon", False, "node-1 is still closed by the cluster itself; it has 1 task"),
+    ],
+)
+def test_nodes_are_closed_and_opened(
+    scripted: ScriptedService, optimus: Optimus, what: str, schedulable: bool, said: str
+) -> None:
+    node = NODE | {"schedulable": schedulable}
+    scripted.on("POST", f"/v1/nodes/node-1/{what}", node)
+    done = optimus("node", what, "node-1", "--url", scripted.url)
+    assert (done.exit_code, done.stdout) == (0, f"{said}\n")
+    assert json.loads(optimus("node", what, "node-1", "--url", scripted.url, "--json").stdout) == node
+
+
+def test_a_list_says_why_a_node_takes_nothing(scripted: ScriptedService, optimus: Optimus) -> None:
+    nodes = [NODE, NODE | {"drained": True}, NODE | {"drained": True, "tasks": []}]
+    scripted.on("GET", "/v1/nodes", {"nodes": nodes})
+    scripted.on("GET", "/v1/whoami", {"projects": None})
+    listed = optimus("nodes", "--url", scripted.url).stdout
+    assert all(words in listed for words in ("not schedulable", "is being drained", "drained"))
