@@ -24,10 +24,13 @@ SHOWN = (
     answers.JobLine,
     answers.Log,
     answers.Node,
+    answers.Plan,
     answers.Predictions,
     answers.Problem,
     answers.Project,
     answers.Scorecard,
+    answers.SignInWays,
+    answers.WhoAmI,
 )
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 FLAGS = {
     "host": "--host",
     "port": "--port",
+    "tls_cert": "--tls-cert",
+    "tls_key": "--tls-key",
     "data_directory": "--data-directory",
     "database_url": "--database-url",
     "service_url": "--service-url",

@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 import sqlite3
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -125,7 +126,10 @@ def run(settings: Settings) -> None:
 
 def _serve(settings: Settings, directory: DataDirectory, listener: socket.socket) -> None:
     prepare_database(settings.url)
+    check_certificate(settings)
     url = _url(settings.host, listener.getsockname()[1])
+    if settings.tls_cert is not None and settings.service_url is not None:
+        url = settings.service_url  # the certificate is for a name, by which this machine asks as well
     with refusing("a file or directory cannot be used"):
         parts = assemble(settings, settings.service_url or url, SteadyClock(directory.clock_file))
     warn_of_shared_user(settings)
@@ -415,6 +419,26 @@ def _prepare(url: str, *, is_ours: bool) -> None:
 # --- the web server --------------------------------------------------------------------------------------------------
 
 
+def check_certificate(settings: Settings) -> None:
+    """Raise `CannotStart` if the service is to speak https and its certificate or key cannot be used."""
+    if settings.tls_cert is None:
+        return
+
+    def no_password() -> str:
+        raise CannotStart(
+            f"the key {settings.tls_key} has a password: write it without (openssl pkey -in KEY -out NEW)"
+        )
+
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(settings.tls_cert, settings.tls_key, no_password)
+    except OSError as error:  # also ssl.SSLError
+        said = error.strerror or str(error)
+        raise CannotStart(
+            f"the certificate {settings.tls_cert} with the key {settings.tls_key} cannot be used: {said}"
+        ) from error
+
+
 class _Server(uvicorn.Server):
     """uvicorn, which tells when it has started, and lets long polls go before it waits for open requests."""
 
@@ -430,6 +454,8 @@ class _Server(uvicorn.Server):
                 server_header=False,
                 lifespan="on",
                 timeout_graceful_shutdown=_GRACE_SECONDS,
+                ssl_certfile=services.settings.tls_cert,
+                ssl_keyfile=None if services.settings.tls_key is None else str(services.settings.tls_key),
             )
         )
         self._hub = services.hub

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import socket
 import ssl
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.cli import builders
 from tests.cli.conftest import Optimus, ScriptedService, _handler
+
+from optimus_service.process.data_directory import CannotStart
+from optimus_service.server import check_certificate
+from optimus_service.settings import Settings
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 def openssl(folder: Path, *arguments: str) -> None:
@@ -93,3 +106,43 @@ def test_the_name_in_the_certificate_counts(behind_tls: ScriptedService, optimus
     done = optimus("--ca-cert", str(authority / "ca.pem"), "list", "--url", elsewhere)
     assert done.exit_code == 1
     assert "is not trusted" in done.stderr
+
+
+def test_the_service_itself_speaks_https(authority: Path, tmp_path: Path, optimus: Optimus) -> None:
+    port = free_port()
+    url = f"https://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "optimus_cli", "serve", "--port", str(port), "--service-url", url]
+    files = ["--tls-cert", str(authority / "server.pem"), "--tls-key", str(authority / "server.key")]
+    command += [*files, "--data-directory", str(tmp_path / "data")]
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("OPTIMUS_")}
+    with subprocess.Popen(command, env=ours, stderr=subprocess.PIPE, text=True) as service:
+        try:
+            assert service.stderr is not None
+            assert any("listening" in line for line in service.stderr)
+            done = optimus("--ca-cert", str(authority / "ca.pem"), "list", "--url", url)
+            context = ssl.create_default_context(cafile=authority / "ca.pem")
+            with httpx.Client(verify=context, trust_env=False) as client:
+                answer = client.get(f"{url}/healthz")
+        finally:
+            service.terminate()
+            service.stderr.close() if service.stderr else None
+    assert done.exit_code == 0, done.stderr
+    assert answer.headers["strict-transport-security"] == "max-age=31536000"
+
+
+def test_a_certificate_that_cannot_be_used_is_said(authority: Path, tmp_path: Path) -> None:
+    openssl(authority, "pkey", "-in", "server.key", "-aes256", "-passout", "pass:word", "-out", "locked.key")
+    for cert, key, says in (
+        ("server.pem", "ca.key", "cannot be used"),
+        ("nowhere.pem", "server.key", "No such file"),
+        ("server.pem", "locked.key", "has a password"),
+    ):
+        settings = Settings(
+            tls_cert=authority / cert, tls_key=authority / key, service_url="https://o", data_directory=tmp_path
+        )
+        with pytest.raises(CannotStart, match=says):
+            check_certificate(settings)
+    with pytest.raises(ValueError, match="OPTIMUS_TLS_KEY"):
+        Settings(tls_cert=authority / "server.pem", service_url="https://o")
+    with pytest.raises(ValueError, match="OPTIMUS_SERVICE_URL"):
+        Settings(tls_cert=authority / "server.pem", tls_key=authority / "server.key")

@@ -150,6 +150,16 @@ export interface components {
             step: number;
             loss: number | null;
         };
+        /** @description What a new job would do to one that is there. */
+        Effect: {
+            job_id: string;
+            name: string;
+            /** @description what the next round would give it without the new job */
+            before: components["schemas"]["Allocation"];
+            after: components["schemas"]["Allocation"];
+            finish_seconds_before: components["schemas"]["Interval"] | null;
+            finish_seconds_after: components["schemas"]["Interval"] | null;
+        };
         /** @description The global batch is chosen by the scheduler, with the number of workers. All sizes are examples. */
         ElasticBatch: {
             /**
@@ -894,6 +904,26 @@ export interface components {
              */
             load_seconds: number | null;
         };
+        /** @description What would happen if a job were submitted now (`POST /v1/plan`). Nothing has been stored. */
+        Plan: {
+            /** @description what the next round would give it; it may grow later */
+            allocation: components["schemas"]["Allocation"];
+            reason: string;
+            message: string;
+            what_would_change_it: string;
+            /** @description all of this, to be read in this order */
+            sentences: string[];
+            expected: components["schemas"]["Expected"];
+            /** @description from start to end with this size; null without prices or forecast */
+            cost: components["schemas"]["Interval"] | null;
+            /** @description what the speed was predicted from; null: no speed is known */
+            speed_from: string | null;
+            /** @description finished jobs of the same task that the forecast learned from */
+            finished_runs: number;
+            confidence: number;
+            /** @description jobs that would get another size */
+            effects: components["schemas"]["Effect"][];
+        };
         PredictionPoint: {
             /** Format: date-time */
             at: string;
@@ -1130,6 +1160,13 @@ export interface components {
              */
             resources: components["schemas"]["TaskResources"];
         };
+        /** @description How one signs in to this service (`GET /v1/sign-in`). */
+        SignInWays: {
+            /** @description whether a token is needed at all */
+            token: boolean;
+            /** @description what the page calls the OpenID provider; null: there is none */
+            sso: string | null;
+        };
         /** @description Predicted speed and time left for one (workers, servers). */
         SpeedPoint: {
             workers: number;
@@ -1201,6 +1238,19 @@ export interface components {
             task: string;
             scores: components["schemas"]["PromiseScore"][];
         };
+        /** @description The caller as the service sees it (`GET /v1/whoami`). */
+        WhoAmI: {
+            name: string;
+            role: ("administrator" | "operator") | null;
+            /** @enum {string} */
+            scope: "read" | "submit" | "operate";
+            /** @description that this token is good for; null: all */
+            projects: {
+                [key: string]: "member" | "viewer";
+            } | null;
+            /** @description null: OPTIMUS_TOKEN, or no token at all */
+            token_id: string | null;
+        };
     };
     responses: never;
     parameters: never;
@@ -1218,6 +1268,7 @@ export type ClusterLine = components['schemas']['ClusterLine'];
 export type Convergence = components['schemas']['Convergence'];
 export type Cost = components['schemas']['Cost'];
 export type CurvePoint = components['schemas']['CurvePoint'];
+export type Effect = components['schemas']['Effect'];
 export type ElasticBatch = components['schemas']['ElasticBatch'];
 export type EvaluationSeries = components['schemas']['EvaluationSeries'];
 export type Event = components['schemas']['Event'];
@@ -1244,6 +1295,7 @@ export type Node = components['schemas']['Node'];
 export type NodeResources = components['schemas']['NodeResources'];
 export type Outcome = components['schemas']['Outcome'];
 export type PauseParts = components['schemas']['PauseParts'];
+export type Plan = components['schemas']['Plan'];
 export type PredictionPoint = components['schemas']['PredictionPoint'];
 export type Predictions = components['schemas']['Predictions'];
 export type Problem = components['schemas']['Problem'];
@@ -1257,10 +1309,12 @@ export type RescaleEffect = components['schemas']['RescaleEffect'];
 export type ReviewPoint = components['schemas']['ReviewPoint'];
 export type Scorecard = components['schemas']['Scorecard'];
 export type ServerDemand = components['schemas']['ServerDemand'];
+export type SignInWays = components['schemas']['SignInWays'];
 export type SpeedPoint = components['schemas']['SpeedPoint'];
 export type TargetMetric = components['schemas']['TargetMetric'];
 export type TaskDemand = components['schemas']['TaskDemand'];
 export type TaskResources = components['schemas']['TaskResources'];
 export type TaskScore = components['schemas']['TaskScore'];
+export type WhoAmI = components['schemas']['WhoAmI'];
 export type $defs = Record<string, never>;
 export type operations = Record<string, never>;

@@ -18,10 +18,13 @@ export type {
   Log,
   Node,
   NodeResources,
+  Plan,
   Predictions,
   Project,
   PromiseScore,
   Scorecard,
+  SignInWays,
+  WhoAmI,
 } from "./api-types";
 export type State = import("./api-types").JobLine["state"];
 
@@ -32,6 +35,8 @@ export class Refused extends Error {
   constructor(
     readonly status: number,
     message: string,
+    /** What is wrong, by the field at fault. */
+    readonly errors: { field: string; message: string }[] = [],
   ) {
     super(message);
   }
@@ -51,19 +56,28 @@ export function hasToken(): boolean {
 }
 
 interface Options {
-  method?: "GET" | "POST";
+  method?: "GET" | "POST" | "DELETE";
+  body?: unknown;
+  headers?: Record<string, string>;
   signal?: AbortSignal;
   accept?: string;
 }
 
 export async function call(path: string, options: Options = {}): Promise<Response> {
-  const headers: Record<string, string> = { Accept: options.accept ?? "application/json" };
+  // The header tells the service that the page asks: without it the cookie of a session does not count.
+  const headers: Record<string, string> = {
+    ...options.headers,
+    Accept: options.accept ?? "application/json",
+    "X-Optimus-Page": "1",
+  };
   const known = token();
   if (known) headers.Authorization = `Bearer ${known}`;
   const { method = "GET", signal = null } = options;
-  const answer = await fetch(path, { method, headers, signal, cache: "no-store" });
+  const body = options.body === undefined ? null : JSON.stringify(options.body);
+  if (body !== null) headers["Content-Type"] = "application/json";
+  const answer = await fetch(path, { method, headers, signal, body, cache: "no-store" });
   if (answer.status === 401) throw new NeedsToken();
-  if (!answer.ok) throw new Refused(answer.status, await detailOf(answer));
+  if (!answer.ok) throw await refusalOf(answer);
   return answer;
 }
 
@@ -71,11 +85,11 @@ export async function get<Body>(path: string, signal?: AbortSignal): Promise<Bod
   return (await (await call(path, signal ? { signal } : {})).json()) as Body;
 }
 
-async function detailOf(answer: Response): Promise<string> {
+async function refusalOf(answer: Response): Promise<Refused> {
   try {
     const problem = (await answer.json()) as Partial<Problem>;
-    return problem.detail ?? answer.statusText;
+    return new Refused(answer.status, problem.detail ?? answer.statusText, problem.errors ?? []);
   } catch {
-    return answer.statusText;
+    return new Refused(answer.status, answer.statusText);
   }
 }

@@ -12,7 +12,7 @@ import { ago, amount, bytes, count, counted, gpuCount, percent, reasonWords } fr
 const LONGEST_BAR = 40;
 const MOST_TYPE_TILES = 4;
 
-export function Cluster({ world, now }: { world: World; now: number }) {
+export function Cluster({ world, now, caller }: { world: World; now: number; caller: string | null }) {
   const [drawn, setDrawn] = useState<string[]>([]);
   const { cluster, jobs } = world;
   const training = [...jobs.values()].filter((job) => groupOf(job) === "training").map((job) => job.id);
@@ -57,7 +57,7 @@ export function Cluster({ world, now }: { world: World; now: number }) {
         <Shares active={active} cluster={cluster} colours={colours} />
       </section>
       <OverTime oldest={oldest} colours={colours} onDrawn={setDrawn} />
-      <Jobs jobs={jobs} now={now} colours={colours} />
+      <Jobs jobs={jobs} now={now} colours={colours} caller={caller} />
       <Promises />
     </>
   );

@@ -64,13 +64,17 @@ export function chosen(
   text: string,
   column: Column,
   falling: boolean,
+  owner: string | null = null,
 ): JobLine[] {
   const wanted = text.trim().toLowerCase();
   const found = [...jobs].filter(
     (job) =>
       (group === "all" || groupOf(job) === group) &&
       (!wanted ||
-        [job.name, job.id, job.project, ...labelsOf(job)].some((each) => each.toLowerCase().includes(wanted))),
+        [job.name, job.id, job.project, job.owner ?? "", ...labelsOf(job)].some((each) =>
+          each.toLowerCase().includes(wanted),
+        )) &&
+      (owner === null || job.owner === owner),
   );
   const keys = new Map(found.map((job) => [job.id, sortKey(job, column)]));
   const sign = falling ? -1 : 1;
@@ -88,24 +92,30 @@ export function Jobs({
   jobs,
   now,
   colours,
+  caller,
 }: {
   jobs: Map<string, JobLine>;
   now: number;
   colours: ReadonlyMap<string, number>;
+  /** Who looks; null: that is not known. */
+  caller: string | null;
 }) {
   const [group, setGroup] = useState<Group>("all");
   const [text, setText] = useState("");
   const [[column, falling], setOrder] = useState<[Column, boolean]>(["state", false]);
   const [page, setPage] = useState(0);
+  const [onlyMine, setOnlyMine] = useState(false);
+  const owner = onlyMine ? caller : null;
   const found = useMemo(
-    () => chosen(jobs.values(), group, text, column, falling),
-    [jobs, group, text, column, falling],
+    () => chosen(jobs.values(), group, text, column, falling, owner),
+    [jobs, group, text, column, falling, owner],
   );
   const counts = useMemo(() => {
     const counts: Record<Group, number> = { all: jobs.size, waiting: 0, training: 0, ended: 0 };
     for (const job of jobs.values()) counts[groupOf(job)] += 1;
     return counts;
   }, [jobs]);
+  const owners = useMemo(() => new Set([...jobs.values()].flatMap((job) => job.owner ?? [])), [jobs]);
   const find = (wanted: string) => {
     setText(wanted);
     setPage(0);
@@ -143,10 +153,22 @@ export function Jobs({
             </button>
           ))}
         </div>
+        {owners.size > 0 && caller && (
+          <button
+            type="button"
+            aria-pressed={onlyMine}
+            onClick={() => {
+              setOnlyMine(!onlyMine);
+              setPage(0);
+            }}
+          >
+            mine
+          </button>
+        )}
         <input
           type="search"
-          placeholder="name, id, project or label"
-          aria-label="Find jobs by name, id, project or label"
+          placeholder="name, id, owner, project or label"
+          aria-label="Find jobs by name, id, owner, project or label"
           value={text}
           onInput={(event) => find(event.currentTarget.value)}
         />
@@ -215,7 +237,7 @@ interface RowProps {
 
 function Row({ job, now, colour, find }: RowProps) {
   const group = groupOf(job);
-  const place = job.project === "default" ? job.id : `${job.project} · ${job.id}`;
+  const place = [job.project === "default" ? null : job.project, job.owner, job.id].filter(Boolean).join(" · ");
   const age = ((job.finished_at ? Date.parse(job.finished_at) : now) - Date.parse(job.created_at)) / 1000;
   return (
     <tr class={group}>

@@ -1,20 +1,31 @@
 // The page: a bar at the top, one of two views below, and a form for the token where one is needed.
 import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { hasToken, setToken } from "./api";
+import { setToken } from "./api";
 import { Cluster } from "./cluster";
 import { JobPage } from "./job";
 import { Nodes, Projects } from "./places";
+import { Caller, endSession, FAILED, maySubmit, SignIn, useCaller } from "./signin";
 import { useWorld, type World } from "./state";
 import "./style.css";
 import { nextTheme as next, startTheme, themeSign, type Theme } from "./theme";
 import { ago } from "./words";
 
 const JOB = /^#\/jobs\/([^/]+)$/;
+const SUBMIT = "#/submit";
 const PLACES: Record<string, [string, typeof Nodes]> = {
   "#/nodes": ["Nodes", Nodes],
   "#/projects": ["Projects", Projects],
 };
+
+type SubmitView = (typeof import("./submit"))["Submit"];
+
+/** The view that submits: loaded when it is asked for, since what reads YAML is as large as all the rest. */
+function Submit(props: Parameters<SubmitView>[0]) {
+  const [View, setView] = useState<SubmitView | null>(null);
+  useEffect(() => void import("./submit").then((loaded) => setView(() => loaded.Submit)), []);
+  return View ? <View {...props} /> : <p class="quiet empty">Loading …</p>;
+}
 
 function useNow(): number {
   const [now, setNow] = useState(Date.now());
@@ -58,15 +69,25 @@ function Page() {
     setRefused(true);
     setAttempt(attempt + 1);
   };
-  const leave = () => {
+  const caller = useCaller(world, attempt);
+  /** The service no longer takes what it took. */
+  const needsToken = () => {
     setToken(null);
     setRefused(false);
     setAttempt(attempt + 1);
   };
+  const leave = () => {
+    endSession()
+      .then(needsToken)
+      .catch(() => location.reload());
+  };
   useEffect(() => {
-    const name = job ? decodeURIComponent(job) : placeName;
+    if (caller && FAILED.test(route)) location.hash = "#/";
+  }, [caller, route]);
+  useEffect(() => {
+    const name = job ? decodeURIComponent(job) : (placeName ?? (route === SUBMIT ? "Submit a job" : null));
     document.title = name ? `${name} · Optimus` : "Optimus";
-  }, [job, placeName]);
+  }, [job, placeName, route]);
   return (
     <>
       <a
@@ -86,6 +107,11 @@ function Page() {
         </a>
         <Connection world={world} now={now} />
         <nav aria-label="Service">
+          {maySubmit(caller) && (
+            <a href={SUBMIT} aria-current={route === SUBMIT ? "page" : undefined}>
+              Submit
+            </a>
+          )}
           {Object.entries(PLACES).map(([hash, [name]]) => (
             <a href={hash} aria-current={route === hash ? "page" : undefined}>
               {name}
@@ -95,20 +121,19 @@ function Page() {
           <button type="button" onClick={nextTheme} aria-label={`Colours: ${theme}`} title={`Colours: ${theme}`}>
             {themeSign(theme)}
           </button>
-          {hasToken() && (
-            <button type="button" onClick={leave}>
-              Sign out
-            </button>
-          )}
+          <Caller caller={caller} leave={leave} />
         </nav>
       </header>
       <main id="content" tabIndex={-1}>
-        {world.connection === "needs token" && <SignIn enter={enter} wasRefused={wasRefused} />}
+        {world.connection === "needs token" && <SignIn enter={enter} wasRefused={wasRefused} route={route} />}
         {world.connection !== "needs token" && job && (
-          <JobPage id={decodeURIComponent(job)} world={world} now={now} needsToken={leave} />
+          <JobPage id={decodeURIComponent(job)} world={world} now={now} needsToken={needsToken} />
         )}
+        {world.connection !== "needs token" && route === SUBMIT && <Submit caller={caller} needsToken={needsToken} />}
         {world.connection !== "needs token" && Place && <Place world={world} />}
-        {world.connection !== "needs token" && !job && !Place && <Cluster world={world} now={now} />}
+        {world.connection !== "needs token" && !job && !Place && route !== SUBMIT && (
+          <Cluster world={world} now={now} caller={caller?.name ?? null} />
+        )}
       </main>
       <footer>
         {world.cluster && (
@@ -136,39 +161,6 @@ function Connection({ world, now }: { world: World; now: number }) {
       <span role="status">{words}</span>
       {round && <span class="quiet wide"> · {round}</span>}
     </p>
-  );
-}
-
-function SignIn({ enter, wasRefused }: { enter: (token: string) => void; wasRefused: boolean }) {
-  const [token, change] = useState("");
-  return (
-    <form
-      class="signin"
-      onSubmit={(event) => {
-        event.preventDefault();
-        if (token.trim()) enter(token.trim());
-      }}
-    >
-      <h1>Sign in</h1>
-      <p>
-        This service asks for its token. It is what <code>OPTIMUS_TOKEN</code> is set to, and is kept until this tab is
-        closed.
-      </p>
-      <label for="token">Token</label>
-      <input
-        id="token"
-        type="password"
-        autocomplete="current-password"
-        value={token}
-        onInput={(event) => change(event.currentTarget.value)}
-      />
-      {wasRefused && (
-        <p role="alert" class="refused">
-          The service does not know this token.
-        </p>
-      )}
-      <button type="submit">Sign in</button>
-    </form>
   );
 }
 

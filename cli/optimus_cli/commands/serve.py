@@ -21,6 +21,13 @@ def serve(
         str | None, typer.Option(help="Address to listen on, 127.0.0.1 by default; beyond loopback set OPTIMUS_TOKEN.")
     ] = None,
     port: Annotated[int | None, typer.Option(help="8080 by default; 0: any free port.")] = None,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(resolve_path=True, metavar="FILE", help="Certificate with its chain (PEM): serve https."),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(resolve_path=True, metavar="FILE", help="Its private key (PEM, no password).")
+    ] = None,
     data_directory: Annotated[
         Path | None,
         typer.Option(resolve_path=True, help="Database (SQLite), job directories, logs; by default optimus-data."),
@@ -82,6 +89,8 @@ def serve(
         {
             "host": host,
             "port": port,
+            "tls_cert": tls_cert,
+            "tls_key": tls_key,
             "data_directory": data_directory,
             "database_url": database_url,
             "service_url": service_url,

@@ -49,7 +49,10 @@ class ObserveMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["X-Request-ID"] = request_id
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-ID"] = request_id
+                if scope.get("scheme") == "https":  # its own, or a trusted proxy's (X-Forwarded-Proto)
+                    headers["Strict-Transport-Security"] = "max-age=31536000"
             await send(message)
 
         error: Exception | None = None

@@ -121,6 +121,10 @@ class Settings(BaseSettings):
 
     host: str = Field(default="127.0.0.1", description="address to listen on; beyond loopback a token must be set")
     port: int = Field(default=8080, ge=0, le=65535, description="0: any free port")
+    tls_cert: Path | None = Field(
+        default=None, description="certificate with its chain (PEM): the service speaks https; needs tls_key"
+    )
+    tls_key: Path | None = Field(default=None, description="private key of the certificate (PEM, without a password)")
     token: SecretStr | None = Field(default=None, description="bearer token for users of the API")
     oidc: OidcSettings | None = Field(
         default=None,
@@ -255,6 +259,13 @@ class Settings(BaseSettings):
         for present, previous, name in pairs:
             if previous is not None and present is None:
                 raise ValueError(f"OPTIMUS_PREVIOUS_{name} goes with OPTIMUS_{name}, which takes its place")
+        if (self.tls_cert is None) is not (self.tls_key is None):
+            raise ValueError("OPTIMUS_TLS_CERT and OPTIMUS_TLS_KEY go together: set both, or none")
+        if self.tls_cert is not None and self.service_url is None:
+            raise ValueError(
+                "OPTIMUS_SERVICE_URL: with OPTIMUS_TLS_CERT name how tasks reach the service, by a name that the "
+                "certificate is for: https://optimus.example:8080"
+            )
         for name, secret in (
             ("OPTIMUS_TOKEN", self.token),
             ("OPTIMUS_PREVIOUS_TOKEN", self.previous_token),

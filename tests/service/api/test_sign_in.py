@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -12,9 +15,10 @@ import httpx
 import pytest
 from tests.service.api.api_harness import Api, Surroundings, job_spec, on_sqlite, problem
 from tests.service.api.people import ADMINISTRATOR, add_token, add_user
-from tests.service.api.signing_in import PUBLIC_URL, Browser, RunningProvider, running_provider
+from tests.service.api.signing_in import PUBLIC_URL, ROOT, Browser, RunningProvider, running_provider
 
 from optimus_service.api.cookies import SIGN_IN_SECONDS
+from optimus_service.settings.oidc import OidcSettings
 
 Serve = Callable[..., AbstractContextManager[Api]]
 PAGE = {"X-Optimus-Page": "1"}
@@ -265,3 +269,25 @@ def test_a_provider_that_is_away_is_said_and_nothing_else_stops(serving: Serve, 
         assert "does not answer" in problem(refusal, 503)["detail"]
         assert refusal.headers["retry-after"]
         assert api.get("/v1/jobs", token=ADMINISTRATOR).status_code == 200
+
+
+# --- the page of the docs --------------------------------------------------------------------------------------------
+
+
+def test_the_first_team_of_the_docs_signs_in(
+    serving: Serve, provider: RunningProvider, surroundings: Surroundings
+) -> None:
+    """With the settings that docs/sso.md sets, but for where the provider is."""
+    page = (ROOT / "docs" / "sso.md").read_text("utf-8")
+    exported = re.findall(r"^export OPTIMUS_OIDC__(\w+)=(.*)$", page, re.MULTILINE)
+    told = {name.lower(): shlex.split(value)[0] for name, value in exported}
+    told |= {name: json.loads(told[name]) for name in ("roles", "projects")}
+    surroundings.clock.now = time.time()
+    here = {name: provider.settings()[name] for name in ("issuer", "client_id", "client_secret", "public_url")}
+    provider.person("vera", "ml-vision", "ml-leads")
+    with serving(token=ADMINISTRATOR, oidc=told | here) as api:
+        assert api.get("/v1/sign-in").json()["sso"] == "Company login"
+        sign_in(api, "vera")
+        assert whoami(api).json()["projects"] == {"vision": "member", "speech": "viewer"}
+    fields = set(OidcSettings.model_fields)
+    assert fields <= {each.lower() for each in re.findall(r"[A-Z]+(?:_[A-Z]+)*", page.replace("OPTIMUS_OIDC__", " "))}

@@ -33,6 +33,8 @@ from optimus_service.loop.loop import LoopTimes, SchedulingLoop
 from optimus_service.metrics.registry import Metrics
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.push.long_poll import WakeUpHub
+from optimus_service.server import make_preview
+from optimus_service.settings.oidc import OidcSettings
 from optimus_service.store.engine import create_engine_from_url, upgrade
 from optimus_service.store.records import JobRecord
 from optimus_service.store.repository import LEADER_LEASE, Repository
@@ -194,11 +196,15 @@ def _submit(world: World, kind: Kind) -> None:
 class LiveService:
     """The service's parts around a live world, serving on a free port of loopback."""
 
-    def __init__(self, world: LiveWorld, token: str | None = None, port: int = 0) -> None:
+    def __init__(
+        self, world: LiveWorld, token: str | None = None, port: int = 0, oidc: OidcSettings | None = None
+    ) -> None:
         self.world = world
         world.clock.now = time.time()
         self.metrics = Metrics()
-        settings = world.settings.model_copy(update={"token": None if token is None else SecretStr(token)})
+        settings = world.settings.model_copy(
+            update={"token": None if token is None else SecretStr(token), "oidc": oidc}
+        )
         times = LoopTimes(5.0, 5.0, 0.1, 2.0)
         world.repository.release_lease(LEADER_LEASE, f"world-{id(world)}")
         leadership = Leadership(world.repository, 2.0, time.monotonic)
@@ -215,6 +221,7 @@ class LiveService:
             trigger_round=self.loop.trigger,
             loop_health=self.loop.health,
             leads=lambda: self.loop.leads,
+            preview=make_preview(settings, world.repository, world.cluster, world.clock, world.ahead.recent),
             clock=world.clock,
         )
         self._listener = socket.create_server(("127.0.0.1", port))
@@ -271,6 +278,7 @@ def live_service(
     port: int = 0,
     kinds: Sequence[Kind] = KINDS,
     nodes: Sequence[Node] = NODES,
+    oidc: OidcSettings | None = None,
 ) -> Iterator[LiveService]:
     """A live service on a new SQLite database in `directory`."""
     url = f"sqlite:///{directory / 'optimus.db'}"
@@ -279,7 +287,7 @@ def live_service(
     clock = VirtualClock(time.time() - history_seconds)
     world = LiveWorld(repository, directory, FakeCluster(list(nodes)), clock, kinds=kinds, price_per_core_hour=0.04)
     make_history(world, history_seconds)
-    service = LiveService(world, token, port)
+    service = LiveService(world, token, port, oidc)
     # From now on transactions are part of the service's figures.
     world.repository._observe = service.metrics.observe_transaction
     service.start()

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 _INHERITED = frozenset({"PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH"})
 """What a Python interpreter and its libraries need to find themselves."""
+_TRUSTED = frozenset({"SSL_CERT_FILE", "SSL_CERT_DIR"})
+"""The authorities that signed the service's certificate, if not public ones."""
 _INHERITED_PREFIXES = ("PYTHON", "LC_")
 _NEVER = frozenset({"OPTIMUS_TOKEN", "OPTIMUS_SECRET", "OPTIMUS_DATABASE_URL"})
 """They open the service itself; a task has its own narrow token."""
@@ -14,7 +16,9 @@ _NEVER = frozenset({"OPTIMUS_TOKEN", "OPTIMUS_SECRET", "OPTIMUS_DATABASE_URL"})
 def inherited(service: Mapping[str, str]) -> dict[str, str]:
     """What is passed on of the service's own environment."""
     return {
-        name: value for name, value in service.items() if name in _INHERITED or name.startswith(_INHERITED_PREFIXES)
+        name: value
+        for name, value in service.items()
+        if name in _INHERITED | _TRUSTED or name.startswith(_INHERITED_PREFIXES)
     }
 
 

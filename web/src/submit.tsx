@@ -1,0 +1,301 @@
+// Submitting a job: its file as text, the usual fields beside it, and what would happen, asked for at each change.
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { parseDocument, type Document } from "yaml";
+import { call, NeedsToken, Refused, type Allocation, type Job, type Plan, type WhoAmI } from "./api";
+import { counted, left, size, UNKNOWN } from "./words";
+
+const PAUSE_MS = 500;
+const START = `# Every field: optimus submit --help-all, and the API's description at /docs
+name: my-job
+task: optimus_workers.zoo.digits:mlp
+workers:
+  min: 1
+  max: 4
+`;
+/** The usual fields: where each stands in the file, and what it is called here. */
+const FIELDS: { path: string[]; label: string; isNumber?: boolean }[] = [
+  { path: ["name"], label: "Name" },
+  { path: ["project"], label: "Project" },
+  { path: ["task"], label: "Task (package.module:function)" },
+  { path: ["workers", "min"], label: "Workers at least", isNumber: true },
+  { path: ["workers", "max"], label: "Workers at most", isNumber: true },
+  { path: ["priority"], label: "Priority", isNumber: true },
+];
+
+/** The file as the service takes it, or what is wrong with it. */
+interface Read {
+  document: Document;
+  spec: unknown;
+  fault: string | null;
+}
+
+export function read(text: string): Read {
+  const document = parseDocument(text, { version: "1.2" });
+  const fault = document.errors[0]?.message ?? null;
+  if (fault) return { document, spec: null, fault };
+  const spec: unknown = document.toJS();
+  const isObject = typeof spec === "object" && spec !== null && !Array.isArray(spec);
+  return { document, spec, fault: isObject ? null : "a job's file has one field on each line, like name: my-job" };
+}
+
+/** The file with another value of one field: all else stays, comments too. Without a value the field goes. */
+export function changed(text: string, path: string[], value: string, isNumber = false): string {
+  const { document, fault } = read(text);
+  if (fault) return text;
+  const number = Number(value);
+  if (value.trim() === "") document.deleteIn(path);
+  else document.setIn(path, isNumber && Number.isFinite(number) ? number : value);
+  return document.toString();
+}
+
+interface Fault {
+  message: string;
+  errors: { field: string; message: string }[];
+}
+
+function faultOf(error: unknown): Fault {
+  if (error instanceof Refused) return { message: error.message, errors: error.errors };
+  return { message: "The service cannot be reached.", errors: [] };
+}
+
+/** What would happen, asked for when nobody has typed for a moment. */
+function usePlan(spec: unknown, needsToken: () => void): [Plan | null, Fault | null, boolean] {
+  const [plan, setPlan] = useState<Plan | null>(null);
+  const [fault, setFault] = useState<Fault | null>(null);
+  const [asks, setAsks] = useState(false);
+  const wanted = JSON.stringify(spec);
+  useEffect(() => {
+    if (spec === null) return undefined;
+    const stop = new AbortController();
+    const ask = async () => {
+      try {
+        const answer = await call("/v1/plan", { method: "POST", body: spec, signal: stop.signal });
+        setPlan((await answer.json()) as Plan);
+        setFault(null);
+      } catch (error) {
+        if (stop.signal.aborted) return;
+        if (error instanceof NeedsToken) return needsToken();
+        setPlan(null);
+        setFault(faultOf(error));
+      }
+      setAsks(false);
+    };
+    setAsks(true);
+    const timer = window.setTimeout(() => void ask(), PAUSE_MS);
+    return () => {
+      stop.abort();
+      window.clearTimeout(timer);
+    };
+  }, [wanted]);
+  return [plan, fault, asks];
+}
+
+/** Makes a second click, or an answer that was lost, no second job. */
+function newKey(): string {
+  return [...crypto.getRandomValues(new Uint8Array(16))].map((each) => each.toString(16).padStart(2, "0")).join("");
+}
+
+export function Submit({ caller, needsToken }: { caller: WhoAmI | null; needsToken: () => void }) {
+  const [text, setText] = useState(START);
+  const [refusal, setRefusal] = useState<Fault | null>(null);
+  const [sends, setSends] = useState(false);
+  const key = useRef(newKey());
+  const found = useMemo(() => read(text), [text]);
+  const [plan, fault, asks] = usePlan(found.fault ? null : found.spec, needsToken);
+  const projects = Object.entries(caller?.projects ?? {}).flatMap(([name, right]) =>
+    right === "member" ? [name] : [],
+  );
+  useEffect(() => {
+    // Whoever may submit to one project means that one.
+    if (projects.length === 1 && text === START) setText(changed(START, ["project"], projects[0] ?? ""));
+  }, [projects.join()]);
+  const edit = (next: string) => {
+    setText(next);
+    setRefusal(null);
+    key.current = newKey();
+  };
+  const submit = async () => {
+    setSends(true);
+    try {
+      const headers = { "Idempotency-Key": key.current };
+      const answer = await call("/v1/jobs", { method: "POST", body: found.spec, headers });
+      location.hash = `#/jobs/${((await answer.json()) as Job).id}`;
+    } catch (error) {
+      if (error instanceof NeedsToken) needsToken();
+      else setRefusal(faultOf(error));
+      setSends(false);
+    }
+  };
+  return (
+    <>
+      <h1>Submit a job</h1>
+      <form
+        class="submit"
+        onSubmit={(event) => {
+          event.preventDefault();
+          if (!found.fault && !sends) void submit();
+        }}
+      >
+        <div class="fields">
+          {FIELDS.map(({ path, label, isNumber }) => (
+            <Field
+              key={label}
+              label={label}
+              isNumber={isNumber ?? false}
+              isDisabled={found.fault !== null}
+              value={found.fault ? "" : found.document.getIn(path)}
+              options={label === "Project" ? projects : []}
+              change={(value) => edit(changed(text, path, value, isNumber))}
+            />
+          ))}
+          <label for="file">The job's file (YAML)</label>
+          <textarea
+            id="file"
+            rows={14}
+            spellcheck={false}
+            value={text}
+            aria-invalid={found.fault !== null}
+            onInput={(event) => edit(event.currentTarget.value)}
+          />
+        </div>
+        <section class="preview" aria-labelledby="preview" aria-busy={asks}>
+          <h2 id="preview">What would happen</h2>
+          {found.fault ? (
+            <p role="alert" class="refused">
+              {found.fault}
+            </p>
+          ) : (
+            <>
+              {fault && <Faults fault={fault} />}
+              {plan && <Preview plan={plan} />}
+              {!fault && !plan && <p class="quiet">Asking …</p>}
+            </>
+          )}
+          {refusal && !fault && <Faults fault={refusal} />}
+          <button type="submit" class="main" disabled={found.fault !== null || sends}>
+            {sends ? "Submitting …" : "Submit"}
+          </button>
+        </section>
+      </form>
+    </>
+  );
+}
+
+interface FieldProps {
+  label: string;
+  isNumber: boolean;
+  isDisabled: boolean;
+  value: unknown;
+  options: string[];
+  change: (value: string) => void;
+}
+
+function Field({ label, isNumber, isDisabled, value, options, change }: FieldProps) {
+  // What is being typed stays as it is typed: "1." is on its way to 1.5, though the file says 1.
+  const [draft, setDraft] = useState<string | null>(null);
+  const id = `field-${label.split(" ", 2).join("-").toLowerCase()}`;
+  const shown = typeof value === "string" || typeof value === "number" ? String(value) : "";
+  return (
+    <div class="field">
+      <label for={id}>{label}</label>
+      <input
+        id={id}
+        type="text"
+        inputMode={isNumber ? "decimal" : "text"}
+        list={options.length ? `${id}-list` : undefined}
+        disabled={isDisabled}
+        value={draft ?? shown}
+        onInput={(event) => {
+          setDraft(event.currentTarget.value);
+          change(event.currentTarget.value);
+        }}
+        onBlur={() => setDraft(null)}
+      />
+      {options.length > 0 && (
+        <datalist id={`${id}-list`}>
+          {options.map((each) => (
+            <option key={each} value={each} />
+          ))}
+        </datalist>
+      )}
+    </div>
+  );
+}
+
+function Faults({ fault }: { fault: Fault }) {
+  return (
+    <div role="alert" class="refused">
+      {fault.errors.length ? (
+        <ul>
+          {fault.errors.map(({ field, message }) => (
+            <li key={field + message}>
+              <code>{field}</code>: {message}
+            </li>
+          ))}
+        </ul>
+      ) : (
+        <p>{fault.message}</p>
+      )}
+    </div>
+  );
+}
+
+function Preview({ plan }: { plan: Plan }) {
+  return (
+    <>
+      <dl class="expected">
+        <dt>It would get</dt>
+        <dd>{sizeOf(plan.allocation)}</dd>
+        <dt>It would start</dt>
+        <dd>{startOf(plan)}</dd>
+        <dt>It would end</dt>
+        <dd>{plan.expected.finish_seconds ? `in ${left(plan.expected.finish_seconds)}` : UNKNOWN}</dd>
+      </dl>
+      {plan.sentences.map((each) => (
+        <p key={each}>{each}</p>
+      ))}
+      <h3>What others lose</h3>
+      {plan.effects.length === 0 ? (
+        <p>No other job that you may see would get another size.</p>
+      ) : (
+        <div class="table">
+          <table>
+            <thead>
+              <tr>
+                <th scope="col">job</th>
+                <th scope="col">now → then</th>
+                <th scope="col">ends in</th>
+              </tr>
+            </thead>
+            <tbody>
+              {plan.effects.slice(0, 50).map((each) => (
+                <tr key={each.job_id}>
+                  <th scope="row">
+                    <a href={`#/jobs/${each.job_id}`}>{each.name}</a>
+                  </th>
+                  <td>
+                    {sizeOf(each.before)} → {sizeOf(each.after)}
+                  </td>
+                  <td>
+                    {left(each.finish_seconds_before)} → {left(each.finish_seconds_after)}
+                  </td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+          {plan.effects.length > 50 && <p class="quiet">and {counted(plan.effects.length - 50, "other")}</p>}
+        </div>
+      )}
+    </>
+  );
+}
+
+function sizeOf({ workers, servers }: Allocation): string {
+  return size(workers, servers);
+}
+
+function startOf(plan: Plan): string {
+  const start = plan.expected.start_seconds;
+  if (!start) return UNKNOWN;
+  return start.mean === 0 ? "with the next round" : `in ${left(start)}`;
+}
