@@ -13,10 +13,10 @@ workers:
   max: 4
 `;
 /** The usual fields: where each stands in the file, and what it is called here. */
-const FIELDS: { path: string[]; label: string; isNumber?: boolean }[] = [
+const FIELDS: { path: string[]; label: string; isNumber?: boolean; example?: string }[] = [
   { path: ["name"], label: "Name" },
   { path: ["project"], label: "Project" },
-  { path: ["task"], label: "Task (package.module:function)" },
+  { path: ["task"], label: "Task", example: "package.module:function" },
   { path: ["workers", "min"], label: "Workers at least", isNumber: true },
   { path: ["workers", "max"], label: "Workers at most", isNumber: true },
   { path: ["priority"], label: "Priority", isNumber: true },
@@ -137,10 +137,11 @@ export function Submit({ caller, needsToken }: { caller: WhoAmI | null; needsTok
         }}
       >
         <div class="fields">
-          {FIELDS.map(({ path, label, isNumber }) => (
+          {FIELDS.map(({ path, label, isNumber, example }) => (
             <Field
               key={label}
               label={label}
+              example={example ?? ""}
               isNumber={isNumber ?? false}
               isDisabled={found.fault !== null}
               value={found.fault ? "" : found.document.getIn(path)}
@@ -183,6 +184,7 @@ export function Submit({ caller, needsToken }: { caller: WhoAmI | null; needsTok
 
 interface FieldProps {
   label: string;
+  example: string;
   isNumber: boolean;
   isDisabled: boolean;
   value: unknown;
@@ -190,10 +192,10 @@ interface FieldProps {
   change: (value: string) => void;
 }
 
-function Field({ label, isNumber, isDisabled, value, options, change }: FieldProps) {
+function Field({ label, example, isNumber, isDisabled, value, options, change }: FieldProps) {
   // What is being typed stays as it is typed: "1." is on its way to 1.5, though the file says 1.
   const [draft, setDraft] = useState<string | null>(null);
-  const id = `field-${label.split(" ", 2).join("-").toLowerCase()}`;
+  const id = `field-${label.replaceAll(" ", "-").toLowerCase()}`;
   const shown = typeof value === "string" || typeof value === "number" ? String(value) : "";
   return (
     <div class="field">
@@ -204,6 +206,7 @@ function Field({ label, isNumber, isDisabled, value, options, change }: FieldPro
         inputMode={isNumber ? "decimal" : "text"}
         list={options.length ? `${id}-list` : undefined}
         disabled={isDisabled}
+        placeholder={example}
         value={draft ?? shown}
         onInput={(event) => {
           setDraft(event.currentTarget.value);
@@ -251,9 +254,11 @@ function Preview({ plan }: { plan: Plan }) {
         <dt>It would end</dt>
         <dd>{plan.expected.finish_seconds ? `in ${left(plan.expected.finish_seconds)}` : UNKNOWN}</dd>
       </dl>
-      {plan.sentences.map((each) => (
-        <p key={each}>{each}</p>
-      ))}
+      {plan.sentences
+        .filter((each) => !plan.effects.some(({ job_id: id }) => each.includes(`(${id})`))) // the table says these
+        .map((each) => (
+          <p key={each}>{each}</p>
+        ))}
       <h3>What others lose</h3>
       {plan.effects.length === 0 ? (
         <p>No other job that you may see would get another size.</p>

@@ -244,7 +244,7 @@ class LiveService:
 
     def _tell(self, method: str, job_id: str, what: str, body: Any) -> None:
         """One call of a job's own tasks. A service that shuts down refuses it, which tasks survive."""
-        token = self.services.job_tokens.issue(job_id, "nonce")
+        token = self.services.job_tokens.issue(job_id, self.world.repository.get_job(job_id).token_nonce)
         headers = {"Authorization": f"Bearer {token}"}
         with suppress(httpx.TransportError):
             answer = self._tasks.request(method, f"/v1/jobs/{job_id}/{what}", json=body, headers=headers)
