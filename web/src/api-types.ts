@@ -1238,6 +1238,29 @@ export interface components {
             task: string;
             scores: components["schemas"]["PromiseScore"][];
         };
+        /** @description What a user without a role may have. Null: what the service's settings give every member. */
+        UserLimits: {
+            /**
+             * @description jobs that wait at a time, queued or paused
+             * @default null
+             */
+            waiting_jobs: number | null;
+            /**
+             * @description workers.max of one job
+             * @default null
+             */
+            max_workers: number | null;
+            /**
+             * @description of one job
+             * @default null
+             */
+            max_priority: number | null;
+            /**
+             * @description of all tokens together, to each replica
+             * @default null
+             */
+            requests_per_second: number | null;
+        };
         /** @description The caller as the service sees it (`GET /v1/whoami`). */
         WhoAmI: {
             name: string;
@@ -1250,6 +1273,8 @@ export interface components {
             } | null;
             /** @description null: OPTIMUS_TOKEN, or no token at all */
             token_id: string | null;
+            /** @description in force for the caller; null: none. A project may have further ones */
+            limits: components["schemas"]["UserLimits"];
         };
     };
     responses: never;
@@ -1315,6 +1340,7 @@ export type TargetMetric = components['schemas']['TargetMetric'];
 export type TaskDemand = components['schemas']['TaskDemand'];
 export type TaskResources = components['schemas']['TaskResources'];
 export type TaskScore = components['schemas']['TaskScore'];
+export type UserLimits = components['schemas']['UserLimits'];
 export type WhoAmI = components['schemas']['WhoAmI'];
 export type $defs = Record<string, never>;
 export type operations = Record<string, never>;
