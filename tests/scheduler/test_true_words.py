@@ -12,12 +12,25 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
-from tests.scheduler.builders import a_cluster, a_job, a_snapshot, a_spec, law, samples
+from tests.scheduler.builders import NOW, a_cluster, a_job, a_snapshot, a_spec, law, samples
 from tests.scheduler.constrained_worlds import PRICES, next_round, trained, worlds
 
 from optimus_scheduler.allocate.allocate_with_quotas import guarantees
 from optimus_scheduler.allocate.policies import policy_named
-from optimus_scheduler.model import Allocation, Architecture, Decision, Job, Node, Quota, Reason, Resources, Snapshot
+from optimus_scheduler.model import (
+    Allocation,
+    Architecture,
+    ConvergenceRule,
+    Decision,
+    Directive,
+    Job,
+    Node,
+    Quota,
+    Reason,
+    Resources,
+    Snapshot,
+)
+from optimus_scheduler.retries import Retry
 from optimus_scheduler.round import plan
 from optimus_scheduler.what_if import Change, what_gives_more
 
@@ -114,6 +127,46 @@ def check(seen: Seen, decision: Decision) -> None:
             assert float(factor[1]) > 1.0
         case Reason.LEARNING_SPEED if told.startswith("Keeps"):
             assert size == before
+        case Reason.GRANTED_MORE:
+            assert size != before
+        case Reason.UNCHANGED:
+            assert size == before
+        case Reason.MEETING_DEADLINE | Reason.DEADLINE_CANNOT_BE_MET:
+            assert job.spec.deadline_at is not None
+        case Reason.WITHIN_BUDGET:
+            assert job.spec.convergence.max_cost is not None
+        case Reason.NO_FEASIBLE_NODE:
+            assert size.is_empty or "no node has room" in told
+        case _:
+            check_state(seen.world, job, decision)
+
+
+def check_state(world: Snapshot, job: Job, decision: Decision) -> None:
+    """Reasons of jobs that take no part in the sharing: what is said of them holds."""
+    rule = job.spec.convergence
+    match decision.reason:
+        case Reason.PAUSED_BY_OWNER:
+            assert job.owner_paused
+            assert decision.allocation.is_empty
+        case Reason.WAITING_FOR_RETRY:
+            assert job.retry is not None
+            assert job.retry.at > world.now
+            assert job.retry.error in decision.message
+            assert decision.allocation.is_empty
+        case Reason.CANCELLING:
+            assert job.directive is Directive.CANCEL
+            assert decision.allocation.is_empty
+        case Reason.TRACKED:
+            assert job.spec.tracked
+        case Reason.LIMIT_REACHED:
+            assert f"({decision.forecast.rule}) at step {job.step}" in decision.message
+            assert job.started_at is not None
+            spent = rule.max_cost is not None and job.spent >= rule.max_cost
+            assert spent or (rule.max_seconds is not None and world.now >= job.started_at + rule.max_seconds)
+        case Reason.CONVERGED:
+            assert (decision.forecast.converged, decision.forecast.rule) == (True, "target_loss")
+            assert rule.target_loss is not None
+            assert job.losses[-1] <= rule.target_loss
         case _:
             pass
 
@@ -135,7 +188,7 @@ def check_verb(decision: Decision) -> None:
     elif told.startswith("Waits"):
         assert size.is_empty
         assert before.is_empty
-    elif told.startswith("Paused"):
+    elif told.startswith("Paused:"):
         assert size.is_empty
         assert not before.is_empty
 
@@ -194,7 +247,57 @@ def crowded(draw: st.DrawFn) -> Snapshot:
     return replace(a_snapshot(jobs, nodes), quotas=quotas)
 
 
-@pytest.mark.parametrize("kind", [worlds(), crowded()], ids=["constrained", "crowded"])
+@st.composite
+def in_every_state(draw: st.DrawFn) -> Snapshot:
+    """Crowded worlds in which jobs are paused, wait for a retry, are cancelled, watched only, or at their end."""
+    world = draw(crowded())
+    return replace(world, jobs=tuple(_in_state(draw(st.sampled_from(_STATES)), job) for job in world.jobs))
+
+
+_STATES = ("scheduled", "paused", "retry", "cancelled", "tracked", "limit", "converged")
+
+
+def _in_state(state: str, job: Job) -> Job:
+    spec = job.spec
+    match state:
+        case "paused":
+            return replace(job, owner_paused=True)
+        case "retry":
+            return replace(job, retry=Retry(1, 2, NOW + 1000.0, 1000.0, "OSError: stale file handle"))
+        case "cancelled":
+            return replace(job, directive=Directive.CANCEL)
+        case "tracked":
+            return replace(job, spec=replace(spec, tracked=True))
+        case "limit":
+            return replace(job, spec=replace(spec, convergence=ConvergenceRule(max_seconds=60.0)))
+        case "converged":
+            steps = tuple(float(10 * number) for number in range(1, 41))
+            losses = tuple(1.0 / (0.05 * step + 1.0) for step in steps)
+            reached = replace(spec, convergence=ConvergenceRule(target_loss=0.2))
+            return replace(job, spec=reached, step=400, loss_steps=steps, losses=losses)
+        case _:
+            return job
+
+
+def test_random_worlds_reach_every_reason() -> None:
+    """What no world reaches is not checked above."""
+    reached = set[Reason]()
+
+    @settings(max_examples=150, deadline=None, derandomize=True, database=None)
+    @given(world=st.one_of(worlds(), crowded(), in_every_state()))
+    def collect(world: Snapshot) -> None:
+        for _ in range(4):
+            after, outcome = next_round(world, OPTIMUS, PRICES)
+            reached.update(decision.reason for decision in outcome.decisions)
+            world = trained(after, 60.0)
+
+    collect()
+    assert reached == set(Reason)
+
+
+@pytest.mark.parametrize(
+    "kind", [worlds(), crowded(), in_every_state()], ids=["constrained", "crowded", "in every state"]
+)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_every_sentence_is_true_of_its_plan(kind: st.SearchStrategy[Snapshot], data: st.DataObject) -> None:
