@@ -65,7 +65,9 @@ def one_machine(releases: Sequence[float], lengths: Sequence[float]) -> list[flo
 _STEPS = 24
 """Halvings of the interval in which the makespan's bound lies."""
 _INSTANTS = 64
-"""From which what is left of the jobs is looked at, at most."""
+"""From which what is left of the jobs is looked at, at most ..."""
+_LOOKS = 20_000
+"""... and fewer where there are many kinds of jobs: so many pairs of a kind and an instant, or two instants."""
 
 
 def least_makespan(needs: Sequence[Need]) -> float:
@@ -77,7 +79,9 @@ def least_makespan(needs: Sequence[Need]) -> float:
     first = min(need.submitted_at for need in needs)
     alone = max(need.trains_from + need.work.shortest for need in needs)
     begins = np.unique([need.trains_from for need in needs])
-    instants = begins[np.linspace(0, len(begins) - 1, min(len(begins), _INSTANTS)).astype(int)]
+    kinds = len({id(need.work) for need in needs})
+    count = min(len(begins), _INSTANTS, max(_LOOKS // kinds, 2))
+    instants = begins[np.linspace(0, len(begins) - 1, count).astype(int)]
     left = [_Left(needs, resource) for resource in range(needs[0].work.usage.shape[1])]
     low, high = alone, alone + sum(need.work.shortest for need in needs)
     for _ in range(_STEPS):
