@@ -279,7 +279,7 @@ def _resume(status: JobStatus, _event: Event) -> Outcomes:
 
 def _pause(status: JobStatus, _event: Event) -> Outcomes:
     waits = "for its owner to resume it" if status.owner_paused else "for resources"
-    message = f"Training stopped, with what its tasks had saved; the job waits {waits}."
+    message = f"Training stopped; it goes on from what its tasks had saved, if they did; the job waits {waits}."
     return replace(status, state=JobState.PAUSED), (EmitEvent("JobPaused", message),)
 
 

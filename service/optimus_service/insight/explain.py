@@ -23,7 +23,7 @@ from optimus_service.insight.orders import ORDERS
 from optimus_service.insight.progress import Explanation, explain, finite, has_made_all, progress_of
 from optimus_service.insight.reasons import gives_more
 from optimus_service.insight.unread import on_unread
-from optimus_service.observe.spec import readable_spec
+from optimus_service.observe.spec import deadline_of, readable_spec
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
 
 
@@ -319,6 +319,10 @@ def _on_its_history(case: Case) -> list[str]:
     told = [f"It took {lasted(job.finished_at - job.created_at)} from submission to end"]
     if job.started_at is not None and job.started_at - job.created_at >= 1:
         told.append(f"{time_words(job.started_at - job.created_at)} of it waiting to start")
+    due = deadline_of(job.asked, job.created_at)
+    missed = (
+        "" if due is None or job.finished_at <= due else f" It missed its deadline by {lasted(job.finished_at - due)}."
+    )
     last = next((each for each in reversed(case.memberships) if each.workers), None)
     had = "" if last is None else f" It last had {size(_members(last))}."
     stopped = sum(each.pause_seconds or 0.0 for each in case.memberships)
@@ -328,7 +332,7 @@ def _on_its_history(case: Case) -> list[str]:
         changes += f" It was tried again {times(job.retries)} after an error."
     if lost := sum(each.lost_steps for each in case.memberships):
         changes += f" {counted(lost, 'step')} {'was' if lost == 1 else 'were'} made again."
-    return [f"{', '.join(told)}, and ended at step {job.step}.{had}{changes if case.memberships else ''}"]
+    return [f"{', '.join(told)}, and ended at step {job.step}.{missed}{had}{changes if case.memberships else ''}"]
 
 
 def _members(membership: MembershipRecord) -> answers.Allocation:

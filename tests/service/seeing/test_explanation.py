@@ -255,6 +255,13 @@ def test_a_limit_that_was_reached_between_two_rounds_is_told(convergence: dict[s
     assert explanation_of(Case(job=ended, decision=None, now=10.0)).message == told
 
 
+@pytest.mark.parametrize(("seconds", "told"), [(20.0, "It missed its deadline by 34 s."), (60.0, "")])
+def test_a_missed_deadline_is_told_after_the_end(seconds: float, told: str) -> None:
+    ended = a_record(state=JobState.SUCCEEDED, finished_at=54.0, spec={"deadline_seconds": seconds})
+    story = explanation_of(Case(job=ended, decision=None, now=60.0)).sentences[-1]
+    assert ("It missed its deadline" in story, told in story) == (bool(told), True)
+
+
 def test_a_job_that_a_round_let_wait_is_not_said_to_start_at_once() -> None:
     waits = a_decision("job-1", reason="WaitingForQuota", allocation=NOTHING)
     case = Case(job=a_record(wanted=NOTHING), decision=waits, now=10.0)
