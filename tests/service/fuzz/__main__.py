@@ -1,6 +1,6 @@
-"""Run schemathesis on the OpenAPI document of a real service, with a token and without one: `make fuzz`.
+"""Run schemathesis on the OpenAPI document of a real service, without a token and as each role: `make fuzz`.
 
-    FUZZ_SECONDS  time for requests that are drawn at random, both services together (default 60); what the document
+    FUZZ_SECONDS  time for requests that are drawn at random, all runs together (default 60); what the document
                   itself names, such as examples and bounds, is tried before, to the end
     FUZZ_SEED     what the requests are drawn from (default 1)
 
@@ -89,6 +89,24 @@ def job_tokens(url: str, database_url: str, token: str | None) -> dict[str, str]
         repository.close()
 
 
+def tokens_of_roles(url: str) -> dict[str, str]:
+    """Tokens of users: one of each role. They may call as often as they like."""
+    often = {"limits": {"requests_per_second": 1e6}}
+    rights: dict[str, dict[str, object]] = {
+        "operator": {"role": "operator"},
+        "member": {"projects": {"default": "member"}, **often},
+        "viewer": {"projects": {"default": "viewer"}, **often},
+    }
+    found = {}
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=60.0) as client:
+        for role, given in rights.items():
+            client.post(f"/v1/users/fuzz-{role}", json=given).raise_for_status()
+            made = client.post("/v1/tokens", json={"user": f"fuzz-{role}", "scope": "operate"}).raise_for_status()
+            found[role] = str(made.json()["secret"])
+    return found
+
+
 def run(url: str, known: Mapping[str, object], directory: Path, phases: str, options: Sequence[str]) -> int:
     """Run these phases of schemathesis; its exit code."""
     file = directory / "known.json"
@@ -120,11 +138,12 @@ def postgres() -> Iterator[str | None]:
 def fuzz(database_url: str | None, token: str | None, seconds: float, seed: int) -> int:
     """Compare one service with its document. SQLite when there is no `database_url`.
 
-    What the document itself names is only tried with a token: nothing in it depends on that or on the database.
+    What the document itself names is only tried with the administrator's token: nothing in it depends on who asks, or
+    on the database. What is drawn is tried as each role as well, each with another seed.
     """
     directory = Path(tempfile.mkdtemp(prefix="optimus-fuzz-"))
     url_of_database = database_url or f"sqlite:///{directory / 'optimus.db'}"
-    named, drawn = ["--seed", str(seed)], ["--seed", str(seed), "--max-time", str(max(1, int(seconds)))]
+    named = ["--seed", str(seed)]
     try:
         if database_url is not None:
             upgrade(database_url)
@@ -132,7 +151,12 @@ def fuzz(database_url: str | None, token: str | None, seconds: float, seed: int)
         with service(directory, url_of_database, token) as url:
             known = {"token": token, "jobs": job_tokens(url, url_of_database, token)}
             code = 0 if token is None else run(url, known, directory, "examples,coverage", named)
-            return max(code, run(url, known, directory, "fuzzing,stateful", drawn))
+            callers = {"administrator": token} | ({} if token is None else tokens_of_roles(url))
+            for number, (role, secret) in enumerate(callers.items()):
+                print(f"fuzz: as {role}", flush=True)  # noqa: T201 - a program
+                drawn = ["--seed", str(seed + number), "--max-time", str(max(1, int(seconds / len(callers))))]
+                code = max(code, run(url, {**known, "token": secret}, directory, "fuzzing,stateful", drawn))
+            return code
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
