@@ -17,6 +17,7 @@ import httpx
 from optimus_scheduler.model import JobState, Resources
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.store.sample_documents import unpack
+from optimus_world.cluster import RunningTask
 from optimus_world.kernel import Process
 from optimus_world.users import CAPPED, CAPPED_CORES
 
@@ -30,6 +31,8 @@ STALE_STARTS = 1
 """Tasks that a leader may start which was deposed between its look at the lease and the call to the cluster."""
 EARLY = 0.9
 """A job that is ended for its `max_seconds` has trained this part of them at least, by the clock that nobody sets."""
+_JOIN_SECONDS = 120.0
+"""A task that was started has joined its job within this time."""
 _TASKS_LEAVE_SECONDS = 600.0
 """Once nothing goes wrong any more, the tasks of an ended job are gone after so long."""
 
@@ -146,8 +149,36 @@ class Books:
                 "one leader acts", f"{process.name} starts {launch.key.name}, deposed since {n_stale - 1} starts"
             )
         used = self.world.machines.used(launch.node) + launch.resources
-        if is_leader and not used.fits_in(self.world.machines.all_nodes[launch.node].capacity):
+        capacity = self.world.machines.all_nodes[launch.node].capacity
+        if is_leader and not used.fits_in(capacity):
+            used = self._held_for_long(launch.node) + launch.resources
+        if is_leader and not used.fits_in(capacity):
             self.broken("no node over capacity", f"{launch.key.name} does not fit {launch.node}: {_words(used)}")
+
+    def _held_for_long(self, node: str) -> Resources:
+        """What tasks hold there, but those that leave as soon as newcomers of their own job have joined: nobody waits
+        for these, as two such jobs could wait for each other (`optimus_scheduler.reconcile`)."""
+        total = Resources()
+        for running in self.world.machines.alive():
+            if running.task.node == node and not self._is_being_replaced(running):
+                total += running.launch.resources
+        return total
+
+    def _is_being_replaced(self, running: RunningTask) -> bool:
+        key = running.launch.key
+        row = self._look.execute("SELECT state, wanted_tasks FROM jobs WHERE id = ?", (key.job_id,)).fetchone()
+        if row is None or row["state"] in _FINAL:
+            return False
+        wanted = {(role, rank, incarnation) for role, rank, incarnation, _ in json.loads(row["wanted_tasks"])}
+        if (key.role.value, key.rank, key.incarnation) in wanted:
+            return False
+        there = {
+            (each.launch.key.role.value, each.launch.key.rank, each.launch.key.incarnation): each.started_at
+            for each in self.world.machines.alive()
+            if each.launch.key.job_id == key.job_id
+        }
+        joined_by = self.world.kernel.now - _JOIN_SECONDS
+        return any(there.get(each, joined_by + 1.0) > joined_by for each in wanted)
 
     # --- checks ------------------------------------------------------------------------------------------------------
 
@@ -175,6 +206,8 @@ class Books:
         job.state = row["state"]
         if row["started_at"] is not None and job.started_at is None:
             job.started_at = now
+        if job.directive == "cancel" != row["directive"] and row["id"] not in self._reopening:
+            self.broken("a cancelled job ends", f"{row['id']} was to be cancelled, and is to {row['directive']} again")
         if row["directive"] != job.directive:
             job.directive = row["directive"]
             if job.directive == "finish":

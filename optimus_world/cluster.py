@@ -26,6 +26,7 @@ class RunningTask:
     launch: TaskLaunch
     process: Process
     task: Task
+    started_at: float
     terminate: Callable[[], None] = lambda: None
     """What it does on SIGTERM."""
     is_stopping: bool = False
@@ -74,7 +75,7 @@ class Machines:
             return
         self.started(by, launch)
         task = Task(launch.key, launch.node, TaskPhase.RUNNING, resources=launch.resources)
-        running = RunningTask(launch, Process(launch.key.name), task)
+        running = RunningTask(launch, Process(launch.key.name), task, self.kernel.now)
         self.tasks[launch.key] = running
         if launch.node in self.down:
             self.exit(launch.key, None)

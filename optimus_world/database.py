@@ -35,6 +35,8 @@ class Armed:
     """begin, before (the commit) or after (it, and before its answer)."""
     after_n: int
     """So many such moments pass before."""
+    thread: str
+    """Whose; empty: anybody's; `round`: the loop's, within a round."""
     strike: Callable[[Process], None]
 
 
@@ -66,6 +68,7 @@ class Database:
     """By the name of the machine."""
     wrote: Callable[[Process | None, str, set[str], sqlite3.Connection], None] = lambda *_: None
     """Is told of each transaction that is about to be committed: process, fiber, tables, its connection."""
+    is_in_round: Callable[[Process], bool] = lambda _process: False
     n_commits: int = 0
 
     def __post_init__(self) -> None:
@@ -77,9 +80,9 @@ class Database:
     def url(self) -> str:
         return f"sqlite:///{self.path}"
 
-    def arm(self, machine: str, moment: str, after_n: int, strike: Callable[[Process], None]) -> None:
+    def arm(self, machine: str, moment: str, after_n: int, thread: str, strike: Callable[[Process], None]) -> None:
         """Have something happen to the process on this machine."""
-        self.armed.setdefault(machine, []).append(Armed(moment, after_n, strike))
+        self.armed.setdefault(machine, []).append(Armed(moment, after_n, thread, strike))
 
     # --- a replica's own access --------------------------------------------------------------------------------------
 
@@ -169,7 +172,9 @@ class Database:
         if fiber is None:
             return
         waiting = self.armed.get(fiber.process.name.partition("#")[0], [])
-        for armed in [each for each in waiting if each.moment == moment]:
+        in_round = fiber.name == "loop" and self.is_in_round(fiber.process)
+        threads = ("", fiber.name, "round") if in_round else ("", fiber.name)
+        for armed in [each for each in waiting if each.moment == moment and each.thread in threads]:
             armed.after_n -= 1
             if armed.after_n < 0:
                 waiting.remove(armed)

@@ -37,6 +37,8 @@ class Fault:
     after_n: int = 0
     """So many such moments later."""
     strength: float = 0.0
+    thread: str = ""
+    """Only at transactions of this thread: `loop`, or `round` for the loop within a round; empty: of any."""
 
     def words(self) -> str:
         """One line for people."""
@@ -56,7 +58,8 @@ def _when(fault: Fault) -> str:
         "cluster": "at a call to the cluster",
     }
     later = f" (number {fault.after_n + 1} from here)" if fault.moment != "now" else ""
-    return moments[fault.moment] + later
+    of = f" of its {fault.thread}" if fault.thread and fault.moment != "now" else ""
+    return moments[fault.moment] + of + later
 
 
 _WORDS: dict[str, Callable[[Fault], str]] = {
@@ -116,13 +119,14 @@ _RATES = {
 def _drawn(chance: random.Random, number: int, at: float, kind: str, nodes: tuple[str, ...]) -> Fault:
     host = chance.choice(HOSTS)
     moment = chance.choice(("now", *_MOMENTS)) if kind in ("crash", "pause") else "now"
+    thread = chance.choice(("", "loop", "round"))
     seconds = chance.choice((chance.uniform(1.0, 30.0), chance.uniform(15.0, 600.0)))
     if kind == "clock step":
         seconds = chance.choice((-1.0, 1.0)) * chance.choice((2.0, 60.0, 7200.0, 90000.0))
         host = chance.choice((*HOSTS, "database"))
     if kind in ("node loss", "partition"):
         host = chance.choice(nodes)
-    return Fault(number, at, kind, host, seconds, moment, chance.randrange(0, 12), chance.uniform(0.05, 0.5))
+    return Fault(number, at, kind, host, seconds, moment, chance.randrange(0, 12), chance.uniform(0.05, 0.5), thread)
 
 
 # --- what each does ---------------------------------------------------------------------------------------------------
@@ -158,7 +162,7 @@ class Storm:
         elif fault.moment == "cluster":
             self.world.armed_at_cluster.setdefault(fault.host, []).append(strike)
         else:
-            self.world.database.arm(fault.host, fault.moment, fault.after_n, strike)
+            self.world.database.arm(fault.host, fault.moment, fault.after_n, fault.thread, strike)
 
     def _restart(self, fault: Fault) -> None:
         self.world.stop(fault.host, fault.seconds)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from optimus_world.faults import Fault
 from optimus_world.users import Act
-from optimus_world.world import Outcome, Script, World, run, without
+from optimus_world.world import Outcome, Script, run, without
 
 
-def shrunk(failed: Outcome, seconds: float, mutate: Callable[[World], None] = lambda _world: None) -> Outcome:
+def shrunk(failed: Outcome, seconds: float) -> Outcome:
     """The shortest that was found in so many seconds of this machine.
 
     Halves of what is left are dropped, then quarters, and so on (Zeller's delta debugging). What comes after the
@@ -20,14 +20,14 @@ def shrunk(failed: Outcome, seconds: float, mutate: Callable[[World], None] = la
     give_up_at = time.monotonic() + seconds
     best, moment = failed, failed.violation.at
     late = [each for each in _all(best.script) if each.at > moment]
-    best = _tried(best, late, mutate) or best
+    best = _tried(best, late) or best
     size = max(len(_all(best.script)) // 2, 1)
     while size >= 1:
         dropped = False
         for first in range(0, len(_all(best.script)), size):
             if time.monotonic() > give_up_at:
                 return best
-            found = _tried(best, _all(best.script)[first : first + size], mutate)
+            found = _tried(best, _all(best.script)[first : first + size])
             if found is not None:
                 best, dropped = found, True
         if not dropped:
@@ -39,11 +39,11 @@ def _all(script: Script) -> list[Fault | Act]:
     return [*script.faults, *script.acts]
 
 
-def _tried(failed: Outcome, dropped: Sequence[Fault | Act], mutate: Callable[[World], None]) -> Outcome | None:
+def _tried(failed: Outcome, dropped: Sequence[Fault | Act]) -> Outcome | None:
     """What comes of the world without these, if it breaks the same promise."""
     if not dropped:
         return None
-    found = run(without(failed.script, dropped), mutate)
+    found = run(without(failed.script, dropped))
     assert failed.violation is not None
     same = found.violation is not None and found.violation.promise == failed.violation.promise
     return found if same else None

@@ -120,6 +120,7 @@ class World:
         self.users = Users(self)
         self.storm = Storm(self, script.seed)
         self.database.wrote = self.books.wrote
+        self.database.is_in_round = self._is_in_round
         self.machines.started = self.books.started
         self.network.answered = self.books.answered
         self.kernel.failed = self._failed
@@ -149,8 +150,11 @@ class World:
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
-    def live(self) -> None:
-        """The accidents, and then the calm in which everything has to come to its end. Raises `Broken`."""
+    def live(self, until: float | None = None) -> None:
+        """The accidents, and then the calm in which everything has to come to its end. Raises `Broken`.
+
+        `until`: the end, so many seconds after the beginning, whatever goes on then.
+        """
         for host in faults.HOSTS:
             self.start(host)
         quota = {"cpu": users.CAPPED_CORES, "memory_bytes": 2**34, "may_borrow": False}
@@ -159,8 +163,9 @@ class World:
             self.kernel.at(fault.at, partial(self.storm.strike, fault))
         for act in self.script.acts:
             self.kernel.at(act.at, partial(self.users.begin, act))
-        self._run_until(self.script.storm_seconds)
-        self._calm()
+        self._run_until(self.script.storm_seconds if until is None else until)
+        if until is None:
+            self._calm()
 
     def _run_until(self, end: float) -> None:
         while self.kernel.now < end:
@@ -249,6 +254,10 @@ class World:
                 raise Crashed
         self.kernel.sleep(self.slow_start_seconds)
 
+    def _is_in_round(self, process: Process) -> bool:
+        replica = self.replicas.get(process.name.partition("#")[0])
+        return replica is not None and replica.process is process and replica.loop.is_in_round
+
     def holder_of(self, process: Process) -> str:
         """By what name this process claims the lease."""
         return self._holders.get(process.name, "")
@@ -321,16 +330,15 @@ class World:
         return next((each.launch.node for each in self.machines.alive() if each.process is process), process.name)
 
 
-def run(script: Script, mutate: Callable[[World], None] = lambda _world: None) -> Outcome:
-    """Simulate it. `mutate`: changes the world before it begins, to see what the books make of that."""
+def run(script: Script, until: float | None = None) -> Outcome:
+    """Simulate it; no longer than `until` seconds after the beginning, if that is given."""
     kernel = Kernel()
     with tempfile.TemporaryDirectory(dir=_scratch()) as name, sealed(script.seed, kernel):
         directory = Path(name) / "data"
         directory.mkdir()
         world = World(script, directory, kernel)
-        mutate(world)
         try:
-            world.live()
+            world.live(until)
         except Broken:
             pass
         finally:

@@ -154,6 +154,11 @@ class SchedulingLoop:
         """Whether this process runs the rounds."""
         return self._leads
 
+    @property
+    def is_in_round(self) -> bool:
+        """Whether a round is in progress."""
+        return self._round_begun_at is not None
+
     # --- the thread -------------------------------------------------------------------------------------------------
 
     def run(self) -> None:

@@ -1,0 +1,243 @@
+"""Bugs that are put into the product one at a time, each with accidents under which the simulation has to notice it.
+
+Some are bugs that Optimus has had: deposed leaders whose exit notices were not fenced, a read-only database that ended
+the loop for ever, a step of the clock that ended jobs, tasks started in the place of tasks that had not left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from optimus_world import replica
+from optimus_world.faults import Fault
+from optimus_world.users import Act
+from optimus_world.world import Script
+
+from optimus_scheduler import reconcile
+from optimus_scheduler.allocate import allocate_with_quotas
+from optimus_scheduler.model import StartTask
+from optimus_service.api import submission
+from optimus_service.clusters.base import ClusterUnavailable
+from optimus_service.loop import apply as applying
+from optimus_service.loop.leader import Leadership
+from optimus_service.loop.loop import SchedulingLoop
+from optimus_service.store import retention, sample_queue, samples
+from optimus_service.store.counting import Counted, blocks_of
+from optimus_service.store.errors import DatabaseNotAvailable
+from optimus_service.store.records import AddedSamples
+from optimus_service.store.repository import LEADER_LEASE, LeaderRepository
+from optimus_workers.coordinator import attempt, membership_change
+from optimus_workers.coordinator.attempt import Cover
+
+Patch = Callable[[ExitStack], None]
+
+TWO_JOBS = (Act(0, 5.0, "submit", 0), Act(1, 20.0, "submit", 1))
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One bug."""
+
+    name: str
+    patch: Patch
+    promise: str
+    """Which the simulation must find broken."""
+    faults: tuple[Fault, ...] = ()
+    acts: tuple[Act, ...] = TWO_JOBS
+    seed: int = 1
+    seconds: float = 3600.0
+    """Simulated: the budget."""
+
+    @property
+    def script(self) -> Script:
+        return Script(self.seed, 1.0, self.faults, self.acts)
+
+
+def _replaced(target: object, name: str, new: object) -> Patch:
+    def patch(stack: ExitStack) -> None:
+        stack.enter_context(mock.patch.object(target, name, new))
+
+    return patch
+
+
+def _both(*patches: Patch) -> Patch:
+    def patch(stack: ExitStack) -> None:
+        for each in patches:
+            each(stack)
+
+    return patch
+
+
+# --- the bugs ---------------------------------------------------------------------------------------------------------
+
+
+def _claim_of_everybody(self: Leadership) -> int | None:
+    lease = self._repository.current_lease(LEADER_LEASE)
+    return self._acquire() if lease is None else lease.token
+
+
+def _unguarded_run(self: SchedulingLoop) -> None:
+    while not self._stopping:
+        self._turn()
+
+
+def _unguarded_claim(self: SchedulingLoop) -> int | None:
+    fence = self._leadership.claim()
+    self._leads = fence is not None
+    return fence
+
+
+def _set_clock(_file: object, wall: Callable[[], float], _since_boot: object) -> Callable[[], float]:
+    return wall
+
+
+def _all_starts(sides: Any, _ended: Any, _nodes: Any) -> list[StartTask]:
+    return sorted((start for side in sides for start in side.starts()), key=lambda start: start.task.key)
+
+
+_starts = reconcile._starts_with_available
+
+
+def _starts_beside_ended(sides: Any, _ended: Any, nodes: Any) -> Any:
+    return _starts(sides, (), nodes)
+
+
+_slots = attempt.worker_slots
+
+
+def _overlapping_slots(n_slots: int, rank: int, n_workers: int) -> tuple[int, int]:
+    first, end = _slots(n_slots, rank, n_workers)
+    return max(first - 1, 0), end
+
+
+class _OlderCover(Cover):
+    """Says that the state is one step further than it is."""
+
+    def __init__(self, version: int, sources: Any) -> None:
+        super().__init__(version + 1 if sources else version, sources)
+
+
+def _hasty_commit(store: Any, group: Any) -> None:
+    try:
+        answers = store([post for post, _ in group]) if group else ()
+    except DatabaseNotAvailable:
+        answers = [AddedSamples(len(post.columns), ()) for post, _ in group]
+    for (_, answer), added in zip(group, answers, strict=True):
+        answer.set_result(added)
+
+
+def _forgotten_blocks(_connection: Any, posts: Any, jobs: Any) -> None:
+    for post in posts:
+        for block in blocks_of(post.columns):
+            jobs[post.job_id].blocks[block] = Counted()
+
+
+_prune = retention.prune
+
+
+def _eager_prune(session: Any, before: float, limit: int) -> Any:
+    return _prune(session, before + 1e9, limit)
+
+
+def _start_again(self: applying.Applier, actions: Any, leader: LeaderRepository) -> list[str | None]:
+    launches, addresses, _ = self._launches(actions, leader)
+    leader.put_tasks([(each.key, each.node, None) for each in launches.values()], addresses, self._clock())
+    for launch in launches.values():
+        try:
+            self._cluster.start(launch)
+        except ClusterUnavailable:
+            continue
+    return [None for _ in actions]
+
+
+MUTATIONS = (
+    Mutation(
+        "everybody leads, whoever has the lease",
+        _replaced(Leadership, "claim", _claim_of_everybody),
+        "one leader writes",
+    ),
+    Mutation(
+        "who leads is not asked again between starts",
+        _replaced(applying.Applier, "_start_all", _start_again),
+        "one leader acts",
+        (Fault(0, 4.0, "pause", "a", 150.0, "cluster"),),
+        (*TWO_JOBS, Act(2, 40.0, "cancel", 0), Act(3, 60.0, "cancel", 1)),
+        seconds=300.0,
+    ),
+    Mutation(
+        "what was counted is forgotten",
+        _replaced(samples, "_load_blocks", _forgotten_blocks),
+        "no sample counts twice",
+        (Fault(0, 60.0, "network", seconds=3000.0, strength=0.3),),
+    ),
+    Mutation(
+        "idempotency keys are not kept",
+        _replaced(submission, "own_key", lambda *_: None),
+        "a submission makes one job",
+        (Fault(0, 1.0, "network", seconds=600.0, strength=0.5),),
+        tuple(Act(number, 5.0 + 10 * number, "submit", number) for number in range(4)),
+    ),
+    Mutation(
+        "a read-only database ends the loop",
+        _both(_replaced(SchedulingLoop, "run", _unguarded_run), _replaced(SchedulingLoop, "_claim", _unguarded_claim)),
+        "no thread dies",
+        (Fault(0, 100.0, "read-only", seconds=60.0),),
+    ),
+    Mutation(
+        "the service goes by the machine's clock",
+        _replaced(replica, "SteadyClock", _set_clock),
+        "no clock ends a job",
+        (Fault(0, 300.0, "clock step", "a", 90_000.0), Fault(1, 300.0, "clock step", "b", 90_000.0)),
+        tuple(Act(number, 5.0 + 10 * number, "submit", number) for number in range(4)),
+    ),
+    Mutation(
+        "tasks start in the place of tasks of ended jobs",
+        _replaced(reconcile, "_starts_with_available", _starts_beside_ended),
+        "no node over capacity",
+        (),
+        tuple(Act(number, 5.0 + 90 * number, "submit", number) for number in range(10)),
+        seconds=7200.0,
+    ),
+    Mutation(
+        "tasks start in the place of tasks of other jobs",
+        _replaced(reconcile, "_starts_with_available", _all_starts),
+        "no node over capacity",
+        (),
+        tuple(Act(number, 5.0 + 90 * number, "submit", number) for number in range(8)),
+    ),
+    Mutation(
+        "quotas may be borrowed over",
+        _replaced(allocate_with_quotas, "may_not_borrow", lambda _quotas: frozenset()),
+        "quotas hold",
+        (),
+        tuple(Act(number, 5.0 + 90 * number, "submit", number) for number in range(6)),
+    ),
+    Mutation(
+        "workers share a micro-batch",
+        _replaced(attempt, "worker_slots", _overlapping_slots),
+        "exactly once",
+    ),
+    Mutation(
+        "training goes on from a step later than the checkpoint",
+        _replaced(membership_change, "Cover", _OlderCover),
+        "exactly once",
+        tuple(Fault(number, 600.0 + number, "crashed task", after_n=number) for number in range(8)),
+    ),
+    Mutation(
+        "telemetry is acknowledged before it is stored",
+        _replaced(sample_queue, "_commit", _hasty_commit),
+        "no acknowledged sample is lost",
+        (Fault(0, 300.0, "read-only", seconds=120.0),),
+    ),
+    Mutation(
+        "samples of young jobs are pruned",
+        _replaced(retention, "prune", _eager_prune),
+        "no acknowledged sample is lost",
+        (Fault(0, 3300.0, "crash", "a", 5.0), Fault(1, 3350.0, "crash", "b", 5.0)),
+        seconds=7200.0,
+    ),
+)
