@@ -108,6 +108,25 @@ def test_evaluations_and_stops_make_it_longer_and_stops_less_sure() -> None:
     assert width(stopping) > width(plain)
 
 
+@given(st.floats(0.0, 1e6), st.floats(1.0, 1e6))
+def test_a_speed_that_was_seen_for_longer_is_less_doubtful(seen: float, longer: float) -> None:
+    steps, speed = Interval(1000, 1000, 1000), Estimate.exactly(1.0)
+    before, later = (
+        time_left(steps, step_seconds(speed, Habits(running_seconds=seconds))) for seconds in (seen, seen + longer)
+    )
+    assert before.mean == later.mean == pytest.approx(1000)
+    assert seen == 0 or width(later) <= width(before) + 1e-9
+
+
+def test_a_speed_that_was_seen_for_seconds_may_be_wrong_by_half() -> None:
+    steps, speed = Interval(1000, 1000, 1000), Estimate.exactly(1.0)
+    at_first = time_left(steps, step_seconds(speed, Habits(running_seconds=5.0)))
+    settled = time_left(steps, step_seconds(speed, Habits(running_seconds=7200.0)))
+    assert 600 < at_first.low < 700
+    assert 1400 < at_first.high < 1600
+    assert 900 < settled.low < settled.high < 1100
+
+
 def test_a_limit_of_time_bounds_the_time_left() -> None:
     left = time_left(Interval(100, 50, 400), step_seconds(Estimate(1.0, 0.5, 2.0)), most_seconds=120.0)
     assert left.mean == 100

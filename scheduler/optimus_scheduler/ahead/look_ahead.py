@@ -20,7 +20,7 @@ from optimus_scheduler.ahead.trajectory import Rules, Trajectory
 from optimus_scheduler.ahead.world import REACH, Ahead, Queue, Work, rest_of_life
 from optimus_scheduler.allocate.policy import PlanningPolicy, Policy
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.forecast.time_left import step_seconds
+from optimus_scheduler.forecast.time_left import Habits, step_seconds
 from optimus_scheduler.model import Directive, Interval
 from optimus_scheduler.settings import Settings
 
@@ -93,12 +93,15 @@ def _work(outlook: Outlook, queue: Queue) -> Work:
         return Work(1e-9, 0.0, 0.0)
     size = queue.sizes.get(outlook.id, outlook.present)
     size = outlook.minimum if size.is_empty else size
+    running = 0.0 if outlook.job.started_at is None else queue.now - outlook.job.started_at
     if remaining is None or not outlook.speeds.is_known or _is_by_age_alone(outlook):
-        begun = outlook.job.started_at
-        rest = rest_of_life(queue.lengths, 0.0 if begun is None else queue.now - begun, outlook.typical_seconds)
+        rest = rest_of_life(queue.lengths, running, outlook.typical_seconds)
         speed = outlook.speeds.at(size)
         return Work.of(Interval(rest.mean * speed, rest.low * speed, rest.high * speed))
-    known, pace = Work.of(remaining), Work.of(step_seconds(outlook.speeds.promised(size)))
+    known, pace = (
+        Work.of(remaining),
+        Work.of(step_seconds(outlook.speeds.promised(size), Habits(running_seconds=running))),
+    )
     return Work(known.median, math.hypot(known.down, pace.down), math.hypot(known.up, pace.up))
 
 

@@ -18,11 +18,14 @@ _REACH = 1.2816
 """Standard deviations to the ends of an 80 % interval."""
 _DRIFT = 0.06
 """Sigma of ln(mean speed over the rest of a job / its speed now): neighbours come and go. Of 22 measured runs of other
-people with their seconds per epoch; docs/models.md."""
+people with their seconds per epoch; docs/models.md. What has been seen for a short while says less of the rest ..."""
+_LEAST_SEEN_SECONDS = 10.0
+"""... but for as long as this any job has been seen whose speed is known."""
 _MOST_STRETCH = 3.0
 """What happens between steps makes a job at most so many times as long."""
 _SOME_SECONDS = 300.0
-"""Training that a job is taken to have done without stops before its first: most grow once, soon after they begin."""
+"""Training that a job is taken to have done without stops before its first: most grow once, soon after they begin. A
+speed that was seen for as long is doubtful by twice the variance of one that was seen for ever."""
 _TAIL_ODDS = math.log(9.0)
 """ln of the odds at the ends of an 80 % interval: a log-logistic distribution has its bounds so many scales away."""
 
@@ -40,6 +43,14 @@ class Habits(NamedTuple):
     """... of which there were so many."""
     stop_seconds: float = 0.0
     """Predicted seconds of the next one."""
+
+    @property
+    def drift(self) -> float:
+        """Sigma of ln(mean speed over the rest of the job / its speed now)."""
+        if self.running_seconds <= 0:
+            return _DRIFT  # how well a speed is known that nobody has seen, its own interval says
+        seen = max(self.running_seconds - self.stopped_seconds, _LEAST_SEEN_SECONDS)
+        return _DRIFT * math.sqrt(1.0 + _SOME_SECONDS / seen)
 
     @property
     def by_stops(self) -> float:
@@ -63,7 +74,7 @@ def step_seconds(speed: Estimate, habits: Habits = STEADY) -> Interval:
         speed: steps/s at one moment, with the interval that holds a measured speed at this size; above 0.
         habits: how the job spends the rest of its time.
     """
-    doubt = math.hypot(_REACH * _DRIFT, math.log(habits.by_stops))  # there may be twice as many, or none
+    doubt = math.hypot(_REACH * habits.drift, math.log(habits.by_stops))  # there may be twice as many, or none
     slower = math.hypot(doubt, _log_ratio(speed.mean, speed.low))
     faster = math.hypot(doubt, _log_ratio(speed.high, speed.mean))
     return _around(habits.by_stops * habits.by_pauses / speed.mean, faster, slower)

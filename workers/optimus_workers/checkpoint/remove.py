@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from optimus_workers.checkpoint.storage import Storage, open_storage
 
@@ -38,7 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            answer = {"ok": True, "problem": None, "removed": remove_all(_storage(options, Path(scratch)))}
+            answer: dict[str, Any] = {
+                "ok": True,
+                "problem": None,
+                "removed": remove_all(_storage(options, Path(scratch))),
+            }
         except OSError as error:
             answer = {"ok": False, "problem": str(error), "removed": 0}
     sys.stdout.write(json.dumps(answer) + "\n")
