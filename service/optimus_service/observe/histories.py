@@ -9,12 +9,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from optimus_service.observe.history_state import basis_of, begun, pack, unpack
 from optimus_service.observe.telemetry import JobHistory
-from optimus_service.store.records import Document, JobRecord, MembershipRecord
+from optimus_service.store.histories import SAMPLES_KEPT
+from optimus_service.store.records import Document, JobRecord, KeptHistory, MembershipRecord
 from optimus_service.store.repository import MAX_PAGE, LeaderRepository, Repository
 
 SAMPLES_AT_ONCE = 1_000_000
@@ -36,6 +37,10 @@ class _Known:
     basis: Document
     kept_id: int = 0
     """The newest sample in what is stored of the history."""
+
+    def kept(self) -> KeptHistory:
+        """What is to be stored."""
+        return KeptHistory(self.history.last_id, pack(self.history, self.basis))
 
 
 class Histories:
@@ -94,17 +99,20 @@ class Histories:
         """What was read of a job by the last call that updated it."""
         return self._by_job[job_id].history
 
-    def _begin(self, jobs: Iterable[JobRecord]) -> None:
-        """Of jobs that are new here: what is stored of their histories, or nothing."""
-        new = [job for job in jobs if job.id not in self._by_job]
-        told = [job.id for job in new if job.first_step is not None]
-        stored = self._repository.histories_of(told) if told else {}
-        for job in new:
-            basis = basis_of(job)
-            history = unpack(stored[job.id], basis) if job.id in stored else None
-            known = _Known(history or begun(basis), basis)
-            known.kept_id = known.history.last_id
-            self._by_job[job.id] = known
+    def _begin(self, jobs: Sequence[JobRecord]) -> None:
+        """Begin with what is stored of the histories of jobs that are new here, and of those of which somebody else
+        has read on: the samples between may be gone."""
+        told = [job.id for job in jobs if job.first_step is not None]
+        reached = self._repository.histories_reach(told) if told else {}
+        behind = {job_id for job_id, last_id in reached.items() if last_id > self._last_id_of(job_id)}
+        stored = self._repository.histories_of(behind) if behind else {}
+        for job in jobs:
+            if job.id in stored or job.id not in self._by_job:
+                self._by_job[job.id] = _begun(job, stored.get(job.id))
+
+    def _last_id_of(self, job_id: str) -> int:
+        known = self._by_job.get(job_id)
+        return 0 if known is None else known.history.last_id
 
     def keep(self, leader: LeaderRepository, job_ids: Iterable[str] | None = None, least: int = KEPT_AFTER) -> None:
         """Store the histories (None: all) to which `least` samples were added since they were stored.
@@ -116,7 +124,7 @@ class Histories:
         due = [job_id for job_id in chosen if self.of(job_id).last_id - self._by_job[job_id].kept_id >= least]
         for first in range(0, len(due), _KEPT_AT_ONCE):
             some = {job_id: self._by_job[job_id] for job_id in due[first : first + _KEPT_AT_ONCE]}
-            leader.put_histories({job_id: pack(known.history, known.basis) for job_id, known in some.items()})
+            leader.put_histories({job_id: known.kept() for job_id, known in some.items()})
             for known in some.values():
                 known.kept_id = known.history.last_id
 
@@ -128,3 +136,13 @@ class Histories:
     def others(self, job_ids: Iterable[str]) -> set[str]:
         """The jobs that have a history here and are none of these."""
         return self._by_job.keys() - set(job_ids)
+
+
+def _begun(job: JobRecord, stored: KeptHistory | None) -> _Known:
+    """With what is stored. What cannot be read is begun anew with the samples that are still there."""
+    basis = basis_of(job)
+    history = None if stored is None else unpack(stored.document, basis)
+    if history is None:
+        history = begun(basis)
+        history.last_id = 0 if stored is None else max(stored.last_id - SAMPLES_KEPT, 0)
+    return _Known(history, basis, history.last_id)

@@ -21,7 +21,8 @@ from optimus_service.observe.telemetry import JobHistory
 from optimus_service.store.records import Document, JobRecord
 
 FORMAT: Final = 1
-"""Of the documents. Another one is not read: then the samples are."""
+"""Of the documents. Those of another one are not read, and most of the samples that they were made of are gone: who
+changes what a history knows reads the former format as well."""
 _LENGTH: Final = struct.Struct("<I")
 _ARRAY: Final = "~"
 
@@ -57,7 +58,8 @@ def pack(history: JobHistory, basis: Document) -> bytes:
 
 
 def unpack(document: bytes, basis: Document) -> JobHistory | None:
-    """The history, equal in every bit; None when it was made on another basis."""
+    """The history, equal in every bit; None when it was made on another basis, but for the figure of its rule: what is
+    known of every figure is there."""
     (length,) = _LENGTH.unpack_from(document)
     place = _LENGTH.size + length
 
@@ -71,7 +73,7 @@ def unpack(document: bytes, basis: Document) -> JobHistory | None:
         return array
 
     state = json.loads(document[_LENGTH.size : place], object_hook=read)
-    if state["basis"] != basis:
+    if state["basis"] | {"metric": None} != basis | {"metric": None}:
         return None
     history = begun(basis)
     history.restore(state)

@@ -20,6 +20,8 @@ from optimus_service.store.records import IgnoredWhy
 
 BLOCK = 4096
 """Sequence numbers whose being counted is kept together, a bit for each."""
+BLOCKS_KEPT = 2
+"""Newest blocks of a rank in an epoch. A worker sends its samples in their order: one from before has come already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,10 @@ class Counted:
     """Bit i: the sample with the block's sequence number i."""
     max_step: int = 0
     """The highest step among them."""
+
+
+ALL_COUNTED = (1 << BLOCK) - 1
+"""Bits of a block whose row was deleted: see `BLOCKS_KEPT`."""
 
 
 @dataclass(slots=True)

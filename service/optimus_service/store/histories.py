@@ -1,33 +1,87 @@
-"""Statements about what is known of jobs by their samples, as documents of `optimus_service.observe.history_state`."""
+"""Statements about what is known of jobs by their samples, as documents of `optimus_service.observe.history_state`.
+
+What is known replaces the samples that it was made of: of a job's samples only the newest stay, so that a job costs the
+same room after a year as after an hour.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
+from typing import Any, Final
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy import ARRAY, Text, bindparam, cast, delete, func, select
+from sqlalchemy.orm import Session, aliased
 
-from optimus_service.store.dialects import chunks, insert_for
-from optimus_service.store.tables import JobHistoryRow, JobRow
+from optimus_service.store.counting import BLOCKS_KEPT
+from optimus_service.store.dialects import chunks, insert_for, is_postgresql
+from optimus_service.store.records import KeptHistory
+from optimus_service.store.tables import JobHistoryRow, JobRow, SampleBatchRow, SampleBlockRow
+
+SAMPLES_KEPT: Final = 2000
+"""Newest samples of a job that stay, and those that nothing is known of yet."""
+_POSTS_AT_ONCE: Final = 300
+"""Posts of one job that are deleted with one history: bounds the transaction where a long job has many."""
+
+_OLD_BATCHES = (
+    select(SampleBatchRow.last_id)
+    .where(SampleBatchRow.job_id == bindparam("of"), SampleBatchRow.last_id <= bindparam("until"))
+    .order_by(SampleBatchRow.last_id)
+    .limit(_POSTS_AT_ONCE)
+)
+_FORGET_BATCHES = delete(SampleBatchRow).where(
+    SampleBatchRow.job_id == bindparam("of"), SampleBatchRow.last_id.in_(_OLD_BATCHES)
+)
+_LATER = aliased(SampleBlockRow)
+_HAS_LATER = (
+    select(_LATER.number)
+    .where(
+        _LATER.job_id == SampleBlockRow.job_id,
+        _LATER.membership_epoch == SampleBlockRow.membership_epoch,
+        _LATER.rank == SampleBlockRow.rank,
+        _LATER.number >= SampleBlockRow.number + BLOCKS_KEPT,
+    )
+    .exists()
+)
+_FORGET_BLOCKS = delete(SampleBlockRow).where(SampleBlockRow.job_id == bindparam("of"), _HAS_LATER)
 
 
-def put(session: Session, documents: Mapping[str, bytes]) -> None:
+def put(session: Session, kept: Mapping[str, KeptHistory]) -> None:
     """See `Repository.put_histories`."""
     statement = insert_for(session, JobHistoryRow)
     statement = statement.on_conflict_do_update(
-        index_elements=[JobHistoryRow.job_id], set_={"document": statement.excluded.document}
+        index_elements=[JobHistoryRow.job_id],
+        set_={"document": statement.excluded.document, "last_id": statement.excluded.last_id},
     )
-    for chunk in chunks(documents):
-        there = select(JobRow.id).where(JobRow.id.in_(chunk)).with_for_update(read=True, key_share=True)
-        rows = [{"job_id": job_id, "document": documents[job_id]} for job_id in session.scalars(there)]
-        if rows:
+    connection = session.connection()
+    for chunk in chunks(kept):
+        there = list(session.scalars(select(JobRow.id).where(JobRow.id.in_(chunk)).with_for_update(key_share=True)))
+        if there:
+            rows = [{"job_id": job_id, **_values(kept[job_id])} for job_id in there]
             session.execute(statement, rows)
+            old = [{"of": job_id, "until": kept[job_id].last_id - SAMPLES_KEPT} for job_id in there]
+            connection.execute(_FORGET_BATCHES, old)
+            connection.execute(_FORGET_BLOCKS, [{"of": job_id} for job_id in there])
 
 
-def of_jobs(session: Session, job_ids: Collection[str]) -> dict[str, bytes]:
+def _values(kept: KeptHistory) -> dict[str, Any]:
+    return {"last_id": kept.last_id, "document": kept.document}
+
+
+def of_jobs(session: Session, job_ids: Collection[str]) -> dict[str, KeptHistory]:
     """See `Repository.histories_of`."""
-    found: dict[str, bytes] = {}
+    found: dict[str, KeptHistory] = {}
     for chunk in chunks(job_ids):
-        chosen = select(JobHistoryRow.job_id, JobHistoryRow.document).where(JobHistoryRow.job_id.in_(chunk))
-        found.update((row.job_id, row.document) for row in session.execute(chosen))
+        rows = session.scalars(select(JobHistoryRow).where(JobHistoryRow.job_id.in_(chunk)))
+        found |= {row.job_id: KeptHistory(row.last_id, row.document) for row in rows}
     return found
+
+
+def reach(session: Session, job_ids: Collection[str]) -> dict[str, int]:
+    """See `Repository.histories_reach`."""
+    if is_postgresql(session):
+        known = func.unnest(cast(list(job_ids), ARRAY(Text))).table_valued("value", name="known").render_derived()
+    else:
+        known = func.json_each(json.dumps(list(job_ids))).table_valued("value", name="known")
+    statement = select(JobHistoryRow.job_id, JobHistoryRow.last_id).join(known, JobHistoryRow.job_id == known.c.value)
+    return {row.job_id: row.last_id for row in session.execute(statement)}

@@ -282,6 +282,15 @@ class SampleBatch:
             yield SampleRecord(id=id_, received_at=self.received_at, **dict(zip(self.columns, values, strict=True)))
 
 
+@dataclass(frozen=True, slots=True)
+class KeptHistory:
+    """What is known of a job by its samples."""
+
+    last_id: int
+    """Of the newest of them."""
+    document: bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRunRecord:
     """What an ended job taught (`optimus_service.observe.finished_runs`)."""

@@ -67,6 +67,7 @@ from optimus_service.store.records import (
     ExpectedTimes,
     FinishedRunRecord,
     JobRecord,
+    KeptHistory,
     KeptPromise,
     LeaseRecord,
     MembershipRecord,
@@ -596,18 +597,24 @@ class Repository:
         with self._read() as session:
             return samples.after_each(session, after_ids, limit)
 
-    def put_histories(self, documents: Mapping[str, bytes]) -> None:
+    def put_histories(self, kept: Mapping[str, KeptHistory]) -> None:
         """Keep what is known of these jobs by their samples, in the place of what was kept before.
 
-        Jobs that are not there any more are left out. The documents are the caller's matter.
+        Samples that it was made of are deleted, but for the newest 2,000; a sample that is posted again when over 8,192
+        later ones of its rank and epoch were counted is a duplicate. Jobs that are not there any more are left out.
         """
         with self._write() as session:
-            histories.put(session, documents)
+            histories.put(session, kept)
 
-    def histories_of(self, job_ids: Collection[str]) -> dict[str, bytes]:
+    def histories_of(self, job_ids: Collection[str]) -> dict[str, KeptHistory]:
         """What is kept of these jobs' samples; jobs of which nothing is are left out."""
         with self._read() as session:
             return histories.of_jobs(session, job_ids)
+
+    def histories_reach(self, job_ids: Collection[str]) -> dict[str, int]:
+        """The newest sample in what is kept of each of these jobs; one statement, however many there are."""
+        with self._read() as session:
+            return histories.reach(session, job_ids)
 
     def newest_samples_of_each(self, job_ids: Collection[str], limit: int) -> dict[str, list[SampleRecord]]:
         """The last samples of each of these jobs, newest first, `limit` at most for each; one statement."""

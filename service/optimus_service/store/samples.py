@@ -30,6 +30,8 @@ from sqlalchemy.orm import Session
 
 from optimus_contract.limits import MAX_SAMPLES_PER_POST
 from optimus_service.store.counting import (
+    ALL_COUNTED,
+    BLOCKS_KEPT,
     Block,
     Counted,
     EpochBounds,
@@ -63,6 +65,10 @@ _LOCK: Final = (
 )
 _REPORTED: Final = select(*(_MEMBERSHIPS.c[name] for name in ("job_id", "epoch", "step", "n_workers"))).where(
     _MEMBERSHIPS.c.job_id.in_(_JOB_IDS)
+)
+_ORIGIN: Final = (_BLOCKS.c.job_id, _BLOCKS.c.membership_epoch, _BLOCKS.c.rank)
+_NEWEST_BLOCKS: Final = (
+    select(*_ORIGIN, func.max(_BLOCKS.c.number)).where(_BLOCKS.c.job_id.in_(_JOB_IDS)).group_by(*_ORIGIN)
 )
 _INSERT: Final = insert(_BATCHES)
 _NEW_PROGRESS: Final[dict[str, Any]] = {name: bindparam(f"new_{name}") for name in _PROGRESS}
@@ -147,6 +153,18 @@ def _load_blocks(connection: Connection, posts: Sequence[PostedSamples], jobs: M
         rows = connection.execute(statement, {"keys": wanted[first : first + _KEYS_AT_ONCE]})
         for job_id, epoch, rank, number, bits, max_step in rows:
             jobs[job_id].blocks[Block(epoch, rank, number)] = Counted(int.from_bytes(bits, "little"), max_step)
+    _mark_forgotten(connection, jobs, {job_id for job_id, block in blocks if not jobs[job_id].blocks[block].bits})
+
+
+def _mark_forgotten(connection: Connection, jobs: Mapping[str, _Job], job_ids: Collection[str]) -> None:
+    """Of blocks that have no row, these jobs' are new, or their rows were deleted because later ones followed."""
+    for chunk in chunks(job_ids):
+        newest = {tuple(key): number for *key, number in connection.execute(_NEWEST_BLOCKS, {"job_ids": chunk})}
+        for job_id in chunk:
+            for block, counted in jobs[job_id].blocks.items():
+                last = newest.get((job_id, block.membership_epoch, block.rank), 0)
+                if not counted.bits and block.number + BLOCKS_KEPT <= last:
+                    counted.bits = ALL_COUNTED
 
 
 def _count(post: PostedSamples, job: _Job | None, batches: list[dict[str, Any]]) -> Added:

@@ -261,6 +261,8 @@ class JobHistoryRow(Base):
     __tablename__ = "job_histories"
 
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    last_id: Mapped[int]
+    """Of the newest sample that it was made of."""
     document: Mapped[bytes]
 
 

@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
 from tests.service.loop.loop_world import World
-from tests.service.store.store_builders import batches_of
+from tests.service.store.store_builders import batches_of, samples_of
 
 from optimus_contract.telemetry import Gradients
 from optimus_scheduler.model import Mode
@@ -18,8 +19,9 @@ from optimus_service.observe.histories import Histories
 from optimus_service.observe.history_state import FORMAT, basis_of, begun, pack, unpack
 from optimus_service.observe.snapshot import ClusterView, Observer
 from optimus_service.observe.telemetry import JobHistory
+from optimus_service.store import histories
 from optimus_service.store.engine import create_engine_from_url
-from optimus_service.store.records import Document, MembershipRecord, SampleBatch, SampleRecord
+from optimus_service.store.records import Document, KeptHistory, MembershipRecord, SampleBatch, SampleRecord
 
 losses = st.one_of(st.none(), st.floats(-1e3, 1e3), st.sampled_from([math.nan, math.inf, -math.inf]))
 gradients = st.one_of(st.none(), st.builds(Gradients, square=st.floats(0.1, 2), variance=st.floats(-1, 9)))
@@ -99,9 +101,20 @@ def test_how_samples_are_read_does_not_matter(stream: list[SampleRecord], cuts: 
 
 def test_a_history_of_another_basis_is_not_used() -> None:
     document = pack(begun(basis()), basis())
-    assert unpack(document, basis(metric="f1")) is None
+    assert unpack(document, basis(Mode.ASYNC)) is None
     assert unpack(document, basis() | {"format": FORMAT + 1}) is None
     assert unpack(document, basis()) is not None
+
+
+@given(samples())
+@settings(max_examples=20)
+def test_another_figure_may_count_after_a_restart(stream: list[SampleRecord]) -> None:
+    before, after = begun(basis(metric="accuracy")), begun(basis(metric="f1"))
+    for history in (before, after):
+        history.add(batches_of(stream))
+    kept = unpack(pack(before, basis(metric="accuracy")), basis(metric="f1"))
+    assert kept is not None
+    assert kept.metrics.points() == after.metrics.points()
 
 
 def test_the_samples_of_a_post_are_read_from_any_of_them_on() -> None:
@@ -146,13 +159,31 @@ def test_a_service_that_ends_keeps_all_that_it_knows(world: World) -> None:
     world.round()
     world.rounds.keep_histories(world.fence)
     (document,) = world.repository.histories_of(["job-1"]).values()
-    kept = unpack(document, basis_of(world.repository.get_job("job-1")))
+    kept = unpack(document.document, basis_of(world.repository.get_job("job-1")))
     assert kept is not None
-    assert kept.last_id == world.repository.newest_samples("job-1", 1)[0].id
+    assert document.last_id == kept.last_id == world.repository.newest_samples("job-1", 1)[0].id
 
 
 def test_what_is_known_of_jobs_that_are_gone_is_not_kept(world: World) -> None:
     world.submit()
-    world.repository.put_histories({"job-1": b"one", "gone": b"none"})
-    world.repository.put_histories({"job-1": b"two"})
-    assert world.repository.histories_of(["job-1", "gone"]) == {"job-1": b"two"}
+    world.repository.put_histories({"job-1": KeptHistory(0, b"one"), "gone": KeptHistory(0, b"none")})
+    world.repository.put_histories({"job-1": KeptHistory(0, b"two")})
+    assert world.repository.histories_of(["job-1", "gone"]) == {"job-1": KeptHistory(0, b"two")}
+
+
+def test_who_was_left_behind_goes_on_from_what_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica that had read some samples, while the leader read on and the samples between went."""
+    monkeypatch.setattr(histories, "SAMPLES_KEPT", 5)
+    world.submit()
+    world.round()
+    world.train(2.0)
+    left_behind = observer_of(world)
+    left_behind.look(ClusterView.of(world.cluster), world.clock.now)
+    for _ in range(4):
+        world.train(10.0)
+        world.round()
+        world.rounds.keep_histories(world.fence)
+    left = samples_of(world.repository, "job-1")
+    assert left[0].id > 1, "the first ones are gone"
+    view, now = ClusterView.of(world.cluster), world.clock.now
+    assert repr(left_behind.look(view, now)) == repr(observer_of(world).look(view, now))

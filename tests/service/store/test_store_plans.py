@@ -39,6 +39,7 @@ CALLS: dict[str, Callable[[Repository], object]] = {
     "jobs_without_finished_run": lambda store: store.jobs_without_finished_run(5.0, 4),
     "network_of": lambda store: store.network_of("job-1"),
     "current_lease": lambda store: store.current_lease("scheduling-loop"),
+    "histories_reach": lambda store: store.histories_reach(["job-1", "job-2"]),
     "histories_of": lambda store: store.histories_of(["job-1", "job-2"]),
     "samples_after_each": lambda store: store.samples_after_each({"job-1": 5, "job-2": 0}, 10),
     "newest_samples_of_each": lambda store: store.newest_samples_of_each(["job-1", "job-2"], 5),
