@@ -1,6 +1,6 @@
 """Which samples are in what is known of a job, so that those may go.
 
-Revision 0020, after 0019. What was kept before is forgotten: all samples are still there then.
+Revision 0021, after 0020. What was kept before is forgotten: all samples are still there then.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision: str = "0020"
-down_revision: str | None = "0019"
+revision: str = "0021"
+down_revision: str | None = "0020"
 
 
 def upgrade() -> None:
