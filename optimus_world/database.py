@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import Engine, event
 
 from optimus_service.settings import Settings
-from optimus_service.store.engine import create_engine_from_url, upgrade
+from optimus_service.store.engine import _begin_sqlite, create_engine_from_url, upgrade
 from optimus_service.store.repository import ObserveTransaction, Repository
 from optimus_world.kernel import Crashed, FiberLock, Kernel, Process
 
@@ -95,7 +95,9 @@ class Database:
         """The service's own engine, watched."""
         engine = create_engine_from_url(url)
         event.listen(engine, "connect", self._connected)
-        event.listen(engine, "begin", self._begins, insert=True)
+        event.remove(engine, "begin", _begin_sqlite)  # what follows comes before the write lock is taken
+        event.listen(engine, "begin", self._begins)
+        event.listen(engine, "begin", _begin_sqlite)
         event.listen(engine, "before_cursor_execute", self._executes)
         dialect = engine.dialect
         commit, rollback = dialect.do_commit, dialect.do_rollback
