@@ -16,6 +16,7 @@ from optimus_world import replica
 from optimus_world.faults import Fault
 from optimus_world.users import Act
 from optimus_world.world import Script
+from sqlalchemy import update
 
 from optimus_scheduler import reconcile
 from optimus_scheduler.allocate import allocate_with_quotas
@@ -25,7 +26,7 @@ from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.loop import apply as applying
 from optimus_service.loop.leader import Leadership
 from optimus_service.loop.loop import SchedulingLoop
-from optimus_service.store import retention, sample_queue, samples
+from optimus_service.store import leases, retention, sample_queue, samples
 from optimus_service.store.counting import Counted, blocks_of
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.records import AddedSamples
@@ -70,6 +71,14 @@ def _both(*patches: Patch) -> Patch:
             each(stack)
 
     return patch
+
+
+def _pauses(*numbers: int) -> tuple[Fault, ...]:
+    """Both replicas in turn stand still for longer than a lease, in the middle of a round."""
+    return tuple(
+        Fault(index, 30.0 + 300.0 * index, "pause", "ab"[index % 2], 150.0, "begin", number, 0.1, "round")
+        for index, number in enumerate(numbers)
+    )
 
 
 # --- the bugs ---------------------------------------------------------------------------------------------------------
@@ -154,7 +163,31 @@ def _start_again(self: applying.Applier, actions: Any, leader: LeaderRepository)
     return [None for _ in actions]
 
 
+_acquire = leases.acquire
+
+
+def _acquire_with_one_token(session: Any, name: str, holder: str, ttl_seconds: float) -> Any:
+    before = leases.current(session, name)
+    lease = _acquire(session, name, holder, ttl_seconds)
+    if lease is None or before is None or before.token == lease.token:
+        return lease
+    session.execute(update(leases.LeaseRow).values(token=before.token))
+    return leases.current(session, name)
+
+
 MUTATIONS = (
+    Mutation(
+        "no transaction of a round is fenced",
+        _replaced(leases, "check_fence", lambda *_: None),
+        "one leader writes",
+        _pauses(0, 0, 1, 1, 2, 2),
+    ),
+    Mutation(
+        "a new holder of the lease gets no higher token",
+        _replaced(leases, "acquire", _acquire_with_one_token),
+        "one leader writes",
+        _pauses(0, 0, 1, 1, 2, 2),
+    ),
     Mutation(
         "everybody leads, whoever has the lease",
         _replaced(Leadership, "claim", _claim_of_everybody),
