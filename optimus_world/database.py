@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, exc
 
 from optimus_service.settings import Settings
 from optimus_service.store.engine import _begin_sqlite, create_engine_from_url, upgrade
@@ -129,7 +129,8 @@ class Database:
         self.kernel.sleep(0.001)
         self._strike("begin")
         if not self._writer.acquire(BUSY_SECONDS):
-            raise _sqlite_error("database is locked", sqlite3.SQLITE_BUSY)
+            locked = _sqlite_error("database is locked", sqlite3.SQLITE_BUSY)
+            raise exc.OperationalError("BEGIN IMMEDIATE", None, locked)  # as it comes from the statement itself
         mine.holds = True
 
     def _commits(self, connection: Any, commit: Callable[[Any], None], rollback: Callable[[Any], None]) -> None:
