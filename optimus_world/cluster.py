@@ -169,6 +169,9 @@ class ClusterSeen:
     def try_task(self, job: Mapping[str, Any]) -> TaskObjection | None:  # noqa: ARG002 - the seam's
         return None
 
+    def remove_checkpoints(self, job: Mapping[str, Any], job_id: str) -> str | None:  # noqa: ARG002 - the seam's
+        return None  # no job of a world keeps any at a URL
+
     def check_command(self, job: Mapping[str, Any]) -> TaskObjection | None:  # noqa: ARG002 - the seam's
         return None
 

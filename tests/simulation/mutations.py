@@ -31,8 +31,10 @@ from optimus_service.store.counting import Counted, blocks_of
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.records import AddedSamples
 from optimus_service.store.repository import LEADER_LEASE, LeaderRepository
+from optimus_service.store.tables import LeaseRow
 from optimus_workers.coordinator import attempt, membership_change
-from optimus_workers.coordinator.attempt import Cover
+from optimus_workers.coordinator.membership import Cover
+from optimus_workers.wire.ranges import worker_slots
 
 Patch = Callable[[ExitStack], None]
 
@@ -115,7 +117,7 @@ def _starts_beside_ended(sides: Any, _ended: Any, nodes: Any) -> Any:
     return _starts(sides, (), nodes)
 
 
-_slots = attempt.worker_slots
+_slots = worker_slots
 
 
 def _overlapping_slots(n_slots: int, rank: int, n_workers: int) -> tuple[int, int]:
@@ -171,7 +173,7 @@ def _acquire_with_one_token(session: Any, name: str, holder: str, ttl_seconds: f
     lease = _acquire(session, name, holder, ttl_seconds)
     if lease is None or before is None or before.token == lease.token:
         return lease
-    session.execute(update(leases.LeaseRow).values(token=before.token))
+    session.execute(update(LeaseRow).values(token=before.token))
     return leases.current(session, name)
 
 
