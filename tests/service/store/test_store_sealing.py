@@ -153,7 +153,7 @@ def test_what_is_sealed_comes_back_and_is_not_seen(environment: dict[str, str], 
     assert Keys([NEW]).is_current(sealed)
 
 
-@pytest.mark.parametrize("keys", ["short", f"{NEW},short", "é" * 44])
+@pytest.mark.parametrize("keys", ["short", f"{NEW},short", "é" * 44], ids=["short", "one-short", "no-ascii"])
 def test_what_is_no_key_is_refused_and_not_repeated(tmp_path: Path, keys: str) -> None:
     with pytest.raises(ValueError, match="OPTIMUS_ENCRYPTION_KEYS must be keys") as refused:
         Settings(data_directory=tmp_path, encryption_keys=keys)
