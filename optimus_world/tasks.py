@@ -80,9 +80,6 @@ class Surroundings(Protocol):
     def transport(self, sender: Process) -> httpx.BaseTransport:
         """How it reaches the service."""
 
-    def acknowledged(self, job_id: str, samples: list[Sample]) -> None:
-        """The service has said that it took this post."""
-
     def broken(self, promise: str, what: str) -> None:
         """Something happened that must not."""
 
@@ -401,7 +398,6 @@ class WorkerAgent(TaskAgent):
                 self._outbox.refused(self.kernel.now)
             else:
                 self._outbox.sent(self.kernel.now)
-                self.world.acknowledged(self.job_id, batch)
 
 
 def storage_of(directory: Path) -> LocalStorage:

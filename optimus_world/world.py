@@ -20,7 +20,6 @@ from pathlib import Path
 
 import httpx
 
-from optimus_contract.telemetry import Sample
 from optimus_scheduler.model import Node, Resources, Role
 from optimus_world import database as databases
 from optimus_world import faults, users
@@ -315,9 +314,6 @@ class World:
 
     def transport(self, sender: Process) -> httpx.BaseTransport:
         return Wire(self.network, sender)
-
-    def acknowledged(self, job_id: str, samples: list[Sample]) -> None:
-        """The books have it from the answer itself (`Books.answered`)."""
 
     def end(self) -> None:
         """Let go of everything."""
