@@ -41,6 +41,13 @@ def test_of_a_process_that_hangs_the_owners_innermost_frame_is_told() -> None:
     assert headline(hung + "\n".join([*stacks, *library])).endswith("in _run_code")
 
 
+def test_the_time_and_the_module_of_a_logs_line_are_left_out() -> None:
+    log = "step 58 loss 0.5\n2026-11-25 15:30:39,181 ERROR optimus_workers.script.ending: it was killed\n"
+    said = headline(f"worker 0 failed 6 times; the end of its log:\n{log}")
+    assert said == "worker 0 failed 6 times; the end of its log: it was killed"
+    assert headline("2026-11-25 15:30:39,181 ERROR optimus: \n")
+
+
 def test_one_line_is_its_own_headline() -> None:
     assert headline("its tasks kept failing") == "its tasks kept failing"
     assert headline("first\nlast\n") == "last"

@@ -14,6 +14,8 @@ _STACKS: Final = "(most recent call first):"
 _LIBRARY: Final = re.compile(
     r'File "(?:<|[^"]*/(?:(?:site|dist)-packages|lib/python3[^/]*|optimus_(?:workers|client|contract))/)'
 )
+_LOGGED: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ [\w.]+: ")
+"""What a task's log has before the words of its own modules."""
 HEADLINE_LENGTH: Final = 240
 """Characters of a headline at most: two or three lines of a list."""
 
@@ -23,7 +25,7 @@ def headline(error: str) -> str:
     stacks of a process that hangs the innermost frame of its owner's code.
 
     What the error begins with ("worker 0 failed:") is kept, but not what was printed between that and the end. At most
-    `HEADLINE_LENGTH` characters.
+    `HEADLINE_LENGTH` characters, without the time and the module of a line of a log.
     """
     before, traceback, rest = error.partition(_TRACEBACK)
     lines = [line.strip() for line in (rest if traceback else error).splitlines() if line.strip()]
@@ -31,7 +33,7 @@ def headline(error: str) -> str:
         return " ".join(error.split())[:HEADLINE_LENGTH]
     where = next((" ".join(line.split()) for line in before.splitlines() if line.strip()), "")
     is_kept = bool(traceback) or (len(lines) > 1 and where.endswith(":"))
-    told = _own_frame(lines) or lines[-1]
+    told = _own_frame(lines) or _LOGGED.sub("", lines[-1], count=1)
     words = f"{where} {told}".strip() if is_kept else told
     return words if len(words) <= HEADLINE_LENGTH else f"{words[: HEADLINE_LENGTH - 1]}…"
 

@@ -206,8 +206,9 @@ class Ending(Learning):
         self._send_end(run)
 
     def _killed(self, code: int) -> None:
-        """Somebody killed a process (out of memory?): this worker counts as lost, as one does that is killed itself."""
-        log.error("a process of the command was killed by signal %d", code - 128)
+        """Somebody or the kernel killed a process: this worker counts as lost, as one does that is killed itself."""
+        why = "; if nobody sent it, the machine had no memory left for it" if code - 128 == signal.SIGKILL else ""
+        log.error("a process of the command was killed by %s%s", signal.Signals(code - 128).name, why)
         self._leave(code)
 
     def _leave(self, code: int) -> NoReturn:
