@@ -86,7 +86,8 @@ def predict_job(
     decisions = [*latest, *(each for each in earlier if each.id not in {one.id for one in latest})]
     question = Question(*sizes, now, Limits(deadline_seconds, budget))
     checkpoints = _checkpoints(record, services)
-    body = predictions_body(record, job, decisions, question, services.settings.scheduling, checkpoints)
+    told = services.repository.promises(job_id) if record.state.is_final else ()
+    body = predictions_body(record, job, decisions, question, services.settings.scheduling, checkpoints, told)
     return seen.predictions(body, caller)
 
 

@@ -35,7 +35,7 @@ from optimus_service.observe.finished_runs import Lessons
 from optimus_service.observe.histories import Histories
 from optimus_service.observe.snapshot import rescale_seconds, spent
 from optimus_service.observe.spec import spec_of
-from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
+from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord, PromiseRecord
 from optimus_service.store.repository import Repository
 
 MAX_SIZES = 1024
@@ -163,6 +163,7 @@ def predictions_body(
     question: Question,
     settings: Settings,
     checkpoints: answers.CheckpointAdvice | None = None,
+    promises: Iterable[PromiseRecord] = (),
 ) -> answers.Predictions:
     """Everything that is believed of a job; of one that has ended, also what came. Pure.
 
@@ -173,6 +174,7 @@ def predictions_body(
         question: what is asked.
         settings: the constants of a round.
         checkpoints: of a script (`checkpoint_advice`).
+        promises: of one that has ended, what was told of it.
     """
     latest = decisions[0] if decisions else None
     believed = Forecast(record.id, None, None, 0.0) if latest is None else latest.forecast
@@ -207,7 +209,7 @@ def predictions_body(
         cost=cost_body(found, job.allocation, job.spent, question.limits) if is_priced else None,
         advice=advice(job, fitted.speeds, settings),
         checkpoints=checkpoints,
-        outcome=outcome_body(record, decisions, job.spent if is_priced else None),
+        outcome=outcome_body(record, decisions, promises, job.spent if is_priced else None),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from statistics import median
 
 from optimus_contract import answers
@@ -12,7 +13,7 @@ from optimus_scheduler.model import JobState
 from optimus_service.insight.format import moment
 from optimus_service.insight.progress import finite, interval_body
 from optimus_service.observe.promises import KINDS, PARTS, Verdict, verdicts
-from optimus_service.store.records import DecisionRecord, JobRecord, KeptPromise
+from optimus_service.store.records import DecisionRecord, JobRecord, KeptPromise, PromiseRecord
 
 _MAX_POINTS = 10
 """Predictions in one review, spread evenly over the job's steps."""
@@ -22,8 +23,11 @@ _SOON_SECONDS = 5.0
 """A ratio of less time left than this says nothing: rounds and reports come seconds apart."""
 
 
-def outcome_body(record: JobRecord, decisions: Sequence[DecisionRecord], cost: float | None) -> answers.Outcome | None:
-    """None while the job is active. `decisions`: its past ones, newest first."""
+def outcome_body(
+    record: JobRecord, decisions: Sequence[DecisionRecord], promises: Iterable[PromiseRecord], cost: float | None
+) -> answers.Outcome | None:
+    """None while the job is active. `decisions`: its past ones, newest first; `promises`: what was told at the parts of
+    its life."""
     if not record.state.is_final:
         return None
     result = record.result or {}
@@ -35,21 +39,55 @@ def outcome_body(record: JobRecord, decisions: Sequence[DecisionRecord], cost: f
         metrics={name: finite(value) for name, value in result.get("metrics", {}).items()},
         cost=cost,
         # Of a job that was ended by something else than its rule, nobody knows what would have come.
-        review=_review(record, decisions) if record.state is JobState.SUCCEEDED else [],
+        review=_review(record, decisions, promises) if record.state is JobState.SUCCEEDED else [],
     )
 
 
-def _review(record: JobRecord, decisions: Sequence[DecisionRecord]) -> list[answers.ReviewPoint]:
-    """The first prediction, each that was made a tenth of the job's steps further on, and the worst of all."""
+def _review(
+    record: JobRecord, decisions: Sequence[DecisionRecord], promises: Iterable[PromiseRecord]
+) -> list[answers.ReviewPoint]:
+    """What was told at the parts of the job's life, and the worst prediction of all.
+
+    Without a time that was told (nobody looked ahead): the first prediction of its rounds, each that was made a tenth
+    of its steps further on, and the worst.
+    """
     every = list(_points(record, decisions))
-    points: list[answers.ReviewPoint] = []
-    for point in every:
-        if not points or point.part >= points[-1].part + 1.0 / _MAX_POINTS:
-            points.append(point)
+    points = list(_told(record, every, promises))
+    if points:
+        every = [*points, *(_of_steps(point) for point in every)]
+    else:
+        for point in every:
+            if not points or point.part >= points[-1].part + 1.0 / _MAX_POINTS:
+                points.append(point)
     worst = max(every, key=_badness, default=None)
     if worst is not None and worst not in points:
         points.append(worst)
     return sorted(points, key=lambda point: point.at)
+
+
+def _told(
+    record: JobRecord, rounds: Sequence[answers.ReviewPoint], promises: Iterable[PromiseRecord]
+) -> Iterator[answers.ReviewPoint]:
+    """Each time that was told while the job trained, beside the steps that the round before it predicted."""
+    for promise in sorted(promises, key=lambda each: each.at):
+        before = [point for point in rounds if point.at <= moment(promise.at)]
+        seconds = interval_body(promise.time)
+        if seconds is None or seconds.mean < _LEAST_SECONDS or not before or record.finished_at is None:
+            continue
+        true = max(record.finished_at - promise.at, 0.0)
+        yield replace(
+            before[-1],
+            at=moment(promise.at),
+            remaining_seconds=seconds,
+            true_remaining_seconds=true,
+            seconds_error_percent=None if true <= 0 else 100.0 * (seconds.mean / true - 1.0),
+            seconds_held=_holds(seconds, true),
+        )
+
+
+def _of_steps(point: answers.ReviewPoint) -> answers.ReviewPoint:
+    """Without the time at the size that the job had: it was not told, another one was."""
+    return replace(point, remaining_seconds=None, seconds_error_percent=None, seconds_held=None)
 
 
 def _badness(point: answers.ReviewPoint) -> float:

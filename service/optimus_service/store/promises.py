@@ -43,6 +43,11 @@ def parts_of(session: Session, job_ids: Collection[str]) -> dict[str, set[str]]:
     return found
 
 
+def of_job(session: Session, job_id: str) -> list[PromiseRecord]:
+    """See `Repository.promises`."""
+    return [_record(row) for row in session.scalars(select(PromiseRow).where(PromiseRow.job_id == job_id))]
+
+
 def kept(session: Session, since: float, newest: int, projects: Collection[str] | None) -> list[KeptPromise]:
     """See `Repository.kept_promises`."""
     statement = (
@@ -57,8 +62,12 @@ def kept(session: Session, since: float, newest: int, projects: Collection[str] 
 
 
 def _kept(row: PromiseRow, step: int, finished_at: float, started_at: float | None) -> KeptPromise:
+    return KeptPromise(promise=_record(row), total_steps=step, finished_at=finished_at, started_at=started_at)
+
+
+def _record(row: PromiseRow) -> PromiseRecord:
     said = row.document
-    promise = PromiseRecord(
+    return PromiseRecord(
         job_id=row.job_id,
         part=row.part,
         task=row.task,
@@ -70,4 +79,3 @@ def _kept(row: PromiseRow, step: int, finished_at: float, started_at: float | No
         start=forecasts.interval(said.get("start")),
         calibration=forecasts.calibration(said.get("calibration")),
     )
-    return KeptPromise(promise=promise, total_steps=step, finished_at=finished_at, started_at=started_at)

@@ -650,6 +650,11 @@ class Repository:
         with self._read() as session:
             return promises.parts_of(session, job_ids)
 
+    def promises(self, job_id: str) -> list[PromiseRecord]:
+        """What was predicted of one job at the parts of its life, in no order."""
+        with self._read() as session:
+            return promises.of_job(session, job_id)
+
     def kept_promises(self, since: float, newest: int, projects: Collection[str] | None = None) -> list[KeptPromise]:
         """The `newest` promises of jobs (of these projects; None: of all) that succeeded at `since` or later, the first
         to end first."""

@@ -157,6 +157,26 @@ def test_the_worst_prediction_is_in_the_review_wherever_it_was_made(api: Api) ->
     assert [point["step"] for point in predictions(api, job_id)["outcome"]["review"]] == [100, 110, 300]
 
 
+def test_the_times_of_the_review_are_those_that_were_told(api: Api) -> None:
+    """And not those at the size that the job had, which rounds predict, too."""
+    job_id = api.submit()
+    api.surroundings.clock.now = NOW
+    train(api, job_id)
+    for step, total in ((50, 410.0), (200, 410.0), (300, 410.0)):
+        believe(api, job_id, at=NOW + step / 10, step=step, total=total)
+    times = (("time 10 %", 5.0, Interval(60.0, 50.0, 70.0)), ("time 50 %", 21.0, Interval(18.0, 15.0, 22.0)))
+    told = [PromiseRecord(job_id=job_id, part=part, task="m:f", at=NOW + at, time=time) for part, at, time in times]
+    record = RoundRecord(at=NOW, trigger="test", seconds=0.1, phase_seconds={}, n_jobs=1, n_actions=0)
+    api.repository.add_round(record, [], told)
+    api.surroundings.clock.now = NOW + 40
+    api.as_task("POST", job_id, "result", json={"outcome": "succeeded", "step": 400, "final_loss": 0.3})
+    review = predictions(api, job_id)["outcome"]["review"]
+    assert [point["step"] for point in review] == [50, 200]
+    assert [point["remaining_seconds"]["mean"] for point in review] == [60.0, 18.0]
+    assert [point["true_remaining_seconds"] for point in review] == pytest.approx([35.0, 19.0])
+    assert [point["seconds_held"] for point in review] == [False, True]
+
+
 def test_promises_of_jobs_that_succeeded_are_judged(api: Api) -> None:
     assert api.get("/v1/promises").json() == {"scores": [], "tasks": []}
     for predicted in (50.0, 100.0):
