@@ -17,6 +17,8 @@ from typing import Any
 
 import httpx
 
+from optimus_service.store.counting import BLOCK
+
 OPTIMUS = [sys.executable, "-m", "optimus_cli"]
 TASKS = Path(__file__).parents[1] / "tasks"
 """Training code that only tests use, for a job's `working_directory`."""
@@ -141,12 +143,15 @@ class Service:
         return found
 
     def sequences(self, job_id: str) -> dict[tuple[int, int], list[int]]:
-        """(membership epoch, rank) → sequence numbers of the samples in the database, sorted."""
+        """(membership epoch, rank) → sequence numbers of the samples that the database has counted, sorted."""
         found: dict[tuple[int, int], list[int]] = {}
         with closing(sqlite3.connect(f"file:{self.directory / 'optimus.db'}?mode=ro", uri=True)) as database:
             rows = database.execute(
-                "select membership_epoch, rank, sequence from samples where job_id = ? order by 1, 2, 3", (job_id,)
+                "select membership_epoch, rank, number, bits from sample_blocks where job_id = ? order by 1, 2, 3",
+                (job_id,),
             )
-            for epoch, rank, sequence in rows:
-                found.setdefault((epoch, rank), []).append(sequence)
+            for epoch, rank, number, stored in rows:
+                bits = int.from_bytes(stored, "little")
+                counted = [BLOCK * number + bit for bit in range(bits.bit_length()) if bits >> bit & 1]
+                found.setdefault((epoch, rank), []).extend(counted)
         return found
