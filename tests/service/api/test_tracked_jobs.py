@@ -108,8 +108,8 @@ def test_a_command_that_told_no_step_is_noted(api: Api, step: int, told: bool) -
     events = api.get(f"/v1/jobs/{job_id}/events").json()["events"]
     said = [event["message"] for event in events if event["type"] == "NothingLearned"]
     words = (
-        "The command told no step: what it prints has no form that is known. --progress-pattern, or one line with "
-        "optimus_client, shows its progress (docs/scripts.md)."
+        "The command told no step: it printed nothing, or in no known form. --progress-pattern, or one line "
+        "with optimus_client, shows its progress (docs/scripts.md)."
     )
     assert said == ([words] if told else [])
 
