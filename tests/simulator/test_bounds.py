@@ -224,7 +224,8 @@ def test_shortest_first_is_no_later_than_any_order(jobs: list[tuple[int, int]], 
 def test_no_way_through_a_job_costs_less_than_is_said(
     prices: list[float], at: float, steps: float, speedup: float
 ) -> None:
-    """Weak duality; and the way that is found does the whole job within its time, at about that cost."""
+    """Weak duality; and the way that is found does the whole job within its time, at about that cost: its parts are few
+    here, and it pays for whole ones."""
     (need,) = needs_of(trace_of(job("a", at, steps, speedup, at + 1.5 * steps)), 0.0)
     edges = np.array([0.0, 30.0, 60.0, 100.0, 150.0, 300.0, 2000.0])
     each = np.array(prices)[:, None]
@@ -233,7 +234,7 @@ def test_no_way_through_a_job_costs_less_than_is_said(
     times = JobTimes.on(need, sizes, edges)
     for choice in (times.soonest(each), times.in_time(each)):
         assert choice.least <= choice.cost + float((choice.usage * each).sum()) + 1e-6
-        assert choice.least >= 0.85 * (choice.cost + float((choice.usage * each).sum())) - 1e-6
+        assert choice.least >= 0.7 * (choice.cost + float((choice.usage * each).sum())) - 1e-6
     found = times.soonest(each)
     held = float(found.usage.sum())
     assert held >= need.work.least_area(np.ones(1)) * (1 - 1e-6)

@@ -34,6 +34,7 @@ from optimus_service.metrics.read import (
 )
 from optimus_service.metrics.registry import Metrics, NoFigures
 from optimus_service.store.records import MembershipRecord, SampleRecord
+from optimus_service.store.repository import Repository
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -313,20 +314,18 @@ def test_the_service_itself_is_measured(api: Api) -> None:
 @on_sqlite
 def test_what_is_logged_for_a_request_about_a_job_names_the_job(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id, seen = api.submit(), []
-    looked_up = api.repository.get_job
+    looked_up = Repository.get_job
 
-    def get_job(wanted: str) -> Any:
+    def get_job(repository: Repository, wanted: str) -> Any:
         seen.append(structlog.contextvars.get_contextvars())
-        return looked_up(wanted)
+        return looked_up(repository, wanted)
 
-    monkeypatch.setattr(api.repository, "get_job", get_job)
+    monkeypatch.setattr(Repository, "get_job", get_job)
     api.get(f"/v1/jobs/{job_id}", headers={"X-Request-ID": "id-1"})
     assert seen == [{"request_id": "id-1", "job_id": job_id}]
 
 
 def test_transactions_are_timed(world: World) -> None:
-    from optimus_service.store.repository import Repository
-
     seen: list[tuple[str, bool]] = []
 
     def observe(kind: str, seconds: float, /, *, failed: bool) -> None:

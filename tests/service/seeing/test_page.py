@@ -110,8 +110,8 @@ def test_a_change_of_the_batch_is_said_in_words(chromium: Browser, live: LiveSer
         rows.first.wait_for()
         words = [row.locator("td").all_text_contents()[1:3] for row in rows.all()]
     assert words == [
-        ["1 worker, 0 servers, 256 examples a step", "another size of the global batch"],
-        ["1 worker, 0 servers, 32 examples a step", "start"],
+        ["1 worker, 256 examples a step", "another size of the global batch"],
+        ["1 worker, 32 examples a step", "start"],
     ]
 
 
