@@ -157,8 +157,9 @@ class _JobSide:
         return [task for task in self._observed if task.phase is not TaskPhase.EXITED and self._wants(task)]
 
     def leaving(self) -> list[Task]:
-        """Live tasks that are let go without waiting for anybody: none while others are to join first."""
-        if any(self.starts()):
+        """Live tasks that are let go without waiting for anybody: none while others are to join first. A coordinator
+        waits for no place, so its start delays nobody."""
+        if any(start.task.key.role is not Role.COORDINATOR for start in self.starts()):
             return []
         return [task for task in self._observed if task.phase is not TaskPhase.EXITED and not self._wants(task)]
 

@@ -181,6 +181,16 @@ def test_a_place_is_taken_when_it_has_been_left() -> None:
     assert started(reconcile(replace(after, tasks=tuple(left)), wants, SETTINGS)) == [newcomer]
 
 
+def test_a_place_is_waited_for_while_the_coordinator_of_its_task_is_replaced() -> None:
+    """Its start waits for no place, so nobody could wait for each other; the simulation of faults found this."""
+    shrinks, grows = a_job("a", has=(2, 1)), a_job("b", has=(1, 0))
+    wants = {"a": want(1, 1), "b": want(2, 0)}
+    snapshot = a_snapshot([shrinks, grows], a_cluster(4))
+    lost = exited(snapshot.tasks, key("a", Role.COORDINATOR), 137)
+    actions = reconcile(replace(snapshot, tasks=tuple(lost)), wants, SETTINGS)
+    assert started(actions) == [key("a", Role.COORDINATOR, 0, 1)]
+
+
 def test_a_task_is_started_beside_one_that_leaves_if_there_is_room_for_both() -> None:
     jobs = [a_job("a", has=(2, 1)), a_job("b", has=(1, 0))]
     actions = reconcile(a_snapshot(jobs, a_cluster(5)), {"a": want(1, 1), "b": want(2, 0)}, SETTINGS)
