@@ -98,10 +98,8 @@ def _work(outlook: Outlook, queue: Queue) -> Work:
         rest = rest_of_life(queue.lengths, running, outlook.typical_seconds)
         speed = outlook.speeds.at(size)
         return Work.of(Interval(rest.mean * speed, rest.low * speed, rest.high * speed))
-    known, pace = (
-        Work.of(remaining),
-        Work.of(step_seconds(outlook.speeds.promised(size), Habits(running_seconds=running))),
-    )
+    known = Work.of(remaining)
+    pace = Work.of(step_seconds(outlook.speeds.promised(size), Habits(running_seconds=running)))
     return Work(known.median, math.hypot(known.down, pace.down), math.hypot(known.up, pace.up))
 
 

@@ -7,10 +7,10 @@ run at a time.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Depends, Path, Query
 
 from optimus_contract.limits import MAX_SAMPLES_PER_POST, MAX_TASKS
 from optimus_contract.readings import kubeflow, otlp
@@ -49,6 +49,19 @@ router = APIRouter(route_class=ForeignRoute, tags=["trainings that run elsewhere
 
 
 @dataclass(frozen=True, slots=True)
+class RunQuery:
+    """What the address of a run says of it beside its name."""
+
+    project: Project = None
+    workers: Workers = None
+    gpus: Gpus = None
+    gpu_type: GpuType = None
+
+
+RunQueryDep = Annotated[RunQuery, Depends()]
+
+
+@dataclass(frozen=True, slots=True)
 class Told:
     """What one post says."""
 
@@ -82,18 +95,14 @@ def track(
     watching: WatchingDep,
     caller: CallerDep,
     audit: AuditDep,
-    project: Project = None,
-    workers: Workers = None,
-    gpus: Gpus = None,
-    gpu_type: GpuType = None,
+    query: RunQueryDep,
 ) -> dict[str, Any]:
     """Tell how far a training is that runs elsewhere: a status of Kubeflow's progress protocol, or OTLP metrics.
 
     The first post makes a tracked job. A status that begins a training, or one with less than half of the steps that
     were told before, begins another one under the same name.
     """
-    size = {"workers": workers, "gpus": gpus, "gpu_type": gpu_type}
-    return _track(services, watching, caller, audit, (project, name, ""), size, body)
+    return _track(services, watching, caller, audit, (name, ""), query, body)
 
 
 @router.post("/v1/track/{name}/{run}", responses=documented(409, 429), openapi_extra=examples.TRACKED_BODY)
@@ -105,14 +114,10 @@ def track_run(
     watching: WatchingDep,
     caller: CallerDep,
     audit: AuditDep,
-    project: Project = None,
-    workers: Workers = None,
-    gpus: Gpus = None,
-    gpu_type: GpuType = None,
+    query: RunQueryDep,
 ) -> dict[str, Any]:
     """The same for one of several runs of a name, such as `$SLURM_JOB_ID`: it stays one job when it is restarted."""
-    size = {"workers": workers, "gpus": gpus, "gpu_type": gpu_type}
-    return _track(services, watching, caller, audit, (project, name, run), size, body)
+    return _track(services, watching, caller, audit, (name, run), query, body)
 
 
 def _track(
@@ -120,14 +125,14 @@ def _track(
     watching: Watching,
     caller: Caller,
     audit: AuditDep,
-    where: tuple[str | None, str, str],
-    size: Mapping[str, Any],
+    where: tuple[str, str],
+    query: RunQuery,
     body: ForeignBody,
 ) -> dict[str, Any]:
-    asked, name, run = where
-    address = Address(project_of(caller, asked, "project"), name, run)
+    name, run = where
+    address = Address(project_of(caller, query.project, "project"), name, run)
     refuse_project(caller, address.project)
-    spec = spec_of(name, address.project, address.labels, size, "")
+    spec = spec_of(name, address.project, address.labels, asdict(query), "")
     told = _told(body, services.clock())
     job = _newest(services, caller, address)
     audit.is_due = False
