@@ -38,6 +38,7 @@ READ = (
     answers.DeviceProgress,
     answers.WhoAmI,
     answers.AuditEntry,
+    answers.Usage,
 )
 HEAD = '''\
 """The answers of the REST API as JSON: made from `optimus_contract` by `python -m scripts.cli_types`, not to be edited.

@@ -30,6 +30,7 @@ SHOWN = (
     answers.Project,
     answers.Scorecard,
     answers.SignInWays,
+    answers.Usage,
     answers.WhoAmI,
 )
 

@@ -33,6 +33,7 @@ from optimus_cli.commands import (
     study,
     submit,
     track,
+    usage,
     watch,
 )
 from optimus_cli.errors import BadInput, CliError, FieldError
@@ -159,6 +160,7 @@ app.command(cls=Command, rich_help_panel=PEOPLE)(people.whoami)
 app.add_typer(people.user_app, name="user", rich_help_panel=PEOPLE)
 app.add_typer(people.token_app, name="token", rich_help_panel=PEOPLE)
 app.command(cls=Command, rich_help_panel=PEOPLE)(people.audit)
+app.command(cls=Command, rich_help_panel=PEOPLE)(usage.usage)
 app.command(cls=Command, rich_help_panel=SERVICE)(stop.stop)
 app.add_typer(db.app, name="db", rich_help_panel=SERVICE)
 app.add_typer(secrets.app, name="secrets", rich_help_panel=SERVICE)

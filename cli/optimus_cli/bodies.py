@@ -549,3 +549,27 @@ class AuditEntry(TypedDict):
     project: str | None
     data: dict[str, Any]
     request_id: str | None
+
+
+class UsageAmounts(TypedDict):
+    worker_hours: float
+    core_hours: float
+    gpu_hours: float
+    cost: float | None
+
+
+class UsageLine(TypedDict):
+    worker_hours: float
+    core_hours: float
+    gpu_hours: float
+    cost: float | None
+    owner: str | None
+    project: str
+    gpu_type: str | None
+
+
+class Usage(TypedDict):
+    month: str
+    until: str
+    total: UsageAmounts
+    lines: list[UsageLine]

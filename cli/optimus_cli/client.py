@@ -31,6 +31,7 @@ from optimus_cli.bodies import (
     Scorecard,
     Task,
     Token,
+    Usage,
     User,
     WhoAmI,
 )
@@ -255,6 +256,10 @@ class Client:
     def promises(self) -> Scorecard:
         """How predictions of jobs that have ended turned out."""
         return cast("Scorecard", self._call("GET", "/v1/promises"))
+
+    def usage(self, month: str | None) -> Usage:
+        """What was used in a month (None: this one) by whom."""
+        return cast("Usage", self._call("GET", "/v1/usage", query={} if month is None else {"month": month}))
 
     def cluster(self) -> Cluster:
         return cast("Cluster", self._call("GET", "/v1/cluster"))

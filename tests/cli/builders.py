@@ -15,6 +15,7 @@ from optimus_cli.bodies import (
     Plan,
     Predictions,
     Task,
+    Usage,
 )
 
 CREATED = "2026-01-02T03:04:05Z"
@@ -268,3 +269,10 @@ def cluster(**changes: Any) -> Cluster:
         "version": "0.1.0",
     }
     return cast("Cluster", {**body, **changes})
+
+
+def usage(**changes: Any) -> Usage:
+    amounts = {"worker_hours": 20.0, "core_hours": 40.0, "gpu_hours": 20.0, "cost": 81.25}
+    lines = [{"project": "vision", "owner": "ada", "gpu_type": "v100", **amounts}]
+    body: dict[str, Any] = {"month": "2026-11", "until": CREATED, "total": amounts, "lines": lines}
+    return cast("Usage", {**body, **changes})

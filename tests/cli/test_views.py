@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from tests.cli import builders
 from tests.cli.builders import interval
 
-from optimus_cli import live, render, render_predictions, render_promises, render_tasks, wording
+from optimus_cli import live, render, render_predictions, render_promises, render_tasks, render_usage, wording
 from optimus_cli.live import Frame
 from optimus_cli.watching import LineDisplay
 
@@ -364,6 +364,18 @@ def test_how_predictions_turned_out() -> None:
     alone = shown(render_promises.scorecard({"scores": scores, "tasks": tasks[:1]}, "m:f"))
     assert "other:task" not in alone
     assert "No prediction" in shown(render_promises.scorecard({"scores": [], "tasks": []}))
+
+
+def test_who_used_how_much() -> None:
+    text = shown(render_usage.usage(builders.usage()))
+    for words in ("vision", "ada", "v100", "40.0", "81.25", "all", "2026-11 (UTC), until"):
+        assert words in text
+    free: Any = {"worker_hours": 1.0, "core_hours": 1.0, "gpu_hours": 0.0, "cost": None}
+    line: Any = {**free, "project": "vision", "owner": None, "gpu_type": None}
+    text = shown(render_usage.usage(builders.usage(total=free, lines=[line])))
+    assert "cost" not in text
+    assert "none" in text
+    assert "Nothing was used in 2026-11." in shown(render_usage.usage(builders.usage(lines=[])))
 
 
 def test_of_an_ended_job_predictions_stand_beside_what_came() -> None:

@@ -1238,6 +1238,45 @@ export interface components {
             task: string;
             scores: components["schemas"]["PromiseScore"][];
         };
+        /** @description Who used how much of the cluster in one month (`GET /v1/usage`). */
+        Usage: {
+            /**
+             * @description in UTC
+             * @example 2026-11
+             */
+            month: string;
+            /**
+             * Format: date-time
+             * @description what is used after that is not in it
+             */
+            until: string;
+            total: components["schemas"]["UsageAmounts"];
+            /** @description by project, owner and GPU type */
+            lines: components["schemas"]["UsageLine"][];
+        };
+        /** @description What was used. */
+        UsageAmounts: {
+            worker_hours: number;
+            /** @description of workers and servers, in CPU cores; on one machine these are its slots */
+            core_hours: number;
+            gpu_hours: number;
+            /** @description at the prices that the service is set to now; null: nothing has a price */
+            cost: number | null;
+        };
+        /** @description What the jobs of one owner in one project were given on one GPU type. */
+        UsageLine: {
+            worker_hours: number;
+            /** @description of workers and servers, in CPU cores; on one machine these are its slots */
+            core_hours: number;
+            gpu_hours: number;
+            /** @description at the prices that the service is set to now; null: nothing has a price */
+            cost: number | null;
+            /** @description null: nobody can tell */
+            owner: string | null;
+            project: string;
+            /** @description null: none */
+            gpu_type: string | null;
+        };
         /** @description What a user without a role may have. Null: what the service's settings give every member. */
         UserLimits: {
             /**
@@ -1340,6 +1379,9 @@ export type TargetMetric = components['schemas']['TargetMetric'];
 export type TaskDemand = components['schemas']['TaskDemand'];
 export type TaskResources = components['schemas']['TaskResources'];
 export type TaskScore = components['schemas']['TaskScore'];
+export type Usage = components['schemas']['Usage'];
+export type UsageAmounts = components['schemas']['UsageAmounts'];
+export type UsageLine = components['schemas']['UsageLine'];
 export type UserLimits = components['schemas']['UserLimits'];
 export type WhoAmI = components['schemas']['WhoAmI'];
 export type $defs = Record<string, never>;

@@ -15,6 +15,9 @@ from optimus_contract.answers.cluster import (
     Round,
     RoundList,
     UnknownTask,
+    Usage,
+    UsageAmounts,
+    UsageLine,
 )
 from optimus_contract.answers.explanations import Effect, Expected, Explanation, Marginal, Plan, RescaleEffect
 from optimus_contract.answers.jobs import (
@@ -152,6 +155,9 @@ __all__ = [
     "Token",
     "TokenList",
     "UnknownTask",
+    "Usage",
+    "UsageAmounts",
+    "UsageLine",
     "User",
     "UserList",
     "WhoAmI",

@@ -128,3 +128,32 @@ class Problem(Message):
     detail: str
     errors: list[ProblemError] = field(default_factory=list)
     request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageAmounts(Message):
+    """What was used."""
+
+    worker_hours: float
+    core_hours: Annotated[float, About("of workers and servers, in CPU cores; on one machine these are its slots")]
+    gpu_hours: float
+    cost: Annotated[float | None, About("at the prices that the service is set to now; null: nothing has a price")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageLine(UsageAmounts):
+    """What the jobs of one owner in one project were given on one GPU type."""
+
+    owner: Annotated[str | None, About("null: nobody can tell")]
+    project: str
+    gpu_type: Annotated[str | None, About("null: none")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage(Message):
+    """Who used how much of the cluster in one month (`GET /v1/usage`)."""
+
+    month: Annotated[str, About("in UTC", examples=("2026-11",))]
+    until: Annotated[datetime, About("what is used after that is not in it")]
+    total: UsageAmounts
+    lines: Annotated[list[UsageLine], About("by project, owner and GPU type")]

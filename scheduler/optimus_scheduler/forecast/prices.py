@@ -21,9 +21,15 @@ def has_prices(settings: Settings) -> bool:
 
 def hour_price(resources: Resources, gpu_type: str | None, settings: Settings) -> float:
     """Price of one hour of `resources`, whose GPUs, of whatever type they are asked for, are of `gpu_type`."""
-    n_gpus = sum(resources.gpus.values())
-    of_gpus = n_gpus * settings.price_per_gpu_hour.get(gpu_type or _NO_GPU, 0.0)
-    return of_gpus + resources.cpu * settings.price_per_core_hour
+    return price(resources.cpu, sum(resources.gpus.values()), gpu_type, settings)
+
+
+def price(core_hours: float, gpu_hours: float, gpu_type: str | None, settings: Settings) -> float:
+    """Price of so many hours of one core, and of one GPU of `gpu_type`."""
+    return (
+        gpu_hours * settings.price_per_gpu_hour.get(gpu_type or _NO_GPU, 0.0)
+        + core_hours * settings.price_per_core_hour
+    )
 
 
 def job_prices(spec: JobSpec, gpu_type: str | None, settings: Settings) -> Prices:

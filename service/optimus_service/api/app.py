@@ -26,6 +26,7 @@ from optimus_service.api import (
     stream,
     trace,
     track,
+    usage,
     web,
 )
 from optimus_service.api.auth import AccessMiddleware
@@ -52,6 +53,7 @@ _PARTS = (
     cluster,
     nodes,
     projects,
+    usage,
     people,
     sign_in,
     trace,

@@ -81,6 +81,7 @@ TABLE: tuple[Call, ...] = (
     Call("GET", "/v1/trace", Need.READ),
     Call("GET", "/v1/rounds", Need.OVERSEE),
     Call("GET", "/v1/promises", Need.READ),
+    Call("GET", "/v1/usage", Need.READ),
     Call("GET", "/v1/projects", Need.READ),
     Call("GET", "/v1/projects/{name}", Need.READ),
     Call("PUT", "/v1/projects/{name}", Need.OPERATE, "quota.set"),

@@ -27,6 +27,7 @@ from optimus_scheduler.model import NOTHING, Allocation, Directive, JobState
 from optimus_scheduler.model.format import time_words
 from optimus_scheduler.retries import Backoff, most_retries
 from optimus_service.store import history
+from optimus_service.store.charging import charge
 from optimus_service.store.dialects import chunks, insert_for
 from optimus_service.store.errors import IdempotencyConflict, JobIdTaken, JobNotFound
 from optimus_service.store.pages import decode_cursor, make_page
@@ -370,7 +371,7 @@ def _set_owner_paused(row: JobRow, paused: bool, now: float) -> None:
     if isinstance(row.spec, dict):
         row.spec = {**row.spec, "paused": paused}
     if not paused and row.wanted_at is not None:
-        row.wanted_at = now  # while its owner did not want it to have anything it has not waited
+        charge(row, now)  # while its owner did not want it to have anything it has not waited
 
 
 def _status(row: JobRow) -> JobStatus:
@@ -429,10 +430,10 @@ def _result_document(result: lifecycle.ResultReported) -> Document:
 
 def _want_nothing(row: JobRow, now: float) -> None:
     """A job that ended or waits for a retry wants no tasks and has none: those still there are being stopped."""
+    charge(row, now)
     row.wanted_workers, row.wanted_servers, row.wanted_gpu_type = NOTHING.workers, NOTHING.servers, NOTHING.gpu_type
     row.running_workers, row.running_servers, row.running_gpu_type = NOTHING.workers, NOTHING.servers, NOTHING.gpu_type
     row.wanted_tasks = []
-    row.wanted_at = now
 
 
 def record(row: JobRow) -> JobRecord:

@@ -395,6 +395,20 @@ class ProjectRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UsageRecord:
+    """What the jobs of one owner in one project were given in one month (UTC) on one GPU type."""
+
+    month: str
+    project: str
+    owner: str | None
+    gpu_type: str | None
+    worker_seconds: float
+    core_seconds: float
+    """Of workers and servers, as `gpu_seconds`."""
+    gpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRecord:
     """The right to run scheduling rounds, for a while."""
 

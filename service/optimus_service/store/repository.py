@@ -36,6 +36,7 @@ from optimus_scheduler.lifecycle import Event
 from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Quota, SetWanted, TaskKey
 from optimus_scheduler.retries import Backoff
 from optimus_service.store import (
+    charging,
     expected_times,
     finished_runs,
     histories,
@@ -51,6 +52,7 @@ from optimus_service.store import (
     samples,
     sealed_rows,
     tasks,
+    usage,
     wanted,
 )
 from optimus_service.store.dialects import mapped_errors
@@ -83,6 +85,7 @@ from optimus_service.store.records import (
     SampleRecord,
     TaskRecord,
     TokenRecord,
+    UsageRecord,
     UserRecord,
     WantedRecord,
 )
@@ -153,6 +156,7 @@ class Repository:
     def _write(self) -> Iterator[Session]:
         with self._timed("write"), mapped_errors(), self._turn, Session(self._writing) as session, session.begin():
             yield session
+            charging.settle(session)
 
     @contextmanager
     def write(self) -> Iterator[Repository]:
@@ -816,6 +820,12 @@ class Repository:
         """
         with self._write() as session:
             projects.remove(session, name)
+
+    def usage(self, month: str, now: float, projects: Collection[str] | None = None) -> list[UsageRecord]:
+        """What jobs (of these projects) were given in a month such as 2026-11 (UTC) until now, by project, owner and
+        GPU type. Cheap however many jobs have ended: it is added up when what jobs are given changes."""
+        with self._read() as session:
+            return usage.of_month(session, month, now, projects)
 
     # --- nodes -------------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ Every index serves a query named beside it; the migrations in `migrations/versio
            ├─▶ events          what happened (also to no job: the cluster)
            └─▶ decisions ◀── rounds
     projects                   what each is guaranteed of the cluster
+    usage                      what jobs were given, by month, project, owner and GPU type
     closed_nodes               which nodes operators closed
     leases                     who runs the scheduling rounds
     users ──▶ tokens           who may do what, and by which hashes they are known
@@ -409,6 +410,23 @@ class ProjectRow(Base):
     may_borrow: Mapped[bool]
     limits: Mapped[dict[str, Any] | None] = mapped_column(Json)
     updated_at: Mapped[float]
+
+
+class UsageRow(Base):
+    """What jobs were given in one month, added up: see `optimus_service.store.charging`."""
+
+    __tablename__ = "usage"
+
+    month: Mapped[str] = mapped_column(String(7), primary_key=True)
+    """2026-11, in UTC."""
+    project: Mapped[str] = mapped_column(primary_key=True)
+    owner: Mapped[str] = mapped_column(primary_key=True)
+    """Empty: nobody can tell."""
+    gpu_type: Mapped[str] = mapped_column(primary_key=True)
+    """Empty: none."""
+    worker_seconds: Mapped[float]
+    core_seconds: Mapped[float]
+    gpu_seconds: Mapped[float]
 
 
 class ClosedNodeRow(Base):

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, undefer
 from optimus_scheduler.lifecycle import InvalidTransition, TasksGranted
 from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Role, SetWanted, TaskKey
 from optimus_scheduler.retries import LONGEST_RETRY_SECONDS, Backoff
+from optimus_service.store.charging import charge
 from optimus_service.store.errors import JobNotFound
 from optimus_service.store.jobs import ACTIVE_STATES, advance_row, locked, locked_together
 from optimus_service.store.jobs import record as job_record
@@ -71,12 +72,13 @@ def put_into(
     changed_allocation = _allocation(row) != allocation
     before = (_allocation(row), present, row.wanted_tasks, row.wanted_batch)
     if before != (allocation, directive, stored_tasks, batch):
+        if changed_allocation:
+            charge(row, now)
         row.wanted_workers, row.wanted_servers, row.wanted_gpu_type = (
             allocation.workers,
             allocation.servers,
             allocation.gpu_type,
         )
-        row.wanted_at = now if changed_allocation else row.wanted_at
         row.wanted_tasks = stored_tasks
         row.wanted_batch = batch
         row.directive = directive.value
