@@ -60,7 +60,7 @@ def _corrected(outlook: Outlook, ahead: Ahead, now: float) -> Foreseen:
     end = Interval(*(now + each for each in _bounds(widened(left, by))))
     if start is not None:  # a corrected end is not before the start
         end = Interval(*(max(*both) for both in zip(_bounds(end), _bounds(start), strict=True)))
-    return Foreseen(Ahead(start, end), ahead, by, start_by)
+    return Foreseen(ahead._replace(start=start, end=end), ahead, by, start_by)
 
 
 def _corrected_start(outlook: Outlook, ahead: Ahead, now: float) -> tuple[Interval | None, Widening]:

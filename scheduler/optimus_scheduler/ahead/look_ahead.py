@@ -2,22 +2,24 @@
 
 The jobs that are there and those that are likely to come run through one or a few possible futures (`trajectory`). In
 each of them every job has another part of the distribution of its remaining work. Each future gives each job the speeds
-that it would have from now on; from these and the job's own doubts follows a distribution of its end, and all futures
-together give its 10th, 50th and 90th percentile. Changes of size with their stops, waiting and later arrivals count.
+that it would have from now on; from these, the job's own doubts and those of the jobs that it waits for (`doubts`)
+follow distributions of its start and its end, and all futures together give their 10th, 50th and 90th percentile. Changes of size with their stops, waiting and later arrivals count.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import NormalDist, median
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
+from optimus_scheduler.ahead.doubts import Doubts
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
-from optimus_scheduler.ahead.world import REACH, Ahead, Queue, Work, rest_of_life
+from optimus_scheduler.ahead.world import Ahead, Queue, Work, rest_of_life
 from optimus_scheduler.allocate.policy import PlanningPolicy, Policy
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.time_left import Habits, step_seconds
@@ -29,8 +31,6 @@ FloatArray = NDArray[np.float64]
 MOST_DECISIONS = 2400
 """Decisions about one job's size, all instants of all futures together: what 200 ms on one core allow."""
 _MOST_FUTURES, _MOST_INSTANTS, _LEAST_INSTANTS = 2, 24, 12
-_LEVELS = 9
-"""Parts of a job's own distribution that are looked at in each future."""
 _NEVER = 10.0
 """A job that has not ended by then is taken to take so many times as long as the longest that did."""
 
@@ -51,23 +51,8 @@ def look_ahead(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Ah
         n_futures = 1
     rules = Rules(policy, settings, n_instants)
     futures = [_future(queue, work, rules, number, n_futures) for number in range(n_futures)]
-    doubt = _doubt_about_waits(queue, work)
-    return {one.id: _ahead(queue, j, work[j], futures, doubt) for j, one in enumerate(outlooks)}
-
-
-def _doubt_about_waits(queue: Queue, work: Sequence[Work]) -> tuple[float, float]:
-    """Half-widths (ln, down and up) of how long jobs wait: those of how long the jobs take that train, in the middle.
-
-    The few futures alone differ by too little: each holds the ends of some jobs that are early and some that are late.
-    """
-    training = [
-        each
-        for each, one in zip(work, queue.outlooks, strict=True)
-        if not queue.sizes.get(one.id, one.present).is_empty
-    ]
-    if not training:
-        return 0.0, 0.0
-    return REACH * median(each.down for each in training), REACH * median(each.up for each in training)
+    doubts = [Doubts(future, work) for future in futures]
+    return {one.id: _ahead(queue, j, doubts) for j, one in enumerate(outlooks)}
 
 
 def _extent(n_jobs: int) -> tuple[int, int]:
@@ -108,30 +93,21 @@ def _is_by_age_alone(outlook: Outlook) -> bool:
     return outlook.forecast.rule is None and outlook.job.spec.announced_steps is None
 
 
-def _ahead(queue: Queue, job: int, work: Work, futures: Sequence[Trajectory], doubt: tuple[float, float]) -> Ahead:
+def _ahead(queue: Queue, job: int, doubts: Sequence[Doubts]) -> Ahead:
     outlook = queue.outlooks[job]
-    ends = np.concatenate([each.progress.end(job, _levels(work)) for each in futures])
-    end = _interval(ends, queue.now)
+    end = _interval(np.concatenate([each.ends(job) for each in doubts]), queue.now)
     if outlook.job.started_at is not None and not queue.sizes.get(outlook.id, outlook.present).is_empty:
         return Ahead(None, end)
-    starts = np.array([each.start_of(job) for each in futures])
-    return Ahead(_start(_interval(starts, queue.now), end, queue.now, doubt), end)
+    start = _interval(np.concatenate([each.starts(job) for each in doubts]), queue.now)
+    if start is not None and end is not None:
+        start = Interval(*(min(*both) for both in zip(_bounds(start), _bounds(end), strict=True)))
+    awaited = Counter(each.awaited(job) for each in doubts)
+    parts = {queue.outlooks[k].id: n / len(doubts) for k, n in sorted(awaited.items(), key=str) if k is not None}
+    return Ahead(start, end, parts if start is not None else {})
 
 
-def _start(found: Interval | None, end: Interval | None, now: float, doubt: tuple[float, float]) -> Interval | None:
-    """A start with the doubt about the wait; no later than the end."""
-    if found is None:
-        return None
-    wait = found.mean - now
-    low, high = min(found.low, now + wait * math.exp(-doubt[0])), max(found.high, now + wait * math.exp(doubt[1]))
-    if end is None:
-        return Interval(found.mean, low, high)
-    return Interval(min(found.mean, end.mean), min(low, end.low), max(min(high, end.high), min(found.mean, end.mean)))
-
-
-def _levels(work: Work) -> FloatArray:
-    """Steps at the middles of equally likely parts of the distribution, increasing."""
-    return np.array([work.at(NormalDist().inv_cdf((level + 0.5) / _LEVELS)) for level in range(_LEVELS)])
+def _bounds(value: Interval) -> tuple[float, float, float]:
+    return value.mean, value.low, value.high
 
 
 def _interval(instants: FloatArray, now: float) -> Interval | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,6 +43,15 @@ class Rules:
     """At which sizes are decided anew."""
 
 
+class Cause(NamedTuple):
+    """What a start waited for: the last end before it."""
+
+    job: int
+    """Its place in the queue, those that come later behind."""
+    lag: float
+    """Seconds from the first instant after that end to the start."""
+
+
 @dataclass(slots=True, eq=False)
 class _Virtual:
     """One job along the trajectory."""
@@ -58,6 +68,10 @@ class _Virtual:
     n_sizes: int = 0
     started_at: float = math.inf
     ended_at: float = math.inf
+    ended_seen_at: float = math.inf
+    """The first instant after its end."""
+    cause: Cause | None = None
+    """Of its first tasks; None: no end came before them."""
     is_feasible: bool = True
     """Whether the empty cluster could run it."""
 
@@ -89,6 +103,11 @@ class Trajectory:
         self.progress = Progress()
         self.sizes: list[tuple[Allocation, ...]] = []
         """Of the jobs of the queue and then of those that came later, from each instant of a decision on."""
+
+    @property
+    def began(self) -> float:
+        """The present."""
+        return self._queue.now
 
     def run(self) -> None:
         """Until all jobs have ended that are there, or the instants are used up."""
@@ -125,8 +144,16 @@ class Trajectory:
             self._note()
 
     def start_of(self, job: int) -> float:
-        """When this job of the queue gets its first tasks; inf if it does not within the instants."""
+        """When this job gets its first tasks; inf if it does not within the instants."""
         return self._jobs[job].started_at
+
+    def cause_of(self, job: int) -> Cause | None:
+        """For whose end it waited; None where nothing ended before it started."""
+        return self._jobs[job].cause
+
+    def end_of(self, job: int) -> float:
+        """With the work that it has in this future; inf if that is not done within the instants."""
+        return self._jobs[job].ended_at
 
     def _start_the_rest(self, present: Sequence[_Virtual]) -> None:
         """Jobs that still wait when the instants are used up start then, with their minimum: further nobody looked."""
@@ -183,6 +210,8 @@ class Trajectory:
     def _go_to(self, time: float) -> None:
         for job in self._jobs:
             job.advance(self._now, time)
+            if job.ended_at <= time:
+                job.ended_seen_at = min(job.ended_seen_at, time)
         self._now = time
         while self._expected and self._expected[0].submitted_at <= time:
             self._arrive(self._expected.pop(0))
@@ -213,8 +242,16 @@ class Trajectory:
         job.speed = job.outlook.speeds.at(size)
         if not size.is_empty:
             job.resumes = self._now + job.outlook.stop_seconds
-            job.started_at = min(job.started_at, self._now)
+            if job.started_at == math.inf:
+                job.started_at, job.cause = self._now, self._newest_end()
             job.n_sizes += 1
+
+    def _newest_end(self) -> Cause | None:
+        ended = [(job.ended_at, number) for number, job in enumerate(self._jobs) if job.ended_at <= self._now]
+        if not ended:
+            return None
+        _, last = max(ended)
+        return Cause(last, self._now - self._jobs[last].ended_seen_at)
 
     def _seen(self, virtual: _Virtual) -> Outlook:
         """The job as a round would see it at this instant."""

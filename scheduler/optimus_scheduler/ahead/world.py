@@ -67,6 +67,8 @@ class Ahead(NamedTuple):
     """When it gets tasks, again if it is paused; None for a job that trains, or where it gets none."""
     end: Interval | None
     """None: nothing is known of its length."""
+    awaited: Mapping[str, float] = {}
+    """Jobs with tasks by whose end it starts, and in which part of the futures it is that one."""
 
     def left(self, now: float) -> Interval | None:
         """Seconds from `now` to the end."""

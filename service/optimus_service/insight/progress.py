@@ -22,7 +22,7 @@ from optimus_service.insight.format import foreseen, moment
 from optimus_service.insight.reasons import ended_words, text_of
 from optimus_service.observe.spec import begins_anew
 from optimus_service.store.forecasts import known
-from optimus_service.store.records import DecisionRecord, ExpectedTimes, JobRecord, SampleRecord
+from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimes, JobRecord, SampleRecord
 
 SPEED_WINDOW_SECONDS = 30.0
 """A job's measured speed is an average over so long: steady enough to read, young enough to show a change."""
@@ -130,8 +130,12 @@ def expected_times(found: ExpectedTimes | None, now: float, *, waits: bool) -> a
     """
     if found is None or now > found.good_until:
         return None
-    start = None if found.start is None or not waits else until_later(found.start, found.at, now)
+    start = None if found.start is None or not waits else _start(found, found.start, now)
     end = None if found.end is None else until_later(found.end, found.at, now)
+    if start is not None and found.end is not None and found.start is not None and found.behind:
+        # It takes as long as was foreseen, from a start that has moved.
+        takes = _plus(found.end, found.start, -1.0)
+        end = Interval(*(max(*both) for both in zip(_bounds(_plus(takes, start)), _bounds(start), strict=True)))
     return answers.ExpectedTimes(
         computed_at=moment(found.at),
         start_seconds=interval_body(start),
@@ -139,6 +143,47 @@ def expected_times(found: ExpectedTimes | None, now: float, *, waits: bool) -> a
         end_seconds=interval_body(end),
         end_at=None if end is None else _instants(now, end),
     )
+
+
+def _start(found: ExpectedTimes, start: Interval, now: float) -> Interval:
+    """Seconds until a start: as much later or sooner than foreseen as the ends are now that it waits for.
+
+    Those of jobs of which no end is said (of unknown length, without tasks since) go on as was foreseen, by the time.
+    """
+    by_time, moved, rest = until_later(start, found.at, now), Interval(0.0, 0.0, 0.0), 1.0
+    for one in found.behind:
+        then, left = _awaited_end(one, found), _awaited_left(one, now)
+        if then is not None and left is not None:
+            later = _plus(_plus(left, then, -1.0), start)
+            moved, rest = _plus(moved, later, one.part), rest - one.part
+    low, mean, high = (max(each, 0.0) for each in sorted(_bounds(_plus(moved, by_time, max(rest, 0.0)))))
+    return Interval(mean, low, high)
+
+
+def _awaited_end(one: Awaited, found: ExpectedTimes) -> Interval | None:
+    """The end by which the start was foreseen, POSIX seconds; None where none was said, or by another look."""
+    expected = None if one.decision is None else one.decision.expected
+    return None if expected is None or expected.at != found.at else expected.end
+
+
+def _awaited_left(one: Awaited, now: float) -> Interval | None:
+    """Seconds until the end of a job that is waited for; None where nothing can be said."""
+    if one.job is None or one.job.state.is_final:
+        return Interval(0.0, 0.0, 0.0)
+    if one.job.is_without_tasks:
+        return None
+    left = progress_of(one.job, one.decision, now).remaining_seconds
+    if left is None or left.low is None or left.high is None:
+        return None
+    return Interval(left.mean, left.low, left.high)
+
+
+def _plus(value: Interval, other: Interval, times: float = 1.0) -> Interval:
+    return Interval(*(each + times * more for each, more in zip(_bounds(value), _bounds(other), strict=True)))
+
+
+def _bounds(value: Interval) -> tuple[float, float, float]:
+    return value.mean, value.low, value.high
 
 
 def _by_steps(

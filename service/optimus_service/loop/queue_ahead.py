@@ -161,6 +161,7 @@ class QueueAhead:
                 start=each.shown.start,
                 end=each.shown.end,
                 steps_left=left.get(job_id),
+                awaited=each.shown.awaited,
             )
             for job_id, each in sorted(found.items())
         ]

@@ -20,8 +20,8 @@ MAX_ACTIVE = 5000
 """Active jobs that are shown, the newest: some 2 MB."""
 MAX_ENDED = 50
 """Ended jobs that are shown, the newest."""
-_STEADY_SECONDS = 10.0
-"""How old the expected times of waiting jobs may be that are shown."""
+_STEADY = 0.05
+"""Expected times of waiting jobs are shown to so large a part of themselves."""
 _ENDED = frozenset(state for state in JobState if state.is_final)
 
 
@@ -74,8 +74,6 @@ def read_view(
 
 def job_line(job: JobRecord, decision: DecisionRecord | None, now: float) -> answers.JobLine:
     """One job in a list. Pure."""
-    # What waits does not change from second to second: thousands of such lines would be sent again each time.
-    now = math.floor(now / _STEADY_SECONDS) * _STEADY_SECONDS if job.is_without_tasks else now
     ahead, words = progress_of(job, decision, now), explain(job, decision)
     return answers.JobLine(
         id=job.id,
@@ -93,13 +91,23 @@ def job_line(job: JobRecord, decision: DecisionRecord | None, now: float) -> ans
         step=job.step,
         loss=finite(job.loss),
         progress=ahead.progress,
-        remaining_seconds=ahead.remaining_seconds,
-        start_seconds=None if ahead.expected is None else ahead.expected.start_seconds,
+        remaining_seconds=_steady(ahead.remaining_seconds) if job.is_without_tasks else ahead.remaining_seconds,
+        start_seconds=None if ahead.expected is None else _steady(ahead.expected.start_seconds),
         longer_than_predicted=ahead.longer_than_predicted,
         created_at=moment(job.created_at),
         started_at=moment_or_none(job.started_at),
         finished_at=moment_or_none(job.finished_at),
     )
+
+
+def _steady(left: answers.Interval | None) -> answers.Interval | None:
+    """To some 5 %, whole seconds at least: thousands of lines of jobs that wait would be sent again each second."""
+    if left is None:
+        return None
+    steps = max(_STEADY * left.mean, 1.0)
+    unit = 2.0 ** math.floor(math.log2(steps))
+    low, mean, high = (None if each is None else round(each / unit) * unit for each in (left.low, left.mean, left.high))
+    return answers.Interval(mean=mean or 0.0, low=low, high=high)
 
 
 def _nodes(cluster: Cluster) -> tuple[tuple[Node, ...], str | None]:

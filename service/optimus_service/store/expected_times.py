@@ -28,7 +28,8 @@ def replace_all(session: Session, times: Sequence[ExpectedTimes]) -> set[str]:
 
 
 def _values(each: ExpectedTimes) -> dict[str, Any]:
-    document = {"start": _plain(each.start), "end": _plain(each.end), "steps_left": each.steps_left}
+    document: dict[str, Any] = {"start": _plain(each.start), "end": _plain(each.end), "steps_left": each.steps_left}
+    document["awaited"] = dict(each.awaited)
     return {"job_id": each.job_id, "at": each.at, "good_until": each.good_until, "document": document}
 
 
@@ -41,6 +42,7 @@ def record_of(row: ExpectedTimesRow) -> ExpectedTimes:
         start=_interval(row.document["start"]),
         end=_interval(row.document["end"]),
         steps_left=row.document.get("steps_left"),  # an older release stored none
+        awaited=row.document.get("awaited") or {},
     )
 
 

@@ -169,6 +169,21 @@ class ExpectedTimes:
     """POSIX seconds; None where nothing is known of its length."""
     steps_left: float | None = None
     """By which the end was foreseen; None: not known."""
+    awaited: Mapping[str, float] = field(default_factory=dict)
+    """Jobs with tasks by whose end it is foreseen to start, and how likely it is that one."""
+    behind: tuple[Awaited, ...] = field(default=(), compare=False)
+    """The same with what they are at present; of `Repository.latest_decisions` only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A job by whose end another is foreseen to start."""
+
+    part: float
+    """How likely it is this one."""
+    job: JobRecord | None
+    """None: it is not there any more."""
+    decision: DecisionRecord | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,7 @@ from optimus_scheduler.lifecycle import Event
 from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Quota, SetWanted, TaskKey
 from optimus_scheduler.retries import Backoff
 from optimus_service.store import (
+    awaited,
     charging,
     expected_times,
     finished_runs,
@@ -789,7 +790,7 @@ class Repository:
     def latest_decisions(self, job_ids: Collection[str]) -> Mapping[str, DecisionRecord]:
         """What was decided last for each of these jobs, by job id; jobs without a decision are left out."""
         with self._read() as session:
-            return history.latest_decisions(session, job_ids)
+            return awaited.with_awaited(session, history.latest_decisions(session, job_ids))
 
     # --- projects ----------------------------------------------------------------------------------------------------
 

@@ -169,3 +169,35 @@ def test_the_thread_looks_after_a_round_and_ends(queue: World) -> None:
     finally:
         queue.ahead.stop(30.0)
     assert not queue.ahead._thread.is_alive()
+
+
+def left_of(world: World, job_id: str) -> answers.Interval:
+    decision = world.repository.latest_decisions([job_id])[job_id]
+    found = progress_of(world.repository.get_job(job_id), decision, world.clock()).remaining_seconds
+    assert found is not None
+    return found
+
+
+def start_of(world: World, job_id: str) -> answers.Interval:
+    found = times(world, job_id)
+    assert found is not None
+    assert found.start_seconds is not None
+    return found.start_seconds
+
+
+@once
+def test_a_start_goes_by_the_steps_of_the_job_ahead_and_not_by_the_clock(queue: World) -> None:
+    assert stored(queue, "second").awaited == stored(queue, "third").awaited == {"first": 1.0}
+    before = start_of(queue, "second"), start_of(queue, "third"), left_of(queue, "second")
+    queue.clock.now += 5.0
+    after = start_of(queue, "second"), start_of(queue, "third"), left_of(queue, "second")
+    for then, now in zip(before, after, strict=True):
+        assert now.mean == pytest.approx(then.mean, rel=1e-3), "the first has made no step since"
+    queue.clock.now -= 5.0
+    queue.train(5.0)
+    assert start_of(queue, "second").mean < before[0].mean - 1.0
+    for name in ("low", "mean", "high"):
+        start, end = getattr(start_of(queue, "second"), name), getattr(left_of(queue, "first"), name)
+        assert start == pytest.approx(end, rel=0.3), "it starts when the first ends, and as surely"
+    moved = before[0].mean - start_of(queue, "second").mean
+    assert before[1].mean - start_of(queue, "third").mean == pytest.approx(moved, rel=0.05)

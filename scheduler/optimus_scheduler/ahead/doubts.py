@@ -1,0 +1,65 @@
+"""How doubtful starts and ends are in one future: each job's own doubt, and that of the ends that it waits for. Pure.
+
+A job that waits starts when another ends, so its start is as doubtful as that end; and its own end is as doubtful as
+its start and its work together. Doubts of different jobs are independent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimus_scheduler.ahead.trajectory import Trajectory
+from optimus_scheduler.ahead.world import Work
+
+FloatArray = NDArray[np.float64]
+
+LEVELS = 9
+"""Equally likely parts of a distribution; each is looked at in its middle."""
+_DEVIATIONS = [NormalDist().inv_cdf((level + 0.5) / LEVELS) for level in range(LEVELS)]
+
+
+class Doubts:
+    """Of all jobs along one trajectory, that was run."""
+
+    def __init__(self, future: Trajectory, work: Sequence[Work]) -> None:
+        """`work`: of the jobs of the queue; the ends of those that come later are taken for certain."""
+        self._future, self._work = future, work
+        self._starts: dict[int, FloatArray] = {}
+        self._ends: dict[int, FloatArray] = {}
+
+    def starts(self, job: int) -> FloatArray:
+        """Instants (LEVELS,) at which it gets its first tasks, increasing; inf where it does not."""
+        if job not in self._starts:
+            cause, at = self._future.cause_of(job), self._future.start_of(job)
+            self._starts[job] = np.full(LEVELS, at) if cause is None else self.ends(cause.job) + cause.lag
+        return self._starts[job]
+
+    def ends(self, job: int) -> FloatArray:
+        """Instants (LEVELS,) at which it ends, increasing."""
+        if job not in self._ends:
+            own = self._own_ends(job)
+            if self._future.cause_of(job) is not None:
+                later = self.starts(job) - self._future.start_of(job)
+                own = np.sort(np.add.outer(later, own), axis=None)[LEVELS // 2 :: LEVELS]
+            self._ends[job] = own
+        return self._ends[job]
+
+    def _own_ends(self, job: int) -> FloatArray:
+        """Started as in this future."""
+        if job >= len(self._work):
+            return np.full(LEVELS, self._future.end_of(job))
+        levels: Any = np.array([self._work[job].at(deviation) for deviation in _DEVIATIONS])
+        return self._future.progress.end(job, levels)
+
+    def awaited(self, job: int) -> int | None:
+        """The job with tasks, of those that are there, by whose end it starts, at once or after others in between."""
+        cause, first = self._future.cause_of(job), None
+        while cause is not None:
+            first, cause = cause.job, self._future.cause_of(cause.job)
+        is_there = first is not None and first < len(self._work) and self._future.start_of(first) <= self._future.began
+        return first if is_there else None

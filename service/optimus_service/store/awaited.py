@@ -1,0 +1,31 @@
+"""What the jobs are at present by whose ends others are foreseen to start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from sqlalchemy.orm import Session
+
+from optimus_service.store import history, jobs
+from optimus_service.store.records import Awaited, DecisionRecord, JobRecord
+
+
+def with_awaited(session: Session, decisions: Mapping[str, DecisionRecord]) -> dict[str, DecisionRecord]:
+    """These decisions; what is expected of jobs that wait tells `behind` whom. Two statements, none where nobody waits."""
+    awaited = {each for one in decisions.values() if one.expected is not None for each in one.expected.awaited}
+    if not awaited:
+        return dict(decisions)
+    records = jobs.by_id(session, awaited)
+    known = {**decisions, **history.latest_decisions(session, awaited - decisions.keys())}
+    return {job_id: _told(one, records, known) for job_id, one in decisions.items()}
+
+
+def _told(
+    decision: DecisionRecord, records: Mapping[str, JobRecord], decisions: Mapping[str, DecisionRecord]
+) -> DecisionRecord:
+    expected = decision.expected
+    if expected is None or not expected.awaited:
+        return decision
+    behind = tuple(Awaited(part, records.get(each), decisions.get(each)) for each, part in expected.awaited.items())
+    return replace(decision, expected=replace(expected, behind=behind))
