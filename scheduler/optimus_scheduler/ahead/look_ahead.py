@@ -3,7 +3,8 @@
 The jobs that are there and those that are likely to come run through one or a few possible futures (`trajectory`). In
 each of them every job has another part of the distribution of its remaining work. Each future gives each job the speeds
 that it would have from now on; from these, the job's own doubts and those of the jobs that it waits for (`doubts`)
-follow distributions of its start and its end, and all futures together give their 10th, 50th and 90th percentile. Changes of size with their stops, waiting and later arrivals count.
+follow distributions of its start and its end, and all futures together give their 10th, 50th and 90th percentile.
+Changes of size with their stops, waiting and later arrivals count.
 """
 
 from __future__ import annotations

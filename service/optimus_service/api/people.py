@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Path, Query, Response
+from fastapi import APIRouter, Body, Depends, Path, Query, Request, Response
 
 from optimus_contract import answers
 from optimus_contract.allowance import UserLimits
@@ -82,9 +82,18 @@ def create_user(
     return _user_body(record)
 
 
-@router.put("/v1/users/{name}", responses=documented(404))
+async def _says_rights(request: Request) -> None:
+    """Raises `Problem` (422): the body would take all rights away without a word about them."""
+    given = await request.json()
+    if isinstance(given, dict) and "role" not in given and "projects" not in given:
+        raise invalid_field(
+            "body", 'say all that the user may do from now on: projects or role; {"projects": {}} takes all rights away'
+        )
+
+
+@router.put("/v1/users/{name}", responses=documented(404), dependencies=[Depends(_says_rights)])
 def change_user(name: UserName, rights: Rights, services: ServicesDep, audit: AuditDep) -> answers.User:
-    """Replace what a user may do. All tokens of the user follow at once."""
+    """Replace what a user may do: `projects` or `role` must be there. All tokens of the user follow at once."""
     audit.data |= _rights_data(rights)
     own = write(rights.limits, without_none=True)
     return _user_body(services.repository.change_user(name, rights.kind, rights.role, rights.projects, own))

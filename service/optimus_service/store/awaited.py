@@ -12,7 +12,7 @@ from optimus_service.store.records import Awaited, DecisionRecord, JobRecord
 
 
 def with_awaited(session: Session, decisions: Mapping[str, DecisionRecord]) -> dict[str, DecisionRecord]:
-    """These decisions; what is expected of jobs that wait tells `behind` whom. Two statements, none where nobody waits."""
+    """These decisions; what is expected of jobs that wait says `behind` whom. None waits: no statement, else two."""
     awaited = {each for one in decisions.values() if one.expected is not None for each in one.expected.awaited}
     if not awaited:
         return dict(decisions)

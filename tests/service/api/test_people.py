@@ -189,7 +189,11 @@ def test_rights_follow_the_user_at_once(shared: Api) -> None:
     job_id = submit_as(shared, ada, project="vision")
     shared.call("PUT", "/v1/users/ada", json={"projects": {"vision": "viewer"}})
     problem(shared.post(f"/v1/jobs/{job_id}/cancel", token=ada), 403)
-    shared.call("PUT", "/v1/users/ada", json={})
+    for silent in ({}, {"kind": "person"}, {"limits": {"waiting": 3}}):
+        said = faults(shared.call("PUT", "/v1/users/ada", json=silent))["body"]
+        assert "projects or role" in said
+        assert shared.get("/v1/users/ada").json()["projects"] == {"vision": "viewer"}, "nothing was taken away"
+    shared.call("PUT", "/v1/users/ada", json={"projects": {}})
     problem(shared.get(f"/v1/jobs/{job_id}", token=ada), 404)
     shared.call("DELETE", "/v1/users/ada")
     problem(shared.get("/v1/whoami", token=ada), 401)

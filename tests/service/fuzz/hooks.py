@@ -39,7 +39,7 @@ RULES = [
     # users and tokens
     ("user|name", "^name one: |choose another$"),
     ("expires_seconds", "^must be at most "),
-    ("body", "^an (administrator|operator) has (all projects|no limits)"),
+    ("body", "^an (administrator|operator) has (all projects|no limits)|^say all that the user may do"),
     # what a member may take
     (r"priority|workers\.max", "^may be at most "),
     # two fields of a job that do not go together
