@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from optimus_scheduler.allocate.policy import Grant
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, Allocation, Decision, Reason
-from optimus_scheduler.model.format import size_words, time_words
+from optimus_scheduler.model.format import ITS_OWNER, size_words, time_words
 from optimus_scheduler.place.place import Placed, Unplaced
 
 
-def decide(outlook: Outlook, grant: Grant, placed: Placed | Unplaced | None, batch: int | None = None) -> Decision:
-    """The decision for one job. `placed` is None when the job was granted nothing, `batch` without an elastic batch."""
+def paused_by(outlook: Outlook, growing: Iterable[tuple[Outlook, Grant]], policy: str) -> str | None:
+    """Who has a job pause for want of room, in words; None where no other job gets more in this round.
+
+    Jobs of other projects are not named: whoever reads it may not know of them.
+    """
+    others = sorted((grant.reason not in _FOR_DEADLINES, one.id, one.job.spec.project) for one, grant in growing)
+    if not others:
+        return None
+    by_policy, job_id, project = others[0]
+    name = f"job {job_id}" if project == outlook.job.spec.project else "a job of another project"
+    if not by_policy:
+        return f"{name}, which has a deadline"
+    return f"the policy {policy}, for {name}{' and others' if len(others) > 1 else ''}"
+
+
+_FOR_DEADLINES = frozenset({Reason.MEETING_DEADLINE, Reason.DEADLINE_CANNOT_BE_MET})
+
+
+def decide(
+    outlook: Outlook,
+    grant: Grant,
+    placed: Placed | Unplaced | None,
+    batch: int | None = None,
+    by: str | None = None,
+) -> Decision:
+    """The decision for one job. `placed` is None when the job was granted nothing, `batch` without an elastic batch.
+
+    `by`: who has it pause, where that is known (`paused_by`).
+    """
     grant = _as_placed(outlook, grant, placed)
+    if by is not None:
+        outlook = replace(outlook, job=replace(outlook.job, paused_by=by))
     message = _MESSAGES[grant.reason](outlook, grant)
     if isinstance(placed, Unplaced):
         what = "Paused" if outlook.has_tasks else "Waits"
@@ -152,11 +182,12 @@ def _learning_speed(outlook: Outlook, grant: Grant) -> str:
 
 
 def _waiting(outlook: Outlook, _grant: Grant) -> str:
-    least = size_words(outlook.minimum)
+    least, by = size_words(outlook.minimum), outlook.job.paused_by
+    paused = "Paused" if by is None else f"Paused by {by}"
     if outlook.has_tasks:
-        return f"Paused: the cluster has no room left for {least} beside the jobs ahead of it."
+        return f"{paused}: the cluster has no room left for {least} beside the jobs ahead of it."
     waited = f", for {time_words(outlook.waited_seconds)} so far" if outlook.waited_seconds >= 1 else ""
-    return f"Waits{waited}: there is no room for {least} beside the jobs ahead of it."
+    return f"{'Waits' if by is None else paused}{waited}: there is no room for {least} beside the jobs ahead of it."
 
 
 def _no_feasible_node(outlook: Outlook, grant: Grant) -> str:
@@ -188,9 +219,9 @@ def _waiting_for_retry(outlook: Outlook, _grant: Grant) -> str:
 
 
 def _paused_by_owner(outlook: Outlook, _grant: Grant) -> str:
-    if outlook.has_tasks:
-        return "Paused by its owner: its tasks save what they can and leave."
-    return "Paused by its owner: it gets nothing until it is resumed."
+    by = outlook.job.paused_by or ITS_OWNER
+    what = "its tasks save what they can and leave" if outlook.has_tasks else "it gets nothing until it is resumed"
+    return f"Paused by {by}: {what}."
 
 
 def _converged(outlook: Outlook, _grant: Grant) -> str:

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from optimus_scheduler.model import Allocation, Directive, JobState
-from optimus_scheduler.model.format import headline, size_words
+from optimus_scheduler.model.format import ITS_OWNER, headline, size_words
 from optimus_scheduler.retries import DEFAULT_RETRIES
 
 STORY_LENGTH = 20
@@ -119,15 +119,21 @@ class TooManyFailures:
 
 @dataclass(frozen=True, slots=True)
 class PauseRequested:
-    """The owner wants the job to have nothing until further notice."""
+    """The owner, or who may act for the owner, wants the job to have nothing until further notice."""
 
     has_tasks: bool = False
     """Whether tasks of the job may be alive."""
+    by: str = ITS_OWNER
+    """Who that is, in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeRequested:
-    """The owner wants an ended job to go on from its last checkpoint, or one that was paused to have tasks again."""
+    """The owner, or who may act for the owner, wants an ended job to go on from its last checkpoint, or one that was
+    paused to have tasks again."""
+
+    by: str = ITS_OWNER
+    """Who that is, in words."""
 
 
 Event = (
@@ -164,6 +170,8 @@ class JobStatus:
     most_retries: int = DEFAULT_RETRIES
     """... and how many of these the job may have."""
     owner_paused: bool = False
+    paused_by: str | None = None
+    """Who took what it had, in words; None: nobody, or not known."""
     """Its owner wants it to have nothing for now."""
     story: tuple[str, ...] = field(default=(), compare=False)
     """The last events, oldest first, for error messages only: a shell that stores events gives these."""
@@ -249,7 +257,7 @@ def advance(status: JobStatus, event: Event) -> Outcomes:
         raise InvalidTransition(status, event)
     after, effects = transition(status, event)
     if after.state.is_final:
-        after = replace(after, owner_paused=False)
+        after = replace(after, owner_paused=False, paused_by=None)
     story = (*status.story, f"{status.state} + {type(event).__name__}")[-STORY_LENGTH:]
     return replace(after, story=story), effects
 
@@ -278,8 +286,9 @@ def _resume(status: JobStatus, _event: Event) -> Outcomes:
 
 
 def _pause(status: JobStatus, _event: Event) -> Outcomes:
-    waits = "for its owner to resume it" if status.owner_paused else "for resources"
-    message = f"Training stopped; it goes on from what its tasks had saved, if they did; the job waits {waits}."
+    waits = "to be resumed" if status.owner_paused else "for resources"
+    by = f", paused by {status.paused_by}" if status.paused_by else ""
+    message = f"Training stopped{by}; it goes on from what its tasks had saved, if they did; the job waits {waits}."
     return replace(status, state=JobState.PAUSED), (EmitEvent("JobPaused", message),)
 
 
@@ -360,11 +369,10 @@ def _pause_for_owner(status: JobStatus, event: Event) -> Outcomes:
     if status.owner_paused:
         return status, ()
     stops = status.state is JobState.RUNNING or event.has_tasks
-    after = replace(
-        status, state=status.state if stops else JobState.PAUSED, directive=Directive.PAUSE, owner_paused=True
-    )
+    state = status.state if stops else JobState.PAUSED
+    after = replace(status, state=state, directive=Directive.PAUSE, owner_paused=True, paused_by=event.by)
     what = "its tasks save what they can and leave" if stops else "it gets no tasks"
-    return after, (ForgetPromises(), EmitEvent("PausedByOwner", f"Its owner paused the job: {what}."))
+    return after, (ForgetPromises(), EmitEvent("PausedByOwner", f"{_capital(event.by)} paused the job: {what}."))
 
 
 def _go_on(status: JobStatus, event: Event) -> Outcomes:
@@ -373,9 +381,16 @@ def _go_on(status: JobStatus, event: Event) -> Outcomes:
         if status.attempt == status.retries:
             raise InvalidTransition(status, event)
         return status, ()
+    assert isinstance(event, ResumeRequested)
     unstarted = status.state is JobState.PAUSED and not status.has_trained
-    after = replace(status, state=JobState.QUEUED if unstarted else status.state, owner_paused=False)
-    return after, (EndRetryWait(), EmitEvent("ResumedByOwner", "Its owner resumed the job: it may have tasks again."))
+    after = replace(status, state=JobState.QUEUED if unstarted else status.state, owner_paused=False, paused_by=None)
+    words = f"{_capital(event.by)} resumed the job: it may have tasks again."
+    return after, (EndRetryWait(), EmitEvent("ResumedByOwner", words))
+
+
+def _capital(words: str) -> str:
+    """As a sentence begins; the name of a user stays as it is."""
+    return words[:1].upper() + words[1:] if words.startswith(("its ", "the ")) else words
 
 
 def _repeat(status: JobStatus, event: Event) -> Outcomes:

@@ -54,6 +54,8 @@ class Want:
     """Node of each worker and server."""
     batch: int | None = None
     """Of a job with an elastic batch."""
+    paused_by: str | None = None
+    """Of one that loses all it has to others: who has it pause, in words."""
 
 
 def reconcile(snapshot: Snapshot, wants: Mapping[str, Want], settings: Settings) -> tuple[Action, ...]:
@@ -128,7 +130,7 @@ class _JobSide:
         job, want = self._job, self._want
         before = (job.allocation, job.directive, job.wanted_tasks, job.batch)
         if before != (want.allocation, want.directive, self._wanted, want.batch):
-            yield SetWanted(job.id, want.allocation, want.directive, self._wanted, want.batch)
+            yield SetWanted(job.id, want.allocation, want.directive, self._wanted, want.batch, want.paused_by)
 
     def starts(self) -> Iterator[StartTask]:
         """Wanted tasks that were never seen: one that exited is wanted only as its next incarnation."""

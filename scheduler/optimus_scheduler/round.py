@@ -9,12 +9,12 @@ from operator import attrgetter
 
 from optimus_scheduler.allocate.allocate import allocate, batch_for, current_slots, request_for
 from optimus_scheduler.allocate.policy import Grant, Policy
-from optimus_scheduler.explain import decide, decide_tracked
+from optimus_scheduler.explain import decide, decide_tracked, paused_by
 from optimus_scheduler.forecast.forecast import Forecaster, forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.gpu_types.choose import choose_and_forecast
 from optimus_scheduler.gpu_types.fallback import with_fallback_types
-from optimus_scheduler.model import NOTHING, Directive, Job, Plan, Snapshot
+from optimus_scheduler.model import NOTHING, Directive, Job, Plan, Reason, Snapshot
 from optimus_scheduler.place.place import Placed, Placements, Placer
 from optimus_scheduler.place.requests import CurrentNodes
 from optimus_scheduler.reconcile import Want, reconcile
@@ -72,13 +72,18 @@ def plan(
 
     # 4. Reconcile: what has to be started, stopped and sent, given what is there?
     with timer("reconcile"):
-        wants = {outlook.id: _want(outlook, placements, settings) for outlook in outlooks}
+        growing = [(one, grants[one.id]) for one in outlooks if _grows(one, placements)]
+        wants = {
+            one.id: _want(one, grants[one.id], placements, settings, lambda one: paused_by(one, growing, policy.name))
+            for one in outlooks
+        }
         wants = move_stragglers(snapshot, wants)
         actions = reconcile(snapshot, wants, settings)
 
     # 5. Say why. Jobs that run outside the cluster are forecast, too.
     decisions = [
-        decide(outlook, grants[outlook.id], placements.get(outlook.id), wants[outlook.id].batch) for outlook in outlooks
+        decide(one, grants[one.id], placements.get(one.id), wants[one.id].batch, wants[one.id].paused_by)
+        for one in outlooks
     ]
     decisions += [decide_tracked(outlook) for outlook in watched.outlooks]
     return Plan(tuple(sorted(decisions, key=attrgetter("job_id"))), actions)
@@ -130,13 +135,29 @@ def _place(
     return placer.place(requests, snapshot.nodes, policy.spread, smallest_first=not policy.places_in_order)
 
 
-def _want(outlook: Outlook, placements: Placements, settings: Settings) -> Want:
-    """What the job should have: what was placed, with the directive that goes with it."""
+def _grows(outlook: Outlook, placements: Placements) -> bool:
+    placed, before = placements.get(outlook.id), outlook.present
+    if not isinstance(placed, Placed):
+        return False
+    size = placed.allocation
+    return size.workers + size.servers > before.workers + before.servers
+
+
+def _want(
+    outlook: Outlook,
+    grant: Grant,
+    placements: Placements,
+    settings: Settings,
+    pauser: Callable[[Outlook], str | None],
+) -> Want:
+    """What the job should have: what was placed, with the directive that goes with it. `pauser`: who has it pause."""
     job, placed = outlook.job, placements.get(outlook.id)
     if job.directive is Directive.CANCEL:
         return Want(Directive.CANCEL, NOTHING, {}, job.batch)
     if not isinstance(placed, Placed):
-        is_waiting = job.allocation.is_empty
-        return Want(job.directive if is_waiting else Directive.PAUSE, NOTHING, {}, job.batch)
+        if job.allocation.is_empty:
+            return Want(job.directive, NOTHING, {}, job.batch)
+        by = pauser(outlook) if grant.reason is Reason.WAITING_FOR_RESOURCES else None
+        return Want(Directive.PAUSE, NOTHING, {}, job.batch, by)
     directive = Directive.FINISH if outlook.forecast.converged else Directive.RUN
     return Want(directive, placed.allocation, placed.nodes, batch_for(outlook, placed.allocation, settings))

@@ -286,6 +286,17 @@ def test_what_would_fail_again_is_not_retried() -> None:
     assert live(replace(FAILURE, permanent=True), status=TRAINED)[0].state is JobState.FAILED
 
 
+def test_who_paused_and_resumed_a_job_is_told() -> None:
+    status, effects = live(PauseRequested(has_tasks=True, by="the operator eve"), status=TRAINED)
+    assert status.paused_by == "the operator eve"
+    assert "The operator eve paused the job" in str(effects)
+    paused, effects = live(Paused(), status=status)
+    assert "paused by the operator eve" in str(effects)
+    resumed, effects = live(ResumeRequested("ada"), status=paused)
+    assert resumed.paused_by is None
+    assert "ada resumed the job" in str(effects)
+
+
 # --- paused by the owner ---------------------------------------------------------------------------------------------
 
 
@@ -297,7 +308,8 @@ def test_a_running_job_is_paused_once_its_tasks_have_left() -> None:
     for left in (Paused(), AllTasksGone()):
         paused, effects = live(left, status=status)
         assert (paused.state, paused.owner_paused) == (JobState.PAUSED, True)
-        assert "waits for its owner to resume it" in str(effects)
+        assert "paused by its owner" in str(effects)
+        assert "waits to be resumed" in str(effects)
 
 
 def test_a_job_that_never_trained_waits_again_when_it_is_resumed() -> None:

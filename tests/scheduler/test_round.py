@@ -11,18 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from tests.scheduler.builders import (
-    ALL_SIZES,
-    GIB,
-    NOW,
-    a_cluster,
-    a_job,
-    a_snapshot,
-    a_spec,
-    applied,
-    law,
-    samples,
-)
+from tests.scheduler.builders import ALL_SIZES, GIB, NOW, a_cluster, a_job, a_snapshot, a_spec, applied, law, samples
 
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.model import (
@@ -269,6 +258,25 @@ def test_a_job_that_lost_its_nodes_is_paused() -> None:
     outcome = plan(a_snapshot([a_job("a", has=(1, 1))], ()), OPTIMUS)
     assert SetWanted("a", NOTHING, Directive.PAUSE, ()) in outcome.actions
     assert outcome.decisions[0].reason is Reason.WAITING_FOR_RESOURCES
+
+
+def test_a_job_that_pauses_for_another_says_for_which() -> None:
+    whole = a_spec(minimum=(2, 2), maximum=(2, 2))
+    for project, name in (("default", "job urgent"), ("theirs", "a job of another project")):
+        urgent = replace(whole, deadline_at=NOW + 400.0, project=project)
+        urgent = replace(urgent, convergence=ConvergenceRule(max_steps=200))
+        has = a_job("has", has=(2, 2), spec=whole, measured=samples(law(), ALL_SIZES))
+        new = a_job("urgent", spec=urgent, measured=samples(law(), ALL_SIZES))
+        outcome = plan(a_snapshot([has, new], a_cluster(4)), OPTIMUS)
+        told = {each.job_id: each for each in outcome.decisions}["has"]
+        assert told.allocation.is_empty
+        assert told.message.startswith(f"Paused by {name}, which has a deadline: ")
+        (wanted,) = (each for each in outcome.actions if isinstance(each, SetWanted) and each.job_id == "has")
+        assert wanted.paused_by == f"{name}, which has a deadline"
+        later = replace(has, allocation=NOTHING, wanted_tasks=(), state=JobState.PAUSED, paused_by=wanted.paused_by)
+        having = replace(new, allocation=Allocation(2, 2), state=JobState.RUNNING, started_at=NOW)
+        after = plan(a_snapshot([later, having], a_cluster(4)), OPTIMUS).decisions
+        assert any(each.message.startswith(f"Paused by {name}") for each in after if each.job_id == "has")
 
 
 def test_a_paused_job_goes_on_when_there_is_room() -> None:

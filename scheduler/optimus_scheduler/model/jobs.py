@@ -247,7 +247,9 @@ class Job:
     retry: Retry | None = None
     """After a failure of its owner's code: until this is due, it gets nothing."""
     owner_paused: bool = False
-    """Its owner paused it: it gets nothing."""
+    """Its owner paused it, or who may act for the owner: it gets nothing."""
+    paused_by: str | None = None
+    """Who took what it had, in words; None: nobody, or not known."""
     noise_steps: tuple[float, ...] = ()
     """Steps at which the noise scale of its gradients was measured, increasing."""
     noise_scales: tuple[float, ...] = ()

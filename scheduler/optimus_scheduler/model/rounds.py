@@ -113,6 +113,8 @@ class SetWanted:
     """Workers and servers, sorted by key; the coordinator is not part of it."""
     batch: int | None = None
     """The global batch from now on; None for a job without an elastic batch."""
+    paused_by: str | None = None
+    """Of a job that loses all it has to others: who has it pause, in words."""
 
 
 @dataclass(frozen=True, slots=True)

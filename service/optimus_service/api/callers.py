@@ -8,6 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from optimus_contract.people import ProjectRole, Role, Scope
+from optimus_scheduler.model.format import ITS_OWNER
 from optimus_service.store.records import JobRecord, TokenRecord, UserRecord
 
 _SCOPES: tuple[Scope, ...] = ("read", "submit", "operate")
@@ -92,6 +93,16 @@ class Caller:
     def submits(self, project: str) -> bool:
         """Whether the caller may submit jobs to this project."""
         return self.submits_to is None or project in self.submits_to
+
+    def words_for(self, job: JobRecord) -> str:
+        """Who that is to the owner of a job: "its owner ada", "the operator eve"."""
+        if self == LOCAL or (job.owner is None and self.role is None):
+            return ITS_OWNER
+        if self == BOOTSTRAP:
+            return "the administrator with OPTIMUS_TOKEN"
+        if job.owner == self.name:
+            return f"{ITS_OWNER} {self.name}"
+        return self.name if self.role is None else f"the {self.role} {self.name}"
 
     def changes(self, job: JobRecord) -> bool:
         """Whether the caller may change this job."""

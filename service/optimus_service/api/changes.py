@@ -64,7 +64,7 @@ def change_job(
             _refuse_impossible(services, job, edit)
             _refuse_idle(job, edit)
             audit.data = {field: {"from": old, "to": new} for field, (old, new) in edit.changes.items()}
-            is_done = not edit.changed or apply(services, job, edit)
+            is_done = not edit.changed or apply(services, job, edit, audit.caller.words_for(job))
         if is_done:
             return shown(services, [services.repository.get_job(job_id)])[0]
     raise Problem(409, "the job is being changed by others at this moment: try again")
@@ -133,11 +133,14 @@ def new_objections(services: Services, job: JobRecord, edit: Edit) -> list[answe
     return [each for each in errors if each not in known]
 
 
-def apply(services: Services, job: JobRecord, edit: Edit) -> bool:
-    """Store an edit of an active job, all of it at once, and act by it. False: the job was changed meanwhile."""
+def apply(services: Services, job: JobRecord, edit: Edit, by: str) -> bool:
+    """Store an edit of an active job, all of it at once, and act by it. `by`: whose it is, in words.
+
+    False: the job was changed meanwhile.
+    """
     try:
         with services.repository.write() as tx:
-            stored = _store(tx, job, edit, services.clock())
+            stored = _store(tx, job, edit, by, services.clock())
     except _ChangedMeanwhileError:
         return False
     services.hub.notify(job.id, stored.generation)
@@ -149,21 +152,21 @@ class _ChangedMeanwhileError(Exception):
     """Ends a transaction that must write nothing, neither the change nor its record."""
 
 
-def _store(tx: Repository, job: JobRecord, edit: Edit, now: float) -> JobRecord:
+def _store(tx: Repository, job: JobRecord, edit: Edit, by: str, now: float) -> JobRecord:
     paused = job.asked.paused
     changes = {field: values for field, values in edit.changes.items() if field != "paused"}
     if changes and not tx.set_spec(job.id, job.spec, {**edit.spec, "paused": paused}, changes, now):
         raise _ChangedMeanwhileError
     if edit.spec["paused"] is paused:
         return tx.get_job(job.id)
-    return tx.advance_job(job.id, _pause_of(tx, job.id) if edit.spec["paused"] else ResumeRequested(), now)
+    return tx.advance_job(job.id, _pause_of(tx, job.id, by) if edit.spec["paused"] else ResumeRequested(by), now)
 
 
 # --- pause and resume ------------------------------------------------------------------------------------------------
 
 
 @router.post("/v1/jobs/{job_id}/pause", responses=documented(404, 409))
-def pause_job(job_id: str, services: ServicesDep) -> answers.Job:
+def pause_job(job_id: str, services: ServicesDep, caller: CallerDep) -> answers.Job:
     """Let a job save what it can and give back what it has, until it is resumed. Its deadline runs on.
 
     A script that does not go on from checkpoints of its own begins anew then.
@@ -174,19 +177,19 @@ def pause_job(job_id: str, services: ServicesDep) -> answers.Job:
     _refuse_object(job)
     if job.is_tracked:
         raise Problem(409, "the job runs outside the cluster: pause it where it runs")
-    return shown(services, [pause(services, job_id)])[0]
+    return shown(services, [pause(services, job_id, caller.words_for(job))])[0]
 
 
-def pause(services: Services, job_id: str) -> JobRecord:
+def pause(services: Services, job_id: str, by: str) -> JobRecord:
     """The same for who knows that it can be."""
-    job = services.repository.advance_job(job_id, _pause_of(services.repository, job_id), services.clock())
+    job = services.repository.advance_job(job_id, _pause_of(services.repository, job_id, by), services.clock())
     services.hub.notify(job_id, job.generation)
     services.trigger_round("pause")
     return job
 
 
-def _pause_of(repository: Repository, job_id: str) -> PauseRequested:
-    return PauseRequested(has_tasks=bool(repository.tasks(job_id=job_id)))
+def _pause_of(repository: Repository, job_id: str, by: str) -> PauseRequested:
+    return PauseRequested(bool(repository.tasks(job_id=job_id)), by)
 
 
 @router.post("/v1/jobs/{job_id}/resume", responses=documented(404, 409))
@@ -206,7 +209,7 @@ def resume_job(job_id: str, services: ServicesDep, caller: CallerDep) -> answers
     with services.repository.write() as tx:
         if job.state.is_final:
             limits.refuse_waiting(tx, caller, job.project, services.settings)
-        job = tx.advance_job(job_id, ResumeRequested(), services.clock())
+        job = tx.advance_job(job_id, ResumeRequested(caller.words_for(job)), services.clock())
     services.hub.notify(job_id, job.generation)
     services.trigger_round("resume")
     return shown(services, [job])[0]

@@ -158,7 +158,9 @@ class TrainingJobController:
             if impossible:
                 words = "; ".join(f"{each.field}: {each.message}" for each in impossible)
                 return self._invalid(found, job, decisions, words)
-            apply(self._services, job, edit)  # where it was changed meanwhile, the next pass sees how
+            apply(
+                self._services, job, edit, "its TrainingJob"
+            )  # where it was changed meanwhile, the next pass sees how
             job = self._services.repository.get_job(job.id)
         if edit.fixed:
             self._show(found, job, status_of(job, None, found.generation, now, edit.fixed))

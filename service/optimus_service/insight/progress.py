@@ -18,6 +18,7 @@ from optimus_scheduler.ahead.world import until_later
 from optimus_scheduler.forecast.forecast import step_limit
 from optimus_scheduler.forecast.time_left import beyond_announced, given_not_ended, step_seconds, time_left
 from optimus_scheduler.model import NOTHING, Allocation, Forecast, Interval, JobState, Reason
+from optimus_scheduler.model.format import ITS_OWNER
 from optimus_service.insight.format import foreseen, moment
 from optimus_service.insight.reasons import ended_words, text_of
 from optimus_service.observe.spec import begins_anew
@@ -341,6 +342,6 @@ def _again(job: JobRecord) -> str:
 
 def _paused_by_owner(job: JobRecord, since: float) -> Explanation:
     leaves = "its tasks save what they can and leave" if job.running.workers else "it gets nothing until it is resumed"
-    message = f"Paused by its owner since {moment(since):%Y-%m-%d %H:%M:%S} UTC: {leaves}."
+    message = f"Paused by {job.paused_by or ITS_OWNER} since {moment(since):%Y-%m-%d %H:%M:%S} UTC: {leaves}."
     change = f"`optimus resume {job.id}` lets it go on."
     return Explanation(Reason.PAUSED_BY_OWNER, message, change, NOTHING, job.running)

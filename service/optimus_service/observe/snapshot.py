@@ -233,6 +233,7 @@ class Observer:
             directive=record.directive,
             retry=retry_of(record, self._settings.retry_backoff),
             owner_paused=record.owner_paused_at is not None,
+            paused_by=record.paused_by,
             rescale_seconds=rescale_seconds(memberships),
             unsaved_seconds=unsaved_seconds(record, memberships, now),
             busy_part=history.pauses.busy_part,

@@ -356,7 +356,7 @@ def advance_row(session: Session, row: JobRow, event: lifecycle.Event, now: floa
     row.state, row.directive, row.failure = after.state.value, after.directive.value, after.failure
     row.attempt, row.retries = after.attempt, after.retries
     if after.owner_paused is not before.owner_paused:
-        _set_owner_paused(row, after.owner_paused, now)
+        _set_owner_paused(row, after.owner_paused, after.paused_by, now)
     for effect in effects:
         _carry_out(session, row, effect, now, backoff)
     ended = after.state.is_final and not before.state.is_final
@@ -366,8 +366,8 @@ def advance_row(session: Session, row: JobRow, event: lifecycle.Event, now: floa
         row.generation += 1
 
 
-def _set_owner_paused(row: JobRow, paused: bool, now: float) -> None:
-    row.owner_paused_at = now if paused else None
+def _set_owner_paused(row: JobRow, paused: bool, by: str | None, now: float) -> None:
+    row.owner_paused_at, row.paused_by = (now, by) if paused else (None, None)
     if isinstance(row.spec, dict):
         row.spec = {**row.spec, "paused": paused}
     if not paused and row.wanted_at is not None:
@@ -384,6 +384,7 @@ def _status(row: JobRow) -> JobStatus:
         retries=row.retries,
         most_retries=most_retries(row.spec),
         owner_paused=row.owner_paused_at is not None,
+        paused_by=row.paused_by,
     )
 
 
@@ -468,6 +469,7 @@ def record(row: JobRow) -> JobRecord:
         last_error=row.last_error,
         heard_at=row.heard_at,
         owner_paused_at=row.owner_paused_at,
+        paused_by=row.paused_by,
         object_uid=row.object_uid,
         owner=row.owner,
         token_nonce=row.token_nonce,

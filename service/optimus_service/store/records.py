@@ -90,6 +90,9 @@ class JobRecord:
     """Of a job that runs outside the cluster: when it last reported that it does; None: it runs on the cluster."""
     owner_paused_at: float | None = None
     """Since when its owner wants it to have nothing; None: it may have what it gets."""
+    paused_by: str | None = None
+    """Who took what it had: its owner or who may act for the owner, or other jobs; in words. None: nobody, or not
+    known."""
     object_uid: str | None = None
     """Of the Kubernetes object that is its origin; None: it was submitted by REST."""
     owner: str | None = None

@@ -181,6 +181,7 @@ class JobRow(Base):
     heard_at: Mapped[float | None]
     """Of a tracked job only: when its tracker last reported."""
     owner_paused_at: Mapped[float | None]
+    paused_by: Mapped[str | None] = mapped_column(Text)
     """Since when its owner wants it to have nothing; see `lifecycle.JobStatus`."""
     version: Mapped[int] = mapped_column()
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 from tests.service.api.api_harness import NOW, Api, faults, job_spec, problem
+from tests.service.api.people import ADMINISTRATOR, add_token, add_user
 from tests.service.api.test_api_jobs import UNKNOWN, ended_job
 
 from optimus_scheduler.lifecycle import CancelRequested, MembershipFormed
@@ -179,6 +182,22 @@ def test_changes_at_the_same_time_take_turns(api: Api) -> None:
 
 
 # --- pausing ---------------------------------------------------------------------------------------------------------
+
+
+def test_who_paused_a_job_is_told_everywhere(serving: Callable[..., AbstractContextManager[Api]]) -> None:
+    with serving(token=ADMINISTRATOR) as api:
+        add_user(api, "ada", {"vision": "member"})
+        add_user(api, "eve", role="operator")
+        ada, eve = add_token(api, "ada"), add_token(api, "eve")
+        job_id = api.post("/v1/jobs", json=job_spec(project="vision"), token=ada).json()["id"]
+        for token, by in ((ada, "its owner ada"), (eve, "the operator eve"), (ADMINISTRATOR, "the administrator with")):
+            body = api.post(f"/v1/jobs/{job_id}/pause", token=token).json()
+            assert body["message"].startswith(f"Paused by {by}")
+            told = api.get(f"/v1/jobs/{job_id}/explanation", token=ada).json()
+            assert f"Paused by {by}" in str(told["sentences"])
+            events = api.get(f"/v1/jobs/{job_id}/events", token=ada).json()["events"]
+            assert events[0]["message"].lower().startswith(f"{by} ".lower()[: len(by)])
+            api.post(f"/v1/jobs/{job_id}/resume", token=token)
 
 
 def test_a_queued_job_is_paused_and_resumed(api: Api) -> None:

@@ -84,7 +84,7 @@ def test_what_is_changed_by_rest_is_changed_in_the_object(door: Door) -> None:
     audit = Audit(door.services.clock, LOCAL, "job.change", job.id, job.project)
     for change in ({"workers": {"max": 3}, "convergence": {"max_steps": 5}}, {"unset": ["convergence.max_epochs"]}):
         change_job(job.id, checked(JobChange, change), door.services, audit)
-    pause_job(job.id, door.services)
+    pause_job(job.id, door.services, LOCAL)
 
     def follows() -> bool:
         door.controller.sync()

@@ -119,7 +119,7 @@ def test_an_object_pauses_its_job_and_labels_it(door: Door) -> None:
     assert job.spec["labels"] == {"team": "vision"}
     assert [each.id for each in door.repository.list_jobs(labels={"team": "vision"}).items] == [job.id]
     with pytest.raises(Problem, match="409"):
-        pause_job(job.id, door.services)
+        pause_job(job.id, door.services, LOCAL)
     with pytest.raises(Problem, match="409"):
         resume_job(job.id, door.services, LOCAL)
     door.apply(labels={"team": "speech"}, paused=False)
