@@ -39,6 +39,7 @@ READ = (
     answers.WhoAmI,
     answers.AuditEntry,
     answers.Usage,
+    answers.QueuedJob,
 )
 HEAD = '''\
 """The answers of the REST API as JSON: made from `optimus_contract` by `python -m scripts.cli_types`, not to be edited.

@@ -28,6 +28,7 @@ SHOWN = (
     answers.Predictions,
     answers.Problem,
     answers.Project,
+    answers.Queue,
     answers.Scorecard,
     answers.SignInWays,
     answers.Usage,

@@ -573,3 +573,16 @@ class Usage(TypedDict):
     until: str
     total: UsageAmounts
     lines: list[UsageLine]
+
+
+class QueuedJob(TypedDict):
+    position: int
+    id: str
+    name: str
+    project: str
+    owner: str | None
+    priority: float
+    submitted_at: str
+    reason: str | None
+    why: str
+    expected: ExpectedTimes | None

@@ -28,6 +28,7 @@ from optimus_cli.bodies import (
     Plan,
     Predictions,
     Project,
+    QueuedJob,
     Scorecard,
     Task,
     Token,
@@ -106,6 +107,10 @@ class Client:
     def jobs(self, filters: Params, limit: int | None) -> Iterator[Job]:
         """Jobs, newest first; all pages when `limit` is None."""
         return cast("Iterator[Job]", self._pages("/v1/jobs", "jobs", filters, limit))
+
+    def queue(self, limit: int | None) -> list[QueuedJob]:
+        """Jobs that wait, the one that is expected to start first at the top; all of them when `limit` is None."""
+        return cast("list[QueuedJob]", list(self._pages("/v1/queue", "jobs", {}, limit)))
 
     def job(self, job_id: str) -> Job:
         return cast("Job", self._call("GET", _job_path(job_id)))

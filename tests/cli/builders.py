@@ -14,6 +14,7 @@ from optimus_cli.bodies import (
     Node,
     Plan,
     Predictions,
+    QueuedJob,
     Task,
     Usage,
 )
@@ -276,3 +277,19 @@ def usage(**changes: Any) -> Usage:
     lines = [{"project": "vision", "owner": "ada", "gpu_type": "v100", **amounts}]
     body: dict[str, Any] = {"month": "2026-11", "until": CREATED, "total": amounts, "lines": lines}
     return cast("Usage", {**body, **changes})
+
+
+def queued_job(**changes: Any) -> QueuedJob:
+    body: dict[str, Any] = {
+        "position": 2,
+        "id": "digits-mlp-x7k2p",
+        "name": "digits-mlp",
+        "project": "vision",
+        "owner": "ada",
+        "priority": 1.0,
+        "submitted_at": CREATED,
+        "reason": "WaitingForResources",
+        "why": "not even its minimum fits beside the jobs ahead of it",
+        "expected": None,
+    }
+    return cast("QueuedJob", {**body, **changes})

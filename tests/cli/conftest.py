@@ -68,6 +68,7 @@ class ScriptedService:
         self.on("GET", f"{base}/logs", {"logs": [{"task": f"{job['id']}-worker-0-0", "text": "one\ntwo\n"}]})
         self.on("GET", "/v1/cluster", builders.cluster())
         self.on("GET", "/v1/promises", {"scores": [], "tasks": []})
+        self.on("GET", "/v1/queue", {"jobs": [builders.queued_job()], "waiting": 3, "next_cursor": None})
         self.on("GET", "/v1/usage", builders.usage())
         self.on("GET", "/v1/nodes", {"nodes": [builders.node()]})
         self.on("GET", "/v1/whoami", {"name": "local", "role": "administrator", "projects": None})

@@ -22,6 +22,7 @@ READING = [
     ["logs", JOB],
     ["nodes"],
     ["promises"],
+    ["queue"],
     ["usage", "--month", "2026-11"],
     ["predict", JOB],
 ]

@@ -12,7 +12,16 @@ from rich.console import Console, RenderableType
 from tests.cli import builders
 from tests.cli.builders import interval
 
-from optimus_cli import live, render, render_predictions, render_promises, render_tasks, render_usage, wording
+from optimus_cli import (
+    live,
+    render,
+    render_predictions,
+    render_promises,
+    render_queue,
+    render_tasks,
+    render_usage,
+    wording,
+)
 from optimus_cli.live import Frame
 from optimus_cli.watching import LineDisplay
 
@@ -364,6 +373,14 @@ def test_how_predictions_turned_out() -> None:
     alone = shown(render_promises.scorecard({"scores": scores, "tasks": tasks[:1]}, "m:f"))
     assert "other:task" not in alone
     assert "No prediction" in shown(render_promises.scorecard({"scores": [], "tasks": []}))
+
+
+def test_the_queue_says_who_waits_why_and_for_how_long() -> None:
+    expected: Any = {"start_seconds": {"mean": 300.0, "low": 120.0, "high": 600.0}}
+    text = shown(render_queue.queue([builders.queued_job(expected=expected), builders.queued_job(owner=None)], NOW))
+    for words in ("digits-mlp-x7k2p", "vision", "ada", "5.0 min (2.0–10.0)", "—", "minimum"):
+        assert words in text
+    assert "No job waits." in shown(render_queue.queue([], NOW))
 
 
 def test_who_used_how_much() -> None:

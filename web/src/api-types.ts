@@ -1092,6 +1092,32 @@ export interface components {
             /** @description of what was left: |predicted - true| / true */
             median_error_percent: number;
         };
+        /** @description The jobs that wait (`GET /v1/queue`), the one that is expected to start first at the top. */
+        Queue: {
+            /** @description how many wait, those that the caller may not read included */
+            waiting: number;
+            jobs: components["schemas"]["QueuedJob"][];
+            next_cursor: string | null;
+        };
+        /** @description A job that waits for tasks. */
+        QueuedJob: {
+            /** @description 1 is expected to start first; jobs that the caller may not read are counted */
+            position: number;
+            id: string;
+            name: string;
+            project: string;
+            /** @description who submitted it; null: nobody can tell */
+            owner: string | null;
+            priority: number;
+            /** Format: date-time */
+            submitted_at: string;
+            /** @description reason code of the last decision; null: no round has looked at it yet */
+            reason: string | null;
+            /** @description the same in a phrase */
+            why: string;
+            /** @description null: the queue was not simulated forward lately */
+            expected: components["schemas"]["ExpectedTimes"] | null;
+        };
         /** @description The learning rate of a step, counted from 0. */
         RatePoint: {
             step: number;
@@ -1368,6 +1394,8 @@ export type Project = components['schemas']['Project'];
 export type ProjectLimits = components['schemas']['ProjectLimits'];
 export type ProjectQuota = components['schemas']['ProjectQuota'];
 export type PromiseScore = components['schemas']['PromiseScore'];
+export type Queue = components['schemas']['Queue'];
+export type QueuedJob = components['schemas']['QueuedJob'];
 export type RatePoint = components['schemas']['RatePoint'];
 export type RescaleEffect = components['schemas']['RescaleEffect'];
 export type ReviewPoint = components['schemas']['ReviewPoint'];

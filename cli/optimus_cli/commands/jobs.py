@@ -1,4 +1,4 @@
-"""`optimus list`, `describe`, `explain`, `cancel`: look at jobs, end them."""
+"""`optimus list`, `queue`, `describe`, `explain`, `cancel`: look at jobs, end them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from optimus_cli import output, render, render_predictions, render_tasks
+from optimus_cli import output, render, render_predictions, render_queue, render_tasks
 from optimus_cli.client import DEFAULT_URL
 from optimus_cli.errors import BadInput
 from optimus_cli.options import AsJson, JobReference, Url, connect
@@ -59,6 +59,19 @@ def list_jobs(
 
 def _each(value: str | list[str]) -> list[str]:
     return [value] if isinstance(value, str) else value
+
+
+def queue(
+    limit: Annotated[int, typer.Option(min=1, help="At most this many, from the top.")] = DEFAULT_LIMIT,
+    everything: Annotated[bool, typer.Option("--all", help="All that wait, however many.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """List the jobs that wait, in the order in which they are expected to start, with why. Positions count all jobs
+    that wait, also those that you may not read."""
+    with connect(url) as client:
+        jobs = client.queue(None if everything else limit)
+    output.print_json({"jobs": jobs}) if as_json else output.show(render_queue.queue(jobs, datetime.now(UTC)))
 
 
 def describe(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:

@@ -154,6 +154,31 @@ class JobList(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedJob(Message):
+    """A job that waits for tasks."""
+
+    position: Annotated[int, About("1 is expected to start first; jobs that the caller may not read are counted")]
+    id: str
+    name: str
+    project: str
+    owner: Annotated[str | None, About("who submitted it; null: nobody can tell")]
+    priority: float
+    submitted_at: datetime
+    reason: Annotated[str | None, About("reason code of the last decision; null: no round has looked at it yet")]
+    why: Annotated[str, About("the same in a phrase")]
+    expected: Annotated[ExpectedTimes | None, About("null: the queue was not simulated forward lately")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue(Message):
+    """The jobs that wait (`GET /v1/queue`), the one that is expected to start first at the top."""
+
+    waiting: Annotated[int, About("how many wait, those that the caller may not read included")]
+    jobs: list[QueuedJob]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Event(Message):
     id: int
     at: datetime

@@ -44,6 +44,7 @@ TABLE: tuple[Call, ...] = (
     Call("GET", "/v1/jobs", Need.READ),
     Call("POST", "/v1/jobs", Need.SUBMIT, "job.submit"),
     Call("POST", "/v1/plan", Need.SUBMIT),
+    Call("GET", "/v1/queue", Need.READ),
     Call("GET", "/v1/jobs/{job_id}", Need.READ_JOB),
     Call("GET", "/v1/jobs/{job_id}/events", Need.READ_JOB),
     Call("GET", "/v1/jobs/{job_id}/decisions", Need.READ_JOB),

@@ -111,6 +111,15 @@ def text_of(reason: str) -> ReasonText:
     return TEXTS.get(reason, UNKNOWN)
 
 
+def waiting_words(decision: DecisionRecord | None) -> tuple[str | None, str]:
+    """Why a job waits: the reason code, and a phrase that names no other job."""
+    return (
+        (None, "no round has looked at it yet")
+        if decision is None
+        else (decision.reason, text_of(decision.reason).meaning)
+    )
+
+
 _ENDED_BY: Mapping[str, str] = {
     "loss_decrease": "its loss hardly fell any more",
     "target_loss": "its loss reached its target",

@@ -49,6 +49,7 @@ from optimus_service.store import (
     people,
     projects,
     promises,
+    queue,
     retention,
     samples,
     sealed_rows,
@@ -81,6 +82,7 @@ from optimus_service.store.records import (
     ProjectRecord,
     PromiseRecord,
     Pruned,
+    QueuedRecord,
     RoundRecord,
     SampleBatch,
     SampleRecord,
@@ -356,6 +358,12 @@ class Repository:
         """
         with self._write() as session:
             return jobs.count_waiting(session, owner, project)
+
+    def queue(self, now: float) -> list[QueuedRecord]:
+        """All jobs that wait for tasks, in the order in which they are expected to start; those of which nothing is
+        expected come last, by priority and then by age. Not tracked jobs, nor those that their owner paused."""
+        with self._read() as session:
+            return queue.waiting(session, now)
 
     def interruptions(self, since: float, now: float) -> tuple[int, float]:
         """How often jobs that were submitted after `since` lost a task or went on after an error, and the seconds from

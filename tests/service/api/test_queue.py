@@ -1,0 +1,101 @@
+"""The queue: who waits, in which order, and who may see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from tests.service.api.api_harness import Api, on_sqlite, problem
+from tests.service.api.people import ADMINISTRATOR, add_token, add_user
+from tests.service.store.store_builders import a_decision, a_round
+
+from optimus_scheduler.lifecycle import CancelRequested, PauseRequested
+from optimus_scheduler.model import Allocation, Directive, Interval
+from optimus_service.store.records import ExpectedTimes
+
+Serve = Callable[..., AbstractContextManager[Api]]
+
+
+def submitted(api: Api, job_id: str, at: float, project: str = "vision", **said: Any) -> str:
+    spec = {"name": job_id, "project": project, "task": "m:f", **said}
+    now = api.surroundings.clock() - 1000.0 + at
+    api.repository.create_job(job_id, spec, "nonce", None, "hash", now, None, f"owner-of-{project}")
+    return job_id
+
+
+def starts(api: Api, seconds: dict[str, float]) -> None:
+    """The queue was simulated forward: these jobs start in so many seconds."""
+    now = api.surroundings.clock()
+    api.repository.put_expected_times(
+        [
+            ExpectedTimes(
+                job_id=job_id,
+                at=now,
+                good_until=now + 60.0,
+                start=Interval(now + each, now + each, now + each),
+                end=None,
+                steps_left=None,
+            )
+            for job_id, each in seconds.items()
+        ]
+    )
+
+
+def order(api: Api, **options: Any) -> list[str]:
+    return [job["id"] for job in api.get("/v1/queue", **options).json()["jobs"]]
+
+
+@on_sqlite
+def test_jobs_that_start_first_are_first_and_then_those_of_priority_and_age(api: Api) -> None:
+    for at, job_id in enumerate(("late", "soon", "old", "young")):
+        submitted(api, job_id, at)
+    submitted(api, "urgent", 9, priority=4.0)
+    starts(api, {"late": 500.0, "soon": 20.0})
+    api.repository.add_round(a_round(), [a_decision("soon", reason="WaitingForResources")])
+    assert order(api) == ["soon", "late", "urgent", "old", "young"]
+    first, *_, last = api.get("/v1/queue").json()["jobs"]
+    assert first["expected"]["start_seconds"]["mean"] == 20.0
+    assert (first["position"], first["reason"]) == (1, "WaitingForResources")
+    assert first["why"] == "not even its minimum fits beside the jobs ahead of it"
+    assert (last["owner"], last["reason"], last["why"]) == ("owner-of-vision", None, "no round has looked at it yet")
+    api.surroundings.clock.now += 61.0
+    assert order(api) == ["urgent", "late", "soon", "old", "young"], "what was expected is too old"
+
+
+@on_sqlite
+def test_only_jobs_that_wait_for_tasks_are_in_the_queue(api: Api) -> None:
+    for job_id in ("waits", "runs", "paused", "cancelled"):
+        submitted(api, job_id, 0)
+    submitted(api, "tracked", 0, tracked=True)
+    now = api.surroundings.clock()
+    api.repository.set_wanted("runs", Allocation(1, 0), Directive.RUN, [], now)
+    api.repository.advance_job("paused", PauseRequested(), now)
+    api.repository.advance_job("cancelled", CancelRequested(has_tasks=True), now)
+    assert order(api) == ["waits"]
+
+
+@on_sqlite
+def test_a_page_goes_on_where_the_one_before_ended(api: Api) -> None:
+    ids = [submitted(api, f"job-{number}", number) for number in range(5)]
+    page = api.get("/v1/queue?limit=2").json()
+    found = [job["id"] for job in page["jobs"]]
+    while page["next_cursor"]:
+        page = api.get("/v1/queue", params={"limit": 2, "cursor": page["next_cursor"]}).json()
+        found += [job["id"] for job in page["jobs"]]
+    assert found == ids
+    problem(api.get("/v1/queue?cursor=nothing"), 422)
+
+
+@on_sqlite
+def test_positions_count_all_and_only_readable_jobs_are_shown(serving: Serve) -> None:
+    with serving(token=ADMINISTRATOR) as api:
+        for at, project in enumerate(("vision", "speech", "vision", "speech")):
+            submitted(api, f"job-{at}", at, project)
+        add_user(api, "ada", {"speech": "viewer"})
+        answer = api.get("/v1/queue", token=add_token(api, "ada"))
+        body = answer.json()
+        assert [(job["position"], job["id"]) for job in body["jobs"]] == [(2, "job-1"), (4, "job-3")]
+        assert (body["waiting"], "vision" in answer.text) == (4, False)
+        add_user(api, "eve")
+        assert api.get("/v1/queue", token=add_token(api, "eve")).json()["jobs"] == []
