@@ -4,6 +4,10 @@ MAX_TASKS = 1024
 """Workers (or servers) that one job may ask for."""
 MAX_SAMPLES_PER_POST = 1000
 MAX_BODY_BYTES = 1_048_576
+MAX_BATCH_JOBS = 1000
+"""Jobs of one request."""
+MAX_BATCH_BODY_BYTES = 8_388_608
+"""A thousand jobs of 8 KB each: a usual one has less than one."""
 MAX_COUNT = 2**53
 """Largest step, byte count and the like: beyond it a JSON reader with doubles would round."""
 MAX_POSIX_SECONDS = 1e11

@@ -8,8 +8,6 @@ from optimus_contract.answers.cluster import (
     Node,
     NodeList,
     NodeResources,
-    Problem,
-    ProblemError,
     Project,
     ProjectList,
     Round,
@@ -24,6 +22,8 @@ from optimus_contract.answers.jobs import (
     Allocation,
     AllocationList,
     AllocationPoint,
+    BatchItem,
+    BatchOutcome,
     Calibration,
     Decision,
     DecisionList,
@@ -81,6 +81,7 @@ from optimus_contract.answers.predictions import (
     SpeedPoint,
     TaskScore,
 )
+from optimus_contract.answers.problem import Problem, ProblemError
 from optimus_contract.answers.watch import ClusterHistory, ClusterLine, HistorySeries, JobLine
 
 __all__ = [
@@ -91,6 +92,8 @@ __all__ = [
     "AllocationPoint",
     "AuditEntry",
     "AuditList",
+    "BatchItem",
+    "BatchOutcome",
     "Calibration",
     "CheckpointAdvice",
     "Choice",

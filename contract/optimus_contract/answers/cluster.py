@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Literal
 
@@ -110,24 +110,6 @@ class Health(Message):
 
     status: Literal["alive", "ready"]
     version: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProblemError(Message):
-    field: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem(Message):
-    """RFC 9457 problem document (`application/problem+json`)."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    errors: list[ProblemError] = field(default_factory=list)
-    request_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
+from optimus_contract.answers.problem import Problem
 from optimus_contract.job import JobSpec
 from optimus_contract.membership import PauseParts
 from optimus_contract.message import About, Message
@@ -145,6 +146,26 @@ class Job(Message):
     learning_rate: Annotated[
         float | None, About("as its tasks reported it last; none: they do not, or it does not run")
     ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchItem(Message):
+    """What became of one job of a request about many."""
+
+    index: Annotated[int, About("its place in the request, from 0; jobs that were selected: in the answer")]
+    id: Annotated[str | None, About("null: there is no such job")]
+    name: str | None
+    new: Annotated[bool, About("this request made it")] = False
+    problem: Annotated[Problem | None, About("why nothing was done; its fields begin with `jobs.INDEX`")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOutcome(Message):
+    """What became of each job of a request about many."""
+
+    jobs: list[BatchItem]
+    done: Annotated[int, About("jobs for which it was done, now or by an earlier request with the same key")]
+    refused: Annotated[int, About("jobs with a problem")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

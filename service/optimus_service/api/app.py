@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from fastapi import FastAPI
 
 from optimus_service.api import (
+    batches,
     changes,
     cluster,
     explanation,
@@ -44,6 +45,7 @@ from optimus_service.store.sample_queue import SampleQueue
 
 _PARTS = (
     jobs,
+    batches,
     changes,
     plan,
     job_details,

@@ -6,7 +6,7 @@ by then: endpoints put it into the `Audit` of their request before they write, o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,8 @@ class Audit:
     request_id: str | None = None
     data: dict[str, Any] = field(default_factory=dict)
     """No secrets: whoever oversees the cluster may read it."""
+    each: list[tuple[str, str | None, dict[str, Any]]] = field(default_factory=list)
+    """Of a request about many jobs: id, project and data of each that the transaction in progress is about."""
     is_due: bool = True
     """Whether it is recorded as well if nothing was written beside."""
 
@@ -40,28 +42,35 @@ class Audit:
         else:
             self.target = made_id
 
-    def entry(self) -> AuditRecord:
-        """The row, with what is known by now."""
+    def entries(self, *, is_first: bool) -> list[AuditRecord]:
+        """The rows of a transaction, with what is known by now: one of each job, or one of the request's first."""
+        if self.each:
+            return [self._entry(job_id, project, self.data | data) for job_id, project, data in self.each]
+        return [self._entry(self.target, self.project, self.data)] if is_first else []
+
+    def _entry(self, target: str | None, project: str | None, data: dict[str, Any]) -> AuditRecord:
         return AuditRecord(
             at=self.clock(),
             who=self.caller.name,
             token_id=self.caller.token_id,
             action=self.action,
-            target=self.target,
-            project=self.project,
-            data=self.data,
+            target=target,
+            project=project,
+            data=data,
             request_id=self.request_id,
         )
 
-    def note_stored(self, entry: AuditRecord) -> None:
-        """Write the line into the log."""
-        _log.info(
-            "audit",
-            who=entry.who,
-            token_id=entry.token_id,
-            action=entry.action,
-            target=entry.target,
-            project=entry.project,
-            data=entry.data,
-            request_id=entry.request_id,
-        )
+    def note_stored(self, entries: Sequence[AuditRecord]) -> None:
+        """Write the lines into the log."""
+        self.each = []
+        for entry in entries:
+            _log.info(
+                "audit",
+                who=entry.who,
+                token_id=entry.token_id,
+                action=entry.action,
+                target=entry.target,
+                project=entry.project,
+                data=entry.data,
+                request_id=entry.request_id,
+            )

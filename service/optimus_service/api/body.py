@@ -19,7 +19,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
 from optimus_contract import answers
-from optimus_contract.limits import MAX_BODY_BYTES
+from optimus_contract.limits import MAX_BATCH_BODY_BYTES, MAX_BODY_BYTES
 from optimus_contract.message import Message
 from optimus_contract.readings.otlp import unzipped
 from optimus_service.api.problems import Problem, invalid
@@ -37,7 +37,9 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class BoundedRequest(Request):
-    """A request that never holds more than `MAX_BODY_BYTES` of body, and parses it strictly."""
+    """A request that never holds more than `most_bytes` of body, and parses it strictly."""
+
+    most_bytes = MAX_BODY_BYTES
 
     async def body(self) -> bytes:
         """The body.
@@ -59,13 +61,13 @@ class BoundedRequest(Request):
 
     async def _read(self) -> bytes:
         declared = self.headers.get("content-length", "")
-        if declared.isdigit() and int(declared[:20]) > MAX_BODY_BYTES:
-            raise _too_large()
+        if declared.isdigit() and int(declared[:20]) > self.most_bytes:
+            raise _too_large(self.most_bytes)
         chunks, size = [], 0
         async for chunk in self.stream():
             size += len(chunk)
-            if size > MAX_BODY_BYTES:
-                raise _too_large()
+            if size > self.most_bytes:
+                raise _too_large(self.most_bytes)
             chunks.append(chunk)
         return b"".join(chunks)
 
@@ -74,15 +76,19 @@ class StrictRoute(APIRoute):
     """A route that refuses unknown or repeated query parameters, bodies that are not JSON and, where a call takes no
     fields, all fields; and words errors."""
 
+    most_bytes = MAX_BODY_BYTES
+    """Of a body."""
+
     def get_route_handler(self) -> Handler:
         """FastAPI's handler with the checks in front."""
         handle = super().get_route_handler()
         known_queries = dict(_queries(self.dependant))
-        body_model = _body_model(self.endpoint)
+        body_model, most_bytes = _body_model(self.endpoint), self.most_bytes
 
         async def strict(request: Request) -> Response:
             _check_queries(request, known_queries)
             bounded = BoundedRequest(request.scope, request.receive)
+            bounded.most_bytes = most_bytes
             if body_model is not None:
                 _refuse_other_media(request)
             elif request.method not in _WITHOUT_BODY:
@@ -93,6 +99,12 @@ class StrictRoute(APIRoute):
                 raise invalid(field_errors(error.errors(), body_model)) from error
 
         return strict
+
+
+class BatchRoute(StrictRoute):
+    """The same for a body that is about many jobs."""
+
+    most_bytes = MAX_BATCH_BODY_BYTES
 
 
 class ForeignRoute(APIRoute):
@@ -273,9 +285,9 @@ def _refuse_other_media(request: Request) -> None:
         raise Problem(415, "send the body without Content-Encoding")
 
 
-def _too_large() -> Problem:
-    limit = answers.ProblemError(field="body", message=f"may have at most {MAX_BODY_BYTES} bytes")
-    return Problem(413, f"the body may have at most {MAX_BODY_BYTES} bytes", errors=[limit])
+def _too_large(most_bytes: int) -> Problem:
+    limit = answers.ProblemError(field="body", message=f"may have at most {most_bytes} bytes")
+    return Problem(413, f"the body may have at most {most_bytes} bytes", errors=[limit])
 
 
 def _not_json(why: str) -> Problem:

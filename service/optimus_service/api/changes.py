@@ -60,7 +60,8 @@ def change_job(
             _refuse_object(job)
             edit = _edit(job, change)
             wanted = read(JobSpec, edit.spec, name=job.name)
-            limits.refuse_size(audit.caller, wanted, services.repository, services.settings, edit.changes)
+            held = limits.in_force(audit.caller, wanted.project, services.repository, services.settings)
+            limits.refuse_size(wanted, held, edit.changes)
             _refuse_impossible(services, job, edit)
             _refuse_idle(job, edit)
             audit.data = {field: {"from": old, "to": new} for field, (old, new) in edit.changes.items()}

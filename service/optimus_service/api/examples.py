@@ -45,6 +45,28 @@ CHANGES: Examples = {
     "end": {"summary": "Another end", "value": {"convergence": {"max_epochs": 20}, "unset": ["deadline"]}},
 }
 
+BATCHES: Examples = {
+    "sweep": {
+        "summary": "Two jobs that differ in one argument: both are made, or none",
+        "value": {
+            "jobs": [
+                {
+                    "name": f"digits-lr-{index}",
+                    "task": "optimus_workers.zoo.digits:mlp",
+                    "task_args": {"learning_rate": rate},
+                    "labels": {"sweep": "digits-lr", "learning_rate": str(rate)},
+                }
+                for index, rate in enumerate((0.1, 0.03))
+            ]
+        },
+    },
+}
+
+SELECTIONS: Examples = {
+    "sweep": {"summary": "All that is active of a sweep", "value": {"labels": {"sweep": "digits-lr"}}},
+    "any": {"summary": "Whatever the label's value is", "value": {"labels": {"sweep": None}, "project": "vision"}},
+}
+
 TELEMETRY: Examples = {
     "two records": {
         "summary": "Ten steps of one worker, and one whose loss is not a number",
@@ -197,6 +219,11 @@ SUBMITTED: dict[int | str, dict[str, Any]] = {
         "description": "The job was accepted",
         "headers": {"Location": {"description": "where the job is", "schema": {"type": "string"}}},
     },
+}
+
+BATCH_SUBMITTED: dict[int | str, dict[str, Any]] = {
+    200: {"description": "No job is new: a repetition, or (not atomic) all were refused"},
+    201: {"description": "Some jobs are new"},
 }
 
 USERS: Examples = {

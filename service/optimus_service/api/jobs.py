@@ -68,8 +68,7 @@ async def submit_job(
     Refused with 422 when its code cannot be loaded or the cluster could never hold its minimum. Repeated with the same
     `Idempotency-Key` and body: 200 and the job of the first time; with another body: 409.
     """
-    if idempotency_key is not None and idempotency_key.startswith(_RESERVED_PREFIX):
-        raise invalid_field("Idempotency-Key", f"must not begin with {_RESERVED_PREFIX!r}: give any other key")
+    checked_key(idempotency_key)
     job, is_new = await task_checks.in_turn(
         partial(submission.submit, caller=caller, audit=audit), services, task_checks, spec, idempotency_key
     )
@@ -79,6 +78,13 @@ async def submit_job(
     else:
         response.status_code = 200
     return (await run_in_threadpool(shown, services, [job]))[0]
+
+
+def checked_key(idempotency_key: str | None) -> str | None:
+    """The key. Raises `Problem` (422) for one that could be taken for a Kubernetes object's."""
+    if idempotency_key is not None and idempotency_key.startswith(_RESERVED_PREFIX):
+        raise invalid_field("Idempotency-Key", f"must not begin with {_RESERVED_PREFIX!r}: give any other key")
+    return idempotency_key
 
 
 @router.get("/v1/jobs")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from optimus_contract import answers
@@ -45,20 +45,23 @@ def of_project(repository: Repository, name: str) -> ProjectLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class _InForce:
+class InForce:
+    """Limits that hold for a job."""
+
     whose: str
     limits: ProjectLimits
     cure: str
     """Who raises them, and how."""
 
 
-def _in_force(caller: Caller, project: str, repository: Repository, settings: Settings) -> list[_InForce]:
+def in_force(caller: Caller, project: str, repository: Repository, settings: Settings) -> list[InForce]:
+    """Those that hold for the caller's jobs of this project."""
     if caller.role is not None:
         return []
     user, name = of_caller(caller, settings), caller.name
     return [
-        _InForce(name, user, f"an administrator raises it: optimus user set {name}"),
-        _InForce(
+        InForce(name, user, f"an administrator raises it: optimus user set {name}"),
+        InForce(
             f"project {project}",
             of_project(repository, project),
             f"an operator raises it: optimus project set {project}",
@@ -67,10 +70,8 @@ def _in_force(caller: Caller, project: str, repository: Repository, settings: Se
 
 
 def refuse_size(
-    caller: Caller,
     spec: JobSpec,
-    repository: Repository,
-    settings: Settings,
+    limits: Sequence[InForce],
     changed: Mapping[str, object] | None = None,
 ) -> None:
     """Raise `Problem` (422) if the job has a higher priority, or more workers, than the caller may give it.
@@ -84,7 +85,7 @@ def refuse_size(
     ):
         if changed is not None and field not in changed:
             continue
-        for each in _in_force(caller, spec.project, repository, settings):
+        for each in limits:
             most = getattr(each.limits, name)
             if most is not None and value > most:
                 message = f"may be at most {most:g} for {each.whose} ({name}); {each.cure} {flag} N"
@@ -96,12 +97,38 @@ def refuse_size(
 def refuse_waiting(tx: Repository, caller: Caller, project: str, settings: Settings) -> None:
     """Raise `Problem` (409) if one more job may not wait. In the transaction that makes it wait, so that nobody comes
     between."""
-    for each in _in_force(caller, project, tx, settings):
-        most = each.limits.waiting_jobs
-        if most is None:
-            continue
-        n = tx.count_waiting(owner=caller.name) if each.whose == caller.name else tx.count_waiting(project=project)
-        if n >= most:
+    Waiting(tx, caller, settings).admit(project)
+
+
+class Waiting:
+    """How many jobs wait, of one transaction that makes some more of them wait."""
+
+    def __init__(self, tx: Repository, caller: Caller, settings: Settings) -> None:
+        self._tx = tx
+        self._caller = caller
+        self._settings = settings
+        self._limits: dict[str, list[InForce]] = {}
+        self._counts: dict[str, int] = {}
+        """By whose jobs they are; in this transaction nobody else makes more."""
+
+    def admit(self, project: str) -> None:
+        """Count one more job of this project. Raise `Problem` (409), and count nothing, if it may not wait."""
+        if project not in self._limits:
+            self._limits[project] = in_force(self._caller, project, self._tx, self._settings)
+        bounded = [each for each in self._limits[project] if each.limits.waiting_jobs is not None]
+        for each in bounded:
+            self._refuse_more(each, project)
+        for each in bounded:
+            self._counts[each.whose] += 1
+
+    def _refuse_more(self, each: InForce, project: str) -> None:
+        if each.whose not in self._counts:
+            is_own = each.whose == self._caller.name
+            self._counts[each.whose] = (
+                self._tx.count_waiting(owner=self._caller.name) if is_own else self._tx.count_waiting(project=project)
+            )
+        n, most = self._counts[each.whose], each.limits.waiting_jobs
+        if most is not None and n >= most:
             raise Problem(
                 409,
                 f"{n} jobs of {each.whose} wait, and {most} may (waiting_jobs): wait until some have started, or "

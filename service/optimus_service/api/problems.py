@@ -151,18 +151,23 @@ def respond(request: Request, problem: Problem) -> Response:
     """The problem document as a response to `request`. The line in the log says why the service is at fault."""
     if problem.status_code >= 500:
         request.state.cause = problem.cause or problem.detail
-    body = answers.Problem(
+    body = document_of(problem, getattr(request.state, "request_id", None))
+    # ASCII: field names come from the client and may hold half a surrogate pair, which UTF-8 cannot say.
+    content = json.dumps(write(body), ensure_ascii=True)
+    headers = dict(problem.headers or {}) | ({"X-Request-ID": body.request_id} if body.request_id else {})
+    return Response(content, problem.status_code, headers, MEDIA_TYPE)
+
+
+def document_of(problem: Problem, request_id: str | None = None) -> answers.Problem:
+    """The problem document."""
+    return answers.Problem(
         type=_TYPE_PREFIX + problem.kind,
         title=TITLES[problem.kind],
         status=problem.status_code,
         detail=problem.detail,
         errors=list(problem.errors),
-        request_id=getattr(request.state, "request_id", None),
+        request_id=request_id,
     )
-    # ASCII: field names come from the client and may hold half a surrogate pair, which UTF-8 cannot say.
-    content = json.dumps(write(body), ensure_ascii=True)
-    headers = dict(problem.headers or {}) | ({"X-Request-ID": body.request_id} if body.request_id else {})
-    return Response(content, problem.status_code, headers, MEDIA_TYPE)
 
 
 async def _handle(request: Request, error: Exception) -> Response:

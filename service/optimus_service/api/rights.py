@@ -43,6 +43,8 @@ TABLE: tuple[Call, ...] = (
     Call("GET", "/v1/whoami", Need.READ),
     Call("GET", "/v1/jobs", Need.READ),
     Call("POST", "/v1/jobs", Need.SUBMIT, "job.submit"),
+    Call("POST", "/v1/jobs:batch", Need.SUBMIT, "job.submit"),
+    Call("POST", "/v1/jobs:cancel", Need.SUBMIT, "job.cancel"),
     Call("POST", "/v1/plan", Need.SUBMIT),
     Call("GET", "/v1/queue", Need.READ),
     Call("GET", "/v1/jobs/{job_id}", Need.READ_JOB),

@@ -10,11 +10,12 @@ import json
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
-from optimus_scheduler.model import JobState
+from optimus_scheduler.model import JobState, Node, Quota
 from optimus_service.api import limits
 from optimus_service.api.audit import Audit
 from optimus_service.api.callers import Caller
@@ -22,7 +23,7 @@ from optimus_service.api.problems import Problem, invalid, invalid_field
 from optimus_service.api.services import Services
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.clusters import origins
-from optimus_service.clusters.base import ClusterUnavailable
+from optimus_service.clusters.base import ClusterUnavailable, TaskObjection
 from optimus_service.clusters.origins import may_have_checkpoint
 from optimus_service.insight.feasibility import objections, over_quota, unpriced
 from optimus_service.observe.spec import deadline_of
@@ -92,7 +93,7 @@ def _submitted(
     for _ in range(_ID_ATTEMPTS):
         job_id = new_job_id(spec.name)
         try:
-            with _with_origin(services, spec, job_id) as keep:
+            with with_origin(services, spec, job_id) as keep:
                 with services.repository.write() as tx:
                     if caller is not None:
                         limits.refuse_waiting(tx, caller, spec.project, services.settings)
@@ -147,7 +148,7 @@ def named_to(services: Services, caller: Caller | None) -> Iterator[None]:
 
 
 @contextmanager
-def _with_origin(services: Services, spec: JobSpec, job_id: str) -> Iterator[Callable[[bool], None]]:
+def with_origin(services: Services, spec: JobSpec, job_id: str) -> Iterator[Callable[[bool], None]]:
     """A copy of the checkpoint that the job starts from, if it needs one; removed unless the job was made."""
     if spec.from_job is None or not origins.is_copied(spec, services.settings):
         yield lambda _is_new: None
@@ -164,7 +165,7 @@ def _with_origin(services: Services, spec: JobSpec, job_id: str) -> Iterator[Cal
     made: list[bool] = []
     try:
         yield made.append
-    except (JobIdTaken, IdempotencyConflict):
+    except (JobIdTaken, IdempotencyConflict, Problem):
         made.append(False)
         raise
     finally:
@@ -185,17 +186,61 @@ def check(services: Services, task_checks: TaskChecks, spec: JobSpec, caller: Ca
     Raises:
         Problem: it asks for more than the cluster has or for too little to train, or its task cannot train (422).
     """
-    if caller is not None:
-        limits.refuse_size(caller, spec, services.repository, services.settings)
+    check_with(Looks(services, task_checks, caller), spec)
+
+
+class Looks:
+    """What the checks of jobs look at, once for all jobs of one request. For one thread."""
+
+    def __init__(self, services: Services, task_checks: TaskChecks, caller: Caller | None) -> None:
+        self.services = services
+        self.caller = caller
+        self._checks = task_checks
+        self._limits: dict[str, list[limits.InForce]] = {}
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """Raises `ClusterUnavailable`."""
+        return self.services.cluster.nodes()
+
+    @cached_property
+    def quotas(self) -> list[Quota]:
+        return [each.quota for each in self.services.repository.projects()]
+
+    def limits_of(self, project: str) -> list[limits.InForce]:
+        """Those of the caller's jobs of this project."""
+        if self.caller is None:
+            return []
+        if project not in self._limits:
+            found = limits.in_force(self.caller, project, self.services.repository, self.services.settings)
+            self._limits[project] = found
+        return self._limits[project]
+
+    def why_not_loadable(self, import_path: str, working_directory: str | None) -> str | None:
+        """See `TaskChecks`, which remembers the answer."""
+        return self._checks.why_not_loadable(import_path, working_directory)
+
+    def why_not_startable(self, spec: JobSpec) -> TaskObjection | None:
+        """Why the command of a script could not be started."""
+        return self.services.cluster.check_command(write(spec))
+
+    def why_not_trainable(self, spec: JobSpec) -> TaskObjection | None:
+        """See `TaskChecks`."""
+        return self._checks.why_not_trainable(_what_to_try(spec))
+
+
+def check_with(looks: Looks, spec: JobSpec) -> None:
+    """The same for one of the jobs that `looks` is for."""
+    services = looks.services
+    limits.refuse_size(spec, looks.limits_of(spec.project))
     if spec.tracked:
         return  # it asks for nothing
-    _check_origin(services, spec, caller)
+    _check_origin(services, spec, looks.caller)
     try:
-        nodes, quotas = services.cluster.nodes(), [each.quota for each in services.repository.projects()]
-        errors = unpriced(spec, services.settings.scheduling) or objections(spec, nodes)
-        errors = errors or over_quota(spec, quotas, nodes)
+        errors = unpriced(spec, services.settings.scheduling) or objections(spec, looks.nodes)
+        errors = errors or over_quota(spec, looks.quotas, looks.nodes)
         loadable = None if errors or spec.task is None else (spec.task, spec.working_directory)
-        why_not = None if loadable is None else task_checks.why_not_loadable(*loadable)
+        why_not = None if loadable is None else looks.why_not_loadable(*loadable)
     except ClusterUnavailable:
         return  # that is not known now, and a job may well wait until the cluster is back
     if errors:
@@ -207,17 +252,8 @@ def check(services: Services, task_checks: TaskChecks, spec: JobSpec, caller: Ca
         raise invalid_field("deadline", "is in the past")
     if why_not is not None:
         raise invalid_field("task", why_not)
-    if spec.command is not None:
-        _check_command(services, spec)
-        return
-    objection = task_checks.why_not_trainable(_what_to_try(spec))
-    if objection is not None:
-        raise invalid_field(objection.field, objection.message)
-
-
-def _check_command(services: Services, spec: JobSpec) -> None:
-    """Raise `Problem` (422) if the command of a script could not be started."""
-    objection = services.cluster.check_command(write(spec))
+    is_script = spec.command is not None
+    objection = looks.why_not_startable(spec) if is_script else looks.why_not_trainable(spec)
     if objection is not None:
         raise invalid_field(objection.field, objection.message)
 

@@ -28,6 +28,15 @@ def add_event(session: Session, job_id: str | None, event_type: str, message: st
     session.execute(insert(EventRow).values(values))
 
 
+def add_events(session: Session, new: Sequence[tuple[str, str, str]], now: float) -> None:
+    """The same for many jobs: id, type and message each."""
+    rows = [
+        {"job_id": job_id, "at": now, "type": event_type, "message": message, "data": {}}
+        for job_id, event_type, message in new
+    ]
+    session.execute(insert(EventRow), rows)
+
+
 def events(session: Session, job_id: str | None, cursor: str | None, limit: int) -> Page[EventRecord]:
     """See `Repository.events`."""
     statement = select(EventRow)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from sqlalchemy import ColumnElement, case, delete, func, select, tuple_, update
+from sqlalchemy import ColumnElement, case, delete, func, insert, select, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
 from optimus_scheduler import lifecycle
@@ -31,7 +32,7 @@ from optimus_service.store.charging import charge
 from optimus_service.store.dialects import chunks, insert_for
 from optimus_service.store.errors import IdempotencyConflict, JobIdTaken, JobNotFound
 from optimus_service.store.pages import decode_cursor, make_page
-from optimus_service.store.records import Document, JobRecord, NameMatch, Page
+from optimus_service.store.records import Document, JobRecord, KeptSubmission, NameMatch, NewJob, Page
 from optimus_service.store.tables import JobLabelRow, JobRow, ProjectRow, PromiseRow, UserRow, join_float
 
 Changes = Mapping[str, tuple[object, object]]
@@ -51,33 +52,49 @@ def create(
     owner: str | None = None,
 ) -> tuple[JobRecord, bool]:
     """See `Repository.create_job`. The database decides who is first when equal keys race."""
-    paused = bool(spec.get("paused"))
-    values = {
-        "id": job_id,
-        "name": spec["name"],
-        "project": spec["project"],
-        "owner": owner,
-        "spec": spec,
+    new = NewJob(job_id, spec, token_nonce, idempotency_key, request_hash, object_uid, owner)
+    if not create_many(session, [new], now):
+        return _stored(session, job_id, idempotency_key, request_hash, object_uid), False
+    return get(session, job_id), True
+
+
+def create_many(session: Session, new: Sequence[NewJob], now: float) -> set[str]:
+    """See `Repository.create_jobs`."""
+    statement = insert_for(session, JobRow).on_conflict_do_nothing().returning(JobRow.id)
+    made = set(session.scalars(statement, [_values(job, now) for job in new]))
+    stored = [job for job in new if job.id in made]
+    if stored:
+        history.add_events(session, [(job.id, "JobSubmitted", _submitted_words(job.spec)) for job in stored], now)
+        _add_labels(session, [(job.id, job.spec) for job in stored])
+    return made
+
+
+def _values(job: NewJob, now: float) -> dict[str, Any]:
+    paused = bool(job.spec.get("paused"))
+    return {
+        "id": job.id,
+        "name": job.spec["name"],
+        "project": job.spec["project"],
+        "owner": job.owner,
+        "spec": job.spec,
         "state": (JobState.PAUSED if paused else JobState.QUEUED).value,
         "directive": Directive.RUN.value,
         "created_at": now,
-        "idempotency_key": idempotency_key,
-        "object_uid": object_uid,
-        "request_hash": request_hash,
-        "token_nonce": token_nonce,
-        "heard_at": now if spec.get("tracked") else None,
+        "idempotency_key": job.idempotency_key,
+        "object_uid": job.object_uid,
+        "request_hash": job.request_hash,
+        "token_nonce": job.token_nonce,
+        "heard_at": now if job.spec.get("tracked") else None,
         "owner_paused_at": now if paused else None,
         "version": 1,
     }
-    statement = insert_for(session, JobRow).values(values).on_conflict_do_nothing().returning(JobRow.id)
-    if session.execute(statement).first() is None:
-        return _stored(session, job_id, idempotency_key, request_hash, object_uid), False
+
+
+def _submitted_words(spec: Document) -> str:
     origin = spec.get("from_job")
     start = "" if origin is None else f" It starts from the last checkpoint of job {origin}."
-    start += " It is paused until its owner resumes it." if paused else ""
-    history.add_event(session, job_id, "JobSubmitted", f"The job was submitted.{start}", {}, now)
-    _store_labels(session, job_id, spec)
-    return get(session, job_id), True
+    start += " It is paused until its owner resumes it." if spec.get("paused") else ""
+    return f"The job was submitted.{start}"
 
 
 def _stored(
@@ -101,6 +118,16 @@ def find_submission(session: Session, idempotency_key: str, request_hash: str) -
     if row is not None and row.request_hash != request_hash:
         raise IdempotencyConflict(idempotency_key, row.id)
     return None if row is None else record(row)
+
+
+def find_submissions(session: Session, keys: Collection[str]) -> dict[str, KeptSubmission]:
+    """See `Repository.find_submissions`."""
+    found: dict[str, KeptSubmission] = {}
+    for chunk in chunks(keys):
+        statement = select(JobRow.idempotency_key, JobRow.id, JobRow.name, JobRow.request_hash)
+        rows = session.execute(statement.where(JobRow.idempotency_key.in_(chunk)))
+        found |= {key: KeptSubmission(*rest) for key, *rest in rows if key is not None}
+    return found
 
 
 def forget_keys(session: Session, user: str) -> None:
@@ -148,8 +175,17 @@ def _said(value: object) -> str:
 
 def _store_labels(session: Session, job_id: str, spec: Document) -> None:
     session.execute(delete(JobLabelRow).where(JobLabelRow.job_id == job_id))
-    labels = (spec.get("labels") or {}).items()
-    session.add_all(JobLabelRow(job_id=job_id, name=name, value=value) for name, value in labels)
+    _add_labels(session, [(job_id, spec)])
+
+
+def _add_labels(session: Session, specs: Iterable[tuple[str, Document]]) -> None:
+    rows = [
+        {"job_id": job_id, "name": name, "value": value}
+        for job_id, spec in specs
+        for name, value in (spec.get("labels") or {}).items()
+    ]
+    if rows:
+        session.execute(insert(JobLabelRow), rows)
 
 
 def get(session: Session, job_id: str) -> JobRecord:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sqlalchemy import delete, func, insert, select, update
@@ -79,7 +79,7 @@ def sign_in(session: Session, wanted: UserRecord, token: TokenRecord, entry: Aud
     if row is not None:  # limits are this service's, not the provider's
         user = change_user(session, row.name, wanted.kind, wanted.role, wanted.projects, row.limits or {})
     create_token(session, replace(token, user=user.name, created_by=user.name))
-    add_audit(session, replace(entry, who=user.name, data={**entry.data, "new": row is None}))
+    add_audit(session, [replace(entry, who=user.name, data={**entry.data, "new": row is None})])
     return user
 
 
@@ -152,19 +152,22 @@ def note_use(session: Session, token_id: str, now: float) -> None:
 # --- who did what ----------------------------------------------------------------------------------------------------
 
 
-def add_audit(session: Session, record: AuditRecord) -> None:
-    """See `Repository.add_audit`."""
-    values = {
-        "at": record.at,
-        "who": record.who,
-        "token_id": record.token_id,
-        "action": record.action,
-        "target": record.target,
-        "project": record.project,
-        "data": dict(record.data),
-        "request_id": record.request_id,
-    }
-    session.execute(insert(AuditRow).values(values))
+def add_audit(session: Session, records: Sequence[AuditRecord]) -> None:
+    """Add to the record of who did what."""
+    rows = [
+        {
+            "at": record.at,
+            "who": record.who,
+            "token_id": record.token_id,
+            "action": record.action,
+            "target": record.target,
+            "project": record.project,
+            "data": dict(record.data),
+            "request_id": record.request_id,
+        }
+        for record in records
+    ]
+    session.execute(insert(AuditRow), rows)
 
 
 def audit(session: Session, who: str | None, target: str | None, cursor: str | None, limit: int) -> Page[AuditRecord]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -19,19 +19,20 @@ class Recorded(Protocol):
     is_due: bool
     """Whether it is recorded as well if nothing was written beside."""
 
-    def entry(self) -> AuditRecord:
-        """The record, as far as it is known when the first change is complete."""
+    def entries(self, *, is_first: bool) -> list[AuditRecord]:
+        """The records of a transaction, as far as they are known when its change is complete."""
         ...
 
-    def note_stored(self, entry: AuditRecord) -> None:
-        """It is in the database."""
+    def note_stored(self, entries: Sequence[AuditRecord]) -> None:
+        """They are in the database."""
         ...
 
 
 class RecordingRepository(Repository):
     """The same database, whose first transaction that writes also adds the record: neither is there without the other.
 
-    For one request, which is done by one thread after the other. Later transactions of it add no second record.
+    For one request, which is done by one thread after the other. Later transactions of it add no second record, unless
+    they are about further jobs of a request about many.
     """
 
     def __init__(self, repository: Repository, recorded: Recorded) -> None:
@@ -42,16 +43,13 @@ class RecordingRepository(Repository):
 
     @contextmanager
     def _write(self) -> Iterator[Session]:
-        if self._is_stored:
-            with super()._write() as session:
-                yield session
-            return
         with super()._write() as session:
             yield session
-            entry = self._recorded.entry()
-            people.add_audit(session, entry)
+            entries = self._recorded.entries(is_first=not self._is_stored)
+            if entries:
+                people.add_audit(session, entries)
         self._is_stored = True
-        self._recorded.note_stored(entry)
+        self._recorded.note_stored(entries)
 
     def record_unchanged(self) -> None:
         """Add the record of a request that was answered and wrote nothing; nothing if it is there."""

@@ -37,6 +37,28 @@ class Page(Generic[Item]):
     """Opaque; asks for the items after these. None: there are no more."""
 
 
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job to be stored as it was submitted; see `Repository.create_job`."""
+
+    id: str
+    spec: Document
+    token_nonce: str
+    idempotency_key: str | None
+    request_hash: str
+    object_uid: str | None = None
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSubmission:
+    """A job that an idempotency key made, and what tells the request that made it from others."""
+
+    job_id: str
+    name: str
+    request_hash: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
     """One job with all that is known of it but its samples, memberships, events and decisions."""

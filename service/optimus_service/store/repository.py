@@ -73,9 +73,11 @@ from optimus_service.store.records import (
     JobRecord,
     KeptHistory,
     KeptPromise,
+    KeptSubmission,
     LeaseRecord,
     MembershipRecord,
     NameMatch,
+    NewJob,
     Observed,
     Page,
     PostedSamples,
@@ -248,6 +250,19 @@ class Repository:
         """
         with self._read() as session:
             return jobs.find_submission(session, idempotency_key, request_hash)
+
+    def find_submissions(self, keys: Collection[str]) -> dict[str, KeptSubmission]:
+        """Which of these idempotency keys made a job, and by which request."""
+        with self._read() as session:
+            return jobs.find_submissions(session, keys)
+
+    def create_jobs(self, new: Sequence[NewJob], now: float) -> set[str]:
+        """Store many submitted jobs as `create_job` stores one; the ids of those that were stored.
+
+        Of the others the id or the idempotency key is taken.
+        """
+        with self._write() as session:
+            return jobs.create_many(session, new, now)
 
     def jobs_of_objects(self, uids: Collection[str]) -> dict[str, JobRecord]:
         """Active jobs that have a Kubernetes object for an origin, and all jobs of these objects, by its uid."""
@@ -955,11 +970,6 @@ class Repository:
         """The token was used now."""
         with self._write() as session:
             people.note_use(session, token_id, now)
-
-    def add_audit(self, record: AuditRecord) -> None:
-        """Add to the record of who did what."""
-        with self._write() as session:
-            people.add_audit(session, record)
 
     def audit(
         self, who: str | None = None, target: str | None = None, cursor: str | None = None, limit: int = DEFAULT_PAGE

@@ -60,6 +60,8 @@ ALLOWED = {
 }
 BODIES: dict[str, Any] = {
     "POST /v1/jobs": job_spec(project="vision"),
+    "POST /v1/jobs:batch": {"jobs": [job_spec(project="vision")]},
+    "POST /v1/jobs:cancel": {"labels": {"sweep": "a"}, "project": "vision"},
     "POST /v1/plan": job_spec(project="vision"),
     "PATCH /v1/jobs/{job_id}": {"priority": 2.0},
     "PUT /v1/projects/{name}": {"share": 0.5},
