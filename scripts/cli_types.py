@@ -19,6 +19,7 @@ from optimus_contract.message import Message
 FILE = Path(__file__).parents[1] / "cli" / "optimus_cli" / "bodies.py"
 READ = (
     answers.Job,
+    answers.BatchOutcome,
     answers.Event,
     answers.Decision,
     answers.Explanation,

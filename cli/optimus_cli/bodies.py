@@ -112,6 +112,34 @@ class Job(TypedDict):
     learning_rate: float | None
 
 
+class ProblemError(TypedDict):
+    field: str
+    message: str
+
+
+class Problem(TypedDict):
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: list[ProblemError]
+    request_id: str | None
+
+
+class BatchItem(TypedDict):
+    index: int
+    id: str | None
+    name: str | None
+    new: bool
+    problem: Problem | None
+
+
+class BatchOutcome(TypedDict):
+    jobs: list[BatchItem]
+    done: int
+    refused: int
+
+
 class Event(TypedDict):
     id: int
     at: str

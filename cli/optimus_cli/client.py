@@ -15,6 +15,7 @@ import optimus_client
 from optimus_cli.bodies import (
     AllocationPoint,
     AuditEntry,
+    BatchOutcome,
     Cluster,
     Decision,
     DeviceProgress,
@@ -91,14 +92,28 @@ class Client:
     def submit(self, spec: Mapping[str, Any], idempotency_key: str) -> Job:
         """Submit a job. Repeated when the connection breaks: the key makes sure that it is accepted once."""
         headers = {"Idempotency-Key": idempotency_key}
+        return cast("Job", self._repeated("POST", "/v1/jobs", body=spec, headers=headers))
+
+    def _repeated(self, method: str, path: str, **arguments: Any) -> Any:
+        """A call that is safe to repeat, some times."""
         for _ in range(SUBMIT_ATTEMPTS - 1):
             try:
-                return cast("Job", self._call("POST", "/v1/jobs", body=spec, headers=headers))
+                return self._call(method, path, **arguments)
             except Unreachable as error:
                 if _was_never_sent(error):
                     raise
                 time.sleep(RETRY_SECONDS)
-        return cast("Job", self._call("POST", "/v1/jobs", body=spec, headers=headers))
+        return self._call(method, path, **arguments)
+
+    def submit_many(self, specs: Sequence[Mapping[str, Any]], idempotency_key: str, *, atomic: bool) -> BatchOutcome:
+        """Submit jobs together: all or none, or (not `atomic`) each on its own. Repeated as `submit`."""
+        headers, body = {"Idempotency-Key": idempotency_key}, {"jobs": list(specs), "atomic": atomic}
+        return cast("BatchOutcome", self._repeated("POST", "/v1/jobs:batch", body=body, headers=headers))
+
+    def cancel_selected(self, labels: Mapping[str, str | None], project: str | None) -> BatchOutcome:
+        """Cancel all active jobs with these labels (None: any value)."""
+        body = {"labels": dict(labels), "project": project}
+        return cast("BatchOutcome", self._call("POST", "/v1/jobs:cancel", body=body))
 
     def plan(self, spec: Mapping[str, Any]) -> Plan:
         """What would happen if the job were submitted now."""

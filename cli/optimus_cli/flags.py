@@ -62,7 +62,17 @@ _WHOLE = {("elastic_batch",), ("convergence", "target_metric")}
 _FILES_ONLY = {("servers", "resources", "gpus"), ("command",), ("convergence", "command_ends")}
 """Servers use no GPUs; the command follows `--`; a script ends by itself unless something else is asked for."""
 USUAL = (
-    *("--name", "--task", "--set", "--workers-max", "--worker-gpus", "--max-epochs", "--target-loss", "--priority"),
+    *(
+        "--name",
+        "--task",
+        "--set",
+        "--workers-max",
+        "--worker-gpus",
+        "--max-epochs",
+        "--target-loss",
+        "--priority",
+        "--sweep",
+    ),
     *("--deadline", "--env", "--from", "--dry-run", "--watch", "--url", "--json", "--help-all", "--help"),
 )
 """What `--help` shows; `--help-all` shows everything."""

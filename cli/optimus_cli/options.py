@@ -179,6 +179,10 @@ def complete_job(incomplete: str) -> list[tuple[str, str]]:
 JobReference = Annotated[
     str, typer.Argument(metavar="JOB", help="The job's id, or a unique name or beginning.", autocompletion=complete_job)
 ]
+OptionalJobReference = Annotated[
+    str | None,
+    typer.Argument(metavar="[JOB]", help="Its id, or a unique name or beginning.", autocompletion=complete_job),
+]
 JobReferences = Annotated[
     list[str] | None,
     typer.Argument(metavar="[JOB]...", help="Ids, names or beginnings.", autocompletion=complete_job),

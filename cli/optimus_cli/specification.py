@@ -56,9 +56,10 @@ class Specification:
         """The refusal in terms of the file's lines and the flags; unchanged when it names no field."""
         if not refusal.errors or refusal.exit_code != BadInput.exit_code:
             return refusal
-        return BadInput("\n".join(self._place(error) for error in refusal.errors), refusal.errors)
+        return BadInput("\n".join(self.place(error) for error in refusal.errors), refusal.errors)
 
-    def _place(self, error: FieldError) -> str:
+    def place(self, error: FieldError) -> str:
+        """What is wrong, and the flag or the place in the file that says so."""
         field = tuple(part for part in re.split(r"[.\[\]]+", error.field) if part)
         source = _longest_prefix(field, self.flags)
         if source is not None:
@@ -138,7 +139,7 @@ def parse_assignments(flag: str, assignments: Sequence[str], *, typed: bool) -> 
         key, separator, value = assignment.partition("=")
         if not separator or not key:
             raise BadInput(f"{flag} {assignment!r}: expected KEY=VALUE")
-        values[key] = _scalar(value) if typed else value
+        values[key] = scalar(value) if typed else value
     return values
 
 
@@ -162,7 +163,8 @@ def parse_elastic(flag: str, text: str | None) -> dict[str, int] | None:
     return dict(zip(("minimum", "maximum", "per_pass"), map(int, match.groups()), strict=True))
 
 
-def _scalar(text: str) -> str | int | float | bool:
+def scalar(text: str) -> str | int | float | bool:
+    """A number or a boolean where the text is one."""
     if text in ("true", "false"):
         return text == "true"
     if re.fullmatch(r"[-+]?\d+", text):

@@ -10,7 +10,7 @@ import typer
 from optimus_cli import output, render, render_predictions, render_queue, render_tasks
 from optimus_cli.client import DEFAULT_URL
 from optimus_cli.errors import BadInput
-from optimus_cli.options import AsJson, JobReference, Url, connect
+from optimus_cli.options import AsJson, JobReference, OptionalJobReference, Url, connect
 from optimus_cli.resolve import check_project, find_job
 
 DEFAULT_LIMIT = 50
@@ -108,8 +108,48 @@ def explain(
         output.show(render_predictions.review(outcome))
 
 
-def cancel(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Cancel a job. Its tasks are stopped; its telemetry stays."""
+def cancel(
+    job: OptionalJobReference = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[=VALUE]", help="All active jobs with this label; repeatable: with all of them."),
+    ] = None,
+    project: Annotated[str | None, typer.Option(help="With --label: only jobs of this project.")] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel a job, or all with a label. Their tasks are stopped; their telemetry stays.
+
+    With --label: exit code 1 if one of them could not be cancelled.
+    """
+    if (job is None) == (not label):
+        raise BadInput("Give a job or --label NAME=VALUE: one of the two.")
+    if job is not None:
+        if project is not None:
+            raise BadInput("--project goes with --label.")
+        _cancel_one(job, url, as_json=as_json)
+        return
+    labels: dict[str, str | None] = {}
+    for text in label or ():
+        name, given, value = text.partition("=")
+        labels[name] = value if given else None
+    with connect(url) as client:
+        outcome = client.cancel_selected(labels, project)
+    if as_json:
+        output.print_json(outcome)
+    else:
+        for item in outcome["jobs"]:
+            if item["problem"] is None:
+                output.print_text(f"{item['id']} is being cancelled")
+            else:
+                output.say(f"{item['id']}: {item['problem']['detail']}")
+        if not outcome["jobs"]:
+            output.print_text(f"No active job has {' '.join(f'--label {text}' for text in label or ())}.")
+    if outcome["refused"]:
+        raise typer.Exit(1)
+
+
+def _cancel_one(job: str, url: str, *, as_json: bool) -> None:
     with connect(url) as client:
         cancelled = client.cancel(find_job(client, job)["id"])
     if as_json:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,17 +15,32 @@ from optimus_cli import output, render_predictions, watching
 from optimus_cli.bodies import Job
 from optimus_cli.client import DEFAULT_URL, is_here
 from optimus_cli.commands.watch import watch_to_the_end
-from optimus_cli.errors import Refused
+from optimus_cli.errors import BadInput, Refused
 from optimus_cli.flags import given, with_flags
 from optimus_cli.jobfile import read_job_file
 from optimus_cli.options import AsJson, HelpAll, Url, connect, script_command
 from optimus_cli.resolve import find_job
 from optimus_cli.specification import Script, Specification, activated_python, assemble
+from optimus_cli.sweeps import SWEEP_LABEL, explained, parse_sweeps, swept
+from optimus_contract.limits import MAX_BATCH_JOBS
+
+_JOB_FILES = (".yaml", ".yml", ".json")
+_SHORT = 6
+"""Characters that tell sweeps of one name apart."""
 
 
 @with_flags
 def submit(
-    file: Annotated[Path | None, typer.Argument(help="A YAML or JSON file; flags override its fields.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="A YAML or JSON file, or a folder of them; flags override their fields.")
+    ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE,...", help="A job per value; several: per combination (docs/bulk.md)."),
+    ] = None,
+    each: Annotated[
+        bool, typer.Option("--each", help="Of many jobs, submit those that can be; else one mistake refuses all.")
+    ] = False,
     idempotency_key: Annotated[
         str | None, typer.Option(help="Submitting again with the same key gives the same job.")
     ] = None,
@@ -38,6 +55,8 @@ def submit(
 ) -> None:
     """Submit a training job and print its id: a file, a --task, or a training script (-- torchrun train.py).
 
+    A folder or --sweep: many jobs, in one request; all are accepted, or none.
+
     With --watch: exit code 1 if the job does not succeed. With --watch --json: one line of JSON per look.
     """
     command = script_command.get()
@@ -46,11 +65,44 @@ def submit(
     task = fields["task"]
     like = None if origin is None or file is not None or task is not None else specification_like(origin)
     script = None if command is None else Script(command, activated_python(os.environ) if is_here(url) else None)
-    specification = assemble(read_job_file(file) if file else None, flags, Path.cwd(), like, script)
+    key = idempotency_key or str(uuid.uuid4())
+    files = _job_files(file)
+    sweeps = parse_sweeps(sweep or ())
+    specifications = [
+        combination
+        for each_file in files
+        for combination in swept(
+            assemble(None if each_file is None else read_job_file(each_file), flags, Path.cwd(), like, script),
+            sweeps,
+            _short(key),
+        )
+    ]
+    is_one = not (sweeps or each or (file is not None and file.is_dir()))
     if dry_run:
-        preview(specification, url, as_json=as_json)
-        return
-    send(specification, idempotency_key or str(uuid.uuid4()), url, watch=watch, as_json=as_json)
+        if not is_one:
+            raise BadInput("--dry-run: says what one job would get; leave --sweep and --each out, and give one file")
+        preview(specifications[0], url, as_json=as_json)
+    elif is_one:
+        send(specifications[0], key, url, watch=watch, as_json=as_json)
+    else:
+        send_many(specifications, key, url, atomic=not each, watch=watch, as_json=as_json)
+
+
+def _job_files(file: Path | None) -> Sequence[Path | None]:
+    """The file, or those of the folder, by name."""
+    if file is None or not file.is_dir():
+        return [file]
+    found = sorted(path for path in file.iterdir() if path.suffix.lower() in _JOB_FILES)
+    if not found:
+        raise BadInput(f"{file}: there is no job file ({', '.join(_JOB_FILES)}) in this folder")
+    if len(found) > MAX_BATCH_JOBS:
+        raise BadInput(f"{file}: has {len(found)} job files; one request has at most {MAX_BATCH_JOBS}")
+    return found
+
+
+def _short(key: str) -> str:
+    """The same for the same key, so that a repetition is the same request."""
+    return hashlib.sha256(key.encode()).hexdigest()[:_SHORT]
 
 
 def specification_like(origin: Job) -> dict[str, Any]:
@@ -91,3 +143,36 @@ def send(specification: Specification, idempotency_key: str, url: str, *, watch:
             output.print_json(job)
         if watch:
             watch_to_the_end(client, [job["id"]], watching.REFRESH_SECONDS, as_json=as_json)
+
+
+def send_many(
+    specifications: Sequence[Specification], idempotency_key: str, url: str, *, atomic: bool, watch: bool, as_json: bool
+) -> None:
+    """Submit together and print an id per line; what is refused is traced back to files and flags.
+
+    Exit code 1 when (not `atomic`) some were refused.
+    """
+    if len(specifications) > MAX_BATCH_JOBS:
+        raise BadInput(f"these are {len(specifications)} jobs; one request has at most {MAX_BATCH_JOBS}")
+    with connect(url) as client:
+        try:
+            documents = [each.document for each in specifications]
+            outcome = client.submit_many(documents, idempotency_key, atomic=atomic)
+        except Refused as refusal:
+            raise explained(refusal, specifications) from refusal
+        made = [item["id"] for item in outcome["jobs"] if item["id"] is not None]
+        if as_json and not watch:
+            output.print_json(outcome)
+        elif not as_json:
+            for job_id in made:
+                output.print_text(job_id)
+        for item in outcome["jobs"]:
+            if item["problem"] is not None:
+                output.say(f"refused: {item['name']}: {item['problem']['detail']}")
+        sweep = specifications[0].document.get("labels", {}).get(SWEEP_LABEL)
+        if sweep and not as_json:
+            output.say(f"{len(made)} jobs; all of the sweep: optimus list --label {SWEEP_LABEL}={sweep}")
+        if watch and made:
+            watch_to_the_end(client, made, watching.REFRESH_SECONDS, as_json=as_json)
+    if outcome["refused"]:
+        raise typer.Exit(1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any
@@ -43,7 +43,7 @@ _TRIALS = 4
 """Different tasks of one request that are tried; a trial may load large libraries. What is wrong with another one, its
 job says itself."""
 _ID_ATTEMPTS = 10
-_CANCELLED_AT_ONCE = 100
+_CANCELLED_AT_ONCE = 250
 """In one transaction, which keeps others from writing."""
 _KEY_SEPARATOR = "\t"
 """Between a request's key and the place of a job: no key that is sent has one."""
@@ -232,8 +232,8 @@ def _make(services: Services, items: Sequence[_Item], request: _Request, audit: 
         for item in _open(items):
             _give_id(item, taken)
             if item.asked.from_job is not None:
-                copy = partial(submission.with_origin, services, item.asked, item.id)
-                item.problem = _objection(lambda: _enter(origins, copy, keeps, item), item.index)
+                enter = partial(_enter, origins, services, item, keeps)
+                item.problem = _objection(enter, item.index)
         if request.atomic:
             _refuse_all_for_one(items)
         try:
@@ -260,13 +260,8 @@ def _give_id(item: _Item, taken: set[str]) -> None:
     item.job_id = job_id
 
 
-def _enter(
-    origins: ExitStack,
-    copy: Callable[[], AbstractContextManager[Callable[[bool], None]]],
-    keeps: dict[int, Callable[[bool], None]],
-    item: _Item,
-) -> None:
-    keeps[item.index] = origins.enter_context(copy())
+def _enter(origins: ExitStack, services: Services, item: _Item, keeps: dict[int, Callable[[bool], None]]) -> None:
+    keeps[item.index] = origins.enter_context(submission.with_origin(services, item.asked, item.id))
 
 
 def _insert(
@@ -312,16 +307,23 @@ def _cancelled(services: Services, selection: JobSelection, caller: Caller, audi
     jobs = list(_selected(services.repository, selection, caller))
     if selection.project is not None:
         submission.refuse_project(caller, selection.project)
-    generations: dict[str, int] = {}
+    jobs = list(_selected(services.repository, selection, caller))
     have_tasks = {task.key.job_id for task in services.repository.tasks()} if jobs else set()
     items = [_Item(index, job.name, job_id=job.id, project=job.project) for index, job in enumerate(jobs)]
-    for first in range(0, len(jobs), _CANCELLED_AT_ONCE):
-        some = list(zip(jobs, items, strict=True))[first : first + _CANCELLED_AT_ONCE]
+    generations: dict[str, int] = {}
+    for job, item in zip(jobs, items, strict=True):
+        item.problem = _objection(partial(_refuse_change, job, caller), item.index)
+    open_items = [item for item in items if item.problem is None]
+    for first in range(0, len(open_items), _CANCELLED_AT_ONCE):
+        some = {item.id: item for item in open_items[first : first + _CANCELLED_AT_ONCE]}
         with services.repository.write() as tx:
-            for job, item in some:
-                event = CancelRequested(has_tasks=job.id in have_tasks)
-                item.problem = _objection(partial(_cancel, tx, job, event, services, caller, generations), item.index)
-            audit.each = [item.record for _, item in some if item.problem is None]
+            events = {job_id: CancelRequested(has_tasks=job_id in have_tasks) for job_id in some}
+            for job_id, after in tx.advance_jobs(events, services.clock()).items():
+                if isinstance(after, InvalidTransition):
+                    some[job_id].problem = _of_item(some[job_id].index, problem_of(after))
+                else:
+                    generations[job_id] = after.generation
+            audit.each = [item.record for item in some.values() if item.problem is None]
     for job_id, generation in generations.items():
         services.hub.notify(job_id, generation)
     if generations:
@@ -347,21 +349,10 @@ def _selected(repository: Repository, selection: JobSelection, caller: Caller) -
             return
 
 
-def _cancel(
-    tx: Repository,
-    job: JobRecord,
-    event: CancelRequested,
-    services: Services,
-    caller: Caller,
-    generations: dict[str, int],
-) -> None:
+def _refuse_change(job: JobRecord, caller: Caller) -> None:
     if not caller.changes(job):
         of = "" if job.owner is None else f"it belongs to {job.owner}: "
         raise Problem(403, f"{caller.name} may not do this: {of}{Need.CHANGE_JOB.words}")
-    try:
-        generations[job.id] = tx.advance_job(job.id, event, services.clock()).generation
-    except InvalidTransition as error:
-        raise problem_of(error) from error
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------

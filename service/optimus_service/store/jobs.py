@@ -381,6 +381,21 @@ def advance(session: Session, job_id: str, event: lifecycle.Event, now: float, b
     return record(row)
 
 
+def advance_together(
+    session: Session, events: Mapping[str, lifecycle.Event], now: float, backoff: Backoff
+) -> dict[str, JobRecord | InvalidTransition]:
+    """See `Repository.advance_jobs`."""
+    found: dict[str, JobRecord | InvalidTransition] = {}
+    rows = locked_together(session, events)
+    for job_id, event in events.items():
+        try:
+            advance_row(session, rows[job_id], event, now, backoff)
+        except InvalidTransition as refusal:
+            found[job_id] = refusal
+    session.flush()
+    return {job_id: record(row) for job_id, row in rows.items()} | found
+
+
 def advance_row(session: Session, row: JobRow, event: lifecycle.Event, now: float, backoff: Backoff) -> None:
     """The same for a row that is locked."""
     before = _status(row)

@@ -32,7 +32,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from optimus_contract.telemetry import Sample, SampleColumns
-from optimus_scheduler.lifecycle import Event
+from optimus_scheduler.lifecycle import Event, InvalidTransition
 from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Quota, SetWanted, TaskKey
 from optimus_scheduler.retries import Backoff
 from optimus_service.store import (
@@ -398,6 +398,15 @@ class Repository:
         """
         with self._write() as session:
             return jobs.advance(session, job_id, event, now, self._backoff)
+
+    def advance_jobs(self, events: Mapping[str, Event], now: float) -> dict[str, JobRecord | InvalidTransition]:
+        """Apply one event to each of many jobs, by id: what `advance_job` returns or, instead of raising, why not.
+
+        Raises:
+            JobNotFound: one of them does not exist; nothing was changed.
+        """
+        with self._write() as session:
+            return jobs.advance_together(session, events, now, self._backoff)
 
     def put_profile(self, job_id: str, profile: Document) -> None:
         """Store what the job's tasks know about it (`JobProfile`), replacing the former profile.

@@ -126,9 +126,7 @@ def test_bad_requests_name_the_field(api: Api, body: Any, field: str) -> None:
 
 
 @on_sqlite
-def test_a_task_is_tried_once_for_all_values_of_its_arguments(
-    serving: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_is_tried_once_for_all_values_of_its_arguments(serving: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[Any] = []
     monkeypatch.setattr(FakeCluster, "try_task", lambda _cluster, job: tried.append(job))
     with serving() as api:

@@ -1,0 +1,163 @@
+"""`--sweep`, folders of job files and cancelling by label."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Optimus, Request, ScriptedService, problem
+
+from optimus_cli.errors import BadInput
+from optimus_cli.specification import Specification
+from optimus_cli.sweeps import Sweep, parse_sweeps, swept
+
+TASK = {"name": "digits", "task": "m:f", "task_args": {"width": 8}, "labels": {"team": "a"}}
+
+
+def made(document: dict[str, Any], *texts: str) -> list[dict[str, Any]]:
+    found = swept(Specification(document, None, {}), parse_sweeps(texts), "abc123")
+    return [each.document for each in found]
+
+
+def test_a_job_for_each_combination() -> None:
+    jobs = made(TASK, "lr=1e-4,3e-4", "workers-max=2,4")
+    assert [(job["task_args"]["lr"], job["workers"]["max"]) for job in jobs] == [
+        (1e-4, 2),
+        (1e-4, 4),
+        (3e-4, 2),
+        (3e-4, 4),
+    ]
+    assert jobs[0]["task_args"]["width"] == 8
+    assert [job["name"] for job in jobs] == [
+        "digits-lr-1e-4-workers-max-2",
+        "digits-lr-1e-4-workers-max-4",
+        "digits-lr-3e-4-workers-max-2",
+        "digits-lr-3e-4-workers-max-4",
+    ]
+    assert jobs[0]["labels"] == {"sweep": "digits-abc123", "lr": "1e-4", "workers-max": "2", "team": "a"}
+    assert TASK["task_args"] == {"width": 8}
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("batch-size", "global_batch_size"),
+        ("global_batch_size", "global_batch_size"),
+        ("seed", "seed"),
+    ],
+)
+def test_a_name_may_be_a_field_or_a_flag(name: str, field: str) -> None:
+    assert [job[field] for job in made(TASK, f"{name}=32,64")] == [32, 64]
+
+
+def test_an_argument_that_is_named_like_a_field() -> None:
+    assert [job["task_args"]["seed"] for job in made(TASK, "task_args.seed=1,2")] == [1, 2]
+
+
+def test_a_script_gets_an_option_or_a_word() -> None:
+    script = {"name": "train", "command": ["python", "train.py", "--rate={rate}"]}
+    assert [job["command"] for job in made(script, "rate=0.1,0.2")] == [
+        ["python", "train.py", "--rate=0.1"],
+        ["python", "train.py", "--rate=0.2"],
+    ]
+    assert made(script, "width=8")[0]["command"] == ["python", "train.py", "--rate={rate}", "--width", "8"]
+
+
+def test_names_and_labels_are_such_as_the_service_takes() -> None:
+    (job,) = made({"name": "n" * 60, "task": "m:f"}, "rate=-0.5")
+    assert job["name"] == "n" * 60 + "-0"
+    assert job["labels"]["rate"] == "0.5"
+    assert len(job["labels"]["sweep"]) <= 63
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["lr"], "expected NAME=VALUE,VALUE"),
+        (["lr="], "expected NAME=VALUE,VALUE"),
+        (["lr=1,,2"], "expected NAME=VALUE,VALUE"),
+        (["=1"], "expected NAME=VALUE,VALUE"),
+        (["lr=1,1"], "twice"),
+        (["lr=1", "lr=2"], "given twice"),
+        (["a=" + ",".join(map(str, range(40))), "b=" + ",".join(map(str, range(40)))], "1600 jobs"),
+    ],
+    ids=["no value", "empty", "hole", "no name", "same value", "same name", "too many"],
+)
+def test_what_is_no_sweep_is_refused(texts: list[str], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        parse_sweeps(texts)
+
+
+def test_no_sweep_is_one_job() -> None:
+    assert parse_sweeps([]) == []
+    assert parse_sweeps(["lr=1"]) == [Sweep("lr", ("1",))]
+    assert len(made(TASK)) == 1
+
+
+# --- over HTTP -------------------------------------------------------------------------------------------------------
+
+
+def outcome(request: Request) -> dict[str, Any]:
+    jobs = [
+        {"index": index, "id": f"{job['name']}-x7k2p", "name": job["name"], "new": True, "problem": None}
+        for index, job in enumerate(request.body["jobs"])
+    ]
+    return {"jobs": jobs, "done": len(jobs), "refused": 0}
+
+
+def test_a_folder_is_one_request(optimus: Optimus, scripted: ScriptedService, tmp_path: Path) -> None:
+    (tmp_path / "b.yaml").write_text("name: second\ntask: m:f\n")
+    (tmp_path / "a.json").write_text('{"name": "first", "task": "m:f"}')
+    (tmp_path / "notes.txt").write_text("no job")
+    scripted.on("POST", "/v1/jobs:batch", outcome)
+    done = optimus("submit", str(tmp_path), "--priority", "2", "--idempotency-key", "k", "--url", scripted.url)
+    assert (done.exit_code, done.stdout.split()) == (0, ["first-x7k2p", "second-x7k2p"])
+    (request,) = scripted.requests
+    assert [(job["name"], job["priority"]) for job in request.body["jobs"]] == [("first", 2.0), ("second", 2.0)]
+    assert request.body["atomic"] is True
+    assert {name.lower(): value for name, value in request.headers.items()}["idempotency-key"] == "k"
+
+
+def test_an_empty_folder_is_refused(optimus: Optimus, tmp_path: Path) -> None:
+    done = optimus("submit", str(tmp_path))
+    assert done.exit_code == 2
+    assert "no job file" in done.stderr
+
+
+def test_a_refused_field_names_its_file_or_sweep(optimus: Optimus, scripted: ScriptedService, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("name: first\ntask: m:f\npriority: 5000\n")
+    errors = [(f"jobs.{index}.{field}", "is wrong") for index in (0, 1) for field in ("priority", "task_args.lr")]
+    scripted.on("POST", "/v1/jobs:batch", problem(422, "no", *errors))
+    done = optimus("submit", str(tmp_path), "--sweep", "lr=1,x", "--url", scripted.url)
+    assert done.exit_code == 2
+    assert done.stderr.count("job.yaml:3:11: priority: is wrong") == 1
+    assert "--sweep lr=1: is wrong" in done.stderr
+    assert "--sweep lr=x: is wrong" in done.stderr
+
+
+def test_each_says_what_was_refused(optimus: Optimus, scripted: ScriptedService) -> None:
+    refusal = {"type": "t", "title": "t", "status": 409, "detail": "jobs.0: too many", "errors": [], "request_id": None}
+    jobs = [
+        {"index": 0, "id": None, "name": "a", "new": False, "problem": refusal},
+        {"index": 1, "id": "b-x7k2p", "name": "b", "new": True, "problem": None},
+    ]
+    scripted.on("POST", "/v1/jobs:batch", {"jobs": jobs, "done": 1, "refused": 1})
+    done = optimus("submit", "--task", "m:f", "--sweep", "lr=1,2", "--each", "--url", scripted.url)
+    assert (done.exit_code, done.stdout.split()) == (1, ["b-x7k2p"])
+    assert "refused: a: jobs.0: too many" in done.stderr
+    assert scripted.requests[0].body["atomic"] is False
+
+
+def test_cancel_by_label(optimus: Optimus, scripted: ScriptedService) -> None:
+    jobs = [{"index": 0, "id": "a-x7k2p", "name": "a", "new": False, "problem": None}]
+    scripted.on("POST", "/v1/jobs:cancel", {"jobs": jobs, "done": 1, "refused": 0})
+    done = optimus("cancel", "--label", "sweep=a", "--label", "lr", "--json", "--url", scripted.url)
+    assert (done.exit_code, json.loads(done.stdout)["done"]) == (0, 1)
+    assert scripted.requests[0].body == {"labels": {"sweep": "a", "lr": None}, "project": None}
+
+
+@pytest.mark.parametrize("arguments", [[], ["job", "--label", "a=b"], ["job", "--project", "p"]], ids=str)
+def test_cancel_needs_a_job_or_a_label(optimus: Optimus, arguments: list[str]) -> None:
+    assert optimus("cancel", *arguments).exit_code == 2
