@@ -16,6 +16,7 @@ from optimus_scheduler.model import (
     Directive,
     Job,
     JobSpec,
+    JobState,
     Node,
     PlacedTask,
     Resources,
@@ -100,6 +101,8 @@ class Observer:
             since = history.nonfinite_since
             if since is None or job.directive in (Directive.FINISH, Directive.CANCEL):
                 continue
+            if job.state is not JobState.RUNNING:
+                continue  # it is to go on after such an end, and what is known is from before
             if (job.id, f"nonfinite since {since}") not in self._told:
                 self._told.add((job.id, f"nonfinite since {since}"))
                 leader.add_event(job.id, LOSS_NOT_FINITE, first_words(history), {"step": since}, now)

@@ -131,6 +131,8 @@ class JobHistory:
         for membership in memberships:
             if membership.epoch not in self._begins:
                 self._begins[membership.epoch] = membership.step
+                if membership.cause in ("resume", "coordinator_restart"):
+                    self.nonfinite_since, self.nonfinite_steps = None, 0  # what made it so may be mended by now
                 self._gpu_types[membership.epoch] = membership.gpu_type
                 if membership.lost_steps:
                     self.losses.roll_back(membership.step)

@@ -8,6 +8,7 @@ import re
 import pytest
 from tests.service.loop.loop_world import World, loss_at
 
+from optimus_scheduler.lifecycle import ResumeRequested
 from optimus_scheduler.model import Directive, JobState
 from optimus_service.observe.divergence import LOSS_NOT_FINITE, NONFINITE_STEPS
 
@@ -61,3 +62,20 @@ def test_single_losses_are_no_divergence(world: World) -> None:
         world.train(5)
         world.round()
     assert world.repository.get_job("job-1").state in (JobState.RUNNING, JobState.SUCCEEDED)
+
+
+def test_a_resumed_job_is_judged_by_what_it_does_then(world: World) -> None:
+    trained(world)
+    world.loss_at = lambda _: math.nan
+    world.live_until("it fails", lambda: world.repository.get_job("job-1").state.is_final, rounds=20)
+    world.live_until("its tasks end", lambda: not world.running("job-1"), rounds=20)
+    coordinator = world.coordinators["job-1"]
+    coordinator.members, coordinator.step = (), 10  # of its checkpoint
+    world.repository.advance_job("job-1", ResumeRequested(), world.clock())
+    world.loss_at = loss_at
+    world.round("resume")
+    assert world.running("job-1") != []
+    world.live_until("it trains on", lambda: coordinator.step > 10 + 2 * NONFINITE_STEPS)
+    assert world.state() is JobState.RUNNING
+    world.loss_at = lambda _: math.nan
+    world.live_until("it fails again", lambda: world.repository.get_job("job-1").state.is_final, rounds=20)
