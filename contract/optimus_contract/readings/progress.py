@@ -74,6 +74,8 @@ class Learned:
     """That step was not said: it is assumed that no step was lost before."""
     unread_line: str | None = None
     """It prints such lines, and no step is recognised."""
+    tells_no_step: bool | None = None
+    """It tells losses or epochs only, which count as steps."""
 
 
 class Progress:
@@ -118,6 +120,8 @@ class Progress:
         self._trust = Channel.PRINTED.trust
         self._counts = False
         """Losses are counted as steps."""
+        self._passes: _Passes | None = None
+        """What such losses say of the passes over the data."""
         self._announced = announced
         self._told_total = False
         """The newest total is the training's own."""
@@ -169,10 +173,15 @@ class Progress:
     def settle(self) -> Advance | None:
         """The processes have ended: what came without a step counts now, if nothing told steps."""
         held, self._held = self._held, None
-        self._n_held = max(0, self._n_held - 1)
+        self._n_held, self._passes = max(0, self._n_held - 1), None
         if held is None or self.step is not None or self.is_misplaced:
             return None
         return self.add(replace(held, at=max(held.at, self.last_at + PATIENCE_SECONDS), announced=None))
+
+    @property
+    def trains(self) -> bool:
+        """These processes have told of their training, in steps or without any."""
+        return self.step is not None or self._held is not None
 
     @property
     def has_old_total(self) -> bool:
@@ -199,6 +208,8 @@ class Progress:
         if step is None or self._told_total or known == NOTHING:
             return reading
         each = reading.steps_per_epoch or self._each_seen
+        if reading.may_be_whole and known.total_epochs != 1:
+            each = None
         self._each_seen = each
         of_epochs = known.total_epochs * each if known.total_epochs and each else None
         total = min((each for each in (known.total_steps, of_epochs) if each), default=None)
@@ -253,7 +264,9 @@ class Progress:
             return self._counted(reading)
         if self._counts and reading.channel.trust >= self._trust:
             self._counts, self._known_total = False, None  # they were counted in epochs, or in losses
-            self.learned = replace(self.learned, total_steps=None, total_workers=None, steps_per_epoch=None)
+            self.learned = replace(
+                self.learned, total_steps=None, total_workers=None, steps_per_epoch=None, tells_no_step=None
+            )
         if step <= 0 or step > MAX_COUNT:
             return None  # nothing is done yet: bars begin with 0, wherever the processes go on from
         known, total = self._known_total, self._total
@@ -291,24 +304,50 @@ class Progress:
         epoch = self._epoch_of(reading)
         if (reading.loss is None and epoch is None) or (self.step is not None and not self._counts):
             return None
-        if self.step is None and reading.at < self.last_at + PATIENCE_SECONDS:
+        passes = reading.epoch if epoch is None else None
+        if passes is not None and self._passes is not None and passes <= self._passes.newest:
+            return None  # a summary of what was told before
+        count = (
+            (self._version if self.learned.resumes is True else 0) + self._n_held if self.step is None else self.step
+        )
+        if passes is not None:
+            begun = self._passes or _Passes(passes, count, passes, count)
+            self._passes = replace(begun, newest=passes, count_before_newest=count)
+        patience = 0.0 if self.learned.tells_no_step else PATIENCE_SECONDS
+        if self.step is None and reading.at < self.last_at + patience:
             self._held, self._n_held = reading, self._n_held + (reading.loss is not None)
             return None  # another channel may be about to tell steps
         self._counts = True
+        self.learned = replace(self.learned, tells_no_step=True)
         if epoch is not None:
             self._total = self._end_of_epochs(reading)
         else:
-            base = self._version if self.learned.resumes is True else 0
-            epoch = min((base + self._n_held if self.step is None else self.step) + 1, MAX_COUNT)
+            epoch = min(count + 1, MAX_COUNT)
+            self._end_by_passes(reading, epoch)
         if self._total is not None and epoch > self._total:  # `Epoch 0/24` may be the first of 25
-            self._total = self._known_total = None
-            self.learned = replace(self.learned, total_steps=None, total_workers=None)
+            self._forget_total()
         return epoch if epoch > 0 else None
+
+    def _end_by_passes(self, reading: Reading, count: int) -> None:
+        """Losses count as steps, and come with the passes over the data: how many there will be is seen by both."""
+        total_epochs = self._announced.total_epochs or reading.total_epochs
+        if self._passes is None or total_epochs is None or (self._version > 0 and self.learned.total_steps is not None):
+            return
+        total = self._passes.end(total_epochs, self._total)
+        if total is not None and count <= total <= MAX_COUNT and total != self._total:
+            self._forget_total()
+            self._total = total
+
+    def _forget_total(self) -> None:
+        self._total = self._known_total = None
+        self.learned = replace(self.learned, total_steps=None, total_workers=None)
 
     def _epoch_of(self, reading: Reading) -> int | None:
         """How many epochs have been completed, if a reading names one: with a figure at its end, alone before it."""
         if reading.epoch is None or reading.epoch != int(reading.epoch) or not 0 <= reading.epoch <= MAX_COUNT:
             return None
+        if reading.channel is Channel.PRINTED and isinstance(reading.epoch, float):
+            return None  # `1.0` after `0.75` is so many passes over the data
         if reading.epoch == 0:
             self.learned = replace(self.learned, first_epoch=0)
         first = 1 if self.learned.first_epoch is None else self.learned.first_epoch
@@ -402,6 +441,30 @@ class Progress:
         for name, value in reading.metrics.items():
             if 0 < len(name) <= METRIC_NAME_LENGTH and (name in self.metrics or len(self.metrics) < MAX_METRICS):
                 self.metrics[name] = self._unreported[name] = value
+
+
+ROUNDED = 0.005
+"""Passes over the data are printed with two decimals."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Passes:
+    """Passes over the data that came with losses, and how many losses there were before."""
+
+    first: float
+    count_before_first: int
+    newest: float
+    count_before_newest: int
+
+    def end(self, total_epochs: float, known: int | None) -> int | None:
+        """How many losses there are by the end of `total_epochs`: `known`, while the rounding allows it."""
+        passes, losses = self.newest - self.first, self.count_before_newest - self.count_before_first
+        if passes <= 2 * ROUNDED or losses < 1:
+            return known
+        left = (total_epochs - self.newest) * losses / passes
+        total = self.count_before_newest + 1 + round(left)
+        error = 0.5 + left * 2 * ROUNDED / passes
+        return known if known is not None and abs(known - total) <= error else total
 
 
 def _known_in_epoch(epoch: int, each: int, learned: Learned) -> Learned:

@@ -44,6 +44,8 @@ class Reading:
     steps_per_epoch: int | None = None
     steps_into_epoch: int | None = None
     """How many of `step` are of the present epoch, where the rest is not counted: so many epochs of this length."""
+    may_be_whole: bool = False
+    """Nothing has shown yet whether `steps_per_epoch` is that, or the number of all steps."""
     first_epoch: int | None = None
     """What the script calls its first epoch: 0 or 1."""
     announced: Announced | None = None

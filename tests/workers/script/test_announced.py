@@ -19,6 +19,7 @@ from optimus_workers.script.announced import announced, of_command, of_text
         ("torchrun --nproc-per-node 2 train.py --max_steps=500 --num-train-epochs 3", Announced(500, 3)),
         ("python train.py trainer.max_epochs=7 model.lr=0.1", Announced(total_epochs=7)),
         ("python train.py --steps 5 --steps 9", Announced(9)),
+        ("python train.py --epochs 10 --steps 100", Announced(total_epochs=10)),
         ("python train.py --max-steps -1 --epochs many --log-every 10", NOTHING),
         ("python train.py steps", NOTHING),
         ("python train.py --epochs", NOTHING),

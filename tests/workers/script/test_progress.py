@@ -66,6 +66,49 @@ def test_a_number_of_epochs_is_a_number_of_steps_once_one_was_seen() -> None:
     assert (progress.step, progress.learned.total_steps, progress.learned.steps_per_epoch) == (80, 1200, 40)
 
 
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_step_beside_an_epoch_tells_no_end_before_it_is_known_whose_end_it_is(is_whole: bool) -> None:
+    """`epoch 0 step 40/100`: of 100 steps in all, or of 100 in each of the five epochs."""
+    progress, printed = Progress(START, 0, announced=Announced(total_epochs=5)), Printed()
+    totals = []
+    for step in range(10, 210, 10):
+        epoch, shown = (step // 20, step) if is_whole else ((step - 1) // 100, (step - 1) % 100 + 1)
+        if shown <= 100:
+            for reading in printed.feed(f"epoch {epoch} step {shown}/100 loss 0.5\n".encode(), START + step):
+                progress.add(reading)
+            totals.append(progress.learned.total_steps)
+    assert set(totals) == {None, 100 if is_whole else 500}
+    assert totals[0] is None
+    assert totals[-1] is not None
+
+
+def trainer_lines(n_epochs: int) -> list[str]:
+    """What the Trainer of transformers prints without its bar: four times an epoch, and a summary."""
+    lines = [
+        f"{{'loss': {9 / each:.4f}, 'grad_norm': 1.2, 'epoch': {each / 4}}}" for each in range(1, 4 * n_epochs + 1)
+    ]
+    return [*lines, f"{{'train_runtime': 12.3, 'train_loss': 0.5, 'epoch': {n_epochs}}}"]
+
+
+def test_losses_beside_parts_of_epochs_count_as_steps_whose_end_the_epochs_tell() -> None:
+    progress, printed = Progress(START, 0, announced=Announced(total_epochs=15)), Printed()
+    totals = []
+    for number, line in enumerate(trainer_lines(15)):
+        for reading in printed.feed(f"{line}\n".encode(), START + number):
+            progress.add(reading)
+        totals.append(progress.learned.total_steps)
+    assert progress.step == 60, "the summary is of no other step"
+    assert {total for total in totals if total is not None} == {60}
+    assert progress.learned.tells_no_step
+
+
+def test_processes_after_those_that_told_losses_alone_are_not_waited_for() -> None:
+    progress = Progress(START, 20, Learned(resumes=True, tells_no_step=True))
+    found = read(progress, loss=1.0, at=START + 1.0)
+    assert found is not None
+    assert (found.step, found.n_steps) == (21, 1)
+
+
 def test_steps_of_shorter_epochs_count_as_those_of_the_first_size() -> None:
     """With twice as many processes an epoch has half as many steps; how many epochs there are was never said."""
     first = Progress(START, 0)
@@ -81,10 +124,10 @@ def test_epochs_that_count_from_zero_are_known_to_the_next_processes() -> None:
     later = START + PATIENCE_SECONDS + 1.0
     first = Progress(START, 0)
     for epoch in range(12):
-        read(first, loss=1.0, epoch=float(epoch), at=later + epoch)
+        read(first, loss=1.0, epoch=epoch, at=later + epoch)
     assert (first.step, first.learned.first_epoch) == (12, 0)
     second = Progress(START, 12, first.learned)
-    found = read(second, loss=0.5, epoch=12.0, at=later)
+    found = read(second, loss=0.5, epoch=12, at=later)
     assert found is not None
     assert (found.step, found.n_steps) == (13, 1)
 

@@ -18,8 +18,8 @@ from optimus_contract.limits import MAX_COUNT
 from optimus_contract.readings.announced import EPOCHS, STEPS, Announced
 
 MAX_SOURCE_BYTES = 1024 * 1024
-_STEPS_OF_A_COMMAND = STEPS | {"steps", "iters", "num_steps", "n_steps"}
-"""In a text these may be anything, such as the length of a sequence."""
+_STEPS_OF_A_COMMAND = frozenset({"steps", "iters", "num_steps", "n_steps"})
+"""In a text these may be anything, such as the length of a sequence; beside a number of epochs they may be of each."""
 _OPTION = re.compile(r"(?:--?|\+)?([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
 
 
@@ -39,18 +39,20 @@ def announced(command: Sequence[str], directory: Path) -> Announced:
 
 def of_command(words: Sequence[str]) -> Announced:
     """What options such as `--epochs 10`, `--max-steps=500` and `trainer.max_epochs=10` say; the last one of a kind."""
-    steps = epochs = None
+    steps = epochs = other_steps = None
     for word, after in zip(words, [*words[1:], ""], strict=False):
         match = _OPTION.fullmatch(word)
         if match is None or (match[2] is None and not word.startswith("-")):
             continue
         name = match[1].rpartition(".")[2].replace("-", "_").lower()
         value = _whole(after if match[2] is None else match[2])
-        if name in _STEPS_OF_A_COMMAND:
+        if name in STEPS:
             steps = value or steps
+        elif name in _STEPS_OF_A_COMMAND:
+            other_steps = value or other_steps
         elif name in EPOCHS:
             epochs = value or epochs
-    return Announced(steps, epochs)
+    return Announced(steps or (other_steps if epochs is None else None), epochs)
 
 
 def of_text(text: str, arguments: Sequence[str] = ()) -> Announced:

@@ -69,6 +69,8 @@ class Watching(Ending):
             self._look_at_end(run)
         reports = run.order.rank == 0
         expected = reports and run.end is None and now < run.begun_at + FIRST_STEP_SECONDS
+        # One that tells of its training, and of no step, has begun; it may do so for long before its losses count.
+        expected = expected and (bool(run.order.step) or not run.progress.trains)
         expected = expected and not run.progress.is_misplaced and not self._is_unread(run)
         if expected and not run.is_reported:
             run.loads.look([process.pid for process in run.processes], now)

@@ -20,6 +20,8 @@ class Counted:
     """What was said before of totals was wrong."""
     steps_into_epoch: int | None = None
     """How many of the steps are of the present epoch, where the count is of an epoch."""
+    may_be_whole: bool = False
+    """Nothing has shown yet whether the count is of an epoch, as it is taken for, or of the whole training."""
 
 
 class _OtherBar(NamedTuple):
@@ -259,4 +261,12 @@ class EpochCounts:
         corrects = self._said not in (None, whole) or (each is None and self._said_each)
         self._said, self._said_each = whole, each is not None
         into = None if each is None else count
-        return Counted(self._before + count, whole, each, corrects, into)
+        is_unsure = self._is_whole is None and self._total_epochs is None and total != self._known
+        return Counted(
+            self._before + count,
+            whole,
+            each,
+            corrects,
+            into,
+            may_be_whole=is_unsure and is_of_epoch and not self._before,
+        )

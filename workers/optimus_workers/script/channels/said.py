@@ -61,6 +61,8 @@ class Said:
     total_steps: int | None = None
     end: int | None = None
     """Of `step`: how many there are, in an epoch or in all."""
+    is_called_step: bool = False
+    """`step 30/100`, and not `batch 30/100` or a bar, which are of an epoch wherever one is named."""
     epoch: float | None = None
     """A whole number if it is written as one."""
     total_epochs: float | None = None
@@ -94,6 +96,7 @@ class Said:
                 self._plural = {**(self._plural or {}), kind.name: (value, text)}
             case Meaning.STEP:
                 self._count(value, total)
+                self.is_called_step = True
             case Meaning.BATCH if total is not None:
                 self._count(value, total)
             case Meaning.BATCH if text.isdigit() and len(text) < 16:
@@ -181,6 +184,7 @@ class Said:
             total_steps=None if counted is None else counted.total_steps,
             steps_per_epoch=None if counted is None else counted.steps_per_epoch,
             steps_into_epoch=None if counted is None else counted.steps_into_epoch,
+            may_be_whole=counted is not None and counted.may_be_whole and self.is_called_step,
             corrects=counted is not None and counted.corrects,
             announced=self.announced,
             first_epoch=first_epoch,
