@@ -21,7 +21,7 @@ from optimus_service.clusters.base import Cluster, TaskObjection
 from optimus_service.loop.leader import Holder, Leadership
 from optimus_service.process.identity import Process as KernelProcess
 from optimus_service.process.steady_clock import ClockFile, SteadyClock
-from optimus_service.push.long_poll import WakeUpHub
+from optimus_service.push.long_poll import ReadGenerations, WakeUpHub
 from optimus_service.settings import Settings
 from optimus_service.store.sample_queue import SampleQueue, Store
 from optimus_world.database import Database
@@ -63,7 +63,7 @@ class FiberHub(WakeUpHub):
     looks_after_seconds = 20.0
     """What other replicas did is seen then. The real hub asks the database each second."""
 
-    def __init__(self, read_generations: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(self, read_generations: ReadGenerations) -> None:
         super().__init__(read_generations)
         self._parked: dict[str, list[Fiber]] = {}
 

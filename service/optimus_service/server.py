@@ -17,7 +17,7 @@ import socket
 import sqlite3
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -64,7 +64,7 @@ from optimus_service.process.gc_pause import collector_paused
 from optimus_service.process.job_tokens import job_tokens_of
 from optimus_service.process.logs import logging_to_stderr
 from optimus_service.process.steady_clock import SteadyClock
-from optimus_service.push.long_poll import WakeUpHub
+from optimus_service.push.long_poll import ReadGenerations, WakeUpHub
 from optimus_service.settings import Settings
 from optimus_service.store.engine import (
     check_revision,
@@ -237,7 +237,7 @@ class Machine:
     open_repository: Callable[[Settings, ObserveTransaction], Repository] = _open_repository
     make_cluster: Callable[[Settings, Callable[[], float]], Cluster] | None = None
     """None: the cluster that the settings name, whose nodes operators can close."""
-    make_hub: Callable[[Callable[[], Mapping[str, int]]], WakeUpHub] = WakeUpHub
+    make_hub: Callable[[ReadGenerations], WakeUpHub] = WakeUpHub
     leadership: type[Leadership] = Leadership
     holder: Holder | None = None
     """Who claims the lease; None: this process."""

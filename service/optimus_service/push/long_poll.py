@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -30,6 +30,9 @@ PART_OF_CONNECTIONS = 0.5
 """That long polls may hold, where few file descriptors permit few connections."""
 MAX_WAITERS_OF_JOB = 8
 """Of one job: its coordinator's, and some that a proxy still holds for coordinators before it."""
+
+ReadGenerations = Callable[[Collection[str]], Mapping[str, int]]
+"""The wanted generation of each of these jobs, of ended ones, too, by job id."""
 
 _log = structlog.get_logger(__name__)
 
@@ -51,10 +54,8 @@ class _Waiter:
 class WakeUpHub:
     """Wakes long polls of one process. `wait` and `run` belong to the event loop; the rest may be called anywhere."""
 
-    def __init__(
-        self, read_generations: Callable[[], Mapping[str, int]], *, poll_seconds: float = POLL_SECONDS
-    ) -> None:
-        """`read_generations` (blocking, called in a thread) gives the wanted generation of every active job."""
+    def __init__(self, read_generations: ReadGenerations, *, poll_seconds: float = POLL_SECONDS) -> None:
+        """`read_generations`: blocking, called in a thread."""
         self._read_generations = read_generations
         self._poll_seconds = poll_seconds
         self._waiters: dict[str, set[_Waiter]] = {}
@@ -104,7 +105,7 @@ class WakeUpHub:
 
     async def _poll(self, was_available: bool) -> bool:
         try:
-            generations = await asyncio.to_thread(self._read_generations)
+            generations = await asyncio.to_thread(self._read_generations, list(self._waiters))
         except DatabaseNotAvailable as error:
             # Waiters go on waiting; they are no worse off than with a database that has nothing new.
             if was_available:

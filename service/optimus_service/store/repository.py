@@ -544,10 +544,10 @@ class Repository:
                 projects=tuple(projects.with_quota(session)),
             )
 
-    def generations(self) -> dict[str, int]:
-        """The wanted generation of each active job, by job id. Cheap: for the long-poll hub."""
+    def generations(self, job_ids: Collection[str]) -> dict[str, int]:
+        """The wanted generation of each of these jobs that there is, by job id. Cheap: for the long-poll hub."""
         with self._read() as session:
-            return wanted.generations(session)
+            return wanted.generations(session, job_ids)
 
     # --- what a job has ----------------------------------------------------------------------------------------------
 

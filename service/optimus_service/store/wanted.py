@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +13,7 @@ from optimus_scheduler.lifecycle import InvalidTransition, TasksGranted
 from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Role, SetWanted, TaskKey
 from optimus_scheduler.retries import LONGEST_RETRY_SECONDS, Backoff
 from optimus_service.store.charging import charge
+from optimus_service.store.dialects import chunks
 from optimus_service.store.errors import JobNotFound
 from optimus_service.store.jobs import ACTIVE_STATES, advance_row, locked, locked_together
 from optimus_service.store.jobs import record as job_record
@@ -120,10 +121,13 @@ def active_with_wanted(session: Session) -> tuple[list[JobRecord], dict[str, Wan
     return [job_record(row) for row, _ in found], wanted, frozenset(row.id for row, has_network in found if has_network)
 
 
-def generations(session: Session) -> dict[str, int]:
+def generations(session: Session, job_ids: Collection[str]) -> dict[str, int]:
     """See `Repository.generations`."""
-    statement = select(JobRow.id, JobRow.generation).where(JobRow.state.in_(ACTIVE_STATES))
-    return dict(session.execute(statement).all())
+    found: dict[str, int] = {}
+    for chunk in chunks(job_ids):
+        rows = session.execute(select(JobRow.id, JobRow.generation).where(JobRow.id.in_(chunk)))
+        found.update((job_id, generation) for job_id, generation in rows)
+    return found
 
 
 def _allocation(row: JobRow) -> Allocation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from typing import Any
 
 import pytest
@@ -26,11 +26,11 @@ class Generations:
         self.available = True
         self.asked = 0
 
-    def __call__(self) -> dict[str, int]:
+    def __call__(self, job_ids: Collection[str]) -> dict[str, int]:
         self.asked += 1
         if not self.available:
             raise DatabaseNotAvailable("switched off")
-        return dict(self.generations)
+        return {job_id: self.generations[job_id] for job_id in job_ids if job_id in self.generations}
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:

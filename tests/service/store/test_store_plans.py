@@ -25,7 +25,7 @@ CALLS: dict[str, Callable[[Repository], object]] = {
     "list_jobs by project": lambda store: store.list_jobs(project="vision"),
     "active_jobs": lambda store: store.active_jobs(),
     "count_jobs_by_state": lambda store: store.count_jobs_by_state(),
-    "generations": lambda store: store.generations(),
+    "generations": lambda store: store.generations(["job-1", "job-2"]),
     "memberships": lambda store: store.memberships("job-1"),
     "memberships_of_active_jobs": lambda store: store.memberships_of_active_jobs(),
     "report_membership": lambda store: store.report_membership("job-1", a_membership(lost_steps=1)),

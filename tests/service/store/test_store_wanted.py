@@ -19,7 +19,7 @@ def test_nothing_is_wanted_at_first(repository: Repository, make_job: MakeJob) -
     make_job()
     nothing = WantedRecord(generation=0, directive=Directive.RUN, allocation=NOTHING, tasks=())
     assert repository.get_wanted("job-1") == nothing
-    assert repository.generations() == {"job-1": 0}
+    assert repository.generations(["job-1", "nothing"]) == {"job-1": 0}
 
 
 def test_the_wanted_tasks_come_back_sorted(repository: Repository, make_job: MakeJob) -> None:
@@ -66,12 +66,12 @@ def test_a_pause_can_be_taken_back_an_end_cannot(repository: Repository, make_jo
     assert directive_after(Directive.FINISH) is Directive.CANCEL
 
 
-def test_only_active_jobs_are_watched(repository: Repository, make_job: MakeJob) -> None:
+def test_only_active_jobs_want_tasks(repository: Repository, make_job: MakeJob) -> None:
     make_job("job-1")
     make_job("job-2")
     repository.advance_job("job-2", CancelRequested(), 1.0)
-    assert repository.generations() == {"job-1": 0}
     assert set(repository.wanted_of_active_jobs()) == {"job-1"}
+    assert repository.generations(["job-1", "job-2", "none"]) == {"job-1": 0, "job-2": 1}, "its tasks ask what to do"
 
 
 def test_a_leader_of_yesterday_wants_in_vain(repository: Repository, make_job: MakeJob) -> None:
