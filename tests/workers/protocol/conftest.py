@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.forks import Forked, Forks, forks
 from tests.workers.protocol.object_store import ObjectStore, ObjectStoreMissing, is_required
 
 from optimus_contract.codec import read, write
@@ -176,10 +177,12 @@ class Job:
     service: FakeService
     spec: dict[str, Any]
     port: int
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    processes: dict[str, subprocess.Popen[bytes] | Forked] = field(default_factory=dict)
     n_coordinators: int = 0
     hosts: dict[str, Host] = field(default_factory=dict)
     """Tasks that run elsewhere than here."""
+    workers: Forks | None = None
+    """What workers are forked from; None: each is an interpreter of its own, as in a cluster."""
     attempt: int = 0
     """Which start from a checkpoint this is."""
     impatient_agents: tuple[str, ...] = ()
@@ -204,6 +207,12 @@ class Job:
                 "OPTIMUS_ATTEMPT": str(self.attempt),
             }
             with (self.directory / f"{name}.log").open("ab") as log:
+                imports_torch = role == "worker" and self.spec.get("architecture") != "script"
+                if imports_torch and self.workers is not None and not (host.prefix or command):
+                    self.processes[name] = self.workers.start(
+                        [role], module="optimus_workers", variables=environment, out=log.fileno(), errors=log.fileno()
+                    )
+                    continue
                 self.processes[name] = subprocess.Popen(
                     [*host.prefix, sys.executable, *program, role],
                     env=environment, stdout=log, stderr=subprocess.STDOUT,
@@ -299,8 +308,14 @@ def _impatient(lease_seconds: float) -> tuple[str, ...]:
     return "-c", program
 
 
+@pytest.fixture(scope="session")
+def forked_workers() -> Iterator[Forks]:
+    with forks("optimus_workers.worker.run", "optimus_workers.worker.loop", "optimus_workers.allreduce.loop") as found:
+        yield found
+
+
 @pytest.fixture
-def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+def make_job(tmp_path: Path, forked_workers: Forks) -> Iterator[Callable[..., Job]]:
     """`make_job(task_args, **spec)`: a job whose coordinator runs; everything is gone after the test."""
     jobs: list[Job] = []
 
@@ -320,7 +335,7 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
             "checkpoint_seconds": 3600.0,
             "convergence": {},
         } | spec
-        job = Job(tmp_path, FakeService(), whole, free_port(), hosts=hosts or {})
+        job = Job(tmp_path, FakeService(), whole, free_port(), hosts=hosts or {}, workers=forked_workers)
         jobs.append(job)
         if lease_seconds is not None and "command" in spec:
             job.impatient_agents = _impatient(lease_seconds)
