@@ -120,8 +120,8 @@ def test_a_loop_that_steps_by_itself_is_not_divided_where_the_job_says_it_must_b
     stop_after(heard, Script(SCRIPT, heard, 2, str(tmp_path), "--plain", variables=slow), 5)
     small = {**slow, "OPTIMUS_ACCUMULATION_STEPS": "2"}
     (process,) = Script(SCRIPT, heard, 1, str(tmp_path), "--plain", variables=small).processes
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 1
+    exit_code, errors = process.end()
+    assert exit_code == 1
     assert "call run.backward(loss) and run.step()" in errors
 
 
@@ -162,6 +162,6 @@ def test_a_loop_that_steps_by_itself(heard: Agent, tmp_path: Path) -> None:
     assert used(tmp_path) == [3] * 103
     divided = {"OPTIMUS_GLOBAL_BATCH_SIZE": "8", "OPTIMUS_CHECKPOINT_DIRECTORY": str(tmp_path / "other")}
     (process,) = Script(SCRIPT, heard, 1, str(tmp_path), "--plain", variables=divided).processes
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 1
+    exit_code, errors = process.end()
+    assert exit_code == 1
     assert "a step of 8 examples is divided into parts of 4 here: call run.backward(loss) and run.step()" in errors
