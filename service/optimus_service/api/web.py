@@ -10,8 +10,9 @@ import gzip
 import hashlib
 import mimetypes
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from html import escape
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -55,8 +56,9 @@ class Asset:
         return cls(content, gzip.compress(content, mtime=0), media_type, etag, cache, security_policy)
 
 
-def built_files() -> dict[str, Asset]:
-    """All built files by the path that they are served at."""
+@cache
+def built_files() -> Mapping[str, Asset]:
+    """All built files by the path that they are served at. Read and zipped once in a process."""
     folder = files("optimus_service") / "web" / "static"
     assets = {f"/assets/{file.name}": Asset.read(file, _FOREVER) for file in (folder / "assets").iterdir()}
     assets["/"] = Asset.read(folder / "index.html", "no-cache")
