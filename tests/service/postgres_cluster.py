@@ -103,10 +103,9 @@ class PostgresCluster:
         with self._connect(name) as connection:
             tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
             connection.execute("SET session_replication_role = replica")  # no order among tables to keep
-            for (table,) in tables:
-                if table != "alembic_version":
-                    connection.execute(f"DELETE FROM {table}".encode())
-            connection.execute("SELECT setval(seqrelid, 1, false) FROM pg_sequence")
+            statements = [f"DELETE FROM {table}" for (table,) in tables if table != "alembic_version"]
+            statements.append("SELECT setval(seqrelid, 1, false) FROM pg_sequence")
+            connection.execute("; ".join(statements).encode())
 
     @contextmanager
     def read_only(self) -> Iterator[None]:
