@@ -45,12 +45,15 @@ def kubeconfig(request: pytest.FixtureRequest) -> Path:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `pytest -n 2` a file stays in one process, and so does all that shares a Kubernetes control plane."""
+    """With `pytest -n 4` a file stays in one process, for what it shares, and so does all that shares a Kubernetes
+    control plane. Tests of a file that take long and share nothing run wherever there is room."""
     from xdist.scheduler import LoadFileScheduling
 
     class Files(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.partition("::")[0]
+            if path in _ALONE:
+                return nodeid
             return "kubernetes" if path.startswith(_WITH_A_CONTROL_PLANE) else path
 
     # Else the files with most tests come first, and the end waits for those with few long ones.
@@ -59,8 +62,25 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 _WITH_A_CONTROL_PLANE = ("tests/service/clusters/", "tests/helm/test_release.py")
-_LONG = (*_WITH_A_CONTROL_PLANE, "tests/end_to_end/")
-"""Begun first: what is short fills the gaps at the end."""
+_ALONE = (
+    "tests/end_to_end/test_allreduce.py",
+    "tests/end_to_end/test_demo.py",
+    "tests/end_to_end/test_survival.py",
+    "tests/workers/protocol/test_script_frameworks.py",
+    "tests/workers/protocol/test_script_jobs.py",
+    "tests/simulation/test_mutations.py",
+    "tests/simulation/test_world.py",
+)
+_LONG = (
+    *_WITH_A_CONTROL_PLANE,
+    "tests/end_to_end/",
+    "tests/workers/protocol/",
+    "tests/service/seeing/",
+    "tests/service/server/",
+    "tests/client/",
+    "tests/simulation/",
+)
+"""Begun first, in this order: what is short fills the gaps at the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
