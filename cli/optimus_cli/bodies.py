@@ -437,6 +437,7 @@ class Log(TypedDict):
 class ProjectLimits(TypedDict):
     waiting_jobs: int | None
     max_workers: int | None
+    workers_together: int | None
     max_priority: float | None
 
 
@@ -511,6 +512,7 @@ class Scorecard(TypedDict):
 class UserLimits(TypedDict):
     waiting_jobs: int | None
     max_workers: int | None
+    workers_together: int | None
     max_priority: float | None
     requests_per_second: float | None
 

@@ -13,6 +13,9 @@ MaxWaiting = Annotated[
     int | None, typer.Option("--max-waiting", min=0, help="Jobs that may wait at a time, queued or paused.")
 ]
 MaxWorkers = Annotated[int | None, typer.Option("--max-workers", min=1, help="Workers that one job may ask for.")]
+WorkersTogether = Annotated[
+    int | None, typer.Option("--workers-together", min=1, help="Workers that all jobs together hold at a time.")
+]
 MaxPriority = Annotated[float | None, typer.Option("--max-priority", help="Priority that a job may have.")]
 MaxRequests = Annotated[
     float | None, typer.Option("--max-requests", help="Requests a second, of all tokens of the user together.")
@@ -20,6 +23,7 @@ MaxRequests = Annotated[
 FIELDS = {
     "max-waiting": "waiting_jobs",
     "max-workers": "max_workers",
+    "workers-together": "workers_together",
     "max-priority": "max_priority",
     "max-requests": "requests_per_second",
 }
@@ -27,10 +31,14 @@ FIELDS = {
 
 
 def given(
-    waiting: int | None, workers: int | None, priority: float | None, requests: float | None = None
+    waiting: int | None,
+    workers: int | None,
+    together: int | None,
+    priority: float | None,
+    requests: float | None = None,
 ) -> dict[str, float]:
     """Limits by field, of the flags that were given."""
-    values = zip(FIELDS.values(), (waiting, workers, priority, requests), strict=True)
+    values = zip(FIELDS.values(), (waiting, workers, together, priority, requests), strict=True)
     return {field: value for field, value in values if value is not None}
 
 

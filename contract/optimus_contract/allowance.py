@@ -15,6 +15,7 @@ class ProjectLimits(Message):
 
     waiting_jobs: Annotated[int | None, About("jobs that wait at a time, queued or paused", ge=0, le=10**6)] = None
     max_workers: Annotated[int | None, About("workers.max of one job", ge=1, le=MAX_TASKS)] = None
+    workers_together: Annotated[int | None, About("that all jobs hold at a time", ge=1, le=10**6)] = None
     max_priority: Annotated[float | None, FINITE, About("of one job", ge=LEAST_PRIORITY, le=MOST_PRIORITY)] = None
 
 

@@ -141,6 +141,16 @@ def _at_quota(outlook: Outlook, grant: Grant) -> str:
     return f"{_change(outlook, grant)}: project {project} may have no more; {_effect(outlook, grant.allocation)}."
 
 
+def _at_worker_limit(outlook: Outlook, grant: Grant) -> str:
+    """The limit's own sentence follows."""
+    if grant.allocation == outlook.present:
+        return f"Keeps {size_words(grant.allocation)}: a limit leaves it no more workers."
+    why = "a limit leaves it no more workers"
+    if not outlook.has_tasks:
+        return f"{'Goes on' if outlook.job.step else 'Starts'} with {size_words(grant.allocation)}: {why}."
+    return f"{_change(outlook, grant)}: {why}; {_effect(outlook, grant.allocation)}."
+
+
 def _more(grant: Grant) -> str:
     """The size that it would have next."""
     return "more" if grant.ideal is None else size_words(grant.ideal)
@@ -205,6 +215,11 @@ def _waiting_for_quota(outlook: Outlook, _grant: Grant) -> str:
     return f"{what}: quotas leave no room now for {least} of project {outlook.job.spec.project}."
 
 
+def _waiting_for_worker_limit(outlook: Outlook, _grant: Grant) -> str:
+    """The limit's own sentence follows."""
+    return f"Waits: a limit leaves no room now for {size_words(outlook.minimum)}."
+
+
 def _as_constrained(outlook: Outlook, grant: Grant) -> str:
     """The deadline's or budget's own sentence follows."""
     if not outlook.has_tasks or grant.allocation != outlook.present:
@@ -249,12 +264,14 @@ _MESSAGES: dict[Reason, Callable[[Outlook, Grant], str]] = {
     Reason.CLUSTER_FULL: _cluster_full,
     Reason.MINIMUM_ELSEWHERE: _minimum_elsewhere,
     Reason.AT_QUOTA: _at_quota,
+    Reason.AT_WORKER_LIMIT: _at_worker_limit,
     Reason.NO_FURTHER_GAIN: _no_further_gain,
     Reason.AT_MAXIMUM: _at_maximum,
     Reason.NOT_WORTH_RESCALING: _not_worth_rescaling,
     Reason.LEARNING_SPEED: _learning_speed,
     Reason.WAITING_FOR_RESOURCES: _waiting,
     Reason.WAITING_FOR_QUOTA: _waiting_for_quota,
+    Reason.WAITING_FOR_WORKER_LIMIT: _waiting_for_worker_limit,
     Reason.MEETING_DEADLINE: _as_constrained,
     Reason.DEADLINE_CANNOT_BE_MET: _as_constrained,
     Reason.WITHIN_BUDGET: _as_constrained,

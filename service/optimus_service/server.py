@@ -303,7 +303,7 @@ def make_rounds(
     """What runs scheduling rounds."""
     histories = Histories(repository, settings.samples_per_round)
     lessons = Lessons(repository, settings.keep_seconds) if settings.learn_from_finished_jobs else None
-    observer = Observer(repository, histories, settings.scheduling, lessons)
+    observer = Observer(repository, histories, settings.scheduling, lessons, settings.member_workers_together)
     exits = ExitNotices(cluster, histories, settings.max_task_failures)
     unknown = UnknownTasks(cluster, settings.unknown_tasks, settings.drain_seconds)
     return Round(
@@ -322,7 +322,8 @@ def make_preview(
 ) -> Preview:
     """What says what a job would get. It has histories and a planner of its own: requests must not delay rounds."""
     lessons = Lessons(repository, settings.keep_seconds) if settings.learn_from_finished_jobs else None
-    observer = Observer(repository, Histories(repository), settings.scheduling, lessons)
+    histories = Histories(repository)
+    observer = Observer(repository, histories, settings.scheduling, lessons, settings.member_workers_together)
     forecaster, policy = Overheard(RememberingForecaster()), policy_named(settings.policy)
     planner = make_planner(policy, settings, forecaster)
     return Preview(cluster, observer, Foresight(planner, forecaster, policy, settings.scheduling, recent), clock)

@@ -73,6 +73,7 @@ def test_limits_of_a_project_stay_and_go_one_by_one(service: ScriptedService, op
         return service.requests[-1].body["limits"]
 
     assert sent("--max-workers", "8") == {"waiting_jobs": 5, "max_workers": 8, "max_priority": 2.0}
+    assert sent("--workers-together", "9")["workers_together"] == 9
     assert sent("--unset", "max-priority", "--max-waiting", "7") == {"waiting_jobs": 7}
     assert "at most waiting jobs 5, max priority 2; may not borrow" in optimus("project", "show", "vision").stdout
 

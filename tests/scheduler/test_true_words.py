@@ -29,6 +29,7 @@ from optimus_scheduler.model import (
     Reason,
     Resources,
     Snapshot,
+    WorkerLimit,
 )
 from optimus_scheduler.retries import Retry
 from optimus_scheduler.round import plan
@@ -118,6 +119,8 @@ def check(seen: Seen, decision: Decision) -> None:
             )
         case Reason.AT_QUOTA | Reason.WAITING_FOR_QUOTA:
             check_quota(seen, job, asked if decision.reason is Reason.AT_QUOTA else seen.least(job, None))
+        case Reason.AT_WORKER_LIMIT | Reason.WAITING_FOR_WORKER_LIMIT:
+            check_worker_limit(seen, job, decision)
         case Reason.WAITING_FOR_RESOURCES:
             assert size.is_empty
             assert not fits_beside(seen, job) or any(waits_longer(each, job) for each in seen.world.jobs)
@@ -203,6 +206,20 @@ def check_quota(seen: Seen, job: Job, asked: Resources) -> None:
     assert not fits_quota(seen, job, asked)
 
 
+def check_worker_limit(seen: Seen, job: Job, decision: Decision) -> None:
+    """The limit that it names is of its owner or project, and has no room for it beside what the others need."""
+    (limit,) = [each for each in seen.world.worker_limits if f"may hold {each.most} worker" in decision.message]
+    assert limit.project == job.spec.project
+    others = [each for each in seen.world.jobs if each.spec.project == limit.project and each.id != job.id]
+    if decision.reason is Reason.WAITING_FOR_WORKER_LIMIT:
+        having = [each for each in others if not seen.decisions[each.id].allocation.is_empty]
+        assert decision.allocation.is_empty
+        assert sum(each.spec.worker.minimum for each in having) + job.spec.worker.minimum > limit.most
+    else:
+        assert 0 < decision.allocation.workers < job.spec.worker.maximum
+        assert decision.allocation.workers <= limit.most
+
+
 def fits_quota(seen: Seen, job: Job, asked: Resources) -> bool:
     """Whether the job could have that much beside the other jobs of its project."""
     project = job.spec.project
@@ -248,6 +265,14 @@ def crowded(draw: st.DrawFn) -> Snapshot:
 
 
 @st.composite
+def limited(draw: st.DrawFn) -> Snapshot:
+    """Crowded worlds in which the jobs of a project, or of both, hold a few workers together."""
+    most = draw(st.permutations([1, 2, 3, 5]))
+    limits = [WorkerLimit(number, project=project) for number, project in zip(most, "ab", strict=False)]
+    return replace(draw(crowded()), quotas=(), worker_limits=tuple(limits[: draw(st.integers(1, 2))]))
+
+
+@st.composite
 def in_every_state(draw: st.DrawFn) -> Snapshot:
     """Crowded worlds in which jobs are paused, wait for a retry, are cancelled, watched only, or at their end."""
     world = draw(crowded())
@@ -283,8 +308,8 @@ def test_random_worlds_reach_every_reason() -> None:
     """What no world reaches is not checked above."""
     reached = set[Reason]()
 
-    @settings(max_examples=150, deadline=None, derandomize=True, database=None)
-    @given(world=st.one_of(worlds(), crowded(), in_every_state()))
+    @settings(max_examples=220, deadline=None, derandomize=True, database=None)
+    @given(world=st.one_of(worlds(), crowded(), in_every_state(), limited()))
     def collect(world: Snapshot) -> None:
         for _ in range(4):
             after, outcome = next_round(world, OPTIMUS, PRICES)
@@ -296,7 +321,9 @@ def test_random_worlds_reach_every_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [worlds(), crowded(), in_every_state()], ids=["constrained", "crowded", "in every state"]
+    "kind",
+    [worlds(), crowded(), in_every_state(), limited()],
+    ids=["constrained", "crowded", "in every state", "limited"],
 )
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())

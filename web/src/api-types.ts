@@ -1021,6 +1021,11 @@ export interface components {
              */
             max_workers: number | null;
             /**
+             * @description that all jobs hold at a time
+             * @default null
+             */
+            workers_together: number | null;
+            /**
              * @description of one job
              * @default null
              */
@@ -1067,6 +1072,7 @@ export interface components {
              * @default {
              *       "waiting_jobs": null,
              *       "max_workers": null,
+             *       "workers_together": null,
              *       "max_priority": null
              *     }
              */
@@ -1315,6 +1321,11 @@ export interface components {
              * @default null
              */
             max_workers: number | null;
+            /**
+             * @description that all jobs hold at a time
+             * @default null
+             */
+            workers_together: number | null;
             /**
              * @description of one job
              * @default null

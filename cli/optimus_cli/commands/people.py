@@ -10,7 +10,7 @@ from optimus_cli import limits, output, render_people
 from optimus_cli.bodies import User
 from optimus_cli.client import DEFAULT_URL
 from optimus_cli.errors import BadInput
-from optimus_cli.limits import MaxPriority, MaxRequests, MaxWaiting, MaxWorkers
+from optimus_cli.limits import MaxPriority, MaxRequests, MaxWaiting, MaxWorkers, WorkersTogether
 from optimus_cli.options import AsJson, Command, Group, Url, connect
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the user.")]
@@ -69,6 +69,7 @@ def create_user(
     service: IsService = False,
     max_waiting: MaxWaiting = None,
     max_workers: MaxWorkers = None,
+    workers_together: WorkersTogether = None,
     max_priority: MaxPriority = None,
     max_requests: MaxRequests = None,
     url: Url = DEFAULT_URL,
@@ -76,7 +77,7 @@ def create_user(
 ) -> None:
     """Make a user. It can do nothing before it has a token: `optimus token create --user NAME`."""
     rights = _rights("service" if service else "person", member, viewer, role)
-    own = limits.given(max_waiting, max_workers, max_priority, max_requests)
+    own = limits.given(max_waiting, max_workers, workers_together, max_priority, max_requests)
     with connect(url) as client:
         made = client.create_user(name, rights | ({"limits": own} if own else {}))
     if as_json:
@@ -99,6 +100,7 @@ def set_user(
     ] = None,
     max_waiting: MaxWaiting = None,
     max_workers: MaxWorkers = None,
+    workers_together: WorkersTogether = None,
     max_priority: MaxPriority = None,
     max_requests: MaxRequests = None,
     default_limits: Annotated[
@@ -110,7 +112,7 @@ def set_user(
     """Replace all that a user may do by what is given; limits that are not given stay. It holds for the user's tokens
     at once."""
     are_given = bool(member or viewer or role)
-    own = limits.given(max_waiting, max_workers, max_priority, max_requests)
+    own = limits.given(max_waiting, max_workers, workers_together, max_priority, max_requests)
     if no_rights and are_given:
         raise BadInput("--no-rights takes all rights away: give it without --member, --viewer and --role.")
     if not (no_rights or are_given or service is not None or own or default_limits):

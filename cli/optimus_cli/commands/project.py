@@ -14,7 +14,7 @@ from optimus_cli import limits, output, wording
 from optimus_cli.bodies import NodeResources, Project, ProjectQuota
 from optimus_cli.client import DEFAULT_URL, Client
 from optimus_cli.errors import BadInput, Refused
-from optimus_cli.limits import MaxPriority, MaxWaiting, MaxWorkers
+from optimus_cli.limits import MaxPriority, MaxWaiting, MaxWorkers, WorkersTogether
 from optimus_cli.options import AsJson, Command, Group, Url, connect
 from optimus_cli.render import columns_table, facts_table
 from optimus_cli.specification import parse_assignments
@@ -109,11 +109,13 @@ def set_quota(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Take it away: share, cpu, memory, gpus, max-waiting, max-workers, max-priority; repeatable.",
+            help="Take it away: share, cpu, memory, gpus, max-waiting, max-workers, workers-together, max-priority; "
+            "repeatable.",
         ),
     ] = None,
     max_waiting: MaxWaiting = None,
     max_workers: MaxWorkers = None,
+    workers_together: WorkersTogether = None,
     max_priority: MaxPriority = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -128,12 +130,12 @@ def set_quota(
         "may_borrow": borrow,
     }
     changes = {field: value for field, value in named.items() if value is not None}
-    own = limits.given(max_waiting, max_workers, max_priority)
+    own = limits.given(max_waiting, max_workers, workers_together, max_priority)
     taken = [_amount(each) for each in unset or ()]
     if not changes and not taken and not own:
         raise BadInput(
             "Give at least one of --share, --cpu, --memory, --gpus, --borrow, --no-borrow, --max-waiting, "
-            "--max-workers, --max-priority, --unset."
+            "--max-workers, --workers-together, --max-priority, --unset."
         )
     with connect(url) as client:
         present = _present(client, name)

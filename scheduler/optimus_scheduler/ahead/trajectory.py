@@ -112,7 +112,7 @@ class Trajectory:
     def run(self) -> None:
         """Until all jobs have ended that are there, or the instants are used up."""
         self._note()
-        if isinstance(self._rules.policy, PlanningPolicy) and not self._queue.quotas:
+        if isinstance(self._rules.policy, PlanningPolicy) and not (self._queue.quotas or self._queue.worker_limits):
             self._follow(self._rules.policy)
             return
         present = list(self._jobs)
@@ -224,7 +224,14 @@ class Trajectory:
     def _decide(self) -> None:
         active = [job for job in self._jobs if job.ended_at == math.inf]
         outlooks = [self._seen(job) for job in active]
-        snapshot = Snapshot(self._now, self._queue.nodes, tuple(one.job for one in outlooks), (), self._queue.quotas)
+        snapshot = Snapshot(
+            self._now,
+            self._queue.nodes,
+            tuple(one.job for one in outlooks),
+            (),
+            self._queue.quotas,
+            self._queue.worker_limits,
+        )
         nowhere = {one.id: dict[TaskSlot, str]() for one in outlooks}
         rules = self._rules
         grants = allocate(outlooks, snapshot, nowhere, rules.policy, rules.settings, self._placer)

@@ -11,7 +11,7 @@ import numpy as np
 
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.time_left import given_not_ended
-from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Node, Plan, Quota, Snapshot
+from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Node, Plan, Quota, Snapshot, WorkerLimit
 
 _MADE_UP = 5
 REACH = 1.2816
@@ -33,6 +33,7 @@ class Queue:
     """Jobs that are going to be submitted, in order of time."""
     lengths: Sequence[float] = ()
     """Seconds that earlier jobs took from their first tasks to their end."""
+    worker_limits: tuple[WorkerLimit, ...] = ()
 
     @classmethod
     def after_round(
@@ -46,7 +47,8 @@ class Queue:
         """As a round leaves it. `outlooks`: of all jobs; those that are not scheduled are left out."""
         scheduled = tuple(one for one in outlooks if not one.job.spec.tracked)
         sizes = {decision.job_id: decision.allocation for decision in plan.decisions}
-        return cls(snapshot.now, snapshot.nodes, scheduled, sizes, snapshot.quotas, expected, lengths)
+        world = snapshot.now, snapshot.nodes, scheduled, sizes, snapshot.quotas
+        return cls(*world, expected, lengths, snapshot.worker_limits)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from optimus_scheduler.allocate.allocate_with_quotas import allocate_with_quotas
 from optimus_scheduler.allocate.policy import AllocationInput, Grant, Policy
+from optimus_scheduler.allocate.worker_limits import allocate_within_limits
 from optimus_scheduler.forecast.gpu_types import has_left_its_type
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import (
@@ -137,8 +137,16 @@ def allocate(
         else:
             competing.append(outlook)
     inputs = AllocationInput(tuple(competing), remaining(capacity, leaving), leaving)
-    now, quotas = snapshot.now, snapshot.quotas
-    return {**grants, **allocate_with_quotas(inputs, policy, settings, now=now, quotas=quotas, finishing=finishing)}
+    shared = allocate_within_limits(
+        inputs,
+        policy,
+        settings,
+        now=snapshot.now,
+        quotas=snapshot.quotas,
+        finishing=finishing,
+        limits=snapshot.worker_limits,
+    )
+    return {**grants, **shared}
 
 
 def usable_capacity(snapshot: Snapshot, current: CurrentNodes) -> Resources:

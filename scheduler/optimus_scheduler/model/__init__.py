@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from optimus_scheduler.model.enums import Architecture, Directive, JobState, Mode, Reason, Role, SpeedSource, TaskPhase
 from optimus_scheduler.model.jobs import ConvergenceRule, EndedJob, Job, JobSpec, MetricTarget, SpeedSample, TaskDemand
-from optimus_scheduler.model.resources import NO_GPUS, Node, Quota, Resources, gpu_type_of, total_of
+from optimus_scheduler.model.resources import NO_GPUS, Node, Quota, Resources, WorkerLimit, gpu_type_of, total_of
 from optimus_scheduler.model.rounds import (
     Action,
     Decision,
@@ -59,6 +59,7 @@ __all__ = [
     "TaskKey",
     "TaskPhase",
     "Trouble",
+    "WorkerLimit",
     "gpu_type_of",
     "total_of",
 ]

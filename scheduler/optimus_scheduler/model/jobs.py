@@ -193,6 +193,8 @@ class Job:
     state: JobState
     submitted_at: float
     started_at: float | None = None
+    owner: str | None = None
+    """Who submitted it, where limits of its owner are to hold."""
     step: int = 0
     """Steps completed. As in all reports, a job with an elastic batch counts scale-invariant
     steps: so many with its smallest batch would have achieved the same."""

@@ -131,3 +131,14 @@ class Quota:
     gpus: Mapping[str, int] = field(default_factory=_no_gpus)
     may_borrow: bool = True
     """Whether it may have more than that while others leave it idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLimit:
+    """How many workers the jobs of one owner, or of one project, hold together at most. One of both is given."""
+
+    most: int
+    owner: str | None = None
+    project: str | None = None
+    since: float = 0.0
+    """Jobs that were submitted before are of an earlier owner of the name."""

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from optimus_models.calibration import UNCALIBRATED, Calibration
 from optimus_scheduler.model.enums import Directive, Reason, SpeedSource
 from optimus_scheduler.model.jobs import Job
-from optimus_scheduler.model.resources import Node, Quota, Resources, total_of
+from optimus_scheduler.model.resources import Node, Quota, Resources, WorkerLimit, total_of
 from optimus_scheduler.model.tasks import Allocation, PlacedTask, Task, TaskKey
 
 _NO_FIGURES: Mapping[str, float] = MappingProxyType({})
@@ -32,6 +32,8 @@ class Snapshot:
     """Live tasks, and of each active job's (role, rank) the newest incarnation, exited or not."""
     quotas: tuple[Quota, ...] = ()
     """Of the projects that have one, any order."""
+    worker_limits: tuple[WorkerLimit, ...] = ()
+    """Any order."""
 
     @property
     def capacity(self) -> Resources:

@@ -82,6 +82,7 @@ def refuse_size(
     for field, value, name, flag in (
         ("priority", spec.priority, "max_priority", "--max-priority"),
         ("workers.max", spec.workers.max, "max_workers", "--max-workers"),
+        ("workers.min", spec.workers.min, "workers_together", "--workers-together"),
     ):
         if changed is not None and field not in changed:
             continue

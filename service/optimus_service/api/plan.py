@@ -52,7 +52,7 @@ def _planned(services: Services, task_checks: TaskChecks, spec: JobSpec, caller:
         raise unavailable("this replica has no scheduler")
     active = {job.id: job for job in services.repository.active_jobs(caller.projects)}
     names = {job.id: f"{job.name} ({job.id})" for job in active.values()}
-    previewed = services.preview.of(write(spec), names, only_named=caller.projects is not None)
+    previewed = services.preview.of(write(spec), names, only_named=caller.projects is not None, owner=caller.name)
     return plan_body(seen.previewed(previewed, active, caller), active, services.clock())
 
 

@@ -108,8 +108,11 @@ class Preview:
         self._clock = clock
         self._turn = threading.Lock()
 
-    def of(self, spec: Document, names: Mapping[str, str], *, only_named: bool = False) -> Previewed:
+    def of(
+        self, spec: Document, names: Mapping[str, str], *, only_named: bool = False, owner: str | None = None
+    ) -> Previewed:
         """What would happen if `spec` (a `JobSpec` as a document) were submitted now. `names` of other jobs, by id;
+        `owner`: who would submit it.
         `only_named`: what gives it more does not tell of other ones.
 
         Raises:
@@ -119,7 +122,7 @@ class Preview:
         with self._turn:
             now, view = self._clock(), ClusterView.of(self._cluster)
             without = self._observer.look(view, now)
-            record = as_record(spec, now)
+            record = as_record(spec, now, owner)
             candidate = with_steps_per_epoch(self._observer.as_submitted(record, view, now))
             world = replace(without, jobs=(*without.jobs, candidate))
             planned, with_it = self._foresight.planned(world)
@@ -233,12 +236,13 @@ def with_steps_per_epoch(job: Job) -> Job:
     return job
 
 
-def as_record(spec: Document, now: float) -> JobRecord:
+def as_record(spec: Document, now: float, owner: str | None = None) -> JobRecord:
     """A job that was submitted this instant."""
     return JobRecord(
         id=CANDIDATE,
         name=spec["name"],
         project=spec["project"],
+        owner=owner,
         spec=spec,
         state=JobState.QUEUED,
         directive=Directive.RUN,

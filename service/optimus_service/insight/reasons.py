@@ -43,6 +43,10 @@ TEXTS: Mapping[str, ReasonText] = {
         "its next tasks would be more than its project may have",
         "A larger quota of its project, leave to borrow, or jobs of its project that end.",
     ),
+    Reason.AT_WORKER_LIMIT: ReasonText(
+        "it has its part of the workers that the jobs of its owner, or of its project, may hold together",
+        "A larger limit (`workers_together`), or jobs of the same owner or project that end.",
+    ),
     Reason.NO_FURTHER_GAIN: ReasonText(
         "more tasks would make it hardly faster",
         "A larger global batch or a model that communicates less would let it use more tasks.",
@@ -66,6 +70,10 @@ TEXTS: Mapping[str, ReasonText] = {
     Reason.WAITING_FOR_QUOTA: ReasonText(
         "its project has used up what it may have, or others have a right to the room",
         "A larger quota of its project, jobs of its project that end, or idle room to borrow.",
+    ),
+    Reason.WAITING_FOR_WORKER_LIMIT: ReasonText(
+        "other jobs of its owner, or of its project, need the workers that all of them may hold together",
+        "Jobs of the same owner or project that end, or a larger limit (`workers_together`).",
     ),
     Reason.MEETING_DEADLINE: ReasonText(
         "it has the least that is predicted to meet its deadline, or ends soonest where that is tight, ahead of others",

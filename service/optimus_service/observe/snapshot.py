@@ -19,6 +19,7 @@ from optimus_scheduler.model import (
     JobState,
     Node,
     PlacedTask,
+    Quota,
     Resources,
     Role,
     Snapshot,
@@ -26,6 +27,7 @@ from optimus_scheduler.model import (
     Task,
     TaskKey,
     TaskPhase,
+    WorkerLimit,
 )
 from optimus_scheduler.retries import Backoff, Retry, most_retries
 from optimus_scheduler.settings import Settings
@@ -59,9 +61,18 @@ class Observer:
     """Reads the database and makes the snapshot."""
 
     def __init__(
-        self, repository: Repository, histories: Histories, settings: Settings, lessons: Lessons | None = None
+        self,
+        repository: Repository,
+        histories: Histories,
+        settings: Settings,
+        lessons: Lessons | None = None,
+        member_workers: int | None = None,
     ) -> None:
-        """`lessons`: what ended jobs taught; None: jobs are judged by themselves alone."""
+        """`lessons`: what ended jobs taught; None: jobs are judged by themselves alone.
+
+        `member_workers`: so many the jobs of one member hold together, unless the user has a limit; None: no limit.
+        """
+        self._member_workers = member_workers
         self._repository = repository.reading()
         self._histories = histories
         self._settings = settings
@@ -164,9 +175,10 @@ class Observer:
             except UnreadableSpecification as problem:
                 self._unreadable.append(problem)
         tasks = merge_tasks(view.tasks, observed.tasks)
-        quotas = tuple(project.quota for project in observed.projects)
+        quotas = tuple(each.quota for each in observed.projects if each.quota != Quota(each.quota.project))
+        limits = worker_limits(observed, self._member_workers)
         # What the database has no record of takes room all the same: else it would be given away a second time.
-        return Snapshot(now, less(view.nodes, without_record(view.tasks, tasks)), tuple(jobs), tasks, quotas)
+        return Snapshot(now, less(view.nodes, without_record(view.tasks, tasks)), tuple(jobs), tasks, quotas, limits)
 
     def _read_networks(self, observed: Observed) -> None:
         """Of jobs that have told their layers and have not measured anything: all together, once."""
@@ -214,6 +226,7 @@ class Observer:
             spec=spec,
             state=record.state,
             submitted_at=record.created_at,
+            owner=record.owner,
             started_at=record.started_at,
             step=record.step,
             steps_per_epoch=(record.profile or {}).get("steps_per_epoch"),
@@ -368,3 +381,19 @@ def _share(membership: MembershipRecord, spec: JobSpec, capacity: Resources) -> 
     worker = spec.on(membership.gpu_type).worker.resources
     held = worker * len(membership.workers) + spec.server.resources * len(membership.servers)
     return min(held.dominant_share(capacity), 1.0)
+
+
+def worker_limits(observed: Observed, of_members: int | None) -> tuple[WorkerLimit, ...]:
+    """How many workers the jobs of members and of projects hold together. `of_members`: of one without a limit of its
+    own. Users with a role have none, and so have those who are no users any more."""
+    of_owners = [
+        WorkerLimit(most, owner=each.name, since=each.since)
+        for each in observed.members
+        if (most := each.limits.get("workers_together") or of_members) is not None
+    ]
+    of_projects = [
+        WorkerLimit(most, project=each.quota.project)
+        for each in observed.projects
+        if (most := each.limits.get("workers_together")) is not None
+    ]
+    return (*of_owners, *of_projects)

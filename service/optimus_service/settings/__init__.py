@@ -150,6 +150,9 @@ class Settings(BaseSettings):
     member_max_workers: int | None = Field(
         default=None, ge=1, le=MAX_TASKS, description="workers.max of a member's job; default: no limit"
     )
+    member_workers_together: int | None = Field(
+        default=None, ge=1, le=10**6, description="workers that all jobs of one member hold together; default: no limit"
+    )
     member_max_priority: float = Field(
         default=10.0, ge=LEAST_PRIORITY, le=MOST_PRIORITY, description="priority that a member may give a job"
     )
@@ -301,6 +304,7 @@ class Settings(BaseSettings):
         return UserLimits(
             waiting_jobs=self.member_waiting_jobs,
             max_workers=self.member_max_workers,
+            workers_together=self.member_workers_together,
             max_priority=self.member_max_priority,
             requests_per_second=self.member_requests_per_second,
         )

@@ -12,13 +12,19 @@ from optimus_service.store import jobs
 from optimus_service.store.dialects import insert_for
 from optimus_service.store.errors import TokenNotFound, UserExists, UserNotFound
 from optimus_service.store.pages import decode_cursor, make_page
-from optimus_service.store.records import AuditRecord, Page, TokenRecord, UserRecord
+from optimus_service.store.records import AuditRecord, MemberLimits, Page, TokenRecord, UserRecord
 from optimus_service.store.tables import AuditRow, TokenRow, UserRow
 
 
 def users(session: Session) -> list[UserRecord]:
     """See `Repository.users`."""
     return [_user(row) for row in session.scalars(select(UserRow).order_by(UserRow.name))]
+
+
+def member_limits(session: Session) -> list[MemberLimits]:
+    """Of all users without a role."""
+    statement = select(UserRow.name, UserRow.created_at, UserRow.limits).where(UserRow.role.is_(None))
+    return [MemberLimits(name, since, limits or {}) for name, since, limits in session.execute(statement)]
 
 
 def user(session: Session, name: str) -> UserRecord:

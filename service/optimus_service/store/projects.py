@@ -19,9 +19,14 @@ def every(session: Session) -> list[ProjectRecord]:
     return sorted((_record(row) for row in session.scalars(select(ProjectRow))), key=lambda one: one.quota.project)
 
 
-def with_quota(session: Session) -> list[ProjectRecord]:
-    """Those that are guaranteed something, or may not borrow: what rounds have to know. Others have limits only."""
-    return [each for each in every(session) if each.quota != Quota(each.quota.project)]
+def of_rounds(session: Session) -> list[ProjectRecord]:
+    """Those that are guaranteed something, may not borrow, or whose jobs may hold so many workers together: what rounds
+    have to know. Others have limits only that are looked at when jobs are submitted."""
+    return [
+        each
+        for each in every(session)
+        if each.quota != Quota(each.quota.project) or each.limits.get("workers_together") is not None
+    ]
 
 
 def get(session: Session, name: str) -> ProjectRecord:

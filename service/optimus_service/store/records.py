@@ -458,6 +458,17 @@ class UsageRecord:
     gpu_seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class MemberLimits:
+    """The limits of a user without a role."""
+
+    name: str
+    since: float
+    """When the user was made: older jobs are of an earlier user of the name."""
+    limits: Mapping[str, Any]
+    """`UserLimits` of the contract; what is missing is as for every member."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRecord:
     """The right to run scheduling rounds, for a while."""
@@ -499,7 +510,9 @@ class Observed:
     tasks: tuple[TaskRecord, ...]
     """By key: all that have not exited, and of each active job's (role, rank) the newest incarnation."""
     projects: tuple[ProjectRecord, ...]
-    """All that have a quota, by name."""
+    """All that have a quota, or a limit of the workers that their jobs hold together, by name."""
+    members: tuple[MemberLimits, ...] = ()
+    """All users without a role."""
 
 
 # --- who may do what, and who did ------------------------------------------------------------------------------------

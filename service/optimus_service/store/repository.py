@@ -532,7 +532,7 @@ class Repository:
             return wanted.of_active_jobs(session)
 
     def observed(self) -> Observed:
-        """What a round begins with: one transaction of four statements, however many jobs there are."""
+        """What a round begins with: one transaction of five statements, however many jobs there are."""
         with self._read() as session:
             active, wanted_by_job, with_network = wanted.active_with_wanted(session)
             return Observed(
@@ -541,7 +541,8 @@ class Repository:
                 memberships=memberships.of_active_jobs(session),
                 with_network=with_network,
                 tasks=tuple(tasks.newest(session)),
-                projects=tuple(projects.with_quota(session)),
+                projects=tuple(projects.of_rounds(session)),
+                members=tuple(people.member_limits(session)),
             )
 
     def generations(self, job_ids: Collection[str]) -> dict[str, int]:

@@ -11,7 +11,7 @@ from optimus_scheduler.model import Allocation, Directive
 from optimus_service.api import examples
 
 HALF = {"share": 0.5}
-NO_LIMITS = {"waiting_jobs": None, "max_workers": None, "max_priority": None}
+NO_LIMITS = {"waiting_jobs": None, "max_workers": None, "workers_together": None, "max_priority": None}
 
 
 def put(api: Api, name: str, **quota: Any) -> dict[str, Any]:

@@ -93,15 +93,23 @@ def test_what_an_operator_gave_a_job_its_owner_may_keep(shared: Api, ada: str) -
 
 
 def test_users_and_projects_have_limits_of_their_own(shared: Api, ada: str) -> None:
-    rights = {"projects": {"vision": "member"}, "limits": {"waiting_jobs": 3, "max_priority": 100.0}}
+    rights = {
+        "projects": {"vision": "member"},
+        "limits": {"waiting_jobs": 3, "max_priority": 100.0, "workers_together": 3},
+    }
     assert shared.call("PUT", "/v1/users/ada", json=rights).json()["limits"]["waiting_jobs"] == 3
     assert shared.get("/v1/whoami", token=ada).json()["limits"] == {
-        "waiting_jobs": 3, "max_workers": 8, "max_priority": 100.0, "requests_per_second": 100.0,
+        "waiting_jobs": 3, "max_workers": 8, "workers_together": 3, "max_priority": 100.0,
+        "requests_per_second": 100.0,
     }  # fmt: skip
     assert submit(shared, ada, priority=99.0).status_code == 201
     made = shared.call("PUT", "/v1/projects/vision", json={"limits": {"max_priority": 2.0, "waiting_jobs": 1}})
     assert made.status_code == 201
-    assert made.json()["quota"]["limits"] == {"waiting_jobs": 1, "max_workers": None, "max_priority": 2.0}
+    limits = made.json()["quota"]["limits"]
+    assert limits == {"waiting_jobs": 1, "max_workers": None, "workers_together": None, "max_priority": 2.0}
+    large = job_spec(project="vision", workers={"min": 4, "max": 4})
+    never = faults(shared.post("/v1/jobs", json=large, token=ada))
+    assert "may be at most 3 for ada (workers_together)" in never["workers.min"]
     refused = faults(submit(shared, ada, priority=3.0))
     assert "at most 2 for project vision (max_priority); an operator raises it" in refused["priority"]
     assert "jobs of project vision wait, and 1 may" in problem(submit(shared, ada), 409)["detail"]

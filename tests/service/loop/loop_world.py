@@ -148,6 +148,7 @@ class World:
     # --- what users do ----------------------------------------------------------------------------------------------
 
     def submit(self, job_id: str = "job-1", **changes: Any) -> JobRecord:
+        owner = changes.pop("owner", None)
         spec = checked(
             JobSpec,
             {
@@ -160,7 +161,7 @@ class World:
             },
         )
         document = write(spec)
-        job, created = self.repository.create_job(job_id, document, "nonce", None, "hash", self.clock())
+        job, created = self.repository.create_job(job_id, document, "nonce", None, "hash", self.clock(), None, owner)
         assert created
         return job
 

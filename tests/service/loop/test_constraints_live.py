@@ -10,8 +10,9 @@ import pytest
 from tests.service.loop.loop_world import VirtualClock, World
 
 from optimus_scheduler.lifecycle import AllTasksGone, CancelRequested
-from optimus_scheduler.model import Allocation, JobState, Node, Quota, Resources, Role
+from optimus_scheduler.model import Allocation, JobState, Node, Quota, Resources, Role, WorkerLimit
 from optimus_service.clusters.fake import FakeCluster
+from optimus_service.store.records import UserRecord
 from optimus_service.store.repository import Repository
 
 GIB = 2**30
@@ -106,6 +107,35 @@ def test_a_project_that_may_not_borrow_stays_within(world: World) -> None:
         wanted = [world.repository.get_job(name).wanted for name in ("a1", "a2", "a3")]
         assert sum(size.workers + size.servers for size in wanted) <= 4
     assert any("WaitingForQuota" in reasons(world, name) for name in ("a1", "a2", "a3"))
+
+
+# --- workers that jobs hold together ---------------------------------------------------------------------------------
+
+
+def test_jobs_of_a_user_hold_no_more_workers_together_than_they_may(world: World) -> None:
+    limits = {"workers_together": 3}
+    now, spec = world.clock(), {"workers": {"min": 1, "max": 4}, "servers": {"min": 1, "max": 1}}
+    ada = UserRecord(name="ada", kind="person", role=None, projects={}, created_at=now, created_by="t", limits=limits)
+    world.repository.create_user(ada)
+    for name in ("a1", "a2", "a3", "a4"):
+        world.submit(name, owner="ada", **spec)
+    world.submit("e1", owner="eve", **spec)
+    for _ in range(8):
+        world.round()
+        world.train(20.0)
+        wanted = [world.repository.get_job(name).wanted.workers for name in ("a1", "a2", "a3", "a4")]
+        assert sum(wanted) <= 3
+    assert sum(wanted) == 3
+    assert not world.repository.get_job("e1").wanted.is_empty
+    assert "WaitingForWorkerLimit" in reasons(world, "a4")
+    world.repository.change_user("ada", "person", None, {}, {})
+    world.live_until("the fourth starts, too", lambda: not world.repository.get_job("a4").wanted.is_empty)
+
+
+def test_a_project_with_this_limit_alone_is_guaranteed_nothing(world: World) -> None:
+    world.repository.put_project(Quota("a"), world.clock(), {"workers_together": 2})
+    seen = world.rounds._observer.look(_view(world), world.clock())
+    assert (seen.quotas, seen.worker_limits) == ((), (WorkerLimit(2, project="a"),))
 
 
 # --- deadlines and budgets -------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from optimus_service.push.snapshot import read_view
 from optimus_service.settings import Settings
 from optimus_service.store.repository import LEADER_LEASE, Repository
 
-MOST_STATEMENTS = 10
+MOST_STATEMENTS = 11
 
 
 def measured(repository: Repository, directory: Path, n_jobs: int) -> tuple[Counts, Counts]:

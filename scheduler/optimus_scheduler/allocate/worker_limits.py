@@ -1,0 +1,159 @@
+"""Allocation under limits of how many workers the jobs of one owner, or of one project, hold together.
+
+Sizes are first shared out as if there were no such limits. Where a limit is exceeded they are shared out again, with
+each of its jobs bounded: those that have tasks keep their minima, those that wait are let in by priority and age while
+their minima fit, and what is left goes to the jobs in turn, one worker at a time, up to what each would have had. The
+bounds of a limit never add up to more than it allows.
+
+A limit that is lowered pauses nobody: jobs shrink to their minima, or stay as they are under a policy that resizes no
+running job, and nothing starts until enough have ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from optimus_scheduler.allocate.allocate_with_quotas import allocate_with_quotas
+from optimus_scheduler.allocate.deadline_budget import bounded
+from optimus_scheduler.allocate.policy import AllocationInput, Grant, Policy
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.model import NOTHING, Quota, Reason, WorkerLimit
+from optimus_scheduler.settings import Settings
+
+_REPLACEABLE = frozenset({Reason.AT_MAXIMUM, Reason.NO_FURTHER_GAIN, Reason.UNCHANGED, Reason.BETTER_USED_ELSEWHERE})
+"""Reasons of a bounded job that are true of what is left to it, where the bound is what holds it back."""
+
+
+def allocate_within_limits(
+    inputs: AllocationInput,
+    policy: Policy,
+    settings: Settings,
+    *,
+    now: float,
+    quotas: Sequence[Quota] = (),
+    finishing: Sequence[Outlook] = (),
+    limits: Sequence[WorkerLimit] = (),
+) -> Mapping[str, Grant]:
+    """A grant for every competing job; see `allocate_with_quotas`. What `finishing` jobs hold counts."""
+
+    def shared(among: AllocationInput) -> Mapping[str, Grant]:
+        return allocate_with_quotas(among, policy, settings, now=now, quotas=quotas, finishing=finishing)
+
+    grants = shared(inputs)
+    ordered = sorted(limits, key=lambda limit: (limit.owner or "", limit.project or "", limit.most))
+    groups = list(_groups(ordered, inputs.competing, finishing))
+    if all(group.holds(grants) for group in groups):
+        return grants
+    bounds = {one.id: one.maximum.workers for one in inputs.competing}
+    binding: dict[str, WorkerLimit] = {}
+    for group in groups:
+        for job_id, most in group.bounds(grants).items():
+            if most < bounds[job_id]:
+                bounds[job_id], binding[job_id] = most, group.limit
+    again = shared(_within(inputs, bounds))
+    exceeded = [group for group in groups if not group.holds(again)]
+    for group in exceeded:
+        bounds |= dict.fromkeys(group.waiting, 0)
+        binding |= dict.fromkeys(group.waiting, group.limit)
+    if exceeded:
+        again = shared(_within(inputs, bounds))
+    return {one.id: _told(one, grants[one.id], again.get(one.id), binding.get(one.id)) for one in inputs.competing}
+
+
+def _within(inputs: AllocationInput, bounds: Mapping[str, int]) -> AllocationInput:
+    """The same jobs with so many workers at most, and without those that may have none."""
+    kept = [
+        bounded(one, one.minimum, one.size(bounds[one.id], one.maximum.servers))
+        for one in inputs.competing
+        if bounds[one.id] > 0
+    ]
+    return replace(inputs, competing=tuple(kept))
+
+
+class _Group:
+    """A limit with the jobs that it is about."""
+
+    def __init__(self, limit: WorkerLimit, competing: Sequence[Outlook], finishing: Sequence[Outlook]) -> None:
+        self.limit = limit
+        self._jobs = competing
+        self._most = max(limit.most - sum(one.present.workers for one in finishing), 0)
+
+    def holds(self, grants: Mapping[str, Grant]) -> bool:
+        """Whether what these have is no more than the limit."""
+        return sum(grants[one.id].allocation.workers for one in self._jobs if one.id in grants) <= self._most
+
+    @property
+    def waiting(self) -> list[str]:
+        return [one.id for one in self._jobs if not one.has_tasks]
+
+    def bounds(self, grants: Mapping[str, Grant]) -> dict[str, int]:
+        """The most workers of each job; 0: it has to wait."""
+        found = dict.fromkeys((one.id for one in self._jobs), 0)
+        left = self._most
+        for one in sorted(self._jobs, key=lambda one: _turn(one, grants)):
+            least = one.minimum.workers
+            if one.has_tasks or least <= left:
+                found[one.id] = least
+                left -= least
+        there = [one for one in self._jobs if found[one.id] > 0]
+        wished = {one.id: grants[one.id].allocation.workers for one in there}
+        left = _handed_out(found, wished, left)
+        _handed_out(found, {one.id: one.maximum.workers for one in there}, left)
+        return found
+
+
+def _groups(
+    limits: Sequence[WorkerLimit], competing: Sequence[Outlook], finishing: Sequence[Outlook]
+) -> Iterator[_Group]:
+    """Each limit that is about a job, without a look at every job for every limit."""
+    if not limits:
+        return
+    by_holder = [_by_holder(jobs) for jobs in (competing, finishing)]
+    for limit in limits:
+        of_limit = (jobs.get((limit.owner, limit.project), []) for jobs in by_holder)
+        mine, leaving = ([one for one in jobs if one.job.submitted_at >= limit.since] for jobs in of_limit)
+        if mine:
+            yield _Group(limit, mine, leaving)
+
+
+def _by_holder(jobs: Sequence[Outlook]) -> dict[tuple[str | None, str | None], list[Outlook]]:
+    """By owner and no project, and by project and no owner."""
+    found: dict[tuple[str | None, str | None], list[Outlook]] = {}
+    for one in jobs:
+        found.setdefault((one.job.owner, None), []).append(one)
+        found.setdefault((None, one.job.spec.project), []).append(one)
+    return found
+
+
+def _turn(outlook: Outlook, grants: Mapping[str, Grant]) -> tuple[bool, bool, float, float, str]:
+    job = outlook.job
+    waits = grants[outlook.id].allocation.is_empty
+    return not outlook.has_tasks, waits, -job.spec.priority, job.submitted_at, outlook.id
+
+
+def _handed_out(found: dict[str, int], most: Mapping[str, int], left: int) -> int:
+    """One worker at a time to those with fewest, up to `most` of each; how many are left."""
+    while left > 0 and (below := [job_id for job_id in most if found[job_id] < most[job_id]]):
+        found[min(below, key=lambda job_id: (found[job_id], job_id))] += 1
+        left -= 1
+    return left
+
+
+def _told(outlook: Outlook, without: Grant, grant: Grant | None, limit: WorkerLimit | None) -> Grant:
+    """With the limit that holds the job back, if one does; `without`: what it would have had without limits."""
+    if grant is None:
+        assert limit is not None, "without a limit it took part"
+        return Grant(NOTHING, Reason.WAITING_FOR_WORKER_LIMIT, note=_words(limit))
+    has = grant.allocation.workers
+    if limit is None or grant.allocation.is_empty or grant.reason not in _REPLACEABLE:
+        return grant
+    if has >= (outlook.maximum if grant.reason is Reason.AT_MAXIMUM else without.allocation).workers:
+        return grant
+    return grant._replace(reason=Reason.AT_WORKER_LIMIT, note=grant.note or _words(limit))
+
+
+def _words(limit: WorkerLimit) -> str:
+    whose = f"project {limit.project}" if limit.owner is None else limit.owner
+    workers = "1 worker" if limit.most == 1 else f"{limit.most} workers"
+    return f"All jobs of {whose} together may hold {workers} (workers_together)."
