@@ -96,6 +96,7 @@ class Job(TypedDict):
     remaining_seconds: Interval | None
     expected: ExpectedTimes | None
     longer_than_predicted: bool
+    finishing: bool
     reason: str | None
     message: str | None
     profile: JobProfile | None

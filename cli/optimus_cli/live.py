@@ -96,8 +96,10 @@ def outlook(job: Job) -> str:
         return render.time_left(job)
     if job["directive"] == "finish":
         return "converged, finishing"
+    if job.get("finishing"):
+        return "finishing"
     if job["state"] == "queued":
-        return "waiting for its tasks" if job["wanted"]["workers"] else "waiting"
+        return "starting" if job["wanted"]["workers"] else "waiting"
     is_learning = render.time_left(job) == wording.UNKNOWN and not job.get("longer_than_predicted")
     return "learning" if is_learning else render.left(job)
 

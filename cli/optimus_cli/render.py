@@ -176,6 +176,8 @@ def time_left(job: Job) -> str:
 
 def left(job: Job) -> str:
     """The time left in words: `24 s (18–33) left, longer than predicted`."""
+    if job.get("finishing"):
+        return "finishing"
     time = wording.duration_interval(job["remaining_seconds"])
     is_longer = job.get("longer_than_predicted")
     if time == wording.UNKNOWN:

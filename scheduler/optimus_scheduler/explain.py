@@ -196,8 +196,7 @@ def _waiting(outlook: Outlook, _grant: Grant) -> str:
     paused = "Paused" if by is None else f"Paused by {by}"
     if outlook.has_tasks:
         return f"{paused}: the cluster has no room left for {least} beside the jobs ahead of it."
-    waited = f", for {time_words(outlook.waited_seconds)} so far" if outlook.waited_seconds >= 1 else ""
-    return f"{'Waits' if by is None else paused}{waited}: there is no room for {least} beside the jobs ahead of it."
+    return f"{'Waits' if by is None else paused}: there is no room for {least} beside the jobs ahead of it."
 
 
 def _no_feasible_node(outlook: Outlook, grant: Grant) -> str:

@@ -18,6 +18,7 @@ from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.prices import cost_per_second
 from optimus_scheduler.model import Allocation, ConvergenceRule, Job, Node, Reason, Resources, Snapshot, SpeedSample
+from optimus_scheduler.model.format import instant_words
 from optimus_scheduler.round import plan
 from optimus_scheduler.settings import Settings
 
@@ -78,13 +79,17 @@ def test_the_claim_is_the_least_size_that_ends_in_time(seconds: float) -> None:
 
 def test_the_owner_is_told() -> None:
     assert "cannot be met: it needs about " in (limits(job_due(60.0)).note or "")
-    assert limits(job_due(-120.0)).note == "Its deadline passed 2 min ago."
+    assert limits(job_due(-120.0)).note == f"Its deadline passed at {instant_words(NOW - 120.0)}."
     nearly = limits(job_due(_soonest() - 5.0))
     assert "is missed by about 5.0 s: it gets the size that ends soonest" in (nearly.note or "")
     assert nearly.reason is Reason.DEADLINE_CANNOT_BE_MET
-    assert (limits(job_due(90_000.0)).note or "").startswith("To meet its deadline in 25.0 h it needs ")
+    assert (limits(job_due(90_000.0)).note or "").startswith(
+        f"To meet its deadline at {instant_words(NOW + 90_000.0)} it needs "
+    )
     unknown = replace(job_due(600.0), speed_samples=())
-    assert limits(unknown).note == "Whether it will meet its deadline in 10 min cannot be told yet."
+    assert (
+        limits(unknown).note == f"Whether it will meet its deadline at {instant_words(NOW + 600.0)} cannot be told yet."
+    )
 
 
 def _soonest() -> float:

@@ -342,6 +342,8 @@ export interface components {
             expected: components["schemas"]["ExpectedTimes"] | null;
             /** @description it went on beyond the likeliest end; the time left counts that in */
             longer_than_predicted: boolean;
+            /** @description its rule holds, or all steps that it announced are made: it saves and ends */
+            finishing: boolean;
             /** @description reason code of the last decision */
             reason: string | null;
             message: string | null;
@@ -412,6 +414,8 @@ export interface components {
             /** @description from now, of a job that waits */
             start_seconds: components["schemas"]["Interval"] | null;
             longer_than_predicted: boolean;
+            /** @description its rule holds, or all steps that it announced are made: it saves and ends */
+            finishing: boolean;
             /** Format: date-time */
             created_at: string;
             started_at: string | null;

@@ -248,7 +248,7 @@ function Story({ known, now, problem, needsToken }: StoryProps) {
       <Loss job={job} predictions={predictions} logarithmic={logarithmic} />
       <Evaluations series={evaluations} metric={predictions.metric} logarithmic={logarithmic} />
       <EndsOverTime job={job} history={predictions.history} />
-      <Allocations allocations={allocations} job={job} now={now} />
+      <Allocations allocations={allocations} events={events} job={job} now={now} />
       <section aria-labelledby="events">
         <h2 id="events">Events</h2>
         <div class="table">
@@ -424,8 +424,8 @@ function Ends({
   return (
     <div class="tile">
       <span class="name">Ends in</span>
-      <span class="value">{duration(finish?.mean)}</span>
-      <span class="quiet">{at ? `at ${clock(at)}; ${range(finish)}` : "not known yet"}</span>
+      <span class="value">{job.finishing ? "finishing" : duration(finish?.mean)}</span>
+      {!job.finishing && <span class="quiet">{at ? `at ${clock(at)}; ${range(finish)}` : "not known yet"}</span>}
       {job.longer_than_predicted && <span class="quiet">longer than predicted</span>}
     </div>
   );

@@ -279,7 +279,7 @@ const LONGER = "longer than predicted";
 function timeOf(job: JobLine, age: number): string {
   switch (groupOf(job)) {
     case "training":
-      return left(job.remaining_seconds);
+      return job.finishing ? "finishing" : left(job.remaining_seconds);
     case "ended":
       return `took ${duration(age)}`;
     default:

@@ -1,7 +1,7 @@
 // What a job had over its life: workers and servers of each membership.
 import { useMemo } from "preact/hooks";
 import type uPlot from "uplot";
-import type { AllocationPoint, Job } from "./api";
+import type { AllocationPoint, Job, JobEvent } from "./api";
 import { axes, Chart, colour, seriesColour, timeAxis, WHOLE } from "./charts";
 import { colourOf } from "./colours";
 import { ago, clock, count, number, size, UNKNOWN } from "./words";
@@ -22,9 +22,19 @@ const CAUSES: Record<string, string> = {
   batch: "another size of the global batch",
 };
 
-export function Allocations({ allocations, job, now }: { allocations: AllocationPoint[]; job: Job; now: number }) {
+export function Allocations({
+  allocations,
+  events,
+  job,
+  now,
+}: {
+  allocations: AllocationPoint[];
+  events: JobEvent[];
+  job: Job;
+  now: number;
+}) {
   const end = Math.round((job.finished_at ? Date.parse(job.finished_at) : now) / 10_000) * 10;
-  const data = useMemo(() => steps(allocations, job, end), [allocations, end]);
+  const data = useMemo(() => steps(allocations, job, end, lost(events)), [allocations, events, end]);
   if (!allocations.length) return null;
   const options = (): Omit<uPlot.Options, "width" | "height"> => ({
     scales: { y: { range: (_plot, _low, high) => [0, Math.max(high + 1, 3)] } },
@@ -108,11 +118,18 @@ export function Allocations({ allocations, job, now }: { allocations: Allocation
 }
 
 /** A stair: each size from when it was formed until the next. */
-export function steps(allocations: AllocationPoint[], job: Pick<Job, "created_at">, end: number): uPlot.AlignedData {
+export function steps(
+  allocations: Pick<AllocationPoint, "at" | "workers" | "servers">[],
+  job: Pick<Job, "created_at">,
+  end: number,
+  errors: string[] = [],
+): uPlot.AlignedData {
   const at: number[] = [Date.parse(job.created_at) / 1000];
   const workers: number[] = [0];
   const servers: number[] = [0];
-  for (const each of allocations) {
+  const nothing = errors.map((moment) => ({ at: moment, workers: 0, servers: 0 }));
+  const points = [...allocations, ...nothing].sort((one, other) => Date.parse(one.at) - Date.parse(other.at));
+  for (const each of points) {
     const moment = Date.parse(each.at) / 1000;
     at.push(moment, moment + 0.001);
     workers.push(workers[workers.length - 1] ?? 0, each.workers);
@@ -123,6 +140,11 @@ export function steps(allocations: AllocationPoint[], job: Pick<Job, "created_at
   workers.push(workers[workers.length - 1] ?? 0);
   servers.push(servers[servers.length - 1] ?? 0);
   return [at, workers, servers];
+}
+
+/** When it lost what it had to an error: nobody is left then who would report that the membership is over. */
+export function lost(events: Pick<JobEvent, "type" | "at">[]): string[] {
+  return events.filter((each) => each.type === "RetryScheduled").map((each) => each.at);
 }
 
 /** What the pause of a script consists of: `save 0.3 s, stop 0.1 s, start 2 s`. */

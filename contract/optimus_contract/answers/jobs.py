@@ -128,6 +128,7 @@ class Job(Message):
         ExpectedTimes | None, About("null: it has ended, or the queue was not simulated forward lately")
     ] = None
     longer_than_predicted: Annotated[bool, About("it went on beyond the likeliest end; the time left counts that in")]
+    finishing: Annotated[bool, About("its rule holds, or all steps that it announced are made: it saves and ends")]
     reason: Annotated[str | None, About("reason code of the last decision")]
     message: str | None
     profile: JobProfile | None

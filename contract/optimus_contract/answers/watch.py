@@ -33,6 +33,7 @@ class JobLine(Message):
     remaining_seconds: Interval | None
     start_seconds: Annotated[Interval | None, About("from now, of a job that waits")]
     longer_than_predicted: bool
+    finishing: Annotated[bool, About("its rule holds, or all steps that it announced are made: it saves and ends")]
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import NormalDist
 
@@ -24,7 +24,7 @@ from optimus_scheduler.ahead.world import Ahead, Queue, Work, rest_of_life
 from optimus_scheduler.allocate.policy import PlanningPolicy, Policy
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.time_left import Habits, step_seconds
-from optimus_scheduler.model import Directive, Interval
+from optimus_scheduler.model import Directive, Interval, Resources, Snapshot
 from optimus_scheduler.settings import Settings
 
 FloatArray = NDArray[np.float64]
@@ -53,7 +53,8 @@ def look_ahead(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Ah
     rules = Rules(policy, settings, n_instants)
     futures = [_future(queue, work, rules, number, n_futures) for number in range(n_futures)]
     doubts = [Doubts(future, work) for future in futures]
-    return {one.id: _ahead(queue, j, doubts) for j, one in enumerate(outlooks)}
+    found = {one.id: _ahead(queue, j, doubts) for j, one in enumerate(outlooks)}
+    return found if isinstance(policy, PlanningPolicy) or queue.quotas else _at_the_earliest(queue, found)
 
 
 def _extent(n_jobs: int) -> tuple[int, int]:
@@ -105,6 +106,35 @@ def _ahead(queue: Queue, job: int, doubts: Sequence[Doubts]) -> Ahead:
     awaited = Counter(each.awaited(job) for each in doubts)
     parts = {queue.outlooks[k].id: n / len(doubts) for k, n in sorted(awaited.items(), key=str) if k is not None}
     return Ahead(start, end, parts if start is not None else {})
+
+
+def _at_the_earliest(queue: Queue, found: Mapping[str, Ahead]) -> dict[str, Ahead]:
+    """With starts that may be as early as there is room if no other job grows into it.
+
+    In a future jobs grow where it is worth it by their predicted speeds. Rounds do so later, as they measure first and
+    mind the cost of a change: what ends meanwhile leaves its room to those who wait, in the order of their starts.
+    """
+    sizes = {one.id: queue.sizes.get(one.id, one.present) for one in queue.outlooks}
+    free = Snapshot(queue.now, queue.nodes, ()).capacity
+    ends = list[tuple[float, Resources]]()
+    for one in queue.outlooks:
+        end, held = found[one.id].end, one.demand(sizes[one.id])
+        if not sizes[one.id].is_empty:
+            free = free - held
+            ends.append((math.inf if end is None else end.low, held))
+    ends.sort(key=lambda each: each[0])
+    told, needed, at = dict(found), Resources(), queue.now
+    waiting = [(ahead.start.mean, one) for one in queue.outlooks if (ahead := found[one.id]).start is not None]
+    for _, one in sorted(waiting, key=lambda each: (each[0], each[1].id)):
+        needed = needed + one.demand(one.minimum)
+        while ends and not needed.fits_in(free):
+            end_at, held = ends.pop(0)
+            at, free = max(at, end_at), free + held
+        start = found[one.id].start
+        if start is None or at == math.inf or not needed.fits_in(free):
+            break
+        told[one.id] = found[one.id]._replace(start=Interval(start.mean, min(start.low, at), start.high))
+    return told
 
 
 def _bounds(value: Interval) -> tuple[float, float, float]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices
 from optimus_scheduler.model import Allocation, JobSpec, Reason, Resources, TaskDemand
-from optimus_scheduler.model.format import size_words, time_words
+from optimus_scheduler.model.format import instant_words, size_words, time_words
 from optimus_scheduler.settings import Settings
 
 _ROOM_TO_SHRINK = 1.1
@@ -106,16 +106,18 @@ def _before(deadline: float, limits: Limits, capacity: Resources, now: float, se
     remaining = outlook.forecast.remaining_steps
     if remaining is None or outlook.speeds.source is None:
         if left <= 0:
-            return _reported(limits, Reason.DEADLINE_CANNOT_BE_MET, f"Its deadline passed {time_words(-left)} ago.")
-        note = f"Whether it will meet its deadline in {time_words(left)} cannot be told yet."
+            return _reported(
+                limits, Reason.DEADLINE_CANNOT_BE_MET, f"Its deadline passed at {instant_words(deadline)}."
+            )
+        note = f"Whether it will meet its deadline at {instant_words(deadline)} cannot be told yet."
         return replace(_reported(limits, None, note), claim=outlook.minimum)
     possible = list(sizes(outlook, capacity))
     least = _least(outlook, possible, min(remaining.high, settings.deadline_margin * remaining.mean), left, capacity)
     if least is not None:
-        note = f"To meet its deadline in {time_words(left)} it needs {size_words(least)}."
+        note = f"To meet its deadline at {instant_words(deadline)} it needs {size_words(least)}."
         return replace(_reported(limits, None, note), claim=_reachable(outlook, least, possible, settings))
     if outlook.learning and left > 0 and _might_do(outlook, remaining.mean, left):
-        note = f"Whether it can meet its deadline in {time_words(left)} is being found out."
+        note = f"Whether it can meet its deadline at {instant_words(deadline)} is being found out."
         return replace(_reported(limits, None, note), claim=_reachable(outlook, outlook.maximum, possible, settings))
     return _without_slack(deadline, limits, possible, remaining.mean, left, capacity, settings)
 
@@ -150,7 +152,7 @@ def _without_slack(
     """Of a job that no size brings there with a margin: the best size, for as long as it is not hopelessly late."""
     outlook = limits.outlook
     if not possible:
-        note = f"Its deadline in {time_words(left)} cannot be met: the cluster has no room for it."
+        note = f"Its deadline at {instant_words(deadline)} cannot be met: the cluster has no room for it."
         return _reported(limits, Reason.DEADLINE_CANNOT_BE_MET, note)
     soonest = min(_seconds(outlook, size, steps) for size in possible)
     about = [size for size in possible if _seconds(outlook, size, steps) <= _ABOUT_AS_SOON * soonest]
@@ -160,9 +162,10 @@ def _without_slack(
     grace = settings.deadline_grace * (deadline - outlook.job.submitted_at) * (2.0 if has_it else 1.0)
     claim = _reachable(outlook, best, possible, settings)
     if late <= 0:
-        note = f"Its deadline in {time_words(left)} is near: it gets the size that ends soonest, {size_words(best)}."
+        near = f"Its deadline at {instant_words(deadline)} is near"
+        note = f"{near}: it gets the size that ends soonest, {size_words(best)}."
         return replace(_reported(limits, None, note), claim=claim)
-    missed = f"Its deadline passed {time_words(-left)} ago" if left <= 0 else f"Its deadline in {time_words(left)}"
+    missed = f"Its deadline {'passed ' if left <= 0 else ''}at {instant_words(deadline)}"
     if late <= grace:
         tells = "" if left <= 0 else f" is missed by about {time_words(late)}"
         note = f"{missed}{tells}: it gets the size that ends soonest, {size_words(best)}."

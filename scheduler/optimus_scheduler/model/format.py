@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from optimus_scheduler.model import Allocation
@@ -52,6 +53,11 @@ def size_words(size: Allocation) -> str:
     """3 workers and 1 server; only workers for a size without servers."""
     servers = f" and {size.servers} server{'s' * (size.servers != 1)}" if size.servers or not size.workers else ""
     return f"{size.workers} worker{'s' * (size.workers != 1)}{servers}"
+
+
+def instant_words(at: float) -> str:
+    """2026-11-25 18:30:05 UTC, of POSIX seconds. Sentences that are kept name instants: "in 7 min" is false later."""
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def time_words(seconds: float) -> str:

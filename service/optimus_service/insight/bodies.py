@@ -68,6 +68,7 @@ def job_body(
         remaining_seconds=ahead.remaining_seconds,
         expected=ahead.expected,
         longer_than_predicted=ahead.longer_than_predicted,
+        finishing=ahead.finishing,
         reason=explanation.reason,
         message=explanation.message,
         profile=_profile(job),

@@ -171,7 +171,13 @@ def _on_waiting(case: Case, expected: answers.Expected) -> list[str]:
         return []
     if wait := _retry_wait(case):
         return [f"It may go on in {time_words(wait)}, if there is room for it then."]
-    return [*_place_in_the_queue(case), _when_it_starts(case, expected)]
+    return [*_how_long(case), *_place_in_the_queue(case), _when_it_starts(case, expected)]
+
+
+def _how_long(case: Case) -> list[str]:
+    """Since when it waits. Not in the decision's sentence, which may be older."""
+    since = case.job.created_at if case.job.wanted_at is None else case.job.wanted_at
+    return [f"It has waited for {time_words(case.now - since)}."] if case.now - since >= 1 else []
 
 
 _NAMED = 5
@@ -218,6 +224,8 @@ def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
         return ["When it ends cannot be said before it goes on."]
     if has_made_all(case.job):
         left = "" if expected.finish_seconds is None else f": by that it may end in {span(expected.finish_seconds)}"
+        if not progress_of(case.job, case.decision, case.now).longer_than_predicted:
+            return ["It has made all steps that it announced: it is finishing."]
         return [f"It has made all steps that it announced and goes on, longer than predicted{left}."]
     if progress_of(case.job, case.decision, case.now).is_guessed:
         return ["When it ends cannot be said: neither its command nor what it prints tells how many steps it makes."]

@@ -17,7 +17,7 @@ from optimus_models.cost import Estimate
 from optimus_scheduler.ahead.world import until_later
 from optimus_scheduler.forecast.forecast import step_limit
 from optimus_scheduler.forecast.time_left import beyond_announced, given_not_ended, step_seconds, time_left
-from optimus_scheduler.model import NOTHING, Allocation, Forecast, Interval, JobState, Reason
+from optimus_scheduler.model import NOTHING, Allocation, Directive, Forecast, Interval, JobState, Reason
 from optimus_scheduler.model.format import ITS_OWNER
 from optimus_service.insight.format import foreseen, moment
 from optimus_service.insight.reasons import ended_words, text_of
@@ -76,6 +76,8 @@ class JobProgress:
     """To its end by `expected`; without that, or where a limit of time ends it, at its present size."""
     longer_than_predicted: bool = False
     """It has gone on beyond the end that its latest forecast took for the likeliest."""
+    finishing: bool = False
+    """Its rule holds, or it has made all steps that it announced and none more: it saves, evaluates and ends."""
     at_its_size: answers.Interval | None = None
     """Seconds left with the size that it has."""
     is_guessed: bool = False
@@ -118,7 +120,8 @@ def progress_of(job: JobRecord, decision: DecisionRecord | None, now: float) -> 
         _part(job.step, total),
         interval_body(left),
         to_the_end or at_its_size,
-        longer_than_predicted=job.step > end.total.mean > 0,
+        longer_than_predicted=job.step > end.total.mean > 0 and job.directive is not Directive.FINISH,
+        finishing=job.directive is Directive.FINISH,
         at_its_size=at_its_size,
         expected=expected,
     )
@@ -220,7 +223,14 @@ def _beyond_announced(job: JobRecord, end: _End | None) -> JobProgress:
     left = beyond_announced((job.profile or {})["total_steps"], job.step, _step_limit(job) - job.step)
     seconds = None if end is None else end.seconds(left)
     part = _part(job.step, Interval(job.step + left.mean, job.step + left.low, job.step + left.high))
-    return JobProgress(part, interval_body(left), interval_body(seconds), longer_than_predicted=True)
+    is_beyond = job.step > ((job.profile or {}).get("total_steps") or math.inf)
+    return JobProgress(
+        part,
+        interval_body(left),
+        interval_body(seconds),
+        longer_than_predicted=is_beyond,
+        finishing=not is_beyond or job.directive is Directive.FINISH,
+    )
 
 
 def has_made_all(job: JobRecord) -> bool:

@@ -94,6 +94,7 @@ def job_line(job: JobRecord, decision: DecisionRecord | None, now: float) -> ans
         remaining_seconds=_steady(ahead.remaining_seconds) if job.is_without_tasks else ahead.remaining_seconds,
         start_seconds=None if ahead.expected is None else _steady(ahead.expected.start_seconds),
         longer_than_predicted=ahead.longer_than_predicted,
+        finishing=ahead.finishing,
         created_at=moment(job.created_at),
         started_at=moment_or_none(job.started_at),
         finished_at=moment_or_none(job.finished_at),

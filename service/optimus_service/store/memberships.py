@@ -8,7 +8,7 @@ from dataclasses import replace
 from sqlalchemy import func, or_, select, update
 from sqlalchemy.orm import Session
 
-from optimus_scheduler.model import Allocation, JobState, Role, TaskKey
+from optimus_scheduler.model import Allocation, Directive, JobState, Role, TaskKey
 from optimus_scheduler.model.format import size_words
 from optimus_service.store import history
 from optimus_service.store.dialects import insert_for
@@ -109,7 +109,8 @@ def _name(task: TaskRow) -> str:
 
 def _make_current(session: Session, row: JobRow, report_: MembershipRecord) -> None:
     row.membership_epoch = report_.epoch
-    if not JobState(row.state).is_final:
+    waits_after_error = row.retry_at is not None and row.directive == Directive.PAUSE and not row.wanted_workers
+    if not JobState(row.state).is_final and not waits_after_error:  # else the report is of tasks that are leaving
         row.running_workers, row.running_servers = len(report_.workers), len(report_.servers)
         row.running_gpu_type = report_.gpu_type
     # Samples of the new epoch may have come before its report: they are beyond the rollback, if there was one.
