@@ -205,7 +205,7 @@ def _no_feasible_node(outlook: Outlook, grant: Grant) -> str:
         if grant.allocation == outlook.present:
             return f"Keeps {size_words(grant.allocation)}: {lacks}."
         return f"{_change(outlook, grant)}: {lacks}."
-    return f"Waits: no node of this cluster can host {size_words(outlook.minimum)}, even when it is empty."
+    return f"Waits: no node that may be used can host {size_words(outlook.minimum)}, even when it is empty."
 
 
 def _waiting_for_quota(outlook: Outlook, _grant: Grant) -> str:

@@ -22,6 +22,7 @@ from optimus_scheduler.model import (
     Plan,
     Quota,
     Reason,
+    Resources,
     Snapshot,
     SpeedSample,
 )
@@ -34,6 +35,8 @@ _MOST_OTHERS = 3
 _MEASURED_STEPS = 1000
 _MEASURED_AFTER_SECONDS = 60.0
 """By then the present size of a job has been measured, as far as it ever will be."""
+_RAISES = (1, 2, 4, 16)
+"""Of a quota, in what the job needs for its next task, or to start."""
 _QUOTAS_OF_OTHERS = "quotas of others"
 _ALL_OTHERS = "all others"
 NOT_COMPETING = frozenset(
@@ -186,24 +189,40 @@ def _of_quotas(snapshot: Snapshot, job: Job) -> Iterator[Change]:
             "borrow",
         )
     if own is not None:
-        yield Change(
-            f"a quota of project {project} that is twice as large",
-            replace(snapshot, quotas=(*rest, _doubled(own))),
-            "quota",
-        )
+        for raised in _raised(own, job, snapshot.capacity):
+            words = f"a quota of project {project} of {_amounts(raised)} (now {_amounts(own)})"
+            yield Change(words, replace(snapshot, quotas=(*rest, raised)), "quota")
     if rest:
         alone = () if own is None else (own,)
         yield Change("smaller quotas of other projects", replace(snapshot, quotas=alone), _QUOTAS_OF_OTHERS)
 
 
-def _doubled(quota: Quota) -> Quota:
-    return replace(
-        quota,
-        share=None if quota.share is None else min(2.0 * quota.share, 1.0),
-        cpu=None if quota.cpu is None else 2.0 * quota.cpu,
-        memory_bytes=None if quota.memory_bytes is None else 2 * quota.memory_bytes,
-        gpus={kind: 2 * count for kind, count in quota.gpus.items()},
-    )
+def _raised(quota: Quota, job: Job, capacity: Resources) -> Iterator[Quota]:
+    """Larger quotas, the smallest first: by what the job needs at least, then by multiples of it."""
+    worker, server = job.spec.worker, job.spec.server
+    if job.allocation.is_empty:
+        more = worker.resources * worker.minimum + server.resources * server.minimum
+    else:
+        more = worker.resources + server.resources * min(server.maximum, 1)
+    share = more.dominant_share(capacity)
+    for times in _RAISES:
+        raised = replace(
+            quota,
+            share=None if quota.share is None else min(quota.share + times * share, 1.0),
+            cpu=None if quota.cpu is None else quota.cpu + times * more.cpu,
+            memory_bytes=None if quota.memory_bytes is None else quota.memory_bytes + times * more.memory_bytes,
+            gpus={kind: count + times * more.gpus.get(kind, 0) for kind, count in quota.gpus.items()},
+        )
+        if raised != quota:
+            yield raised
+
+
+def _amounts(quota: Quota) -> str:
+    told = [] if quota.share is None else [f"{100 * quota.share:.0f} % of the cluster"]
+    told += [] if quota.cpu is None else [f"{quota.cpu:g} cores"]
+    told += [] if quota.memory_bytes is None else [f"{quota.memory_bytes / 2**30:.3g} GiB"]
+    told += [f"{count} {kind}" for kind, count in sorted(quota.gpus.items())]
+    return ", ".join(told)
 
 
 def _of_knowledge(snapshot: Snapshot, job: Job, decision: Decision) -> Iterator[Change]:
@@ -220,6 +239,11 @@ def _of_knowledge(snapshot: Snapshot, job: Job, decision: Decision) -> Iterator[
 
 
 def _of_nodes(snapshot: Snapshot) -> Iterator[Change]:
+    for node in snapshot.nodes:
+        if not node.schedulable:
+            opened = (replace(each, schedulable=True) if each is node else each for each in snapshot.nodes)
+            words = f"node {node.name} open again (if it was closed: `optimus node uncordon {node.name}`)"
+            yield Change(words, replace(snapshot, nodes=tuple(opened)), "open")
     there = {node.name for node in snapshot.nodes}
     kinds = {frozenset(node.capacity.gpus): node for node in sorted(snapshot.nodes, key=_size_of_node)}
     for node in sorted(kinds.values(), key=attrgetter("name")):

@@ -307,7 +307,7 @@ def test_a_job_too_big_for_any_node_is_told_so() -> None:
     job = a_job("a", spec=a_spec(worker_cpu=6.0))
     decision = plan(a_snapshot([job], a_cluster(4, 4)), OPTIMUS).decisions[0]
     assert decision.reason is Reason.NO_FEASIBLE_NODE
-    assert decision.message == "Waits: no node of this cluster can host 1 worker and 1 server, even when it is empty."
+    assert decision.message == "Waits: no node that may be used can host 1 worker and 1 server, even when it is empty."
 
 
 def test_fragmentation_is_told_apart_from_scarcity() -> None:

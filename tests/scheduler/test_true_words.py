@@ -429,3 +429,29 @@ def test_what_a_change_tells_of() -> None:
     assert not of_both.tells_only({"c"})
     assert Change("a priority of 2", world, "priority").tells_only(())
     assert not Change("smaller quotas of other projects", world, "quotas of others").tells_only({"b"})
+
+
+# --- advice that was tried -------------------------------------------------------------------------------------------
+
+
+def tried(*jobs: Job, cpu: float, quotas: tuple[Quota, ...] = (), schedulable: bool = True) -> tuple[str, ...]:
+    nodes = tuple(replace(node, schedulable=schedulable) for node in a_cluster(cpu))
+    world = replace(a_snapshot(list(jobs), nodes), quotas=quotas)
+    return what_gives_more(world, jobs[0].id, lambda each: plan(each, policy_named("optimus")))
+
+
+@pytest.mark.parametrize("cpu", [0.0, 1.0, 4.0])
+def test_the_smallest_larger_quota_that_helps_is_told(cpu: float) -> None:
+    """Also of a quota of nothing, and where twice as much would not do."""
+    spec = replace(a_spec(minimum=(8, 2), maximum=(8, 2)), project="vision")
+    found = tried(a_job("a", spec=spec), cpu=32.0, quotas=(Quota("vision", cpu=cpu, may_borrow=False),))
+    raised = [each for each in found if "a quota of project vision" in each]
+    assert raised == [f"a quota of project vision of {cpu + 10:g} cores (now {cpu:g} cores)"]
+
+
+def test_a_closed_node_is_told_and_its_opening_is_advised() -> None:
+    closed = a_snapshot([a_job("a")], tuple(replace(node, schedulable=False) for node in a_cluster(8.0)))
+    (decision,) = plan(closed, policy_named("optimus")).decisions
+    assert decision.reason is Reason.NO_FEASIBLE_NODE
+    assert "Closed or lost: node-0." in decision.message
+    assert any("optimus node uncordon node-0" in each for each in tried(a_job("a"), cpu=8.0, schedulable=False))

@@ -27,6 +27,8 @@ from optimus_scheduler.settings import Settings
 
 LIMITS = frozenset({"max_steps", "max_epochs", "max_seconds", "max_cost"})
 """Rules that end a job whether or not it has learned what it could."""
+_NAMED = 3
+"""Closed nodes that are named."""
 _DOUBLED = 2
 """A job that grows so many times will not fit beside the tasks that it has."""
 
@@ -120,6 +122,8 @@ def allocate(
     finishing: list[Outlook] = []
     capacity, leaving = usable_capacity(snapshot, current), Resources()
     feasible = _Feasibility(snapshot, policy, placer)
+    names = sorted(node.name for node in snapshot.nodes if not node.schedulable)
+    closed = f"Closed or lost: {', '.join(names[:_NAMED])}{' and others' * (len(names) > _NAMED)}." if names else None
     for outlook in outlooks:
         if outlook.job.directive is Directive.CANCEL:
             grants[outlook.id] = Grant(NOTHING, Reason.CANCELLING)
@@ -133,7 +137,7 @@ def allocate(
             finishing.append(outlook)
             leaving = leaving + outlook.demand(outlook.present)
         elif not outlook.has_tasks and not feasible(outlook):
-            grants[outlook.id] = Grant(NOTHING, Reason.NO_FEASIBLE_NODE)
+            grants[outlook.id] = Grant(NOTHING, Reason.NO_FEASIBLE_NODE, note=closed)
         else:
             competing.append(outlook)
     inputs = AllocationInput(tuple(competing), remaining(capacity, leaving), leaving)

@@ -229,6 +229,8 @@ def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
         return [f"It has made all steps that it announced and goes on, longer than predicted{left}."]
     if progress_of(case.job, case.decision, case.now).is_guessed:
         return ["When it ends cannot be said: neither its command nor what it prints tells how many steps it makes."]
+    if expected.finish_seconds is None and case.job.waits and case.job.step > 0:
+        return ["When it ends cannot be said before it goes on."]
     if expected.finish_seconds is None:
         return ["When it ends cannot be said yet: too little of its loss or speed is known."]
     if_so = "If its training goes on, it" if case.warnings else "It"

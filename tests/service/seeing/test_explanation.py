@@ -295,7 +295,9 @@ def test_a_command_that_goes_on_after_all_its_steps_is_not_said_to_end_now() -> 
     found = explanation_of(Case(job=record, decision=a_decision(forecast=forecast), now=20.0))
     assert found.expected.finish_seconds is not None
     assert found.expected.finish_seconds.mean == pytest.approx(3.0), "one step has gone on longer: one more is likely"
-    assert any("longer than predicted: by that it may end in " in each for each in found.sentences)
+    assert any("it is finishing" in each for each in found.sentences)
+    beyond = explanation_of(Case(job=replace(record, step=61), decision=a_decision(forecast=forecast), now=20.0))
+    assert any("longer than predicted: by that it may end in " in each for each in beyond.sentences)
 
 
 def test_a_change_whose_effect_is_not_measured_yet_says_so() -> None:
