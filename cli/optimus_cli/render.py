@@ -494,7 +494,7 @@ def alike(decisions: Sequence[Decision]) -> list[tuple[Decision, Decision]]:
 
 
 def decision_table(decisions: Sequence[Decision], now: datetime) -> RenderableType:
-    table = columns_table("when", "size", "reason", "message")
+    table = columns_table("when", "size", "reason", "message", folded=["when", "size"])
     for decision, oldest in alike(decisions)[:SHOWN_DECISIONS]:
         since = wording.duration((now - wording.moment(oldest["at"])).total_seconds())
         when = wording.ago(decision["at"], now)

@@ -211,21 +211,26 @@ def review(outcome: Outcome) -> RenderableType:
 
 def review_table(points: Sequence[ReviewPoint], steps: int) -> Table:
     """One line per prediction, the first at the top."""
-    names = ("at", "steps in total", "error", "held", "time left", "it took", "error", "held")
+    names = ("at", "all steps", "error", "held", "time left", "it took", "error", "held")
     table = columns_table(*names, right=["at", "error", "it took"])
     for point in points:
         table.add_row(
             wording.percent(point["part"]),
-            wording.count_interval(point["total_steps"]),
+            _on_two_lines(wording.count_interval(point["total_steps"])),
             _error(point["error_percent"]),
             _held(point["held"]),
-            wording.duration_interval(point["remaining_seconds"]),
+            _on_two_lines(wording.duration_interval(point["remaining_seconds"])),
             wording.duration(point["true_remaining_seconds"]),
             _error(point.get("seconds_error_percent")),
             _held(point.get("seconds_held")),
         )
     table.caption = f"true total: {wording.count(steps)} steps; held: by the 80 % interval; time left: at the size then"
     return table
+
+
+def _on_two_lines(interval: str) -> str:
+    """Eight columns of whole intervals do not fit into 80 characters."""
+    return interval.replace(" (", "\n(")
 
 
 def _held(held: bool | None) -> Text:

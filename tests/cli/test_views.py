@@ -422,7 +422,8 @@ def test_of_an_ended_job_predictions_stand_beside_what_came() -> None:
     text = shown(render_predictions.prediction(ended, builders.predictions(outcome=outcome)))
     for words in (
         "succeeded after 1 000 steps",
-        "1 200 (900–1 500)",
+        "1 200",
+        "(900–1 500)",
         "+20 %",
         "-40 %",
         "1 min 35 s",
@@ -506,3 +507,24 @@ def test_a_script_says_whether_its_size_can_change() -> None:
     assert "so its size can change" in render.learned_from(profile, {"workers": several, "resumes": True})
     does_not: Any = {**profile, "resumes": False}
     assert "does not resume" in render.learned_from(does_not, {"workers": several, "resumes": True})
+
+
+def test_tables_of_explanations_fit_into_80_columns() -> None:
+    """Nothing is cut off, and no figure is broken."""
+    moments = [(NOW - timedelta(seconds=seconds)).isoformat() for seconds in (1461, 1506)]
+    waited = "Waits: there is no room for 1 worker and 1 server beside the jobs ahead of it"
+    decisions = [builders.decision(at=at, reason="WaitingForResources", message=waited) for at in moments]
+    lines = shown(render.decision_table(decisions, NOW), 80).splitlines()
+    columns = [lines[1].index(name) for name in ("when", "message")]
+    told = [re.sub(" +", " ", " ".join(line[at:].split("  ")[0] for line in lines[3:])).strip() for at in columns]
+    assert told == ["25 min 06 s – 24 min 21 s ago", waited]
+    total, left = interval(2395.0, 2117.0, 12395.0), interval(136.0, 120.0, 2000.0)
+    point: Any = {
+        "part": 0.25, "at": moments[0], "step": 10, "total_steps": total, "error_percent": -12.3, "held": True,
+        "remaining_seconds": left, "true_remaining_seconds": 111.0, "seconds_error_percent": 33.0,
+        "seconds_held": False,
+    }  # fmt: skip
+    text = shown(render_predictions.review_table([point], 2395), 80)
+    assert max(map(len, text.splitlines())) <= 80
+    for words in ("2 395", "(2 117–12 395)", "2.3 min", "(2.0–33.3)", "1 min 51 s", "+33 %", "no", "at the size then"):
+        assert words in text

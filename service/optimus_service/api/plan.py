@@ -108,6 +108,8 @@ def _on_the_start(expected: answers.Expected, previewed: Previewed) -> list[str]
 
 def _on_the_end(expected: answers.Expected, previewed: Previewed) -> str:
     limit = expected.finish_seconds
+    if limit is None and previewed.decision.allocation.is_empty and expected.start_seconds is None:
+        return "When it would end cannot be said before it starts."
     if limit is None:
         return "When it would end cannot be said: no job of this kind has ended yet, and its speed is not measured."
     if limit.low is None and limit.high == limit.mean:

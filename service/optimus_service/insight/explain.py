@@ -232,6 +232,8 @@ def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
     if expected.finish_seconds is None and case.job.waits and case.job.step > 0:
         return ["When it ends cannot be said before it goes on."]
     if expected.finish_seconds is None:
+        if case.job.waits and expected.start_seconds is None:
+            return [f"When it ends cannot be said before it {'starts' if case.job.started_at is None else 'goes on'}."]
         return ["When it ends cannot be said yet: too little of its loss or speed is known."]
     if_so = "If its training goes on, it" if case.warnings else "It"
     ends = f"{if_so} is expected to end in {span(expected.finish_seconds)}"
