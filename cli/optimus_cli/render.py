@@ -330,8 +330,7 @@ def retries(job: Job, now: datetime) -> Text:
         return Text(f"{used} of {wording.count(most)} used; last error: {job['last_error']}")
     seconds = (wording.moment(job["retry_at"]) - now).total_seconds()
     due = "now" if seconds <= 0 else f"in {wording.duration(seconds)}"
-    attempts = wording.count(None if most is None else most + 1)
-    return Text(f"waits to retry, attempt {used + 1} of {attempts}, {due}: {job['last_error']}", style="yellow")
+    return Text(f"waits for retry {used} of {wording.count(most)}, {due}: {job['last_error']}", style="yellow")
 
 
 def elastic_batch(job: Job) -> str:

@@ -33,7 +33,8 @@ def deadline_moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError("expected a date and time like 2026-12-24T18:00:00Z") from None
+        like = "expected a date and time like 2026-12-24T18:00:00Z"
+        raise ValueError(f"{like} (on the command line, --deadline-seconds counts from now)") from None
     if moment.tzinfo is None:
         raise ValueError("say which time it is: end with Z (UTC) or with an offset like +01:00")
     return moment
@@ -404,6 +405,7 @@ class JobSpec(Message):
             "where checkpoints go, any URL that fsspec knows; default: the job's directory",
             max_length=1024,
             pattern="^[a-z][a-z0-9+.-]*://\\S+$",
+            form="a URL, such as s3://bucket/checkpoints or file:///checkpoints",
             examples=("s3://bucket/checkpoints",),
         ),
     ] = None

@@ -67,9 +67,9 @@ def test_a_job_that_waits_to_retry_says_when_and_why() -> None:
     job = builders.job(spec={**builders.job()["spec"], "retries": 2}, state="paused", retries=1, attempt=1)
     job |= {"retry_at": "2026-01-02T03:05:35Z", "last_error": "OSError: [stale] file handle"}
     text = shown(render.job_description(job, [], [], NOW), width=120)
-    assert "waits to retry, attempt 2 of 3, in 30 s: OSError: [stale] file handle" in text
+    assert "waits for retry 1 of 2, in 30 s: OSError: [stale] file handle" in text
     job["retry_at"] = "2026-01-02T03:05:00Z"
-    assert "attempt 2 of 3, now:" in shown(render.job_description(job, [], [], NOW), width=120)
+    assert "retry 1 of 2, now:" in shown(render.job_description(job, [], [], NOW), width=120)
     job["retry_at"] = None
     text = shown(render.job_description(job, [], [], NOW), width=120)
     assert "1 of 2 used; last error: OSError" in text

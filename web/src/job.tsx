@@ -21,7 +21,7 @@ import { Logs } from "./logs";
 import { Allocations, inBatches } from "./sizes";
 import type { World } from "./state";
 import { lastLine, Text } from "./texts";
-import { ago, clock, count, counted, duration, left, number, precise, range, size, tasks, UNKNOWN } from "./words";
+import { ago, clock, count, counted, duration, left, number, range, size, tasks, UNKNOWN } from "./words";
 
 interface Known {
   job: Job;
@@ -303,7 +303,7 @@ function Retry({ job, at, now }: { job: Job; at: string; now: number }) {
     <div class="trouble" role="timer" aria-label="Next retry">
       <p>
         Retry {job.retries}
-        {seconds > 0 ? ` in ${precise(seconds)}` : " is due: the job goes on when the next round gives it resources"}.
+        {seconds > 0 ? ` in ${duration(seconds)}` : " is due: the job goes on when the next round gives it resources"}.
       </p>
       {job.last_error && <p>{job.last_error}</p>}
     </div>

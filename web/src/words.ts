@@ -7,30 +7,40 @@ export function duration(seconds: number | null | undefined): string {
   if (seconds == null || !Number.isFinite(seconds)) return UNKNOWN;
   const whole = Math.max(0, Math.round(seconds));
   if (whole < 60) return `${whole} s`;
-  if (whole < 3600) return `${Math.floor(whole / 60)} min`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
   if (whole < 86400) return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
   return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }
 
-/** For a countdown: 2 min 5 s */
-export function precise(seconds: number): string {
-  if (seconds < 60 || seconds >= 3600) return duration(seconds);
-  return `${duration(seconds)} ${Math.round(seconds) % 60} s`;
+/** The largest unit of which there are two or more: seconds, and its name. */
+function unitOf(seconds: number): [number, string] {
+  if (seconds >= 172_800) return [86_400, "d"];
+  if (seconds >= 7200) return [3600, "h"];
+  return seconds >= 120 ? [60, "min"] : [1, "s"];
 }
 
-/** 5 min (4–8 min) */
+/** A function that writes seconds as a figure of that unit. */
+function figures(size: number): (seconds: number) => string {
+  return (seconds) => (Math.max(0, seconds) / size).toFixed(size === 1 ? 0 : 1);
+}
+
+/** 5.0 min (4.2–8.1), as the command line says it */
 export function left(interval: Interval | null | undefined): string {
-  if (!interval) return UNKNOWN;
-  const about = duration(interval.mean);
+  if (!interval || !Number.isFinite(interval.mean)) return UNKNOWN;
+  const [size, unit] = unitOf(interval.mean);
+  const figure = figures(size);
+  const about = `${figure(interval.mean)} ${unit}`;
   if (interval.low == null || interval.high == null) return about;
-  const [low, high] = [duration(interval.low), duration(interval.high)];
-  return low === high ? about : `${about} (${low} – ${high})`;
+  const [low, high] = [figure(interval.low), figure(interval.high)];
+  return low === high ? about : `${about} (${low}–${high})`;
 }
 
-/** 4 – 8 min, with 80 % probability */
+/** 4.2–8.1 min, with 80 % probability */
 export function range(interval: Interval | null | undefined): string {
   if (!interval || interval.low == null || interval.high == null) return "how sure that is cannot be said";
-  return `${duration(interval.low)} – ${duration(interval.high)} with 80 % probability`;
+  const [size, unit] = unitOf(interval.mean);
+  const figure = figures(size);
+  return `${figure(interval.low)}–${figure(interval.high)} ${unit} with 80 % probability`;
 }
 
 export function number(value: number | null | undefined, digits = 3): string {

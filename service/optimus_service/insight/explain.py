@@ -23,7 +23,7 @@ from optimus_service.insight.orders import ORDERS
 from optimus_service.insight.progress import Explanation, explain, finite, has_made_all, progress_of
 from optimus_service.insight.reasons import gives_more
 from optimus_service.insight.unread import on_unread
-from optimus_service.observe.spec import deadline_of, readable_spec
+from optimus_service.observe.spec import begins_anew, deadline_of, readable_spec
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
 
 
@@ -170,6 +170,11 @@ def _on_waiting(case: Case, expected: answers.Expected) -> list[str]:
     if case.job.state.is_final or not case.job.waits:
         return []
     if wait := _retry_wait(case):
+        if begins_anew(case.job.spec or {}, case.job.profile):
+            lost = (
+                f": it is not known to have a checkpoint, so that its {counted(case.job.step, 'step')} are made again"
+            )
+            return [f"It may begin anew in {time_words(wait)}, if there is room for it then{lost}."]
         return [f"It may go on in {time_words(wait)}, if there is room for it then."]
     return [*_how_long(case), *_place_in_the_queue(case), _when_it_starts(case, expected)]
 

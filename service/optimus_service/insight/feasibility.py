@@ -14,6 +14,7 @@ from optimus_scheduler.allocate.allocate_with_quotas import guarantees
 from optimus_scheduler.forecast.prices import has_prices
 from optimus_scheduler.model import Node, Quota, Resources
 from optimus_scheduler.settings import Settings
+from optimus_service.insight.format import counted
 
 _EPSILON = 1e-9
 """Cores are compared to within this, as in `Resources.fits_in`."""
@@ -105,7 +106,7 @@ def _too_many_tasks(spec: JobSpec, rooms: Sequence[Amounts]) -> Iterator[answers
         total = spec.workers.min * each_worker + spec.servers.min * each_server
         there_is = sum(room[index] for room in rooms)
         if total > there_is + _EPSILON:
-            least = f"{spec.workers.min} workers and {spec.servers.min} servers"
+            least = f"{counted(spec.workers.min, 'worker')} and {counted(spec.servers.min, 'server')}"
             message = f"{least} need {_said(index, total)}; the whole cluster has {_said(index, there_is)}"
             yield answers.ProblemError(field=f"workers.resources.{_NAMES[index]}", message=message)
 
@@ -125,7 +126,11 @@ def _listed(need: Amounts) -> str:
 
 
 def _said(index: int, amount: float) -> str:
-    cores, memory, gpus = f"{amount:g} CPU cores", f"{amount / 2**30:.4g} GiB of memory", f"{amount:g} GPUs"
+    cores, memory, gpus = (
+        f"{amount:g} CPU core{'s' * (amount != 1)}",
+        f"{amount / 2**30:.4g} GiB of memory",
+        counted(int(amount), "GPU"),
+    )
     return (cores, memory, gpus)[index]
 
 

@@ -149,11 +149,13 @@ def test_how_the_predicted_end_moved_is_beside_what_came(chromium: Browser, stor
         region.locator("canvas").wait_for()
         label = region.get_by_role("img").get_attribute("aria-label") or ""
         # After 20 s: 30 s left; after 60 s: 45 s left. It took 100 s.
-        assert "First 50 s, last 1 min. It took 1 min." in label
+        assert "First 50 s, last 1 min 45 s. It took 1 min 40 s." in label
         slider = region.get_by_role("slider")
         slider.focus()
         slider.press("Home")
-        region.locator(".reading").filter(has_text=re.compile("predicted 50 s.*35 s – 1 min.*came 1 min")).wait_for()
+        region.locator(".reading").filter(
+            has_text=re.compile("predicted 50 s.*35 s – 1 min.*came 1 min 40 s")
+        ).wait_for()
         region.get_by_text("As a table").click()
         assert region.locator("tbody tr").count() == 3
 
