@@ -471,7 +471,6 @@ def _forecast_facts(forecast: Forecast, *, with_fit: bool) -> list[tuple[str, st
         ("Steps in total", wording.count_interval(total)),
         ("Predicted speed", speed if speed == wording.UNKNOWN else f"{speed} steps/s"),
         ("Ends by", wording.ends_by(forecast.get("rule"))),
-        ("Sure of the steps", wording.percent(forecast.get("confidence") or None)),
         *(fit if with_fit else []),
     ]
 

@@ -53,7 +53,6 @@ def _active(job: Job, predictions: Predictions, asked: Asked) -> Iterator[Render
         ("Steps left", wording.count_interval(predictions["remaining_steps"])),
         ("Time left", wording.duration_interval(predictions["remaining_seconds"])),
         ("Ends by", wording.ends_by(predictions["rule"])),
-        ("Sure of the steps", wording.percent(predictions["confidence"])),
         ("Judged by", _sources(predictions)),
     ]
     rates = learning_rates(predictions)

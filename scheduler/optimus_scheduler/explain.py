@@ -175,8 +175,8 @@ def _not_worth_rescaling(outlook: Outlook, grant: Grant) -> str:
     factor = outlook.speedup(ideal, outlook.present)
     return (
         f"Keeps {size_words(grant.allocation)}: {size_words(ideal)} would be {factor:.2f} times as fast, "
-        f"but the change stops training for about {time_words(outlook.stop_seconds)}"
-        f"."
+        f"but the change is predicted to stop training for about {time_words(outlook.stop_seconds)}, "
+        f"too long for what it would save by its end or for how sure that is."
     )
 
 

@@ -7,7 +7,7 @@ what really gives the job more is told.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from types import MappingProxyType
@@ -95,10 +95,24 @@ def what_gives_more(
             continue
         if change.kind == _ALL_OTHERS and not change.jobs.isdisjoint(found):
             continue  # the end of one of them does
-        after = next(each for each in planner(change.snapshot).decisions if each.job_id == job_id)
-        if is_more(after.allocation, decision.allocation):
-            found[change.kind] = change.words
+        planned = {each.job_id: each for each in planner(change.snapshot).decisions}
+        if is_more(planned[job_id].allocation, decision.allocation):
+            gone = {job_id, *change.jobs}
+            stops = [
+                each
+                for each, before in present.items()
+                if each not in gone and not before.allocation.is_empty and planned[each].allocation.is_empty
+            ]
+            found[change.kind] = change.words + _stopping(stops, names, only_named=only_named)
     return tuple(found.values())
+
+
+def _stopping(jobs: Sequence[str], names: Mapping[str, str], *, only_named: bool) -> str:
+    """What a change takes from others: those that would have to pause."""
+    told = [names.get(each, each) for each in jobs if each in names or not only_named][:_MOST_OTHERS]
+    more = len(jobs) - len(told)
+    told += [f"{more} other{'s' * (more != 1)}"] if more else []
+    return f" (which would pause {' and '.join(told)})" if told else ""
 
 
 def is_one_worker(spec: JobSpec) -> bool:
@@ -189,7 +203,8 @@ def _of_quotas(snapshot: Snapshot, job: Job) -> Iterator[Change]:
             "borrow",
         )
     if own is not None:
-        for raised in _raised(own, job, snapshot.capacity):
+        free = 1.0 - sum(each.share or 0.0 for each in rest)
+        for raised in _raised(own, job, snapshot.capacity, free):
             words = f"a quota of project {project} of {_amounts(raised)} (now {_amounts(own)})"
             yield Change(words, replace(snapshot, quotas=(*rest, raised)), "quota")
     if rest:
@@ -197,8 +212,11 @@ def _of_quotas(snapshot: Snapshot, job: Job) -> Iterator[Change]:
         yield Change("smaller quotas of other projects", replace(snapshot, quotas=alone), _QUOTAS_OF_OTHERS)
 
 
-def _raised(quota: Quota, job: Job, capacity: Resources) -> Iterator[Quota]:
-    """Larger quotas, the smallest first: by what the job needs at least, then by multiples of it."""
+def _raised(quota: Quota, job: Job, capacity: Resources, free: float) -> Iterator[Quota]:
+    """Larger quotas, the smallest first: by what the job needs at least, then by multiples of it.
+
+    `free`: the share that other projects leave; more would be refused.
+    """
     worker, server = job.spec.worker, job.spec.server
     if job.allocation.is_empty:
         more = worker.resources * worker.minimum + server.resources * server.minimum
@@ -208,7 +226,7 @@ def _raised(quota: Quota, job: Job, capacity: Resources) -> Iterator[Quota]:
     for times in _RAISES:
         raised = replace(
             quota,
-            share=None if quota.share is None else min(quota.share + times * share, 1.0),
+            share=None if quota.share is None else max(min(quota.share + times * share, free), quota.share),
             cpu=None if quota.cpu is None else quota.cpu + times * more.cpu,
             memory_bytes=None if quota.memory_bytes is None else quota.memory_bytes + times * more.memory_bytes,
             gpus={kind: count + times * more.gpus.get(kind, 0) for kind, count in quota.gpus.items()},

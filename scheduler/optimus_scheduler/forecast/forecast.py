@@ -152,7 +152,7 @@ def _forecast(job: Job, fitted: Fitted, stop_seconds: float, now: float, setting
         total_steps=_shifted(remaining, job.step),
         remaining_steps=remaining,
         confidence=_confidence(job, fitted, prediction),
-        rule=rule or _what_ends(job, prediction),
+        rule=rule or _what_ends(job, prediction, remaining),
         loss_curve=_describe_curve(curve),
         speed_model=_describe_speed(speeds.model),
         steps_per_second=use.steps_per_second,
@@ -167,12 +167,26 @@ def _forecast(job: Job, fitted: Fitted, stop_seconds: float, now: float, setting
     )
 
 
-def _what_ends(job: Job, prediction: Prediction | None) -> str | None:
-    """The part of the rule that is predicted to hold first; `command_ends` where a script ends by itself."""
+def _what_ends(job: Job, prediction: Prediction | None, remaining: Interval | None) -> str | None:
+    """The part of the rule that is predicted to hold first; `command_ends` where a script ends by itself.
+
+    By the end that is told: where that is the limit, it is the limit that ends the job, and nowhere else.
+    """
     if prediction is None:
         return None
-    is_its_own_end = prediction.rule == "max_steps" and job.spec.convergence.ends_itself
-    return "command_ends" if is_its_own_end else prediction.rule
+    name, rule, limit = prediction.rule, rule_of(job), step_limit(rule_of(job), epoch_steps(job))
+    if remaining is not None and limit < math.inf and name not in _OF_TIME:
+        is_at_limit = job.step + remaining.mean >= limit - 0.5
+        by_loss = next((each for each in _BY_LOSS if getattr(rule, each) is not None), None)
+        if is_at_limit:
+            name = "max_steps" if rule.max_steps is not None and limit == rule.max_steps else "max_epochs"
+        elif name in ("max_steps", "max_epochs") and by_loss is not None:
+            name = by_loss
+    return "command_ends" if name == "max_steps" and job.spec.convergence.ends_itself else name
+
+
+_OF_TIME = ("max_seconds", "max_cost")
+_BY_LOSS = ("target_metric", "target_loss", "loss_decrease")
 
 
 def habits_of(job: Job, now: float, stop_seconds: float) -> Habits:

@@ -129,6 +129,8 @@ def _change(case: Case, words: Explanation) -> str:
         return words.what_would_change_it
     if words.reason in NOT_COMPETING:
         return words.what_would_change_it
+    if words.reason == Reason.LEARNING_SPEED and not case.gives_more:
+        return "It grows step by step, as its speed at each size is measured: nothing else that was tried helps now."
     mend = "What keeps its tasks from running has to be mended first. " if case.troubles else ""
     return f"{mend}{gives_more(case.gives_more, words.allocation.is_empty)}{_of_its_script(case.job, words.reason)}"
 
