@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 from tests.workers.protocol.conftest import Job, worker
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -99,7 +100,7 @@ def undisturbed_losses(module: str, words: list[str]) -> list[float]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
-        timeout=200,
+        timeout=600,
         text=True,
     )
     assert done.returncode == 0, done.stdout[-4000:]
@@ -118,6 +119,29 @@ def assert_is_of_the_same_training(loss: float, undisturbed: list[float]) -> Non
     assert len(undisturbed) == N_SEEDS
     spread = max(undisturbed) - min(undisturbed)
     assert min(undisturbed) - spread <= loss <= max(undisturbed) + spread, (loss, undisturbed)
+
+
+def check_ddp(job: Job, folder: Path, changes: list[dict[str, Any]]) -> None:
+    """What its changes cost by parts, and what was learned from what it prints."""
+    assert torch.load(folder / "snapshot.pt")["step"] == 160
+    for each in changes:
+        assert each["pause_seconds"] > 0
+        parts = [each["pause_parts"][f"{part}_seconds"] for part in ("save", "stop", "start", "load")]
+        assert all(part >= 0 for part in parts)
+        assert 0 < sum(parts) <= each["pause_seconds"] + 0.1
+    profile = job.service.profile
+    assert profile is not None
+    assert (profile["total_steps"], profile["learned_from"], profile["resumes"]) == (160, "printed", True)
+    assert all(sample["rank"] == 0 and sample["loss"] is not None for sample in job.service.samples)
+
+
+def check_transformers(job: Job, folder: Path, _changes: list[dict[str, Any]]) -> None:
+    assert (job.service.profile or {}).get("resumes") is True
+    assert (folder / "checkpoint-160").is_dir()
+
+
+CHECKS = {"DDP": check_ddp, "transformers": check_transformers}
+"""What of these is looked at besides."""
 
 
 @pytest.fixture(autouse=True)
@@ -161,6 +185,8 @@ def test_a_stock_script_is_resized_and_loses_a_worker_and_trains_as_if_undisturb
         lost = [each["lost_steps"] for each in (three, two, again)]
         assert max(lost) <= 11, f"a checkpoint every ten steps: {lost}"
         assert max(sample["step"] for sample in job.service.samples) == framework.n_steps
+        if name in CHECKS:
+            CHECKS[name](job, tmp_path / "job", [three, two, again])
         printed = final_losses((job.directory / f"{worker(0)}.log").read_text(errors="replace"))
         assert_is_of_the_same_training(printed[-1], undisturbed.result())
 

@@ -34,40 +34,6 @@ def undisturbed(*command: str) -> None:
     subprocess.run([sys.executable, *command], check=True, env=environment, capture_output=True, timeout=120)
 
 
-def test_a_stock_ddp_script_is_resized_loses_a_worker_and_makes_all_its_steps(
-    make_script_job: Callable[..., Job], tmp_path: Path
-) -> None:
-    snapshot = tmp_path / "snapshot.pt"
-    script = str(SCRIPTS / "ddp_train.py")
-    options = ["--steps", "600", "--step-seconds", "0.06", "--snapshot", str(snapshot), "--snapshot-every", "5"]
-    job = make_script_job("torchrun", script, *options)
-    job.scale(worker(0))
-    job.wait_for_size(1, 0)
-    job.wait_for_step(20)
-    job.scale(worker(0), worker(1), worker(2))
-    three = job.wait_for_size(3, 0)
-    job.wait_for_step(three["step"] + 15)
-    job.scale(worker(0), worker(1))
-    two = job.wait_for_size(2, 0, after_epoch=three["epoch"])  # agents may have come one by one before
-    job.wait_for_step(two["step"] + 15)
-    job.kill(worker(1))
-    one = job.wait_for_size(1, 0, after_epoch=two["epoch"])
-    result = job.wait_for_result()
-    assert (result["outcome"], result["step"]) == ("succeeded", 600)
-    assert [one["cause"], two["cause"], three["cause"]] == ["worker_lost", "rescale", "rescale"]
-    assert all(0 <= each["lost_steps"] <= 6 for each in (one, two, three)), "what the script had not saved"
-    assert all(each["pause_seconds"] > 0 for each in (one, two, three))
-    assert torch.load(snapshot)["step"] == 600
-    for each in (one, two, three):
-        parts = [each["pause_parts"][f"{part}_seconds"] for part in ("save", "stop", "start", "load")]
-        assert all(part >= 0 for part in parts)
-        assert 0 < sum(parts) <= each["pause_seconds"] + 0.1
-    profile = job.service.profile
-    assert profile is not None
-    assert (profile["total_steps"], profile["learned_from"], profile["resumes"]) == (600, "printed", True)
-    assert all(sample["rank"] == 0 and sample["loss"] is not None for sample in job.service.samples)
-
-
 @pytest.mark.parametrize("at_once", [None, 10])
 def test_an_elastic_loop_loses_no_step_and_computes_what_one_process_does(
     make_script_job: Callable[..., Job], tmp_path: Path, at_once: int | None
@@ -144,26 +110,6 @@ def test_a_script_with_weak_scaling_counts_steps_of_one_workers_batch(
     profile = job.service.profile
     assert profile is not None
     assert (profile["total_steps"], profile["steps_per_epoch"]) == (result["step"], 20.0)
-
-
-def test_a_stock_trainer_of_transformers_goes_on_from_its_checkpoints(
-    make_script_job: Callable[..., Job], tmp_path: Path
-) -> None:
-    pytest.importorskip("accelerate", reason="accelerate is not installed")
-    out = tmp_path / "out"
-    options = ["--output-dir", str(out), "--steps", "150", "--step-seconds", "0.1"]
-    job = make_script_job("torchrun", str(SCRIPTS / "hf_trainer.py"), *options)
-    job.scale(worker(0))
-    job.wait_for_size(1, 0)
-    job.wait_for_step(25)
-    job.scale(worker(0), worker(1))
-    two = job.wait_for_size(2, 0)
-    result = job.wait_for_result()
-    assert (result["outcome"], result["step"]) == ("succeeded", 150)
-    assert two["step"] >= 20
-    assert job.service.profile is not None
-    assert (job.service.profile["total_steps"], job.service.profile["resumes"]) == (150, True)
-    assert (out / "checkpoint-150").is_dir()
 
 
 def test_a_trainer_that_counts_epochs_goes_on_at_the_size_it_began_with(
