@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from threading import Event
 from typing import Any
 
 import httpx
+from tests.forks import Forked, Forks
 
 from optimus_service.store.counting import BLOCK
 
@@ -24,6 +26,11 @@ TASKS = Path(__file__).parents[1] / "tasks"
 """Training code that only tests use, for a job's `working_directory`."""
 PATIENCE_SECONDS = 240.0
 """Longest wait for anything: the tests wait on conditions, this only bounds a hang."""
+
+
+SERVICES = Forks("optimus_service.server", "optimus_service.store.engine", "optimus_cli.commands.serve")
+"""What services are forked from: to import what one needs takes two seconds."""
+atexit.register(SERVICES.close)
 
 
 def wait_until(what: str, condition: Callable[[], Any], timeout_seconds: float = PATIENCE_SECONDS) -> Any:
@@ -46,7 +53,7 @@ class Service:
     settings: dict[str, str] = field(default_factory=dict)
     """`OPTIMUS_...` variables."""
     port: int = 0
-    process: subprocess.Popen[bytes] | None = None
+    process: Forked | None = None
     client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=30, trust_env=False))
 
     @property
@@ -55,13 +62,15 @@ class Service:
 
     def start(self) -> None:
         self.address_file.unlink(missing_ok=True)
-        command = [*OPTIMUS, "serve", "--port", str(self.port), "--data-directory", str(self.directory), *self.options]
+        arguments = ["serve", "--port", str(self.port), "--data-directory", str(self.directory), *self.options]
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("OPTIMUS_")
         } | self.settings
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / "service.out").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+            self.process = SERVICES.start(
+                arguments, module="optimus_cli", variables=environment, out=log.fileno(), errors=log.fileno()
+            )
         url = wait_until("the service is up", self._address)
         self.port = int(url.rsplit(":", 1)[1])
         self.client.base_url = httpx.URL(url)
