@@ -371,7 +371,10 @@ def _refusal(error: optimus_client.ApiError) -> Refused:
     phrase = http.client.responses.get(error.status, "")
     detail = str(problem.get("detail") or problem.get("title") or f"{error.status} {phrase}".strip())
     if error.status == HTTPStatus.UNAUTHORIZED and detail.startswith("send Authorization"):
-        detail = "this service asks for a token: `optimus login URL` stores yours, or set OPTIMUS_TOKEN"
+        detail = (
+            "this service asks for a token: `optimus login URL` takes yours, also from a pipe, and stores it; "
+            "or set OPTIMUS_TOKEN"
+        )
     elif error.status == HTTPStatus.UNAUTHORIZED:
         detail += " (that of OPTIMUS_TOKEN, or of `optimus login`)"
     errors = [

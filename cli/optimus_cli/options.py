@@ -187,3 +187,13 @@ JobReferences = Annotated[
     list[str] | None,
     typer.Argument(metavar="[JOB]...", help="Ids, names or beginnings.", autocompletion=complete_job),
 ]
+
+
+def ask(question: str, done: str) -> None:
+    """Return when the answer is yes. Raises `CliError`: nothing was `done`."""
+    try:
+        agreed = typer.confirm(question, err=True)
+    except typer.Abort as error:
+        raise CliError(f"Nothing was {done}: nobody answered; give --yes where nobody can.") from error
+    if not agreed:
+        raise CliError(f"Nothing was {done}.")

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.cli import builders
 from tests.cli.conftest import Optimus, ScriptedService
 
 NODE: dict[str, Any] = {
@@ -29,6 +30,8 @@ def test_nodes_are_closed_and_opened(
 ) -> None:
     node = NODE | {"schedulable": schedulable}
     scripted.on("POST", f"/v1/nodes/node-1/{what}", node)
+    scripted.on("GET", "/v1/nodes", {"nodes": [node]})
+    scripted.on("GET", "/v1/jobs", {"jobs": [], "next_cursor": None})
     done = optimus("node", what, "node-1", "--url", scripted.url)
     assert (done.exit_code, done.stdout) == (0, f"{said}\n")
     assert json.loads(optimus("node", what, "node-1", "--url", scripted.url, "--json").stdout) == node
@@ -40,3 +43,20 @@ def test_a_list_says_why_a_node_takes_nothing(scripted: ScriptedService, optimus
     scripted.on("GET", "/v1/whoami", {"projects": None})
     listed = optimus("nodes", "--url", scripted.url).stdout
     assert all(words in listed for words in ("not schedulable", "is being drained", "drained"))
+
+
+def test_a_drain_that_loses_steps_asks_first(scripted: ScriptedService, optimus: Optimus) -> None:
+    """A script that is not known to have a checkpoint begins anew elsewhere."""
+    script = builders.job(id="a", step=60, state="running", begins_anew=True)
+    others = [builders.job(id="b", begins_anew=True), builders.job(id="a-worker", begins_anew=False)]
+    scripted.on("GET", "/v1/nodes", {"nodes": [NODE]})
+    scripted.on("GET", "/v1/jobs", {"jobs": [script, *others], "next_cursor": None})
+    scripted.on("POST", "/v1/nodes/node-1/drain", NODE)
+    refused = optimus("node", "drain", "node-1", "--url", scripted.url)
+    assert refused.exit_code == 1, "as where a pause is refused"
+    assert (
+        "Drain node-1? Not known to go on from a checkpoint, these lose all their steps: a (60 steps)."
+        in refused.stderr
+    )
+    assert "Nothing was drained" in refused.stderr
+    assert optimus("node", "drain", "node-1", "--yes", "--url", scripted.url).exit_code == 0

@@ -78,7 +78,7 @@ export function Loss({ job, predictions, logarithmic }: LossProps) {
           {fitted.length > 0 && (
             <li>
               <span class="swatch band" />
-              80 % interval of the loss
+              80 % interval of the fit
             </li>
           )}
           {fitted.length === 0 && <li class="quiet">too few points for a curve so far</li>}

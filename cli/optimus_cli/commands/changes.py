@@ -10,9 +10,9 @@ import typer
 from optimus_cli import output
 from optimus_cli.bodies import Job
 from optimus_cli.client import DEFAULT_URL, is_final
-from optimus_cli.errors import BadInput, CliError, Refused
+from optimus_cli.errors import BadInput, Refused
 from optimus_cli.flags import CHANGING, given, with_flags
-from optimus_cli.options import AsJson, JobReference, Url, connect
+from optimus_cli.options import AsJson, JobReference, Url, ask, connect
 from optimus_cli.resolve import find_job
 from optimus_cli.specification import Specification, set_field
 
@@ -32,7 +32,7 @@ def pause(
         lost = found["step"] if found["state"] == "running" and found["begins_anew"] else 0
         if lost and not yes:
             steps = "1 step is" if lost == 1 else f"{lost} steps are"
-            _ask(f"Pause {found['id']}? It is not known to go on from a checkpoint: {steps} lost.", "paused")
+            ask(f"Pause {found['id']}? It is not known to go on from a checkpoint: {steps} lost.", "paused")
         paused = client.pause(found["id"])
     if as_json:
         output.print_json(paused)
@@ -143,19 +143,9 @@ def delete(
         found = find_job(client, job)
         what = " and its checkpoints" if checkpoints else ""
         if is_final(found) and not yes:
-            _ask(f"Delete {found['id']} ({found['state']}, {found['step']} steps){what}?", "deleted")
+            ask(f"Delete {found['id']} ({found['state']}, {found['step']} steps){what}?", "deleted")
         client.delete(found["id"], checkpoints=checkpoints)
     if as_json:
         output.print_json({"deleted": found["id"], "checkpoints": checkpoints})
     else:
         output.print_text(f"deleted {found['id']}{what}")
-
-
-def _ask(question: str, done: str) -> None:
-    """Return when the answer is yes. Raises `CliError`: nothing was `done`."""
-    try:
-        agreed = typer.confirm(question, err=True)
-    except typer.Abort as error:
-        raise CliError(f"Nothing was {done}: nobody answered; give --yes where nobody can.") from error
-    if not agreed:
-        raise CliError(f"Nothing was {done}.")

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from optimus_cli import output
-from optimus_cli.client import DEFAULT_URL
-from optimus_cli.options import AsJson, Command, Group, Url, connect
+from optimus_cli.client import DEFAULT_URL, Job
+from optimus_cli.options import AsJson, Command, Group, Url, ask, connect
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Close nodes, empty them, open them again (for operators).")
 Name = Annotated[str, typer.Argument(metavar="NODE", help="As `optimus nodes` shows it.")]
@@ -21,10 +21,33 @@ def cordon(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 
 
 @app.command(cls=Command)
-def drain(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Let nothing be placed on a node and move its tasks elsewhere, without losing a step. `optimus nodes` shows when
-    it is empty."""
+def drain(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Let nothing be placed on a node and move its tasks elsewhere. `optimus nodes` shows when it is empty.
+
+    No step is lost, but by scripts: those are stopped and go on from their checkpoint. Asks first where one is not
+    known to have any: it begins anew.
+    """
+    if not yes and (losing := _begin_anew(name, url)):
+        lost = ", ".join(f"{job['id']} ({job['step']} steps)" for job in losing)
+        ask(f"Drain {name}? Not known to go on from a checkpoint, these lose all their steps: {lost}.", "drained")
     _do(name, "drain", "is being emptied", url, as_json=as_json)
+
+
+def _begin_anew(name: str, url: str) -> list[Job]:
+    """The running jobs with workers on the node that would begin anew elsewhere."""
+    with connect(url) as client:
+        tasks = next((node["tasks"] for node in client.nodes() if node["name"] == name), [])
+        running = client.jobs({"state": "running"}, None) if tasks else iter(())
+        return [
+            job
+            for job in running
+            if job["begins_anew"] and job["step"] and any(task.startswith(f"{job['id']}-worker-") for task in tasks)
+        ]
 
 
 @app.command(cls=Command)

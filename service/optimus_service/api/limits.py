@@ -18,6 +18,7 @@ from optimus_contract.codec import read
 from optimus_contract.job import JobSpec
 from optimus_service.api.callers import Caller
 from optimus_service.api.problems import Problem, invalid
+from optimus_service.insight.format import counted
 from optimus_service.settings import Settings
 from optimus_service.store.errors import ProjectNotFound
 from optimus_service.store.repository import Repository
@@ -130,10 +131,11 @@ class Waiting:
             )
         n, most = self._counts[each.whose], each.limits.waiting_jobs
         if most is not None and n >= most:
+            wait = f"{counted(n, 'job')} of {each.whose} {'waits' if n == 1 else 'wait'}"
             raise Problem(
                 409,
-                f"{n} jobs of {each.whose} wait, and {most} may (waiting_jobs): wait until some have started, or "
-                f"cancel some; {each.cure} --max-waiting N",
+                f"{wait}, and {most} may (waiting_jobs): wait until some have started, or cancel some; "
+                f"{each.cure} --max-waiting N",
             )
 
 

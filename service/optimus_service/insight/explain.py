@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from optimus_contract import answers
 from optimus_contract.command import is_distributed
@@ -344,8 +345,11 @@ def _on_its_history(case: Case) -> list[str]:
     )
     last = next((each for each in reversed(case.memberships) if each.workers), None)
     had = "" if last is None else f" It last had {size(_members(last))}."
-    stopped = sum(each.pause_seconds or 0.0 for each in case.memberships)
+    without = [after.at - each.at for each, after in pairwise(case.memberships) if not each.workers]
+    stopped = sum(each.pause_seconds or 0.0 for each in case.memberships) + sum(without)
     changed = f"was changed {times(job.rescales)}" if job.rescales else "was never changed"
+    if without:
+        changed += f", and it was without tasks {times(len(without))}, for {time_words(sum(without))}"
     changes = f" Its size {changed}; training stood still for {time_words(stopped)} in all."
     if job.retries:
         changes += f" It was tried again {times(job.retries)} after an error."

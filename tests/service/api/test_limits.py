@@ -112,7 +112,7 @@ def test_users_and_projects_have_limits_of_their_own(shared: Api, ada: str) -> N
     assert "may be at most 3 for ada (workers_together)" in never["workers.min"]
     refused = faults(submit(shared, ada, priority=3.0))
     assert "at most 2 for project vision (max_priority); an operator raises it" in refused["priority"]
-    assert "jobs of project vision wait, and 1 may" in problem(submit(shared, ada), 409)["detail"]
+    assert "1 job of project vision waits, and 1 may" in problem(submit(shared, ada), 409)["detail"]
     assert shared.repository.observed().projects == (), "a project without a quota is guaranteed nothing"
     recorded = shared.get("/v1/audit", params={"target": "ada"}).json()["entries"][0]
     assert recorded["data"]["limits"] == rights["limits"]
