@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from optimus_scheduler.model.enums import Role, TaskPhase
 from optimus_scheduler.model.resources import Resources
@@ -24,9 +25,11 @@ class Allocation:
 NOTHING = Allocation(0, 0)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TaskKey:
-    """Names one task. A replacement of the same role and rank has a higher incarnation."""
+class TaskKey(NamedTuple):
+    """Names one task. A replacement of the same role and rank has a higher incarnation.
+
+    A tuple, as rounds look tens of thousands of them up and sort them.
+    """
 
     job_id: str
     role: Role

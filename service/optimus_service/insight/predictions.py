@@ -91,7 +91,7 @@ class HistoryCache:
             metric_values=metric_values,
             speed_samples=speeds,
             calculated_speeds=() if speeds or self._lessons is None else self._lessons.calculated_speeds(record, spec),
-            similar=self._similar(record),
+            similar=self._similar(record.id, spec.family),
             rescale_seconds=rescale_seconds(memberships),
             busy_part=busy_part,
             experience=NO_EXPERIENCE if self._lessons is None else self._lessons.experience_of(spec.family),
@@ -117,12 +117,12 @@ class HistoryCache:
         ]
         return answers.EvaluationList(series=series)
 
-    def _similar(self, record: JobRecord) -> tuple[EndedJob, ...]:
+    def _similar(self, job_id: str, family: str) -> tuple[EndedJob, ...]:
         """Without itself, once it has ended."""
         if self._lessons is None:
             return ()
         self._lessons.refresh()
-        return tuple(ended for ended in self._lessons.similar_to(record) if ended.id != record.id)
+        return tuple(ended for ended in self._lessons.similar_to(family) if ended.id != job_id)
 
     def _entry(self, job_id: str) -> _Entry:
         with self._lock:

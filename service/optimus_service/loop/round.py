@@ -19,6 +19,7 @@ from optimus_service.loop.unknown_tasks import UnknownTasks
 from optimus_service.observe.promises import PARTS, PromisedParts, plan_promises
 from optimus_service.observe.snapshot import ClusterView, Observer
 from optimus_service.observe.unknown_tasks import without_record
+from optimus_service.process.gc_pause import collector_paused
 from optimus_service.store.records import PromiseRecord, RoundRecord
 from optimus_service.store.repository import LeaderRepository
 
@@ -106,6 +107,7 @@ class Round:
         self.learning = False
         """Whether the last round kept a job at its size only until that has been measured."""
 
+    @collector_paused()
     def run(self, trigger: str, fence: int, phases: Phases | None = None) -> RoundRecord:
         """One round, for the reason `trigger`, by the leader with the token `fence`.
 

@@ -68,11 +68,10 @@ class Lessons:
         with self._lock:
             return self._scores.experience_of(task)
 
-    def similar_to(self, job: JobRecord) -> tuple[EndedJob, ...]:
-        """Ended jobs of the same task, oldest first, as of the last `refresh`."""
-        spec = readable_spec(job)
+    def similar_to(self, family: str) -> tuple[EndedJob, ...]:
+        """Ended jobs of this task, oldest first, as of the last `refresh`."""
         with self._lock:
-            return () if spec is None else self._known.of(spec.family)
+            return self._known.of(family)
 
     def refresh(self) -> None:
         """Read what was learned since, by whichever replica."""

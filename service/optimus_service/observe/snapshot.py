@@ -242,7 +242,7 @@ class Observer:
             noise_steps=tuple(float(step) for step, _ in history.noise),
             noise_scales=tuple(scale for _, scale in history.noise),
             calculated_speeds=self._calculated_speeds(record, spec, history),
-            similar=() if self._lessons is None else self._lessons.similar_to(record),
+            similar=() if self._lessons is None else self._lessons.similar_to(spec.family),
             spent=spent(memberships, spec, allocation.gpu_type, self._settings, now),
             allocation=allocation,
             allocated_at=record.wanted_at,

@@ -34,7 +34,6 @@ from optimus_service.store.sealing import SEALED
 NAME_LABEL, RUN_LABEL = "optimus/track", "optimus/run"
 """Labels of runs that stock libraries tell of by themselves: where they post to, and which run of that name it is."""
 _DECISIVE = (
-    "name",
     "task",
     "command",
     "image",
@@ -157,13 +156,13 @@ def _decisive(document: object, job: JobRecord) -> contract.JobSpec:
     if not isinstance(document, Mapping):
         raise ValueError(f"{document!r:.200} is not an object")  # noqa: TRY004 - what is stored is data
     found = {name: document[name] for name in _DECISIVE if name in document}
-    return _read_decisive(json.dumps(found), job.name)
+    return _read_decisive(json.dumps(found))
 
 
 @lru_cache(maxsize=20_000)
-def _read_decisive(text: str, name: str) -> contract.JobSpec:
-    """Kept, as rounds ask for the same specifications again and again, and reading one takes half a millisecond."""
-    said = read(contract.JobSpec, json.loads(text), strict=True, name=name)
+def _read_decisive(text: str) -> contract.JobSpec:
+    """Kept, as rounds ask for the same specifications again and again, and many jobs have equal ones."""
+    said = read(contract.JobSpec, json.loads(text), strict=True, name="")
     if not said.trains:
         raise ValueError("task is missing")
     return said

@@ -55,8 +55,11 @@ class SlowWorkers:
         self.epoch = 0
         self._by_rank: dict[int, _Work] = {}
         self._n_workers = 0
+        self._found: tuple[int, ...] | None = ()
+        """What `ranks` says; None: to be found anew."""
 
     def add(self, columns: Columns) -> None:
+        self._found = None
         for epoch, rank, sequence, workers, n_steps, compute_seconds, data_seconds, n_examples in rows(
             columns, _FIELDS
         ):
@@ -76,14 +79,18 @@ class SlowWorkers:
 
     def restore(self, state: Document) -> None:
         """Know what the watch knew that had this state."""
-        self.epoch, self._n_workers = state["epoch"], state["n_workers"]
+        self.epoch, self._n_workers, self._found = state["epoch"], state["n_workers"], None
         for rank, parts in state["parts"]:
-            work = self._by_rank[rank] = _Work()
-            for n_steps, seconds, n_examples in parts.tolist():
-                work.add(int(n_steps), seconds, int(n_examples))
+            counted = deque((int(n_steps), seconds, int(n_examples)) for n_steps, seconds, n_examples in parts.tolist())
+            self._by_rank[rank] = _Work(counted, sum(n_steps for n_steps, _, _ in counted))
 
     def ranks(self) -> tuple[int, ...]:
         """The stragglers, the slowest first; none before there is enough of everybody."""
+        if self._found is None:
+            self._found = self._slowest_first()
+        return self._found
+
+    def _slowest_first(self) -> tuple[int, ...]:
         judged = {
             rank: work
             for rank, work in self._by_rank.items()

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, case, delete, func, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Row, case, delete, func, insert, select, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
 from optimus_scheduler import lifecycle
@@ -38,6 +38,11 @@ from optimus_service.store.tables import JobLabelRow, JobRow, ProjectRow, Promis
 Changes = Mapping[str, tuple[object, object]]
 """Old and new value by field."""
 ACTIVE_STATES = tuple(state.value for state in JobState if not state.is_final)
+_LARGE = ("wanted_tasks", "network", "planned_rates")
+"""Columns that are read only where they are asked for."""
+COLUMNS = tuple(column for column in JobRow.__table__.c if column.name not in _LARGE)
+"""What `record` is made of. Whoever reads many rows and changes none reads these, without the session: keeping track of
+ten thousand objects costs more than reading them."""
 
 
 def create(
@@ -352,9 +357,9 @@ def in_projects(projects: Collection[str] | None) -> tuple[ColumnElement[bool], 
 
 def active(session: Session, projects: Collection[str] | None = None) -> list[JobRecord]:
     """See `Repository.active_jobs`."""
-    statement = select(JobRow).where(JobRow.state.in_(ACTIVE_STATES), *in_projects(projects))
+    statement = select(*COLUMNS).where(JobRow.state.in_(ACTIVE_STATES), *in_projects(projects))
     statement = statement.order_by(JobRow.created_at, JobRow.id)
-    return [record(row) for row in session.scalars(statement)]
+    return [record(row) for row in session.execute(statement)]
 
 
 def count_by_state(session: Session, projects: Collection[str] | None = None) -> dict[JobState, int]:
@@ -488,7 +493,7 @@ def _want_nothing(row: JobRow, now: float) -> None:
     row.wanted_tasks = []
 
 
-def record(row: JobRow) -> JobRecord:
+def record(row: JobRow | Row[Any]) -> JobRecord:
     """The row as a value."""
     return JobRecord(
         id=row.id,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import Row, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from optimus_scheduler.model import Allocation, Directive, JobState, Role, TaskKey
@@ -135,13 +136,13 @@ def of_job(session: Session, job_id: str) -> list[MembershipRecord]:
 def of_active_jobs(session: Session) -> dict[str, list[MembershipRecord]]:
     """See `Repository.memberships_of_active_jobs`."""
     statement = (
-        select(MembershipRow)
+        select(MembershipRow.__table__)
         .join(JobRow, JobRow.id == MembershipRow.job_id)
         .where(JobRow.state.in_(ACTIVE_STATES))
         .order_by(MembershipRow.job_id, MembershipRow.epoch)
     )
     records: dict[str, list[MembershipRecord]] = {}
-    for row in session.scalars(statement):
+    for row in session.execute(statement):
         records.setdefault(row.job_id, []).append(record(row))
     return records
 
@@ -160,7 +161,7 @@ def interruptions(session: Session, since: float, now: float) -> tuple[int, floa
     return (session.scalar(lost) or 0) + int(retries or 0), max(0.0, float(running or 0.0))
 
 
-def record(row: MembershipRow) -> MembershipRecord:
+def record(row: MembershipRow | Row[Any]) -> MembershipRecord:
     """A row as a value."""
     return MembershipRecord(
         job_id=row.job_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Table, bindparam, select, union, update
+from sqlalchemy import Row, Table, bindparam, select, union, update
 from sqlalchemy.orm import Session, aliased
 
 from optimus_scheduler.model import Role, TaskKey
@@ -16,16 +16,18 @@ from optimus_service.store.records import TaskRecord
 from optimus_service.store.tables import JobRow, TaskRow
 
 _KEY = (TaskRow.job_id, TaskRow.role, TaskRow.rank, TaskRow.incarnation)
+_TASKS = TaskRow.__table__
+"""Read without the session: keeping track of ten thousand objects that nobody changes costs more than reading them."""
 
 
 def select_tasks(session: Session, active_only: bool, job_id: str | None) -> list[TaskRecord]:
     """See `Repository.tasks`."""
-    statement = select(TaskRow)
+    statement = select(_TASKS)
     if active_only:
         statement = statement.where(TaskRow.exited_at.is_(None))
     if job_id is not None:
         statement = statement.where(TaskRow.job_id == job_id)
-    return _records(session.scalars(statement))
+    return _records(session.execute(statement))
 
 
 def worker_spans(session: Session, job_ids: Collection[str]) -> dict[str, list[tuple[float, float | None]]]:
@@ -52,12 +54,12 @@ def newest(session: Session) -> list[TaskRecord]:
         later.incarnation > TaskRow.incarnation,
     )
     of_active_job = TaskRow.job_id.in_(select(JobRow.id).where(JobRow.state.in_(ACTIVE_STATES)))
-    alive = select(TaskRow).where(TaskRow.exited_at.is_(None))
-    last = select(TaskRow).where(of_active_job, ~replaced.exists())
-    return _records(session.scalars(select(TaskRow).from_statement(union(alive, last))))
+    alive = select(_TASKS).where(TaskRow.exited_at.is_(None))
+    last = select(_TASKS).where(of_active_job, ~replaced.exists())
+    return _records(session.execute(union(alive, last)))
 
 
-def _records(rows: Iterable[TaskRow]) -> list[TaskRecord]:
+def _records(rows: Iterable[Row[Any]]) -> list[TaskRecord]:
     # Sorted here, like `TaskKey`: PostgreSQL orders text by the rules of a language.
     return sorted((_record(row) for row in rows), key=lambda task: task.key)
 
@@ -121,7 +123,7 @@ def _key_values(key: TaskKey) -> dict[str, Any]:
     return {"job_id": key.job_id, "role": key.role.value, "rank": key.rank, "incarnation": key.incarnation}
 
 
-def _record(row: TaskRow) -> TaskRecord:
+def _record(row: Row[Any]) -> TaskRecord:
     return TaskRecord(
         key=TaskKey(row.job_id, Role(row.role), row.rank, row.incarnation),
         node=row.node,

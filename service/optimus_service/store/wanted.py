@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Row, select
 from sqlalchemy.orm import Session, undefer
 
 from optimus_scheduler.lifecycle import InvalidTransition, TasksGranted
@@ -15,11 +15,12 @@ from optimus_scheduler.retries import LONGEST_RETRY_SECONDS, Backoff
 from optimus_service.store.charging import charge
 from optimus_service.store.dialects import chunks
 from optimus_service.store.errors import JobNotFound
-from optimus_service.store.jobs import ACTIVE_STATES, advance_row, locked, locked_together
+from optimus_service.store.jobs import ACTIVE_STATES, COLUMNS, advance_row, locked, locked_together
 from optimus_service.store.jobs import record as job_record
 from optimus_service.store.records import JobRecord, WantedRecord
 from optimus_service.store.tables import JobRow
 
+_COLUMNS = (*COLUMNS, JobRow.__table__.c.wanted_tasks)
 _RANK = {Directive.RUN: 0, Directive.PAUSE: 0, Directive.FINISH: 1, Directive.CANCEL: 2}
 """A directive gives way to those of its own rank and above: what ends a job is not undone by an older plan."""
 
@@ -107,18 +108,17 @@ def get(session: Session, job_id: str) -> WantedRecord:
 
 def of_active_jobs(session: Session) -> dict[str, WantedRecord]:
     """See `Repository.wanted_of_active_jobs`."""
-    statement = select(JobRow).where(JobRow.state.in_(ACTIVE_STATES)).options(undefer(JobRow.wanted_tasks))
-    return {row.id: _record(row) for row in session.scalars(statement)}
+    statement = select(*_COLUMNS).where(JobRow.state.in_(ACTIVE_STATES))
+    return {row.id: _record(row) for row in session.execute(statement)}
 
 
 def active_with_wanted(session: Session) -> tuple[list[JobRecord], dict[str, WantedRecord], frozenset[str]]:
     """Active jobs, oldest first; what each should have; those of which the layers are known. One statement."""
-    has_network = JobRow.network.is_not(None)
-    statement = select(JobRow, has_network).where(JobRow.state.in_(ACTIVE_STATES))
-    statement = statement.order_by(JobRow.created_at, JobRow.id).options(undefer(JobRow.wanted_tasks))
-    found = session.execute(statement).all()
-    wanted = {row.id: _record(row) for row, _ in found}
-    return [job_record(row) for row, _ in found], wanted, frozenset(row.id for row, has_network in found if has_network)
+    has_network = JobRow.network.is_not(None).label("has_network")
+    statement = select(*_COLUMNS).add_columns(has_network).where(JobRow.state.in_(ACTIVE_STATES))
+    found = session.execute(statement.order_by(JobRow.created_at, JobRow.id)).all()
+    wanted = {row.id: _record(row) for row in found}
+    return [job_record(row) for row in found], wanted, frozenset(row.id for row in found if row.has_network)
 
 
 def generations(session: Session, job_ids: Collection[str]) -> dict[str, int]:
@@ -130,11 +130,11 @@ def generations(session: Session, job_ids: Collection[str]) -> dict[str, int]:
     return found
 
 
-def _allocation(row: JobRow) -> Allocation:
+def _allocation(row: JobRow | Row[Any]) -> Allocation:
     return Allocation(row.wanted_workers, row.wanted_servers, row.wanted_gpu_type)
 
 
-def _record(row: JobRow) -> WantedRecord:
+def _record(row: JobRow | Row[Any]) -> WantedRecord:
     return WantedRecord(
         generation=row.generation,
         directive=Directive(row.directive),

@@ -10,6 +10,7 @@ from tests.service.loop.loop_world import World, speed
 from optimus_scheduler.lifecycle import CancelRequested
 from optimus_scheduler.model import EndedJob, JobState
 from optimus_service.observe.finished_runs import Lessons, ended_job
+from optimus_service.observe.spec import spec_of
 from optimus_service.store.records import DecisionRecord
 from optimus_service.store.repository import Repository
 
@@ -25,7 +26,7 @@ def latest(world: World, job_id: str) -> DecisionRecord:
 def known(repository: Repository, like: str = "job-1") -> tuple[EndedJob, ...]:
     lessons = Lessons(repository, 1e6)
     lessons.refresh()
-    return lessons.similar_to(repository.get_job(like))
+    return lessons.similar_to(spec_of(repository.get_job(like)).family)
 
 
 def finish(world: World, job_id: str, **changes: object) -> None:
