@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from operator import ge
 from typing import Annotated, Any, Final, Literal
 
 from optimus_contract.codec import has_default
@@ -133,9 +134,12 @@ class SampleColumns(Message):
             values = getattr(self, name)
             if values is not None and len(values) != len(self):
                 raise FieldError(name, f"has {len(values)} values; membership_epoch has {len(self)}")
-        for index, (rank, workers) in enumerate(zip(self.rank, self.workers, strict=True)):
-            if rank >= workers:
-                raise FieldError(f"rank.{index}", f"({rank}) must be below workers ({workers})")
+        if any(map(ge, self.rank, self.workers)):  # as a whole, and then again: few posts are wrong
+            pairs = enumerate(zip(self.rank, self.workers, strict=True))
+            index, rank, workers = next((index, *pair) for index, pair in pairs if ge(*pair))
+            raise FieldError(f"rank.{index}", f"({rank}) must be below workers ({workers})")
+        if self.updates is None and self.global_batch is None:
+            return
         nothing = [None] * len(self)
         for index, both in enumerate(zip(self.updates or nothing, self.global_batch or nothing, strict=True)):
             if both.count(None) == 1:

@@ -44,7 +44,7 @@ def test_it_moves_to_a_node_with_room_as_a_new_task() -> None:
     assert wants["a"].nodes[Role.WORKER, 1] == "node-1"
     assert [slot for slot, node in wants["a"].nodes.items() if node != "node-0"] == [(Role.WORKER, 1)]
     actions = reconcile(snapshot, wants, Settings())
-    replacement = replace(SLOW, incarnation=1)
+    replacement = SLOW._replace(incarnation=1)
     assert [action.task.key for action in actions if isinstance(action, StartTask)][-1] == replacement
     (wanted,) = (action for action in actions if isinstance(action, SetWanted))
     assert SLOW not in {placed.key for placed in wanted.tasks}

@@ -44,13 +44,13 @@ from optimus_service.sso.provider import Provider
 from optimus_service.store.sample_queue import SampleQueue
 
 _PARTS = (
+    from_tasks,  # in front, as a path is looked for in one part after the other, and telemetry is most of what comes
     jobs,
     batches,
     changes,
     plan,
     job_details,
     explanation,
-    from_tasks,
     track,
     mlflow,
     cluster,

@@ -51,6 +51,41 @@ _SIZE_FIXED = (
 router = APIRouter(route_class=StrictRoute, tags=["calls of a job's tasks"])
 
 
+# In front of the others: a path is compared with one after the other.
+@router.post("/v1/jobs/{job_id}/telemetry", responses=documented(429))
+async def add_telemetry(
+    job_id: str,
+    telemetry: Annotated[Telemetry, Body(openapi_examples=examples.TELEMETRY)],
+    services: ServicesDep,
+    queue: SampleQueueDep,
+) -> TelemetryAnswer:
+    """Report steps and losses, and what tasks use. Samples that are not counted are named with the reason; that is no
+    error. Tasks that are not known are ignored. 429: too many samples wait to be stored; send them again later,
+    more at a time."""
+    if telemetry.tells_of_the_job:
+        await run_in_threadpool(_note, services, job_id, telemetry)
+    columns = SampleColumns.of(telemetry.samples) if telemetry.samples else telemetry.columns
+    if columns is None:
+        return TelemetryAnswer(accepted=0, ignored=[])
+    # Not in a thread of the pool: many wait here together, for one commit.
+    added = await asyncio.wrap_future(queue.put(PostedSamples(job_id, columns, services.clock())))
+    if added.accepted and not all(map(math.isfinite, filter(None, columns.loss or ()))):
+        await run_in_threadpool(_look_at_divergence, services, job_id)
+    return note_added(services, job_id, columns, added)
+
+
+def note_added(services: Services, job_id: str, columns: SampleColumns, added: AddedSamples) -> TelemetryAnswer:
+    """Tell those who wait for steps, and the metrics, what became of samples; the answer to who sent them."""
+    if added.accepted:
+        services.note_step(job_id, max(columns.step))
+    services.metrics.observe_sample_lag(services.clock() - max(columns.at))
+    services.metrics.count_samples("accepted", added.accepted)
+    for why, n_samples in Counter(ignored.why for ignored in added.ignored).items():
+        services.metrics.count_samples(why, n_samples)
+    ignored = [IgnoredSample(index=each.index, why=each.why) for each in added.ignored]
+    return TelemetryAnswer(accepted=added.accepted, ignored=ignored)
+
+
 @router.get("/v1/jobs/{job_id}/membership", responses=documented(429))
 async def wait_for_membership(
     job_id: str,
@@ -145,40 +180,6 @@ def _active(tx: Repository, job_id: str) -> JobRecord:
     if job.state.is_final:
         raise Problem(409, f"the job has ended ({job.state})")
     return job
-
-
-@router.post("/v1/jobs/{job_id}/telemetry", responses=documented(429))
-async def add_telemetry(
-    job_id: str,
-    telemetry: Annotated[Telemetry, Body(openapi_examples=examples.TELEMETRY)],
-    services: ServicesDep,
-    queue: SampleQueueDep,
-) -> TelemetryAnswer:
-    """Report steps and losses, and what tasks use. Samples that are not counted are named with the reason; that is no
-    error. Tasks that are not known are ignored. 429: too many samples wait to be stored; send them again later,
-    more at a time."""
-    if telemetry.tells_of_the_job:
-        await run_in_threadpool(_note, services, job_id, telemetry)
-    columns = SampleColumns.of(telemetry.samples) if telemetry.samples else telemetry.columns
-    if columns is None:
-        return TelemetryAnswer(accepted=0, ignored=[])
-    # Not in a thread of the pool: many wait here together, for one commit.
-    added = await asyncio.wrap_future(queue.put(PostedSamples(job_id, columns, services.clock())))
-    if added.accepted and any(loss is not None and not math.isfinite(loss) for loss in columns.loss or ()):
-        await run_in_threadpool(_look_at_divergence, services, job_id)
-    return note_added(services, job_id, columns, added)
-
-
-def note_added(services: Services, job_id: str, columns: SampleColumns, added: AddedSamples) -> TelemetryAnswer:
-    """Tell those who wait for steps, and the metrics, what became of samples; the answer to who sent them."""
-    if added.accepted:
-        services.note_step(job_id, max(columns.step))
-    services.metrics.observe_sample_lag(services.clock() - max(columns.at))
-    services.metrics.count_samples("accepted", added.accepted)
-    for why, n_samples in Counter(ignored.why for ignored in added.ignored).items():
-        services.metrics.count_samples(why, n_samples)
-    ignored = [IgnoredSample(index=each.index, why=each.why) for each in added.ignored]
-    return TelemetryAnswer(accepted=added.accepted, ignored=ignored)
 
 
 def _look_at_divergence(services: Services, job_id: str) -> None:

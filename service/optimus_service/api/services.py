@@ -78,30 +78,33 @@ class Services:
     """POSIX seconds."""
 
 
-def _services_of(request: Request) -> Services:
+# Coroutines, though none waits for anything: FastAPI calls functions in threads, which costs more than they do.
+
+
+async def _services_of(request: Request) -> Services:
     """With the database as this request may use it: a user's call reads only, or records what it changes."""
     services = cast(Services, request.app.state.services)
     repository: Repository | None = getattr(request.state, "repository", None)
     return services if repository is None else replace(services, repository=repository)
 
 
-def _task_checks_of(request: Request) -> TaskChecks:
+async def _task_checks_of(request: Request) -> TaskChecks:
     return cast(TaskChecks, request.app.state.task_checks)
 
 
-def _histories_of(request: Request) -> HistoryCache:
+async def _histories_of(request: Request) -> HistoryCache:
     return cast(HistoryCache, request.app.state.histories)
 
 
-def _caller_of(request: Request) -> Caller:
+async def _caller_of(request: Request) -> Caller:
     return cast(Caller, request.state.caller)
 
 
-def _audit_of(request: Request) -> Audit:
+async def _audit_of(request: Request) -> Audit:
     return cast(Audit, request.state.audit)
 
 
-def _sample_queue_of(request: Request) -> SampleQueue:
+async def _sample_queue_of(request: Request) -> SampleQueue:
     return cast(SampleQueue, request.app.state.sample_queue)
 
 

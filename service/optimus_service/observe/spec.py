@@ -100,7 +100,7 @@ def on_type(resources: Resources, gpu_type: str | None) -> Resources:
 def _spec(document: object, job: JobRecord) -> JobSpec:
     if SEALED in job.spec:
         raise ValueError("its variables are encrypted with a key that OPTIMUS_ENCRYPTION_KEYS does not have")
-    said = _decisive(document, job)
+    said = _decisive(document)
     elastic = None if said.elastic_batch is None else _elastic(said.elastic_batch)
     reported: dict[str, Any] = job.profile or {}
     gpu_type = said.gpu_types[0] if said.gpu_types else ANY_GPU
@@ -152,7 +152,7 @@ def _without_tag(image: str) -> str:
     return registry + slash + name.partition("@")[0].partition(":")[0]
 
 
-def _decisive(document: object, job: JobRecord) -> contract.JobSpec:
+def _decisive(document: object) -> contract.JobSpec:
     if not isinstance(document, Mapping):
         raise ValueError(f"{document!r:.200} is not an object")  # noqa: TRY004 - what is stored is data
     found = {name: document[name] for name in _DECISIVE if name in document}

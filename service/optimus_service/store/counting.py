@@ -11,8 +11,9 @@ tells of them counts no more::
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import sub
 from typing import NamedTuple
 
 from optimus_contract.telemetry import SampleColumns
@@ -75,8 +76,37 @@ class Sorted:
     """Why the others do not, by their place."""
 
 
+class _Run(NamedTuple):
+    """A post as workers send it: samples of one rank in one epoch, numbered one after the other."""
+
+    membership_epoch: int
+    rank: int
+    first: int
+    """The sequence number of the first one."""
+    n_samples: int
+
+    @classmethod
+    def of(cls, columns: SampleColumns) -> _Run | None:
+        """None: the post is none. What is said of runs is said sample by sample of all others, and costs more."""
+        epochs, ranks, sequence = columns.membership_epoch, columns.rank, columns.sequence
+        n, first = len(sequence), sequence[0]
+        if epochs.count(epochs[0]) < n or ranks.count(ranks[0]) < n or sequence != list(range(first, first + n)):
+            return None
+        return cls(epochs[0], ranks[0], first, n)
+
+    def parts(self) -> Iterator[tuple[Block, int, slice]]:
+        """Of each block that it reaches into: the bits that are its samples', and their places."""
+        end = self.first + self.n_samples
+        for number in range(self.first // BLOCK, (end - 1) // BLOCK + 1):
+            begins, ends = max(self.first, number * BLOCK), min(end, (number + 1) * BLOCK)
+            bits = ((1 << (ends - begins)) - 1) << (begins - number * BLOCK)
+            yield Block(self.membership_epoch, self.rank, number), bits, slice(begins - self.first, ends - self.first)
+
+
 def blocks_of(columns: SampleColumns) -> set[Block]:
     """Those that the samples of a post are in."""
+    if run := _Run.of(columns):
+        return {block for block, _, _ in run.parts()}
     keys = zip(columns.membership_epoch, columns.rank, columns.sequence, strict=True)
     return {Block(epoch, rank, sequence // BLOCK) for epoch, rank, sequence in keys}
 
@@ -101,6 +131,8 @@ def _place_of(epoch: int, rank: int, reported: Mapping[int, EpochBounds]) -> Ign
 
 def sort_out(columns: SampleColumns, reported: Mapping[int, EpochBounds], blocks: Mapping[Block, Counted]) -> Sorted:
     """Which samples of a post count. `blocks` has all of `blocks_of(columns)`; they are not changed."""
+    if (run := _Run.of(columns)) and _is_all_new(run, columns, reported, blocks):
+        return Sorted(list(range(run.n_samples)))
     found = Sorted()
     origins = set(zip(columns.membership_epoch, columns.rank, strict=True))
     places = {origin: _place_of(*origin, reported) for origin in origins}
@@ -123,8 +155,22 @@ def sort_out(columns: SampleColumns, reported: Mapping[int, EpochBounds], blocks
     return found
 
 
+def _is_all_new(
+    run: _Run, columns: SampleColumns, reported: Mapping[int, EpochBounds], blocks: Mapping[Block, Counted]
+) -> bool:
+    place = _place_of(run.membership_epoch, run.rank, reported)
+    if isinstance(place, str) or max(columns.step) > place:
+        return False
+    return not any(blocks[block].bits & bits for block, bits, _ in run.parts())
+
+
 def mark(columns: SampleColumns, blocks: Mapping[Block, Counted]) -> None:
     """Keep in `blocks` that all these samples were counted."""
+    if run := _Run.of(columns):
+        for key, bits, places in run.parts():
+            blocks[key].bits |= bits
+            blocks[key].max_step = max(blocks[key].max_step, *columns.step[places])
+        return
     for epoch, rank, sequence, step in _keys(columns):
         block = blocks[Block(epoch, rank, sequence // BLOCK)]
         block.bits |= 1 << sequence % BLOCK
@@ -137,19 +183,24 @@ def _keys(columns: SampleColumns) -> Iterator[tuple[int, int, int, int]]:
 
 def advance_progress(progress: Progress, columns: SampleColumns) -> Progress:
     """Where a job is after these samples: the furthest one tells step, epoch and loss; the step never goes back."""
-    n_steps: Sequence[int] = columns.n_steps or [1] * len(columns)
-    losses: Sequence[float | None] = columns.loss or [None] * len(columns)
-    first = min(max(0, step - n + 1) for step, n in zip(columns.step, n_steps, strict=True))
-    for index in _by_step(columns):
-        step = columns.step[index]
-        if progress.first_step is None or step >= progress.step:
-            loss = progress.loss if losses[index] is None else losses[index]
-            known = first if progress.first_step is None else min(progress.first_step, first)
-            progress = Progress(max(progress.step, step), known, columns.data_epoch[index], loss)
+    steps, order = columns.step, _by_step(columns)
+    first = max(0, min(map(sub, steps, columns.n_steps)) + 1 if columns.n_steps else min(steps))
     known = first if progress.first_step is None else min(progress.first_step, first)
-    return Progress(progress.step, known, progress.epoch, progress.loss)
+    telling = [index for index in order if steps[index] >= progress.step]
+    if progress.first_step is None and not telling:
+        telling = [order[0]]
+    if not telling:
+        return Progress(progress.step, known, progress.epoch, progress.loss)
+    losses: Sequence[float | None] = columns.loss or ()
+    told = (losses[index] for index in reversed(telling) if losses and losses[index] is not None)
+    newest = telling[-1]
+    loss = next(told, progress.loss)
+    return Progress(max(progress.step, steps[newest]), known, columns.data_epoch[newest], loss)
 
 
-def _by_step(columns: SampleColumns) -> Iterable[int]:
+def _by_step(columns: SampleColumns) -> Sequence[int]:
+    """The places of the samples, by step, membership epoch and rank."""
+    if _Run.of(columns) and columns.step == sorted(columns.step):
+        return range(len(columns))
     keys = zip(columns.step, columns.membership_epoch, columns.rank, strict=True)
-    return (index for _, index in sorted((key, index) for index, key in enumerate(keys)))
+    return [index for _, index in sorted((key, index) for index, key in enumerate(keys))]
