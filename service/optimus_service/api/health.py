@@ -69,7 +69,7 @@ class DatabaseCheck:
         return wrong, wrong
 
 
-def _database_check_of(request: Request) -> DatabaseCheck:
+async def _database_check_of(request: Request) -> DatabaseCheck:
     return cast(DatabaseCheck, request.app.state.database_check)
 
 

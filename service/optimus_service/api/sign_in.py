@@ -46,7 +46,7 @@ _Way = Literal["page", "device"]
 _log = structlog.get_logger(__name__)
 
 
-def _provider_of(request: Request) -> Provider:
+async def _provider_of(request: Request) -> Provider:
     provider = request.app.state.provider
     if provider is None:
         raise Problem(404, "this service has no OpenID provider (OPTIMUS_OIDC__ISSUER)")

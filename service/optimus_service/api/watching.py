@@ -220,7 +220,7 @@ def _learned(job: JobRecord) -> Learned:
     )
 
 
-def _watching_of(request: Request) -> Watching:
+async def _watching_of(request: Request) -> Watching:
     return cast(Watching, request.app.state.watching)
 
 
