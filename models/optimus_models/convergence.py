@@ -173,8 +173,8 @@ def _has_fallen(curve: LossCurve, rule: Rule, delta: float) -> bool:
 def _decreases_stay_small(curve: LossCurve, rule: Rule, delta: float, epoch: float, starts: FloatArray) -> BoolArray:
     """(n,) whether the fitted loss falls by less than `delta` in each of the `patience_epochs` after `starts` (n,)."""
     begins = (starts[:, None] + epoch * np.arange(max(rule.patience_epochs, 1), dtype=np.float64)).reshape(-1)
-    before = curve.predict_alone(begins)
-    little = _is_little(before, before - curve.decrease_alone(begins, epoch), rule, delta, curve.scale)
+    before, decrease = curve.predict_and_decrease_alone(begins, epoch)
+    little = _is_little(before, before - decrease, rule, delta, curve.scale)
     return np.asarray(little.reshape(len(starts), -1).all(axis=1))
 
 

@@ -146,12 +146,15 @@ class LossCurve:
         """The same by the job's own losses, without what finished runs and learning rates say."""
         return self._own(_as_steps(steps))[0] * self.scale + self.offset
 
-    def decrease_alone(self, steps: ArrayLike, distance: float) -> FloatArray:
-        """How far the loss falls from each of `steps` to `distance` steps later, by the job's own losses."""
+    def predict_and_decrease_alone(self, steps: ArrayLike, distance: float) -> tuple[FloatArray, FloatArray]:
+        """`predict_alone`, and how far the loss falls from each of `steps` to `distance` steps later, by the job's own
+        losses."""
         k = _as_steps(steps)
         if self.mixture is None or self.by_law:
-            return self.predict_alone(k) - self.predict_alone(k + distance)
-        return self.mixture.decrease(k, distance) * self.scale
+            before = self.predict_alone(k)
+            return before, before - self.predict_alone(k + distance)
+        loss, decrease = self.mixture.loss_and_decrease(k, distance)
+        return loss * self.scale + self.offset, decrease * self.scale
 
     def predict_interval(self, steps: ArrayLike, coverage: float = 0.8) -> tuple[FloatArray, FloatArray]:
         """Bounds (low, high), each shaped like `steps`, that hold the smoothed loss with probability `coverage`.

@@ -81,15 +81,20 @@ class PowerMixture(NamedTuple):
         mean, _ = self.loss_and_spread(steps)
         return mean
 
-    def decrease(self, steps: FloatArray, distance: float) -> FloatArray:
-        """How far the normalised loss falls from each of `steps` (n,) to `distance` steps later.
+    def loss_and_decrease(self, steps: FloatArray, distance: float) -> tuple[FloatArray, FloatArray]:
+        """Normalised loss at `steps` (n,), and how far it falls from each to `distance` steps later.
 
         Each average falls by itself: where one takes over from the other, the loss between them is no fall.
         """
         begin, end = (np.maximum(each, 0.0) / self.last_step for each in (steps, steps + distance))
         share = _far_share(begin)
-        near, far = (laws.weights @ (laws.paths(begin) - laws.paths(end)) for laws in (self.near, self.far))
-        return np.asarray((1.0 - share) * near + share * far)
+        before = [laws.paths(begin) for laws in (self.near, self.far)]  # the same for both: they are most of the cost
+        near, far = (laws.weights @ paths for laws, paths in zip((self.near, self.far), before, strict=True))
+        loss = (1.0 - share) * near + share * far
+        near, far = (
+            laws.weights @ (paths - laws.paths(end)) for laws, paths in zip((self.near, self.far), before, strict=True)
+        )
+        return loss, np.asarray((1.0 - share) * near + share * far)
 
     def loss_and_spread(self, steps: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Normalised loss at `steps` (n,), and the standard deviation of the averaged curves there, which includes
