@@ -92,6 +92,8 @@ def test_trial_is_bounded_in_memory_and_the_first_that_the_kernel_ends() -> None
     ("task", "job", "field", "words"),
     [
         ("mine:task", {"task_args": {"widht": 4}}, "task_args", "'widht'; did you mean width? It takes"),
+        ("mine:task", {"task_args": {"width": "abc"}}, "task_args", "width='abc' is not of type int"),
+        ("mine:task", {"task_args": {"width": True}}, "task_args", "width=True is not of type int"),
         ("mine:task", {"global_batch_size": 100_000}, "global_batch_size", "the data has 1437 examples"),
         ("mine:wrong", {}, "task", "must return a TrainingTask, not a value of type int"),
         ("mine:no_data", {}, "task", "FileNotFoundError: /data/images"),

@@ -113,7 +113,29 @@ def wrong_arguments(function: Callable[..., object], arguments: Mapping[str, Any
         close = [match for name in arguments for match in _meant(name, list(signature.parameters))]
         hint = f"; did you mean {close[0]}?" if close else "."
         return f"{error}{hint} It takes {signature.replace(return_annotation=inspect.Signature.empty)}"
-    return None
+    parameters = signature.parameters
+    wrong = (_wrong_type(name, value, parameters[name]) for name, value in arguments.items() if name in parameters)
+    return next((each for each in wrong if each is not None), None)
+
+
+_PLAIN: Mapping[object, tuple[type, ...]] = {
+    int: (int,), "int": (int,), float: (int, float), "float": (int, float), bool: (bool,), "bool": (bool,),
+    str: (str,), "str": (str,),
+}  # fmt: skip
+"""What may be given where an annotation is plain, as a type or (with postponed evaluation) as its name."""
+
+
+def _wrong_type(name: str, value: object, parameter: inspect.Parameter) -> str | None:
+    """That a value is not of the plain type that its parameter is annotated with; of other annotations nothing is
+    said, nor of a value that is the default."""
+    annotation = parameter.annotation
+    types = _PLAIN.get(annotation) if isinstance(annotation, type | str) else None
+    if types is None or value == parameter.default:
+        return None
+    if isinstance(value, types) and isinstance(value, bool) == (bool in types):  # in Python, True is an int
+        return None
+    said = annotation if isinstance(annotation, str) else annotation.__name__
+    return f"{name}={value!r} is not of type {said}, which the function annotates it with"
 
 
 def _meant(name: str, known: Sequence[str]) -> list[str]:

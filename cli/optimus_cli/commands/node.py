@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from optimus_cli import output
-from optimus_cli.client import DEFAULT_URL, Job
+from optimus_cli.bodies import Job
+from optimus_cli.client import DEFAULT_URL
 from optimus_cli.options import AsJson, Command, Group, Url, ask, connect
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Close nodes, empty them, open them again (for operators).")
