@@ -24,8 +24,6 @@ Serve = Callable[..., AbstractContextManager[Api]]
 PAGE = {"X-Optimus-Page": "1"}
 """What the page sends with all its requests."""
 
-pytestmark = on_sqlite
-
 
 @pytest.fixture(scope="module")
 def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningProvider]:
@@ -109,11 +107,13 @@ def test_rights_follow_the_groups_at_each_sign_in(api: Api, provider: RunningPro
     assert [(each["name"], each["subject"].startswith(provider.issuer)) for each in users] == [("mover", True)]
 
 
+@on_sqlite
 def test_an_administrator_by_group_administers(api: Api) -> None:
     sign_in(api, "root")
     assert api.post("/v1/users/new-one", json={}, headers=PAGE).status_code == 201
 
 
+@on_sqlite
 def test_whoever_is_in_no_known_group_stays_outside(api: Api) -> None:
     answer = come_back(api, Browser("stranger").sign_in(begin(api)))
     assert answer.headers["location"] == "/#/sign-in/no-group"
@@ -128,6 +128,7 @@ def test_a_name_that_somebody_else_has_is_not_taken_over(api: Api) -> None:
     problem(whoami(api), 401)
 
 
+@on_sqlite
 def test_a_new_key_of_the_provider_is_fetched(api: Api, provider: RunningProvider) -> None:
     sign_in(api, "ada")
     provider.rotate()
@@ -136,6 +137,7 @@ def test_a_new_key_of_the_provider_is_fetched(api: Api, provider: RunningProvide
     assert whoami(api).json()["name"] == "ada"
 
 
+@on_sqlite
 def test_the_token_of_the_service_works_as_before(api: Api) -> None:
     assert api.get("/v1/whoami", token=ADMINISTRATOR).json()["name"] == "bootstrap"
 
@@ -143,6 +145,7 @@ def test_the_token_of_the_service_works_as_before(api: Api) -> None:
 # --- around the page: what attackers try -----------------------------------------------------------------------------
 
 
+@on_sqlite
 def test_an_answer_of_the_provider_is_good_in_the_browser_that_asked_and_once(api: Api) -> None:
     back = Browser("ada").sign_in(begin(api))
     cookie = api.client.cookies["optimus-sign-in"]
@@ -157,12 +160,14 @@ def test_an_answer_of_the_provider_is_good_in_the_browser_that_asked_and_once(ap
     problem(whoami(api), 401)
 
 
+@on_sqlite
 def test_a_state_of_another_sign_in_is_refused(api: Api) -> None:
     back = Browser("ada").sign_in(begin(api))
     begin(api)  # the browser has a new one
     assert come_back(api, back).headers["location"] == "/#/sign-in/elsewhere"
 
 
+@on_sqlite
 def test_a_code_that_was_put_into_another_sign_in_is_refused(api: Api) -> None:
     """Somebody's stolen code, with the state of a sign-in that the thief began: PKCE and the nonce do not match."""
     stolen = parse_qs(urlsplit(Browser("root").sign_in(begin(api))).query)["code"][0]
@@ -171,11 +176,13 @@ def test_a_code_that_was_put_into_another_sign_in_is_refused(api: Api) -> None:
     assert answer.headers["location"] == "/#/sign-in/refused"
 
 
+@on_sqlite
 def test_a_sign_in_leads_back_to_the_page_only(api: Api) -> None:
     answer = come_back(api, Browser("ada").sign_in(begin(api, "https://evil.example")))
     assert answer.headers["location"] == "/#/"
 
 
+@on_sqlite
 def test_a_session_that_was_set_before_is_not_kept(api: Api) -> None:
     """Fixation: the attacker's session in the victim's browser does not become the victim's."""
     add_user(api, "mallory", {"vision": "viewer"})
@@ -188,6 +195,7 @@ def test_a_session_that_was_set_before_is_not_kept(api: Api) -> None:
     assert api.get("/v1/whoami", token=sessions.pop()).json()["name"] == "ada"
 
 
+@on_sqlite
 def test_requests_that_other_sites_cause_have_no_session(api: Api) -> None:
     sign_in(api, "ada")
     for headers, status in (
@@ -203,6 +211,7 @@ def test_requests_that_other_sites_cause_have_no_session(api: Api) -> None:
         assert "access-control-allow-origin" not in answer.headers
 
 
+@on_sqlite
 def test_cookies_are_out_of_reach(serving: Serve, provider: RunningProvider) -> None:
     with serving(token=ADMINISTRATOR, oidc=provider.settings("https://optimus.example")) as api:
         answer = api.get("/v1/sso/start")
@@ -245,6 +254,7 @@ def test_somebody_signs_in_on_another_device(api: Api) -> None:
     assert [each["who"] for each in api.get("/v1/audit", token=ADMINISTRATOR).json()["entries"]] == ["ada"]
 
 
+@on_sqlite
 def test_a_device_that_is_refused_or_of_nobody_here(api: Api) -> None:
     assert "refused in the browser" in problem(device_sign_in(api, "ada", "deny"), 403)["detail"]
     assert "none of the groups" in problem(device_sign_in(api, "stranger"), 403)["detail"]
@@ -254,6 +264,7 @@ def test_a_device_that_is_refused_or_of_nobody_here(api: Api) -> None:
 # --- without a provider ----------------------------------------------------------------------------------------------
 
 
+@on_sqlite
 def test_a_service_without_a_provider_says_so(serving: Serve) -> None:
     with serving() as api:
         assert api.get("/v1/sign-in").json() == {"token": False, "sso": None}
@@ -262,6 +273,7 @@ def test_a_service_without_a_provider_says_so(serving: Serve) -> None:
         assert api.call("DELETE", "/v1/session").status_code == 204
 
 
+@on_sqlite
 def test_a_provider_that_is_away_is_said_and_nothing_else_stops(serving: Serve, provider: RunningProvider) -> None:
     with serving(token=ADMINISTRATOR, oidc={**provider.settings(), "issuer": "http://127.0.0.1:9"}) as api:
         assert api.get("/v1/sso/start").headers["location"] == "/#/sign-in/unavailable"
@@ -274,6 +286,7 @@ def test_a_provider_that_is_away_is_said_and_nothing_else_stops(serving: Serve, 
 # --- the page of the docs --------------------------------------------------------------------------------------------
 
 
+@on_sqlite
 def test_the_first_team_of_the_docs_signs_in(
     serving: Serve, provider: RunningProvider, surroundings: Surroundings
 ) -> None:

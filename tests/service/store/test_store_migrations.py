@@ -12,9 +12,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import inspect, text
 from tests.service.postgres_cluster import PostgresCluster
-from tests.service.store.store_builders import samples_of
+from tests.service.store.store_builders import a_decision, a_membership, a_round, a_sample, put_task, samples_of
 
 from optimus_contract.telemetry import SAMPLE_FIELDS, Sample, Usage
+from optimus_scheduler.lifecycle import MembershipFormed
+from optimus_scheduler.model import Quota, Role, TaskKey
 from optimus_service.store.engine import create_engine_from_url, current_revision, downgrade, head_revision, upgrade
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.repository import Repository
@@ -181,16 +183,36 @@ def test_a_migration_on_postgresql_gives_up_on_a_table_in_use(
     postgres_cluster.drop_database(name)
 
 
+def _told(repository: Repository, job_id: str) -> list[Any]:
+    """All that is stored beside a job."""
+    return [
+        repository.memberships(job_id),
+        repository.events(job_id).items,
+        repository.decisions(job_id).items,
+        repository.rounds().items,
+        repository.tasks(job_id=job_id),
+        [(sample.step, sample.loss, sample.sequence) for sample in samples_of(repository, job_id)],
+        repository.projects(),
+    ]
+
+
 def test_jobs_of_a_release_without_users_have_no_owner_and_stay_as_they_are(database_url: str) -> None:
     spec = {"name": "digits", "project": "vision", "labels": {"team": "a"}}
     repository = Repository(create_engine_from_url(database_url))
     repository.create_job("digits-1", spec, "nonce", "key", "hash", 1.0, None, "ada")
-    before = repository.get_job("digits-1")
+    repository.put_project(Quota("vision", share=0.25), 1.0)
+    put_task(repository, TaskKey("digits-1", Role.WORKER, 0), "node-1", 2.0)
+    repository.report_membership("digits-1", a_membership("digits-1"))
+    repository.advance_job("digits-1", MembershipFormed(1), 3.0)
+    repository.add_round(a_round(), [a_decision("digits-1", message="It was given its first tasks.")])
+    repository.add_samples("digits-1", [a_sample(sequence=number, step=number + 1) for number in range(3)], 4.0)
+    before, told = repository.get_job("digits-1"), _told(repository, "digits-1")
     repository.close()
     downgrade(database_url, "0014")
     upgrade(database_url)
     repository = Repository(create_engine_from_url(database_url))
     assert repository.get_job("digits-1") == replace(before, owner=None)
+    assert _told(repository, "digits-1") == told
     assert repository.list_jobs(projects={"vision"}, labels={"team": "a"}).items == (replace(before, owner=None),)
     assert (repository.users(), repository.tokens(), repository.audit().items) == ([], [], ())
     repository.close()

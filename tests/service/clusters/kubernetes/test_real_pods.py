@@ -185,6 +185,12 @@ def test_pods_train_scale_and_survive(deployment: Deployment, record_property: C
     assert deployment.pods_on("n2") == []
     cluster.kubectl("uncordon", "n2")
 
+    # The same by an operator of Optimus: tasks move at a step boundary, nothing is killed, and Kubernetes is not asked.
+    wait_until("tasks are on both nodes", lambda: deployment.pods_on("n1") and deployment.pods_on("n2"))
+    deployment.optimus("node", "drain", "n2")
+    wait_until("the node is empty", lambda: not deployment.pods_on("n2"))
+    deployment.optimus("node", "uncordon", "n2")
+
     ended = deployment.wait_for_end(second)
     assert ended["result"]["final_loss"] < 0.5, ended
     wait_for_growth(deployment, first)
