@@ -27,5 +27,5 @@ def usage(found: Usage) -> RenderableType:
 
 
 def _figures(amounts: UsageAmounts) -> list[str]:
-    hours = [f"{amounts[name]:.1f}" for name in ("worker_hours", "core_hours", "gpu_hours")]
+    hours = [f"{amounts[name]:.2f}" for name in ("worker_hours", "core_hours", "gpu_hours")]
     return hours if amounts["cost"] is None else [*hours, f"{amounts['cost']:.2f}"]

@@ -385,7 +385,7 @@ def test_the_queue_says_who_waits_why_and_for_how_long() -> None:
 
 def test_who_used_how_much() -> None:
     text = shown(render_usage.usage(builders.usage()))
-    for words in ("vision", "ada", "v100", "40.0", "81.25", "all", "2026-11 (UTC), until"):
+    for words in ("vision", "ada", "v100", "40.00", "81.25", "all", "2026-11 (UTC), until"):
         assert words in text
     free: Any = {"worker_hours": 1.0, "core_hours": 1.0, "gpu_hours": 0.0, "cost": None}
     line: Any = {**free, "project": "vision", "owner": None, "gpu_type": None}
