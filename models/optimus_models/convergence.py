@@ -45,6 +45,16 @@ class Rule:
     max_cost: float | None = None
 
 
+_MORE_LIKELY = 0.5
+"""Confidence from which a curve is more likely right than wrong."""
+_TAIL = 0.1
+_TAIL_ODDS = math.log((1.0 - _TAIL) / _TAIL)
+"""Ends of an 80 % interval are so many scales of a log-logistic distribution away from its median."""
+_LATEST = 1e3
+"""No end is looked for beyond so many times the curve's own."""
+_HALVINGS = 40
+
+
 class _Progress(NamedTuple):
     """What a job has used so far and how fast it goes on."""
 
@@ -85,9 +95,11 @@ def convergence_step(
     progress = _Progress(elapsed_seconds, steps_per_second, spent, cost_per_second)
     limit = min(_limits(rule, steps_per_epoch, now_step, progress), default=None)
     by_loss = min(_curve_ends(curve, rule, steps_per_epoch, now_step, metric), default=None)
+    latest = math.inf if limit is None else max(limit.mean, now_step)
+    if by_loss is not None and by_loss.rule != "target_metric":
+        by_loss = _as_sure_as_the_curve(by_loss, curve, now_step, latest)
     if limit is None:
         return by_loss
-    latest = max(limit.mean, now_step)
     if by_loss is None:
         soonest = _soonest_end(curve, rule, _epoch_steps(steps_per_epoch) or 0.0, now_step, latest)
         low, mean = (soonest * (latest / soonest) ** part if soonest > 0 else latest for part in (0.1, 0.5))
@@ -217,6 +229,33 @@ def _soonest_end(curve: LossCurve, rule: Rule, epoch: float, now_step: float, la
         return latest
     least = epoch * (1 + max(rule.patience_epochs, 1)) if rule.loss_decrease is not None else epoch
     return min(max(now_step, least, 1.0), latest)
+
+
+def _as_sure_as_the_curve(end: Prediction, curve: LossCurve, now_step: float, latest: float) -> Prediction:
+    """An end by a curve that is more likely wrong than right may come much later than its interval says.
+
+    The upper bound then is the 90th percentile of a mixture: by its confidence the curve's own distribution
+    (log-logistic, as its interval says), else any end up to the limit, log-uniformly, or without a limit as Lindy's law
+    says. A curve with finished runs beside it is judged by those (`predicted_end`).
+    """
+    sure = curve.confidence
+    if sure >= _MORE_LIKELY or curve.experts is not None or now_step <= 0 or not end.mean < latest:
+        return end
+
+    def beyond(step: float) -> float:
+        """P(the end comes after `step`), above the mean."""
+        scale = math.log(max(end.high / end.mean, 1.0 + 1e-9)) / _TAIL_ODDS
+        own = 1.0 / (1.0 + math.exp(min(math.log(step / end.mean) / scale, 700.0)))
+        other = now_step / step if latest == math.inf else 1.0 - math.log(step / now_step) / math.log(latest / now_step)
+        return sure * own + (1.0 - sure) * min(max(other, 0.0), 1.0)
+
+    low, high = math.log(end.high), math.log(min(latest, _LATEST * max(end.high, now_step)))
+    if low >= high or beyond(end.high) <= _TAIL:
+        return end
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if beyond(math.exp(middle)) > _TAIL else (low, middle)
+    return end._replace(high=math.exp(high))
 
 
 def _curve_ends(
