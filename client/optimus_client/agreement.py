@@ -7,7 +7,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from .reporting import stop_requested
+from .reporting import is_at_limit, stop_requested
 
 CHECK_SECONDS = 0.2
 """Between two exchanges. One is a sum of three numbers."""
@@ -40,6 +40,8 @@ class Agreement:
 
     def ask(self, step: int, *, save: bool = False) -> tuple[bool, bool]:
         """Whether all stop, and whether all save, after this step; `save`: this process would like to."""
+        if is_at_limit(step):
+            return True, True  # all come to this step
         if world_size() == 1:
             return stop_requested(), save
         if step < self._next_check:

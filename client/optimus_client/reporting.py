@@ -71,6 +71,8 @@ def report(
     reporter = _reporter or _start()
     if reporter is None:
         return
+    if type(step) is int and is_at_limit(step):
+        _stop_at_limit()
     if reporter.rank:
         loss = learning_rate = metrics = None
     if total_steps is not None or total_epochs is not None:
@@ -142,8 +144,20 @@ def flush(timeout: float = FLUSH_SECONDS) -> bool:
     return _reporter is None or _reporter.flush(timeout)
 
 
+def is_at_limit(step: int) -> bool:
+    """Whether the job is to end after `step` steps at the latest (`--max-steps`)."""
+    limit = os.environ.get("OPTIMUS_STOP_AT_STEP", "")
+    return limit.isdigit() and step >= int(limit)
+
+
+def _stop_at_limit() -> None:
+    global _look_at, _is_stop_requested
+    _is_stop_requested, _look_at = True, float("inf")
+
+
 def stop_requested() -> bool:
-    """Whether the script should save its state and end with exit code 0 at its next step boundary.
+    """Whether the script should save its state and end with exit code 0 at its next step boundary: it was asked to, or
+    has reported the step with which its job ends (`--max-steps`).
 
     Looks at a file ten times a second at most, so it may be asked at every step. Processes may see it at different
     steps: those that train together must agree on one, as the integrations do.

@@ -180,3 +180,17 @@ os._exit(0)
     run(code, heard.variables)
     assert heard.steps == [7]
     assert heard.stopped_at == [7]
+
+
+def test_a_script_ends_at_the_step_of_its_job_s_limit(heard: Agent) -> None:
+    code = """
+import optimus_client
+from optimus_client.agreement import Agreement
+for step in range(1, 5):
+    optimus_client.report(step=step)
+    assert not optimus_client.stop_requested() and Agreement().ask(step) == (False, False)
+assert Agreement().ask(5) == (True, True), "it saves, too"
+optimus_client.report(step=5)
+assert optimus_client.stop_requested()
+"""
+    run(code, {**heard.variables, "OPTIMUS_STOP_AT_STEP": "5"})

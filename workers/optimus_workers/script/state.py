@@ -98,6 +98,10 @@ class State:
         checkpoints = environment.job_directory / "script-checkpoints"
         with suppress(OSError):
             checkpoints.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Where all sizes count the same steps, a script that asks ends at the very step of the limit.
+        limit = spec.convergence.max_steps
+        if limit is not None and not self._is_weak and (spec.global_batch_size or spec.workers.max == 1):
+            found["OPTIMUS_STOP_AT_STEP"] = str(limit)
         return {
             **found,
             **self._channels.variables(found),
