@@ -77,13 +77,12 @@ class Books:
     n_samples: int = 0
     n_lost_unknown: int = 0
     """Samples that came before the service knew of two memberships: the worker is told, and drops them."""
+    _leader: str = ""
     _deleting: set[str] = field(default_factory=set)
     _reopening: set[str] = field(default_factory=set)
     _stale_starts: dict[str, int] = field(default_factory=dict)
     _read: dict[str, list[SampleKey]] = field(default_factory=dict)
     """Samples of the database that were read before, by job."""
-    _n_commits: int = -1
-    _leader: str = ""
 
     def __post_init__(self) -> None:
         self._look = self.world.database.look()
@@ -184,9 +183,15 @@ class Books:
 
     def check(self) -> None:
         """After an event: what the database says now against what it said and what was promised."""
-        if self.world.database.n_commits == self._n_commits:
+        written = self.world.database.written
+        if not written:
             return
-        self._n_commits = self.world.database.n_commits
+        if "leases" in written:
+            self._note_leader()
+        has_jobs = "jobs" in written
+        written.clear()
+        if not has_jobs:
+            return
         rows = {row["id"]: row for row in self._look.execute(_JOBS)}
         for job_id in self.submissions.values():
             if job_id not in rows and job_id not in self._deleting:
@@ -196,7 +201,6 @@ class Books:
         for row in rows.values():
             self._check_job(row)
         self._check_quota(list(rows.values()))
-        self._note_leader()
 
     def _check_job(self, row: sqlite3.Row) -> None:
         job = self.jobs.setdefault(row["id"], Job(""))
@@ -275,6 +279,10 @@ class Books:
             job = self.jobs.get(running.launch.key.job_id)
             if job is not None and job.ended_at is not None and now - job.ended_at > _TASKS_LEAVE_SECONDS:
                 self.broken("tasks of ended jobs leave", f"{running.launch.key.name} runs on")
+
+    def generations(self) -> dict[str, int]:
+        """What each job should have, by the number of the last change."""
+        return {row["id"]: row["generation"] for row in self._look.execute("SELECT id, generation FROM jobs")}
 
     def unfinished(self) -> list[str]:
         """Jobs that have not ended."""

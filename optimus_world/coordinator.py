@@ -40,7 +40,6 @@ from optimus_workers.coordinator.events import (
 from optimus_workers.coordinator.journal import Formed, Journal, Reported, Superseded, replay
 from optimus_workers.coordinator.plan import JobPlan, steps_per_epoch
 from optimus_workers.coordinator.service_calls import (
-    POLL_SECONDS,
     REFUSED_SECONDS,
     RETRY_SECONDS,
     membership_report,
@@ -54,6 +53,8 @@ from optimus_workers.wire.values import TaskProfile
 from optimus_world.cluster import RunningTask
 from optimus_world.tasks import Link, Surroundings, storage_of
 
+MAX_WAIT_SECONDS = 60.0
+"""The longest poll that the service answers. Real coordinators ask again sooner; what they see is the same."""
 TICK_SECONDS = 2.0
 """Rarer than the real one's 0.1 s, so that hours are cheap: deadlines are noticed a little later."""
 
@@ -273,7 +274,7 @@ class CoordinatorAgent:
         while True:
             try:
                 wanted: WantedMembership = self._client.wanted(
-                    max(generation, 0), POLL_SECONDS if generation >= 0 else 0.0
+                    max(generation, 0), MAX_WAIT_SECONDS if generation >= 0 else 0.0
                 )
             except ServiceAway:
                 self.kernel.sleep(RETRY_SECONDS)

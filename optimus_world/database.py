@@ -7,6 +7,7 @@ connections are given a page limit, or told to only query.
 
 from __future__ import annotations
 
+import inspect
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from optimus_world.kernel import Crashed, FiberLock, Kernel, Process
 
 BUSY_SECONDS = 10.0
 """As `optimus_service.store.engine` has it for writers of other processes."""
+PLACES = {"exits": "/optimus_service/loop/exits.py", "apply": "/optimus_service/loop/apply.py"}
+"""Parts of a round by name, and their code: exit notices, and the actions of a plan."""
 _JULIAN_DAY_OF_1970 = 2440587.5
 _MAX_PAGES = 4_294_967_294
 
@@ -36,7 +39,7 @@ class Armed:
     after_n: int
     """So many such moments pass before."""
     thread: str
-    """Whose; empty: anybody's; `round`: the loop's, within a round."""
+    """Whose; empty: anybody's; `round`: the loop's, within a round, or a part of it (`PLACES`)."""
     strike: Callable[[Process], None]
 
 
@@ -70,11 +73,17 @@ class Database:
     """Is told of each transaction that is about to be committed: process, fiber, tables, its connection."""
     is_in_round: Callable[[Process], bool] = lambda _process: False
     n_commits: int = 0
+    written: set[str] = field(default_factory=set)
+    """Tables that were written since the simulation last looked."""
+    jobs_changed: Callable[[], None] = lambda: None
+    """Is called after each commit of the table of jobs."""
 
     def __post_init__(self) -> None:
         self._writer = FiberLock(self.kernel)
         self._begun: dict[int, _Transaction] = {}
         """By the connection."""
+        self._told: dict[int, tuple[bool, bool]] = {}
+        """Whether each connection was told to only query, and that there is no room."""
 
     @property
     def url(self) -> str:
@@ -115,6 +124,7 @@ class Database:
 
     def _connected(self, connection: Any, _entry: Any) -> None:
         connection.create_function("julianday", 1, lambda _now: self.wall() / 86400.0 + _JULIAN_DAY_OF_1970)
+        self._told.pop(id(connection), None)
         connection.execute("PRAGMA busy_timeout = 0")  # others are waited for in virtual time: see `_begins`
 
     def _begins(self, connection: Any) -> None:
@@ -122,8 +132,10 @@ class Database:
         raw = connection.connection.dbapi_connection
         mine = self._begun[id(raw)] = _Transaction()
         writes = "IMMEDIATE" in connection.get_execution_options().get("optimus_sqlite_begin", "")
-        raw.execute(f"PRAGMA query_only = {int(self.is_read_only)}")
-        raw.execute(f"PRAGMA max_page_count = {1 if self.is_full else _MAX_PAGES}")
+        if self._told.get(id(raw), (False, False)) != (self.is_read_only, self.is_full):
+            self._told[id(raw)] = self.is_read_only, self.is_full
+            raw.execute(f"PRAGMA query_only = {int(self.is_read_only)}")
+            raw.execute(f"PRAGMA max_page_count = {1 if self.is_full else _MAX_PAGES}")
         if not writes or self.kernel.current() is None:
             return
         self.kernel.sleep(0.001)
@@ -151,6 +163,9 @@ class Database:
         self.wrote(fiber.process, fiber.name, tables, connection.dbapi_connection)
         commit(connection)
         self.n_commits += 1
+        self.written |= tables
+        if "jobs" in tables:
+            self.jobs_changed()
         self._over(connection)
         self._strike("after")
         self.kernel.check_alive()
@@ -175,8 +190,10 @@ class Database:
         if fiber is None:
             return
         waiting = self.armed.get(fiber.process.name.partition("#")[0], [])
+        if not waiting:
+            return
         in_round = fiber.name == "loop" and self.is_in_round(fiber.process)
-        threads = ("", fiber.name, "round") if in_round else ("", fiber.name)
+        threads = ("", fiber.name, "round", *_places()) if in_round else ("", fiber.name)
         for armed in [each for each in waiting if each.moment == moment and each.thread in threads]:
             armed.after_n -= 1
             if armed.after_n < 0:
@@ -194,6 +211,15 @@ class Database:
         connection = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)
         connection.row_factory = sqlite3.Row
         return connection
+
+
+def _places() -> list[str]:
+    """The parts of a round in which the caller is."""
+    found, frame = set[str](), inspect.currentframe()
+    while frame is not None:
+        found.add(frame.f_code.co_filename)
+        frame = frame.f_back
+    return [name for name, file in PLACES.items() if any(each.endswith(file) for each in found)]
 
 
 def _sqlite_error(message: str, code: int) -> sqlite3.OperationalError:

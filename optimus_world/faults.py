@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from optimus_scheduler.model import Trouble
+from optimus_world.database import PLACES
 from optimus_world.kernel import Process
 from optimus_world.network import Trouble as NetworkTrouble
 
@@ -38,7 +39,8 @@ class Fault:
     """So many such moments later."""
     strength: float = 0.0
     thread: str = ""
-    """Only at transactions of this thread: `loop`, or `round` for the loop within a round; empty: of any."""
+    """Only at transactions of this thread: `loop`, or `round` for the loop within a round, or a part of a round
+    (`optimus_world.database.PLACES`); empty: of any."""
 
     def words(self) -> str:
         """One line for people."""
@@ -79,19 +81,26 @@ _WORDS: dict[str, Callable[[Fault], str]] = {
     "paused task": lambda fault: f"number {fault.after_n} for {fault.seconds:.0f} s",
     "cluster away": lambda fault: f"for {fault.seconds:.0f} s",
     "cluster answers lost": lambda fault: f"for {fault.seconds:.0f} s",
+    "split": lambda fault: f"cuts {fault.host} off from other nodes for {fault.seconds:.0f} s",
     "slow cluster": lambda fault: f"for {fault.seconds:.0f} s: each start takes {5 * fault.strength:.1f} s",
 }
 
 
 def draw(seed: int, until: float, nodes: tuple[str, ...]) -> list[Fault]:
-    """The faults of a world, by time; the last begins before `until` seconds."""
-    chance = random.Random(f"{seed} faults")  # noqa: S311 - a simulation
+    """The faults of a world, none after `until` seconds: those of the first kind by time, then those of the second.
+
+    Each kind has a stream of its own, so that another kind leaves the faults of a seed as they were.
+    """
     found: list[Fault] = []
-    at = 60.0 + chance.expovariate(1.0 / MEAN_SECONDS)
-    while at < until:
-        kind = chance.choices(list(_RATES), list(_RATES.values()))[0]
-        found.append(_drawn(chance, len(found), at, kind, nodes))
-        at += chance.expovariate(1.0 / MEAN_SECONDS)
+    for stream, rates in (("faults", _RATES), ("more faults", _MORE_RATES)):
+        chance = random.Random(f"{seed} {stream}")  # noqa: S311 - a simulation
+        mean = MEAN_SECONDS * sum(_RATES.values()) / sum(rates.values())
+        at = 60.0 + chance.expovariate(1.0 / mean)
+        while at < until:
+            kind = chance.choices(list(rates), list(rates.values()))[0]
+            make = _drawn if rates is _RATES else _drawn_more
+            found.append(make(chance, len(found), at, kind, nodes))
+            at += chance.expovariate(1.0 / mean)
     return found
 
 
@@ -114,6 +123,18 @@ _RATES = {
     "cluster answers lost": 1,
     "slow cluster": 1,
 }
+
+
+_MORE_RATES = {"pause": 4, "crash": 2, "split": 3}
+
+
+def _drawn_more(chance: random.Random, number: int, at: float, kind: str, nodes: tuple[str, ...]) -> Fault:
+    """Replicas that stand still, or end, with exit notices or actions of a plan in hand; nodes that are cut off."""
+    seconds = chance.choice((chance.uniform(5.0, 40.0), chance.uniform(60.0, 400.0)))
+    if kind == "split":
+        return Fault(number, at, kind, chance.choice(nodes), seconds)
+    host, moment = chance.choice(HOSTS), chance.choice(("begin", "before", "after"))
+    return Fault(number, at, kind, host, seconds, moment, chance.randrange(3), 0.0, chance.choice(sorted(PLACES)))
 
 
 def _drawn(chance: random.Random, number: int, at: float, kind: str, nodes: tuple[str, ...]) -> Fault:
@@ -176,6 +197,10 @@ class Storm:
     def _partition(self, fault: Fault) -> None:
         self.world.cut_off(fault.host)
         self._later(fault, lambda: self.world.network.cut_off.discard(fault.host))
+
+    def _split(self, fault: Fault) -> None:
+        self.world.set_apart(fault.host, is_apart=True)
+        self._later(fault, lambda: self.world.set_apart(fault.host, is_apart=False))
 
     def _read_only(self, fault: Fault) -> None:
         self.world.database.is_read_only = True

@@ -57,26 +57,37 @@ class FiberLeadership(Leadership):
 
 
 class FiberHub(WakeUpHub):
-    """Long polls wait as fibers, until this replica's own round changes something, or for the time of one query."""
+    """Long polls wait as fibers, until this replica's own round changes something, or until it sees what others did.
+
+    The real one asks the database each second while somebody waits. This one looks `POLL_SECONDS` after a commit: it
+    sees the same, for less.
+    """
 
     kernel: Kernel
-    looks_after_seconds = 20.0
-    """What other replicas did is seen then. The real hub asks the database each second."""
 
     def __init__(self, read_generations: ReadGenerations) -> None:
         super().__init__(read_generations)
-        self._parked: dict[str, list[Fiber]] = {}
+        self._parked: dict[str, list[tuple[int, Fiber]]] = {}
 
     async def wait(self, job_id: str, after_generation: int, timeout_seconds: float) -> int:
         fiber = self.kernel.current()
         if fiber is not None and timeout_seconds > 0:
-            self._parked.setdefault(job_id, []).append(fiber)
-            self.kernel.park(min(timeout_seconds, self.looks_after_seconds))
+            place = after_generation, fiber
+            waiting = self._parked.setdefault(job_id, [])
+            waiting.append(place)
+            self.kernel.park(timeout_seconds)
+            waiting.remove(place)
         return after_generation
 
-    def notify(self, job_id: str, generation: int) -> None:  # noqa: ARG002 - the seam's
-        for fiber in self._parked.pop(job_id, []):
-            self.kernel.wake(fiber)
+    def notify(self, job_id: str, generation: int) -> None:
+        for after, fiber in self._parked.get(job_id, []):
+            if after < generation:
+                self.kernel.wake(fiber)
+
+    def look(self, generations: Mapping[str, int]) -> None:
+        """What the query of the real hub would find."""
+        for job_id, generation in generations.items():
+            self.notify(job_id, generation)
 
 
 class FiberTurns(Turns):
@@ -136,6 +147,7 @@ class Replica:
         )
         parts = server.assemble(settings, URL, clock, machine)
         self.loop = parts.loop
+        self.hub = cast(FiberHub, parts.services.hub)
         self.repository = parts.services.repository
         self.app = _app(replace(parts.services, edits=FiberTurns(kernel)))
         self.app.state.sample_queue = FiberQueue(self.repository.add_posts, kernel, self.process)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -16,9 +16,11 @@ import httpx
 
 from optimus_contract.telemetry import Sample
 from optimus_workers.checkpoint.storage import LocalStorage, checkpoint_directory
+from optimus_workers.coordinator.shell import LEASE_SECONDS
 from optimus_workers.errors import COORDINATOR_GONE, LEAVE_SECONDS, LET_GO, TERMINATED, ServiceAway, ServiceRefused
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.telemetry.sender import Aggregator, Outbox
+from optimus_workers.wire.control import SILENCE_SECONDS
 from optimus_workers.wire.messages import (
     Assume,
     Assumed,
@@ -68,8 +70,8 @@ class Surroundings(Protocol):
     kernel: Kernel
     seed: int
 
-    def coordinator_of(self, job_id: str, near: Process) -> CoordinatorAgent | None:
-        """The one that can be reached from there."""
+    def coordinator_of(self, job_id: str) -> CoordinatorAgent | None:
+        """The one that listens."""
 
     def agent(self, task: str) -> TaskAgent | None:
         """A task that lives, by its name."""
@@ -86,15 +88,27 @@ class Surroundings(Protocol):
     def now(self) -> float:
         """POSIX seconds, by a clock that nobody sets."""
 
+    def is_cut(self, node: str, other: str) -> bool:
+        """Whether nothing passes between these nodes now."""
+
 
 @dataclass
 class Link:
-    """A control connection. Messages arrive in their order, and none after its end."""
+    """A control connection. Messages arrive in their order, and none after its end.
+
+    What is sent while its nodes are cut off from each other waits until they are not. Either side gives up after its
+    own time: until then a task may take itself for a member that its coordinator has replaced.
+    """
 
     kernel: Kernel
     task: TaskAgent
     coordinator: CoordinatorAgent
     is_open: bool = True
+    stalled: list[tuple[Process, Callable[[], None]]] = field(default_factory=list)
+
+    @property
+    def is_cut(self) -> bool:
+        return self.task.world.is_cut(self.task.running.launch.node, self.coordinator.running.launch.node)
 
     def to_task(self, message: ToTask) -> None:
         self._later(self.task.process, lambda: self.task.receive(message))
@@ -104,18 +118,37 @@ class Link:
 
     def _later(self, process: Process, deliver: Callable[[], None]) -> None:
         def arrive() -> None:
-            if self.is_open:
+            if self.is_open and self.is_cut:
+                self.stalled.append((process, deliver))
+            elif self.is_open:
                 deliver()
 
         self.kernel.after(LATENCY_SECONDS, arrive, process)
 
+    def cut(self) -> None:
+        """Its nodes may have been cut off from each other: whoever hears nothing for long gives it up."""
+        if self.is_open and self.is_cut:
+            self.kernel.after(LEASE_SECONDS, self._missed, self.coordinator.process)
+
+    def _missed(self) -> None:
+        if self.is_open and self.is_cut:
+            self.coordinator.silence(self.task.name)
+
+    def heal(self) -> None:
+        """Its nodes may reach each other again: what waited arrives."""
+        if self.is_open and not self.is_cut:
+            waiting, self.stalled = self.stalled, []
+            for process, deliver in waiting:
+                self.kernel.after(0.0, lambda deliver=deliver: deliver() if self.is_open else None, process)  # type: ignore[misc]
+
     def end(self) -> None:
-        """It breaks; both sides notice."""
+        """It breaks; both sides notice, a task that is cut off later than others."""
         if not self.is_open:
             return
         self.is_open = False
+        seconds = SILENCE_SECONDS - LEASE_SECONDS if self.is_cut else LATENCY_SECONDS
         self.kernel.after(LATENCY_SECONDS, lambda: self.coordinator.lost(self), self.coordinator.process)
-        self.kernel.after(LATENCY_SECONDS, lambda: self.task.cut_off(self), self.task.process)
+        self.kernel.after(seconds, lambda: self.task.cut_off(self), self.task.process)
 
 
 class TaskAgent(ABC):
@@ -140,7 +173,9 @@ class TaskAgent(ABC):
         """Try to reach the coordinator until there is one."""
         if self.link is not None:
             return
-        found = self.world.coordinator_of(self.job_id, self.process)
+        found = self.world.coordinator_of(self.job_id)
+        if found is not None and self.world.is_cut(self.running.launch.node, found.running.launch.node):
+            found = None
         if found is not None:
             self.link = Link(self.kernel, self, found)
             found.accept(self.link, self.hello())
@@ -155,6 +190,10 @@ class TaskAgent(ABC):
             self.link = None
             self._alone_since = self.kernel.now
             self.kernel.after(REDIAL_SECONDS, self.dial, self.process)
+
+    def reaches(self, other: TaskAgent) -> bool:
+        """Whether data passes between the two."""
+        return not self.world.is_cut(self.running.launch.node, other.running.launch.node)
 
     def say(self, message: FromTask) -> None:
         if self.link is not None:
@@ -244,7 +283,7 @@ class ServerAgent(TaskAgent):
             except OSError:
                 return None
         holder = None if source.task is None else self.world.agent(source.task)
-        return holder.held.get(source.version) if isinstance(holder, ServerAgent) else None
+        return holder.held.get(source.version) if isinstance(holder, ServerAgent) and self.reaches(holder) else None
 
     def _release(self) -> None:
         if self._candidate is None:
@@ -350,7 +389,7 @@ class WorkerAgent(TaskAgent):
 
         for address in sorted(waiting):
             server = self.world.agent(address[0])
-            if not isinstance(server, ServerAgent):
+            if not isinstance(server, ServerAgent) or not self.reaches(server):
                 self.say(DataLost(join.epoch, "the connection broke", address))
                 return
             push = partial(server.push, go.epoch, go.step, join, applied_by(address))

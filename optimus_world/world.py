@@ -21,6 +21,7 @@ from pathlib import Path
 import httpx
 
 from optimus_scheduler.model import Node, Resources, Role
+from optimus_service.push.long_poll import POLL_SECONDS
 from optimus_world import database as databases
 from optimus_world import faults, users
 from optimus_world.books import Books, Violation
@@ -99,6 +100,8 @@ class World:
         self.story: list[str] = []
         self.violation: Violation | None = None
         self.clock_offsets = {"a": 0.0, "b": 0.0, "database": 0.0}
+        self.apart: set[str] = set()
+        """Nodes whose tasks reach no other node."""
         self.slow_start_seconds = 0.0
         self.armed_at_cluster: dict[str, list[Callable[[Process], None]]] = {}
         self.replicas: dict[str, Replica] = {}
@@ -120,6 +123,8 @@ class World:
         self.storm = Storm(self, script.seed)
         self.database.wrote = self.books.wrote
         self.database.is_in_round = self._is_in_round
+        self.database.jobs_changed = self._jobs_changed
+        self._hubs_look_at = -1.0
         self.machines.started = self.books.started
         self.network.answered = self.books.answered
         self.kernel.failed = self._failed
@@ -257,6 +262,17 @@ class World:
         replica = self.replicas.get(process.name.partition("#")[0])
         return replica is not None and replica.process is process and replica.loop.is_in_round
 
+    def _jobs_changed(self) -> None:
+        """Long polls of every replica see it within the time of one query."""
+        if self._hubs_look_at <= self.kernel.now:
+            self._hubs_look_at = self.kernel.now + POLL_SECONDS
+            self.kernel.at(self._hubs_look_at, self._hubs_look)
+
+    def _hubs_look(self) -> None:
+        generations = self.books.generations()
+        for _, replica in sorted(self.replicas.items()):
+            self.kernel.at(self.kernel.now, partial(replica.hub.look, generations), replica.process)
+
     def holder_of(self, process: Process) -> str:
         """By what name this process claims the lease."""
         return self._holders.get(process.name, "")
@@ -296,7 +312,17 @@ class World:
             else:
                 link.end()
 
-    def coordinator_of(self, job_id: str, near: Process) -> CoordinatorAgent | None:  # noqa: ARG002 - the models'
+    def is_cut(self, node: str, other: str) -> bool:
+        return node != other and not self.apart.isdisjoint((node, other))
+
+    def set_apart(self, node: str, *, is_apart: bool) -> None:
+        """Cut the node off from all others, or no more. It reaches the service all the time."""
+        self.apart.add(node) if is_apart else self.apart.discard(node)
+        for _, agent in sorted(self._agents.items()):
+            if isinstance(agent, TaskAgent) and agent.link is not None:
+                agent.link.cut() if is_apart else agent.link.heal()
+
+    def coordinator_of(self, job_id: str) -> CoordinatorAgent | None:
         found = [
             self._agents[each.launch.key.name]
             for each in self.machines.alive()

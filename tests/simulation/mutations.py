@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 from optimus_world import replica
@@ -18,19 +18,20 @@ from optimus_world.users import Act
 from optimus_world.world import Script
 from sqlalchemy import update
 
-from optimus_scheduler import reconcile
+from optimus_scheduler import lifecycle, reconcile
 from optimus_scheduler.allocate import allocate_with_quotas
-from optimus_scheduler.model import StartTask
-from optimus_service.api import submission
+from optimus_scheduler.model import Directive, JobState, StartTask
+from optimus_service.api import from_tasks, submission
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.loop import apply as applying
+from optimus_service.loop import exits
 from optimus_service.loop.leader import Leadership
 from optimus_service.loop.loop import SchedulingLoop
-from optimus_service.store import leases, retention, sample_queue, samples
+from optimus_service.store import leases, retention, sample_queue, samples, wanted
 from optimus_service.store.counting import Counted, blocks_of
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.records import AddedSamples
-from optimus_service.store.repository import LEADER_LEASE, LeaderRepository
+from optimus_service.store.repository import LEADER_LEASE, LeaderRepository, Repository
 from optimus_service.store.tables import LeaseRow
 from optimus_workers.coordinator import attempt, membership_change
 from optimus_workers.coordinator.membership import Cover
@@ -177,7 +178,67 @@ def _acquire_with_one_token(session: Any, name: str, holder: str, ttl_seconds: f
     return leases.current(session, name)
 
 
+_notice = exits.ExitNotices.notice
+
+
+def _unfenced_notice(self: exits.ExitNotices, view: Any, observed: Any, now: float, leader: LeaderRepository) -> bool:
+    plain = Repository(leader._engine, leader._observe, leader._backoff, leader._turn)
+    return _notice(self, view, observed, now, cast(LeaderRepository, plain))
+
+
+def _unchecked_advance(tx: Repository, job_id: str, report: Any, now: float) -> None:
+    tx.advance_job(job_id, lifecycle.MembershipFormed(report.epoch), now)
+
+
+def _noted_membership(self: Repository, job_id: str, report: Any) -> bool:
+    return True
+
+
+_REVIVED = {
+    **lifecycle._TRANSITIONS,
+    (JobState.CANCELLED, lifecycle.MembershipFormed): lifecycle._start,
+    (JobState.SUCCEEDED, lifecycle.MembershipFormed): lifecycle._start,
+}
+
 MUTATIONS = (
+    Mutation(
+        "exit notices of a deposed leader are not fenced",
+        _replaced(exits.ExitNotices, "notice", _unfenced_notice),
+        "one leader writes",
+        (
+            *(Fault(index, 300.0, "pause", "ab"[index], 150.0, "begin", 0, 0.0, "exits") for index in range(2)),
+            *(Fault(2 + index, 320.0 + 5.0 * index, "crashed task", after_n=index) for index in range(6)),
+        ),
+        seconds=900.0,
+    ),
+    Mutation(
+        "a late report brings an ended job back",
+        _both(
+            _replaced(from_tasks, "_advance", _unchecked_advance),
+            _replaced(Repository, "report_membership", _noted_membership),
+            _replaced(lifecycle, "_TRANSITIONS", _REVIVED),
+        ),
+        "the end of a job is kept",
+        (Fault(0, 1.0, "network", seconds=1200.0, strength=0.4),),
+        tuple(
+            Act(
+                number, 5.0 + 40.0 * number + 25.0 * (number % 2), ("submit", "cancel")[number % 2], number - number % 2
+            )
+            for number in range(24)
+        ),
+        seconds=1800.0,
+    ),
+    Mutation(
+        "an older plan undoes a cancellation",
+        _replaced(wanted, "_RANK", dict.fromkeys(Directive, 0)),
+        "a cancelled job ends",
+        tuple(Fault(index, 380.0, "pause", "ab"[index], 25.0, "begin", 0, 0.0, "apply") for index in range(2)),
+        (
+            *(Act(number, 5.0 + 10.0 * number, "submit", number) for number in range(5)),
+            Act(5, 390.0, "cancel", 1),  # which the round of 385 s gives more tasks
+        ),
+        seconds=600.0,
+    ),
     Mutation(
         "no transaction of a round is fenced",
         _replaced(leases, "check_fence", lambda *_: None),
