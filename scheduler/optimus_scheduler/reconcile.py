@@ -26,6 +26,7 @@ from optimus_scheduler.model import (
     Allocation,
     Directive,
     Job,
+    JobState,
     Node,
     PlacedTask,
     Resources,
@@ -229,8 +230,11 @@ class _JobSide:
         return {(key.role, key.rank): key.incarnation for key in sorted(known)}
 
     def _is_done(self, task: Task) -> bool:
-        """Whether an exited task has nothing left to do: it was let go by a job that is finishing."""
-        finishing = self._want.directive is Directive.FINISH
+        """Whether an exited task has nothing left to do: it was let go by a job that is finishing.
+
+        A paused job let its tasks go as well; once it has some again, it finishes with a coordinator of its own.
+        """
+        finishing = self._want.directive is Directive.FINISH and self._job.state is not JobState.PAUSED
         return finishing and task.phase is TaskPhase.EXITED and task.exit_code == 0
 
 

@@ -15,6 +15,7 @@ from optimus_scheduler.model import (
     Allocation,
     Directive,
     Job,
+    JobState,
     PlacedTask,
     Resources,
     Role,
@@ -264,6 +265,16 @@ def test_a_finishing_job_still_gets_lost_tasks_back() -> None:
     job = a_job("a", has=(1, 1), directive=Directive.FINISH)
     tasks = exited(live_tasks([job]), key("a", Role.SERVER), 137)
     assert started(actions_for(job, want(1, 1, Directive.FINISH), tasks)) == [key("a", Role.SERVER, 0, 1)]
+
+
+def test_a_job_that_finishes_after_a_pause_gets_another_coordinator() -> None:
+    let_go = Task(key("a", Role.COORDINATOR), "node-0", TaskPhase.EXITED, exit_code=0)
+    job = a_job("a", directive=Directive.FINISH, state=JobState.PAUSED)
+    actions = actions_for(job, want(1, 1, Directive.FINISH), [let_go])
+    assert key("a", Role.COORDINATOR, 0, 1) in started(actions)
+    with_tasks = a_job("a", has=(1, 1), directive=Directive.FINISH, state=JobState.PAUSED)
+    again = actions_for(with_tasks, want(1, 1, Directive.FINISH), [*live_tasks([with_tasks])[:-1], let_go])
+    assert started(again) == [key("a", Role.COORDINATOR, 0, 1)]
 
 
 def test_pausing_takes_everything_without_killing() -> None:

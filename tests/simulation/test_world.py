@@ -33,6 +33,17 @@ def test_no_promise_is_broken(seed: int, hours: float) -> None:
     assert outcome.n_samples > 100
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        # Its owner paused a job, and resumed it after its `max_seconds`: it had tasks, and no coordinator to end it.
+        "--seed 22 --hours 4 --only a3,a6",
+    ],
+)
+def test_what_was_found_is_mended(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments.split()) == 0, capsys.readouterr().out
+
+
 def seeds_of_this_code() -> Iterator[int]:
     """Others for each state of the code, and the same for one: a failure is that state's, and does not come and go.
     `make world` draws new ones each time."""
