@@ -10,6 +10,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from optimus_world.shrink import shrunk
 from optimus_world.world import Outcome, Script, run
@@ -57,17 +58,17 @@ def _kept(script: Script, only: str | None) -> Script:
     if only is None:
         return script
     names = set(only.split(","))
-    return Script(
-        script.seed,
-        script.hours,
-        tuple(fault for fault in script.faults if f"f{fault.number}" in names),
-        tuple(act for act in script.acts if f"a{act.number}" in names),
+    return replace(
+        script,
+        faults=tuple(fault for fault in script.faults if f"f{fault.number}" in names),
+        acts=tuple(act for act in script.acts if f"a{act.number}" in names),
     )
 
 
 def _figures(outcome: Outcome) -> dict[str, object]:
     return {
         "seed": outcome.script.seed,
+        "cluster": "kubernetes" if outcome.script.on_kubernetes else "machines",
         "hours": round(outcome.seconds / 3600.0, 2),
         "faults": len(outcome.script.faults),
         "events": outcome.n_events,

@@ -13,6 +13,7 @@ from optimus_world.kernel import Process
 from optimus_world.network import Trouble as NetworkTrouble
 
 if TYPE_CHECKING:
+    from optimus_world.control_plane import ControlPlane
     from optimus_world.world import World
 
 MEAN_SECONDS = 240.0
@@ -82,17 +83,25 @@ _WORDS: dict[str, Callable[[Fault], str]] = {
     "cluster away": lambda fault: f"for {fault.seconds:.0f} s",
     "cluster answers lost": lambda fault: f"for {fault.seconds:.0f} s",
     "split": lambda fault: f"cuts {fault.host} off from other nodes for {fault.seconds:.0f} s",
+    "watch gap": lambda _: "of the API server: all watches break off, and what they missed is not known any more",
+    "pod deleted": lambda fault: f"number {fault.after_n}, by somebody else",
+    "anchor deleted": lambda fault: f"of job number {fault.after_n}, by somebody else, and all that belongs to it",
+    "quota": lambda fault: f"of the namespace is used up for {fault.seconds:.0f} s: 403 for each new pod",
+    "throttled": lambda fault: f"API server answers 429 for {fault.seconds:.0f} s",
     "slow cluster": lambda fault: f"for {fault.seconds:.0f} s: each start takes {5 * fault.strength:.1f} s",
 }
 
 
-def draw(seed: int, until: float, nodes: tuple[str, ...]) -> list[Fault]:
+def draw(seed: int, until: float, nodes: tuple[str, ...], *, on_kubernetes: bool = False) -> list[Fault]:
     """The faults of a world, none after `until` seconds: those of the first kind by time, then those of the second.
 
     Each kind has a stream of its own, so that another kind leaves the faults of a seed as they were.
     """
     found: list[Fault] = []
-    for stream, rates in (("faults", _RATES), ("more faults", _MORE_RATES)):
+    streams = {"faults": _RATES, "more faults": _MORE_RATES}
+    if on_kubernetes:
+        streams["faults of the API server"] = _API_SERVER_RATES
+    for stream, rates in streams.items():
         chance = random.Random(f"{seed} {stream}")  # noqa: S311 - a simulation
         mean = MEAN_SECONDS * sum(_RATES.values()) / sum(rates.values())
         at = 60.0 + chance.expovariate(1.0 / mean)
@@ -125,12 +134,15 @@ _RATES = {
 }
 
 
+_API_SERVER_RATES = {"watch gap": 3, "pod deleted": 3, "quota": 1, "throttled": 1, "anchor deleted": 1}
 _MORE_RATES = {"pause": 4, "crash": 2, "split": 3}
 
 
 def _drawn_more(chance: random.Random, number: int, at: float, kind: str, nodes: tuple[str, ...]) -> Fault:
     """Replicas that stand still, or end, with exit notices or actions of a plan in hand; nodes that are cut off."""
     seconds = chance.choice((chance.uniform(5.0, 40.0), chance.uniform(60.0, 400.0)))
+    if kind in _API_SERVER_RATES:
+        return Fault(number, at, kind, seconds=seconds, after_n=chance.randrange(12))
     if kind == "split":
         return Fault(number, at, kind, chance.choice(nodes), seconds)
     host, moment = chance.choice(HOSTS), chance.choice(("begin", "before", "after"))
@@ -253,6 +265,37 @@ class Storm:
     def _slow_cluster(self, fault: Fault) -> None:
         self.world.slow_start_seconds = 5 * fault.strength
         self._later(fault, lambda: setattr(self.world, "slow_start_seconds", 0.0))
+
+    # --- of a world with Kubernetes -----------------------------------------------------------------------------------
+
+    @property
+    def _plane(self) -> ControlPlane:
+        assert self.world.plane is not None, "the fault is of a world with Kubernetes"
+        return self.world.plane
+
+    def _watch_gap(self, _fault: Fault) -> None:
+        self._plane.cut_watches()
+
+    def _pod_deleted(self, fault: Fault) -> None:
+        self._delete("pods", fault)
+
+    def _anchor_deleted(self, fault: Fault) -> None:
+        self._delete("configmaps", fault)
+
+    def _delete(self, kind: str, fault: Fault) -> None:
+        there = self._plane.server.objects(kind)
+        if there:
+            name = there[fault.after_n % len(there)]["metadata"]["name"]
+            self.world.say(f"somebody deletes {name} of the {kind}")
+            self._plane.delete(kind, name)
+
+    def _quota(self, fault: Fault) -> None:
+        self._plane.server.refuses_pods = True
+        self._later(fault, lambda: setattr(self._plane.server, "refuses_pods", False))
+
+    def _throttled(self, fault: Fault) -> None:
+        self._plane.answers_429 = True
+        self._later(fault, lambda: setattr(self._plane, "answers_429", False))
 
     def _later(self, fault: Fault, repair: Callable[[], object]) -> None:
         def over() -> None:

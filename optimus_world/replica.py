@@ -28,6 +28,8 @@ from optimus_world.database import Database
 from optimus_world.kernel import Fiber, FiberCondition, FiberLock, Kernel, Process, Signal
 
 URL = "http://localhost"
+MakeCluster = Callable[[Process, Callable[[], float]], Cluster]
+"""A replica's access to the cluster, by its process and its clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ class Replica:
     """One life of the service on a host, from its start to its end."""
 
     def __init__(
-        self, kernel: Kernel, host: Host, life: int, settings: Settings, database: Database, cluster: Cluster
+        self, kernel: Kernel, host: Host, life: int, settings: Settings, database: Database, make_cluster: MakeCluster
     ) -> None:
         self.host = host
         self.process = Process(f"{host.name}#{life}")
@@ -139,7 +141,7 @@ class Replica:
         machine = server.Machine(
             monotonic=lambda: kernel.now,
             open_repository=database.open,
-            make_cluster=lambda _settings, _clock: cluster,
+            make_cluster=lambda _settings, clock: make_cluster(self.process, clock),
             make_hub=_bound(FiberHub, kernel),
             leadership=_bound(FiberLeadership, kernel),
             holder=self.holder,

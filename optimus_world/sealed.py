@@ -53,6 +53,7 @@ def sealed(seed: int, kernel: Kernel) -> Iterator[None]:
             # Looks of a process at something that seldom changes are rarer than real ones, so that hours are cheap.
             mock.patch.object(loop, "_FOLLOW_SECONDS", 15.0),
             mock.patch.object(loop, "WATCH_SECONDS", 5.0),
+            mock.patch.object(random, "uniform", chance.uniform),
         ):
             yield
     finally:

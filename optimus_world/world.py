@@ -14,14 +14,17 @@ import random
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 
 from optimus_scheduler.model import Node, Resources, Role
+from optimus_service.clusters.base import Cluster
 from optimus_service.push.long_poll import POLL_SECONDS
+from optimus_service.settings.kubernetes import KubernetesSettings
 from optimus_world import database as databases
 from optimus_world import faults, users
 from optimus_world.books import Books, Violation
@@ -36,10 +39,15 @@ from optimus_world.sealed import sealed
 from optimus_world.tasks import ServerAgent, TaskAgent, WorkerAgent
 from optimus_world.users import Act, Users
 
+if TYPE_CHECKING:
+    from optimus_world.control_plane import ControlPlane
+
 BEGIN = 1_750_000_000.0
 """POSIX seconds."""
 NODES = tuple(f"node-{number}" for number in range(3))
 CAPACITY = Resources(8.0, 2**34)
+KUBERNETES_EACH = 4
+"""Of so many seeds one is a world with Kubernetes."""
 STORM_PART = 0.75
 """Of the hours asked for: accidents happen; in the rest none do."""
 LIVELY_SECONDS = 5 * 3600.0
@@ -60,12 +68,15 @@ class Script:
     hours: float
     faults: tuple[Fault, ...]
     acts: tuple[Act, ...]
+    on_kubernetes: bool = False
+    """Whether tasks are pods of a model of a control plane, asked by the real backend."""
 
     @classmethod
     def drawn(cls, seed: int, hours: float) -> Script:
         """What this seed says."""
-        storm = 3600.0 * hours * STORM_PART
-        return cls(seed, hours, tuple(faults.draw(seed, storm, NODES)), tuple(users.draw(seed, storm)))
+        storm, on_kubernetes = 3600.0 * hours * STORM_PART, seed % KUBERNETES_EACH == 0
+        struck = faults.draw(seed, storm, NODES, on_kubernetes=on_kubernetes)
+        return cls(seed, hours, tuple(struck), tuple(users.draw(seed, storm)), on_kubernetes)
 
     @property
     def storm_seconds(self) -> float:
@@ -116,6 +127,7 @@ class World:
         self.machines = Machines(
             self.kernel, {name: Node(name, CAPACITY) for name in NODES}, self._run_task, self.say, exited=self._exited
         )
+        self.plane = self._control_plane() if script.on_kubernetes else None
         chance = random.Random(f"{script.seed} network")  # noqa: S311 - a simulation
         self.network = Network(self.kernel, chance, self._peers, node_of=self._node_of)
         self.books = Books(self, self.broken)
@@ -211,8 +223,8 @@ class World:
         if host in self.replicas:
             return
         self._lives[host] = self._lives.get(host, 0) + 1
+        kubernetes = self.plane.settings if self.plane is not None else KubernetesSettings()
         where = Host(host, faults.HOSTS.index(host) + 1, lambda: self.wall(host))
-        cluster = ClusterSeen(self.machines, lambda: self._strike_at_cluster(host))
         settings = make_settings(
             data_directory=self._directory,
             database_url=self.database.url,
@@ -222,11 +234,33 @@ class World:
             learning_round_seconds=60.0,
             debounce_seconds=2.0,
             lease_seconds=45.0,
+            cluster="local" if self.plane is None else "kubernetes",
+            kubernetes=kubernetes,
         )
-        replica = Replica(self.kernel, where, self._lives[host], settings, self.database, cluster)
+        make_cluster = partial(self._cluster_of, host)
+        replica = Replica(self.kernel, where, self._lives[host], settings, self.database, make_cluster)
         self.replicas[host] = replica
         self._holders[replica.process.name] = replica.holder.name
         self.say(f"{replica.process.name} starts")
+
+    def _control_plane(self) -> ControlPlane:
+        from optimus_world.control_plane import ControlPlane  # its client takes a second to import
+
+        jobs = str(self._directory / "jobs")
+        settings = KubernetesSettings(jobs_directory=jobs, starts_at_once=1, keep_pods_seconds=600.0)
+        plane = ControlPlane(self.kernel, self.machines, self.now, settings, self.say)
+        task_exited = self.machines.exited
+
+        def exited(running: RunningTask) -> None:
+            task_exited(running)
+            plane.exited(running)
+
+        self.machines.exited = exited
+        return plane
+
+    def _cluster_of(self, host: str, process: Process, clock: Callable[[], float]) -> Cluster:
+        strike = partial(self._strike_at_cluster, host)
+        return ClusterSeen(self.machines, strike) if self.plane is None else self.plane.cluster(process, clock, strike)
 
     def crash(self, process: Process, seconds: float) -> None:
         """The process is killed; the service is started again so much later."""
@@ -392,9 +426,8 @@ def _outcome(world: World) -> Outcome:
 def without(script: Script, dropped: Sequence[object]) -> Script:
     """The same without some of its faults and acts."""
     gone = {id(each) for each in dropped}
-    return Script(
-        script.seed,
-        script.hours,
-        tuple(each for each in script.faults if id(each) not in gone),
-        tuple(each for each in script.acts if id(each) not in gone),
+    return replace(
+        script,
+        faults=tuple(each for each in script.faults if id(each) not in gone),
+        acts=tuple(each for each in script.acts if id(each) not in gone),
     )

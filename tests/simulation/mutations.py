@@ -310,7 +310,7 @@ MUTATIONS = (
         _replaced(allocate_with_quotas, "may_not_borrow", lambda _quotas: frozenset()),
         "quotas hold",
         (),
-        tuple(Act(number, 5.0 + 90 * number, "submit", number) for number in range(6)),
+        tuple(Act(number, 5.0 + 90 * number, "submit", number) for number in range(10)),
     ),
     Mutation(
         "workers share a micro-batch",

@@ -38,6 +38,7 @@ from optimus_service.clusters.kubernetes.observed import ObservedNode, ObservedP
 from optimus_service.clusters.kubernetes.verdicts import Verdicts
 from optimus_service.clusters.kubernetes.watcher import Watcher
 from optimus_service.clusters.local import checking
+from optimus_service.process.threads import Threads
 from optimus_service.settings.kubernetes import KubernetesSettings
 
 _FORCED_GRACE_SECONDS = 1
@@ -60,15 +61,17 @@ class KubernetesCluster:
         settings: KubernetesSettings,
         gateway: Gateway | None = None,
         clock: Callable[[], float] = time.time,
+        threads: Threads = Threads(),  # noqa: B008 - a value
     ) -> None:
         """Raises `ClusterUnavailable` when no cluster is configured; one that does not answer yet is no error."""
+        self._monotonic = threads.monotonic
         self._settings = settings
         self._gateway = gateway or Gateway.connect(settings)
         self._clock = clock
         self._locks = tuple(threading.Lock() for _ in range(_N_LOCKS))
         """The API server's answers decide who made a job's objects, so one at a time of each job asks it."""
-        self._backoff = Backoff()
-        self._pods = PodMirror(observed.our_pod)
+        self._backoff = Backoff(threads.monotonic)
+        self._pods = PodMirror(observed.our_pod, threads.monotonic)
         self._nodes: Mirror[ObservedNode] = Mirror(observed.node)
         self._others: Mirror[OtherPod] = Mirror(observed.other_pod)
         self._jobs = JobObjects(self._gateway, settings)
@@ -77,7 +80,7 @@ class KubernetesCluster:
         self._pods_path = f"{namespace}/pods"
         mine = {"labelSelector": ours(settings.namespace, settings.instance)}
         self._watchers = tuple(
-            Watcher(self._gateway, path, query, mirror, settings.watch_seconds)
+            Watcher(self._gateway, path, query, mirror, settings.watch_seconds, threads)
             for path, query, mirror in (
                 ("/api/v1/nodes", {}, self._nodes),
                 (self._pods_path, mine, self._pods),
@@ -104,7 +107,7 @@ class KubernetesCluster:
         found = {task.key: task for task in vanished}
         nodes = {node.name: node for node in self._nodes.values()}
         requests = {pod.key: pod.requests for pod in pods}
-        for task in self._verdicts.judge(pods, nodes.values(), time.monotonic(), asked):
+        for task in self._verdicts.judge(pods, nodes.values(), self._monotonic(), asked):
             held = capacity.held_by(requests[task.key], nodes.get(task.node), self._settings)
             found[task.key] = replace(task, resources=held)
         return tuple(found[key] for key in sorted(found))
@@ -228,8 +231,8 @@ class KubernetesCluster:
 
     def wait_until_listed(self, timeout_seconds: float = _LISTED_SECONDS) -> bool:
         """Whether everything was listed once."""
-        give_up_at = time.monotonic() + timeout_seconds
-        return all(each.wait_until_listed(max(give_up_at - time.monotonic(), 0.0)) for each in self._watchers)
+        give_up_at = self._monotonic() + timeout_seconds
+        return all(each.wait_until_listed(max(give_up_at - self._monotonic(), 0.0)) for each in self._watchers)
 
     def _require_up_to_date(self) -> None:
         if self.problem is not None and self.problem.startswith("not asked"):

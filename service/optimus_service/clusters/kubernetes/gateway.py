@@ -9,7 +9,7 @@ import json
 import math
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -59,11 +59,19 @@ class Gateway:
     it says no.
     """
 
-    def __init__(self, configuration: client.Configuration, call_seconds: float) -> None:
+    def __init__(
+        self,
+        configuration: client.Configuration,
+        call_seconds: float,
+        monotonic: Callable[[], float] = time.monotonic,
+        connect: Callable[[client.Configuration], client.ApiClient] = client.ApiClient,
+    ) -> None:
+        """`connect` makes what sends the calls: the simulation of faults has its own."""
         configuration.retries = urllib3.Retry(0)  # rounds and watches try again by themselves
         configuration.connection_pool_maxsize = _POOL_SIZE
         configuration.keep_alive = True  # a watch through a cut network ends in minutes, not never
-        self._client = client.ApiClient(configuration)
+        self._client = connect(configuration)
+        self._monotonic = monotonic
         self._call_seconds = call_seconds
         self._silent_at = -math.inf
         """When the server was last asked and did not answer (monotonic)."""
@@ -147,7 +155,7 @@ class Gateway:
         body: Json | None = None,
         content_type: str = "application/json",
     ) -> bytes:
-        if time.monotonic() - self._silent_at < _SILENCE_SECONDS:
+        if self._monotonic() - self._silent_at < _SILENCE_SECONDS:
             # A round that starts thousands of tasks must not wait for each of them in turn.
             raise ClusterUnavailable("the Kubernetes API server did not answer a moment ago")
         timeout = (_CONNECT_SECONDS, self._call_seconds)
@@ -180,7 +188,7 @@ class Gateway:
         try:
             answer = self._client.call_api(method, url, headers, content, _request_timeout=timeout)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            self._silent_at = time.monotonic()
+            self._silent_at = self._monotonic()
             raise ClusterUnavailable(f"the Kubernetes API server does not answer: {error}") from error
         except ApiException as error:
             raise ClusterUnavailable(f"the Kubernetes API server could not be asked: {error.reason}") from error

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,8 @@ from optimus_service.clusters.kubernetes.observed import posix
 from optimus_service.settings.kubernetes import KubernetesSettings
 
 Json = dict[str, Any]
+_MOST_GONE = 20_000
+"""Anchors that are gone and remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,41 @@ def anchor_of(found: Json) -> Anchor | None:
     return Anchor(job_id, metadata["uid"], posix(metadata["creationTimestamp"]) or 0.0)
 
 
+class AnchorMirror(Mirror[Anchor]):
+    """Anchors, and which of them were there and are gone: what belonged to these is gone as well, or about to be."""
+
+    def __init__(self) -> None:
+        super().__init__(anchor_of)
+        self._gone: OrderedDict[str, None] = OrderedDict()
+
+    def replace(self, objects: Iterable[Json], listed_at: float) -> None:
+        with self._lock:
+            before = set(self._objects)
+            super().replace(objects, listed_at)
+            for uid in sorted(before - set(self._objects)):
+                self._bury(uid)
+
+    def put(self, found: Json) -> None:
+        with self._lock:
+            super().put(found)
+            if found["metadata"].get("deletionTimestamp"):
+                self._bury(found["metadata"]["uid"])
+
+    def remove(self, found: Json) -> None:
+        with self._lock:
+            super().remove(found)
+            self._bury(found["metadata"]["uid"])
+
+    def is_gone(self, uid: str) -> bool:
+        with self._lock:
+            return uid in self._gone
+
+    def _bury(self, uid: str) -> None:
+        self._gone[uid] = None
+        while len(self._gone) > _MOST_GONE:
+            self._gone.popitem(last=False)
+
+
 class JobObjects:
     """Makes and removes them. Different jobs may be asked for at a time; the owner has a lock for each job.
 
@@ -50,10 +88,12 @@ class JobObjects:
         self._settings = settings
         self._owner_of = owner_of
         self._namespace = f"/api/v1/namespaces/{settings.namespace}"
-        self.anchors: Mirror[Anchor] = Mirror(anchor_of)
+        self.anchors = AnchorMirror()
         self._made: dict[str, Owner] = {}
         """Jobs whose anchor and services were seen or made by this process."""
         self._with_secret: set[str] = set()
+        self._with_new_anchor: set[str] = set()
+        """Jobs whose anchor this process has made, and not yet all that belongs to it."""
         self._addresses: dict[str, str] = {}
         self._removed: set[str] = set()
 
@@ -65,7 +105,9 @@ class JobObjects:
         """All objects that the job's pods need are there; their owner."""
         owner = self._ensure_services(job_id)
         if job_id not in self._with_secret:
-            self._create("secrets", job_manifests.secret(job_id, environment, self._settings, owner))
+            secret = job_manifests.secret(job_id, environment, self._settings, owner)
+            self._create("secrets", secret, is_ours=job_id not in self._with_new_anchor)
+            self._with_new_anchor.discard(job_id)
             if self._settings.gang == "volcano":
                 self._ensure_pod_group(job_id, environment, owner)
             self._with_secret.add(job_id)
@@ -80,6 +122,7 @@ class JobObjects:
         """Something of it is not there (any more): look again the next time."""
         self._made.pop(job_id, None)
         self._with_secret.discard(job_id)
+        self._with_new_anchor.discard(job_id)
 
     def remove(self, job_id: str, *, keep_anchor: bool) -> None:
         """The job is over. While its finished pods are kept for their logs, so is their owner."""
@@ -99,13 +142,18 @@ class JobObjects:
     def _ensure_services(self, job_id: str) -> Owner:
         present = next((anchor for anchor in self.anchors.values() if anchor.job_id == job_id), None)
         made = self._made.get(job_id)
-        if made is not None and (present is None or present.uid == made.uid) and job_id in self._addresses:
+        is_known = made is not None and not self.anchors.is_gone(made.uid)
+        if made is not None and is_known and (present is None or present.uid == made.uid) and job_id in self._addresses:
             return made
         settings = self._settings
-        anchor = self._create("configmaps", job_manifests.anchor(job_id, settings, self._owner_of(job_id)))
+        anchor, is_new = self._create("configmaps", job_manifests.anchor(job_id, settings, self._owner_of(job_id)))
         owner = Owner(anchor["metadata"]["name"], anchor["metadata"]["uid"])
-        self._create("services", job_manifests.headless_service(job_id, settings, owner))
-        service = self._create("services", job_manifests.coordinator_service(job_id, settings, owner))
+        if is_new:
+            self._with_new_anchor.add(job_id)
+        is_ours = job_id not in self._with_new_anchor
+        self._create("services", job_manifests.headless_service(job_id, settings, owner), is_ours=is_ours)
+        named = job_manifests.coordinator_service(job_id, settings, owner)
+        service, _ = self._create("services", named, is_ours=is_ours)
         host = service["spec"]["clusterIP"]
         self._addresses[job_id] = f"{f'[{host}]' if ':' in host else host}:{settings.coordinator_port}"
         self._made[job_id] = owner
@@ -120,19 +168,26 @@ class JobObjects:
         path = f"/apis/{body['apiVersion']}/namespaces/{self._settings.namespace}/podgroups"
         self._create_at(path, body)
 
-    def _create(self, kind: str, body: Json) -> Json:
-        return self._create_at(f"{self._namespace}/{kind}", body)
+    def _create(self, kind: str, body: Json, *, is_ours: bool = True) -> tuple[Json, bool]:
+        return self._create_at(f"{self._namespace}/{kind}", body, is_ours=is_ours)
 
-    def _create_at(self, path: str, body: Json) -> Json:
-        """The object as it is: made now, or there before."""
+    def _create_at(self, path: str, body: Json, *, is_ours: bool = True) -> tuple[Json, bool]:
+        """The object as it is, and whether it was made now.
+
+        `is_ours`: one that is there belongs to the job's anchor. Otherwise it belongs to an anchor that is gone, and
+        follows it sooner or later: another takes its place.
+        """
         try:
-            return self._gateway.create(path, body)
+            return self._gateway.create(path, body), True
         except ApiRefused as error:
             if not (error.is_conflict and error.reason == "AlreadyExists"):
                 raise
+        if not is_ours:
+            self._delete(f"{path}/{body['metadata']['name']}")
+            return self._gateway.create(path, body), True
         if path.endswith("/secrets"):
-            return body  # reading secrets is not allowed to us, and nothing of it is needed
-        return self._gateway.get(f"{path}/{body['metadata']['name']}")
+            return body, False  # reading secrets is not allowed to us, and nothing of it is needed
+        return self._gateway.get(f"{path}/{body['metadata']['name']}"), False
 
     def _delete(self, path: str) -> None:
         try:

@@ -63,8 +63,11 @@ class _Vanished:
 class PodMirror(Mirror[ObservedPod]):
     """Our pods, and the tasks whose pods vanished until somebody has taken notice of that."""
 
-    def __init__(self, condense: Callable[[Json], ObservedPod | None]) -> None:
+    def __init__(
+        self, condense: Callable[[Json], ObservedPod | None], monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         super().__init__(condense)
+        self._monotonic = monotonic
         self._vanished: OrderedDict[TaskKey, _Vanished] = OrderedDict()
         self._by_key: dict[TaskKey, str] = {}
         self._stopped: dict[str, bool] = {}
@@ -98,7 +101,7 @@ class PodMirror(Mirror[ObservedPod]):
             if pod is not None and uid not in self._objects and uid not in self._gone:
                 self._objects[uid] = pod
                 self._by_key[pod.key] = uid
-                self._started_at[uid] = time.monotonic()
+                self._started_at[uid] = self._monotonic()
 
     def put(self, found: Json) -> None:
         uid = found["metadata"]["uid"]

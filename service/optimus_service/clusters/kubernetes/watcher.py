@@ -12,8 +12,6 @@
 from __future__ import annotations
 
 import random
-import threading
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,6 +20,7 @@ import structlog
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.clusters.kubernetes.gateway import ApiRefused, Gateway, Stream
 from optimus_service.clusters.kubernetes.mirror import Mirror
+from optimus_service.process.threads import Threads
 
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 10.0
@@ -34,25 +33,31 @@ class Watcher:
     """A thread that watches one collection. `problem` and `wait_until_listed` may be asked from any thread."""
 
     def __init__(
-        self, gateway: Gateway, path: str, query: Mapping[str, str], mirror: Mirror[Any], watch_seconds: int
+        self,
+        gateway: Gateway,
+        path: str,
+        query: Mapping[str, str],
+        mirror: Mirror[Any],
+        watch_seconds: int,
+        threads: Threads = Threads(),  # noqa: B008 - a value
     ) -> None:
         self._gateway = gateway
+        self._threads = threads
         self._path = path
         self._query = query
         self._mirror = mirror
         self._watch_seconds = watch_seconds
         self._version: str | None = None
-        self._listed = threading.Event()
-        self._stopping = threading.Event()
+        self._listed = threads.event()
+        self._stopping = threads.event()
         self._stream: Stream | None = None
         self._failures = 0
         self.problem: str | None = "not asked yet"
         """Why the mirror may be out of date; None while the watch is open."""
         self.n_lists = 0
-        self._thread = threading.Thread(target=self._run, name=f"watch {path}", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        self._threads.start(f"watch {self._path}", self._run)
 
     def close(self) -> None:
         self._stopping.set()
@@ -88,7 +93,7 @@ class Watcher:
         assert self._version is not None, "listing gives a version"
         self._stream = self._gateway.watch(self._path, self._query, self._version, self._watch_seconds)
         self._succeeded()
-        opened_at = time.monotonic()
+        opened_at = self._threads.monotonic()
         for kind, found in self._stream:
             self._version = found["metadata"]["resourceVersion"]
             match kind:
@@ -96,11 +101,11 @@ class Watcher:
                     self._mirror.put(found)
                 case "DELETED":
                     self._mirror.remove(found)
-        if time.monotonic() - opened_at < _SHORTEST_WATCH_SECONDS:
+        if self._threads.monotonic() - opened_at < _SHORTEST_WATCH_SECONDS:
             self._stopping.wait(_FIRST_PAUSE_SECONDS)  # a server that ends watches at once is not asked all the time
 
     def _list(self) -> None:
-        asked_at = time.monotonic()
+        asked_at = self._threads.monotonic()
         # Condensed page by page: a large cluster's pods are not held twice.
         self._mirror.replace(self._objects(), asked_at)
         self.n_lists += 1

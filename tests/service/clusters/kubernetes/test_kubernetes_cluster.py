@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -59,6 +60,20 @@ def test_objects_of_a_job_belong_to_its_anchor(kubernetes: KubernetesHarness) ->
     kubernetes.admin.delete(kubernetes.path(f"configmaps/{anchor_name('job-1')}"))
     for kind in ("pods", "services", "secrets"):
         wait_for(f"no {kind} are left", lambda kind=kind: not kubernetes.names(kind))
+
+
+def test_what_belonged_to_a_deleted_anchor_is_made_anew(kubernetes: KubernetesHarness) -> None:
+    kubernetes.run(KEY)
+    before = kubernetes.admin.get(kubernetes.path(f"configmaps/{anchor_name('job-1')}"))["metadata"]["uid"]
+    kubernetes.admin.delete(kubernetes.path(f"configmaps/{anchor_name('job-1')}"))
+    wait_for("the deletion is seen", lambda: not kubernetes.cluster._jobs.known())  # type: ignore[attr-defined]
+    kubernetes.run(replace(KEY, incarnation=1))
+    after = kubernetes.admin.get(kubernetes.path(f"configmaps/{anchor_name('job-1')}"))["metadata"]["uid"]
+    assert after != before
+    for kind in ("secrets", "services"):
+        for name in kubernetes.names(kind):
+            references = kubernetes.admin.get(kubernetes.path(f"{kind}/{name}"))["metadata"]["ownerReferences"]
+            assert [each["uid"] for each in references] == [after]
 
 
 def test_token_is_in_the_secret_and_nowhere_else(kubernetes: KubernetesHarness) -> None:
