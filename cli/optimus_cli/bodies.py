@@ -566,6 +566,8 @@ class WhoAmI(TypedDict):
     role: str | None
     scope: str
     projects: dict[str, str] | None
+    may: list[str]
+    since: str | None
     token_id: str | None
     limits: UserLimits
 

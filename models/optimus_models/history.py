@@ -177,8 +177,9 @@ def _offsets(losses: FloatArray) -> FloatArray:
 MAX_LOSS_POINTS = 128
 """A fit gets hardly better from more points of the same curve (docs/studies/models.md), only slower."""
 
-_WEIGHT, _STEP, _FINITE, _LOSS, _BROKEN = range(5)
-"""Rows of the table: weight; weight · step; weight of finite losses; that weight · loss; the last loss that was not."""
+_WEIGHT, _STEP, _FINITE, _LOSS, _BROKEN, _AT = range(6)
+"""Rows of the table: weight; weight · step; weight of finite losses; that weight · loss; the last loss that was not;
+weight · moment."""
 
 
 class LossBuckets:
@@ -192,24 +193,29 @@ class LossBuckets:
         self._stride = 1
         self._places = np.zeros(0, dtype=np.int64)
         """step // stride of each bucket, increasing."""
-        self._table = np.zeros((5, 0))
+        self._table = np.zeros((6, 0))
 
     def __len__(self) -> int:
         return len(self._places)
 
-    def add(self, step: int, loss: float, n_examples: int = 1) -> None:
+    def add(self, step: int, loss: float, n_examples: int = 1, at: float = math.nan) -> None:
         """Count one report. Several ranks may report the same step: the mean is weighted by their examples."""
-        self.add_many((step,), (loss,), (n_examples,))
+        self.add_many((step,), (loss,), (n_examples,), (at,))
 
-    def add_many(self, steps: ArrayLike, losses: ArrayLike, n_examples: ArrayLike = 1) -> None:
-        """Count reports (n,) in this order: the same, to the last bit, as one after the other."""
+    def add_many(
+        self, steps: ArrayLike, losses: ArrayLike, n_examples: ArrayLike = 1, at: ArrayLike = math.nan
+    ) -> None:
+        """Count reports (n,) in this order: the same, to the last bit, as one after the other. `at`: when each was
+        made, POSIX seconds; NaN: nobody told."""
         steps, losses = np.asarray(steps, dtype=np.int64), _as_floats(losses)
         weights = np.maximum(np.broadcast_to(_as_floats(n_examples), steps.shape), 1.0)
+        moments = np.broadcast_to(_as_floats(at), steps.shape)
         while len(steps):
-            n_added = self._add_until_full(steps, losses, weights)
+            n_added = self._add_until_full(steps, losses, weights, moments)
             while len(self) > self._max_points:
                 self._coarsen()
-            steps, losses, weights = steps[n_added:], losses[n_added:], weights[n_added:]
+            steps, losses = steps[n_added:], losses[n_added:]
+            weights, moments = weights[n_added:], moments[n_added:]
 
     def roll_back(self, step: int) -> None:
         """Steps beyond `step` did not happen. Coarse buckets across the border stay: they are right in part."""
@@ -227,26 +233,35 @@ class LossBuckets:
         losses = np.divide(self._table[_LOSS], self._table[_FINITE], out=self._table[_BROKEN].copy(), where=finite)
         return self._table[_STEP] / self._table[_WEIGHT], losses
 
+    def moments(self) -> tuple[float, ...]:
+        """When each of `points` was, POSIX seconds: the mean over its reports; NaN where one of them did not tell."""
+        return tuple((self._table[_AT] / self._table[_WEIGHT]).tolist())
+
     def state(self) -> tuple[int, NDArray[np.int64], FloatArray]:
-        """All that is known, for `of_state`: the stride, places (n,) and sums (5, n)."""
+        """All that is known, for `of_state`: the stride, places (n,) and sums (6, n)."""
         return self._stride, self._places, self._table
 
     @classmethod
     def of_state(
         cls, stride: int, places: NDArray[np.int64], table: FloatArray, max_points: int = MAX_LOSS_POINTS
     ) -> LossBuckets:
-        """The record that had this state."""
+        """The record that had this state. One of five rows is of a release that did not keep moments."""
+        if len(table) == _AT:
+            table = np.vstack((table, np.full(table.shape[1], math.nan)))
         buckets = cls(max_points)
         buckets._stride, buckets._places, buckets._table = stride, places, table
         return buckets
 
-    def _add_until_full(self, steps: NDArray[np.int64], losses: FloatArray, weights: FloatArray) -> int:
+    def _add_until_full(
+        self, steps: NDArray[np.int64], losses: FloatArray, weights: FloatArray, moments: FloatArray
+    ) -> int:
         """Count the first of these reports, up to the one that makes one bucket too many; how many."""
         places = self._make_room(steps // self._stride)
         n, columns = len(places), np.searchsorted(self._places, places)
         steps, losses, weights = steps[:n], losses[:n], weights[:n]
         np.add.at(self._table[_WEIGHT], columns, weights)  # in this order, as rounding depends on it
         np.add.at(self._table[_STEP], columns, weights * steps)
+        np.add.at(self._table[_AT], columns, weights * moments[:n])
         finite = np.abs(losses) < LARGEST_LOSS  # NaN compares false
         if not finite.all():
             self._table[_BROKEN, columns[~finite]] = losses[~finite]
@@ -273,7 +288,7 @@ class LossBuckets:
         merged.sort()
         if len(new) > 1:
             merged = merged[np.append(True, merged[1:] != merged[:-1])]
-        table = np.zeros((5, len(merged)))
+        table = np.zeros((6, len(merged)))
         table[_BROKEN] = math.nan
         table[:, merged.searchsorted(known)] = self._table
         self._places, self._table = merged, table
@@ -287,5 +302,6 @@ class LossBuckets:
         ends = np.append(starts[1:], len(halved)) - 1
         sums = np.add.reduceat(table[:_BROKEN], starts, axis=1)
         broken = np.where(np.isnan(table[_BROKEN, ends]), table[_BROKEN, starts], table[_BROKEN, ends])
+        moments = np.add.reduceat(table[_AT], starts)
         self._places = halved[starts]
-        self._table = np.vstack((sums, broken))
+        self._table = np.vstack((sums, broken, moments))

@@ -85,3 +85,24 @@ def test_losses_beyond_all_numbers_are_merged_without_a_word() -> None:
         losses.add(step, 1.7e308 if step % 2 else -1.7e308)
     _, means = losses.points()
     assert all(abs(mean) == 1.7e308 for mean in means)
+
+
+def test_moments_are_those_of_the_points() -> None:
+    losses = LossBuckets(4)
+    for step in range(16):
+        losses.add(step, 1.0, at=1000.0 + 10 * step)
+    steps, _ = losses.points()
+    assert losses.moments() == tuple(1000.0 + 10 * step for step in steps)
+    losses.roll_back(7)
+    assert len(losses.moments()) == len(losses.points()[0])
+
+
+def test_a_record_of_an_older_release_goes_on_with_moments() -> None:
+    losses = LossBuckets()
+    losses.add(1, 3.0)
+    stride, places, table = losses.state()
+    restored = LossBuckets.of_state(stride, places, table[:5])
+    restored.add(2, 2.0, at=60.0)
+    assert restored.points() == ((1.0, 2.0), (3.0, 2.0))
+    assert math.isnan(restored.moments()[0])
+    assert restored.moments()[1] == 60.0

@@ -150,6 +150,13 @@ export interface components {
             step: number;
             loss: number | null;
         };
+        /** @description What a job measured, for curves over those of other jobs (`GET /v1/jobs/{id}/curves`). */
+        Curves: {
+            /** @description by step, down-sampled */
+            loss: components["schemas"]["MeasuredPoint"][];
+            /** @description by name; empty before the first evaluation */
+            figures: components["schemas"]["MeasuredSeries"][];
+        };
         /** @description What a new job would do to one that is there. */
         Effect: {
             job_id: string;
@@ -834,11 +841,32 @@ export interface components {
             /** @default 3 */
             patience_epochs: number;
         };
+        /** @description A token that was just made. */
+        MadeToken: {
+            token: components["schemas"]["Token"];
+            /** @description what to send as Authorization: Bearer; it is shown this once */
+            secret: string;
+        };
         /** @description Of the other jobs in the same round: the one that was granted a task with the least gain. */
         Marginal: {
             job_id: string;
             name: string;
             gain: number;
+        };
+        /** @description A value that a job reported; of many steps together, their mean. */
+        MeasuredPoint: {
+            step: number;
+            /** @description null: nobody knows how many steps an epoch has */
+            epoch: number | null;
+            /** @description since submission; null: of samples of an older release */
+            at_seconds: number | null;
+            /** @description null: not finite */
+            value: number | null;
+        };
+        /** @description One figure of a job's evaluations over steps, epochs and time. */
+        MeasuredSeries: {
+            name: string;
+            points: components["schemas"]["MeasuredPoint"][];
         };
         /** @description The figure that the convergence rule is about, as it was evaluated. */
         Metric: {
@@ -1274,6 +1302,23 @@ export interface components {
             task: string;
             scores: components["schemas"]["PromiseScore"][];
         };
+        /** @description A token without its secret, of which the service keeps a hash only. */
+        Token: {
+            id: string;
+            user: string;
+            name: string;
+            /** @enum {string} */
+            scope: "read" | "submit" | "operate";
+            /** @description null: all of its user's */
+            projects: string[] | null;
+            /** Format: date-time */
+            created_at: string;
+            created_by: string;
+            expires_at: string | null;
+            revoked_at: string | null;
+            /** @description to the minute; null: never */
+            last_used_at: string | null;
+        };
         /** @description Who used how much of the cluster in one month (`GET /v1/usage`). */
         Usage: {
             /**
@@ -1313,6 +1358,22 @@ export interface components {
             /** @description null: none */
             gpu_type: string | null;
         };
+        User: {
+            name: string;
+            /** @enum {string} */
+            kind: "person" | "service";
+            role: ("administrator" | "operator") | null;
+            projects: {
+                [key: string]: "member" | "viewer";
+            };
+            /** @description of this user; null: what every member has */
+            limits: components["schemas"]["UserLimits"];
+            /** Format: date-time */
+            created_at: string;
+            created_by: string;
+            /** @description issuer and subject at the OpenID provider; null: made here */
+            subject: string | null;
+        };
         /** @description What a user without a role may have. Null: what the service's settings give every member. */
         UserLimits: {
             /**
@@ -1351,6 +1412,10 @@ export interface components {
             projects: {
                 [key: string]: "member" | "viewer";
             } | null;
+            /** @description what no single job decides; calls by what they need: docs/rights.md */
+            may: ("submit" | "oversee" | "operate" | "administer" | "make tokens")[];
+            /** @description older jobs are of an earlier user of this name; null: there was none */
+            since: string | null;
             /** @description null: OPTIMUS_TOKEN, or no token at all */
             token_id: string | null;
             /** @description in force for the caller; null: none. A project may have further ones */
@@ -1373,6 +1438,7 @@ export type ClusterLine = components['schemas']['ClusterLine'];
 export type Convergence = components['schemas']['Convergence'];
 export type Cost = components['schemas']['Cost'];
 export type CurvePoint = components['schemas']['CurvePoint'];
+export type Curves = components['schemas']['Curves'];
 export type Effect = components['schemas']['Effect'];
 export type ElasticBatch = components['schemas']['ElasticBatch'];
 export type EvaluationSeries = components['schemas']['EvaluationSeries'];
@@ -1393,7 +1459,10 @@ export type JobUsage = components['schemas']['JobUsage'];
 export type Learned = components['schemas']['Learned'];
 export type Log = components['schemas']['Log'];
 export type LossDecrease = components['schemas']['LossDecrease'];
+export type MadeToken = components['schemas']['MadeToken'];
 export type Marginal = components['schemas']['Marginal'];
+export type MeasuredPoint = components['schemas']['MeasuredPoint'];
+export type MeasuredSeries = components['schemas']['MeasuredSeries'];
 export type Metric = components['schemas']['Metric'];
 export type MetricPoint = components['schemas']['MetricPoint'];
 export type Node = components['schemas']['Node'];
@@ -1422,9 +1491,11 @@ export type TargetMetric = components['schemas']['TargetMetric'];
 export type TaskDemand = components['schemas']['TaskDemand'];
 export type TaskResources = components['schemas']['TaskResources'];
 export type TaskScore = components['schemas']['TaskScore'];
+export type Token = components['schemas']['Token'];
 export type Usage = components['schemas']['Usage'];
 export type UsageAmounts = components['schemas']['UsageAmounts'];
 export type UsageLine = components['schemas']['UsageLine'];
+export type User = components['schemas']['User'];
 export type UserLimits = components['schemas']['UserLimits'];
 export type WhoAmI = components['schemas']['WhoAmI'];
 export type $defs = Record<string, never>;

@@ -8,6 +8,7 @@ export type {
   ClusterHistory,
   ClusterLine,
   CurvePoint,
+  Curves,
   EvaluationSeries,
   Event as JobEvent,
   Explanation,
@@ -16,14 +17,22 @@ export type {
   Job,
   JobLine,
   Log,
+  MadeToken,
+  MeasuredPoint,
   Node,
   NodeResources,
   Plan,
   Predictions,
   Project,
   PromiseScore,
+  Queue,
+  QueuedJob,
   Scorecard,
   SignInWays,
+  Token,
+  Usage,
+  UsageLine,
+  User,
   WhoAmI,
 } from "./api-types";
 export type State = import("./api-types").JobLine["state"];
@@ -56,7 +65,7 @@ export function hasToken(): boolean {
 }
 
 interface Options {
-  method?: "GET" | "POST" | "DELETE";
+  method?: "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
   body?: unknown;
   headers?: Record<string, string>;
   signal?: AbortSignal;

@@ -190,37 +190,57 @@ export const logScale: uPlot.Scale = {
   range: (_plot, low, high) => [low > 0 ? low * 0.9 : 0.1, high > 0 ? high * 1.1 : 1],
 };
 
+/** Distances between ticks of seconds: what clocks count in. */
+export const SPANS = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14_400, 43_200, 86_400, 172_800, 604_800];
+
+/** A table that may be wider than the page: it scrolls by itself, by keyboard too. */
+export function Wide({ label, children }: { label: string; children: ComponentChildren }) {
+  return (
+    <div class="table scrolls" role="group" aria-label={label} tabIndex={0}>
+      {children}
+    </div>
+  );
+}
+
 const MOST_ROWS = 50;
 
+interface AsTableProps {
+  columns: string[];
+  rows: string[][];
+  /** Whether it may be wider than the page. */
+  scrolls?: boolean;
+}
+
 /** A picture's data for those who want figures: at most fifty rows, evenly chosen, the last among them. */
-export function AsTable({ columns, rows }: { columns: string[]; rows: string[][] }) {
+export function AsTable({ columns, rows, scrolls = false }: AsTableProps) {
   const every = Math.max(1, Math.ceil(rows.length / MOST_ROWS));
   const shown = rows.filter((_, index) => (rows.length - 1 - index) % every === 0);
+  const table = (
+    <table>
+      <thead>
+        <tr>
+          {columns.map((name) => (
+            <th scope="col" class="figure">
+              {name}
+            </th>
+          ))}
+        </tr>
+      </thead>
+      <tbody>
+        {shown.map((row) => (
+          <tr>
+            {row.map((cell) => (
+              <td class="figure">{cell}</td>
+            ))}
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
   return (
     <details>
       <summary>As a table</summary>
-      <div class="table">
-        <table>
-          <thead>
-            <tr>
-              {columns.map((name) => (
-                <th scope="col" class="figure">
-                  {name}
-                </th>
-              ))}
-            </tr>
-          </thead>
-          <tbody>
-            {shown.map((row) => (
-              <tr>
-                {row.map((cell) => (
-                  <td class="figure">{cell}</td>
-                ))}
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
+      {scrolls ? <Wide label="Values of the picture">{table}</Wide> : <div class="table">{table}</div>}
     </details>
   );
 }

@@ -1,9 +1,10 @@
 // The first page: who has what, who waits and why, at a glance.
 import type { ComponentChildren } from "preact";
 import { useMemo, useState } from "preact/hooks";
-import type { ClusterLine, JobLine } from "./api";
+import type { ClusterLine, JobLine, WhoAmI } from "./api";
 import { coloursOf } from "./colours";
-import { Jobs, groupOf } from "./jobs";
+import { groupOf } from "./filters";
+import { Jobs } from "./jobs";
 import { OverTime } from "./overtime";
 import { Promises } from "./promises";
 import type { World } from "./state";
@@ -12,7 +13,14 @@ import { ago, amount, bytes, count, counted, gpuCount, percent, reasonWords } fr
 const LONGEST_BAR = 40;
 const MOST_TYPE_TILES = 4;
 
-export function Cluster({ world, now, caller }: { world: World; now: number; caller: string | null }) {
+interface ClusterProps {
+  world: World;
+  now: number;
+  /** Who looks; null: that is not known. */
+  caller: WhoAmI | null;
+}
+
+export function Cluster({ world, now, caller }: ClusterProps) {
   const [drawn, setDrawn] = useState<string[]>([]);
   const { cluster, jobs } = world;
   const training = [...jobs.values()].filter((job) => groupOf(job) === "training").map((job) => job.id);
@@ -57,7 +65,7 @@ export function Cluster({ world, now, caller }: { world: World; now: number; cal
         <Shares active={active} cluster={cluster} colours={colours} />
       </section>
       <OverTime oldest={oldest} colours={colours} onDrawn={setDrawn} />
-      <Jobs jobs={jobs} now={now} colours={colours} caller={caller} />
+      <Jobs jobs={jobs} now={now} colours={colours} caller={caller?.name ?? null} />
       <Promises />
     </>
   );
@@ -114,7 +122,8 @@ function Waiting({ cluster, active }: { cluster: ClusterLine; active: JobLine[] 
         <>
           . Longest: <a href={`#/jobs/${oldest.id}`}>{oldest.name}</a>. {oldest.message}
         </>
-      )}
+      )}{" "}
+      <a href="#/queue">The queue</a>
     </p>
   );
 }

@@ -2,11 +2,9 @@
 import { useMemo } from "preact/hooks";
 import type uPlot from "uplot";
 import type { Job, Predictions } from "./api";
-import { AsTable, axes, Chart, colour, timeAxis } from "./charts";
+import { AsTable, axes, Chart, colour, SPANS, timeAxis } from "./charts";
 import { clock, duration } from "./words";
 
-/** Distances between ticks: what clocks count in. */
-const SPANS = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14_400, 43_200, 86_400, 172_800, 604_800];
 /** Fewer predictions are no history. */
 const LEAST = 2;
 

@@ -1,7 +1,6 @@
 // One job: how far it is, why it has what it has, its loss and what is predicted of it, what it had, what happened.
 import { useEffect, useRef, useState } from "preact/hooks";
 import {
-  call,
   get,
   NeedsToken,
   Refused,
@@ -11,17 +10,22 @@ import {
   type Job,
   type JobEvent,
   type Predictions,
+  type WhoAmI,
 } from "./api";
+import { Actions } from "./actions";
 import { useLogarithmic } from "./charts";
 import { colourOf } from "./colours";
 import { Evaluations, Loss, Scale } from "./curves";
 import { Ends as EndsOverTime } from "./ends";
-import { Badge, Labels, labelsOf, Progress } from "./jobs";
+import { labelsOf } from "./filters";
+import { Badge, Labels, Progress } from "./jobs";
 import { Logs } from "./logs";
 import { Allocations, inBatches } from "./sizes";
+import { usePlace } from "./queue";
+import { addressOf } from "./route";
 import type { World } from "./state";
 import { lastLine, Text } from "./texts";
-import { ago, clock, count, counted, duration, left, number, range, size, tasks, UNKNOWN } from "./words";
+import { ago, clock, count, duration, left, number, range, size, tasks, UNKNOWN } from "./words";
 
 interface Known {
   job: Job;
@@ -49,14 +53,15 @@ async function load(id: string, signal: AbortSignal): Promise<Known> {
   return { job, explanation, predictions, allocations, events, evaluations };
 }
 
-/** What is known of a job: loaded when the stream says that the job changed, at most every three seconds. */
-function useKnown(id: string, world: World, needsToken: () => void): [Known | null, string | null] {
+/** What is known of a job: loaded when the stream says that the job changed, at most every three seconds; and what loads
+ * it at once. */
+function useKnown(id: string, world: World, needsToken: () => void): [Known | null, string | null, () => void] {
   const [known, setKnown] = useState<Known | null>(null);
   const [problem, setProblem] = useState<string | null>(null);
   const line = world.jobs.get(id);
   const told = useRef(line);
   told.current = line;
-  const ask = useRef<() => void>(() => undefined);
+  const ask = useRef<(atOnce: boolean) => void>(() => undefined);
   useEffect(() => {
     const stop = new AbortController();
     let timer = 0;
@@ -88,45 +93,46 @@ function useKnown(id: string, world: World, needsToken: () => void): [Known | nu
       if (changed) pause = LEAST_PAUSE_MS;
       if (pause !== null) later(pause);
     };
-    ask.current = () => {
-      if (ended && told.current?.finished_at === ended) return;
+    ask.current = (atOnce) => {
+      if (!atOnce && ended && told.current?.finished_at === ended) return;
       if (loading) changed = true;
-      else later(Math.max(0, loadedAt + LEAST_PAUSE_MS - Date.now()));
+      else later(atOnce ? 0 : Math.max(0, loadedAt + LEAST_PAUSE_MS - Date.now()));
     };
-    ask.current();
+    ask.current(true);
     return () => {
       stop.abort();
       window.clearTimeout(timer);
     };
   }, [id]);
-  useEffect(() => ask.current(), [line, world.connection]);
-  return [known, problem];
+  useEffect(() => ask.current(false), [line, world.connection]);
+  return [known, problem, () => ask.current(true)];
 }
 
-export function JobPage({
-  id,
-  world,
-  now,
-  needsToken,
-}: {
+interface JobPageProps {
   id: string;
   world: World;
   now: number;
+  caller: WhoAmI | null;
   needsToken: () => void;
-}) {
-  const [known, problem] = useKnown(id, world, needsToken);
+}
+
+export function JobPage({ id, world, now, caller, needsToken }: JobPageProps) {
+  const [known, problem, again] = useKnown(id, world, needsToken);
   if (!known || known.job.id !== id) return <p class="quiet empty">{problem ?? "Loading …"}</p>;
-  return <Story known={known} now={now} problem={problem} needsToken={needsToken} />;
+  return <Story known={known} now={now} problem={problem} again={again} caller={caller} needsToken={needsToken} />;
 }
 
 interface StoryProps {
   known: Known;
   now: number;
   problem: string | null;
+  /** Loads the job at once. */
+  again: () => void;
+  caller: WhoAmI | null;
   needsToken: () => void;
 }
 
-function Story({ known, now, problem, needsToken }: StoryProps) {
+function Story({ known, now, problem, again, caller, needsToken }: StoryProps) {
   const { job, explanation, predictions, allocations, events, evaluations } = known;
   const [logarithmic, setLogarithmic] = useLogarithmic();
   const advice = [...predictions.advice, ...(predictions.checkpoints ? [predictions.checkpoints] : [])].map(
@@ -136,11 +142,12 @@ function Story({ known, now, problem, needsToken }: StoryProps) {
   const tracked = job.spec.tracked === true;
   const whyItHasThat = tracked ? "Where it runs" : "Why it has that";
   const whyHeading = waiting ? "Why it waits" : whyItHasThat;
+  const place = usePlace(job.id, waiting && !tracked, explanation.at);
   const badge = { ...job, wanted_workers: job.wanted.workers, workers: job.running.workers };
   return (
     <article aria-labelledby="job">
       <p class="crumbs">
-        <a href="#/">Cluster</a> / {job.project}
+        <a href="#/">Cluster</a> / <a href={addressOf("#/", { project: job.project })}>{job.project}</a>
       </p>
       <div class="row">
         <h1 id="job">
@@ -150,6 +157,11 @@ function Story({ known, now, problem, needsToken }: StoryProps) {
         <Badge job={badge} />
       </div>
       <p class="under">
+        {job.owner && (
+          <>
+            by <a href={addressOf("#/", { owner: job.owner })}>{job.owner}</a> ·{" "}
+          </>
+        )}
         {job.id} · {trains(job)} · {tracked ? "outside the cluster" : job.spec.architecture}
       </p>
       <Labels labels={labelsOf(job.spec)} />
@@ -164,7 +176,7 @@ function Story({ known, now, problem, needsToken }: StoryProps) {
         </div>
       )}
       {job.retry_at && <Retry job={job} at={job.retry_at} now={now} />}
-      <Actions job={job} needsToken={needsToken} />
+      <Actions job={job} again={again} caller={caller} needsToken={needsToken} />
       <div class="tiles">
         <div class="tile">
           <span class="name">Progress</span>
@@ -178,7 +190,7 @@ function Story({ known, now, problem, needsToken }: StoryProps) {
               : ""}
           </span>
         </div>
-        <Ends job={job} explanation={explanation} waiting={waiting} now={now} />
+        <Ends job={job} explanation={explanation} waiting={waiting} place={place} now={now} />
         <div class="tile">
           <span class="name">Has</span>
           <span class="value">{job.finished_at ? UNKNOWN : tasks(job.running.workers, job.running.servers)}</span>
@@ -293,9 +305,6 @@ function trains({ spec }: Job) {
   return spec.task ? `${spec.task} · ${spec.mode}` : "a notebook";
 }
 
-/** States from which the service lets a job go on from its last checkpoint. */
-const RESUMABLE = new Set<Job["state"]>(["failed", "cancelled"]);
-
 /** The wait after an error: how long it still takes, and the error. */
 function Retry({ job, at, now }: { job: Job; at: string; now: number }) {
   const seconds = Math.ceil((Date.parse(at) - now) / 1000);
@@ -306,68 +315,6 @@ function Retry({ job, at, now }: { job: Job; at: string; now: number }) {
         {seconds > 0 ? ` in ${duration(seconds)}` : " is due: the job goes on when the next round gives it resources"}.
       </p>
       {job.last_error && <p>{job.last_error}</p>}
-    </div>
-  );
-}
-
-/** What the owner can ask for now: to pause the job, to let it go on, or nothing. */
-function askable(job: Job): "pause" | "resume" | null {
-  if (job.spec.tracked) return null; // it runs elsewhere
-  if (job.finished_at) return RESUMABLE.has(job.state) && job.step > 0 && !job.begins_anew ? "resume" : null;
-  if (job.spec.paused) return "resume";
-  return job.directive === "finish" || job.directive === "cancel" ? null : "pause";
-}
-
-/** Pauses the job or lets it go on; the stream reports the change, so the page loads the job again. */
-function Actions({ job, needsToken }: { job: Job; needsToken: () => void }) {
-  const [asked, setAsked] = useState<string | null>(null);
-  const [doubted, setDoubted] = useState(false);
-  const [refusal, setRefusal] = useState<string | null>(null);
-  const what = askable(job);
-  useEffect(() => {
-    setAsked(null);
-    setDoubted(false);
-    setRefusal(null);
-  }, [what]);
-  if (!what) return null;
-  const ask = async () => {
-    setAsked(what);
-    setRefusal(null);
-    try {
-      await call(`/v1/jobs/${encodeURIComponent(job.id)}/${what}`, { method: "POST" });
-    } catch (error) {
-      if (error instanceof NeedsToken) return needsToken();
-      setRefusal(error instanceof Refused ? error.message : "The service cannot be reached.");
-      setAsked(null);
-    }
-  };
-  const lost = job.state === "running" && job.begins_anew ? job.step : 0;
-  const pausing = doubted ? "Pause it all the same" : "Pause";
-  const resuming = job.finished_at ? "Resume from the last checkpoint" : "Resume";
-  return (
-    <div class="actions">
-      <button
-        type="button"
-        disabled={asked === what}
-        onClick={() => (what === "pause" && lost && !doubted ? setDoubted(true) : void ask())}
-      >
-        {what === "pause" ? pausing : resuming}
-      </button>
-      {doubted && (
-        <>
-          <button type="button" onClick={() => setDoubted(false)}>
-            Let it run
-          </button>
-          <p role="status">
-            It is not known to go on from a checkpoint: {counted(lost, "step")} {lost === 1 ? "is" : "are"} lost.
-          </p>
-        </>
-      )}
-      {refusal && (
-        <p role="alert" class="refused">
-          {refusal}
-        </p>
-      )}
     </div>
   );
 }
@@ -394,11 +341,14 @@ function Ends({
   job,
   explanation,
   waiting,
+  place,
   now,
 }: {
   job: Job;
   explanation: Explanation;
   waiting: boolean;
+  /** In the queue, in words. */
+  place: string | null;
   now: number;
 }) {
   if (job.finished_at) {
@@ -417,6 +367,11 @@ function Ends({
         <span class="name">Starts in</span>
         <span class="value">{start?.mean === 0 ? "a moment" : duration(start?.mean)}</span>
         <span class="quiet">{start ? range(start) : "not known yet"}</span>
+        {place && (
+          <a class="quiet" href="#/queue">
+            {place}
+          </a>
+        )}
         {finish && <span class="quiet">{`ends ${at ? `at ${clock(at)}` : "later"}; in ${left(finish)}`}</span>}
       </div>
     );

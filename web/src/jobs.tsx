@@ -1,16 +1,16 @@
 // The list of jobs: filtered, sorted and paged here, so that thousands of them stay as light as fifty.
-import { useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { JobLine } from "./api";
+import { addressOfComparison, MOST, useChosen } from "./comparing";
+import { filterOf, Filters, groupOf, GROUPS, labelsOf, suits, type Filter, type Group } from "./filters";
+import { useQuery } from "./route";
+import { Pages, usePages } from "./pages";
 import { count, counted, duration, left, percent, reasonWords, size, tasks, UNKNOWN } from "./words";
 
-export const PAGE_SIZE = 50;
-type Group = "all" | "waiting" | "training" | "ended";
-type Column = "name" | "state" | "size" | "progress" | "left" | "age";
-
-export function groupOf(job: JobLine): Group {
-  if (job.finished_at) return "ended";
-  return job.wanted_workers + job.workers > 0 ? "training" : "waiting";
-}
+type Column = "name" | "state" | "size" | "progress" | "left" | "owner" | "age";
+const COLUMNS: readonly Column[] = ["name", "state", "size", "progress", "left", "owner", "age"];
+/** Of typing, before the address says what is looked for: browsers limit how often it may change. */
+const PAUSE_MS = 300;
 
 const ORDER: Record<Group, number> = { waiting: 0, training: 1, ended: 2, all: 3 };
 
@@ -26,16 +26,11 @@ function sortKey(job: JobLine, column: Column): string | number {
       return -(job.progress ?? -1);
     case "left":
       return job.remaining_seconds?.mean ?? Number.MAX_VALUE;
+    case "owner":
+      return job.owner ?? "~"; // those without one last
     case "age":
       return -Date.parse(job.created_at);
   }
-}
-
-/** team=search, or urgent where a label has no value: as `optimus list --label` takes them. */
-export function labelsOf({ labels }: { labels?: Record<string, string> }): string[] {
-  return Object.entries(labels ?? {})
-    .map(([name, value]) => (value ? `${name}=${value}` : name))
-    .sort();
 }
 
 /** Labels of a job; a click looks for the jobs that have the same. */
@@ -58,24 +53,9 @@ export function Labels({ labels, find }: { labels: string[]; find?: (label: stri
   );
 }
 
-export function chosen(
-  jobs: Iterable<JobLine>,
-  group: Group,
-  text: string,
-  column: Column,
-  falling: boolean,
-  owner: string | null = null,
-): JobLine[] {
-  const wanted = text.trim().toLowerCase();
-  const found = [...jobs].filter(
-    (job) =>
-      (group === "all" || groupOf(job) === group) &&
-      (!wanted ||
-        [job.name, job.id, job.project, job.owner ?? "", ...labelsOf(job)].some((each) =>
-          each.toLowerCase().includes(wanted),
-        )) &&
-      (owner === null || job.owner === owner),
-  );
+/** The jobs that suit, in this order. */
+export function chosen(jobs: Iterable<JobLine>, filter: Filter, column: Column, falling: boolean): JobLine[] {
+  const found = [...jobs].filter((job) => suits(job, filter));
   const keys = new Map(found.map((job) => [job.id, sortKey(job, column)]));
   const sign = falling ? -1 : 1;
   return found.sort((one, other) => {
@@ -86,46 +66,46 @@ export function chosen(
   });
 }
 
+/** `left-down` → the column of the time left, falling. */
+function orderOf(text: string | null): [Column, boolean] {
+  const [name = "", way] = (text ?? "").split("-");
+  return [COLUMNS.find((each) => each === name) ?? "state", way === "down"];
+}
+
 const ARROW = { ascending: " ↑", descending: " ↓" };
 
-export function Jobs({
-  jobs,
-  now,
-  colours,
-  caller,
-}: {
-  jobs: Map<string, JobLine>;
+interface JobsProps {
+  jobs: ReadonlyMap<string, JobLine>;
   now: number;
   colours: ReadonlyMap<string, number>;
   /** Who looks; null: that is not known. */
   caller: string | null;
-}) {
-  const [group, setGroup] = useState<Group>("all");
-  const [text, setText] = useState("");
-  const [[column, falling], setOrder] = useState<[Column, boolean]>(["state", false]);
-  const [page, setPage] = useState(0);
-  const [onlyMine, setOnlyMine] = useState(false);
-  const owner = onlyMine ? caller : null;
+}
+
+export function Jobs({ jobs, now, colours, caller }: JobsProps) {
+  const [query, setQuery] = useQuery();
+  const [picked, pick] = useChosen();
+  const choose = (changes: Record<string, string | null>) => {
+    setQuery(changes);
+    turn(0);
+  };
+  const [text, type] = useTyped(query.get("find") ?? "", (find) => choose({ find }));
+  const address = query.toString();
+  const [column, falling] = orderOf(query.get("order"));
   const found = useMemo(
-    () => chosen(jobs.values(), group, text, column, falling, owner),
-    [jobs, group, text, column, falling, owner],
+    () => chosen(jobs.values(), { ...filterOf(query, caller), text: text.trim().toLowerCase() }, column, falling),
+    [jobs, address, caller, text],
   );
   const counts = useMemo(() => {
     const counts: Record<Group, number> = { all: jobs.size, waiting: 0, training: 0, ended: 0 };
     for (const job of jobs.values()) counts[groupOf(job)] += 1;
     return counts;
   }, [jobs]);
-  const owners = useMemo(() => new Set([...jobs.values()].flatMap((job) => job.owner ?? [])), [jobs]);
-  const find = (wanted: string) => {
-    setText(wanted);
-    setPage(0);
-  };
-  const pages = Math.max(1, Math.ceil(found.length / PAGE_SIZE));
-  const shown = Math.min(page, pages - 1);
-  const order = (wanted: Column) => {
-    setOrder([wanted, column === wanted && !falling]);
-    setPage(0);
-  };
+  const hasOwners = useMemo(() => [...jobs.values()].some((job) => job.owner !== null), [jobs]);
+  const group = filterOf(query, caller).group;
+  const onlyMine = Boolean(query.get("mine"));
+  const { shown, page, turn } = usePages(found);
+  const order = (wanted: Column) => choose({ order: column === wanted && !falling ? `${wanted}-down` : wanted });
   const direction = falling ? "descending" : "ascending";
   const heading = (name: Column, words: string, className = "") => (
     <th scope="col" class={className} aria-sort={column === name ? direction : "none"}>
@@ -140,27 +120,21 @@ export function Jobs({
       <div class="row">
         <h2 id="jobs">Jobs</h2>
         <div class="choice" role="group" aria-label="Which jobs">
-          {(["all", "waiting", "training", "ended"] as Group[]).map((each) => (
+          {GROUPS.map((each) => (
             <button
               type="button"
               aria-pressed={group === each}
-              onClick={() => {
-                setGroup(each);
-                setPage(0);
-              }}
+              onClick={() => choose({ show: each === "all" ? null : each })}
             >
               {each} <span class="quiet">{counts[each]}</span>
             </button>
           ))}
         </div>
-        {owners.size > 0 && caller && (
+        {hasOwners && caller && (
           <button
             type="button"
             aria-pressed={onlyMine}
-            onClick={() => {
-              setOnlyMine(!onlyMine);
-              setPage(0);
-            }}
+            onClick={() => choose({ mine: onlyMine ? null : "yes", owner: null })}
           >
             mine
           </button>
@@ -170,17 +144,22 @@ export function Jobs({
           placeholder="name, id, owner, project or label"
           aria-label="Find jobs by name, id, owner, project or label"
           value={text}
-          onInput={(event) => find(event.currentTarget.value)}
+          onInput={(event) => {
+            type(event.currentTarget.value);
+            turn(0);
+          }}
         />
       </div>
+      <Filters jobs={jobs} query={query} choose={choose} />
       <div class="table">
-        <table class="jobs" aria-rowcount={found.length}>
+        <table class={`jobs ${hasOwners ? "owned" : ""}`} aria-rowcount={found.length}>
           <colgroup>
             <col />
             <col class="state" />
             <col class="has" />
             <col class="progress" />
             <col class="left" />
+            {hasOwners && <col class="owner" />}
             <col class="age" />
           </colgroup>
           <thead>
@@ -190,12 +169,23 @@ export function Jobs({
               {heading("size", "has", "wide")}
               {heading("progress", "progress")}
               {heading("left", "time left", "figure left")}
+              {hasOwners && heading("owner", "owner", "owner")}
               {heading("age", "age", "figure age")}
             </tr>
           </thead>
           <tbody>
-            {found.slice(shown * PAGE_SIZE, (shown + 1) * PAGE_SIZE).map((job) => (
-              <Row key={job.id} job={job} now={now} colour={colours.get(job.id)} find={find} />
+            {shown.map((job) => (
+              <Row
+                key={job.id}
+                job={job}
+                now={now}
+                colour={colours.get(job.id)}
+                hasOwners={hasOwners}
+                isPicked={picked.includes(job.id)}
+                mayPick={picked.length < MOST}
+                pick={pick}
+                find={choose}
+              />
             ))}
           </tbody>
         </table>
@@ -211,20 +201,55 @@ export function Jobs({
           )}
         </p>
       )}
-      {pages > 1 && (
-        <nav class="pages" aria-label="Pages of the list">
-          <button type="button" disabled={shown === 0} onClick={() => setPage(shown - 1)}>
-            previous
-          </button>
-          <span>
-            {shown * PAGE_SIZE + 1}–{Math.min((shown + 1) * PAGE_SIZE, found.length)} of {count(found.length)}
-          </span>
-          <button type="button" disabled={shown === pages - 1} onClick={() => setPage(shown + 1)}>
-            next
-          </button>
-        </nav>
-      )}
+      {picked.length > 0 && <Picked picked={picked} jobs={jobs} clear={() => pick(null)} />}
+      <Pages of="the list" total={found.length} page={page} turn={turn} />
     </section>
+  );
+}
+
+/** What was typed, and what takes more of it; `tell` is called with it when nobody has typed for a moment. */
+function useTyped(given: string, tell: (text: string) => void): [string, (text: string) => void] {
+  const [text, setText] = useState(given);
+  const timer = useRef(0);
+  useEffect(() => {
+    window.clearTimeout(timer.current); // somebody else has changed the address
+    setText(given);
+  }, [given]);
+  useEffect(() => () => window.clearTimeout(timer.current), []);
+  const type = (next: string) => {
+    setText(next);
+    window.clearTimeout(timer.current);
+    timer.current = window.setTimeout(() => tell(next), PAUSE_MS);
+  };
+  return [text, type];
+}
+
+interface PickedProps {
+  picked: readonly string[];
+  jobs: ReadonlyMap<string, JobLine>;
+  clear: () => void;
+}
+
+/** The jobs that were chosen to be compared, at the foot of the window. */
+function Picked({ picked, jobs, clear }: PickedProps) {
+  const names = picked.map((id) => jobs.get(id)?.name ?? id).join(", ");
+  return (
+    <div class="picked" role="region" aria-label="Jobs to compare">
+      <span role="status">
+        {counted(picked.length, "job")} chosen
+        {picked.length === MOST && ", the most that can be compared"}
+        <span class="quiet wide" title={names}>
+          {" "}
+          {names}
+        </span>
+      </span>
+      <a class="button" href={addressOfComparison(picked)}>
+        Compare
+      </a>
+      <button type="button" onClick={clear}>
+        Choose none
+      </button>
+    </div>
   );
 }
 
@@ -232,26 +257,39 @@ interface RowProps {
   job: JobLine;
   now: number;
   colour: number | undefined;
-  find: (label: string) => void;
+  hasOwners: boolean;
+  isPicked: boolean;
+  mayPick: boolean;
+  pick: (id: string) => void;
+  find: (changes: Record<string, string | null>) => void;
 }
 
-function Row({ job, now, colour, find }: RowProps) {
+function Row({ job, now, colour, hasOwners, isPicked, mayPick, pick, find }: RowProps) {
   const group = groupOf(job);
-  const place = [job.project === "default" ? null : job.project, job.owner, job.id].filter(Boolean).join(" · ");
+  const project = job.project === "default" ? null : job.project;
+  const place = [project, job.id].filter(Boolean).join(" · ");
   const age = ((job.finished_at ? Date.parse(job.finished_at) : now) - Date.parse(job.created_at)) / 1000;
   return (
     <tr class={group}>
       <th scope="row">
         <span class="name">
+          <input
+            type="checkbox"
+            aria-label={`Compare ${job.name} (${job.id})`}
+            checked={isPicked}
+            disabled={!isPicked && !mayPick}
+            onChange={() => pick(job.id)}
+          />
           <span class={`swatch ${colour === undefined || group === "waiting" ? "none" : `series-${colour}`}`} />
           <a href={`#/jobs/${job.id}`} title={job.name}>
             {job.name}
           </a>
         </span>
-        <span class="under" title={place}>
+        <span class="under" title={[job.owner, place].filter(Boolean).join(" · ")}>
+          {job.owner && <span class="narrow">{job.owner} · </span>}
           {place}
         </span>
-        <Labels labels={labelsOf(job)} find={find} />
+        <Labels labels={labelsOf(job)} find={(label) => find({ label })} />
       </th>
       <td>
         <Badge job={job} />
@@ -267,6 +305,22 @@ function Row({ job, now, colour, find }: RowProps) {
         {timeOf(job, age)}
         {job.longer_than_predicted && <span class="unseen">, {LONGER}</span>}
       </td>
+      {hasOwners && (
+        <td class="owner">
+          {job.owner ? (
+            <button
+              type="button"
+              class="plain"
+              title={`Jobs of ${job.owner}`}
+              onClick={() => find({ owner: job.owner, mine: null })}
+            >
+              {job.owner}
+            </button>
+          ) : (
+            <span class="quiet">{UNKNOWN}</span>
+          )}
+        </td>
+      )}
       <td class="figure age">{duration((now - Date.parse(job.created_at)) / 1000)}</td>
     </tr>
   );

@@ -1,31 +1,46 @@
 // The page: a bar at the top, one of two views below, and a form for the token where one is needed.
-import { render } from "preact";
+import { render, type ComponentType } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { setToken } from "./api";
+import { setToken, type WhoAmI } from "./api";
 import { Cluster } from "./cluster";
 import { JobPage } from "./job";
 import { Nodes, Projects } from "./places";
-import { Caller, endSession, FAILED, maySubmit, SignIn, useCaller } from "./signin";
+import { QueueOfJobs } from "./queue";
+import { hasTokens, may } from "./rights";
+import { useRoute } from "./route";
+import { Caller, endSession, FAILED, SignIn, useCaller } from "./signin";
 import { useWorld, type World } from "./state";
 import "./style.css";
 import { nextTheme as next, startTheme, themeSign, type Theme } from "./theme";
 import { ago } from "./words";
 
 const JOB = /^#\/jobs\/([^/]+)$/;
-const SUBMIT = "#/submit";
-const PLACES: Record<string, [string, typeof Nodes]> = {
-  "#/nodes": ["Nodes", Nodes],
-  "#/projects": ["Projects", Projects],
+/** The views beside the cluster and single jobs, and their titles. */
+const TITLES: Record<string, string> = {
+  "#/submit": "Submit a job",
+  "#/compare": "Compare jobs",
+  "#/queue": "Queue",
+  "#/nodes": "Nodes",
+  "#/projects": "Projects",
+  "#/usage": "Usage",
+  "#/users": "Users",
+  "#/tokens": "Tokens",
 };
 
-type SubmitView = (typeof import("./submit"))["Submit"];
-
-/** The view that submits: loaded when it is asked for, since what reads YAML is as large as all the rest. */
-function Submit(props: Parameters<SubmitView>[0]) {
-  const [View, setView] = useState<SubmitView | null>(null);
-  useEffect(() => void import("./submit").then((loaded) => setView(() => loaded.Submit)), []);
-  return View ? <View {...props} /> : <p class="quiet empty">Loading …</p>;
+/** A view that is loaded when it is asked for: most visits are to the cluster and its jobs. */
+function later<Props extends object>(load: () => Promise<ComponentType<Props>>) {
+  return function Later(props: Props) {
+    const [View, setView] = useState<ComponentType<Props> | null>(null);
+    useEffect(() => void load().then((loaded) => setView(() => loaded)), []);
+    return View ? <View {...props} /> : <p class="quiet empty">Loading …</p>;
+  };
 }
+
+const Submit = later(() => import("./submit").then((loaded) => loaded.Submit));
+const Compare = later(() => import("./compare").then((loaded) => loaded.Compare));
+const UsageOfMonth = later(() => import("./usage").then((loaded) => loaded.UsageOfMonth));
+const Users = later(() => import("./users").then((loaded) => loaded.Users));
+const Tokens = later(() => import("./tokens").then((loaded) => loaded.Tokens));
 
 function useNow(): number {
   const [now, setNow] = useState(Date.now());
@@ -36,23 +51,46 @@ function useNow(): number {
   return now;
 }
 
-function useRoute(): string {
-  const [route, setRoute] = useState(location.hash);
-  useEffect(() => {
-    const changed = () => {
-      setRoute(location.hash);
-      window.scrollTo(0, 0);
-      document.getElementById("content")?.focus();
-    };
-    window.addEventListener("hashchange", changed);
-    return () => window.removeEventListener("hashchange", changed);
-  }, []);
-  return route;
-}
-
 function useTheme(): [Theme, () => void] {
   const [name, setName] = useState(startTheme);
   return [name, () => setName(next())];
+}
+
+interface ViewProps {
+  route: string;
+  world: World;
+  now: number;
+  caller: WhoAmI | null;
+  /** The service no longer takes what it took. */
+  needsToken: () => void;
+}
+
+function View({ route, world, now, caller, needsToken }: ViewProps) {
+  const job = JOB.exec(route)?.[1];
+  if (job) {
+    return <JobPage id={decodeURIComponent(job)} world={world} now={now} caller={caller} needsToken={needsToken} />;
+  }
+  switch (route) {
+    case "#/submit":
+      return <Submit caller={caller} needsToken={needsToken} />;
+    case "#/compare":
+      return <Compare needsToken={needsToken} />;
+    case "#/queue":
+      return <QueueOfJobs now={now} />;
+    case "#/nodes":
+      return <Nodes world={world} caller={caller} needsToken={needsToken} />;
+    case "#/projects":
+      return <Projects world={world} />;
+    case "#/usage":
+      return <UsageOfMonth />;
+    case "#/users":
+      if (may(caller, "administer")) return <Users now={now} needsToken={needsToken} />;
+      return <p class="quiet empty">{caller ? "Administrators see users here." : "Loading …"}</p>;
+    case "#/tokens":
+      return <Tokens caller={caller} now={now} needsToken={needsToken} />;
+    default:
+      return <Cluster world={world} now={now} caller={caller} />;
+  }
 }
 
 function Page() {
@@ -62,15 +100,12 @@ function Page() {
   const now = useNow();
   const route = useRoute();
   const [theme, nextTheme] = useTheme();
-  const job = JOB.exec(route)?.[1];
-  const [placeName, Place] = PLACES[route] ?? [null, null];
   const enter = (token: string) => {
     setToken(token);
     setRefused(true);
     setAttempt(attempt + 1);
   };
   const caller = useCaller(world, attempt);
-  /** The service no longer takes what it took. */
   const needsToken = () => {
     setToken(null);
     setRefused(false);
@@ -85,9 +120,15 @@ function Page() {
     if (caller && FAILED.test(route)) location.hash = "#/";
   }, [caller, route]);
   useEffect(() => {
-    const name = job ? decodeURIComponent(job) : (placeName ?? (route === SUBMIT ? "Submit a job" : null));
+    const job = JOB.exec(route)?.[1];
+    const name = job ? decodeURIComponent(job) : TITLES[route];
     document.title = name ? `${name} · Optimus` : "Optimus";
-  }, [job, placeName, route]);
+  }, [route]);
+  const link = (view: string, words: string) => (
+    <a href={view} aria-current={route === view ? "page" : undefined}>
+      {words}
+    </a>
+  );
   return (
     <>
       <a
@@ -107,16 +148,12 @@ function Page() {
         </a>
         <Connection world={world} now={now} />
         <nav aria-label="Service">
-          {maySubmit(caller) && (
-            <a href={SUBMIT} aria-current={route === SUBMIT ? "page" : undefined}>
-              Submit
-            </a>
-          )}
-          {Object.entries(PLACES).map(([hash, [name]]) => (
-            <a href={hash} aria-current={route === hash ? "page" : undefined}>
-              {name}
-            </a>
-          ))}
+          {may(caller, "submit") && link("#/submit", "Submit")}
+          {link("#/nodes", "Nodes")}
+          {link("#/projects", "Projects")}
+          {link("#/usage", "Usage")}
+          {may(caller, "administer") && link("#/users", "Users")}
+          {hasTokens(caller) && link("#/tokens", "Tokens")}
           <a href="/docs">API</a>
           <button type="button" onClick={nextTheme} aria-label={`Colours: ${theme}`} title={`Colours: ${theme}`}>
             {themeSign(theme)}
@@ -125,14 +162,10 @@ function Page() {
         </nav>
       </header>
       <main id="content" tabIndex={-1}>
-        {world.connection === "needs token" && <SignIn enter={enter} wasRefused={wasRefused} route={route} />}
-        {world.connection !== "needs token" && job && (
-          <JobPage id={decodeURIComponent(job)} world={world} now={now} needsToken={needsToken} />
-        )}
-        {world.connection !== "needs token" && route === SUBMIT && <Submit caller={caller} needsToken={needsToken} />}
-        {world.connection !== "needs token" && Place && <Place world={world} />}
-        {world.connection !== "needs token" && !job && !Place && route !== SUBMIT && (
-          <Cluster world={world} now={now} caller={caller?.name ?? null} />
+        {world.connection === "needs token" ? (
+          <SignIn enter={enter} wasRefused={wasRefused} route={location.hash} />
+        ) : (
+          <View route={route} world={world} now={now} caller={caller} needsToken={needsToken} />
         )}
       </main>
       <footer>

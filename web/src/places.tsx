@@ -1,36 +1,26 @@
 // Where things are: nodes and who sits on them; projects, what each is guaranteed and what it has.
-import { useEffect, useState } from "preact/hooks";
-import { get, type JobLine, type Node, type NodeResources, type Project } from "./api";
+import type { JobLine, Node, NodeResources, Project, WhoAmI } from "./api";
+import { useAnswer, useChange } from "./asking";
 import { colourOf } from "./colours";
+import { Refusal } from "./doubt";
+import { PAGE_SIZE, Pages, usePages } from "./pages";
+import { may } from "./rights";
 import type { World } from "./state";
 import { amount, bytes, count, counted, gpuCount, percent } from "./words";
 
-const REFRESH_MS = 10_000;
-const PAGE_SIZE = 50;
 const TASK = /^(.+)-(worker|server|coordinator)-\d+-\d+$/;
 
-/** What the service answers at `path`, asked again every ten seconds while it is shown. */
-function useAnswer<Body>(path: string): Body | null {
-  const [found, setFound] = useState<Body | null>(null);
-  useEffect(() => {
-    const stop = new AbortController();
-    const load = () => get<Body>(path, stop.signal).then(setFound, () => undefined); // the stream says when it is away
-    void load();
-    const timer = window.setInterval(() => void load(), REFRESH_MS);
-    return () => {
-      stop.abort();
-      window.clearInterval(timer);
-    };
-  }, [path]);
-  return found;
+interface NodesProps {
+  world: World;
+  caller: WhoAmI | null;
+  needsToken: () => void;
 }
 
-export function Nodes({ world }: { world: World }) {
-  const found = useAnswer<{ nodes: Node[] }>("/v1/nodes");
-  const [page, setPage] = useState(0);
+export function Nodes({ world, caller, needsToken }: NodesProps) {
+  const [found, again] = useAnswer<{ nodes: Node[] }>("/v1/nodes");
+  const nodes = found?.nodes ?? [];
+  const { shown, page, turn } = usePages(nodes);
   if (!found) return <p class="quiet empty">Loading …</p>;
-  const { nodes } = found;
-  const first = Math.min(page, Math.max(Math.ceil(nodes.length / PAGE_SIZE) - 1, 0)) * PAGE_SIZE;
   const full = nodes.filter((node) => node.used.cpu >= node.capacity.cpu).length;
   return (
     <article aria-labelledby="nodes">
@@ -55,11 +45,12 @@ export function Nodes({ world }: { world: World }) {
             </tr>
           </thead>
           <tbody>
-            {nodes.slice(first, first + PAGE_SIZE).map((node) => (
+            {shown.map((node) => (
               <tr key={node.name}>
                 <th scope="row">
                   {node.name}
-                  {!node.schedulable && <span class="under">takes no new tasks</span>}
+                  <span class="under">{opennessOf(node)}</span>
+                  {may(caller, "operate") && <Openness node={node} again={again} needsToken={needsToken} />}
                 </th>
                 <td>
                   <Part
@@ -88,24 +79,41 @@ export function Nodes({ world }: { world: World }) {
           </tbody>
         </table>
       </div>
-      {nodes.length > PAGE_SIZE && (
-        <nav class="pages" aria-label="Pages of the nodes">
-          <button type="button" disabled={first === 0} onClick={() => setPage(first / PAGE_SIZE - 1)}>
-            previous
-          </button>
-          <span>
-            {first + 1}–{Math.min(first + PAGE_SIZE, nodes.length)} of {count(nodes.length)}
-          </span>
-          <button
-            type="button"
-            disabled={first + PAGE_SIZE >= nodes.length}
-            onClick={() => setPage(first / PAGE_SIZE + 1)}
-          >
-            next
-          </button>
-        </nav>
-      )}
+      <Pages of="the nodes" total={nodes.length} page={page} turn={turn} />
     </article>
+  );
+}
+
+function opennessOf({ schedulable, drained, tasks }: Node): string {
+  if (schedulable) return "";
+  if (!drained) return "cordoned: takes no new tasks";
+  return tasks.length ? `draining: ${counted(tasks.length, "task")} to move` : "drained: empty";
+}
+
+interface OpennessProps {
+  node: Node;
+  again: () => void;
+  needsToken: () => void;
+}
+
+/** What an operator can do with a node now. */
+function Openness({ node, again, needsToken }: OpennessProps) {
+  const { send, sends, refusal } = useChange(needsToken);
+  const ask = (what: string) =>
+    send({ path: `/v1/nodes/${encodeURIComponent(node.name)}/${what}`, method: "POST" }, again);
+  const button = (what: string, label: string, title: string) => (
+    <button type="button" disabled={sends} title={title} onClick={() => ask(what)}>
+      {label}
+      <span class="unseen"> {node.name}</span>
+    </button>
+  );
+  return (
+    <div class="actions small">
+      {node.schedulable && button("cordon", "Cordon", "Nothing new is placed there; what runs there stays")}
+      {!node.drained && button("drain", "Drain", "Nothing new is placed there, and its tasks move to other nodes")}
+      {!node.schedulable && button("uncordon", "Uncordon", "New tasks may be placed there again")}
+      <Refusal words={refusal} />
+    </div>
   );
 }
 
@@ -166,7 +174,7 @@ function Tenants({ tasks, jobs }: { tasks: string[]; jobs: Map<string, JobLine> 
 }
 
 export function Projects({ world }: { world: World }) {
-  const found = useAnswer<{ projects: Project[] }>("/v1/projects");
+  const [found] = useAnswer<{ projects: Project[] }>("/v1/projects");
   if (!found) return <p class="quiet empty">Loading …</p>;
   const quotas = new Set(found.projects.map((project) => project.name));
   const active = [...world.jobs.values()].filter((job) => !job.finished_at && !quotas.has(job.project));

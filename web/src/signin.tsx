@@ -40,12 +40,6 @@ export function rightsOf(caller: WhoAmI): string {
   return projects.join(", ") || "no projects";
 }
 
-/** Whether the caller may submit jobs at all. */
-export function maySubmit(caller: WhoAmI | null): boolean {
-  if (!caller || caller.scope === "read") return false;
-  return caller.projects === null || Object.values(caller.projects).includes("member");
-}
-
 export function Caller({ caller, leave }: { caller: WhoAmI | null; leave: () => void }) {
   // Without tokens everybody is the same: nobody signs in, or out.
   if (!caller || caller.name === "local") return null;

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from optimus_contract.allowance import UserLimits
 from optimus_contract.message import About, Message
 from optimus_contract.people import ProjectRole, Role, Scope, UserKind
+
+Right = Literal["submit", "oversee", "operate", "administer", "make tokens"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,8 @@ class WhoAmI(Message):
     role: Role | None
     scope: Scope
     projects: Annotated[dict[str, ProjectRole] | None, About("that this token is good for; null: all")]
+    may: Annotated[list[Right], About("what no single job decides; calls by what they need: docs/rights.md")]
+    since: Annotated[datetime | None, About("older jobs are of an earlier user of this name; null: there was none")]
     token_id: Annotated[str | None, About("null: OPTIMUS_TOKEN, or no token at all")]
     limits: Annotated[UserLimits, About("in force for the caller; null: none. A project may have further ones")]
 

@@ -56,6 +56,32 @@ class EvaluationList(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredPoint(Message):
+    """A value that a job reported; of many steps together, their mean."""
+
+    step: float
+    epoch: Annotated[float | None, About("null: nobody knows how many steps an epoch has")]
+    at_seconds: Annotated[float | None, About("since submission; null: of samples of an older release")]
+    value: Annotated[float | None, About("null: not finite")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredSeries(Message):
+    """One figure of a job's evaluations over steps, epochs and time."""
+
+    name: str
+    points: list[MeasuredPoint]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curves(Message):
+    """What a job measured, for curves over those of other jobs (`GET /v1/jobs/{id}/curves`)."""
+
+    loss: Annotated[list[MeasuredPoint], About("by step, down-sampled")]
+    figures: Annotated[list[MeasuredSeries], About("by name; empty before the first evaluation")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RatePoint(Message):
     """The learning rate of a step, counted from 0."""
 

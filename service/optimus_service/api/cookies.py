@@ -23,7 +23,7 @@ from optimus_service.settings.oidc import OidcSettings
 PAGE_HEADER = "x-optimus-page"
 SIGN_IN_SECONDS = 600
 """How long one may take at the provider."""
-_FRAGMENT = re.compile(r"#/[A-Za-z0-9/_.~%-]{0,200}")
+_FRAGMENT = re.compile(r"#/[A-Za-z0-9/_.~%?=&,+-]{0,200}")
 """Views of the page, the only places that a sign-in leads back to."""
 
 

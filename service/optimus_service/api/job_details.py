@@ -106,6 +106,16 @@ def list_evaluations(job_id: str, services: ServicesDep, histories: HistoriesDep
     return histories.evaluations(record, services.repository.memberships(job_id))
 
 
+@router.get("/v1/jobs/{job_id}/curves", responses=documented(404))
+def list_curves(job_id: str, services: ServicesDep, histories: HistoriesDep) -> answers.Curves:
+    """What the job measured, by step, epoch and time, to be drawn over the curves of other jobs.
+
+    Its loss and at most 20 figures of its evaluations, each of at most 128 points.
+    """
+    record = services.repository.get_job(job_id)
+    return histories.curves(record, services.repository.memberships(job_id))
+
+
 @router.get("/v1/jobs/{job_id}/allocations", responses=documented(404))
 def list_allocations(job_id: str, services: ServicesDep) -> answers.AllocationList:
     """The job's memberships, oldest first: how many workers and servers it had from when on."""

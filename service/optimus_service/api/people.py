@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Depends, Path, Query, Request, Response
@@ -12,7 +13,7 @@ from optimus_contract.codec import read, write
 from optimus_contract.people import MAX_TOKENS, RESERVED_USERS, NewToken, UserRights
 from optimus_service.api import examples, limits
 from optimus_service.api.body import StrictRoute
-from optimus_service.api.callers import Caller
+from optimus_service.api.callers import Caller, Need
 from optimus_service.api.jobs import CursorQuery, LimitQuery
 from optimus_service.api.problems import Problem, documented, invalid_field
 from optimus_service.api.services import AuditDep, CallerDep, Services, ServicesDep
@@ -26,6 +27,13 @@ router = APIRouter(route_class=StrictRoute, tags=["people"])
 UserName = Annotated[str, Path(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 Rights = Annotated[UserRights, Body(openapi_examples=examples.USERS)]
 _Who = Annotated[str | None, Query(max_length=63, description="only what this caller did")]
+_RIGHTS: Mapping[answers.Right, Need] = {
+    "submit": Need.SUBMIT,
+    "oversee": Need.OVERSEE,
+    "operate": Need.OPERATE,
+    "administer": Need.ADMINISTER,
+    "make tokens": Need.OWN_TOKENS,
+}
 _Target = Annotated[
     str | None, Query(max_length=100, description="only what was done to this job, project, user or token")
 ]
@@ -41,6 +49,8 @@ def show_caller(caller: CallerDep, services: ServicesDep) -> answers.WhoAmI:
         role=caller.role,
         scope=caller.scope,
         projects=None if readable is None else named,  # type: ignore[arg-type]  # the two words
+        may=[right for right, need in _RIGHTS.items() if caller.has(need)],
+        since=moment(caller.since) if caller.since else None,
         token_id=caller.token_id,
         limits=limits.of_caller(caller, services.settings),
     )

@@ -52,6 +52,7 @@ TABLE: tuple[Call, ...] = (
     Call("GET", "/v1/jobs/{job_id}/decisions", Need.READ_JOB),
     Call("GET", "/v1/jobs/{job_id}/predictions", Need.READ_JOB),
     Call("GET", "/v1/jobs/{job_id}/evaluations", Need.READ_JOB),
+    Call("GET", "/v1/jobs/{job_id}/curves", Need.READ_JOB),
     Call("GET", "/v1/jobs/{job_id}/allocations", Need.READ_JOB),
     Call("GET", "/v1/jobs/{job_id}/tasks", Need.READ_JOB),
     Call("GET", "/v1/jobs/{job_id}/logs", Need.READ_JOB),

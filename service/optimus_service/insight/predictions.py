@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from optimus_contract import answers
 from optimus_models.calibration import NO_EXPERIENCE
+from optimus_models.history import LossBuckets
 from optimus_models.loss.curve import LossCurve, MetricCurve
 from optimus_scheduler.forecast.fits import Fits, Fitted
 from optimus_scheduler.forecast.prices import has_prices
@@ -116,6 +117,16 @@ class HistoryCache:
             if steps
         ]
         return answers.EvaluationList(series=series)
+
+    def curves(self, record: JobRecord, memberships: Sequence[MembershipRecord]) -> answers.Curves:
+        """What the job measured so far: its loss and the figures of its evaluations, over steps, epochs and time."""
+        entry = self._entry(record.id)
+        with entry.turn:
+            history = entry.histories(self._repository).updated(record, memberships)
+            loss = _measured_points(record, history.losses)
+            figures = {name: _measured_points(record, values) for name, values in sorted(history.figures.items())}
+        series = [answers.MeasuredSeries(name=name, points=points) for name, points in figures.items() if points]
+        return answers.Curves(loss=loss, figures=series)
 
     def _similar(self, job_id: str, family: str) -> tuple[EndedJob, ...]:
         """Without itself, once it has ended."""
@@ -276,6 +287,19 @@ def _metric_body(job: Job, curve: MetricCurve | None, total_steps: answers.Inter
 
 def _metric_points(steps: Iterable[float], values: Iterable[float]) -> list[answers.MetricPoint]:
     return [answers.MetricPoint(step=step, value=value) for step, value in zip(steps, values, strict=True)]
+
+
+def _measured_points(record: JobRecord, values: LossBuckets) -> list[answers.MeasuredPoint]:
+    per_epoch = (record.profile or {}).get("steps_per_epoch")
+    return [
+        answers.MeasuredPoint(
+            step=step,
+            epoch=step / per_epoch if per_epoch else None,
+            at_seconds=finite(at - record.created_at),
+            value=finite(value),
+        )
+        for step, value, at in zip(*values.points(), values.moments(), strict=True)
+    ]
 
 
 def _rate_points(steps: Iterable[float], rates: Iterable[float]) -> list[answers.RatePoint]:

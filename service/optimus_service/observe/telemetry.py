@@ -183,13 +183,13 @@ class JobHistory:
         return {name: [values[place] for place in places] for name, values in columns.items()}
 
     def _add_losses(self, columns: Columns) -> None:
-        told = [row for row in rows(columns, ("step", "loss", "n_examples")) if row[1] is not None]
+        told = [row for row in rows(columns, ("step", "loss", "n_examples", "at")) if row[1] is not None]
         if not told:
             return
-        steps, losses, n_examples = zip(*told, strict=True)
-        self.losses.add_many(steps, losses, n_examples)
+        steps, losses, n_examples, moments = zip(*told, strict=True)
+        self.losses.add_many(steps, losses, n_examples, moments)
         if self.nonfinite_since is not None or not all(map(math.isfinite, losses)):
-            for step, loss, _ in told:
+            for step, loss, *_ in told:
                 self._count_nonfinite(step, loss)
 
     def _count_nonfinite(self, step: int, loss: float) -> None:
@@ -208,11 +208,11 @@ class JobHistory:
                 self.computed_steps += n_steps if updates is None else updates
 
     def _add_figures(self, columns: Columns) -> None:
-        for step, metrics in rows(columns, ("step", "metrics")):
+        for step, at, metrics in rows(columns, ("step", "at", "metrics")):
             for name, value in (metrics or {}).items():
                 known = name in self.figures or len(self.figures) < self._max_figures
                 if known and value is not None and math.isfinite(value):
-                    self.figures.setdefault(name, LossBuckets()).add(step, value)
+                    self.figures.setdefault(name, LossBuckets()).add(step, value, at=at)
 
     def _add_rates(self, columns: Columns) -> None:
         """Of the last step of each sample, counted from 0. All workers have the same rates: the first one's count."""

@@ -114,7 +114,8 @@ def test_wrong_queries_are_named_with_what_is_allowed(api: Api, path: str, field
 
 @on_sqlite
 @pytest.mark.parametrize(
-    "what", ["", "/events", "/decisions", "/explanation", "/predictions", "/evaluations", "/allocations", "/logs"]
+    "what",
+    ["", "/events", "/decisions", "/explanation", "/predictions", "/evaluations", "/curves", "/allocations", "/logs"],
 )
 def test_an_unknown_job_is_not_found(api: Api, what: str) -> None:
     assert "no-such-job" in problem(api.get(UNKNOWN + what), 404)["detail"]
@@ -268,6 +269,28 @@ def test_evaluations_are_told_figure_by_figure(api: Api) -> None:
     api.start(job_id, epoch=2, step=2, cause="worker_lost", lost_steps=1)
     series = api.get(f"/v1/jobs/{job_id}/evaluations").json()["series"]
     assert series[0]["values"] == [{"step": 1, "value": 0.5}]
+
+
+def test_curves_are_told_over_steps_epochs_and_time(api: Api) -> None:
+    job_id = api.submit()
+    assert api.get(f"/v1/jobs/{job_id}/curves").json() == {"loss": [], "figures": []}
+    api.start(job_id)
+    first = sample(sequence=0, step=10, n_steps=10, loss=2.0, at=NOW + 30)
+    second = sample(sequence=1, step=20, n_steps=10, loss=1.5, at=NOW + 50, metrics={"accuracy": 0.5})
+    assert api.as_task("POST", job_id, "telemetry", json=telemetry(first, second)).status_code == 200
+    curves = api.get(f"/v1/jobs/{job_id}/curves").json()
+    assert [(each["step"], each["at_seconds"], each["value"]) for each in curves["loss"]] == [
+        (10, 30.0, 2.0),
+        (20, 50.0, 1.5),
+    ]
+    assert curves["loss"][0]["epoch"] is None  # before it has told how many steps make one
+    profile = {"n_parameters": 1, "n_examples": 100, "global_batch_size": 10, "steps_per_epoch": 10.0}
+    assert api.as_task("PUT", job_id, "profile", json=profile).status_code == 204
+    curves = api.get(f"/v1/jobs/{job_id}/curves").json()
+    assert [each["epoch"] for each in curves["loss"]] == [1.0, 2.0]
+    assert curves["figures"] == [
+        {"name": "accuracy", "points": [{"step": 20, "epoch": 2.0, "at_seconds": 50.0, "value": 0.5}]}
+    ]
 
 
 def test_evaluations_are_bounded_however_many_there_are(api: Api) -> None:

@@ -8,7 +8,10 @@ from tests.service.api.api_harness import Api, faults, job_spec
 from optimus_contract.job import NOT_SHOWN
 
 SECRET = "hf_a-value-that-must-stay-here"
-READS = ("", "/events", "/decisions", "/explanation", "/predictions", "/allocations", "/evaluations", "/tasks", "/logs")
+READS = (
+    *("", "/events", "/decisions", "/explanation", "/predictions"),
+    *("/allocations", "/evaluations", "/curves", "/tasks", "/logs"),
+)
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ JOB_READS = [
     "/predictions",
     "/allocations",
     "/evaluations",
+    "/curves",
     "/tasks",
     "/logs",
 ]

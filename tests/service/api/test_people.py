@@ -49,7 +49,7 @@ def test_a_token_is_made_used_and_revoked(shared: Api) -> None:
     told = shared.get("/v1/whoami", token=secret).json()
     assert told == {
         "name": "ada", "role": None, "scope": "submit", "projects": {"vision": "member"}, "token_id": token_id,
-        "limits": told["limits"],
+        "limits": told["limits"], "may": ["submit"], "since": told["since"],
     }  # fmt: skip
     assert shared.call("DELETE", f"/v1/tokens/{token_id}").status_code == 204
     problem(shared.get("/v1/whoami", token=secret), 401)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import uvicorn
@@ -27,6 +27,7 @@ from optimus_contract.telemetry import Sample
 from optimus_scheduler.model import Node, Resources, Role
 from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
+from optimus_service.clusters.closing import with_closed_nodes
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.loop.leader import Leadership
 from optimus_service.loop.loop import LoopTimes, SchedulingLoop
@@ -285,7 +286,8 @@ def live_service(
     upgrade(url)
     repository = Repository(create_engine_from_url(url))
     clock = VirtualClock(time.time() - history_seconds)
-    world = LiveWorld(repository, directory, FakeCluster(list(nodes)), clock, kinds=kinds, price_per_core_hour=0.04)
+    cluster = cast(FakeCluster, with_closed_nodes(FakeCluster(list(nodes)), repository.closed_nodes))
+    world = LiveWorld(repository, directory, cluster, clock, kinds=kinds, price_per_core_hour=0.04)
     make_history(world, history_seconds)
     service = LiveService(world, token, port, oidc)
     # From now on transactions are part of the service's figures.

@@ -351,7 +351,8 @@ def test_labels_are_seen_and_find_jobs(chromium: Browser, crowded: LiveService) 
         page.get_by_role("button", name="team=search").click()
         rows(page).filter(has_text="sweep").first.wait_for(state="detached")
         assert page.locator("table.jobs th[scope=row] a").all_text_contents() == ["labelled"]
-        assert page.get_by_role("searchbox").input_value() == "team=search"
+        assert page.get_by_role("combobox", name="label").input_value() == "team=search"
+        assert page.url.endswith("#/?label=team%3Dsearch")
         page.get_by_role("link", name="labelled", exact=True).click()
         page.get_by_role("heading", level=1, name="labelled").wait_for()
         assert page.get_by_role("list", name="Labels").get_by_role("listitem").all_text_contents() == [
