@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,10 +10,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from fastapi import FastAPI
-from starlette.datastructures import State
 
 from optimus_service import server
-from optimus_service.api.app import create_app, serve
+from optimus_service.api.app import create_app
 from optimus_service.api.services import Services, Turns
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.clusters.base import Cluster, TaskObjection
@@ -165,17 +163,9 @@ def _clock_file(settings: Settings, host: Host) -> ClockFile:
     return ClockFile(Path(settings.data_directory) / f"{host.name}.clock.json", "boot")
 
 
-_template: FastAPI | None = None
-
-
 def _app(services: Services) -> FastAPI:
-    """The application for this service. Its endpoints, which know nothing of it, are made once in a process."""
-    global _template
-    if _template is None:
-        _template = create_app(services)
-    app = copy.copy(_template)
-    app.state, app.user_middleware, app.middleware_stack = State(), [], None
-    serve(app, services)
+    """The application for this service."""
+    app = create_app(services)
     app.state.task_checks = PlainChecks(services.cluster.check_task, services.cluster.try_task)
     return app
 

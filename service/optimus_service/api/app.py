@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 from collections.abc import AsyncIterator
+from functools import cache
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from starlette.datastructures import State
+from starlette.responses import JSONResponse
 
 from optimus_service.api import (
     batches,
@@ -73,30 +77,39 @@ def _lessons(services: Services) -> Lessons | None:
     return Lessons(services.repository, settings.keep_seconds) if settings.learn_from_finished_jobs else None
 
 
-def create_app(services: Services) -> FastAPI:
-    """The API as an ASGI application.
-
-    Its lifespan runs the hub. A server that shuts down has to call `services.hub.close()` first: it waits for open
-    requests before the lifespan ends, and long polls end only when the hub is closed.
-    """
+@cache
+def _endpoints() -> FastAPI:
+    """The application without a service. It knows none and is made once in a process: FastAPI takes a second to make
+    the checks of all endpoints, at the first request to each."""
     app = FastAPI(
         title="Optimus",
-        version=services.version,
         lifespan=_lifespan,
         docs_url=None,  # ours is one of the files of `web`
         redoc_url=None,
+        openapi_url=None,  # FastAPI's own endpoint would answer for this application, not for the copy that is asked
         redirect_slashes=False,
     )
+    app.add_route("/openapi.json", _openapi, include_in_schema=False)
     routers = (*_ROUTERS, web.make_router())
     for router in routers:
         app.include_router(router)
     problems.install(app, [route for router in (*routers, app.router) for route in router.routes])
-    serve(app, services)
     return app
 
 
-def serve(app: FastAPI, services: Services) -> None:
-    """Make an application, of which the endpoints are there, answer for this service."""
+async def _openapi(request: Request) -> JSONResponse:
+    return JSONResponse(request.app.openapi())
+
+
+def create_app(services: Services) -> FastAPI:
+    """The API as an ASGI application. All of a process share the endpoints.
+
+    Its lifespan runs the hub. A server that shuts down has to call `services.hub.close()` first: it waits for open
+    requests before the lifespan ends, and long polls end only when the hub is closed.
+    """
+    app = copy.copy(_endpoints())
+    app.version = services.version
+    app.state, app.user_middleware, app.middleware_stack = State(), [], None
     app.state.services = services
     app.state.task_checks = TaskChecks(services.cluster.check_task, services.cluster.try_task)
     app.state.histories = HistoryCache(services.repository, _lessons(services), services.settings.scheduling)
@@ -117,6 +130,7 @@ def serve(app: FastAPI, services: Services) -> None:
     )
     app.add_middleware(ObserveMiddleware, metrics=services.metrics)
     app.openapi = lambda: openapi_document(app, services.settings)  # type: ignore[method-assign]  # FastAPI's documented way
+    return app
 
 
 def _show_figures(services: Services) -> None:
