@@ -152,7 +152,8 @@ HANGS = (
     r"(Starts with|Keeps) 1 worker and 1 server.*",
     HUNG,
     r"Its next task would gain .*|One more task would .*",
-    r"If its training goes on, it is expected to end in about .*|When it ends cannot be said yet: .*",
+    r"If its training goes on, it is expected to end in about .*|When it ends cannot be said (yet: |before it goes on).*",
+    r"It has waited for .*",
     r"In the queue: no job that was submitted before it waits\.",
     r"(It is expected to|When it will) (start|go on) .*",
 )
