@@ -324,8 +324,8 @@ function lastOf(points: MeasuredPoint[]): number | null {
   return points[points.length - 1]?.value ?? null;
 }
 
-function lowestOf(points: MeasuredPoint[]): number | null {
-  const values = points.flatMap(({ value }) => (value === null ? [] : [value]));
+function lowestOf(points: MeasuredPoint[], last: number | null): number | null {
+  const values = [last, ...points.map(({ value }) => value)].filter((value) => value !== null);
   return values.length ? Math.min(...values) : null;
 }
 
@@ -365,7 +365,7 @@ function Results({ compared }: { compared: Compared[] }) {
                   <Badge job={{ ...job, wanted_workers: job.wanted.workers, workers: job.running.workers }} />
                 </td>
                 <td class="figure">{number(job.result?.final_loss ?? job.loss, 4)}</td>
-                <td class="figure">{number(lowestOf(curves.loss), 4)}</td>
+                <td class="figure">{number(lowestOf(curves.loss, job.result?.final_loss ?? job.loss), 4)}</td>
                 {figures.map((name) => (
                   <td key={name} class="figure">
                     {number(job.result?.metrics?.[name] ?? lastOf(pointsOf(curves, name)), 4)}
