@@ -108,8 +108,9 @@ class Calls:
             text = text.replace(said, "")  # an error may repeat what the caller said
         assert theirs.word not in text, (call.method, path, options, answer.status_code, answer.text[:2000])
         assert answer.status_code < 500 or answer.status_code == 503, (call.method, path, answer.text)
-        if call.path == "/v1/jobs" and answer.status_code == 201:
-            mine.jobs.append(answer.json()["id"])
+        if answer.status_code == 201 and call.path in ("/v1/jobs", "/v1/jobs:batch"):
+            made = [answer.json()] if call.path == "/v1/jobs" else answer.json()["jobs"]
+            mine.jobs += [job["id"] for job in made if job.get("id")]
         return call, about is theirs, answer.status_code
 
     def _request(self, call: Call, mine: Side, about: Side) -> tuple[str, dict[str, Any]]:
@@ -141,6 +142,13 @@ class Calls:
         if call.path in ("/v1/jobs", "/v1/plan"):
             said = {"from_job": job_id} if self._random.random() < 0.3 else {}
             return {**mine.spec(**said), "project": about.project}
+        if call.path == "/v1/jobs:batch":
+            return {
+                "jobs": [mine.spec(), {**mine.spec(), "project": about.project}],
+                "atomic": self._random.random() < 0.5,
+            }
+        if call.path == "/v1/jobs:cancel":
+            return {"labels": {f"label-{about.word}": None}}
         if call.path.endswith("/membership"):
             return membership(job_id)
         if call.path.endswith("/telemetry"):
@@ -160,6 +168,9 @@ def _words(sent: object) -> Iterator[str]:
     if isinstance(sent, dict):
         for name, value in sent.items():
             yield from (name, *_words(value))
+    elif isinstance(sent, list):
+        for value in sent:
+            yield from _words(value)
     elif isinstance(sent, str):
         yield from (sent, *sent.split("/"))
 

@@ -24,6 +24,8 @@ RULES = [
     ("cursor", "must be the next_cursor of an earlier answer"),
     ("task", "the job has no task of this name"),
     ("label", "is no label"),
+    # each job of many is any object, so that the answer can tell of each: its fields are those of `POST /v1/jobs`
+    (r"jobs\.\d+(\..*)?", ""),
     # the code that a job names, and what the cluster has
     ("task", "^(?!must |should )"),
     # scripts, and what goes with them alone
