@@ -143,16 +143,17 @@ class Replica:
             make_hub=_bound(FiberHub, kernel),
             leadership=_bound(FiberLeadership, kernel),
             holder=self.holder,
-            wake_up=FiberCondition(kernel),
+            make_wake_up=lambda: FiberCondition(kernel),
         )
         parts = server.assemble(settings, URL, clock, machine)
-        self.loop = parts.loop
+        self.loop, self.retention = parts.loop, parts.retention
         self.hub = cast(FiberHub, parts.services.hub)
         self.repository = parts.services.repository
         self.app = _app(replace(parts.services, edits=FiberTurns(kernel)))
         self.app.state.sample_queue = FiberQueue(self.repository.add_posts, kernel, self.process)
         self.loop.trigger("start")
         self.fiber = kernel.spawn(self.process, "loop", self.loop.run)
+        kernel.spawn(self.process, "retention", self.retention.run)
 
 
 def _bound(kind: type[Any], kernel: Kernel) -> type[Any]:

@@ -276,6 +276,7 @@ class World:
         replica = self.replicas.get(host)
         if replica is not None:
             replica.loop.stop(0.0)
+            replica.retention.stop(0.0)
             self.kernel.after(5.0, lambda: self.crash(replica.process, seconds))
 
     def _peers(self) -> list[Peer]:

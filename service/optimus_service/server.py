@@ -16,6 +16,7 @@ import signal
 import socket
 import sqlite3
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,6 +48,7 @@ from optimus_service.loop.launch import LaunchContext
 from optimus_service.loop.leader import Holder, Leadership
 from optimus_service.loop.loop import Condition, LoopTimes, SchedulingLoop
 from optimus_service.loop.queue_ahead import QueueAhead
+from optimus_service.loop.retention import Retention
 from optimus_service.loop.round import Planner, Round, Told, nobody
 from optimus_service.loop.unknown_tasks import UnknownTasks
 from optimus_service.metrics.registry import Metrics
@@ -75,7 +77,7 @@ from optimus_service.store.engine import (
     upgrade,
 )
 from optimus_service.store.errors import DatabaseNotAvailable, StoreError
-from optimus_service.store.repository import ObserveTransaction, Repository
+from optimus_service.store.repository import LeaderRepository, ObserveTransaction, Repository
 from optimus_service.store.sealing import Keys
 
 if TYPE_CHECKING:
@@ -141,6 +143,7 @@ def _serve(settings: Settings, directory: DataDirectory, listener: socket.socket
         directory.write_address(url, parts.services.version)
         parts.loop.start()
         parts.ahead.start()
+        parts.retention.start()
         if training_jobs is not None:
             training_jobs.start()
         _log.info("listening", url=url, docs=f"{url}/docs", data_directory=str(settings.data_directory))
@@ -156,6 +159,7 @@ def _serve(settings: Settings, directory: DataDirectory, listener: socket.socket
             training_jobs.close()
         parts.loop.stop(_ROUND_GRACE_SECONDS)
         parts.ahead.stop(_GRACE_SECONDS)
+        parts.retention.stop(_GRACE_SECONDS)
         if settings.stop_tasks:
             stop_all_tasks(parts.services.cluster)
         parts.services.cluster.close()
@@ -219,6 +223,7 @@ class Parts:
     services: Services
     loop: SchedulingLoop
     ahead: QueueAhead
+    retention: Retention
 
 
 def _open_repository(settings: Settings, observe: ObserveTransaction) -> Repository:
@@ -241,8 +246,8 @@ class Machine:
     leadership: type[Leadership] = Leadership
     holder: Holder | None = None
     """Who claims the lease; None: this process."""
-    wake_up: Condition | None = None
-    """Where the loop waits; None: a condition of threads."""
+    make_wake_up: Callable[[], Condition] = threading.Condition
+    """Makes what the loop, and retention, wait at."""
 
 
 def assemble(settings: Settings, service_url: str, clock: Callable[[], float], machine: Machine | None = None) -> Parts:
@@ -266,13 +271,21 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
     context = LaunchContext(service_url, _jobs_directory(settings), tokens, local=settings.cluster == "local")
     starts_at_once = settings.kubernetes.starts_at_once if settings.cluster == "kubernetes" else 1
     applier = Applier(cluster, hub, context, clock, starts_at_once, machine.monotonic)
-    rounds = make_rounds(settings, repository, cluster, planner, applier, clock, ahead.note)
+    retention = Retention(
+        clock, settings.keep_seconds, metrics.count_unexpected_error, machine.monotonic, machine.make_wake_up()
+    )
+
+    def told(snapshot: Snapshot, plan: Plan, leader: LeaderRepository) -> None:
+        ahead.note(snapshot, plan, leader)
+        retention.note(leader)
+
+    rounds = make_rounds(settings, repository, cluster, planner, applier, clock, told)
     times = LoopTimes(
         settings.round_seconds, settings.learning_round_seconds, settings.debounce_seconds, settings.lease_seconds
     )
     count_error = metrics.count_unexpected_error
     leadership = machine.leadership(repository, settings.lease_seconds, machine.monotonic, machine.holder, count_error)
-    loop = SchedulingLoop(rounds, leadership, cluster, metrics, times, clock, machine.monotonic, machine.wake_up)
+    loop = SchedulingLoop(rounds, leadership, cluster, metrics, times, clock, machine.monotonic, machine.make_wake_up())
     services = Services(
         settings=settings,
         repository=repository,
@@ -288,7 +301,7 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
         preview=make_preview(settings, repository, cluster, clock, ahead.recent),
         clock=clock,
     )
-    return Parts(services, loop, ahead)
+    return Parts(services, loop, ahead, retention)
 
 
 def make_rounds(

@@ -151,8 +151,8 @@ def _forgotten_blocks(_connection: Any, posts: Any, jobs: Any) -> None:
 _prune = retention.prune
 
 
-def _eager_prune(session: Any, before: float, limit: int) -> Any:
-    return _prune(session, before + 1e9, limit)
+def _eager_prune(session: Any, before: float, now: float, limit: int) -> Any:
+    return _prune(session, before + 1e9, now, limit)
 
 
 def _start_again(self: applying.Applier, actions: Any, leader: LeaderRepository) -> list[str | None]:

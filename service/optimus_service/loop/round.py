@@ -34,9 +34,7 @@ def nobody(_snapshot: Snapshot, _plan: Plan, _leader: LeaderRepository) -> None:
     """Nobody looks ahead."""
 
 
-_PRUNE_PERIOD_SECONDS = 3600.0
-_MAX_PRUNES = 20
-"""Bounds what one round deletes; the next prune goes on."""
+_FORGET_LOGS_SECONDS = 3600.0
 
 _log = structlog.get_logger(__name__)
 
@@ -81,8 +79,8 @@ class Round:
     ) -> None:
         """`leader_with`: gives the database to the holder of a fencing token; there is no other way to write.
 
-        `keep_seconds`: samples, decisions and logs of jobs that ended longer ago are deleted; what the job came to
-        stays. `told`: of each round that went well; it must return at once.
+        `keep_seconds`: logs of tasks that ended longer ago are deleted. `told`: of each round that went well; it must
+        return at once.
         """
         self._leader_with = leader_with
         self._cluster = cluster
@@ -96,7 +94,7 @@ class Round:
         self._told = told
         self._promised = PromisedParts(PARTS)
         self._news = News()
-        self._pruned_at: float | None = None  # the first round prunes: services that restart often must prune, too
+        self._logs_forgotten_at: float | None = None  # the first round forgets: services restart
         self.seen: ClusterView | None = None
         self.decided = Plan((), ())
         """What the last round that went well saw and decided."""
@@ -155,7 +153,7 @@ class Round:
         kept = self.unknown.handle(without_record(view.tasks, snapshot.tasks), now, leader)
         self._cluster.retain(retained(snapshot) | kept)
         self._observer.keep(leader)
-        self._prune(now, leader)
+        self._forget_logs(now, leader)
         _log.debug("round", trigger=trigger, jobs=record.n_jobs, actions=record.n_actions, error=record.error)
         return record
 
@@ -183,15 +181,12 @@ class Round:
         """
         self._leader_with(fence).add_round(record, [])
 
-    def _prune(self, now: float, leader: LeaderRepository) -> None:
-        if self._pruned_at is not None and 0 <= now - self._pruned_at < _PRUNE_PERIOD_SECONDS:
+    def _forget_logs(self, now: float, leader: LeaderRepository) -> None:
+        if self._logs_forgotten_at is not None and 0 <= now - self._logs_forgotten_at < _FORGET_LOGS_SECONDS:
             return
-        self._pruned_at = now
+        self._logs_forgotten_at = now
         leader.check_fence()
         self._cluster.forget_logs(now - self._keep_seconds)
-        for _ in range(_MAX_PRUNES):
-            if leader.prune(now, self._keep_seconds).total == 0:
-                break
 
 
 def next_retry_at(snapshot: Snapshot) -> float | None:

@@ -7,7 +7,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, case, delete, func, insert, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    SelectBase,
+    case,
+    delete,
+    func,
+    insert,
+    select,
+    tuple_,
+    union,
+    update,
+)
 from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
 from optimus_scheduler import lifecycle
@@ -29,7 +41,7 @@ from optimus_scheduler.model.format import time_words
 from optimus_scheduler.retries import Backoff, most_retries
 from optimus_service.store import history
 from optimus_service.store.charging import charge
-from optimus_service.store.dialects import chunks, insert_for
+from optimus_service.store.dialects import chunks, insert_for, is_postgresql
 from optimus_service.store.errors import IdempotencyConflict, JobIdTaken, JobNotFound
 from optimus_service.store.pages import decode_cursor, make_page
 from optimus_service.store.records import Document, JobRecord, KeptSubmission, NameMatch, NewJob, Page
@@ -37,6 +49,7 @@ from optimus_service.store.tables import JobLabelRow, JobRow, ProjectRow, Promis
 
 Changes = Mapping[str, tuple[object, object]]
 """Old and new value by field."""
+_LAST_CHARACTER = "\U0010ffff"
 ACTIVE_STATES = tuple(state.value for state in JobState if not state.is_final)
 _LARGE = ("wanted_tasks", "network", "planned_rates")
 """Columns that are read only where they are asked for."""
@@ -292,7 +305,8 @@ def page(
         statement = statement.where(JobRow.owner == owner)
     statement = statement.where(*in_projects(projects))
     if name_contains is not None:
-        statement = statement.where(_is_named(name_contains.replace("\0", "\ufffd"), name_match))
+        # In a query of its own: the index of names is read, however few jobs have the name, not all jobs by their age.
+        statement = statement.where(JobRow.id.in_(_named(session, name_contains.replace("\0", "\ufffd"), name_match)))
     for label, value in labels.items():
         having = select(JobLabelRow.job_id).where(JobLabelRow.name == label)
         statement = statement.where(
@@ -335,19 +349,29 @@ def _meant(session: Session, text: str, projects: Collection[str] | None) -> str
         JobRow.created_at.desc(),
         JobRow.id.desc(),
     )
-    named = select(JobRow.id).where(_is_named(text, "exact") | (JobRow.id == text), *in_projects(projects))
+    either = union(_named(session, text, "exact"), _named(session, text, "id"))
+    named = select(JobRow.id).where(JobRow.id.in_(either), *in_projects(projects))
     found = session.scalar(named.order_by(*by_rule))
     return text if found is None else found
 
 
-def _is_named(text: str, match: NameMatch) -> ColumnElement[bool]:
+def _named(session: Session, text: str, match: NameMatch) -> SelectBase:
+    """The ids of jobs of this name."""
+    ids = select(JobRow.id)
     if match == "id":
-        return JobRow.id == text
+        return ids.where(JobRow.id == text)
     if match == "exact":
-        return JobRow.name == text
+        return ids.where(JobRow.name == text)
     if match == "start":
-        return JobRow.name.startswith(text, autoescape=True) | JobRow.id.startswith(text, autoescape=True)
-    return JobRow.name.icontains(text, autoescape=True)
+        return union(*(ids.where(_begins(session, column, text)) for column in (JobRow.name, JobRow.id)))
+    return ids.where(JobRow.name.icontains(text, autoescape=True))
+
+
+def _begins(session: Session, column: InstrumentedAttribute[str], text: str) -> ColumnElement[bool]:
+    """So that an index finds it: SQLite's LIKE, which looks away from case, uses none."""
+    if is_postgresql(session):
+        return column.startswith(text, autoescape=True)
+    return (column >= text) & (column < text + _LAST_CHARACTER)
 
 
 def in_projects(projects: Collection[str] | None) -> tuple[ColumnElement[bool], ...]:
@@ -451,7 +475,7 @@ def _carry_out(session: Session, row: JobRow, effect: lifecycle.Effect, now: flo
         case MarkStarted():
             row.started_at = now if row.started_at is None else row.started_at
         case MarkFinished():
-            row.finished_at = now
+            row.finished_at, row.pruned_at = now, None
         case StoreResult(result=result):
             row.result = _result_document(result)
             row.step = max(row.step, result.step)

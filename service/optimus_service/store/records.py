@@ -486,13 +486,24 @@ class Pruned:
     samples: int
     """Posts of samples, and the blocks that say which were counted."""
     decisions: int
-    rounds: int
     finished_runs: int = 0
     promises: int = 0
+    jobs: int = 0
+    """Of which nothing is left to delete: they were given a mark."""
 
     @property
     def total(self) -> int:
-        return self.samples + self.decisions + self.rounds + self.finished_runs + self.promises
+        return self.samples + self.decisions + self.finished_runs + self.promises + self.jobs
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedRounds:
+    """What one call of `Repository.prune_rounds` did."""
+
+    rounds: int
+    """That were deleted."""
+    next_after: float | None
+    """Where to go on; None: there are no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

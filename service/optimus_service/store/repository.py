@@ -84,6 +84,7 @@ from optimus_service.store.records import (
     ProjectRecord,
     PromiseRecord,
     Pruned,
+    PrunedRounds,
     QueuedRecord,
     RoundRecord,
     SampleBatch,
@@ -109,8 +110,8 @@ __all__ = [
 DEFAULT_PAGE = 50
 MAX_PAGE = 1000
 """Items of one page at most: bounds the memory of an answer."""
-PRUNE_ROWS = 10_000
-"""Rows of each kind that one `prune` deletes at most: bounds how long it keeps writers waiting."""
+PRUNE_ROWS = 500
+"""Rows that one `prune` deletes at most: bounds how long it keeps writers waiting."""
 
 
 class ObserveTransaction(Protocol):
@@ -1018,13 +1019,18 @@ class Repository:
     # --- retention ---------------------------------------------------------------------------------------------------
 
     def prune(self, now: float, keep_seconds: float, limit: int = PRUNE_ROWS) -> Pruned:
-        """Delete samples, decisions and finished runs of jobs that ended over `keep_seconds` ago.
+        """Delete samples, decisions, predictions and finished runs of jobs that ended over `keep_seconds` ago.
 
-        Also old rounds without decisions. Jobs, memberships and events stay. At most `limit` rows of each kind go in
-        one call: call again until `total` is 0.
+        Jobs, memberships and events stay. At most `limit` rows go in one call: call again until `total` is 0.
         """
         with self._write() as session:
-            return retention.prune(session, now - keep_seconds, limit)
+            return retention.prune(session, now - keep_seconds, now, limit)
+
+    def prune_rounds(self, now: float, keep_seconds: float, after: float, limit: int = PRUNE_ROWS) -> PrunedRounds:
+        """Delete rounds of over `keep_seconds` ago that no decision belongs to: of `limit` rounds from `after` on
+        (POSIX seconds), the oldest first. `next_after` is where to go on."""
+        with self._write() as session:
+            return retention.prune_rounds(session, now - keep_seconds, after, limit)
 
 
 class LeaderRepository(Repository):

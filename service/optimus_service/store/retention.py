@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, cast
 
-from sqlalchemy import CursorResult, delete, select, tuple_
+from sqlalchemy import CursorResult, delete, select, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from optimus_scheduler.model import JobState
 from optimus_service.store.errors import JobIsActive
 from optimus_service.store.jobs import locked
-from optimus_service.store.records import Pruned
+from optimus_service.store.records import Pruned, PrunedRounds
 from optimus_service.store.tables import (
     DecisionRow,
     EventRow,
@@ -31,26 +32,61 @@ _BLOCK_KEY: Final[Key] = (
     SampleBlockRow.rank,
     SampleBlockRow.number,
 )
+_SAMPLES: Final[tuple[Key, ...]] = (_BATCH_KEY, _BLOCK_KEY, (JobHistoryRow.job_id,))
 _PROMISE_KEY: Final[Key] = (PromiseRow.job_id, PromiseRow.part)
+_JOBS_AT_ONCE = 500
+"""That one transaction looks at: most have few rows, and after the first time none."""
 
 
-def prune(session: Session, before: float, limit: int) -> Pruned:
+def prune(session: Session, before: float, now: float, limit: int) -> Pruned:
     """See `Repository.prune`."""
-    samples = _delete_keyed(session, _BATCH_KEY, before, limit) + _delete_keyed(session, _BLOCK_KEY, before, limit)
-    samples += _delete_keyed(session, (JobHistoryRow.job_id,), before, limit)
-    decisions = _delete_of_ended_jobs(session, DecisionRow, before, limit)
-    finished_runs = _delete_of_ended_jobs(session, FinishedRunRow, before, limit)
-    promises = _delete_keyed(session, _PROMISE_KEY, before, limit)
-    decided = select(DecisionRow.id).where(DecisionRow.round_id == RoundRow.id).exists()
-    old = select(RoundRow.id).where(RoundRow.at < before, ~decided).order_by(RoundRow.at).limit(limit)
-    rounds = session.execute(delete(RoundRow).where(RoundRow.id.in_(old)))
-    return Pruned(
-        samples=samples,
-        decisions=decisions,
-        rounds=_count(rounds),
-        finished_runs=finished_runs,
-        promises=promises,
+    # Jobs that are through carry a mark, and are in no index that this reads: a million of them cost nothing.
+    due = select(JobRow.id).where(JobRow.pruned_at.is_(None), JobRow.finished_at < before)
+    job_ids = session.scalars(due.order_by(JobRow.finished_at).limit(_JOBS_AT_ONCE)).all()
+    budget = _Budget(session, job_ids, limit)
+    found = Pruned(
+        samples=sum(budget.delete(key) for key in _SAMPLES),
+        decisions=budget.delete((DecisionRow.id,)),
+        finished_runs=budget.delete((FinishedRunRow.id,)),
+        promises=budget.delete(_PROMISE_KEY),
+        jobs=len(job_ids) if budget.left > 0 else 0,
     )
+    if found.jobs:
+        session.execute(update(JobRow).where(JobRow.id.in_(job_ids)).values(pruned_at=now))
+    return found
+
+
+class _Budget:
+    """How many rows of these jobs may still be deleted."""
+
+    def __init__(self, session: Session, job_ids: Sequence[str], limit: int) -> None:
+        self._session = session
+        self._job_ids = job_ids
+        self.left = limit
+
+    def delete(self, key: Key) -> int:
+        """Delete rows of one table, as far as the budget goes."""
+        if self.left <= 0 or not self._job_ids:
+            return 0
+        table = key[0].class_
+        keys = select(*key).where(table.job_id.in_(self._job_ids)).limit(self.left)
+        n = _count(self._session.execute(delete(table).where(tuple_(*key).in_(keys))))
+        self.left -= n
+        return n
+
+
+def prune_rounds(session: Session, before: float, after: float, limit: int) -> PrunedRounds:
+    """See `Repository.prune_rounds`."""
+    old = select(RoundRow.id, RoundRow.at).where(RoundRow.at < before, RoundRow.at >= after)
+    page = session.execute(old.order_by(RoundRow.at).limit(limit)).all()
+    if not page:
+        return PrunedRounds(0, None)
+    decided = select(DecisionRow.id).where(DecisionRow.round_id == RoundRow.id).exists()
+    ids = [row.id for row in page]
+    deleted = _count(session.execute(delete(RoundRow).where(RoundRow.id.in_(ids), ~decided)))
+    # Rounds of one moment that do not fit on a page would be read for ever, were none of them deleted.
+    is_last = len(page) < limit or (page[-1].at == after and deleted == 0)
+    return PrunedRounds(deleted, None if is_last else page[-1].at)
 
 
 def remove_job(session: Session, job_id: str, limit: int) -> bool:
@@ -65,22 +101,6 @@ def remove_job(session: Session, job_id: str, limit: int) -> bool:
             return False
     session.execute(delete(JobRow).where(JobRow.id == job_id))
     return True
-
-
-def _delete_of_ended_jobs(
-    session: Session, row_type: type[DecisionRow | FinishedRunRow], before: float, limit: int
-) -> int:
-    ended = select(JobRow.id).where(JobRow.finished_at < before)
-    ids = select(row_type.id).where(row_type.job_id.in_(ended)).limit(limit)
-    return _count(session.execute(delete(row_type).where(row_type.id.in_(ids))))
-
-
-def _delete_keyed(session: Session, key: Key, before: float, limit: int) -> int:
-    """Rows of a table whose key has several columns."""
-    table = key[0].class_
-    ended = select(JobRow.id).where(JobRow.finished_at < before)
-    keys = select(*key).where(table.job_id.in_(ended)).limit(limit)
-    return _count(session.execute(delete(table).where(tuple_(*key).in_(keys))))
 
 
 def _count(result: Any) -> int:

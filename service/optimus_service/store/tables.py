@@ -132,7 +132,9 @@ class JobRow(Base):
     directive: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[float]
     started_at: Mapped[float | None]
-    finished_at: Mapped[float | None] = mapped_column(index=True)  # prune
+    finished_at: Mapped[float | None] = mapped_column(index=True)  # jobs_without_finished_run, promises
+    pruned_at: Mapped[float | None]
+    """When what it left was deleted; NULL: there may be something."""
     idempotency_key: Mapped[str | None] = mapped_column(unique=True)
     object_uid: Mapped[str | None] = mapped_column(index=True, unique=True)  # of_objects
     """Of the Kubernetes object that is the job's origin; such a job has no idempotency key."""
@@ -188,6 +190,15 @@ class JobRow(Base):
     __mapper_args__ = {"version_id_col": version}  # noqa: RUF012 (the declarative base says how it is typed)
     __table_args__ = (
         Index(None, "created_at", "id"),  # list_jobs
+        # The operators with which PostgreSQL finds beginnings in any collation.
+        Index("ix_jobs_name_id", "name", "id", postgresql_ops={"name": "text_pattern_ops"}),  # list_jobs by name
+        Index("ix_jobs_id_text", "id", postgresql_ops={"id": "text_pattern_ops"}),  # list_jobs by a beginning
+        Index(  # prune
+            "ix_jobs_unpruned",
+            "finished_at",
+            sqlite_where=text("pruned_at IS NULL"),
+            postgresql_where=text("pruned_at IS NULL"),
+        ),
         Index(None, "state", "created_at", "id"),  # list_jobs by state, active_jobs, count_jobs_by_state
         Index(None, "project", "created_at", "id"),  # list_jobs by project
         Index(None, "owner", "created_at", "id"),  # list_jobs by owner

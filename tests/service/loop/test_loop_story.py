@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from tests.service.loop.loop_world import World
-from tests.service.store.store_builders import samples_of
 
 from optimus_scheduler.lifecycle import CancelRequested
 from optimus_scheduler.model import Allocation, Directive, JobState, Node, Resources, Role, TaskKey, TaskPhase
@@ -254,15 +253,3 @@ def test_task_is_started_with_what_the_protocol_says(world: World) -> None:
         job.coordinator_address
     }
     assert {launch.working_directory for launch in world.cluster.launches} == {"/srv/code"}
-
-
-def test_a_service_that_restarts_often_prunes(repository: Repository, tmp_path: Path) -> None:
-    world = World(repository, tmp_path, keep_seconds=600.0)
-    world.submit("job-1")
-    world.live_until("it has ended", lambda: world.state().is_final)
-    assert samples_of(repository, "job-1")
-    for _ in range(3):  # one restart every half an hour
-        world.clock.now += 1800.0
-        world = World(repository, tmp_path, world.cluster, world.clock, keep_seconds=600.0)
-        world.round()
-    assert not samples_of(repository, "job-1")

@@ -16,9 +16,9 @@ from tests.service.store.store_builders import (
     samples_of,
 )
 
-from optimus_scheduler.lifecycle import CancelRequested
+from optimus_scheduler.lifecycle import CancelRequested, ResumeRequested
 from optimus_scheduler.model import Allocation
-from optimus_service.store.records import Pruned
+from optimus_service.store.records import Pruned, PrunedRounds
 from optimus_service.store.repository import Repository
 
 
@@ -120,10 +120,11 @@ def test_only_what_ended_long_ago_is_pruned(repository: Repository, make_job: Ma
         _history_of(repository, job_id, at=1.0)
     repository.advance_job("ended", CancelRequested(), 10.0)
     repository.advance_job("recent", CancelRequested(), 90.0)
-    assert repository.prune(now=100.0, keep_seconds=50.0) == Pruned(samples=2, decisions=1, rounds=1)
+    assert repository.prune(now=100.0, keep_seconds=50.0) == Pruned(samples=2, decisions=1, jobs=1)
     assert repository.prune(now=100.0, keep_seconds=50.0).total == 0
     left = {job_id: len(samples_of(repository, job_id)) for job_id in ("ended", "recent", "active")}
     assert left == {"ended": 0, "recent": 3, "active": 3}
+    assert repository.prune_rounds(100.0, 50.0, 0.0) == PrunedRounds(1, None)
     assert len(repository.rounds().items) == 2
     assert repository.get_job("ended").rescales == 0
     assert len(repository.memberships("ended")) == 1
@@ -136,6 +137,36 @@ def test_pruning_is_bounded_and_ids_are_not_used_again(repository: Repository, m
         repository.add_samples("job-1", [a_sample(sequence=number)], 1.0)
     last = samples_of(repository, "job-1")[-1].id
     repository.advance_job("job-1", CancelRequested(), 2.0)
-    assert [repository.prune(100.0, 0.0, limit=2).samples for _ in range(4)] == [3, 2, 1, 0]
+    assert [repository.prune(100.0, 0.0, limit=2).samples for _ in range(5)] == [2, 2, 2, 0, 0]
     repository.add_samples("job-1", [a_sample(sequence=9)], 3.0)
     assert len(samples_of(repository, "job-1", after_id=last)) == 1
+
+
+def test_a_resumed_job_is_pruned_again_after_its_second_end(repository: Repository, make_job: MakeJob) -> None:
+    make_job("again")
+    _history_of(repository, "again", at=1.0)
+    repository.advance_job("again", CancelRequested(), 10.0)
+    while repository.prune(100.0, 50.0).total:
+        pass
+    repository.advance_job("again", ResumeRequested(), 110.0)
+    repository.add_samples("again", [a_sample(sequence=7)], 111.0)
+    repository.advance_job("again", CancelRequested(), 120.0)
+    assert repository.prune(150.0, 50.0).total == 0
+    assert repository.prune(200.0, 50.0).samples > 0
+    assert samples_of(repository, "again") == []
+
+
+def test_rounds_are_pruned_page_by_page(repository: Repository, make_job: MakeJob) -> None:
+    make_job("active")
+    for number in range(7):
+        decisions = [a_decision("active", at=float(number))] if number % 3 == 0 else []
+        repository.add_round(a_round(at=float(number)), decisions)
+    after, pages = 0.0, []
+    while True:
+        pruned = repository.prune_rounds(100.0, 50.0, after, limit=3)
+        pages.append(pruned.rounds)
+        if pruned.next_after is None:
+            break
+        after = pruned.next_after
+    assert sum(pages) == 4
+    assert [record.at for record in repository.rounds().items] == [6.0, 3.0, 0.0]

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event
-from tests.service.store.store_builders import a_membership, a_sample
+from tests.service.store.store_builders import a_membership, a_round, a_sample
 
+from optimus_scheduler.lifecycle import CancelRequested
 from optimus_scheduler.model import JobState, Role, TaskKey
 from optimus_service.store.counting import BLOCK
 from optimus_service.store.engine import create_engine_from_url
@@ -55,8 +56,23 @@ CALLS: dict[str, Callable[[Repository], object]] = {
     "rounds": lambda store: store.rounds(cursor=encode_cursor("rounds", (5,))),
     "decisions": lambda store: store.decisions("job-1", cursor=encode_cursor("decisions", (5,))),
     "latest_decisions": lambda store: store.latest_decisions(["job-1", "job-2"]),
-    "prune": lambda store: store.prune(100.0, 10.0),
+    "prune": lambda store: (_end(store), store.prune(100.0, 10.0)),
+    "prune_rounds": lambda store: (store.add_round(a_round(at=1.0), []), store.prune_rounds(100.0, 10.0, 0.0)),
+    "list_jobs by the name or id that is meant": lambda store: store.list_jobs(name_contains="a", name_match="one"),
+    "list_jobs by a beginning": lambda store: store.list_jobs(name_contains="a", name_match="start"),
+    "list_jobs by label": lambda store: store.list_jobs(labels={"sweep": "a"}),
+    "list_jobs by owner": lambda store: store.list_jobs(owner="ada"),
+    "find_submissions": lambda store: store.find_submissions(["key-1", "key-2"]),
+    "advance_jobs": lambda store: store.advance_jobs({"job-1": CancelRequested()}, 1.0),
 }
+
+
+def _end(store: Repository) -> None:
+    store.advance_job("job-1", CancelRequested(), 1.0)
+
+
+FEW = {"projects", "leases"}
+"""Tables that stay small."""
 
 
 @pytest.fixture
@@ -69,19 +85,42 @@ def sqlite_repository(migrated_sqlite: Path, tmp_path: Path) -> Iterator[Reposit
     repository.close()
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_queries_use_indexes(sqlite_repository: Repository, name: str) -> None:
+def _statements(repository: Repository, name: str) -> list[tuple[str, Any]]:
     statements: list[tuple[str, Any]] = []
 
     def note(_connection: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
         if re.match("SELECT|UPDATE|DELETE", statement):
-            statements.append((statement, parameters))
+            statements.append((statement, parameters[0] if isinstance(parameters, list) else parameters))
 
-    engine = sqlite_repository._engine
+    engine = repository._engine
     event.listen(engine, "before_cursor_execute", note)
-    CALLS[name](sqlite_repository)
+    CALLS[name](repository)
     event.remove(engine, "before_cursor_execute", note)
     assert statements
+    return statements
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_queries_can_use_indexes_of_postgresql(repository: Repository) -> None:
+    """One test for all calls: each new database takes longer than all of them."""
+    repository.create_job("job-1", {"name": "a", "project": "b"}, "nonce", None, "hash", 0.0)
+    wrong = []
+    for name in CALLS:
+        statements = _statements(repository, name)
+        with repository._engine.connect() as connection:
+            connection.exec_driver_sql("SET enable_seqscan = off")  # so that a small table is no reason to read it all
+            for statement, parameters in statements:
+                plan = "\n".join(connection.exec_driver_sql(f"EXPLAIN {statement}", parameters).scalars())
+                found = set(re.findall(r"Seq Scan on (\w+)", plan)) - FEW
+                wrong += [(name, table, statement) for table in found]
+            connection.rollback()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_queries_use_indexes(sqlite_repository: Repository, name: str) -> None:
+    statements = _statements(sqlite_repository, name)
+    engine = sqlite_repository._engine
     with engine.connect() as connection:
         plan = [
             row.detail
