@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test end-to-end unit object-store fuzz floors world lock check fix docs clean
+.PHONY: help install demo test end-to-end unit object-store fuzz floors world soak lock check fix docs clean
 
 help: ## List what make can do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -64,8 +64,13 @@ floors: $(STAMP) ## Try the service with the lowest versions that pyproject.toml
 		tests/cli/test_plots.py tests/end_to_end/test_own_code.py::test_own_training_code_by_import_path
 
 HOURS ?= 100
+MINUTES ?= 60
 world: $(STAMP) ## Simulate the control plane under faults, HOURS=100 hours of clusters from a fresh seed (docs/faults.md)
 	$(BIN)/python -m optimus_world --total-hours $(HOURS) $(if $(SEED),--seed $(SEED))
+
+soak: $(STAMP) ## Load with kills of service and database for MINUTES=60 minutes, on SQLite and on PostgreSQL (docs/load.md)
+	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) --database sqlite
+	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) --database postgresql
 
 lock: $(STAMP) ## Write the locks of the images' packages (docker/*.lock); UPGRADE=--upgrade takes the newest
 	$(BIN)/python -m venv --clear .venv-lock

@@ -26,7 +26,7 @@ from typing import Any
 
 import httpx
 
-START_SECONDS = 60.0
+START_SECONDS = 300.0
 ONE_BY_ONE = 50
 
 

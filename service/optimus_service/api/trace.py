@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from threading import BoundedSemaphore
 from typing import Annotated
@@ -20,7 +19,7 @@ from optimus_service.api.problems import Problem, documented
 from optimus_service.api.services import CallerDep, Services, ServicesDep
 from optimus_service.insight.trace_export import header, job_line
 from optimus_service.observe.histories import Histories
-from optimus_service.store.records import Document, JobRecord
+from optimus_service.store.records import Document, SubmittedJob
 from optimus_service.store.repository import Repository
 
 router = APIRouter(route_class=StrictRoute, tags=["cluster"])
@@ -29,8 +28,9 @@ MEDIA_TYPE = "application/jsonl"
 MAX_EXPORTS = 2
 """At one time, of one replica: each takes a thread and computes all the while."""
 _RETRY_AFTER_SECONDS = 10
+_LISTED_AT_ONCE = 2000
 _JOBS_AT_ONCE = 100
-"""That are read together: their specifications hold some kilobytes each."""
+"""That are read as a whole: their specifications hold some kilobytes each, what is known of them about 20."""
 _running = BoundedSemaphore(MAX_EXPORTS)
 Moment = Annotated[AwareDatetime, BeforeValidator(deadline_moment)]
 """Pydantic alone would take a number for POSIX seconds."""
@@ -70,39 +70,50 @@ def _text(line: Document) -> str:
 
 def _submitted(
     repository: Repository, begin: float, end: float, project: str | None, caller: Caller
-) -> Iterator[JobRecord]:
+) -> Iterator[list[SubmittedJob]]:
     """Oldest first, some at a time."""
-    last: JobRecord | None = None
-    while page := repository.jobs_submitted(begin, end, project, last, _JOBS_AT_ONCE, caller.projects):
-        yield from page
+    last: SubmittedJob | None = None
+    while page := repository.jobs_submitted(begin, end, project, last, _LISTED_AT_ONCE, caller.projects):
+        yield page
         last = page[-1]
 
 
-def _lines(services: Services, jobs: Iterator[JobRecord], caller: Caller) -> Iterator[Document]:
-    """One job is in memory at a time, with its history: both may be large."""
+def _lines(services: Services, pages: Iterator[list[SubmittedJob]], caller: Caller) -> Iterator[Document]:
+    """Some jobs are in memory at a time, with their histories: both may be large."""
     if not _running.acquire(blocking=False):
         detail = f"{MAX_EXPORTS} exports of the trace run already"
         raise Problem(429, detail, headers={"Retry-After": str(_RETRY_AFTER_SECONDS)})
     try:
-        yield from _told(services, jobs, caller)
+        yield from _told(services, pages, caller)
     finally:
         _running.release()
 
 
-def _told(services: Services, jobs: Iterator[JobRecord], caller: Caller) -> Iterator[Document]:
+def _told(services: Services, pages: Iterator[list[SubmittedJob]], caller: Caller) -> Iterator[Document]:
     repository = services.repository
-    first = next(jobs, None)
-    begins_at = services.clock() if first is None else first.created_at
+    first = next(pages, [])
+    begins_at = first[0].created_at if first else services.clock()
     quotas = [record.quota for record in repository.projects() if caller.reads(record.quota.project)]
     yield header(services.cluster.nodes(), quotas, begins_at)
-    counts: Counter[str] = Counter()
-    for job in chain([] if first is None else [first], jobs):
-        line = None
-        if job.state.is_final:
-            memberships = repository.memberships(job.id)
-            history = Histories(repository).updated(job, memberships)
-            line = job_line(job, history, memberships, begins_at)
-        counts["jobs" if line else "unmeasured" if job.state.is_final else "active"] += 1
-        if line:
+    n_active = n_ended = n_lines = 0
+    for page in chain([first], pages):
+        ended = [job for job in page if job.state.is_final]
+        n_active, n_ended = n_active + len(page) - len(ended), n_ended + len(ended)
+        measured = [job.id for job in ended if job.has_samples]
+        for start in range(0, len(measured), _JOBS_AT_ONCE):
+            for line in _job_lines(repository, measured[start : start + _JOBS_AT_ONCE], begins_at):
+                n_lines += 1
+                yield line
+    yield {"end": {"jobs": n_lines, "active": n_active, "unmeasured": n_ended - n_lines}}
+
+
+def _job_lines(repository: Repository, job_ids: Sequence[str], begins_at: float) -> Iterator[Document]:
+    """In this order, without jobs of which nothing was measured; what is read is read once for all of them."""
+    found = repository.jobs_by_id(job_ids)
+    jobs = [found[job_id] for job_id in job_ids if job_id in found]  # one may have been deleted meanwhile
+    memberships, histories = repository.memberships_of(found), Histories(repository)
+    histories.update(jobs, memberships)
+    for job in jobs:
+        line = job_line(job, histories.of(job.id), memberships.get(job.id, ()), begins_at)
+        if line is not None:
             yield line
-    yield {"end": {name: counts[name] for name in ("jobs", "active", "unmeasured")}}

@@ -44,8 +44,17 @@ from optimus_service.store.charging import charge
 from optimus_service.store.dialects import chunks, insert_for, is_postgresql
 from optimus_service.store.errors import IdempotencyConflict, JobIdTaken, JobNotFound
 from optimus_service.store.pages import decode_cursor, make_page
-from optimus_service.store.records import Document, JobRecord, KeptSubmission, NameMatch, NewJob, Page
-from optimus_service.store.tables import JobLabelRow, JobRow, ProjectRow, PromiseRow, UserRow, join_float
+from optimus_service.store.records import Document, JobRecord, KeptSubmission, NameMatch, NewJob, Page, SubmittedJob
+from optimus_service.store.tables import (
+    JobHistoryRow,
+    JobLabelRow,
+    JobRow,
+    ProjectRow,
+    PromiseRow,
+    SampleBatchRow,
+    UserRow,
+    join_float,
+)
 
 Changes = Mapping[str, tuple[object, object]]
 """Old and new value by field."""
@@ -324,17 +333,21 @@ def submitted(
     begin: float,
     end: float,
     project: str | None,
-    after: tuple[float, str] | None,
+    after: SubmittedJob | None,
     limit: int,
     projects: Collection[str] | None,
-) -> list[JobRecord]:
+) -> list[SubmittedJob]:
     """See `Repository.jobs_submitted`."""
-    statement = select(JobRow).where(JobRow.created_at >= begin, JobRow.created_at < end, *in_projects(projects))
+    stored = select(SampleBatchRow.last_id).where(SampleBatchRow.job_id == JobRow.id).exists()
+    known = select(JobHistoryRow.last_id).where(JobHistoryRow.job_id == JobRow.id).exists()
+    statement = select(JobRow.id, JobRow.created_at, JobRow.state, stored | known)
+    statement = statement.where(JobRow.created_at >= begin, JobRow.created_at < end, *in_projects(projects))
     if project is not None:
         statement = statement.where(JobRow.project == project)
     if after is not None:
-        statement = statement.where(tuple_(JobRow.created_at, JobRow.id) > tuple_(*after))
-    return [record(row) for row in session.scalars(statement.order_by(JobRow.created_at, JobRow.id).limit(limit))]
+        statement = statement.where(tuple_(JobRow.created_at, JobRow.id) > tuple_(after.created_at, after.id))
+    rows = session.execute(statement.order_by(JobRow.created_at, JobRow.id).limit(limit))
+    return [SubmittedJob(job_id, at, JobState(state), has_samples) for job_id, at, state, has_samples in rows]
 
 
 def _meant(session: Session, text: str, projects: Collection[str] | None) -> str:
@@ -349,7 +362,7 @@ def _meant(session: Session, text: str, projects: Collection[str] | None) -> str
         JobRow.created_at.desc(),
         JobRow.id.desc(),
     )
-    either = union(_named(session, text, "exact"), _named(session, text, "id"))
+    either: SelectBase = union(_named(session, text, "exact"), _named(session, text, "id"))
     named = select(JobRow.id).where(JobRow.id.in_(either), *in_projects(projects))
     found = session.scalar(named.order_by(*by_rule))
     return text if found is None else found

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from optimus_scheduler.model import Allocation, Directive, JobState, Role, TaskKey
 from optimus_scheduler.model.format import size_words
 from optimus_service.store import history
-from optimus_service.store.dialects import insert_for
+from optimus_service.store.dialects import chunks, insert_for
 from optimus_service.store.jobs import ACTIVE_STATES, in_projects, locked
 from optimus_service.store.jobs import record as job_record
 from optimus_service.store.records import JobRecord, MembershipRecord
@@ -131,6 +131,16 @@ def of_job(session: Session, job_id: str) -> list[MembershipRecord]:
     """See `Repository.memberships`."""
     statement = select(MembershipRow).where(MembershipRow.job_id == job_id).order_by(MembershipRow.epoch)
     return [record(row) for row in session.scalars(statement)]
+
+
+def of_jobs(session: Session, job_ids: Collection[str]) -> dict[str, list[MembershipRecord]]:
+    """See `Repository.memberships_of`."""
+    records: dict[str, list[MembershipRecord]] = {}
+    for chunk in chunks(job_ids):
+        statement = select(MembershipRow).where(MembershipRow.job_id.in_(chunk))
+        for row in session.scalars(statement.order_by(MembershipRow.job_id, MembershipRow.epoch)):
+            records.setdefault(row.job_id, []).append(record(row))
+    return records
 
 
 def of_active_jobs(session: Session) -> dict[str, list[MembershipRecord]]:

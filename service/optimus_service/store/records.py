@@ -51,6 +51,17 @@ class NewJob:
 
 
 @dataclass(frozen=True, slots=True)
+class SubmittedJob:
+    """What a long list of jobs has of each."""
+
+    id: str
+    created_at: float
+    state: JobState
+    has_samples: bool
+    """Samples of it are stored, or what is known by them."""
+
+
+@dataclass(frozen=True, slots=True)
 class KeptSubmission:
     """A job that an idempotency key made, and what tells the request that made it from others."""
 

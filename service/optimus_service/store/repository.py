@@ -89,6 +89,7 @@ from optimus_service.store.records import (
     RoundRecord,
     SampleBatch,
     SampleRecord,
+    SubmittedJob,
     TaskRecord,
     TokenRecord,
     UsageRecord,
@@ -343,19 +344,16 @@ class Repository:
         begin: float,
         end: float,
         project: str | None,
-        after: JobRecord | None,
+        after: SubmittedJob | None,
         limit: int,
         projects: Collection[str] | None = None,
-    ) -> list[JobRecord]:
+    ) -> list[SubmittedJob]:
         """Jobs submitted from `begin` until `end` (POSIX seconds), of one project or (None) of all, oldest first.
 
-        `projects`: of these only.
-
-        At most `limit` of those that come after the job `after`: an empty list is the end.
+        `projects`: of these only. `after`: only those after this one, which an earlier call returned.
         """
-        place = None if after is None else (after.created_at, after.id)
         with self._read() as session:
-            return jobs.submitted(session, begin, end, project, place, limit, projects)
+            return jobs.submitted(session, begin, end, project, after, limit, projects)
 
     def active_jobs(self, projects: Collection[str] | None = None) -> list[JobRecord]:
         """All queued, running and paused jobs (of these projects), oldest first."""
@@ -578,6 +576,11 @@ class Repository:
         """All reported memberships of a job by epoch, oldest first; empty for an unknown job."""
         with self._read() as session:
             return memberships.of_job(session, job_id)
+
+    def memberships_of(self, job_ids: Collection[str]) -> dict[str, list[MembershipRecord]]:
+        """All reported memberships of each of these jobs that has any, oldest first, by job id."""
+        with self._read() as session:
+            return memberships.of_jobs(session, job_ids)
 
     def memberships_of_active_jobs(self) -> dict[str, list[MembershipRecord]]:
         """All reported memberships of each active job that has any, oldest first, by job id."""

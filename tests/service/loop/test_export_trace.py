@@ -170,7 +170,8 @@ def test_a_part_of_what_happened(lived: World) -> None:
 
 def test_a_long_history_is_read_a_few_jobs_at_a_time(lived: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is held does not grow with the number of jobs, and pages lose none."""
-    monkeypatch.setattr(trace, "_JOBS_AT_ONCE", 2)
+    monkeypatch.setattr(trace, "_LISTED_AT_ONCE", 2)
+    monkeypatch.setattr(trace, "_JOBS_AT_ONCE", 1)
     read: list[int] = []
     page = Repository.jobs_submitted
 

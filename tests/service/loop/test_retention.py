@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from tests.service.loop.loop_world import VirtualClock, World
-from tests.service.store.store_builders import samples_of
+from tests.service.loop.loop_world import VirtualClock
+from tests.service.store.store_builders import a_decision, a_membership, a_round, a_sample, samples_of
 
+from optimus_scheduler.lifecycle import CancelRequested
 from optimus_service.loop.retention import PERIOD_SECONDS, Retention
 from optimus_service.store.records import Pruned
-from optimus_service.store.repository import LeaderRepository, Repository
+from optimus_service.store.repository import LEADER_LEASE, LeaderRepository, Repository
+
+NOW = 1_000_000.0
 
 
 def retention_of(clock: VirtualClock, errors: list[str] | None = None) -> Retention:
     return Retention(clock, 600.0, (errors if errors is not None else []).append)
 
 
-def leader_of(world: World) -> LeaderRepository:
-    return world.repository.as_leader(world.fence)
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock(NOW)
 
 
 @pytest.fixture
-def ended(repository: Repository, tmp_path: Path) -> World:
-    """A world whose job ended an hour ago."""
-    world = World(repository, tmp_path, keep_seconds=600.0)
-    world.submit("job-1")
-    world.live_until("it has ended", lambda: world.state().is_final)
-    assert samples_of(repository, "job-1")
-    world.clock.now += 3600.0
-    return world
+def leader(repository: Repository) -> LeaderRepository:
+    """Of a database whose one job ended an hour ago."""
+    repository.create_job("job-1", {"name": "a", "project": "b"}, "nonce", None, "hash", NOW - 7200.0)
+    repository.report_membership("job-1", a_membership("job-1"))
+    repository.add_samples("job-1", [a_sample(sequence=number) for number in range(3)], NOW - 7000.0)
+    repository.add_round(a_round(at=NOW - 7000.0), [a_decision("job-1", at=NOW - 7000.0)])
+    repository.advance_job("job-1", CancelRequested(has_tasks=False), NOW - 3600.0)
+    lease = repository.acquire_lease(LEADER_LEASE, "test", 600.0)
+    assert lease is not None
+    return repository.as_leader(lease.token)
 
 
 class UntilIdle:
@@ -55,44 +60,53 @@ class UntilIdle:
         return predicate()
 
 
-def test_a_service_that_restarts_often_deletes_what_is_old(ended: World, repository: Repository) -> None:
+def test_a_service_that_restarts_often_deletes_what_is_old(
+    clock: VirtualClock, leader: LeaderRepository, repository: Repository
+) -> None:
     idle = UntilIdle()
-    idle.retention = retention = Retention(ended.clock, 600.0, [].append, wake_up=idle)
-    retention.note(leader_of(ended))
+    errors: list[str] = []
+    idle.retention = retention = Retention(clock, 600.0, errors.append, wake_up=idle)
+    retention.note(leader)
     retention.run()
     assert not samples_of(repository, "job-1")
-    assert [round_.at for round_ in repository.rounds().items if round_.at < ended.clock.now - 600.0] == []
+    assert [round_.at for round_ in repository.rounds().items if round_.at < NOW - 600.0] == []
 
 
-def test_a_sweep_leaves_nothing_for_the_next(ended: World, repository: Repository) -> None:
-    retention = retention_of(ended.clock)
-    assert retention.sweep(leader_of(ended)) > 0
+def test_a_sweep_leaves_nothing_for_the_next(
+    clock: VirtualClock, leader: LeaderRepository, repository: Repository
+) -> None:
+    retention = retention_of(clock)
+    assert retention.sweep(leader) > 0
     assert not samples_of(repository, "job-1")
-    assert retention.sweep(leader_of(ended)) == 0
+    assert retention.sweep(leader) == 0
 
 
-def test_a_sweep_is_due_once_a_period(ended: World) -> None:
-    retention = retention_of(ended.clock)
-    retention.note(leader_of(ended))
+def test_a_sweep_is_due_once_a_period(clock: VirtualClock, leader: LeaderRepository) -> None:
+    retention = retention_of(clock)
+    retention.note(leader)
     assert retention._is_due()
-    retention.sweep(leader_of(ended))
+    retention.sweep(leader)
     assert not retention._is_due()
-    ended.clock.now += PERIOD_SECONDS
+    clock.now += PERIOD_SECONDS
     assert retention._is_due()
 
 
-def test_a_deposed_leader_deletes_nothing(ended: World, repository: Repository) -> None:
-    retention = retention_of(ended.clock)
+def test_a_deposed_leader_deletes_nothing(
+    clock: VirtualClock, leader: LeaderRepository, repository: Repository
+) -> None:
+    retention = retention_of(clock)
     assert retention.sweep(repository.as_leader(-1)) == 0
     assert samples_of(repository, "job-1")
 
 
-def test_a_mistake_is_counted_and_ends_no_thread(ended: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_is_counted_and_ends_no_thread(
+    clock: VirtualClock, leader: LeaderRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object) -> Pruned:
         raise ValueError("a mistake")
 
     errors: list[str] = []
     monkeypatch.setattr(LeaderRepository, "prune", broken)
-    retention = retention_of(ended.clock, errors)
-    assert retention.sweep(leader_of(ended)) == 0
+    retention = retention_of(clock, errors)
+    assert retention.sweep(leader) == 0
     assert errors == ["retention"]

@@ -22,7 +22,7 @@ from optimus_scheduler.lifecycle import (
 )
 from optimus_scheduler.model import NOTHING, Allocation, Directive, JobState, Role
 from optimus_service.store.errors import IdempotencyConflict, InvalidCursor, JobIdTaken, JobNotFound
-from optimus_service.store.records import JobRecord
+from optimus_service.store.records import SubmittedJob
 from optimus_service.store.repository import MAX_PAGE, Repository
 
 SPEC = {"name": "digits", "project": "vision", "task": "m:f", "task_args": {"rate": 0.1}, "seed": 2**63 - 1}
@@ -145,7 +145,7 @@ def test_submitted_jobs_are_given_once_oldest_first(repository: Repository, make
     make_job("b", at=2.0, project="other")
 
     def listed(project: str | None) -> list[str]:
-        found: list[JobRecord] = []
+        found: list[SubmittedJob] = []
         while page := repository.jobs_submitted(2.0, 4.0, project, found[-1] if found else None, limit):
             assert len(page) <= limit
             found += page

@@ -56,7 +56,7 @@ CALLS: dict[str, Callable[[Repository], object]] = {
     "rounds": lambda store: store.rounds(cursor=encode_cursor("rounds", (5,))),
     "decisions": lambda store: store.decisions("job-1", cursor=encode_cursor("decisions", (5,))),
     "latest_decisions": lambda store: store.latest_decisions(["job-1", "job-2"]),
-    "prune": lambda store: (_end(store), store.prune(100.0, 10.0)),
+    "prune": lambda store: (store.advance_job("job-1", CancelRequested(), 1.0), store.prune(100.0, 10.0)),
     "prune_rounds": lambda store: (store.add_round(a_round(at=1.0), []), store.prune_rounds(100.0, 10.0, 0.0)),
     "list_jobs by the name or id that is meant": lambda store: store.list_jobs(name_contains="a", name_match="one"),
     "list_jobs by a beginning": lambda store: store.list_jobs(name_contains="a", name_match="start"),
@@ -65,10 +65,6 @@ CALLS: dict[str, Callable[[Repository], object]] = {
     "find_submissions": lambda store: store.find_submissions(["key-1", "key-2"]),
     "advance_jobs": lambda store: store.advance_jobs({"job-1": CancelRequested()}, 1.0),
 }
-
-
-def _end(store: Repository) -> None:
-    store.advance_job("job-1", CancelRequested(), 1.0)
 
 
 FEW = {"projects", "leases"}
