@@ -34,7 +34,7 @@ _BLOCK_KEY: Final[Key] = (
 )
 _SAMPLES: Final[tuple[Key, ...]] = (_BATCH_KEY, _BLOCK_KEY, (JobHistoryRow.job_id,))
 _PROMISE_KEY: Final[Key] = (PromiseRow.job_id, PromiseRow.part)
-_JOBS_AT_ONCE = 500
+_JOBS_AT_ONCE = 100
 """That one transaction looks at: most have few rows, and after the first time none."""
 
 
