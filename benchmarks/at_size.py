@@ -20,6 +20,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ async def measured(services: Services) -> dict[str, float]:
     """Every call."""
     transport = httpx.ASGITransport(create_app(services))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-        found = {name: await median_cpu_seconds(lambda path=path: get(client, path)) for name, path in CALLS.items()}
+        found = {name: await median_cpu_seconds(partial(get, client, path)) for name, path in CALLS.items()}
 
     async def view() -> None:
         read_view(services.repository, services.cluster, "optimus", "0", services.clock())

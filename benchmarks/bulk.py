@@ -26,6 +26,8 @@ from typing import Any
 
 import httpx
 
+from optimus_service.store.engine import upgrade
+
 START_SECONDS = 300.0
 ONE_BY_ONE = 50
 
@@ -52,6 +54,7 @@ def serving(database: str | None, **environment: str) -> Iterator[Service]:
         settings = {"OPTIMUS_DATA_DIRECTORY": folder, "OPTIMUS_PORT": str(port), **environment}
         if database is not None:
             settings["OPTIMUS_DATABASE_URL"] = database
+            upgrade(database)
         optimus = str(Path(sys.executable).with_name("optimus"))
         with (Path(folder) / "log").open("wb") as log:
             process = subprocess.Popen([optimus, "serve"], env=os.environ | settings, stdout=log, stderr=log)

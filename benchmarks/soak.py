@@ -46,7 +46,7 @@ from sqlalchemy import text
 
 from optimus_contract.codec import write
 from optimus_contract.telemetry import SampleColumns
-from optimus_service.store.engine import create_engine_from_url
+from optimus_service.store.engine import create_engine_from_url, upgrade
 
 SAMPLES = 100
 JOBS_AT_ONCE = 20
@@ -115,6 +115,7 @@ class Load:
         self.seen = Seen()
         self.begun = time.monotonic()
         self._stopping = threading.Event()
+        self._abandoned = False
         self._threads: list[threading.Thread] = []
 
     def begin(self, n_trackers: int) -> None:
@@ -132,6 +133,11 @@ class Load:
         for thread in self._threads:
             thread.join()
 
+    def abandon(self) -> None:
+        """End without waiting for answers: there are none to come."""
+        self._abandoned = True
+        self.stop()
+
     def _run(self, body: Callable[[httpx.Client], None]) -> None:
         try:
             with httpx.Client(base_url=self._address, timeout=TIMEOUT_SECONDS) as client:
@@ -141,7 +147,7 @@ class Load:
 
     def _until_acknowledged(self, client: httpx.Client, kind: str, method: str, path: str, **options: Any) -> Any:
         """The answer. Repeated while the service is away or busy; any other refusal is an error."""
-        while True:
+        while not self._abandoned:
             begun = time.monotonic()
             try:
                 answer = client.request(method, path, **options)
@@ -155,6 +161,7 @@ class Load:
                 if answer.status_code not in (429, 500, 503):
                     raise RuntimeError(f"{method} {path}: {answer.status_code} {answer.text[:500]}")
             time.sleep(RETRY_SECONDS)
+        raise RuntimeError("the service did not come back")
 
     def _track(self, client: httpx.Client) -> None:
         headers = {"Idempotency-Key": secrets.token_hex(8)}
@@ -283,6 +290,7 @@ def soak(options: argparse.Namespace) -> dict[str, Any]:
     chance = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as name, database(options.database) as server:
         service = Service(Path(name), None if server is None else server.url)
+        upgrade(service.url)
         load = Load(service.address, options.pause_seconds)
         try:
             service.start()
@@ -291,7 +299,7 @@ def soak(options: argparse.Namespace) -> dict[str, Any]:
             load.stop()
             load.seen.memory.append((time.monotonic() - load.begun, resident_megabytes(service.pid)))
         finally:
-            load.stop()
+            load.abandon()
             service.kill()
         counted, there = stored(service.url)
     seen = load.seen
