@@ -156,7 +156,7 @@ class Load:
             else:
                 if answer.is_success:
                     self.seen.latencies[kind].append((begun - self.begun, time.monotonic() - begun))
-                    return answer.json()
+                    return answer.json() if answer.content else None
                 self.seen.failures[f"{kind}: {answer.status_code}"] += 1
                 if answer.status_code not in (429, 500, 503):
                     raise RuntimeError(f"{method} {path}: {answer.status_code} {answer.text[:500]}")
