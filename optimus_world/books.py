@@ -207,6 +207,8 @@ class Books:
         now = self.world.kernel.now
         if job.state != row["state"]:
             self.world.say(f"{row['id']} is {row['state']} at step {row['step']}")
+            if row["state"] == JobState.FAILED.value:
+                self.broken("no job fails by accidents", f"{row['id']}: {self._failure(row['id'])}")
         job.state = row["state"]
         if row["started_at"] is not None and job.started_at is None:
             job.started_at = now
@@ -223,6 +225,10 @@ class Books:
             job.end = job.ended_at = None
         if row["state"] in _FINAL and job.end is None:
             job.end, job.ended_at = (row["state"], row["result"]), now
+
+    def _failure(self, job_id: str) -> str:
+        row = self._look.execute("SELECT failure FROM jobs WHERE id = ?", (job_id,)).fetchone()
+        return str(row["failure"]).partition("\n")[0]
 
     def _check_reason(self, job_id: str, job: Job) -> None:
         """A job that is finished for its time has had it."""

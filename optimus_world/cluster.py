@@ -80,7 +80,7 @@ class Machines:
         if launch.node in self.down:
             self.exit(launch.key, None)
         elif not (self.used(launch.node)).fits_in(self.all_nodes[launch.node].capacity):
-            self.exit(launch.key, 1, Trouble("OutOfcpu", "the node has no room for it"))
+            self.exit(launch.key, None, Trouble("RefusedByNode", "the node has no room for it"))
         else:
             self.run_task(running)
 

@@ -23,6 +23,7 @@ from optimus_scheduler.allocate import allocate_with_quotas
 from optimus_scheduler.model import Directive, JobState, StartTask
 from optimus_service.api import from_tasks, submission
 from optimus_service.clusters.base import ClusterUnavailable
+from optimus_service.clusters.kubernetes import job_objects
 from optimus_service.loop import apply as applying
 from optimus_service.loop import exits
 from optimus_service.loop.leader import Leadership
@@ -55,10 +56,11 @@ class Mutation:
     seed: int = 1
     seconds: float = 3600.0
     """Simulated: the budget."""
+    on_kubernetes: bool = False
 
     @property
     def script(self) -> Script:
-        return Script(self.seed, 1.0, self.faults, self.acts)
+        return Script(self.seed, 1.0, self.faults, self.acts, self.on_kubernetes)
 
 
 def _replaced(target: object, name: str, new: object) -> Patch:
@@ -238,6 +240,13 @@ MUTATIONS = (
             Act(5, 390.0, "cancel", 1),  # which the round of 385 s gives more tasks
         ),
         seconds=600.0,
+    ),
+    Mutation(
+        "what belonged to a deleted anchor is not made anew",
+        _replaced(job_objects.AnchorMirror, "is_gone", lambda *_: False),
+        "no job fails by accidents",
+        (Fault(0, 300.0, "anchor deleted"),),
+        on_kubernetes=True,
     ),
     Mutation(
         "no transaction of a round is fenced",
