@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -67,7 +66,7 @@ def test_what_belonged_to_a_deleted_anchor_is_made_anew(kubernetes: KubernetesHa
     before = kubernetes.admin.get(kubernetes.path(f"configmaps/{anchor_name('job-1')}"))["metadata"]["uid"]
     kubernetes.admin.delete(kubernetes.path(f"configmaps/{anchor_name('job-1')}"))
     wait_for("the deletion is seen", lambda: not kubernetes.cluster._jobs.known())  # type: ignore[attr-defined]
-    kubernetes.run(replace(KEY, incarnation=1))
+    kubernetes.run(KEY._replace(incarnation=1))
     after = kubernetes.admin.get(kubernetes.path(f"configmaps/{anchor_name('job-1')}"))["metadata"]["uid"]
     assert after != before
     for kind in ("secrets", "services"):
