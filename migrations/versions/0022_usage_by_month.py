@@ -1,6 +1,6 @@
 """What jobs were given, added up by month, project, owner and GPU type.
 
-Revision 0025, after 0021. What jobs had before is added up from their memberships, in which the starting of tasks, and
+Revision 0022, after 0021. What jobs had before is added up from their memberships, in which the starting of tasks, and
 waits for a retry after an error, are not told apart from training.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-revision: str = "0025"
+revision: str = "0022"
 down_revision: str | None = "0021"
 
 _HELD = """

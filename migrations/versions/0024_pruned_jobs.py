@@ -1,6 +1,6 @@
 """Which ended jobs have nothing left that is too old, so that retention looks at the others only; names are indexed.
 
-Revision 0022, after 0029.
+Revision 0024, after 0023.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision: str = "0022"
-down_revision: str | None = "0029"
+revision: str = "0024"
+down_revision: str | None = "0023"
 
 
 def upgrade() -> None:

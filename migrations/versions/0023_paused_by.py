@@ -1,6 +1,6 @@
 """Who paused a job.
 
-Revision 0029, after 0025. Of jobs that are paused now it is not known.
+Revision 0023, after 0022. Of jobs that are paused now it is not known.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision: str = "0029"
-down_revision: str | None = "0025"
+revision: str = "0023"
+down_revision: str | None = "0022"
 
 
 def upgrade() -> None:
