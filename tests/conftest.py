@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from tests.service.clusters.kubernetes.control_plane import Binaries, ControlPlane, ControlPlaneMissing
 
-# No example has to be ready in some time: machines are busy.
-settings.register_profile("varied", deadline=None)
-settings.register_profile("repeatable", deadline=None, derandomize=True)
+# No example has to be ready in some time, nor fast to make: machines are busy.
+settings.register_profile("varied", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeatable", settings.get_profile("varied"), derandomize=True)
 """For CI, where a change is judged by its own failures; elsewhere each run tries other examples."""
 settings.load_profile("varied")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from optimus_scheduler.allocate.policy import Grant
@@ -12,19 +12,23 @@ from optimus_scheduler.model.format import ITS_OWNER, size_words, time_words
 from optimus_scheduler.place.place import Placed, Unplaced
 
 
-def paused_by(outlook: Outlook, growing: Iterable[tuple[Outlook, Grant]], policy: str) -> str | None:
+def by_urgency(growing: Iterable[tuple[Outlook, Grant]]) -> list[tuple[Outlook, Grant]]:
+    """Jobs that get more in a round: those first that do for their deadlines."""
+    return sorted(growing, key=lambda each: (each[1].reason not in _FOR_DEADLINES, each[0].id))
+
+
+def paused_by(outlook: Outlook, growing: Sequence[tuple[Outlook, Grant]], policy: str) -> str | None:
     """Who has a job pause for want of room, in words; None where no other job gets more in this round.
 
-    Jobs of other projects are not named: whoever reads it may not know of them.
+    `growing`: as `by_urgency` gives them. Jobs of other projects are not named: whoever reads it may not know of them.
     """
-    others = sorted((grant.reason not in _FOR_DEADLINES, one.id, one.job.spec.project) for one, grant in growing)
-    if not others:
+    if not growing:
         return None
-    by_policy, job_id, project = others[0]
-    name = f"job {job_id}" if project == outlook.job.spec.project else "a job of another project"
-    if not by_policy:
+    first, grant = growing[0]
+    name = f"job {first.id}" if first.job.spec.project == outlook.job.spec.project else "another job"
+    if grant.reason in _FOR_DEADLINES:
         return f"{name}, which has a deadline"
-    return f"the policy {policy}, for {name}{' and others' if len(others) > 1 else ''}"
+    return f"the policy {policy}, for {name}{' and others' if len(growing) > 1 else ''}"
 
 
 _FOR_DEADLINES = frozenset({Reason.MEETING_DEADLINE, Reason.DEADLINE_CANNOT_BE_MET})

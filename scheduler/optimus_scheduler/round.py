@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from optimus_scheduler.allocate.allocate import allocate, batch_for, current_slots, request_for
 from optimus_scheduler.allocate.policy import Grant, Policy
-from optimus_scheduler.explain import decide, decide_tracked, paused_by
+from optimus_scheduler.explain import by_urgency, decide, decide_tracked, paused_by
 from optimus_scheduler.forecast.forecast import Forecaster, forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.gpu_types.choose import choose_and_forecast
@@ -72,7 +72,7 @@ def plan(
 
     # 4. Reconcile: what has to be started, stopped and sent, given what is there?
     with timer("reconcile"):
-        growing = [(one, grants[one.id]) for one in outlooks if _grows(one, placements)]
+        growing = by_urgency((one, grants[one.id]) for one in outlooks if _grows(one, placements))
         wants = {
             one.id: _want(one, grants[one.id], placements, settings, lambda one: paused_by(one, growing, policy.name))
             for one in outlooks

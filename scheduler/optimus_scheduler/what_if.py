@@ -31,7 +31,7 @@ Planner = Callable[[Snapshot], Plan]
 """`round.plan` with its policy and constants."""
 
 _MOST_OTHERS = 3
-"""Jobs whose end is tried one by one; beyond it only the end of all of them."""
+"""Jobs whose end is tried one by one, beyond it only the end of all of them; and closed nodes that are opened."""
 _MEASURED_STEPS = 1000
 _MEASURED_AFTER_SECONDS = 60.0
 """By then the present size of a job has been measured, as far as it ever will be."""
@@ -110,7 +110,7 @@ def what_gives_more(
 def _stopping(jobs: Sequence[str], names: Mapping[str, str], *, only_named: bool) -> str:
     """What a change takes from others: those that would have to pause."""
     told = [names.get(each, each) for each in jobs if each in names or not only_named][:_MOST_OTHERS]
-    more = len(jobs) - len(told)
+    more = 0 if only_named else len(jobs) - len(told)
     told += [f"{more} other{'s' * (more != 1)}"] if more else []
     return f" (which would pause {' and '.join(told)})" if told else ""
 
@@ -257,11 +257,11 @@ def _of_knowledge(snapshot: Snapshot, job: Job, decision: Decision) -> Iterator[
 
 
 def _of_nodes(snapshot: Snapshot) -> Iterator[Change]:
-    for node in snapshot.nodes:
-        if not node.schedulable:
-            opened = (replace(each, schedulable=True) if each is node else each for each in snapshot.nodes)
-            words = f"node {node.name} open again (if it was closed: `optimus node uncordon {node.name}`)"
-            yield Change(words, replace(snapshot, nodes=tuple(opened)), "open")
+    for node in [node for node in snapshot.nodes if not node.schedulable][:_MOST_OTHERS]:
+        again = replace(node, schedulable=True, emptied=False)
+        opened = tuple(again if each is node else each for each in snapshot.nodes)
+        words = f"node {node.name} open again (if it was closed: `optimus node uncordon {node.name}`)"
+        yield Change(words, replace(snapshot, nodes=opened), "open")
     there = {node.name for node in snapshot.nodes}
     kinds = {frozenset(node.capacity.gpus): node for node in sorted(snapshot.nodes, key=_size_of_node)}
     for node in sorted(kinds.values(), key=attrgetter("name")):

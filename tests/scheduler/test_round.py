@@ -262,7 +262,7 @@ def test_a_job_that_lost_its_nodes_is_paused() -> None:
 
 def test_a_job_that_pauses_for_another_says_for_which() -> None:
     whole = a_spec(minimum=(2, 2), maximum=(2, 2))
-    for project, name in (("default", "job urgent"), ("theirs", "a job of another project")):
+    for project, name in (("default", "job urgent"), ("theirs", "another job")):
         urgent = replace(whole, deadline_at=NOW + 400.0, project=project)
         urgent = replace(urgent, convergence=ConvergenceRule(max_steps=200))
         has = a_job("has", has=(2, 2), spec=whole, measured=samples(law(), ALL_SIZES))
