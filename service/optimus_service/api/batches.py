@@ -304,7 +304,6 @@ def _insert(
 
 
 def _cancelled(services: Services, selection: JobSelection, caller: Caller, audit: Audit) -> answers.BatchOutcome:
-    jobs = list(_selected(services.repository, selection, caller))
     if selection.project is not None:
         submission.refuse_project(caller, selection.project)
     jobs = list(_selected(services.repository, selection, caller))
