@@ -100,7 +100,7 @@ def on_type(resources: Resources, gpu_type: str | None) -> Resources:
 def _spec(document: object, job: JobRecord) -> JobSpec:
     if SEALED in job.spec:
         raise ValueError("its variables are encrypted with a key that OPTIMUS_ENCRYPTION_KEYS does not have")
-    said = _decisive(document)
+    said = _decisive(document, job.name)
     elastic = None if said.elastic_batch is None else _elastic(said.elastic_batch)
     reported: dict[str, Any] = job.profile or {}
     gpu_type = said.gpu_types[0] if said.gpu_types else ANY_GPU
@@ -152,17 +152,18 @@ def _without_tag(image: str) -> str:
     return registry + slash + name.partition("@")[0].partition(":")[0]
 
 
-def _decisive(document: object) -> contract.JobSpec:
+def _decisive(document: object, name: str) -> contract.JobSpec:
     if not isinstance(document, Mapping):
         raise ValueError(f"{document!r:.200} is not an object")  # noqa: TRY004 - what is stored is data
     found = {name: document[name] for name in _DECISIVE if name in document}
-    return _read_decisive(json.dumps(found))
+    # The name says what a run trains that is watched by variables alone; of all others equal ones are read once.
+    return _read_decisive(json.dumps(found), "" if found.get("task") or found.get("command") else name)
 
 
 @lru_cache(maxsize=20_000)
-def _read_decisive(text: str) -> contract.JobSpec:
+def _read_decisive(text: str, name: str) -> contract.JobSpec:
     """Kept, as rounds ask for the same specifications again and again, and many jobs have equal ones."""
-    said = read(contract.JobSpec, json.loads(text), strict=True, name="")
+    said = read(contract.JobSpec, json.loads(text), strict=True, name=name)
     if not said.trains:
         raise ValueError("task is missing")
     return said

@@ -73,6 +73,12 @@ def test_what_is_missing_has_the_default_of_a_request(architecture: str) -> None
     assert read({"task": "m:f", "architecture": architecture}) == read(write(request))
 
 
+def test_a_run_that_is_watched_by_variables_alone_is_known_by_its_name() -> None:
+    document = write(checked(job.JobSpec, {"name": "bert", "tracked": True}))
+    found = [spec_of(replace(as_record({"name": name, "project": "p"}, now=1.0), spec=document)) for name in "ab"]
+    assert [(spec.tracked, spec.family) for spec in found] == [(True, "a"), (True, "b")]
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
