@@ -33,8 +33,7 @@ def deadline_moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        like = "expected a date and time like 2026-12-24T18:00:00Z"
-        raise ValueError(f"{like} (on the command line, --deadline-seconds counts from now)") from None
+        raise ValueError("expected a date and time like 2026-12-24T18:00:00Z") from None
     if moment.tzinfo is None:
         raise ValueError("say which time it is: end with Z (UTC) or with an offset like +01:00")
     return moment
@@ -42,7 +41,12 @@ def deadline_moment(text: str) -> datetime:
 
 def _deadline(text: str | None) -> str | None:
     if text is not None:
-        deadline_moment(text)
+        try:
+            deadline_moment(text)
+        except ValueError as error:
+            raise ValueError(
+                f"{error} (deadline_seconds, on the command line --deadline-seconds, is from now)"
+            ) from None
     return text
 
 

@@ -29,7 +29,7 @@ _EVALUATED = ("eval", "val", "test")
 _NOTHING = frozenset(
     {
         *("runs/set-tag", "runs/delete-tag", "runs/log-inputs", "runs/log-model", "runs/outputs", "experiments/update"),
-        *("experiments/set-experiment-tag", "runs/delete", "runs/restore"),
+        "experiments/set-experiment-tag",
     }
 )
 """Calls that are answered and not kept."""

@@ -119,6 +119,7 @@ class AccessMiddleware:
         Raises:
             Problem: it may not be made.
         """
+        _refuse_ambiguous(request)
         path: str = request.scope["path"]
         if not _CONTROL_CHARACTER.search(path):
             if is_open_path(path):
@@ -148,7 +149,7 @@ class AccessMiddleware:
         call, parameters = calls[request.method]
         job = await self._job(caller, call, parameters)
         if not caller.has(call.need) or (call.need is Need.CHANGE_JOB and job is not None and not caller.changes(job)):
-            of = "" if job is None or job.owner is None else f"{job.id} belongs to {job.owner}: "
+            of = "" if job is None else caller.whose(job)
             raise Problem(403, f"{caller.name} may not do this: {of}{call.need.words}")
         if call.action is None:
             request.state.repository = self._repository.reading()
@@ -339,6 +340,20 @@ def bearer_token(request: Request) -> str | None:
 def _names_loopback(authority: str) -> bool:
     match = _AUTHORITY.fullmatch(authority)
     return match is not None and is_loopback(match[1].strip("[]").lower())
+
+
+_ONCE = ("idempotency-key", "content-type")
+"""Headers of which a second one would leave open which counts."""
+
+
+def _refuse_ambiguous(request: Request) -> None:
+    """Raise `Problem` (400) for a request that a proxy in front may read in another way than this service."""
+    if "content-length" in request.headers and "transfer-encoding" in request.headers:
+        detail = "send Content-Length or Transfer-Encoding, not both"
+        raise Problem(400, detail, headers={"Connection": "close"})  # RFC 9112, 6.1
+    for name in _ONCE:
+        if len(request.headers.getlist(name)) > 1:
+            raise Problem(400, f"send one {'-'.join(part.capitalize() for part in name.split('-'))} header")
 
 
 def _unauthorized(detail: str, error: str = "") -> Problem:

@@ -350,8 +350,7 @@ def _selected(repository: Repository, selection: JobSelection, caller: Caller) -
 
 def _refuse_change(job: JobRecord, caller: Caller) -> None:
     if not caller.changes(job):
-        of = "" if job.owner is None else f"it belongs to {job.owner}: "
-        raise Problem(403, f"{caller.name} may not do this: {of}{Need.CHANGE_JOB.words}")
+        raise Problem(403, f"{caller.name} may not do this: {caller.whose(job)}{Need.CHANGE_JOB.words}")
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------

@@ -94,6 +94,13 @@ class Caller:
         """Whether the caller may submit jobs to this project."""
         return self.submits_to is None or project in self.submits_to
 
+    def whose(self, job: JobRecord) -> str:
+        """Whose job it is, as the beginning of a sentence for a caller who may not change it; empty: nobody's."""
+        if job.owner is None:
+            return ""
+        earlier = job.owner == self.name and job.created_at < self.since
+        return f"{job.id} belongs to {'an earlier user of that name' if earlier else job.owner}: "
+
     def words_for(self, job: JobRecord) -> str:
         """Who that is to the owner of a job: "its owner ada", "the operator eve"."""
         if self == LOCAL or (job.owner is None and self.role is None):

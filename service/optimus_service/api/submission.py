@@ -123,7 +123,13 @@ def refuse_project(caller: Caller, project: str) -> None:
     if caller.submits(project):
         return
     mine = ", ".join(sorted(caller.submits_to or ())) or "none"
-    raise Problem(403, f"{caller.name} is no member of the project {project}; may submit to: {mine}")
+    is_member = caller.role is not None or caller.memberships.get(project) == "member"
+    why = (
+        f"is a member of the project {project}, and this token is not good for submitting to it"
+        if is_member
+        else f"is no member of the project {project}"
+    )
+    raise Problem(403, f"{caller.name} {why}; may submit to: {mine}")
 
 
 def own_key(caller: Caller, key: str) -> str:

@@ -82,7 +82,7 @@ def _abouts(annotation: Any) -> list[About]:
 
 
 def _reworded(message: str) -> str:
-    message = message.removeprefix("Value error, ")
+    message = message.removeprefix("Value error, ").replace(" after validation", "")
     for subject in ("Input should ", "String should ", "List should ", "Dictionary should "):
         if message.startswith(subject):
             return "must " + message.removeprefix(subject)

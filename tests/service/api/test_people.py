@@ -249,7 +249,8 @@ def test_a_later_user_of_the_same_name_owns_nothing_of_the_earlier_one(shared: A
     assert shared.call("DELETE", "/v1/users/ada").status_code == 204
     later = member(shared, "ada", "vision")
     problem(shared.get("/v1/whoami", token=ada), 401)
-    problem(shared.call("PATCH", f"/v1/jobs/{job_id}", json={"priority": 2.0}, token=later), 403)
+    told = problem(shared.call("PATCH", f"/v1/jobs/{job_id}", json={"priority": 2.0}, token=later), 403)["detail"]
+    assert f"{job_id} belongs to an earlier user of that name" in told
     for what in ("cancel", "pause", "retry", "token"):
         problem(shared.post(f"/v1/jobs/{job_id}/{what}", token=later), 403)
     problem(shared.call("DELETE", f"/v1/jobs/{job_id}", token=later), 403)

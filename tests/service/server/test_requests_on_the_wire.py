@@ -171,6 +171,21 @@ def test_what_is_no_http_is_answered_by_a_problem_document(
     assert status(loopback, "GET", "/healthz", "127.0.0.1") == 200
 
 
+def test_a_body_with_two_lengths_is_refused_and_nothing_after_it_is_read(loopback: tuple[str, int]) -> None:
+    """A proxy in front might take the second request for the first one's body."""
+    hidden = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    sent = _POST + b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" % (5 + len(hidden)) + hidden
+    answer = exchanged(loopback, sent)
+    assert answer.split()[1] == b"400"
+    assert b"not both" in answer
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize("header", ["Idempotency-Key: a", "Content-Type: application/json"])
+def test_a_header_that_may_come_once_is_refused_when_it_comes_twice(loopback: tuple[str, int], header: str) -> None:
+    assert status(loopback, "POST", "/v1/jobs", "127.0.0.1", header, header) == 400
+
+
 def exchanged(address: tuple[str, int], sent: bytes) -> bytes:
     """All that is answered until the service closes the connection."""
     with socket.create_connection(address, timeout=30) as connection, suppress(ConnectionResetError):
