@@ -4,18 +4,34 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+_CONTROLS = [*(code for code in range(32) if chr(code) not in "\t\n"), *range(127, 160)]
+_UNSAFE = dict.fromkeys([*_CONTROLS, *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd")
+"""What moves a cursor, changes a title or turns the direction of writing: whoever named a job is not to do that."""
+
+
+class SafeConsole(Console):
+    """A console that writes no control character of what it shows; its own colours stay."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The segments of anything that can be shown."""
+        for segment in super().render(renderable, options):
+            safe = segment.text if segment.control else segment.text.translate(_UNSAFE)
+            yield segment if safe == segment.text else Segment(safe, segment.style)
 
 
 def console() -> Console:
     """stdout as it is now. Made anew each time: tests and pipes replace it."""
-    return Console(file=sys.stdout)
+    return SafeConsole(file=sys.stdout)
 
 
 def error_console() -> Console:
-    return Console(file=sys.stderr)
+    return SafeConsole(file=sys.stderr)
 
 
 def show(renderable: RenderableType) -> None:

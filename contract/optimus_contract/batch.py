@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from optimus_contract.fields import Name
-from optimus_contract.labels import LABELS, MAX_LABELS, SCHEMA
+from optimus_contract.labels import LABELS, MAX_ASKED_LABELS, SCHEMA
 from optimus_contract.limits import MAX_BATCH_JOBS
 from optimus_contract.message import About, Message
 
@@ -33,7 +33,7 @@ class JobSelection(Message):
 
     labels: Annotated[
         dict[str, str | None],
-        About("null: any value", min_length=1, max_length=MAX_LABELS, json_schema=_ANY_VALUE),
+        About("null: any value", min_length=1, max_length=MAX_ASKED_LABELS, json_schema=_ANY_VALUE),
         LABELS,
     ]
     project: Annotated[Name | None, About("null: of any project")] = None

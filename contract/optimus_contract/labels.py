@@ -7,6 +7,8 @@ import re
 from optimus_contract.message import Check
 
 MAX_LABELS = 64
+MAX_ASKED_LABELS = 16
+"""That jobs are chosen by: each is a condition of its own, and a database plans them together."""
 _WORD = r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 _NAME = re.compile(rf"(?=.{{1,253}}$)({_WORD}/)?{_WORD}", re.ASCII)
 _VALUE = re.compile(rf"(?=.{{0,63}}$)({_WORD})?", re.ASCII)

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
+from rich.panel import Panel
+from rich.text import Text
 from tests.cli import builders
 from tests.cli.builders import interval
 
 from optimus_cli import (
     live,
+    output,
     render,
     render_predictions,
     render_promises,
@@ -528,3 +531,13 @@ def test_tables_of_explanations_fit_into_80_columns() -> None:
     assert max(map(len, text.splitlines())) <= 80
     for words in ("2 395", "(2 117–12 395)", "2.3 min", "(2.0–33.3)", "1 min 51 s", "+33 %", "no", "at the size then"):
         assert words in text
+
+
+def test_no_text_of_a_job_moves_the_cursor_or_sets_a_title(capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "\x1b[2J\x1b]0;pwn\x07\u202ename\x9b1m\r"
+    console = output.console()
+    console.print(Panel(Text(f"{evil} [bold]", style="red")))
+    output.print_text(evil)
+    told = capsys.readouterr().out
+    assert "name" in told
+    assert not set("\x1b\x07\u202e\x9b\r") & set(told)

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from optimus_contract import answers
 from optimus_contract.job import JobSpec
-from optimus_contract.labels import is_label
+from optimus_contract.labels import MAX_ASKED_LABELS, is_label
 from optimus_scheduler.lifecycle import CancelRequested
 from optimus_scheduler.model import JobState
 from optimus_service.api import examples, submission
@@ -95,7 +95,7 @@ def list_jobs(
     project: Annotated[str | None, _Filter] = None,
     name: Annotated[str | None, Query(max_length=63, description="of the job; see `match`")] = None,
     match: Annotated[NameMatch, Query(description=_MATCH)] = "part",
-    label: Annotated[list[str] | None, Query(description=_LABEL)] = None,
+    label: Annotated[list[str] | None, Query(description=_LABEL, max_length=MAX_ASKED_LABELS)] = None,
     owner: Annotated[str | None, Query(max_length=63, description="who submitted it")] = None,
     cursor: CursorQuery = None,
     limit: LimitQuery = 50,

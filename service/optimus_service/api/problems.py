@@ -26,7 +26,7 @@ from optimus_scheduler.model import Directive, JobState
 from optimus_service.api.validation import field_errors
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.observe.spec import UnreadableSpecification
-from optimus_service.push.live_view import TooManySubscribers
+from optimus_service.push.live_view import MAX_STREAMS_OF_USER, TooManyStreamsOfUser, TooManySubscribers
 from optimus_service.push.long_poll import MAX_WAITERS_OF_JOB, TooManyWaiters, TooManyWaitersOfJob
 from optimus_service.store import errors as store_errors
 from optimus_service.store.sample_queue import QueueIsFull
@@ -131,6 +131,9 @@ def problem_of(error: Exception) -> Problem:
         case TooManyWaitersOfJob():
             detail = f"{MAX_WAITERS_OF_JOB} long polls of this job are held already"
             return Problem(429, detail, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
+        case TooManyStreamsOfUser():
+            detail = f"{MAX_STREAMS_OF_USER} streams of this user are open already"
+            return Problem(429, detail, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
         case QueueIsFull():
             detail = "more telemetry comes than can be stored right now"
             return Problem(429, detail, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
@@ -195,6 +198,7 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
         ClusterUnavailable,
         TooManyWaiters,
         TooManyWaitersOfJob,
+        TooManyStreamsOfUser,
         TooManySubscribers,
         QueueIsFull,
         store_errors.StoreError,

@@ -41,13 +41,13 @@ class Feeds:
         self._feeds: dict[frozenset[str] | None, Feed] = {}
 
     @contextmanager
-    def watching(self, projects: frozenset[str] | None) -> Iterator[AsyncGenerator[Change]]:
+    def watching(self, projects: frozenset[str] | None, user: str | None = None) -> Iterator[AsyncGenerator[Change]]:
         """See `Feed.watching`."""
         feed = self._feeds.get(projects)
         if feed is None:
             feed = self._feeds[projects] = self._feed(projects)
         try:
-            with feed.watching() as changes:
+            with feed.watching(user) as changes:
                 yield changes
         finally:
             if not feed.is_watched and self._feeds.get(projects) is feed:
@@ -67,7 +67,7 @@ class Feeds:
 @router.get(
     "/v1/stream",
     response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {}}}, **documented(503)},
+    responses={200: {"content": {"text/event-stream": {}}}, **documented(429, 503)},
 )
 async def stream(request: Request, services: ServicesDep, caller: CallerDep) -> StreamingResponse:
     """Server-sent events: `cluster` and `jobs` with everything at first, then with what changed; `gone` with ids.
@@ -76,7 +76,8 @@ async def stream(request: Request, services: ServicesDep, caller: CallerDep) -> 
     comment is sent at least every 15 seconds. It ends when the caller's token or rights do.
     """
     feeds, is_still_good = cast(Feeds, request.app.state.feeds), request.state.is_still_good
-    return _EventStream(feeds, caller.projects, is_still_good, services.metrics)
+    user = None if caller.token_id is None else caller.name
+    return _EventStream(feeds, caller.projects, user, is_still_good, services.metrics)
 
 
 class _EventStream(StreamingResponse):
@@ -86,6 +87,7 @@ class _EventStream(StreamingResponse):
         self,
         feeds: Feeds,
         projects: frozenset[str] | None,
+        user: str | None,
         is_still_good: Callable[[], bool],
         metrics: Metrics,
     ) -> None:
@@ -93,6 +95,7 @@ class _EventStream(StreamingResponse):
         super().__init__((), media_type="text/event-stream", headers=headers)
         self._feeds = feeds
         self._projects = projects
+        self._user = user
         self._is_still_good = is_still_good
         self._metrics = metrics
 
@@ -100,9 +103,9 @@ class _EventStream(StreamingResponse):
         """Send events until the client or the service goes.
 
         Raises:
-            TooManySubscribers: as many watch as there may be; nothing was sent.
+            TooManyStreamsOfUser, TooManySubscribers: nothing was sent.
         """
-        with self._feeds.watching(self._projects) as changes:
+        with self._feeds.watching(self._projects, self._user) as changes:
             self._metrics.count_streams(1)
             try:
                 self.body_iterator = self._events(changes)

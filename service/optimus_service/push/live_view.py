@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,12 +30,19 @@ _LOAD = 0.1
 """Reading takes this share of one core at most: on a cluster so large that a read takes long, reads are rarer."""
 HEARTBEAT_SECONDS = 15.0
 """Something is sent at least so often: proxies close silent connections, and a dead one is noticed."""
+MAX_STREAMS_OF_USER = 20
+"""Of all tokens of one user: so that nobody takes all places. Callers with OPTIMUS_TOKEN, or without any, are not
+counted."""
 MAX_SUBSCRIBERS = 200
 """Pages that watch one replica."""
 PART_OF_CONNECTIONS = 0.25
 """That they may hold, where few file descriptors permit few connections."""
 
 _log = structlog.get_logger(__name__)
+
+
+class TooManyStreamsOfUser(Exception):
+    """`MAX_STREAMS_OF_USER` streams of this user are open already."""
 
 
 class TooManySubscribers(Exception):
@@ -73,21 +81,29 @@ class Places:
 
     def __init__(self) -> None:
         self._taken = 0
+        self._by_user: Counter[str] = Counter()
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
-        """One place.
+    def taken(self, user: str | None = None) -> Iterator[None]:
+        """One place; `user`: whose it is, None: of somebody whose places are not counted.
 
         Raises:
+            TooManyStreamsOfUser: the user has as many as one may have.
             TooManySubscribers: as many watch as there may be.
         """
+        if user is not None and self._by_user[user] >= MAX_STREAMS_OF_USER:
+            raise TooManyStreamsOfUser
         if self._taken >= waiting_now(MAX_SUBSCRIBERS, PART_OF_CONNECTIONS):
             raise TooManySubscribers
         self._taken += 1
+        self._by_user.update(() if user is None else (user,))
         try:
             yield
         finally:
             self._taken -= 1
+            if user is not None:
+                self._by_user[user] -= 1
+                self._by_user += Counter()  # without those who watch no more
 
 
 class Feed:
@@ -112,15 +128,16 @@ class Feed:
         self._reading: asyncio.Task[None] | None = None
 
     @contextmanager
-    def watching(self) -> Iterator[AsyncGenerator[Change]]:
-        """A place among those who watch, and what is new for it. The place is taken before anything is awaited.
+    def watching(self, user: str | None = None) -> Iterator[AsyncGenerator[Change]]:
+        """A place of `user` among those who watch, and what is new for it. It is taken before anything is awaited.
 
         Everything at first, then what changed; an empty change now and then. Ends when the service shuts down.
 
         Raises:
+            TooManyStreamsOfUser: the user has as many as one may have.
             TooManySubscribers: as many watch as there may be.
         """
-        with self._places.taken():
+        with self._places.taken(user):
             self._n_subscribers += 1
             try:
                 yield self._changes()

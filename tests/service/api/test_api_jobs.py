@@ -97,6 +97,7 @@ WRONG_QUERIES = [
     # ["jobs", NaN, "a\u0000\ud800"]
     ("/v1/jobs?cursor=WyJqb2JzIiwgTmFOLCAiYVx1MDAwMFx1ZDgwMCJd", "cursor", "next_cursor of an earlier answer"),
     ("/v1/jobs?state=happy", "state.0", "'queued', 'running'"),
+    (f"/v1/jobs?{'&'.join(f'label=a{n}' for n in range(17))}", "label", "must have at most 16 items, not 17"),
     ("/v1/jobs?sort=name", "sort", "allowed here: cursor, label, limit, match, name, owner, project, state"),
     ("/v1/rounds?state=queued", "state", "allowed here: cursor, limit"),
     ("/v1/cluster?verbose", "verbose", "none are allowed here"),

@@ -20,7 +20,15 @@ from optimus_scheduler.model import JobState
 from optimus_service.api.stream import as_events
 from optimus_service.insight.timeline import MAX_SERIES, timeline
 from optimus_service.push import live_view as feed_module
-from optimus_service.push.live_view import Change, Feed, TooManySubscribers, difference
+from optimus_service.push.live_view import (
+    MAX_STREAMS_OF_USER,
+    Change,
+    Feed,
+    Places,
+    TooManyStreamsOfUser,
+    TooManySubscribers,
+    difference,
+)
 from optimus_service.push.snapshot import View, read_view
 from optimus_service.store.errors import DatabaseNotAvailable
 
@@ -64,6 +72,20 @@ def test_events_are_what_the_standard_says() -> None:
 
 def view(number: int) -> View:
     return View(f"cluster {number}", {"job": f"line {number}"})
+
+
+def test_one_user_takes_no_more_than_a_users_places() -> None:
+    places = Places()
+    with ExitStack() as taken:
+        for _ in range(MAX_STREAMS_OF_USER):
+            taken.enter_context(places.taken("vic"))
+        with pytest.raises(TooManyStreamsOfUser), places.taken("vic"):
+            pass
+        for user in ("olga", None):
+            with places.taken(user):
+                pass
+    with places.taken("vic"):
+        pass
 
 
 @pytest.mark.anyio
