@@ -59,6 +59,7 @@ _VARIABLES_OF_OTHERS = frozenset(
         "JOB",
         "REPORT_TOKEN_FILE",
         "REPORT_URL",
+        "STOP_AT_STEP",
         "STOP_FILE",
         "WARMUP_EPOCHS",
         "WORKER_BATCH_SIZE",
