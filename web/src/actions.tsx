@@ -1,8 +1,8 @@
 // What can be done with a job now by who looks at it: buttons, each with a second question where something is lost.
 import { useEffect, useState } from "preact/hooks";
 import type { Job, WhoAmI } from "./api";
-import { useChange } from "./asking";
-import { Doubt, Refusal } from "./doubt";
+import { faultAt, useChange, type Fault } from "./asking";
+import { Doubt, faultOf, Marked, Refusal } from "./doubt";
 import { mayChange } from "./rights";
 import { counted } from "./words";
 
@@ -89,7 +89,7 @@ export function Actions({ job, again, caller, needsToken }: ActionsProps) {
   /** Done, though the job has not been loaded again yet. */
   const [asked, setAsked] = useState<string | null>(null);
   const [doubted, setDoubted] = useState<Action | null>(null);
-  const { send, sends, refusal } = useChange(needsToken);
+  const { send, sends, refusal, refuse } = useChange(needsToken);
   const actions = actionsOf(job);
   const offered = actions.map((each) => each.label).join();
   useEffect(() => {
@@ -124,11 +124,17 @@ export function Actions({ job, again, caller, needsToken }: ActionsProps) {
             </button>
           ))}
           {!job.finished_at && !job.spec.tracked && (
-            <Priority job={job} most={caller?.limits.max_priority ?? null} set={setPriority} />
+            <Priority
+              job={job}
+              most={caller?.limits.max_priority ?? null}
+              fault={faultOf(refusal, "priority")}
+              set={setPriority}
+              refuse={refuse}
+            />
           )}
         </>
       )}
-      <Refusal words={refusal} />
+      <Refusal fault={refusal} fields={["priority"]} />
     </div>
   );
 }
@@ -156,32 +162,48 @@ function AskedTwice({ action, act, leave }: AskedTwiceProps) {
   );
 }
 
+interface PriorityProps {
+  job: Job;
+  /** null: no limit. */
+  most: number | null;
+  fault: string | null;
+  set: (priority: number) => void;
+  refuse: (fault: Fault | null) => void;
+}
+
 /** Who comes first when not all find room: a number that its owner may set up to a limit. */
-function Priority({ job, most, set }: { job: Job; most: number | null; set: (priority: number) => void }) {
+function Priority({ job, most, fault, set, refuse }: PriorityProps) {
   const present = job.spec.priority ?? 1;
   const [draft, setDraft] = useState<string | null>(null);
   useEffect(() => setDraft(null), [present, job.id]);
   const wanted = Number(draft);
-  const isNew = draft !== null && draft.trim() !== "" && Number.isFinite(wanted) && wanted !== present;
+  const isNumber = draft !== null && draft.trim() !== "" && Number.isFinite(wanted);
+  const isNew = draft !== null && !(isNumber && wanted === present);
   return (
     <form
       class="priority"
       onSubmit={(event) => {
         event.preventDefault();
-        if (isNew) set(wanted);
+        if (isNew && isNumber) set(wanted);
+        else if (isNew) refuse(faultAt("priority", "must be a number"));
       }}
     >
-      <label>
-        Priority{" "}
-        <input
-          type="text"
-          inputMode="decimal"
-          size={5}
-          value={draft ?? String(present)}
-          title={most === null ? undefined : `at most ${most}`}
-          onInput={(event) => setDraft(event.currentTarget.value)}
-        />
-      </label>
+      <Marked label="Priority" fault={fault}>
+        {(marks) => (
+          <input
+            type="text"
+            inputMode="decimal"
+            size={5}
+            value={draft ?? String(present)}
+            title={most === null ? undefined : `at most ${most}`}
+            onInput={(event) => {
+              setDraft(event.currentTarget.value);
+              refuse(null);
+            }}
+            {...marks}
+          />
+        )}
+      </Marked>
       {isNew && <button type="submit">Set</button>}
     </form>
   );

@@ -10,7 +10,11 @@ export function useAnswer<Body>(path: string): [Body | null, () => void] {
   const [asked, setAsked] = useState(0);
   useEffect(() => {
     const stop = new AbortController();
-    const load = () => get<Body>(path, stop.signal).then(setFound, () => undefined); // the stream says when it is away
+    const load = () =>
+      get<Body>(path, stop.signal).then(setFound, (error) => {
+        // Whoever may no longer read it does not see what it was. The stream says when the service is away.
+        if (error instanceof Refused && error.status < 500) setFound(null);
+      });
     void load();
     const timer = window.setInterval(() => void load(), REFRESH_MS);
     return () => {
@@ -27,14 +31,38 @@ export interface Change {
   body?: unknown;
 }
 
-/** Sends changes one at a time: what sends one, whether one is under way, and why the last was refused. */
-export function useChange(needsToken: () => void): {
+/** What the service, or the page before it asks, does not take. */
+export interface Fault {
+  message: string;
+  /** By the field at fault. */
+  errors: { field: string; message: string }[];
+}
+
+/** A fault of one field. */
+export function faultAt(field: string, message: string): Fault {
+  return { message, errors: [{ field, message }] };
+}
+
+/** `fieldOf`: the field at fault by the status of a refusal that names none. */
+export function faultFrom(error: unknown, fieldOf: Record<number, string> = {}): Fault {
+  if (!(error instanceof Refused)) return { message: "The service cannot be reached.", errors: [] };
+  const field = fieldOf[error.status];
+  return field && error.errors.length === 0 ? faultAt(field, error.message) : error;
+}
+
+/** Sends changes one at a time: what sends one, whether one is under way, why the last was refused, and what says so
+ * before the service is asked, or that it no longer holds. */
+export function useChange(
+  needsToken: () => void,
+  fieldOf: Record<number, string> = {},
+): {
   send: (change: Change, done: (answer: Response) => void | Promise<void>) => void;
   sends: boolean;
-  refusal: string | null;
+  refusal: Fault | null;
+  refuse: (fault: Fault | null) => void;
 } {
   const [sends, setSends] = useState(false);
-  const [refusal, setRefusal] = useState<string | null>(null);
+  const [refusal, setRefusal] = useState<Fault | null>(null);
   const run = async ({ path, ...options }: Change, done: (answer: Response) => void | Promise<void>) => {
     setSends(true);
     setRefusal(null);
@@ -42,14 +70,9 @@ export function useChange(needsToken: () => void): {
       await done(await call(path, options));
     } catch (error) {
       if (error instanceof NeedsToken) return needsToken();
-      setRefusal(error instanceof Refused ? wordsOf(error) : "The service cannot be reached.");
+      setRefusal(faultFrom(error, fieldOf));
     }
     setSends(false);
   };
-  return { send: (change, done) => void run(change, done), sends, refusal };
-}
-
-/** A refusal in words, with the fields at fault. */
-export function wordsOf({ message, errors }: Refused): string {
-  return errors.length ? errors.map((each) => `${each.field}: ${each.message}`).join("; ") : message;
+  return { send: (change, done) => void run(change, done), sends, refusal, refuse: setRefusal };
 }

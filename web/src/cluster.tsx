@@ -49,7 +49,11 @@ export function Cluster({ world, now, caller }: ClusterProps) {
           <div class="tile">
             <span class="name">Nodes</span>
             <span class="value">{count(cluster.nodes)}</span>
-            <span class="quiet">{cluster.cordoned ? `${cluster.cordoned} cordoned or lost` : "all may be used"}</span>
+            <span class="quiet">
+              {cluster.cordoned
+                ? `${cluster.cordoned} ${cluster.cordoned === 1 ? "takes" : "take"} no new tasks`
+                : "all may be used"}
+            </span>
             <a class="quiet" href="#/nodes">
               who sits where
             </a>
@@ -65,7 +69,7 @@ export function Cluster({ world, now, caller }: ClusterProps) {
         <Shares active={active} cluster={cluster} colours={colours} />
       </section>
       <OverTime oldest={oldest} colours={colours} onDrawn={setDrawn} />
-      <Jobs jobs={jobs} now={now} colours={colours} caller={caller?.name ?? null} />
+      <Jobs jobs={jobs} now={now} colours={colours} caller={caller} />
       <Promises />
     </>
   );

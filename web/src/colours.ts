@@ -50,6 +50,12 @@ export function coloursOf(drawn: string[], others: string[]): ReadonlyMap<string
   return next;
 }
 
+/** At the end of a session: the colours tell the ids of jobs. */
+export function forgetColours(): void {
+  known = new Map();
+  localStorage.removeItem(PLACE);
+}
+
 export function colourOf(id: string): number {
   return known.get(id) ?? preferred(id);
 }

@@ -8,7 +8,7 @@ import { Badge } from "./jobs";
 import { useQuery } from "./route";
 import { differing, type Setting } from "./settings";
 import { MOST } from "./comparing";
-import { count, counted, duration, number, UNKNOWN } from "./words";
+import { count, counted, duration, epochOf, number, UNKNOWN } from "./words";
 
 const REFRESH_MS = 5000;
 const LOSS = "loss";
@@ -53,6 +53,7 @@ function useFound(ids: string[], needsToken: () => void): [ReadonlyMap<string, F
         if (error instanceof NeedsToken) return needsToken();
         if (!(error instanceof Refused)) return; // the stream says when the service is away
         over.add(id);
+        setFound((old) => new Map([...old].filter(([each]) => each !== id)));
         setProblems((old) => new Map(old).set(id, error.message));
       }
     };
@@ -81,13 +82,14 @@ export function Compare({ needsToken }: { needsToken: () => void }) {
     taken.add(colour);
     return one ? [{ ...one, colour, dashed }] : [];
   });
+  const drawn = ids.filter((id) => !problems.has(id)).length;
   const without = (id: string) => choose({ jobs: ids.filter((each) => each !== id).join(",") });
   return (
     <article aria-labelledby="compare">
       <p class="crumbs">
         <a href="#/">Cluster</a> / compare
       </p>
-      <h1 id="compare">{ids.length ? `${counted(ids.length, "job")} compared` : "Compare jobs"}</h1>
+      <h1 id="compare">{drawn ? `${counted(drawn, "job")} compared` : "Compare jobs"}</h1>
       {named.length > MOST && (
         <p class="quiet">
           The address names {named.length}; the first {MOST} are shown.
@@ -372,7 +374,7 @@ function Results({ compared }: { compared: Compared[] }) {
                   </td>
                 ))}
                 <td class="figure">{count(job.step)}</td>
-                <td class="figure">{number(job.epoch)}</td>
+                <td class="figure">{epochOf(job)}</td>
                 <td class="figure">{duration(secondsBetween(job.created_at, job.started_at ?? job.finished_at))}</td>
                 <td class="figure">{duration(secondsBetween(job.started_at, job.finished_at))}</td>
                 <td class="figure">{job.rescales}</td>

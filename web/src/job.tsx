@@ -25,7 +25,7 @@ import { usePlace } from "./queue";
 import { addressOf } from "./route";
 import type { World } from "./state";
 import { lastLine, Text } from "./texts";
-import { ago, clock, count, duration, left, number, range, size, tasks, UNKNOWN } from "./words";
+import { ago, clock, count, duration, epochOf, left, number, range, size, tasks, UNKNOWN } from "./words";
 
 interface Known {
   job: Job;
@@ -40,10 +40,13 @@ const LEAST_PAUSE_MS = 3000;
 /** Of jobs that the stream does not tell of: it shows the newest ones. */
 const UNTOLD_PAUSE_MS = 15_000;
 
-async function load(id: string, signal: AbortSignal): Promise<Known> {
+/** `isFirst`: the job is asked for before the rest, for it may be missing. */
+async function load(id: string, signal: AbortSignal, isFirst: boolean): Promise<Known> {
   const base = `/v1/jobs/${encodeURIComponent(id)}`;
+  const asked = get<Job>(base, signal);
+  if (isFirst) await asked;
   const [job, explanation, predictions, { allocations }, { events }, { series: evaluations }] = await Promise.all([
-    get<Job>(base, signal),
+    asked,
     get<Explanation>(`${base}/explanation`, signal),
     get<Predictions>(`${base}/predictions?workers=1-4&servers=1-4`, signal),
     get<{ allocations: AllocationPoint[] }>(`${base}/allocations`, signal),
@@ -67,6 +70,7 @@ function useKnown(id: string, world: World, needsToken: () => void): [Known | nu
     let timer = 0;
     let loading = false;
     let changed = false;
+    let refused = false;
     let ended: string | null = null;
     let loadedAt = 0;
     const later = (pause: number) => {
@@ -77,7 +81,7 @@ function useKnown(id: string, world: World, needsToken: () => void): [Known | nu
       [loading, changed] = [true, false];
       let pause: number | null = null;
       try {
-        const found = await load(id, stop.signal);
+        const found = await load(id, stop.signal, loadedAt === 0);
         setKnown(found);
         setProblem(null);
         ended = found.job.finished_at;
@@ -87,13 +91,18 @@ function useKnown(id: string, world: World, needsToken: () => void): [Known | nu
         if (error instanceof NeedsToken) return needsToken();
         setProblem(error instanceof Refused ? error.message : "The service cannot be reached. Trying again …");
         // What was refused once is refused again.
-        if (!(error instanceof Refused && error.status < 500)) pause = LEAST_PAUSE_MS;
+        refused = error instanceof Refused && error.status < 500;
+        if (refused) [changed, ended] = [false, null];
+        if (refused)
+          setKnown(null); // whoever may no longer read it does not see what it was
+        else pause = LEAST_PAUSE_MS;
       }
       [loading, loadedAt] = [false, Date.now()];
       if (changed) pause = LEAST_PAUSE_MS;
       if (pause !== null) later(pause);
     };
     ask.current = (atOnce) => {
+      if (!atOnce && refused && !told.current) return;
       if (!atOnce && ended && told.current?.finished_at === ended) return;
       if (loading) changed = true;
       else later(atOnce ? 0 : Math.max(0, loadedAt + LEAST_PAUSE_MS - Date.now()));
@@ -118,8 +127,24 @@ interface JobPageProps {
 
 export function JobPage({ id, world, now, caller, needsToken }: JobPageProps) {
   const [known, problem, again] = useKnown(id, world, needsToken);
-  if (!known || known.job.id !== id) return <p class="quiet empty">{problem ?? "Loading …"}</p>;
+  if (!known || known.job.id !== id) return problem ? <Missing words={problem} /> : <Loading />;
   return <Story known={known} now={now} problem={problem} again={again} caller={caller} needsToken={needsToken} />;
+}
+
+function Loading() {
+  return <p class="quiet empty">Loading …</p>;
+}
+
+function Missing({ words }: { words: string }) {
+  return (
+    <>
+      <h1>This job cannot be shown</h1>
+      <p role="alert">{words}</p>
+      <p>
+        <a href="#/">All jobs</a>
+      </p>
+    </>
+  );
 }
 
 interface StoryProps {
@@ -217,8 +242,8 @@ function Story({ known, now, problem, again, caller, needsToken }: StoryProps) {
           <span class="value">{number(job.result?.final_loss ?? job.loss, 4)}</span>
           <span class="quiet">
             {job.steps_per_second == null
-              ? `epoch ${number(job.epoch)}`
-              : `${number(job.steps_per_second)} steps/s, epoch ${number(job.epoch)}`}
+              ? `epoch ${epochOf(job)}`
+              : `${number(job.steps_per_second)} steps/s, epoch ${epochOf(job)}`}
           </span>
           {job.learning_rate != null && <span class="quiet">learning rate {number(job.learning_rate)}</span>}
         </div>

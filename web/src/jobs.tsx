@@ -1,10 +1,11 @@
 // The list of jobs: filtered, sorted and paged here, so that thousands of them stay as light as fifty.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import type { JobLine } from "./api";
+import type { JobLine, WhoAmI } from "./api";
 import { addressOfComparison, MOST, useChosen } from "./comparing";
 import { filterOf, Filters, groupOf, GROUPS, labelsOf, suits, type Filter, type Group } from "./filters";
 import { useQuery } from "./route";
 import { Pages, usePages } from "./pages";
+import { may } from "./rights";
 import { count, counted, duration, left, percent, reasonWords, size, tasks, UNKNOWN } from "./words";
 
 type Column = "name" | "state" | "size" | "progress" | "left" | "owner" | "age";
@@ -79,10 +80,11 @@ interface JobsProps {
   now: number;
   colours: ReadonlyMap<string, number>;
   /** Who looks; null: that is not known. */
-  caller: string | null;
+  caller: WhoAmI | null;
 }
 
-export function Jobs({ jobs, now, colours, caller }: JobsProps) {
+export function Jobs({ jobs, now, colours, caller: who }: JobsProps) {
+  const caller = who?.name ?? null;
   const [query, setQuery] = useQuery();
   const [picked, pick] = useChosen();
   const choose = (changes: Record<string, string | null>) => {
@@ -194,7 +196,14 @@ export function Jobs({ jobs, now, colours, caller }: JobsProps) {
         <p class="quiet empty">
           {jobs.size === 0 ? (
             <>
-              No jobs yet. Submit one: <code>optimus submit --task optimus_workers.zoo.digits:mlp</code>
+              No jobs yet.
+              {may(who, "submit") && (
+                <>
+                  {" "}
+                  <a href="#/submit">Submit one</a>, here or by{" "}
+                  <code>optimus submit --task optimus_workers.zoo.digits:mlp</code>
+                </>
+              )}
             </>
           ) : (
             "No job is like that."

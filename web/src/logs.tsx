@@ -1,5 +1,5 @@
 // What the tasks of a job printed: asked for when it is opened, one task at a time, tracebacks first.
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { get, type Job, type Log } from "./api";
 import { OwnFrames } from "./texts";
 
@@ -16,6 +16,27 @@ export function Logs({ job }: { job: Pick<Job, "id" | "finished_at"> }) {
         {open && <Open job={job} />}
       </details>
     </section>
+  );
+}
+
+/** A text that grows: its end is in sight, until somebody scrolls up. */
+function Tail({ name, text }: { name: string; text: string }) {
+  const box = useRef<HTMLPreElement>(null);
+  const follows = useRef(true);
+  useLayoutEffect(() => {
+    if (box.current && follows.current) box.current.scrollTop = box.current.scrollHeight;
+  }, [text]);
+  return (
+    <pre
+      ref={box}
+      tabIndex={0}
+      aria-label={name}
+      onScroll={({ currentTarget: { scrollTop, scrollHeight, clientHeight } }) => {
+        follows.current = scrollTop + clientHeight >= scrollHeight - 2;
+      }}
+    >
+      {text}
+    </pre>
   );
 }
 
@@ -69,9 +90,7 @@ function Open({ job }: { job: Pick<Job, "id" | "finished_at"> }) {
         <>
           <OwnFrames text={text} />
           {text.trim() ? (
-            <pre tabIndex={0} aria-label={`Log of ${chosen}`}>
-              {text.trimEnd()}
-            </pre>
+            <Tail key={chosen} name={`Log of ${chosen}`} text={text.trimEnd()} />
           ) : (
             <p class="quiet">It has printed nothing.</p>
           )}

@@ -1,8 +1,10 @@
 // The page: a bar at the top, one of two views below, and a form for the token where one is needed.
 import { render, type ComponentType } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { setToken, type WhoAmI } from "./api";
 import { Cluster } from "./cluster";
+import { forgetColours } from "./colours";
+import { keepFocus } from "./focus";
 import { JobPage } from "./job";
 import { Nodes, Projects } from "./places";
 import { QueueOfJobs } from "./queue";
@@ -14,6 +16,7 @@ import "./style.css";
 import { nextTheme as next, startTheme, themeSign, type Theme } from "./theme";
 import { ago } from "./words";
 
+const RETRY_MS = 3000;
 const JOB = /^#\/jobs\/([^/]+)$/;
 /** The views beside the cluster and single jobs, and their titles. */
 const TITLES: Record<string, string> = {
@@ -31,8 +34,22 @@ const TITLES: Record<string, string> = {
 function later<Props extends object>(load: () => Promise<ComponentType<Props>>) {
   return function Later(props: Props) {
     const [View, setView] = useState<ComponentType<Props> | null>(null);
-    useEffect(() => void load().then((loaded) => setView(() => loaded)), []);
-    return View ? <View {...props} /> : <p class="quiet empty">Loading …</p>;
+    const [fails, setFails] = useState(false);
+    useEffect(() => {
+      let timer = 0;
+      const ask = () =>
+        load().then(
+          (loaded) => setView(() => loaded),
+          () => {
+            setFails(true);
+            timer = window.setTimeout(() => void ask(), RETRY_MS);
+          },
+        );
+      void ask();
+      return () => window.clearTimeout(timer);
+    }, []);
+    if (View) return <View {...props} />;
+    return <p class="quiet empty">{fails ? "The service cannot be reached. Trying again …" : "Loading …"}</p>;
   };
 }
 
@@ -80,7 +97,7 @@ function View({ route, world, now, caller, needsToken }: ViewProps) {
     case "#/nodes":
       return <Nodes world={world} caller={caller} needsToken={needsToken} />;
     case "#/projects":
-      return <Projects world={world} />;
+      return <Projects world={world} caller={caller} />;
     case "#/usage":
       return <UsageOfMonth />;
     case "#/users":
@@ -88,9 +105,25 @@ function View({ route, world, now, caller, needsToken }: ViewProps) {
       return <p class="quiet empty">{caller ? "Administrators see users here." : "Loading …"}</p>;
     case "#/tokens":
       return <Tokens caller={caller} now={now} needsToken={needsToken} />;
-    default:
+    case "":
+    case "#":
+    case "#/":
       return <Cluster world={world} now={now} caller={caller} />;
+    default:
+      // The end of a sign-in leads on to the cluster.
+      return FAILED.test(route) ? null : <NoView />;
   }
+}
+
+function NoView() {
+  return (
+    <>
+      <h1>There is no such view</h1>
+      <p>
+        <a href="#/">To the cluster</a>
+      </p>
+    </>
+  );
 }
 
 function Page() {
@@ -100,7 +133,11 @@ function Page() {
   const now = useNow();
   const route = useRoute();
   const [theme, nextTheme] = useTheme();
+  /** Whether somebody was signed in who has not signed out. */
+  const wasIn = useRef(false);
+  const [hasLeft, setLeft] = useState(false);
   const enter = (token: string) => {
+    wasIn.current = false;
     setToken(token);
     setRefused(true);
     setAttempt(attempt + 1);
@@ -111,9 +148,18 @@ function Page() {
     setRefused(false);
     setAttempt(attempt + 1);
   };
+  useEffect(() => {
+    if (caller) wasIn.current = true;
+  }, [caller]);
   const leave = () => {
     endSession()
-      .then(needsToken)
+      .then(() => {
+        wasIn.current = false;
+        setLeft(true);
+        forgetColours();
+        location.hash = "#/";
+        needsToken();
+      })
       .catch(() => location.reload());
   };
   useEffect(() => {
@@ -149,9 +195,13 @@ function Page() {
         <Connection world={world} now={now} />
         <nav aria-label="Service">
           {may(caller, "submit") && link("#/submit", "Submit")}
-          {link("#/nodes", "Nodes")}
-          {link("#/projects", "Projects")}
-          {link("#/usage", "Usage")}
+          {world.connection !== "needs token" && (
+            <>
+              {link("#/nodes", "Nodes")}
+              {link("#/projects", "Projects")}
+              {link("#/usage", "Usage")}
+            </>
+          )}
           {may(caller, "administer") && link("#/users", "Users")}
           {hasTokens(caller) && link("#/tokens", "Tokens")}
           <a href="/docs">API</a>
@@ -163,7 +213,13 @@ function Page() {
       </header>
       <main id="content" tabIndex={-1}>
         {world.connection === "needs token" ? (
-          <SignIn enter={enter} wasRefused={wasRefused} route={location.hash} />
+          <SignIn
+            enter={enter}
+            wasRefused={wasRefused && !wasIn.current}
+            hasEnded={wasIn.current}
+            takesFocus={hasLeft || wasIn.current}
+            route={location.hash}
+          />
         ) : (
           <View route={route} world={world} now={now} caller={caller} needsToken={needsToken} />
         )}
@@ -198,4 +254,7 @@ function Connection({ world, now }: { world: World; now: number }) {
 }
 
 const place = document.getElementById("page");
-if (place) render(<Page />, place);
+if (place) {
+  keepFocus(place);
+  render(<Page />, place);
+}

@@ -26,8 +26,7 @@ export function Nodes({ world, caller, needsToken }: NodesProps) {
     <article aria-labelledby="nodes">
       <h1 id="nodes">Nodes</h1>
       <p class="quiet">
-        {counted(nodes.length, "node")}; on {full === nodes.length && full > 1 ? "all" : count(full)} every CPU core is
-        taken.
+        {counted(nodes.length, "node")}; {howMany(full, nodes.length)} every CPU core taken.
       </p>
       <div class="table">
         <table class="places nodes">
@@ -84,6 +83,13 @@ export function Nodes({ world, caller, needsToken }: NodesProps) {
   );
 }
 
+/** none has, 1 has, 2 have, all have */
+function howMany(some: number, all: number): string {
+  if (some === 0) return "none has";
+  if (some === all && all > 1) return "all have";
+  return `${count(some)} ${some === 1 ? "has" : "have"}`;
+}
+
 function opennessOf({ schedulable, drained, tasks }: Node): string {
   if (schedulable) return "";
   if (!drained) return "cordoned: takes no new tasks";
@@ -109,10 +115,11 @@ function Openness({ node, again, needsToken }: OpennessProps) {
   );
   return (
     <div class="actions small">
-      {node.schedulable && button("cordon", "Cordon", "Nothing new is placed there; what runs there stays")}
+      {node.schedulable
+        ? button("cordon", "Cordon", "Nothing new is placed there; what runs there stays")
+        : button("uncordon", "Uncordon", "New tasks may be placed there again")}
       {!node.drained && button("drain", "Drain", "Nothing new is placed there, and its tasks move to other nodes")}
-      {!node.schedulable && button("uncordon", "Uncordon", "New tasks may be placed there again")}
-      <Refusal words={refusal} />
+      <Refusal fault={refusal} />
     </div>
   );
 }
@@ -173,7 +180,7 @@ function Tenants({ tasks, jobs }: { tasks: string[]; jobs: Map<string, JobLine> 
   );
 }
 
-export function Projects({ world }: { world: World }) {
+export function Projects({ world, caller }: { world: World; caller: WhoAmI | null }) {
   const [found] = useAnswer<{ projects: Project[] }>("/v1/projects");
   if (!found) return <p class="quiet empty">Loading …</p>;
   const quotas = new Set(found.projects.map((project) => project.name));
@@ -239,7 +246,13 @@ export function Projects({ world }: { world: World }) {
           {others.length
             ? "They have no guarantee and get what the others leave."
             : "No job that is active belongs to a project without a quota."}{" "}
-          Give one: <code>optimus project set NAME --share 0.25</code>
+          {may(caller, "operate") ? (
+            <>
+              Give one, or limits: <code>optimus project set NAME --share 0.25 --max-priority 2</code>
+            </>
+          ) : (
+            "Operators give quotas and limits."
+          )}
         </p>
         <ul class="legend">
           {others.map((name) => (

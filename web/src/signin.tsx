@@ -1,6 +1,6 @@
 // Signing in and out: with a token, which this tab keeps, or with the service's OpenID provider, whose session is a cookie
 // that no program of a page can read.
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { call, get, hasToken, NeedsToken, type SignInWays, type WhoAmI } from "./api";
 import type { World } from "./state";
 
@@ -69,10 +69,14 @@ export async function endSession(): Promise<void> {
 interface Props {
   enter: (token: string) => void;
   wasRefused: boolean;
+  /** Whether somebody was signed in whose token or session is no longer taken. */
+  hasEnded: boolean;
+  /** Whether the focus goes to the field: somebody was at work here. */
+  takesFocus: boolean;
   route: string;
 }
 
-export function SignIn({ enter, wasRefused, route }: Props) {
+export function SignIn({ enter, wasRefused, hasEnded, takesFocus, route }: Props) {
   const [token, change] = useState("");
   const [ways, setWays] = useState<SignInWays | null>(null);
   useEffect(() => {
@@ -81,6 +85,10 @@ export function SignIn({ enter, wasRefused, route }: Props) {
       .then(setWays)
       .catch(() => undefined);
     return () => stop.abort();
+  }, []);
+  const field = useRef<HTMLInputElement>(null);
+  useLayoutEffect(() => {
+    if (takesFocus) field.current?.focus();
   }, []);
   const failed = FAILED.exec(route)?.[1];
   const back = failed || !route ? "#/" : route;
@@ -93,6 +101,11 @@ export function SignIn({ enter, wasRefused, route }: Props) {
       }}
     >
       <h1>Sign in</h1>
+      {hasEnded && (
+        <p role="alert" class="refused">
+          You are signed out: your token or session was revoked, or its time is over.
+        </p>
+      )}
       {failed && (
         <p role="alert" class="refused">
           {WORDS[failed] ?? WORDS.refused}
@@ -115,6 +128,7 @@ export function SignIn({ enter, wasRefused, route }: Props) {
       <label for="token">Token</label>
       <input
         id="token"
+        ref={field}
         type="password"
         autocomplete="current-password"
         value={token}

@@ -2,10 +2,17 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { parseDocument, type Document } from "yaml";
 import { call, NeedsToken, Refused, type Allocation, type Job, type Plan, type WhoAmI } from "./api";
+import { faultFrom, type Fault } from "./asking";
+import { faultOf } from "./doubt";
+import { useFocusOnFault } from "./focus";
+import { may } from "./rights";
 import { counted, left, size, UNKNOWN } from "./words";
 
 const PAUSE_MS = 500;
+/** When the service could not be reached. */
+const RETRY_MS = 5000;
 const START = `# Every field: optimus submit --help-all, and the API's description at /docs
+# A script has, in place of its task, a command: [python, train.py]
 name: my-job
 task: optimus_workers.zoo.digits:mlp
 workers:
@@ -48,15 +55,8 @@ export function changed(text: string, path: string[], value: string, isNumber = 
   return document.toString();
 }
 
-interface Fault {
-  message: string;
-  errors: { field: string; message: string }[];
-}
-
-function faultOf(error: unknown): Fault {
-  if (error instanceof Refused) return { message: error.message, errors: error.errors };
-  return { message: "The service cannot be reached.", errors: [] };
-}
+/** Of a refusal that names no field: whoever may submit at all may not submit to every project. */
+const FIELD_OF = { 403: "project" };
 
 /** What would happen, asked for when nobody has typed for a moment. */
 function usePlan(spec: unknown, needsToken: () => void): [Plan | null, Fault | null, boolean] {
@@ -67,6 +67,7 @@ function usePlan(spec: unknown, needsToken: () => void): [Plan | null, Fault | n
   useEffect(() => {
     if (spec === null) return undefined;
     const stop = new AbortController();
+    let timer = 0;
     const ask = async () => {
       try {
         const answer = await call("/v1/plan", { method: "POST", body: spec, signal: stop.signal });
@@ -76,12 +77,13 @@ function usePlan(spec: unknown, needsToken: () => void): [Plan | null, Fault | n
         if (stop.signal.aborted) return;
         if (error instanceof NeedsToken) return needsToken();
         setPlan(null);
-        setFault(faultOf(error));
+        setFault(faultFrom(error, FIELD_OF));
+        if (!(error instanceof Refused)) timer = window.setTimeout(() => void ask(), RETRY_MS);
       }
       setAsks(false);
     };
     setAsks(true);
-    const timer = window.setTimeout(() => void ask(), PAUSE_MS);
+    timer = window.setTimeout(() => void ask(), PAUSE_MS);
     return () => {
       stop.abort();
       window.clearTimeout(timer);
@@ -95,20 +97,37 @@ function newKey(): string {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((each) => each.toString(16).padStart(2, "0")).join("");
 }
 
-export function Submit({ caller, needsToken }: { caller: WhoAmI | null; needsToken: () => void }) {
-  const [text, setText] = useState(START);
+interface SubmitProps {
+  caller: WhoAmI | null;
+  needsToken: () => void;
+}
+
+export function Submit({ caller, needsToken }: SubmitProps) {
+  if (!caller) return <p class="quiet empty">Loading …</p>;
+  if (may(caller, "submit")) return <SubmitForm caller={caller} needsToken={needsToken} />;
+  return (
+    <>
+      <h1>Submit a job</h1>
+      <p>
+        You may not submit jobs: members of a project may, with a token of the scope submit or operate. An administrator
+        makes members.
+      </p>
+    </>
+  );
+}
+
+function SubmitForm({ caller, needsToken }: { caller: WhoAmI; needsToken: () => void }) {
+  const projects = Object.entries(caller.projects ?? {}).flatMap(([name, right]) => (right === "member" ? [name] : []));
+  // Whoever may submit to one project means that one.
+  const [text, setText] = useState(() =>
+    projects.length === 1 ? changed(START, ["project"], projects[0] ?? "") : START,
+  );
   const [refusal, setRefusal] = useState<Fault | null>(null);
   const [sends, setSends] = useState(false);
   const key = useRef(newKey());
   const found = useMemo(() => read(text), [text]);
   const [plan, fault, asks] = usePlan(found.fault ? null : found.spec, needsToken);
-  const projects = Object.entries(caller?.projects ?? {}).flatMap(([name, right]) =>
-    right === "member" ? [name] : [],
-  );
-  useEffect(() => {
-    // Whoever may submit to one project means that one.
-    if (projects.length === 1 && text === START) setText(changed(START, ["project"], projects[0] ?? ""));
-  }, [projects.join()]);
+  const form = useFocusOnFault<HTMLFormElement>(refusal);
   const edit = (next: string) => {
     setText(next);
     setRefusal(null);
@@ -122,7 +141,7 @@ export function Submit({ caller, needsToken }: { caller: WhoAmI | null; needsTok
       location.hash = `#/jobs/${((await answer.json()) as Job).id}`;
     } catch (error) {
       if (error instanceof NeedsToken) needsToken();
-      else setRefusal(faultOf(error));
+      else setRefusal(faultFrom(error, FIELD_OF));
       setSends(false);
     }
   };
@@ -131,6 +150,7 @@ export function Submit({ caller, needsToken }: { caller: WhoAmI | null; needsTok
       <h1>Submit a job</h1>
       <form
         class="submit"
+        ref={form}
         onSubmit={(event) => {
           event.preventDefault();
           if (!found.fault && !sends) void submit();
@@ -145,6 +165,7 @@ export function Submit({ caller, needsToken }: { caller: WhoAmI | null; needsTok
               isNumber={isNumber ?? false}
               isDisabled={found.fault !== null}
               value={found.fault ? "" : found.document.getIn(path)}
+              fault={found.fault ? null : faultOf(fault ?? refusal, path.join("."))}
               options={label === "Project" ? projects : []}
               change={(value) => edit(changed(text, path, value, isNumber))}
             />
@@ -188,11 +209,13 @@ interface FieldProps {
   isNumber: boolean;
   isDisabled: boolean;
   value: unknown;
+  /** What is wrong with it; null: nothing. */
+  fault: string | null;
   options: string[];
   change: (value: string) => void;
 }
 
-function Field({ label, example, isNumber, isDisabled, value, options, change }: FieldProps) {
+function Field({ label, example, isNumber, isDisabled, value, fault, options, change }: FieldProps) {
   // What is being typed stays as it is typed: "1." is on its way to 1.5, though the file says 1.
   const [draft, setDraft] = useState<string | null>(null);
   const id = `field-${label.replaceAll(" ", "-").toLowerCase()}`;
@@ -208,12 +231,19 @@ function Field({ label, example, isNumber, isDisabled, value, options, change }:
         disabled={isDisabled}
         placeholder={example}
         value={draft ?? shown}
+        aria-invalid={fault !== null}
+        aria-describedby={fault === null ? undefined : `${id}-fault`}
         onInput={(event) => {
           setDraft(event.currentTarget.value);
           change(event.currentTarget.value);
         }}
         onBlur={() => setDraft(null)}
       />
+      {fault !== null && (
+        <span id={`${id}-fault`} class="refused">
+          {fault}
+        </span>
+      )}
       {options.length > 0 && (
         <datalist id={`${id}-list`}>
           {options.map((each) => (
@@ -225,14 +255,25 @@ function Field({ label, example, isNumber, isDisabled, value, options, change }:
   );
 }
 
+/** A field as the form calls it, and as the file does. */
+function labelOf(field: string) {
+  const label = FIELDS.find(({ path }) => path.join(".") === field)?.label;
+  if (!label) return <code>{field}</code>;
+  return (
+    <>
+      {label} (<code>{field}</code>)
+    </>
+  );
+}
+
 function Faults({ fault }: { fault: Fault }) {
   return (
-    <div role="alert" class="refused">
+    <div role="alert" class="refused" tabIndex={-1}>
       {fault.errors.length ? (
         <ul>
           {fault.errors.map(({ field, message }) => (
             <li key={field + message}>
-              <code>{field}</code>: {message}
+              {labelOf(field)}: {message}
             </li>
           ))}
         </ul>

@@ -1,9 +1,9 @@
 // Tokens: one's own, or for an administrator those of all: made here and shown once, revoked, seen when used last.
-import { useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { MadeToken, Token, WhoAmI } from "./api";
 import { useAnswer, useChange } from "./asking";
 import { Wide } from "./charts";
-import { Doubt, Refusal } from "./doubt";
+import { Doubt, faultOf, Marked, Refusal } from "./doubt";
 import { Pages, usePages } from "./pages";
 import { may } from "./rights";
 import { ago } from "./words";
@@ -39,11 +39,12 @@ export function Tokens({ caller, now, needsToken }: TokensProps) {
         A program sends one as <code>Authorization: Bearer …</code>; the command line keeps it after{" "}
         <code>optimus login</code>. The service knows only its hash.
       </p>
-      {made && <Secret made={made} close={() => setMade(null)} />}
+      {made && <Secret key={made.token.id} made={made} close={() => setMade(null)} />}
       {may(caller, "make tokens") && (
         <NewToken
           caller={caller}
           needsToken={needsToken}
+          asks={() => setMade(null)}
           done={(next) => {
             setMade(next);
             again();
@@ -127,6 +128,8 @@ function endOf({ revoked_at: revoked, expires_at: end }: Token): string {
 /** The secret of a token that was just made: the only time that anybody sees it. */
 function Secret({ made, close }: { made: MadeToken; close: () => void }) {
   const [copied, setCopied] = useState(false);
+  const field = useRef<HTMLInputElement>(null);
+  useLayoutEffect(() => field.current?.focus(), []);
   const copy = () =>
     void navigator.clipboard?.writeText(made.secret).then(
       () => setCopied(true),
@@ -134,10 +137,13 @@ function Secret({ made, close }: { made: MadeToken; close: () => void }) {
     );
   return (
     <section class="why secret" aria-labelledby="secret">
-      <h2 id="secret">The token {made.token.name || made.token.id}</h2>
+      <h2 id="secret">
+        Token of {made.token.user}: {made.token.name || made.token.id}
+      </h2>
       <p>Keep it now: it cannot be shown again.</p>
       <input
         type="text"
+        ref={field}
         readOnly
         aria-label="The token's secret"
         value={made.secret}
@@ -159,16 +165,20 @@ function Secret({ made, close }: { made: MadeToken; close: () => void }) {
 interface NewTokenProps {
   caller: WhoAmI | null;
   needsToken: () => void;
+  /** Called when a token is asked for: the former secret is no answer to that. */
+  asks: () => void;
   done: (made: MadeToken) => void;
 }
 
-function NewToken({ caller, needsToken, done }: NewTokenProps) {
+const TOKEN_FIELDS = ["name", "user", "scope", "expires_seconds", "projects"];
+
+function NewToken({ caller, needsToken, asks, done }: NewTokenProps) {
   const [name, setName] = useState("");
   const [user, setUser] = useState("");
   const [scope, setScope] = useState<Token["scope"]>("submit");
   const [projects, setProjects] = useState("");
   const [days, setDays] = useState(String(DAYS[0]));
-  const { send, sends, refusal } = useChange(needsToken);
+  const { send, sends, refusal } = useChange(needsToken, { 404: "user" });
   // OPTIMUS_TOKEN and loopback are no users: they make tokens for users only.
   const needsUser = caller?.token_id === null && (caller.name === "bootstrap" || caller.name === "local");
   const make = () => {
@@ -180,6 +190,7 @@ function NewToken({ caller, needsToken, done }: NewTokenProps) {
       projects: only.length ? only : null,
       expires_seconds: days === "" ? null : Number(days) * DAY_SECONDS,
     };
+    asks();
     send({ path: "/v1/tokens", method: "POST", body }, async (answer) => {
       done((await answer.json()) as MadeToken);
       setName("");
@@ -195,59 +206,71 @@ function NewToken({ caller, needsToken, done }: NewTokenProps) {
           if (!sends) make();
         }}
       >
-        <label>
-          What it is for
-          <input
-            value={name}
-            maxLength={100}
-            placeholder="laptop"
-            onInput={(event) => setName(event.currentTarget.value)}
-          />
-        </label>
-        {may(caller, "administer") && (
-          <label>
-            User
+        <Marked label="What it is for" fault={faultOf(refusal, "name")}>
+          {(marks) => (
             <input
-              value={user}
-              required={needsUser}
-              placeholder={needsUser ? "whose it is" : "yourself"}
-              onInput={(event) => setUser(event.currentTarget.value)}
+              value={name}
+              maxLength={100}
+              placeholder="laptop"
+              onInput={(event) => setName(event.currentTarget.value)}
+              {...marks}
             />
-          </label>
+          )}
+        </Marked>
+        {may(caller, "administer") && (
+          <Marked label="User" fault={faultOf(refusal, "user")}>
+            {(marks) => (
+              <input
+                value={user}
+                required={needsUser}
+                placeholder={needsUser ? "whose it is" : "yourself"}
+                onInput={(event) => setUser(event.currentTarget.value)}
+                {...marks}
+              />
+            )}
+          </Marked>
         )}
-        <label>
-          Scope
-          <select value={scope} onChange={(event) => setScope(event.currentTarget.value as Token["scope"])}>
-            {SCOPES.map((each) => (
-              <option key={each.scope} value={each.scope}>
-                {each.words}
-              </option>
-            ))}
-          </select>
-        </label>
-        <label>
-          Good for
-          <select value={days} onChange={(event) => setDays(event.currentTarget.value)}>
-            {DAYS.map((each) => (
-              <option key={each} value={String(each)}>
-                {each} {each === 1 ? "day" : "days"}
-              </option>
-            ))}
-            <option value="">ever, until it is revoked</option>
-          </select>
-        </label>
-        <label>
-          Only these projects
-          <input
-            value={projects}
-            placeholder="all of the user's"
-            onInput={(event) => setProjects(event.currentTarget.value)}
-          />
-        </label>
+        <Marked label="Scope" fault={faultOf(refusal, "scope")}>
+          {(marks) => (
+            <select
+              value={scope}
+              onChange={(event) => setScope(event.currentTarget.value as Token["scope"])}
+              {...marks}
+            >
+              {SCOPES.map((each) => (
+                <option key={each.scope} value={each.scope}>
+                  {each.words}
+                </option>
+              ))}
+            </select>
+          )}
+        </Marked>
+        <Marked label="Good for" fault={faultOf(refusal, "expires_seconds")}>
+          {(marks) => (
+            <select value={days} onChange={(event) => setDays(event.currentTarget.value)} {...marks}>
+              {DAYS.map((each) => (
+                <option key={each} value={String(each)}>
+                  {each} {each === 1 ? "day" : "days"}
+                </option>
+              ))}
+              <option value="">ever, until it is revoked</option>
+            </select>
+          )}
+        </Marked>
+        <Marked label="Only these projects" fault={faultOf(refusal, "projects")}>
+          {(marks) => (
+            <input
+              value={projects}
+              placeholder="all of the user's"
+              onInput={(event) => setProjects(event.currentTarget.value)}
+              {...marks}
+            />
+          )}
+        </Marked>
         <button type="submit" class="button" disabled={sends}>
           Make it
         </button>
-        <Refusal words={refusal} />
+        <Refusal fault={refusal} fields={TOKEN_FIELDS} />
       </form>
     </details>
   );
@@ -288,7 +311,7 @@ function Revoke({ token, isOwn, done, needsToken }: RevokeProps) {
           Revoke<span class="unseen"> {name}</span>
         </button>
       )}
-      <Refusal words={refusal} />
+      <Refusal fault={refusal} />
     </div>
   );
 }

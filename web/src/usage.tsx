@@ -111,7 +111,7 @@ export function UsageOfMonth() {
           ))}
         </div>
         {found && found.month === month && found.lines.length > 0 && (
-          <a class="button file" href={fileOf(found.lines)} download={`optimus-usage-${month}.csv`}>
+          <a class="button file" href={fileOf(found)} download={`optimus-usage-${month}.csv`}>
             CSV
           </a>
         )}
@@ -237,18 +237,18 @@ function gpuHours(row: Share, type: string, types: string[]): number {
   return [...row.gpuHours].reduce((sum, [each, used]) => (types.includes(each) ? sum : sum + used), 0);
 }
 
-/** The lines as the service tells them, for a spreadsheet. */
-export function csvOf(lines: UsageLine[]): string {
+/** The lines as the service tells them, to four decimals, for a spreadsheet. */
+export function csvOf(month: string, lines: UsageLine[]): string {
   const head = ["owner", "project", "gpu_type", "worker_hours", "core_hours", "gpu_hours", "cost"] as const;
-  const rows = lines.map((line) => head.map((name) => cell(line[name])).join(","));
-  return [head.join(","), ...rows].join("\r\n") + "\r\n";
+  const rows = lines.map((line) => [month, ...head.map((name) => cell(line[name]))].join(","));
+  return [["month", ...head].join(","), ...rows].join("\r\n") + "\r\n";
 }
 
 function cell(value: string | number | null): string {
-  const text = value === null ? "" : String(value);
+  const text = String(typeof value === "number" ? Math.round(value * 1e4) / 1e4 : (value ?? ""));
   return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 
-function fileOf(lines: UsageLine[]): string {
-  return `data:text/csv;charset=utf-8,${encodeURIComponent(csvOf(lines))}`;
+function fileOf({ month, lines }: Usage): string {
+  return `data:text/csv;charset=utf-8,${encodeURIComponent(csvOf(month, lines))}`;
 }

@@ -1,9 +1,9 @@
 // Users, for administrators: who there is, what each may do; made, changed and removed here.
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 import type { User } from "./api";
-import { useAnswer, useChange } from "./asking";
+import { useAnswer, useChange, type Fault } from "./asking";
 import { Wide } from "./charts";
-import { Doubt, Refusal } from "./doubt";
+import { Doubt, faultOf, Marked, Refusal } from "./doubt";
 import { Pages, usePages } from "./pages";
 import { addressOf, useQuery } from "./route";
 import { wordsIn } from "./tokens";
@@ -86,6 +86,7 @@ export function Users({ now, needsToken }: UsersProps) {
                     <div class="actions small">
                       <button
                         type="button"
+                        id={`change-${user.name}`}
                         aria-expanded={edited === user.name}
                         onClick={() => edit(edited === user.name ? null : user.name)}
                       >
@@ -102,6 +103,7 @@ export function Users({ now, needsToken }: UsersProps) {
                         user={user}
                         needsToken={needsToken}
                         done={() => {
+                          document.getElementById(`change-${user.name}`)?.focus();
                           edit(null);
                           again();
                         }}
@@ -135,6 +137,23 @@ function projectsOf({ projects }: User, right: "member" | "viewer"): string {
     .join(", ");
 }
 
+const USER_FIELDS = ["name", "projects"];
+
+/** Of projects that stand under both rights. */
+function twice(projects: string[]): Fault {
+  const message = "is under Member of, too: choose one of the two";
+  return { message, errors: projects.map((each) => ({ field: `projects.${each}`, message })) };
+}
+
+/** What is wrong with one of these projects. */
+function faultOfProjects(fault: Fault | null, projects: string[]): string | null {
+  const found = projects.flatMap((each) => {
+    const words = faultOf(fault, `projects.${each}`);
+    return words === null ? [] : [`${each}: ${words}`];
+  });
+  return found.length ? found.join("; ") : null;
+}
+
 interface RightsProps {
   /** null: one who is to be made. */
   user: User | null;
@@ -149,8 +168,13 @@ function Rights({ user, needsToken, done }: RightsProps) {
   const [role, setRole] = useState<User["role"]>(user?.role ?? null);
   const [member, setMember] = useState(user ? projectsOf(user, "member") : "");
   const [viewer, setViewer] = useState(user ? projectsOf(user, "viewer") : "");
-  const { send, sends, refusal } = useChange(needsToken);
+  const [made, setMade] = useState<string | null>(null);
+  const first = useRef<HTMLInputElement>(null);
+  const { send, sends, refusal, refuse } = useChange(needsToken, { 409: "name" });
   const store = () => {
+    setMade(null);
+    const both = wordsIn(viewer).filter((project) => wordsIn(member).includes(project));
+    if (!role && both.length) return refuse(twice(both));
     const projects = Object.fromEntries([
       ...wordsIn(viewer).map((project) => [project, "viewer"]),
       ...wordsIn(member).map((project) => [project, "member"]),
@@ -159,6 +183,10 @@ function Rights({ user, needsToken, done }: RightsProps) {
     const rights = role ? { kind, role } : { kind, role, projects, ...(user ? { limits: user.limits } : {}) };
     const path = `/v1/users/${encodeURIComponent(user?.name ?? name.trim())}`;
     send({ path, method: user ? "PUT" : "POST", body: rights }, () => {
+      if (user === null) {
+        setMade(name.trim());
+        first.current?.focus();
+      }
       setName("");
       done();
     });
@@ -172,16 +200,19 @@ function Rights({ user, needsToken, done }: RightsProps) {
       }}
     >
       {user === null && (
-        <label>
-          Name
-          <input
-            value={name}
-            required
-            maxLength={63}
-            placeholder="ada"
-            onInput={(event) => setName(event.currentTarget.value)}
-          />
-        </label>
+        <Marked label="Name" fault={faultOf(refusal, "name")}>
+          {(marks) => (
+            <input
+              ref={first}
+              value={name}
+              required
+              maxLength={63}
+              placeholder="ada"
+              onInput={(event) => setName(event.currentTarget.value)}
+              {...marks}
+            />
+          )}
+        </Marked>
       )}
       <label>
         Is
@@ -202,28 +233,37 @@ function Rights({ user, needsToken, done }: RightsProps) {
       </label>
       {role === null && (
         <>
-          <label>
-            Member of
-            <input
-              value={member}
-              placeholder="projects, with commas between"
-              onInput={(event) => setMember(event.currentTarget.value)}
-            />
-          </label>
-          <label>
-            Viewer of
-            <input
-              value={viewer}
-              placeholder="projects, with commas between"
-              onInput={(event) => setViewer(event.currentTarget.value)}
-            />
-          </label>
+          <Marked label="Member of" fault={faultOfProjects(refusal, wordsIn(member))}>
+            {(marks) => (
+              <input
+                value={member}
+                placeholder="projects, with commas between"
+                onInput={(event) => setMember(event.currentTarget.value)}
+                {...marks}
+              />
+            )}
+          </Marked>
+          <Marked label="Viewer of" fault={faultOfProjects(refusal, wordsIn(viewer))}>
+            {(marks) => (
+              <input
+                value={viewer}
+                placeholder="projects, with commas between"
+                onInput={(event) => setViewer(event.currentTarget.value)}
+                {...marks}
+              />
+            )}
+          </Marked>
         </>
       )}
       <button type="submit" class="button" disabled={sends}>
         {user ? "Store" : "Make the user"}
       </button>
-      <Refusal words={refusal} />
+      <Refusal fault={refusal} fields={USER_FIELDS} />
+      {user === null && (
+        <p role="status" class="quiet">
+          {made !== null && `${made} is made.`}
+        </p>
+      )}
     </form>
   );
 }
@@ -266,7 +306,7 @@ function Remove({ user, done, needsToken }: RemoveProps) {
       <button type="button" disabled={sends} onClick={() => setDoubted("remove")}>
         Remove{name}
       </button>
-      <Refusal words={refusal} />
+      <Refusal fault={refusal} />
     </>
   );
 }

@@ -55,6 +55,11 @@ export function amount(value: number): string {
   return String(Math.round(value * 100) / 100);
 }
 
+/** The epoch of a job. After steps it is beyond 0 where it is known. */
+export function epochOf({ epoch, step }: { epoch: number | null; step: number }): string {
+  return epoch === 0 && step > 0 ? UNKNOWN : number(epoch);
+}
+
 export function count(value: number): string {
   return Math.round(value)
     .toString()

@@ -70,7 +70,7 @@ class Feeds:
     responses={200: {"content": {"text/event-stream": {}}}, **documented(429, 503)},
 )
 async def stream(request: Request, services: ServicesDep, caller: CallerDep) -> StreamingResponse:
-    """Server-sent events: `cluster` and `jobs` with everything at first, then with what changed; `gone` with ids.
+    """Server-sent events: `cluster` and `jobs` with everything at first (no jobs: `[]`), then with what changed; `gone` with ids.
 
     The data of `cluster` is one `ClusterLine`, of `jobs` a list of `JobLine`, of `gone` a list of ids. A
     comment is sent at least every 15 seconds. It ends when the caller's token or rights do.
@@ -114,23 +114,27 @@ class _EventStream(StreamingResponse):
                 self._metrics.count_streams(-1)
 
     async def _events(self, changes: AsyncGenerator[Change]) -> AsyncGenerator[str]:
-        checked = time.monotonic()
+        checked, has_told = time.monotonic(), False
         async for change in changes:
             if time.monotonic() - checked >= RIGHTS_SECONDS:
                 checked = time.monotonic()
                 if not await run_in_threadpool(self._is_still_good):
                     return
-            yield as_events(change)
+            yield as_events(change, is_all=not has_told)
+            has_told = has_told or change.cluster is not None
 
 
-def as_events(change: Change) -> str:
-    """A change in the words of server-sent events; a comment for none. The JSON in it has no line breaks."""
+def as_events(change: Change, *, is_all: bool = False) -> str:
+    """A change in the words of server-sent events; a comment for none. The JSON in it has no line breaks.
+
+    `is_all`: what is there at first, with `jobs` also where there is none: it takes the place of what was told before.
+    """
     events = []
     if change.cluster is not None:
         events.append(f"event: cluster\ndata: {change.cluster}\n\n")
     if change.gone:
         events.append(f"event: gone\ndata: {json.dumps(change.gone)}\n\n")
-    if change.jobs:
+    if change.jobs or (is_all and change.cluster is not None):
         events.append(f"event: jobs\ndata: [{','.join(change.jobs.values())}]\n\n")
     return "".join(events) or ": nothing new\n\n"
 

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from optimus_contract import answers
 from optimus_contract.codec import field_types
+from optimus_contract.fields import GpuType, Name
 from optimus_contract.message import About, FieldError, Message
 
 MAX_ERRORS = 50
@@ -70,7 +71,9 @@ def _pattern_message(pattern: str, location: Location, body: type[Message] | Non
         location = location[:-1]
     owner = _message_at(body, location[:-1])
     annotation = field_types(owner).get(str(location[-1])) if owner else None
-    form = next((each.form for each in _abouts(annotation) if each.form and each.bounds.get("pattern") == pattern), "")
+    # Keys of an object and parts of a path have no annotation of their own here.
+    abouts = (*_abouts(annotation), *_abouts(Name), *_abouts(GpuType))
+    form = next((each.form for each in abouts if each.form and each.bounds.get("pattern") == pattern), "")
     return f"must have the form: {form}" if form else f"must match {pattern}"
 
 

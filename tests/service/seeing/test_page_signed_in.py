@@ -91,7 +91,10 @@ def test_a_member_signs_in_submits_and_signs_out(chromium: Browser, shared: Live
         at_most = page.get_by_label("Workers at most")
         at_most.fill("three")
         at_most.press("Tab")  # by keyboard: out of the field
-        preview.get_by_role("alert").filter(has_text="workers.max").wait_for()
+        preview.get_by_role("alert").filter(has_text="Workers at most (workers.max)").wait_for()
+        assert at_most.get_attribute("aria-invalid") == "true"
+        preview.get_by_role("button", name="Submit").press("Enter")
+        expect(at_most).to_be_focused(timeout=PATIENCE_MS)
         at_most.fill("3")
         at_most.press("Tab")
         preview.get_by_text("It would get").wait_for()

@@ -65,6 +65,8 @@ def test_events_are_what_the_standard_says() -> None:
     assert [block["event"] for block in blocks] == ["cluster", "gone", "jobs"]
     assert json.loads(blocks[2]["data"]) == [{"id": "x"}, {"id": "y"}]
     assert as_events(Change()).startswith(": ")
+    assert as_events(Change('{"a":1}', {}, ()), is_all=True).endswith("event: jobs\ndata: []\n\n")
+    assert as_events(Change(), is_all=True).startswith(": ")
 
 
 # --- one reader for all ----------------------------------------------------------------------------------------------
