@@ -70,7 +70,7 @@ class Feeds:
     responses={200: {"content": {"text/event-stream": {}}}, **documented(429, 503)},
 )
 async def stream(request: Request, services: ServicesDep, caller: CallerDep) -> StreamingResponse:
-    """Server-sent events: `cluster` and `jobs` with everything at first (no jobs: `[]`), then with what changed; `gone` with ids.
+    """Server-sent events: `cluster` and `jobs` with everything at first, then with what changed; `gone` with ids.
 
     The data of `cluster` is one `ClusterLine`, of `jobs` a list of `JobLine`, of `gone` a list of ids. A
     comment is sent at least every 15 seconds. It ends when the caller's token or rights do.
