@@ -1,5 +1,5 @@
 // Users, for administrators: who there is, what each may do; made, changed and removed here.
-import { useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { User } from "./api";
 import { useAnswer, useChange, type Fault } from "./asking";
 import { Wide } from "./charts";
@@ -27,6 +27,10 @@ export function Users({ now, needsToken }: UsersProps) {
   const users = (found?.users ?? []).filter((user) => suits(user, text));
   const { shown, page, turn } = usePages(users);
   const [edited, edit] = useState<string | null>(null);
+  const leave = ({ name }: User) => {
+    document.getElementById(`change-${name}`)?.focus();
+    edit(null);
+  };
   if (!found) return <p class="quiet empty">Loading …</p>;
   return (
     <article aria-labelledby="users">
@@ -103,10 +107,10 @@ export function Users({ now, needsToken }: UsersProps) {
                         user={user}
                         needsToken={needsToken}
                         done={() => {
-                          document.getElementById(`change-${user.name}`)?.focus();
-                          edit(null);
+                          leave(user);
                           again();
                         }}
+                        leave={() => leave(user)}
                       />
                     </td>
                   </tr>
@@ -159,10 +163,16 @@ interface RightsProps {
   user: User | null;
   needsToken: () => void;
   done: () => void;
+  /** Leaves all as it is. */
+  leave?: () => void;
 }
 
 /** What a user may do, as a form. */
-function Rights({ user, needsToken, done }: RightsProps) {
+function Rights({ user, needsToken, done, leave }: RightsProps) {
+  const form = useRef<HTMLFormElement>(null);
+  useLayoutEffect(() => {
+    if (user) form.current?.querySelector("select")?.focus();
+  }, []);
   const [name, setName] = useState("");
   const [kind, setKind] = useState(user?.kind ?? "person");
   const [role, setRole] = useState<User["role"]>(user?.role ?? null);
@@ -194,6 +204,10 @@ function Rights({ user, needsToken, done }: RightsProps) {
   return (
     <form
       class="making"
+      ref={form}
+      onKeyDown={(event) => {
+        if (event.key === "Escape") leave?.();
+      }}
       onSubmit={(event) => {
         event.preventDefault();
         if (!sends) store();
@@ -258,6 +272,11 @@ function Rights({ user, needsToken, done }: RightsProps) {
       <button type="submit" class="button" disabled={sends}>
         {user ? "Store" : "Make the user"}
       </button>
+      {leave && (
+        <button type="button" onClick={leave}>
+          Leave it
+        </button>
+      )}
       <Refusal fault={refusal} fields={USER_FIELDS} />
       {user === null && (
         <p role="status" class="quiet">
