@@ -281,7 +281,7 @@ TOO_MUCH: list[tuple[dict[str, Any], str, str]] = [
     (
         {"workers": {"min": 5, "resources": {"cpu": 1.5}}, "servers": {"min": 1}},
         "workers.resources.cpu",
-        "5 workers and 1 servers need 8.5 CPU cores; the whole cluster has 8",
+        "5 workers and 1 server need 8.5 CPU cores; the whole cluster has 8",
     ),
 ]
 

@@ -106,7 +106,7 @@ def test_a_change_that_fails_leaves_no_record(shared: Api) -> None:
     before = stored(url)
     problem(shared.post("/v1/users/bad..name", json={}), 422)
     problem(shared.call("DELETE", f"/v1/jobs/{job_id}"), 409)
-    problem(shared.call("PUT", "/v1/users/nobody", json={}), 404)
+    problem(shared.call("PUT", "/v1/users/nobody", json={"role": "operator"}), 404)
     problem(shared.post("/v1/tokens", json={"user": "nobody"}), 404)
     problem(shared.post(f"/v1/jobs/{job_id}/retry"), 409)
     assert stored(url) == before

@@ -188,6 +188,7 @@ def test_the_round_does_everything_that_a_round_can_do(scene: Scene, tmp_path: P
         "finished_runs",
         "promises",
         "job_histories",
+        "usage",
     }
     events = {event.type for event in world.repository.events(limit=1000).items}
     assert events >= {
