@@ -107,9 +107,11 @@ def create_app(services: Services) -> FastAPI:
     Its lifespan runs the hub. A server that shuts down has to call `services.hub.close()` first: it waits for open
     requests before the lifespan ends, and long polls end only when the hub is closed.
     """
-    app = copy.copy(_endpoints())
+    endpoints = _endpoints()
+    app = copy.copy(endpoints)
     app.version = services.version
     app.state, app.user_middleware, app.middleware_stack = State(), [], None
+    app.state.api_routes = endpoints.state.api_routes
     app.state.services = services
     app.state.task_checks = TaskChecks(services.cluster.check_task, services.cluster.try_task)
     app.state.histories = HistoryCache(services.repository, _lessons(services), services.settings.scheduling)

@@ -31,6 +31,14 @@ def test_a_healthy_service_is_alive_and_ready(api: Api) -> None:
     assert api.get("/readyz").json() == {"status": "ready", "version": "1.2.3"}
 
 
+@on_sqlite
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/v1/jobs"])
+def test_a_method_that_a_path_does_not_have_is_told_those_that_it_has(api: Api, path: str) -> None:
+    answer = api.call("TRACE", path)
+    assert answer.status_code == 405
+    assert "GET" in answer.headers["Allow"]
+
+
 def test_a_dead_loop_is_not_ready(api: Api) -> None:
     api.surroundings.loop_error = "no round for 300 s"
     answer = api.get("/readyz")
