@@ -1,8 +1,9 @@
 // Where things are: nodes and who sits on them; projects, what each is guaranteed and what it has.
+import { useState } from "preact/hooks";
 import type { JobLine, Node, NodeResources, Project, WhoAmI } from "./api";
 import { useAnswer, useChange } from "./asking";
 import { colourOf } from "./colours";
-import { Refusal } from "./doubt";
+import { Doubt, Refusal } from "./doubt";
 import { PAGE_SIZE, Pages, usePages } from "./pages";
 import { may } from "./rights";
 import type { World } from "./state";
@@ -105,14 +106,34 @@ interface OpennessProps {
 /** What an operator can do with a node now. */
 function Openness({ node, again, needsToken }: OpennessProps) {
   const { send, sends, refusal } = useChange(needsToken);
-  const ask = (what: string) =>
+  const [isDoubted, setDoubted] = useState(false);
+  const ask = (what: string) => {
+    setDoubted(false);
     send({ path: `/v1/nodes/${encodeURIComponent(node.name)}/${what}`, method: "POST" }, again);
+  };
   const button = (what: string, label: string, title: string) => (
-    <button type="button" disabled={sends} title={title} onClick={() => ask(what)}>
+    <button
+      type="button"
+      disabled={sends}
+      title={title}
+      onClick={() => (what === "drain" && node.tasks.length ? setDoubted(true) : ask(what))}
+    >
       {label}
       <span class="unseen"> {node.name}</span>
     </button>
   );
+  if (isDoubted)
+    return (
+      <div class="actions small">
+        <Doubt
+          words={`What is there (${counted(node.tasks.length, "task")}) moves to other nodes. A script that is not known to go on from a checkpoint begins anew.`}
+          yes="Drain it"
+          no="Leave it"
+          act={() => ask("drain")}
+          leave={() => setDoubted(false)}
+        />
+      </div>
+    );
   return (
     <div class="actions small">
       {node.schedulable

@@ -313,6 +313,11 @@ def test_an_operator_closes_and_opens_a_node(at: Callable[..., Any], team: Team)
         page.get_by_role("button", name="Drain node-2").wait_for()
         page.get_by_role("button", name="Uncordon node-2").click()
         page.get_by_role("button", name="Cordon node-2").wait_for()
+        busy = page.locator("tr", has=page.locator(".tenants")).first
+        busy.get_by_role("button", name="Drain").click()
+        expect(busy.get_by_role("button", name="Leave it")).to_be_focused(timeout=PATIENCE_MS)
+        page.keyboard.press("Escape")
+        busy.get_by_role("button", name="Drain").wait_for()
     assert all(each["schedulable"] for each in team.ask("GET", "/v1/nodes")["nodes"])
 
 
