@@ -155,6 +155,8 @@ class Preview:
             ClusterUnavailable: nobody can tell.
             DatabaseNotAvailable: nobody can tell.
         """
+        if self._observer.count_active() > _MOST_JOBS_TO_TRY:
+            return None
         with self._turn:
             snapshot = self._observer.look(ClusterView.of(self._cluster), self._clock())
             return self._gives_more(snapshot, job_id, names, only_named=only_named)

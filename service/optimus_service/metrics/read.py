@@ -58,12 +58,14 @@ def figures_reader(
 def _read(repository: Repository, now: float, nodes: tuple[Node, ...] | None, prices: Settings) -> ClusterFigures:
     jobs = repository.active_jobs()
     decisions = repository.latest_decisions([job.id for job in jobs])
-    memberships = repository.memberships_of_active_jobs()
+    shown = jobs[:MAX_JOBS]
+    ids = [job.id for job in shown]
+    memberships = repository.memberships_of(ids)
     tasks: dict[str, list[TaskRecord]] = {}
-    for task in repository.tasks():
+    for task in repository.tasks(job_ids=ids):
         tasks.setdefault(task.key.job_id, []).append(task)
     capacity = None if nodes is None else _capacity(nodes)
-    running = [job.id for job in jobs[:MAX_JOBS] if job.state is JobState.RUNNING]
+    running = [job.id for job in shown if job.state is JobState.RUNNING]
     newest = repository.newest_samples_of_each(running, _SPEED_SAMPLES)
     lags = [lag for job in jobs if (lag := reconcile_lag(job, now)) is not None]
     return ClusterFigures(
@@ -76,7 +78,7 @@ def _read(repository: Repository, now: float, nodes: tuple[Node, ...] | None, pr
                 usage_of_others=usage_of_others(tasks.get(job.id, ()), now),
                 cost_per_hour=cost_per_hour(job, prices),
             )
-            for job in jobs[:MAX_JOBS]
+            for job in shown
         ),
         n_active_jobs=len(jobs),
         waiting_by_reason=waiting_by_reason(jobs, decisions),

@@ -159,6 +159,11 @@ class Observer:
         """The same for anybody: nothing is written."""
         return self._seen(view, now, self._repository.observed())
 
+    def count_active(self) -> int:
+        """The number of jobs that have not ended."""
+        counts = self._repository.count_jobs_by_state()
+        return sum(count for state, count in counts.items() if not state.is_final)
+
     def _seen(self, view: ClusterView, now: float, observed: Observed) -> Snapshot:
         if self._lessons is not None:
             self._lessons.refresh()

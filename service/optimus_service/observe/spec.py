@@ -71,8 +71,12 @@ def spec_of(job: JobRecord) -> JobSpec:
     Raises:
         UnreadableSpecification: the message names the field.
     """
+    found: JobSpec | None = job.derived.get("spec")
+    if found is not None:
+        return found
     try:
-        return _spec(job.spec, job)
+        found = job.derived["spec"] = _spec(job.spec, job)
+        return found
     except (ValueError, TypeError, OverflowError) as error:
         raise UnreadableSpecification(job.id, str(error)) from error
 

@@ -8,17 +8,18 @@ from dataclasses import replace
 from sqlalchemy.orm import Session
 
 from optimus_service.store import history, jobs
+from optimus_service.store.kept import Kept
 from optimus_service.store.records import Awaited, DecisionRecord, JobRecord
 
 
-def with_awaited(session: Session, decisions: Mapping[str, DecisionRecord]) -> dict[str, DecisionRecord]:
+def with_awaited(session: Session, decisions: Mapping[str, DecisionRecord], known: Kept) -> dict[str, DecisionRecord]:
     """These decisions; what is expected of jobs that wait says `behind` whom. None waits: no statement, else two."""
     awaited = {each for one in decisions.values() if one.expected is not None for each in one.expected.awaited}
     if not awaited:
         return dict(decisions)
     records = jobs.by_id(session, awaited)
-    known = {**decisions, **history.latest_decisions(session, awaited - decisions.keys())}
-    return {job_id: _told(one, records, known) for job_id, one in decisions.items()}
+    told = {**decisions, **history.latest_decisions(session, awaited - decisions.keys(), known)}
+    return {job_id: _told(one, records, told) for job_id, one in decisions.items()}
 
 
 def _told(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 from collections.abc import Collection, Generator, Iterator
@@ -11,7 +12,7 @@ from typing import Any, Final, TypeVar, cast
 import psycopg
 from psycopg import errors as postgresql_errors
 from psycopg.abc import PQGen
-from sqlalchemy import ColumnElement, Double, exc, extract, func
+from sqlalchemy import ARRAY, ColumnElement, Double, SelectBase, Text, exc, extract, func, select
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
@@ -55,6 +56,13 @@ def chunks(keys: Collection[str]) -> Iterator[list[str]]:
     ordered = sorted(keys)
     for first in range(0, len(ordered), _KEYS_AT_ONCE):
         yield ordered[first : first + _KEYS_AT_ONCE]
+
+
+def set_of(session: Session, keys: Collection[str]) -> SelectBase:
+    """Any number of keys as one parameter, for `in_`: there is a limit to how many a statement has."""
+    if is_postgresql(session):
+        return select(func.unnest(sql_cast(list(keys), ARRAY(Text))))
+    return select(func.json_each(json.dumps(list(keys))).table_valued("value").c.value)
 
 
 # --- connections to PostgreSQL that never wait for ever --------------------------------------------------------------

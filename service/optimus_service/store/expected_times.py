@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from optimus_scheduler.model import Interval
 from optimus_service.store.dialects import chunks
-from optimus_service.store.records import ExpectedTimes
+from optimus_service.store.records import Document, ExpectedTimes
 from optimus_service.store.tables import ExpectedTimesRow, JobRow
 
 
@@ -35,14 +35,19 @@ def _values(each: ExpectedTimes) -> dict[str, Any]:
 
 def record_of(row: ExpectedTimesRow) -> ExpectedTimes:
     """A row as it was put."""
+    return of_document(row.job_id, row.at, row.good_until, row.document)
+
+
+def of_document(job_id: str, at: float, good_until: float, document: Document) -> ExpectedTimes:
+    """The same of its columns."""
     return ExpectedTimes(
-        job_id=row.job_id,
-        at=row.at,
-        good_until=row.good_until,
-        start=_interval(row.document["start"]),
-        end=_interval(row.document["end"]),
-        steps_left=row.document.get("steps_left"),  # an older release stored none
-        awaited=row.document.get("awaited") or {},
+        job_id=job_id,
+        at=at,
+        good_until=good_until,
+        start=_interval(document["start"]),
+        end=_interval(document["end"]),
+        steps_left=document.get("steps_left"),  # an older release stored none
+        awaited=document.get("awaited") or {},
     )
 
 

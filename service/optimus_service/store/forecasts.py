@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from optimus_models.calibration import AS_PREDICTED, Calibration, Widening
+from optimus_models.calibration import AS_PREDICTED, UNCALIBRATED, Calibration, Widening
 from optimus_scheduler.model import Forecast, Interval, SpeedSource
 from optimus_service.store.records import Document
 
@@ -84,11 +84,15 @@ def known(value: Interval | None) -> Interval | None:
 def calibration(document: object) -> Calibration:
     """How the intervals were corrected; releases before promises were judged do not say it."""
     stored = _object(document)
+    if not stored:
+        return UNCALIBRATED
     return Calibration(*(_widening(stored.get(kind)) for kind in Calibration._fields))
 
 
 def _widening(document: object) -> Widening:
     stored = _object(document)
+    if not stored:
+        return AS_PREDICTED
     down, up, shift = (_number_or(instead, stored.get(name)) for name, instead in AS_PREDICTED._asdict().items())
     return Widening(down, up, shift)
 

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from sqlalchemy import Select, func, insert, select
+from sqlalchemy import Row, Select, Text, func, insert, select, type_coerce
 from sqlalchemy.orm import Session
 
 from optimus_scheduler.model import Allocation
-from optimus_service.store import forecasts
-from optimus_service.store.dialects import chunks
-from optimus_service.store.expected_times import record_of
+from optimus_service.store import forecasts, kept
+from optimus_service.store.dialects import chunks, set_of
+from optimus_service.store.expected_times import of_document
 from optimus_service.store.pages import Key, decode_cursor, make_page
 from optimus_service.store.records import DecisionRecord, Document, EventRecord, Page, RoundRecord
 from optimus_service.store.tables import DecisionRow, EventRow, ExpectedTimesRow, JobRow, RoundRow
 
-Row = TypeVar("Row", EventRow, RoundRow, DecisionRow)
+Paged = TypeVar("Paged", EventRow, RoundRow, DecisionRow)
 Item = TypeVar("Item")
+_DECISION = tuple(DecisionRow.__table__.c)
+_WITH_TIMES = select(
+    *kept.as_stored(_DECISION),
+    ExpectedTimesRow.at.label("expected_at"),
+    ExpectedTimesRow.good_until.label("expected_good_until"),
+    type_coerce(ExpectedTimesRow.document, Text).label("expected_document"),
+).outerjoin(ExpectedTimesRow, ExpectedTimesRow.job_id == DecisionRow.job_id)
 
 
 def add_event(session: Session, job_id: str | None, event_type: str, message: str, data: Document, now: float) -> None:
@@ -81,27 +89,36 @@ def decisions(session: Session, job_id: str, cursor: str | None, limit: int) -> 
     return _page(session, "decisions", statement, DecisionRow, cursor, limit, _decision)
 
 
-def latest_decisions(session: Session, job_ids: Collection[str]) -> dict[str, DecisionRecord]:
+def latest_decisions(session: Session, job_ids: Collection[str], known: kept.Kept) -> dict[str, DecisionRecord]:
     """See `Repository.latest_decisions`. One look into the index per job, whatever the length of its history."""
+    if not job_ids:
+        return {}
     newest = select(func.max(DecisionRow.id)).where(DecisionRow.job_id == JobRow.id).scalar_subquery()
-    ids = select(newest).where(JobRow.id.in_(job_ids))
-    with_times = select(DecisionRow, ExpectedTimesRow).outerjoin(
-        ExpectedTimesRow, ExpectedTimesRow.job_id == DecisionRow.job_id
-    )
+    ids = select(newest).where(JobRow.id.in_(set_of(session, job_ids)))
+    dialect = session.get_bind().dialect
+
+    def make(row: kept.AnyRow, _before: DecisionRecord | None) -> DecisionRecord:
+        decision = _decision(kept.read(row, _DECISION, dialect))
+        if row.expected_at is None:
+            return decision
+        document = json.loads(row.expected_document)
+        times = of_document(row.job_id, row.expected_at, row.expected_good_until, document)
+        return replace(decision, expected=times)
+
+    rows = session.execute(_WITH_TIMES.where(DecisionRow.id.in_(ids))).all()
     return {
-        row.job_id: replace(_decision(row), expected=None if times is None else record_of(times))
-        for row, times in session.execute(with_times.where(DecisionRow.id.in_(ids)))
+        row.job_id: known.decisions.of(row.job_id, row, row, make, is_kept=row.job_id in known.jobs) for row in rows
     }
 
 
 def _page(
     session: Session,
     listing: str,
-    statement: Select[Row],
-    row_type: type[Row],
+    statement: Select[Paged],
+    row_type: type[Paged],
     cursor: str | None,
     limit: int,
-    item: Callable[[Row], Item],
+    item: Callable[[Paged], Item],
 ) -> Page[Item]:
     """A page by falling id."""
     if cursor is not None:
@@ -109,7 +126,7 @@ def _page(
         statement = statement.where(row_type.id < last)
     rows = session.scalars(statement.order_by(row_type.id.desc()).limit(limit + 1)).all()
 
-    def key(row: Row) -> Key:
+    def key(row: Paged) -> Key:
         return (row.id,)
 
     return make_page(listing, rows, limit, key, item)

@@ -39,7 +39,7 @@ from optimus_scheduler.lifecycle import (
 from optimus_scheduler.model import NOTHING, Allocation, Directive, JobState
 from optimus_scheduler.model.format import time_words
 from optimus_scheduler.retries import Backoff, most_retries
-from optimus_service.store import history
+from optimus_service.store import history, kept
 from optimus_service.store.charging import charge
 from optimus_service.store.dialects import chunks, insert_for, is_postgresql
 from optimus_service.store.errors import IdempotencyConflict, JobIdTaken, JobNotFound
@@ -65,6 +65,7 @@ _LARGE = ("wanted_tasks", "network", "planned_rates")
 COLUMNS = tuple(column for column in JobRow.__table__.c if column.name not in _LARGE)
 """What `record` is made of. Whoever reads many rows and changes none reads these, without the session: keeping track of
 ten thousand objects costs more than reading them."""
+STORED = kept.as_stored(COLUMNS)
 
 
 def create(
@@ -392,11 +393,24 @@ def in_projects(projects: Collection[str] | None) -> tuple[ColumnElement[bool], 
     return () if projects is None else (JobRow.project.in_(sorted(projects)),)
 
 
-def active(session: Session, projects: Collection[str] | None = None) -> list[JobRecord]:
+def active(session: Session, projects: Collection[str] | None, known: kept.Kept) -> list[JobRecord]:
     """See `Repository.active_jobs`."""
-    statement = select(*COLUMNS).where(JobRow.state.in_(ACTIVE_STATES), *in_projects(projects))
-    statement = statement.order_by(JobRow.created_at, JobRow.id)
-    return [record(row) for row in session.execute(statement)]
+    statement = select(*STORED).where(JobRow.state.in_(ACTIVE_STATES), *in_projects(projects))
+    rows = session.execute(statement.order_by(JobRow.created_at, JobRow.id)).all()
+    return records(session, rows, known, are_all=projects is None)
+
+
+def records(session: Session, rows: Sequence[kept.AnyRow], known: kept.Kept, *, are_all: bool) -> list[JobRecord]:
+    """Active jobs by their rows, which begin with `STORED`. `are_all`: there are no others."""
+    dialect = session.get_bind().dialect
+
+    def make(row: kept.AnyRow, before: JobRecord | None) -> JobRecord:
+        made = record(kept.read(row, COLUMNS, dialect))
+        return made if before is None else made.after(before)
+
+    if are_all:
+        known.keep_only({row.id for row in rows})
+    return [known.jobs.of(row.id, row[: len(COLUMNS)], row, make, is_kept=are_all) for row in rows]
 
 
 def count_by_state(session: Session, projects: Collection[str] | None = None) -> dict[JobState, int]:

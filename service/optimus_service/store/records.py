@@ -8,7 +8,7 @@ can say, plus NaN and infinities, and come back equal. Records with an `id` are 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from optimus_contract.codec import read
@@ -137,11 +137,27 @@ class JobRecord:
     version: int
     """Grows with every change of this record."""
 
+    derived: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """What was worked out by this record alone, so that it is worked out once."""
+
     @property
     def asked(self) -> JobSpec:
         """What the owner asked for, as far as this release can read it: a field that is missing or has a wrong type has
-        its default. It is made anew at each call (80 microseconds), and is not for writing back."""
-        return read(JobSpec, self.spec if isinstance(self.spec, dict) else {}, name=self.name)
+        its default. It is not for writing back."""
+        found: JobSpec | None = self.derived.get("asked")
+        if found is None:
+            found = read(JobSpec, self.spec if isinstance(self.spec, dict) else {}, name=self.name)
+            self.derived["asked"] = found
+        return found
+
+    def after(self, before: JobRecord) -> JobRecord:
+        """The same, with what `before`, an older record of the job, has already of an equal specification."""
+        if (before.spec, before.name) != (self.spec, self.name):
+            return self
+        found = replace(self, spec=before.spec)
+        if "asked" in before.derived:
+            found.derived["asked"] = before.derived["asked"]
+        return found
 
     @property
     def is_tracked(self) -> bool:

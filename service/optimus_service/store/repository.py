@@ -61,6 +61,7 @@ from optimus_service.store.dialects import mapped_errors
 from optimus_service.store.engine import writing
 from optimus_service.store.errors import DatabaseNotAvailable, InvalidValue, JobNotFound
 from optimus_service.store.jobs import Changes
+from optimus_service.store.kept import Kept
 from optimus_service.store.leases import LEADER_LEASE
 from optimus_service.store.records import (
     AddedSamples,
@@ -138,18 +139,21 @@ class Repository:
         observe: ObserveTransaction = _ignore_transaction,
         backoff: Backoff | None = None,
         turn: AbstractContextManager[object] | None = None,
+        kept: Kept | None = None,
     ) -> None:
         """`engine` comes from `create_engine_from_url`, its database was upgraded to the newest revision.
 
         `observe` is called with every transaction: `read` or `write`, its seconds, whether the database failed.
         `backoff`: how long jobs wait after errors of their code. `turn`: held while a transaction writes; None: a lock
-        of this process with SQLite, nothing with PostgreSQL.
+        of this process with SQLite, nothing with PostgreSQL. `kept`: what another one of the same database keeps of
+        rows, to share it.
         """
         self._engine = engine
         self._observe = observe
         self._backoff = backoff or Backoff()
         self._writing = writing(engine)
         self._answered_at = -math.inf
+        self._kept = kept or Kept()
         # SQLite has one writer at a time and lets the others poll for their turn; threads of this process queue here.
         sqlite = engine.dialect.name == "sqlite"
         self._turn = turn or (threading.Lock() if sqlite else nullcontext())
@@ -358,7 +362,7 @@ class Repository:
     def active_jobs(self, projects: Collection[str] | None = None) -> list[JobRecord]:
         """All queued, running and paused jobs (of these projects), oldest first."""
         with self._read() as session:
-            return jobs.active(session, projects)
+            return jobs.active(session, projects, self._kept)
 
     def count_jobs_by_state(self, projects: Collection[str] | None = None) -> dict[JobState, int]:
         """The number of jobs (of these projects) in each state, zeros included."""
@@ -533,7 +537,7 @@ class Repository:
     def observed(self) -> Observed:
         """What a round begins with: one transaction of five statements, however many jobs there are."""
         with self._read() as session:
-            active, wanted_by_job, with_network = wanted.active_with_wanted(session)
+            active, wanted_by_job, with_network = wanted.active_with_wanted(session, self._kept)
             return Observed(
                 jobs=tuple(active),
                 wanted=wanted_by_job,
@@ -705,10 +709,12 @@ class Repository:
 
     # --- tasks -------------------------------------------------------------------------------------------------------
 
-    def tasks(self, active_only: bool = True, job_id: str | None = None) -> list[TaskRecord]:
-        """Tasks by key: those that have not exited, or all of them; of one job, or of all."""
+    def tasks(
+        self, active_only: bool = True, job_id: str | None = None, job_ids: Collection[str] | None = None
+    ) -> list[TaskRecord]:
+        """Tasks by key: those that have not exited, or all of them; of one job, of some, or of all."""
         with self._read() as session:
-            return tasks.select_tasks(session, active_only, job_id)
+            return tasks.select_tasks(session, active_only, job_id, job_ids)
 
     def worker_spans(self, job_ids: Collection[str]) -> dict[str, list[tuple[float, float | None]]]:
         """When each worker of these jobs was started, and had exited; jobs that never had any are left out."""
@@ -827,7 +833,8 @@ class Repository:
     def latest_decisions(self, job_ids: Collection[str]) -> Mapping[str, DecisionRecord]:
         """What was decided last for each of these jobs, by job id; jobs without a decision are left out."""
         with self._read() as session:
-            return awaited.with_awaited(session, history.latest_decisions(session, job_ids))
+            decisions = history.latest_decisions(session, job_ids, self._kept)
+            return awaited.with_awaited(session, decisions, self._kept)
 
     # --- projects ----------------------------------------------------------------------------------------------------
 
@@ -1044,7 +1051,9 @@ class LeaderRepository(Repository):
     """
 
     def __init__(self, repository: Repository, fence: int) -> None:
-        super().__init__(repository._engine, repository._observe, repository._backoff, repository._turn)
+        super().__init__(
+            repository._engine, repository._observe, repository._backoff, repository._turn, repository._kept
+        )
         self._fence = fence
 
     @contextmanager
@@ -1084,7 +1093,7 @@ class ReadingRepository(Repository):
     """The database for those who must not write: a writing method raises `RuntimeError`, which is a mistake in code."""
 
     def __init__(self, repository: Repository) -> None:
-        super().__init__(repository._engine, repository._observe, repository._backoff)
+        super().__init__(repository._engine, repository._observe, repository._backoff, kept=repository._kept)
 
     @contextmanager
     def _write(self) -> Iterator[Session]:

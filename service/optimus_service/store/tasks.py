@@ -9,7 +9,7 @@ from sqlalchemy import Row, Table, bindparam, select, union, update
 from sqlalchemy.orm import Session, aliased
 
 from optimus_scheduler.model import Role, TaskKey
-from optimus_service.store.dialects import chunks, insert_for
+from optimus_service.store.dialects import chunks, insert_for, set_of
 from optimus_service.store.errors import JobNotFound
 from optimus_service.store.jobs import ACTIVE_STATES, locked_together
 from optimus_service.store.records import TaskRecord
@@ -20,13 +20,17 @@ _TASKS = TaskRow.__table__
 """Read without the session: keeping track of ten thousand objects that nobody changes costs more than reading them."""
 
 
-def select_tasks(session: Session, active_only: bool, job_id: str | None) -> list[TaskRecord]:
+def select_tasks(
+    session: Session, active_only: bool, job_id: str | None, job_ids: Collection[str] | None = None
+) -> list[TaskRecord]:
     """See `Repository.tasks`."""
     statement = select(_TASKS)
     if active_only:
         statement = statement.where(TaskRow.exited_at.is_(None))
     if job_id is not None:
         statement = statement.where(TaskRow.job_id == job_id)
+    if job_ids is not None:
+        statement = statement.where(TaskRow.job_id.in_(set_of(session, job_ids)))
     return _records(session.execute(statement))
 
 

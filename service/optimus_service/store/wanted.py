@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Row, select
@@ -12,15 +13,21 @@ from sqlalchemy.orm import Session, undefer
 from optimus_scheduler.lifecycle import InvalidTransition, TasksGranted
 from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Role, SetWanted, TaskKey
 from optimus_scheduler.retries import LONGEST_RETRY_SECONDS, Backoff
+from optimus_service.store import jobs, kept
 from optimus_service.store.charging import charge
 from optimus_service.store.dialects import chunks
 from optimus_service.store.errors import JobNotFound
 from optimus_service.store.jobs import ACTIVE_STATES, COLUMNS, advance_row, locked, locked_together
-from optimus_service.store.jobs import record as job_record
 from optimus_service.store.records import JobRecord, WantedRecord
 from optimus_service.store.tables import JobRow
 
-_COLUMNS = (*COLUMNS, JobRow.__table__.c.wanted_tasks)
+_TASKS = JobRow.__table__.c.wanted_tasks
+_COLUMNS = (*COLUMNS, _TASKS)
+_WANTED = attrgetter(
+    *("generation", "directive", "wanted_workers", "wanted_servers", "wanted_gpu_type", "wanted_tasks"),
+    *("wanted_batch", "membership_epoch"),
+)
+"""What a `WantedRecord` is made of, of a row."""
 _RANK = {Directive.RUN: 0, Directive.PAUSE: 0, Directive.FINISH: 1, Directive.CANCEL: 2}
 """A directive gives way to those of its own rank and above: what ends a job is not undone by an older plan."""
 
@@ -112,13 +119,21 @@ def of_active_jobs(session: Session) -> dict[str, WantedRecord]:
     return {row.id: _record(row) for row in session.execute(statement)}
 
 
-def active_with_wanted(session: Session) -> tuple[list[JobRecord], dict[str, WantedRecord], frozenset[str]]:
+def active_with_wanted(
+    session: Session, known: kept.Kept
+) -> tuple[list[JobRecord], dict[str, WantedRecord], frozenset[str]]:
     """Active jobs, oldest first; what each should have; those of which the layers are known. One statement."""
     has_network = JobRow.network.is_not(None).label("has_network")
-    statement = select(*_COLUMNS).add_columns(has_network).where(JobRow.state.in_(ACTIVE_STATES))
-    found = session.execute(statement.order_by(JobRow.created_at, JobRow.id)).all()
-    wanted = {row.id: _record(row) for row in found}
-    return [job_record(row) for row in found], wanted, frozenset(row.id for row in found if row.has_network)
+    statement = select(*jobs.STORED, *kept.as_stored([_TASKS]), has_network).where(JobRow.state.in_(ACTIVE_STATES))
+    rows = session.execute(statement.order_by(JobRow.created_at, JobRow.id)).all()
+    found = jobs.records(session, rows, known, are_all=True)
+    dialect = session.get_bind().dialect
+
+    def make(row: kept.AnyRow, _before: WantedRecord | None) -> WantedRecord:
+        return _record(kept.read(row, [_TASKS], dialect))
+
+    wanted = {row.id: known.wanted.of(row.id, _WANTED(row), row, make, is_kept=True) for row in rows}
+    return found, wanted, frozenset(row.id for row in rows if row.has_network)
 
 
 def generations(session: Session, job_ids: Collection[str]) -> dict[str, int]:

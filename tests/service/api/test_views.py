@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ NOW = 1000.0
 
 
 def job(**changes: Any) -> JobRecord:
-    values: dict[str, Any] = dict.fromkeys(JobRecord.__slots__)
+    values: dict[str, Any] = dict.fromkeys(each.name for each in fields(JobRecord) if each.init)
     values |= {"id": "job-1", "name": "job", "state": JobState.RUNNING, "directive": Directive.RUN}
     values |= {"step": 40, "wanted": Allocation(2, 1), "running": NOTHING}
     return JobRecord(**values | changes)

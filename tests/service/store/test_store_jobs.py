@@ -7,7 +7,8 @@ import json
 import math
 
 import pytest
-from tests.service.store.store_builders import MakeJob, placed, put_task
+from sqlalchemy import text
+from tests.service.store.store_builders import MakeJob, a_decision, a_round, placed, put_task
 
 from optimus_scheduler.lifecycle import (
     AllTasksGone,
@@ -22,7 +23,7 @@ from optimus_scheduler.lifecycle import (
 )
 from optimus_scheduler.model import NOTHING, Allocation, Directive, JobState, Role
 from optimus_service.store.errors import IdempotencyConflict, InvalidCursor, JobIdTaken, JobNotFound
-from optimus_service.store.records import SubmittedJob
+from optimus_service.store.records import ExpectedTimes, SubmittedJob
 from optimus_service.store.repository import MAX_PAGE, Repository
 
 SPEC = {"name": "digits", "project": "vision", "task": "m:f", "task_args": {"rate": 0.1}, "seed": 2**63 - 1}
@@ -317,3 +318,40 @@ def test_a_changed_directive_is_a_new_generation(repository: Repository, make_jo
     cancelling = repository.advance_job("job-1", CancelRequested(has_tasks=True), 4.0)
     assert (cancelling.directive, cancelling.generation) == (Directive.CANCEL, converged.generation + 1)
     assert repository.advance_job("job-1", AllTasksGone(), 5.0).state is JobState.CANCELLED
+
+
+def test_what_is_kept_of_rows_is_never_older_than_the_rows(repository: Repository, make_job: MakeJob) -> None:
+    """Active jobs and their decisions are made anew only where rows changed; who changed them does not matter."""
+    for job_id in ("job-1", "job-2"):
+        make_job(job_id)
+    repository.add_round(a_round(), [a_decision("job-1"), a_decision("job-2")])
+    first, second = repository.active_jobs()
+    asked = first.asked
+    assert repository.active_jobs()[0] is first
+    decided = repository.latest_decisions(["job-1", "job-2"])
+    assert repository.latest_decisions(["job-1"])["job-1"] is decided["job-1"]
+
+    with repository._engine.begin() as connection:  # somebody else, past every method and without a new version
+        connection.execute(text("UPDATE jobs SET step = 7 WHERE id = 'job-1'"))
+    changed, same = repository.active_jobs()
+    assert (changed.step, same is second) == (7, True)
+    assert changed.asked is asked, "an equal specification is read once"
+    repository.set_spec("job-1", first.spec, first.spec | {"priority": 2.0}, {"priority": (1.0, 2.0)}, 1.0)
+    assert repository.active_jobs()[0].asked.priority == 2.0
+    assert repository.observed().jobs == tuple(repository.active_jobs())
+    assert repository.observed().wanted == {job_id: repository.get_wanted(job_id) for job_id in ("job-1", "job-2")}
+
+    with pytest.raises(RuntimeError, match="undone"), repository.write() as tx:
+        tx.add_round(a_round(at=2.0), [a_decision("job-2", reason="Paused")])
+        assert tx.latest_decisions(["job-2"])["job-2"].reason == "Paused"
+        raise RuntimeError("undone")
+    assert repository.latest_decisions(["job-2"])["job-2"] == decided["job-2"]
+    repository.put_expected_times([ExpectedTimes(job_id="job-2", at=3.0, good_until=9.0, start=None, end=None)])
+    times = repository.latest_decisions(["job-2"])["job-2"].expected
+    assert times is not None
+    assert times.at == 3.0
+
+    repository.advance_job("job-1", CancelRequested(), 4.0)
+    assert [job.id for job in repository.active_jobs()] == ["job-2"]
+    assert "job-1" not in repository._kept.jobs
+    assert repository.latest_decisions(["job-1"])["job-1"] == decided["job-1"]
