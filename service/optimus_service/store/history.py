@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from sqlalchemy import Row, Select, Text, func, insert, select, type_coerce
+from sqlalchemy import Select, Text, func, insert, select, type_coerce
 from sqlalchemy.orm import Session
 
 from optimus_scheduler.model import Allocation

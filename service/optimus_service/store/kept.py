@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, Generic, TypeVar, Unpack
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement, Dialect, Row, Text, type_coerce
 
@@ -18,7 +18,7 @@ from optimus_service.store.sealing import Specification
 from optimus_service.store.tables import Json
 
 Value = TypeVar("Value")
-AnyRow = Row[Unpack[tuple[Any, ...]]]
+AnyRow = Row[*tuple[Any, ...]]
 
 
 class KeptValues(Generic[Value]):
