@@ -15,9 +15,9 @@ A comparison, not a history: whatever failed before is found again here. Applied
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 
 from optimus_scheduler.forecast.gpu_types import has_left_its_type
@@ -43,6 +43,11 @@ from optimus_scheduler.place.place import TaskSlot, task_slots
 from optimus_scheduler.settings import Settings
 
 _COORDINATOR: TaskSlot = (Role.COORDINATOR, 0)
+
+# What `_make` of a named tuple does, without a call of Python's own for each of tens of thousands.
+_key: Callable[[Iterable[object]], TaskKey] = partial(tuple.__new__, TaskKey)
+_placed: Callable[[Iterable[object]], PlacedTask] = partial(tuple.__new__, PlacedTask)
+_start: Callable[[Iterable[object]], StartTask] = partial(tuple.__new__, StartTask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,7 @@ def reconcile(snapshot: Snapshot, wants: Mapping[str, Want], settings: Settings)
         sets += side.set_wanted()
         stops += side.stops(snapshot.now, settings)
     ended = [task for task in orphans if task.phase is not TaskPhase.EXITED]
-    left_nodes = {task.node for side in moving for task in side.leaving()} | {task.node for task in ended}
+    left_nodes = {task.node for side in moving for task in side.leaving} | {task.node for task in ended}
     for job in settled if left_nodes else ():  # their remaining tasks occupy nodes that others free
         if any(task.node in left_nodes for task in tasks_by_job[job.id]):
             moving.append(_JobSide(job, wants[job.id], tasks_by_job[job.id], open_nodes, emptied))
@@ -98,16 +103,16 @@ def _is_settled(job: Job, want: Want, observed: Sequence[Task]) -> bool:
     """Whether the job has exactly what it should have, all of it alive: most jobs in most rounds."""
     if want.allocation != job.allocation or want.directive is not job.directive or want.batch != job.batch:
         return False
-    if len(want.nodes) != len(job.wanted_tasks) or len(observed) != len(job.wanted_tasks) + bool(job.wanted_tasks):
+    wanted = job.wanted_tasks
+    if len(want.nodes) != len(wanted) or len(observed) != len(wanted) + bool(wanted):
         return False
-    live = {(t.key.role, t.key.rank): t.key.incarnation for t in observed if t.phase is not TaskPhase.EXITED}
-    if observed and _COORDINATOR not in live:
+    live = {task.key for task in observed if task.phase is not TaskPhase.EXITED}
+    if not live.issuperset([placed.key for placed in wanted]):
         return False
-    for task in job.wanted_tasks:
-        slot = (task.key.role, task.key.rank)
-        if live.get(slot) != task.key.incarnation or want.nodes.get(slot) != task.node:
-            return False
-    return True
+    if observed and not any(role is Role.COORDINATOR and rank == 0 for _, role, rank, _ in live):
+        return False
+    nodes = want.nodes
+    return all([nodes.get((key.role, key.rank)) == node for key, node in wanted])
 
 
 class _JobSide:
@@ -117,14 +122,15 @@ class _JobSide:
         self, job: Job, want: Want, observed: Iterable[Task], open_nodes: frozenset[str], emptied: frozenset[str]
     ) -> None:
         self._job, self._want, self._open_nodes, self._emptied = job, want, open_nodes, emptied
+        self.job_id = job.id
         self._has_left = has_left_its_type(job)
         self._observed = sorted(observed, key=lambda task: task.key)
         self._by_key = {task.key: task for task in self._observed}
         self._previous = {(placed.key.role, placed.key.rank): placed for placed in job.wanted_tasks}
-        self._wanted = tuple(
-            sorted((self._fill(slot) for slot in task_slots(want.allocation)), key=lambda task: task.key)
-        )
-        self._wanted_keys = {placed.key for placed in (*self._coordinator(), *self._wanted)}
+        self._wanted = self._filled()
+        self._all_wanted = (*self._coordinator(), *self._wanted)
+        """Sorted by key."""
+        self._wanted_keys = {placed.key for placed in self._all_wanted}
 
     def set_wanted(self) -> Iterator[SetWanted]:
         """The new wanted set, if it is new."""
@@ -133,11 +139,11 @@ class _JobSide:
         if before != (want.allocation, want.directive, self._wanted, want.batch):
             yield SetWanted(job.id, want.allocation, want.directive, self._wanted, want.batch, want.paused_by)
 
-    def starts(self) -> Iterator[StartTask]:
-        """Wanted tasks that were never seen: one that exited is wanted only as its next incarnation."""
-        for placed in (*self._coordinator(), *self._wanted):
-            if placed.key not in self._by_key:
-                yield StartTask(placed)
+    @cached_property
+    def starts(self) -> Sequence[PlacedTask]:
+        """Wanted tasks that were never seen, by key: one that exited is wanted only as its next incarnation."""
+        seen = self._by_key
+        return [placed for placed in self._all_wanted if placed.key not in seen] if seen else self._all_wanted
 
     def stops(self, now: float, settings: Settings) -> Iterator[StopTask]:
         """Live tasks that should not be there any more."""
@@ -155,15 +161,16 @@ class _JobSide:
         if self._open_nodes and all(task.key.role is Role.COORDINATOR for task in on_emptied):
             yield from (StopTask(task.key, force=False) for task in on_emptied if self._wants(task))
 
-    def staying(self) -> list[Task]:
+    def staying(self) -> Sequence[Task]:
         """Live tasks that are wanted."""
         return [task for task in self._observed if task.phase is not TaskPhase.EXITED and self._wants(task)]
 
-    def leaving(self) -> list[Task]:
+    @cached_property
+    def leaving(self) -> Sequence[Task]:
         """Live tasks that are let go without waiting for anybody: none while others are to join first. A coordinator
         waits for no place, so its start delays nobody."""
-        if any(start.task.key.role is not Role.COORDINATOR for start in self.starts()):
-            return []
+        if not self._observed or any(placed.key.role is not Role.COORDINATOR for placed in self.starts):
+            return ()
         return [task for task in self._observed if task.phase is not TaskPhase.EXITED and not self._wants(task)]
 
     def need(self, role: Role, gpu_type: str | None = None) -> Resources:
@@ -209,6 +216,13 @@ class _JobSide:
         candidates = (*sorted(nodes.values()), *sorted(self._open_nodes))
         return next((node for node in candidates if node in self._open_nodes), beside)
 
+    def _filled(self) -> tuple[PlacedTask, ...]:
+        """The tasks that fill the wanted slots, sorted by key, as the slots are."""
+        slots, nodes, job_id = task_slots(self._want.allocation), self._want.nodes, self._job.id
+        if not self._observed and not self._previous:  # nothing to go on with
+            return tuple([_placed((_key((job_id, *slot, 0)), nodes[slot])) for slot in slots])
+        return tuple([self._fill(slot) for slot in slots])
+
     def _fill(self, slot: TaskSlot) -> PlacedTask:
         """The task that fills a task slot: the one that does so already, or the next incarnation."""
         node, previous = self._want.nodes[slot], self._previous.get(slot)
@@ -248,26 +262,29 @@ def _starts_with_available(
     Two tasks in one place would slow each other, and on a GPU run out of memory. No job waits for one that itself
     waits for newcomers: two such jobs could wait for each other until their tasks are stopped.
     """
-    sides = list(sides)
-    leaving = [(side, task) for side in sides for task in side.leaving()]
-    staying = [(side, task) for side in sides for task in side.staying()]
+    sides = sorted(sides, key=lambda side: side.job_id)
+    leaving = [(side, task) for side in sides for task in side.leaving]
     ended = list(ended)
     left_nodes = {task.node for _, task in leaving} | {task.node for task in ended}
+    if not left_nodes:
+        for side in sides:
+            yield from map(_start, zip(side.starts))
+        return
     free = {node.name: node.capacity for node in nodes if node.name in left_nodes}
-    for owner, task in (*leaving, *staying):
+    for owner, task in (*leaving, *((side, task) for side in sides for task in side.staying())):
         if task.node in free:
             free[task.node] -= owner.held_by(task)
     for task in ended:
         if task.node in free and task.resources is not None:
             free[task.node] -= task.resources
-    starts = [(start.task, side) for side in sides for start in side.starts()]
-    for placed, owner in sorted(starts, key=lambda entry: entry[0].key):
-        if placed.node in free:
-            need = owner.need(placed.key.role)
-            if placed.key.role is not Role.COORDINATOR and not need.fits_in(free[placed.node]):
-                continue
-            free[placed.node] -= need
-        yield StartTask(placed)
+    for owner in sides:
+        for placed in owner.starts:
+            if placed.node in free:
+                need = owner.need(placed.key.role)
+                if placed.key.role is not Role.COORDINATOR and not need.fits_in(free[placed.node]):
+                    continue
+                free[placed.node] -= need
+            yield StartTask(placed)
 
 
 def _stops(unwanted: Iterable[Task], now: float, patience: float, force_after: float) -> Iterator[StopTask]:

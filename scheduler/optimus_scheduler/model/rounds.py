@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NamedTuple
 
 from optimus_models.calibration import UNCALIBRATED, Calibration
 from optimus_scheduler.model.enums import Directive, Reason, SpeedSource
@@ -119,9 +120,8 @@ class SetWanted:
     """Of a job that loses all it has to others: who has it pause, in words."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartTask:
-    """Start a task on a node. Idempotent: the task's name is its identity."""
+class StartTask(NamedTuple):
+    """Start a task on a node. Idempotent: the task's name is its identity. A tuple, as there are as many as tasks."""
 
     task: PlacedTask
 

@@ -70,9 +70,8 @@ class Task:
     says it."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedTask:
-    """One task that should exist, and where."""
+class PlacedTask(NamedTuple):
+    """One task that should exist, and where. A tuple, like `TaskKey`."""
 
     key: TaskKey
     node: str
