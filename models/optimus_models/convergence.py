@@ -182,9 +182,13 @@ def _has_fallen(curve: LossCurve, rule: Rule, delta: float) -> bool:
     return curve.n_points >= LEAST_POINTS and curve.fall * curve.scale > delta * abs(present)
 
 
-def _decreases_stay_small(curve: LossCurve, rule: Rule, delta: float, epoch: float, starts: FloatArray) -> BoolArray:
-    """(n,) whether the fitted loss falls by less than `delta` in each of the `patience_epochs` after `starts` (n,)."""
-    begins = (starts[:, None] + epoch * np.arange(max(rule.patience_epochs, 1), dtype=np.float64)).reshape(-1)
+def _decreases_stay_small(
+    curve: LossCurve, rule: Rule, delta: float, epoch: float, starts: FloatArray, epochs: int | None = None
+) -> BoolArray:
+    """(n,) whether the fitted loss falls by less than `delta` in each of the `epochs` after `starts` (n,); None:
+    `patience_epochs`."""
+    patience = max(rule.patience_epochs, 1) if epochs is None else epochs
+    begins = (starts[:, None] + epoch * np.arange(patience, dtype=np.float64)).reshape(-1)
     before, decrease = curve.predict_and_decrease_alone(begins, epoch)
     little = _is_little(before, before - decrease, rule, delta, curve.scale)
     return np.asarray(little.reshape(len(starts), -1).all(axis=1))
@@ -304,7 +308,14 @@ def _decrease_step(curve: LossCurve, rule: Rule, delta: float, epoch: float, now
         return math.inf
     patience, horizon = max(rule.patience_epochs, 1) * epoch, HORIZON * max(now_step, curve.last_step, 1.0)
     earliest = max(now_step - patience, epoch)
-    begins = _first_step(lambda starts: _decreases_stay_small(curve, rule, delta, epoch, starts), earliest, horizon)
+    begins = _first_step(
+        lambda starts: _decreases_stay_small(curve, rule, delta, epoch, starts),
+        earliest,
+        horizon,
+        None
+        if rule.patience_epochs <= 1
+        else lambda starts: _decreases_stay_small(curve, rule, delta, epoch, starts, epochs=1),
+    )
     end = begins + patience
     return end if end <= horizon else math.inf
 
@@ -334,18 +345,42 @@ _SEARCH_POINTS = 128
 """Steps at which a curve without closed forms is looked at; again as often round the first hit, twice."""
 
 
-def _first_step(holds: Callable[[FloatArray], BoolArray], earliest: float, horizon: float) -> float:
-    """The first step from `earliest` to `horizon` at which `holds`, to about 0.1 % of the way; inf if there is none."""
+def _first_step(
+    holds: Callable[[FloatArray], BoolArray],
+    earliest: float,
+    horizon: float,
+    may_hold: Callable[[FloatArray], BoolArray] | None = None,
+) -> float:
+    """The first step from `earliest` to `horizon` at which `holds`, to about 0.1 % of the way; inf if there is none.
+
+    `may_hold`: is true wherever `holds` is, and costs less.
+    """
     if earliest > horizon:
         return math.inf
     offsets = np.concatenate([[0.0], np.geomspace(1e-4, 1.0, _SEARCH_POINTS)])
     steps = earliest + (horizon - earliest) * offsets
+    first = _first_place(holds, may_hold or holds, steps)
     for _ in range(2):
-        hits = holds(steps)
-        first = int(np.argmax(hits))
-        if not hits[first]:
+        if first is None:
             return math.inf
         if first == 0:
             return float(steps[0])
         steps = np.linspace(steps[first - 1], steps[first], _SEARCH_POINTS)
-    return float(steps[np.argmax(holds(steps))])
+        first = _first_place(holds, may_hold or holds, steps)
+    return float(steps[first or 0])
+
+
+def _first_place(
+    holds: Callable[[FloatArray], BoolArray], may_hold: Callable[[FloatArray], BoolArray], steps: FloatArray
+) -> int | None:
+    """The first of `steps` (n,) at which `holds`; None if it holds at none."""
+    places, begin, width = may_hold(steps).nonzero()[0], 0, 1
+    if holds is may_hold:
+        return int(places[0]) if len(places) else None
+    while begin < len(places):  # the first mostly is the one
+        some = places[begin : begin + width]
+        held = holds(steps[some])
+        if held.any():
+            return int(some[np.argmax(held)])
+        begin, width = begin + width, 4 * width
+    return None

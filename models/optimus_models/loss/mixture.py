@@ -63,8 +63,14 @@ class PowerLaws(NamedTuple):
 
     def paths(self, position: FloatArray) -> FloatArray:
         """(m, n): each curve at `position` (n,), steps in units of the last step seen. Not below 0."""
-        falling = (1.0 + position / self.scales[:, None]) ** -self.exponent
-        return np.maximum(self.levels[:, None] + self.amplitudes[:, None] * falling, 0.0)
+        return self.paths_from(1.0 + position / self.scales[:, None])
+
+    def paths_from(self, base: FloatArray) -> FloatArray:
+        """The same by `base` (m, n), which is 1 + position / s of each curve."""
+        falling = base**-self.exponent
+        falling *= self.amplitudes[:, None]
+        falling += self.levels[:, None]
+        return np.maximum(falling, 0.0, out=falling)
 
 
 class PowerMixture(NamedTuple):
@@ -86,14 +92,16 @@ class PowerMixture(NamedTuple):
 
         Each average falls by itself: where one takes over from the other, the loss between them is no fall.
         """
-        begin, end = (np.maximum(each, 0.0) / self.last_step for each in (steps, steps + distance))
-        share = _far_share(begin)
-        before = [laws.paths(begin) for laws in (self.near, self.far)]  # the same for both: they are most of the cost
-        near, far = (laws.weights @ paths for laws, paths in zip((self.near, self.far), before, strict=True))
+        n = len(steps)
+        position = np.maximum(np.concatenate((steps, steps + distance)), 0.0) / self.last_step
+        share = _far_share(position[:n])
+        # The bases are the same for both, as `_SCALES` is. In arrays of their own, as products of parts round otherwise.
+        bases = [1.0 + each / self.near.scales[:, None] for each in (position[:n], position[n:])]
+        before, after = ((self.near.paths_from(base), self.far.paths_from(base)) for base in bases)
+        weights = self.near.weights, self.far.weights
+        near, far = (weight @ begin for weight, begin in zip(weights, before, strict=True))
         loss = (1.0 - share) * near + share * far
-        near, far = (
-            laws.weights @ (paths - laws.paths(end)) for laws, paths in zip((self.near, self.far), before, strict=True)
-        )
+        near, far = (weight @ (begin - end) for weight, begin, end in zip(weights, before, after, strict=True))
         return loss, np.asarray((1.0 - share) * near + share * far)
 
     def loss_and_spread(self, steps: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -104,35 +104,65 @@ def on_type(resources: Resources, gpu_type: str | None) -> Resources:
 def _spec(document: object, job: JobRecord) -> JobSpec:
     if SEALED in job.spec:
         raise ValueError("its variables are encrypted with a key that OPTIMUS_ENCRYPTION_KEYS does not have")
-    said = _decisive(document, job.name)
+    text, name = _decisive(document, job.name)
+    said, reported = _read_decisive(text, name), job.profile or {}
+    total = reported.get("total_steps")
+    return _made(
+        text,
+        name,
+        resumes=bool(reported.get("resumes") if said.resumes is None else said.resumes),
+        fixed_workers=reported.get("fixed_workers"),
+        wanted_workers=job.wanted.workers if said.architecture == "script" else None,
+        announced_steps=total or None,
+        has_passed_these=bool(total) and total <= job.step,
+        batch=reported.get("global_batch_size"),
+        created_at=None if said.deadline_seconds is None else job.created_at,
+    )
+
+
+@lru_cache(maxsize=20_000, typed=True)
+def _made(
+    text: str,
+    name: str,
+    *,
+    resumes: bool,
+    fixed_workers: int | None,
+    wanted_workers: int | None,
+    announced_steps: int | None,
+    has_passed_these: bool,
+    batch: int | None,
+    created_at: float | None,
+) -> JobSpec:
+    """Kept like `_read_decisive`: jobs for which it says the same share it, so that most comparisons are of one object.
+
+    `wanted_workers` and `created_at`: None where nothing depends on them.
+    """
+    said = _read_decisive(text, name)
     elastic = None if said.elastic_batch is None else _elastic(said.elastic_batch)
-    reported: dict[str, Any] = job.profile or {}
     gpu_type = said.gpu_types[0] if said.gpu_types else ANY_GPU
     worker = _demand("workers", said.workers, gpu_type, least=1)
     size_stays = False
-    resumes = reported.get("resumes") if said.resumes is None else said.resumes
-    fixed, announced = reported.get("fixed_workers"), reported.get("total_steps")
-    if said.architecture == "script" and not said.tracked and (fixed or not resumes):
+    if said.architecture == "script" and not said.tracked and (fixed_workers or not resumes):
         # A change of size would make it begin anew, or go on from the wrong step.
-        size = min(max(fixed or job.wanted.workers or worker.minimum, worker.minimum), worker.maximum)
+        size = min(max(fixed_workers or wanted_workers or worker.minimum, worker.minimum), worker.maximum)
         size_stays = worker.minimum < worker.maximum
         worker = replace(worker, minimum=size, maximum=size)
     return JobSpec(
         worker=worker,
         server=_demand("servers", said.servers, gpu_type, least=0),
-        convergence=_rule(said.convergence, reported, job.step),
+        convergence=_rule(said.convergence, None if has_passed_these else announced_steps),
         mode=Mode(said.mode),
         architecture=Architecture(said.architecture),
-        global_batch_size=said.global_batch_size or (elastic and elastic.minimum) or reported.get("global_batch_size"),
+        global_batch_size=said.global_batch_size or (elastic and elastic.minimum) or batch,
         priority=_above_zero("priority", said.priority),
         family=family_of(said),
         project=said.project,
         gpu_types=tuple(said.gpu_types),
-        deadline_at=deadline_of(said, job.created_at),
+        deadline_at=None if created_at is None and said.deadline is None else deadline_of(said, created_at or 0.0),
         elastic_batch=elastic,
         tracked=said.tracked,
         size_stays=size_stays,
-        announced_steps=announced if announced and announced <= job.step else None,
+        announced_steps=announced_steps if has_passed_these else None,
     )
 
 
@@ -156,12 +186,13 @@ def _without_tag(image: str) -> str:
     return registry + slash + name.partition("@")[0].partition(":")[0]
 
 
-def _decisive(document: object, name: str) -> contract.JobSpec:
+def _decisive(document: object, name: str) -> tuple[str, str]:
+    """What `_read_decisive` takes."""
     if not isinstance(document, Mapping):
         raise ValueError(f"{document!r:.200} is not an object")  # noqa: TRY004 - what is stored is data
     found = {name: document[name] for name in _DECISIVE if name in document}
     # The name says what a run trains that is watched by variables alone; of all others equal ones are read once.
-    return _read_decisive(json.dumps(found), "" if found.get("task") or found.get("command") else name)
+    return json.dumps(found), "" if found.get("task") or found.get("command") else name
 
 
 @lru_cache(maxsize=20_000)
@@ -173,13 +204,10 @@ def _read_decisive(text: str, name: str) -> contract.JobSpec:
     return said
 
 
-def _rule(said: contract.Convergence, reported: Mapping[str, Any], step: int) -> ConvergenceRule:
-    """With the number of steps after which a script ends by itself, once it is known and until that shows to be
-    wrong."""
-    found, total = rule_of(said), reported.get("total_steps")
-    if not total or total <= step:
-        return found
-    if found.max_steps is not None and found.max_steps <= total:
+def _rule(said: contract.Convergence, total: int | None) -> ConvergenceRule:
+    """`total`: after how many steps a script ends by itself, once it is known and until that shows to be wrong."""
+    found = rule_of(said)
+    if not total or (found.max_steps is not None and found.max_steps <= total):
         return found
     return replace(found, max_steps=total, ends_itself=True)
 

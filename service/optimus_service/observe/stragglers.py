@@ -81,8 +81,10 @@ class SlowWorkers:
         """Know what the watch knew that had this state."""
         self.epoch, self._n_workers, self._found = state["epoch"], state["n_workers"], None
         for rank, parts in state["parts"]:
-            counted = deque((int(n_steps), seconds, int(n_examples)) for n_steps, seconds, n_examples in parts.tolist())
-            self._by_rank[rank] = _Work(counted, sum(n_steps for n_steps, _, _ in counted))
+            n_steps, seconds, n_examples = parts.reshape(-1, 3).T
+            whole = n_steps.astype(np.int64).tolist()
+            counted = deque(zip(whole, seconds.tolist(), n_examples.astype(np.int64).tolist(), strict=True))
+            self._by_rank[rank] = _Work(counted, sum(whole))
 
     def ranks(self) -> tuple[int, ...]:
         """The stragglers, the slowest first; none before there is enough of everybody."""
