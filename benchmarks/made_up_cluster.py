@@ -68,7 +68,7 @@ class OwnSpeeds:
 
     def __init__(self) -> None:
         self._forecaster = RememberingForecaster()
-        self._known: dict[str, tuple[object, Speeds]] = {}
+        self._known: dict[str, tuple[Speeds, Speeds]] = {}
 
     def __call__(self, jobs: Sequence[Job], now: float, settings: Settings) -> tuple[Outlook, ...]:
         """The outlook of every job, sorted by job id."""
@@ -76,8 +76,8 @@ class OwnSpeeds:
 
     def _own(self, outlook: Outlook) -> Speeds:
         known = self._known.get(outlook.id)
-        if known is None or known[0] != outlook.job.speed_samples:
-            known = self._known[outlook.id] = (outlook.job.speed_samples, Speeds(outlook.speeds.model))
+        if known is None or known[0] is not outlook.speeds:
+            known = self._known[outlook.id] = (outlook.speeds, Speeds(outlook.speeds.model))
         return known[1]
 
 

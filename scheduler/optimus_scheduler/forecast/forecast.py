@@ -66,9 +66,12 @@ class RememberingForecaster:
         ordered = sorted(jobs, key=lambda job: job.id)
         fits = self._fits.of(ordered, settings)
         stops = self._stops.of(ordered)
+        has_price = has_prices(settings)
         return tuple(
-            _outlook(job, _forecast(job, fitted, stop, now, settings), fitted.speeds, stop, now, settings)
-            for job, fitted, stop in zip(ordered, fits, stops, strict=True)
+            [
+                _outlook(job, _forecast(job, fitted, stop, now, settings, has_price), fitted.speeds, stop, now, settings)
+                for job, fitted, stop in zip(ordered, fits, stops, strict=True)
+            ]
         )
 
 
@@ -136,12 +139,17 @@ def _outlook(
     )
 
 
-def _forecast(job: Job, fitted: Fitted, stop_seconds: float, now: float, settings: Settings) -> Forecast:
+def _forecast(
+    job: Job, fitted: Fitted, stop_seconds: float, now: float, settings: Settings, has_price: bool
+) -> Forecast:
+    """`has_price`: whether anything costs anything."""
     curve, speeds = fitted.curve, fitted.speeds
-    use = _Use.of(job, speeds, now, settings)
-    rule = _converged_by(job, fitted, use, settings)
-    prediction = None if _is_beyond_announced(job) else _predict_total(job, fitted, use)
-    remaining, by_steps = _remaining_steps(job, prediction)
+    use = _Use.of(job, speeds, now, settings, has_price)
+    whole, epoch = rule_of(job), epoch_steps(job)
+    limit = step_limit(whole, epoch)
+    rule = _converged_by(job, whole, fitted, use, settings)
+    prediction = None if _is_beyond_announced(job) else _predict_total(job, whole, epoch, fitted, use)
+    remaining, by_steps = _remaining_steps(job, prediction, limit)
     if rule is not None or job.directive is Directive.FINISH:
         remaining = Interval(0.0, 0.0, 0.0)
     pace = None if use.speed is None else step_seconds(use.speed, habits_of(job, now, stop_seconds))
@@ -149,10 +157,10 @@ def _forecast(job: Job, fitted: Fitted, stop_seconds: float, now: float, setting
     experts = curve.experts
     return Forecast(
         job_id=job.id,
-        total_steps=_shifted(remaining, job.step),
+        total_steps=None if remaining is None else _shifted(remaining, job.step),
         remaining_steps=remaining,
         confidence=_confidence(job, fitted, prediction),
-        rule=rule or _what_ends(job, prediction, remaining),
+        rule=rule or _what_ends(job, whole, limit, prediction, remaining),
         loss_curve=_describe_curve(curve),
         speed_model=_describe_speed(speeds.model),
         steps_per_second=use.steps_per_second,
@@ -167,14 +175,16 @@ def _forecast(job: Job, fitted: Fitted, stop_seconds: float, now: float, setting
     )
 
 
-def _what_ends(job: Job, prediction: Prediction | None, remaining: Interval | None) -> str | None:
+def _what_ends(
+    job: Job, rule: Rule, limit: float, prediction: Prediction | None, remaining: Interval | None
+) -> str | None:
     """The part of the rule that is predicted to hold first; `command_ends` where a script ends by itself.
 
     By the end that is told: where that is the limit, it is the limit that ends the job, and nowhere else.
     """
     if prediction is None:
         return None
-    name, rule, limit = prediction.rule, rule_of(job), step_limit(rule_of(job), epoch_steps(job))
+    name = prediction.rule
     if remaining is not None and limit < math.inf and name not in _OF_TIME:
         is_at_limit = job.step + remaining.mean >= limit - 0.5
         by_loss = next((each for each in _BY_LOSS if getattr(rule, each) is not None), None)
@@ -205,29 +215,32 @@ class _Use(NamedTuple):
     """Steps/s; None without tasks, or when nothing is known."""
     cost_per_second: float | None
     """None without prices, or without tasks."""
+    has_price: bool
+    """Whether anything costs anything."""
 
     @property
     def steps_per_second(self) -> float | None:
         return None if self.speed is None else self.speed.mean
 
     @classmethod
-    def of(cls, job: Job, speeds: Speeds, now: float, settings: Settings) -> _Use:
+    def of(cls, job: Job, speeds: Speeds, now: float, settings: Settings, has_price: bool) -> _Use:
         elapsed = now - job.started_at if job.started_at is not None else 0.0
         if job.allocation.is_empty:
-            return cls(elapsed, job.spent, None, None)
+            return cls(elapsed, job.spent, None, None, has_price)
         speed = speeds.promised(job.allocation) if speeds.source is not None else None
-        price = cost_per_second(job.spec, job.allocation, settings) if has_prices(settings) else None
-        return cls(elapsed, job.spent, speed, price)
+        price = cost_per_second(job.spec, job.allocation, settings) if has_price else None
+        return cls(elapsed, job.spent, speed, price, has_price)
 
 
 # --- the end of the job ----------------------------------------------------------------------------------------------
 
 
-def _predict_total(job: Job, fitted: Fitted, use: _Use) -> Prediction | None:
+def _predict_total(job: Job, rule: Rule, epoch: float | None, fitted: Fitted, use: _Use) -> Prediction | None:
+    """`epoch`: steps of one, if known."""
     own = convergence_step(
         fitted.curve,
-        rule_of(job),
-        steps_per_epoch=epoch_steps(job),
+        rule,
+        steps_per_epoch=epoch,
         now_step=job.step,
         elapsed_seconds=use.elapsed_seconds,
         steps_per_second=use.steps_per_second,
@@ -235,7 +248,7 @@ def _predict_total(job: Job, fitted: Fitted, use: _Use) -> Prediction | None:
         cost_per_second=use.cost_per_second,
         metric=fitted.metric,
     )
-    return with_precedents(job, epoch_steps(job), with_uneven_epochs(job, own))
+    return with_precedents(job, epoch, with_uneven_epochs(job, own))
 
 
 def epoch_steps(job: Job) -> float | None:
@@ -273,16 +286,15 @@ def as_rule(rule: ConvergenceRule) -> Rule:
     )
 
 
-def _remaining_steps(job: Job, prediction: Prediction | None) -> tuple[Interval | None, Widening]:
-    """With how it was corrected."""
-    most = max(step_limit(rule_of(job), epoch_steps(job)) - job.step, 0.0)
+def _remaining_steps(job: Job, prediction: Prediction | None, limit: float) -> tuple[Interval | None, Widening]:
+    """With how it was corrected. `limit`: steps after which it ends in any case."""
+    most = max(limit - job.step, 0.0)
     if job.spec.announced_steps is not None and _is_beyond_announced(job):
         return _corrected_steps(job, beyond_announced(job.spec.announced_steps, job.step, most), most)
     if prediction is None:
         lindy = Interval(job.step, job.step / LINDY, job.step * LINDY) if job.step > 0 else None
         return lindy, AS_PREDICTED
-    left = _shifted(Interval(prediction.mean, prediction.low, prediction.high), -job.step)
-    return (None, AS_PREDICTED) if left is None else _corrected_steps(job, left, most)
+    return _corrected_steps(job, _shifted(prediction, -job.step), most)
 
 
 def _corrected_steps(job: Job, left: Interval, most: float) -> tuple[Interval, Widening]:
@@ -309,15 +321,15 @@ def step_limit(rule: Rule, steps_per_epoch: float | None) -> float:
     return min(by_epochs, math.inf if rule.max_steps is None else float(rule.max_steps))
 
 
-def _converged_by(job: Job, fitted: Fitted, use: _Use, settings: Settings) -> str | None:
+def _converged_by(job: Job, rule: Rule, fitted: Fitted, use: _Use, settings: Settings) -> str | None:
     """The part of the rule that holds now; None otherwise, and for limits that the coordinator keeps by itself."""
     holds = has_converged(
         fitted.curve,
-        rule_of(job),
+        rule,
         steps_per_epoch=job.steps_per_epoch,
         now_step=job.step,
         elapsed_seconds=use.elapsed_seconds,
-        spent=use.spent if has_prices(settings) else 0.0,
+        spent=use.spent if use.has_price else 0.0,
         metric=fitted.metric,
         least_points=settings.convergence_points,
     )
@@ -339,11 +351,10 @@ def _confidence(job: Job, fitted: Fitted, prediction: Prediction | None) -> floa
     return max(own, confidence(len(precedents(job)))) if fitted.curve.n_points < LEAST_POINTS else own
 
 
-def _shifted(interval: Interval | None, steps: float) -> Interval | None:
-    if interval is None:
-        return None
-    low, mean, high = (max(value + steps, 0.0) for value in (interval.low, interval.mean, interval.high))
-    return Interval(mean, low, high)
+def _shifted(interval: Interval | Prediction, steps: float) -> Interval:
+    return Interval(
+        max(interval.mean + steps, 0.0), max(interval.low + steps, 0.0), max(interval.high + steps, 0.0)
+    )
 
 
 def _seconds(
@@ -368,7 +379,10 @@ def at_present_pace(
     job: Job, steps: Interval, pace: Interval, most_seconds: float = math.inf
 ) -> tuple[Interval, Widening]:
     """Seconds that a job needs for so many steps at so many seconds each, corrected by how earlier ones turned out."""
-    by = correction(job.experience.seconds, job.experience.task, life_of(job, steps), time_left(steps, pace))
+    left = time_left(steps, pace)
+    by = correction(job.experience.seconds, job.experience.task, life_of(job, steps), left)
+    if by == AS_PREDICTED and most_seconds == math.inf:
+        return left, by
     return time_left(steps, pace, by, most_seconds), by
 
 

@@ -41,6 +41,7 @@ class Speeds:
         """What a policy derived from these speeds; lives as long as they do."""
         self._known: dict[tuple[int, int], float] = {}
         self._doubts: dict[tuple[int, int], tuple[float, float]] = {}
+        self._promised: dict[Allocation, Estimate] = {}
 
     def at(self, allocation: Allocation) -> float:
         """Predicted steps per second, above 0; 0 for a size without workers."""
@@ -53,7 +54,10 @@ class Speeds:
 
     def promised(self, allocation: Allocation) -> Estimate:
         """Steps per second with the 80 % interval of a measured speed; the allocation has workers."""
-        return self.promised_many([allocation])[0]
+        known = self._promised.get(allocation)
+        if known is None:
+            known = self._promised[allocation] = self.promised_many([allocation])[0]
+        return known
 
     def promised_many(self, allocations: Sequence[Allocation]) -> list[Estimate]:
         """The same of several, all of one GPU type."""

@@ -97,7 +97,7 @@ def time_left(
         return Interval(0.0, 0.0, min(steps.high * seconds.high, most_seconds) if steps.high > 0 else 0.0)
     middle = steps.mean * seconds.mean * math.exp(widening.shift)
     found = _around(middle, down * widening.down, up * widening.up)
-    return Interval(*(min(each, most_seconds) for each in (found.mean, found.low, found.high)))
+    return _at_most(found, most_seconds)
 
 
 def widened(left: Interval, widening: Widening, most: float = math.inf) -> Interval:
@@ -106,7 +106,7 @@ def widened(left: Interval, widening: Widening, most: float = math.inf) -> Inter
         return left
     down, up = _log_ratio(left.mean, left.low) * widening.down, _log_ratio(left.high, left.mean) * widening.up
     found = _around(left.mean * math.exp(widening.shift), down, up)
-    return Interval(*(min(each, most) for each in (found.mean, found.low, found.high)))
+    return _at_most(found, most)
 
 
 def correction(errors: Errors, task: str, life: float, left: Interval, *, moves: bool = False) -> Widening:
@@ -186,6 +186,12 @@ def _survival(step: float, median: float, scales: tuple[float, float]) -> float:
     if scale == math.inf:
         return 0.9 if step > 0 else 1.0  # a bound of 0: nothing is known about how soon it may end
     return 1.0 / (1.0 + math.exp(min(ratio / scale, 700.0)))
+
+
+def _at_most(interval: Interval, most: float) -> Interval:
+    if most == math.inf:
+        return interval
+    return Interval(min(interval.mean, most), min(interval.low, most), min(interval.high, most))
 
 
 def _around(mean: float, down: float, up: float) -> Interval:

@@ -114,7 +114,7 @@ def _spec(document: object, job: JobRecord) -> JobSpec:
         fixed_workers=reported.get("fixed_workers"),
         wanted_workers=job.wanted.workers if said.architecture == "script" else None,
         announced_steps=total or None,
-        has_passed_these=bool(total) and total <= job.step,
+        has_passed_these=bool(total and total <= job.step),
         batch=reported.get("global_batch_size"),
         created_at=None if said.deadline_seconds is None else job.created_at,
     )
