@@ -112,7 +112,10 @@ def _is_settled(job: Job, want: Want, observed: Sequence[Task]) -> bool:
     if observed and not any(role is Role.COORDINATOR and rank == 0 for _, role, rank, _ in live):
         return False
     nodes = want.nodes
-    return all([nodes.get((key.role, key.rank)) == node for key, node in wanted])
+    for (_, role, rank, _), node in wanted:
+        if nodes.get((role, rank)) != node:
+            return False
+    return True
 
 
 class _JobSide:

@@ -69,7 +69,9 @@ class RememberingForecaster:
         has_price = has_prices(settings)
         return tuple(
             [
-                _outlook(job, _forecast(job, fitted, stop, now, settings, has_price), fitted.speeds, stop, now, settings)
+                _outlook(
+                    job, _forecast(job, fitted, stop, now, settings, has_price), fitted.speeds, stop, now, settings
+                )
                 for job, fitted, stop in zip(ordered, fits, stops, strict=True)
             ]
         )
@@ -352,9 +354,7 @@ def _confidence(job: Job, fitted: Fitted, prediction: Prediction | None) -> floa
 
 
 def _shifted(interval: Interval | Prediction, steps: float) -> Interval:
-    return Interval(
-        max(interval.mean + steps, 0.0), max(interval.low + steps, 0.0), max(interval.high + steps, 0.0)
-    )
+    return Interval(max(interval.mean + steps, 0.0), max(interval.low + steps, 0.0), max(interval.high + steps, 0.0))
 
 
 def _seconds(
