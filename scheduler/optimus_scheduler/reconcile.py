@@ -112,10 +112,7 @@ def _is_settled(job: Job, want: Want, observed: Sequence[Task]) -> bool:
     if observed and not any(role is Role.COORDINATOR and rank == 0 for _, role, rank, _ in live):
         return False
     nodes = want.nodes
-    for (_, role, rank, _), node in wanted:
-        if nodes.get((role, rank)) != node:
-            return False
-    return True
+    return [nodes.get((role, rank)) for (_, role, rank, _), _ in wanted] == [node for _, node in wanted]
 
 
 class _JobSide:

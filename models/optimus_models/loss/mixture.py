@@ -95,7 +95,7 @@ class PowerMixture(NamedTuple):
         n = len(steps)
         position = np.maximum(np.concatenate((steps, steps + distance)), 0.0) / self.last_step
         share = _far_share(position[:n])
-        # The bases are the same for both, as `_SCALES` is. In arrays of their own, as products of parts round otherwise.
+        # The bases are the same for both, as `_SCALES` is. Arrays of their own: products of parts round otherwise.
         bases = [1.0 + each / self.near.scales[:, None] for each in (position[:n], position[n:])]
         before, after = ((self.near.paths_from(base), self.far.paths_from(base)) for base in bases)
         weights = self.near.weights, self.far.weights

@@ -66,12 +66,10 @@ class RememberingForecaster:
         ordered = sorted(jobs, key=lambda job: job.id)
         fits = self._fits.of(ordered, settings)
         stops = self._stops.of(ordered)
-        has_price = has_prices(settings)
+        priced = has_prices(settings)
         return tuple(
             [
-                _outlook(
-                    job, _forecast(job, fitted, stop, now, settings, has_price), fitted.speeds, stop, now, settings
-                )
+                _outlook(job, _forecast(job, fitted, stop, now, settings, priced), fitted.speeds, stop, now, settings)
                 for job, fitted, stop in zip(ordered, fits, stops, strict=True)
             ]
         )
