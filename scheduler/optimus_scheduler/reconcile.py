@@ -80,7 +80,8 @@ def reconcile(snapshot: Snapshot, wants: Mapping[str, Want], settings: Settings)
     moving, settled = list[_JobSide](), list[Job]()
     for job in snapshot.jobs:
         observed = tasks_by_job[job.id]
-        if _is_settled(job, wants[job.id], observed) and not any(task.node in emptied for task in observed):
+        stays = not emptied or not any(task.node in emptied for task in observed)
+        if stays and _is_settled(job, wants[job.id], observed):
             settled.append(job)
         else:
             moving.append(_JobSide(job, wants[job.id], observed, open_nodes, emptied))
@@ -106,10 +107,14 @@ def _is_settled(job: Job, want: Want, observed: Sequence[Task]) -> bool:
     wanted = job.wanted_tasks
     if len(want.nodes) != len(wanted) or len(observed) != len(wanted) + bool(wanted):
         return False
-    live = {task.key for task in observed if task.phase is not TaskPhase.EXITED}
-    if not live.issuperset([placed.key for placed in wanted]):
-        return False
-    if observed and not any(role is Role.COORDINATOR and rank == 0 for _, role, rank, _ in live):
+    keys = [task.key for task in observed if task.phase is not TaskPhase.EXITED]
+    wanted_keys = [placed.key for placed in wanted]
+    if keys[1:] != wanted_keys:  # in that order they mostly come: the coordinator's is the first
+        live = set(keys)
+        if not live.issuperset(wanted_keys):
+            return False
+        keys = [*live.difference(wanted_keys), *wanted_keys]
+    if observed and (keys[0].role, keys[0].rank) != _COORDINATOR:
         return False
     nodes = want.nodes
     return [nodes.get((role, rank)) for (_, role, rank, _), _ in wanted] == [node for _, node in wanted]

@@ -78,10 +78,10 @@ def current_slots(snapshot: Snapshot) -> CurrentNodes:
 def _current(job: Job, is_open: Mapping[str, bool], live: frozenset[TaskKey]) -> dict[TaskSlot, str]:
     leaves = has_left_its_type(job)
     return {
-        (task.key.role, task.key.rank): task.node
-        for task in job.wanted_tasks
-        if (is_open.get(task.node, False) or (task.node in is_open and task.key in live))
-        and not (leaves and task.key.role is Role.WORKER)
+        (role, rank): node
+        for key, node in job.wanted_tasks
+        for _, role, rank, _ in (key,)
+        if (is_open.get(node, False) or (node in is_open and key in live)) and not (leaves and role is Role.WORKER)
     }
 
 

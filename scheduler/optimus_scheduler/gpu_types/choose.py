@@ -78,9 +78,9 @@ class _Look:
         better = {
             one.id: one.present.gpu_type or ""
             for one in outlooks
-            if one.gpu_type is not None and one.forecast.converged and one.has_tasks and has_left_its_type(one.job)
+            if one.forecast.converged and one.gpu_type is not None and one.has_tasks and has_left_its_type(one.job)
         }
-        for one in outlooks:
+        for one in outlooks if has_a_choice(self.choices) else ():
             types = self.choices.get(one.id, ())
             if len(types) > 1 and _is_limited(one) and one.id not in better:
                 better[one.id] = self._that_helps(one, types)
