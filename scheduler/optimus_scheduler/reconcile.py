@@ -135,7 +135,6 @@ class _JobSide:
         self._wanted = self._filled()
         self._all_wanted = (*self._coordinator(), *self._wanted)
         """Sorted by key."""
-        self._wanted_keys = {placed.key for placed in self._all_wanted}
 
     def set_wanted(self) -> Iterator[SetWanted]:
         """The new wanted set, if it is new."""
@@ -191,6 +190,10 @@ class _JobSide:
     def held_by(self, task: Task) -> Resources:
         """What a live task holds: its GPUs are of the type that the job had until now."""
         return self.need(task.key.role, task.gpu_type or self._job.allocation.gpu_type)
+
+    @cached_property
+    def _wanted_keys(self) -> set[TaskKey]:
+        return {placed.key for placed in self._all_wanted}
 
     def _wants(self, task: Task) -> bool:
         return task.key in self._wanted_keys

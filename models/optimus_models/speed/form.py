@@ -130,7 +130,7 @@ def fit_with_prior(points: SpeedPoints, mode: Mode, terms: Terms, batch: float) 
     rows = _rows(points, mode, terms, batch)
     unit, shares = _prior(points, rows, mode, terms, batch)
     stiffness = shares / np.maximum(_PRIOR_SPREAD * shares, _LEAST_SPREAD)
-    noise = _solve(rows, points.weights, unit, stiffness * NOISE, (mode, terms, batch)).noise
+    noise = _least_squares(rows, points.weights, unit, stiffness * NOISE).noise
     return _solve(rows, points.weights, unit, stiffness * noise, (mode, terms, batch))
 
 
@@ -163,9 +163,16 @@ def _prior(points: SpeedPoints, rows: FloatArray, mode: Mode, terms: Terms, batc
     return _Prior(values, np.average(rows * values, axis=0, weights=points.weights))
 
 
-def _solve(
-    rows: FloatArray, weights: FloatArray, unit: FloatArray, stiffness: FloatArray, form: tuple[Mode, Terms, float]
-) -> SpeedForm:
+class _LeastSquares(NamedTuple):
+    stacked: FloatArray
+    """(n + t, t) the rows of the problem."""
+    multiples: FloatArray
+    """(t,) coefficients / unit."""
+    evidence: float
+    noise: float
+
+
+def _least_squares(rows: FloatArray, weights: FloatArray, unit: FloatArray, stiffness: FloatArray) -> _LeastSquares:
     """Weighted NNLS on `rows` (n, t) with targets 1, and for each coefficient a row `stiffness * (θ/unit - 1) = 0`."""
     root = np.sqrt(weights)
     stacked = np.vstack([rows * unit * root[:, None], np.diag(stiffness)])
@@ -173,6 +180,14 @@ def _solve(
     squared_error = float(weights @ (rows @ (multiples * unit) - 1.0) ** 2)
     evidence = float(weights.sum()) + _NOISE_EVIDENCE
     noise = float(np.sqrt((squared_error + _NOISE_EVIDENCE * NOISE**2) / evidence))
+    return _LeastSquares(stacked, multiples, evidence, noise)
+
+
+def _solve(
+    rows: FloatArray, weights: FloatArray, unit: FloatArray, stiffness: FloatArray, form: tuple[Mode, Terms, float]
+) -> SpeedForm:
+    """The form of `_least_squares`, and how sure it is."""
+    stacked, multiples, evidence, noise = _least_squares(rows, weights, unit, stiffness)
     gram = stacked.T @ stacked
     ridge = (1e-6 + 1e-12 * np.trace(gram)) * np.eye(len(unit))
     misfit = float(((stiffness * (multiples - 1.0)) ** 2).sum())

@@ -61,9 +61,13 @@ class SpeedPoints(NamedTuple):
 def _merged(w: FloatArray, p: FloatArray, f: FloatArray, v: FloatArray) -> SpeedPoints:
     pairs, group = np.unique(np.column_stack([w, p]), axis=0, return_inverse=True)
     group = group.reshape(-1)
-    medians = [_weighted_median(f[group == g], v[group == g]) for g in range(len(pairs))]
     totals = np.minimum(np.bincount(group, weights=v), _REPEATS)
-    return SpeedPoints(pairs[:, 0], pairs[:, 1], np.array(medians), totals)
+    if len(pairs) == len(f):  # each size was measured once
+        medians = np.empty_like(f)
+        medians[group] = f
+    else:
+        medians = np.array([_weighted_median(f[group == g], v[group == g]) for g in range(len(pairs))])
+    return SpeedPoints(pairs[:, 0], pairs[:, 1], medians, totals)
 
 
 def _weighted_median(values: FloatArray, weights: FloatArray) -> float:
