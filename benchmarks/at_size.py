@@ -1,11 +1,16 @@
-"""What calls cost by the number of active jobs: a list, a page's stream, a scrape, one job, its explanation.
+"""What the whole service costs by the number of active jobs: rounds, memory, calls, and pages that watch.
 
-    python -m benchmarks.at_size [--sizes 1000 3000 10000]
+    python -m benchmarks.at_size [--sizes 1000 3000 10000] [--viewers 500] [--turns 3]
 
-The jobs (half of them train) are those of `benchmarks.watching`, on SQLite in a temporary folder. The calls go through
-the whole application of the service, in this process and without a network, each some times; the figure is the median
-of the processor seconds of this process. Prints one JSON object: seconds by size, and for each call the exponent of its
-growth (0: the same at each size, 1: proportional), by least squares of the logarithms.
+The service is a process of its own with all its parts (`server.assemble`) on a cluster in memory, and SQLite in a
+temporary folder. A fifth of the jobs have room: they get 10 tasks each and tell of 100 samples. Then come calls, pages
+that watch, and turns (`--turns`): in each all of these tell of 10 samples more, a hundredth of all jobs ends, as many
+are submitted, and a round follows.
+
+One JSON object is printed: figures by size, and of each the exponent of its growth (0: the same at each size, 1:
+proportional), by least squares of the logarithms. Rounds, looks ahead, and what pages wait for, are seconds of the
+clock; calls are processor seconds of the service, the median of some: with "changed", a hundredth of all jobs told of a
+sample right before each. Memory is that of the service's process in MB.
 """
 
 from __future__ import annotations
@@ -14,97 +19,266 @@ import argparse
 import asyncio
 import json
 import math
+import multiprocessing
 import os
-import resource
+import re
+import socket
 import statistics
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Coroutine
-from functools import partial
+from contextlib import closing
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import httpx
 import structlog
-from benchmarks.watching import fill
+import uvicorn
+from benchmarks.restart import SERVERS, WORKERS, post, submit
+from benchmarks.round_statements import form_memberships
 
+from optimus_scheduler.lifecycle import Outcome, ResultReported
 from optimus_scheduler.model import Node, Resources
 from optimus_service.api.app import create_app
-from optimus_service.api.services import Services
 from optimus_service.clusters.fake import FakeCluster
-from optimus_service.process.job_tokens import JobTokens
-from optimus_service.push.long_poll import WakeUpHub
-from optimus_service.push.snapshot import read_view
+from optimus_service.process.connections import bounded_protocol, raise_descriptor_limit
+from optimus_service.server import Machine, Parts, assemble
 from optimus_service.settings import Settings
 from optimus_service.store.engine import create_engine_from_url, upgrade
+from optimus_service.store.records import RoundRecord
 from optimus_service.store.repository import Repository
 
 REPEATS = 5
-TRAINS, WAITS = "job-00042", "job-00043"
+TRAIN_PART, CHANGED_PART = 5, 100
+"""One of so many jobs trains; of one of so many something changes between two looks, or it ends in a turn."""
+SAMPLES, FIRST_OF_TURNS, SAMPLES_OF_TURN = 100, 1000, 10
+TASKS = 1 + WORKERS + SERVERS
 CALLS = {
     "list of 50": "/v1/jobs",
     "list of 200 that train": "/v1/jobs?state=running&limit=200",
-    "find by name": f"/v1/jobs?name={TRAINS}&match=one",
-    "job": f"/v1/jobs/{TRAINS}",
-    "explanation of one that trains": f"/v1/jobs/{TRAINS}/explanation",
-    "explanation of one that waits": f"/v1/jobs/{WAITS}/explanation",
+    "find by name": "/v1/jobs?name=job-00042&match=one",
+    "job": "/v1/jobs/job-00042",
+    "explanation of one that trains": "/v1/jobs/job-00042/explanation",
+    "explanation of one that waits": "/v1/jobs/{last}/explanation",
     "cluster": "/v1/cluster",
     "scrape": "/metrics",
 }
 
 
-async def get(client: httpx.AsyncClient, path: str) -> None:
-    """Raises `httpx.HTTPStatusError`."""
-    answer = await client.get(path)
-    answer.raise_for_status()
+class Service:
+    """The process, as its clients and workers know it."""
+
+    def __init__(self, folder: Path, n_jobs: int) -> None:
+        self.n_jobs = n_jobs
+        self._n_told = 0
+        self.settings = _settings(folder)
+        self.repository = Repository(create_engine_from_url(self.settings.url))
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(folder, n_jobs, theirs), daemon=True)
+        self._process.start()
+        self.port: int = self._pipe.recv()
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=120.0)
+
+    def close(self) -> None:
+        self.client.close()
+        self.repository.close()
+        self._process.terminate()
+        self._process.join()
+
+    def ask(self, what: str) -> Any:
+        """See `_answer`."""
+        self._pipe.send(what)
+        return self._pipe.recv()
+
+    def tell(self, job_ids: list[str]) -> int:
+        """Each of these jobs makes one step more; which one."""
+        self._n_told += 1
+        post(self.repository, job_ids, SAMPLES + self._n_told, 1)
+        return SAMPLES + self._n_told + 1
+
+    def get(self, path: str) -> float:
+        """Processor seconds of one call."""
+        cpu: float = self.ask("cpu")
+        self.client.get(path).raise_for_status()
+        found: float = self.ask("cpu") - cpu
+        return found
 
 
-async def median_cpu_seconds(call: Callable[[], Coroutine[Any, Any, None]]) -> float:
-    """After one call that is not counted."""
-    found = []
-    for _ in range(REPEATS + 1):
-        begun = time.process_time()
-        await call()
-        found.append(time.process_time() - begun)
-    return statistics.median(found[1:])
+# --- the process -----------------------------------------------------------------------------------------------------
 
 
-async def measured(services: Services) -> dict[str, float]:
-    """Every call."""
-    transport = httpx.ASGITransport(create_app(services))
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-        found = {name: await median_cpu_seconds(partial(get, client, path)) for name, path in CALLS.items()}
+def _settings(folder: Path) -> Settings:
+    """Rounds come only when they are asked for."""
+    return Settings(
+        data_directory=folder,
+        log_level="error",
+        round_seconds=3600.0,
+        learning_round_seconds=3600.0,
+        debounce_seconds=0.0,
+    )
 
-    async def view() -> None:
-        read_view(services.repository, services.cluster, "optimus", "0", services.clock())
 
-    return found | {"one read for all streams": await median_cpu_seconds(view)}
+def _serve(folder: Path, n_jobs: int, pipe: Connection) -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    raise_descriptor_limit()
+    node = Resources(cpu=float(TASKS * 16), memory_bytes=2**44)
+    cluster = FakeCluster([Node(f"node-{n:04d}", node) for n in range(-(-n_jobs // (16 * TRAIN_PART)))])
+    parts = assemble(_settings(folder), "http://127.0.0.1:1", time.time, Machine(make_cluster=lambda *_: cluster))
+    config = uvicorn.Config(
+        create_app(parts.services), http=bounded_protocol(), ws="none", log_level="warning", access_log=False
+    )
+    listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    threading.Thread(target=uvicorn.Server(config).run, kwargs={"sockets": [listener]}, daemon=True).start()
+    parts.loop.start()
+    pipe.send(listener.getsockname()[1])
+    while True:
+        pipe.send(_answer(parts, pipe.recv()))
 
 
-def at_size(n_jobs: int) -> dict[str, float]:
+def _answer(parts: Parts, what: str) -> Any:
+    """`cpu`: processor seconds until now; `memory`: present and highest, in MB; `round`, `ahead`: do it, seconds."""
+    match what:
+        case "cpu":
+            return time.process_time()
+        case "memory":
+            status = Path("/proc/self/status").read_text()
+            found = (re.search(rf"{name}:\s+(\d+) kB", status) for name in ("VmRSS", "VmHWM"))
+            return [0 if each is None else int(each[1]) // 1024 for each in found]
+        case "ahead":
+            return parts.ahead.look()
+        case _:
+            return _round(parts)
+
+
+def _round(parts: Parts) -> dict[str, float]:
+    """One of now, in the thread of the loop; seconds of the whole and of its parts."""
+    repository = parts.services.repository
+    before = _newest_round(repository)
+    parts.loop.trigger("benchmark")
+    while (found := _newest_round(repository)) is None or (before is not None and found.id == before.id):
+        time.sleep(0.01)
+    assert found.error is None, found.error
+    return {"round": found.seconds} | {f"round: {name}": seconds for name, seconds in found.phase_seconds.items()}
+
+
+def _newest_round(repository: Repository) -> RoundRecord | None:
+    return next(iter(repository.rounds(limit=1).items), None)
+
+
+def _changed(service: Service, running: list[str]) -> list[str]:
+    """A hundredth of all jobs, of those that train."""
+    return running[:: max(1, len(running) * CHANGED_PART // service.n_jobs)]
+
+
+# --- what is asked of it ---------------------------------------------------------------------------------------------
+
+
+def measured_calls(service: Service, running: list[str]) -> dict[str, float]:
+    """Every call, and the read that all who watch share."""
+    found = {}
+    for name, path in CALLS.items():
+        path = path.format(last=f"job-{service.n_jobs - 1:05d}")
+        service.get(path)
+        found[name] = statistics.median(service.get(path) for _ in range(REPEATS))
+    changed = _changed(service, running)
+    for name in ("scrape", "explanation of one that waits"):
+        path = CALLS[name].format(last=f"job-{service.n_jobs - 1:05d}")
+        told = []
+        for _ in range(REPEATS):
+            service.tell(changed)
+            told.append(service.get(path))
+        found[f"{name}, changed"] = statistics.median(told)
+    return found
+
+
+async def watched(service: Service, running: list[str], n_viewers: int) -> dict[str, float]:
+    """So many pages watch: what their beginning costs, and what a change of a hundredth of the jobs costs for all."""
+    begun, cpu = time.perf_counter(), service.ask("cpu")
+    viewers = [asyncio.create_task(_open(service.port)) for _ in range(n_viewers)]
+    pages = [await each for each in viewers]
+    found = {f"stream: {n_viewers} begin": time.perf_counter() - begun}
+    found[f"stream: {n_viewers} begin, processor"] = service.ask("cpu") - cpu
+    changed = _changed(service, running)
+    seconds, spent = [], []
+    for _ in range(REPEATS):
+        await asyncio.sleep(2.0)  # the present state is read, and all have it
+        cpu, begun = service.ask("cpu"), time.perf_counter()
+        step = service.tell(changed)
+        await asyncio.gather(*(_told(reader, step) for reader, _ in pages))
+        seconds.append(time.perf_counter() - begun)
+        spent.append(service.ask("cpu") - cpu)
+    for _, writer in pages:
+        writer.close()
+    found[f"stream: {n_viewers} have a change after"] = statistics.median(seconds)
+    found[f"stream: {n_viewers} have a change, processor"] = statistics.median(spent)
+    return found
+
+
+async def _open(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A page that has everything that there is."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**26)
+    writer.write(b"GET /v1/stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    await reader.readuntil(b"event: jobs")
+    await reader.readuntil(b"\n\n")
+    return reader, writer
+
+
+async def _told(reader: asyncio.StreamReader, step: int) -> None:
+    """Return when the page has heard of a job at this step."""
+    await reader.readuntil(f'"step":{step},'.encode())
+
+
+def day(service: Service, n_turns: int) -> dict[str, float]:
+    """Turns of the life of so many jobs: the rounds of each, and how much memory they leave."""
+    seconds, before = [], service.ask("memory")[0]
+    n_changed = max(1, service.n_jobs // CHANGED_PART)
+    for turn in range(n_turns):
+        running = [job.id for job in service.repository.active_jobs() if job.membership_epoch]
+        post(service.repository, running, FIRST_OF_TURNS + turn * SAMPLES_OF_TURN, SAMPLES_OF_TURN)
+        end = ResultReported(outcome=Outcome.SUCCEEDED, step=FIRST_OF_TURNS)
+        service.repository.advance_jobs(dict.fromkeys(running[:n_changed], end), time.time())
+        submit(service.repository, n_changed, first=service.n_jobs + turn * n_changed)
+        seconds.append(service.ask("round")["round"])
+        form_memberships(service.repository)
+        service.ask("ahead")
+    memory = service.ask("memory")
+    return {
+        "round of a turn": statistics.median(seconds),
+        "memory: more after the turns": memory[0] - before,
+        "memory: highest": memory[1],
+    }
+
+
+def at_size(n_jobs: int, n_viewers: int, n_turns: int) -> dict[str, float]:
     """With so many active jobs."""
     with tempfile.TemporaryDirectory() as folder:
-        settings = Settings(data_directory=Path(folder))
-        upgrade(settings.url)
-        repository = Repository(create_engine_from_url(settings.url))
-        fill(repository, n_jobs)
-        services = Services(
-            settings=settings,
-            repository=repository,
-            cluster=FakeCluster([Node(f"node-{n}", Resources(64.0, 2**38)) for n in range(n_jobs // 16)]),
-            hub=WakeUpHub(repository.generations),
-            job_tokens=JobTokens(b"benchmark"),
-            version="benchmark",
-        )
-        found = asyncio.run(measured(services))
-        repository.close()
-    return {name: round(seconds, 4) for name, seconds in found.items()}
+        upgrade(_settings(Path(folder)).url)
+        with closing(Repository(create_engine_from_url(_settings(Path(folder)).url))) as repository:
+            submit(repository, n_jobs)
+        with closing(Service(Path(folder), n_jobs)) as service:
+            found = {"round that starts the tasks": service.ask("round")["round"]}
+            running = form_memberships(service.repository)
+            post(service.repository, running, 0, SAMPLES)
+            found["round that reads all samples"] = service.ask("round")["round"]
+            found["look at the queue ahead"] = service.ask("ahead")
+            service.tell(_changed(service, running))
+            found |= service.ask("round")
+            found["memory"] = service.ask("memory")[0]
+            found |= measured_calls(service, running)
+            found |= asyncio.run(watched(service, running, n_viewers))
+            found["memory, while they watch"] = service.ask("memory")[1]
+            found |= day(service, n_turns)
+    return {name: round(value, 4) for name, value in found.items()}
 
 
-def exponent(by_size: dict[int, float]) -> float:
-    """Of the growth."""
+def exponent(by_size: dict[int, float]) -> float | None:
+    """Of the growth; None: one size says nothing of it."""
+    if len(by_size) < 2:
+        return None
     fit = statistics.linear_regression(
-        [math.log(size) for size in by_size], [math.log(max(seconds, 1e-4)) for seconds in by_size.values()]
+        [math.log(size) for size in by_size], [math.log(max(value, 1e-4)) for value in by_size.values()]
     )
     return round(fit.slope, 2)
 
@@ -113,14 +287,17 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 3000, 10000])
+    parser.add_argument("--viewers", type=int, default=500)
+    parser.add_argument("--turns", type=int, default=3)
     options = parser.parse_args()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
-    found = {size: at_size(size) for size in options.sizes}
+    raise_descriptor_limit()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    found = {size: at_size(size, options.viewers, options.turns) for size in options.sizes}
     names = list(found[options.sizes[0]])
+    by_name = {name: {size: found[size][name] for size in found} for name in names}
     report = {
-        "cpu_seconds": {name: {size: found[size][name] for size in found} for name in names},
-        "exponent": {name: exponent({size: found[size][name] for size in found}) for name in names},
-        "peak_megabytes": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "figures": by_name,
+        "exponent": {name: exponent(sizes) for name, sizes in by_name.items()},
         "load": round(os.getloadavg()[0], 1),
     }
     print(json.dumps(report))

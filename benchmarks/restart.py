@@ -29,23 +29,24 @@ from optimus_scheduler.model import Node, Resources
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.requests import checked
 from optimus_service.store.engine import create_engine_from_url, upgrade
-from optimus_service.store.records import PostedSamples
+from optimus_service.store.records import NewJob, PostedSamples
 from optimus_service.store.repository import LEADER_LEASE, Repository
 from optimus_service.store.tables import JobHistoryRow
 
 WORKERS, SERVERS = 7, 2
 """Of each job; with its coordinator 10 tasks."""
 POST_SAMPLES = 100
-POSTS_AT_ONCE = 50
+POSTS_AT_ONCE, JOBS_AT_ONCE = 50, 1000
 
 
-def submit(repository: Repository, n_jobs: int) -> None:
-    """Jobs of one size."""
+def submit(repository: Repository, n_jobs: int, first: int = 0) -> None:
+    """Jobs of one size, numbered from `first` on."""
     sizes = {"workers": {"min": WORKERS, "max": WORKERS}, "servers": {"min": SERVERS, "max": SERVERS}}
     spec = write(checked(JobSpec, {"name": "job", "task": "m:f", **sizes}))
-    for number in range(n_jobs):
-        job_id = f"job-{number:05d}"
-        repository.create_job(job_id, {**spec, "name": job_id}, "nonce", None, "hash", time.time())
+    job_ids = [f"job-{number:05d}" for number in range(first, first + n_jobs)]
+    new = [NewJob(job_id, {**spec, "name": job_id}, "nonce", None, "hash") for job_id in job_ids]
+    for begin in range(0, n_jobs, JOBS_AT_ONCE):
+        repository.create_jobs(new[begin : begin + JOBS_AT_ONCE], time.time())
 
 
 def post(repository: Repository, job_ids: list[str], first: int, n_samples: int) -> None:

@@ -89,12 +89,12 @@ def train(repository: Repository) -> None:
 
 
 def form_memberships(repository: Repository) -> list[str]:
-    """Every job that should have tasks has them; which ones."""
+    """Every job that should have tasks has them; which ones had none."""
     formed = []
     for job in repository.active_jobs():
-        tasks = repository.get_wanted(job.id).tasks
-        if not tasks:
+        if job.membership_epoch or job.wanted.is_empty:
             continue
+        tasks = repository.get_wanted(job.id).tasks
         formed.append(job.id)
         names = {role: tuple(task.key.name for task in tasks if task.key.role is role) for role in Role}
         at = time.time()

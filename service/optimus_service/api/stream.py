@@ -26,6 +26,8 @@ from optimus_service.push.snapshot import View, read_view
 MAX_JOBS = 2000
 """Jobs that one history is made of: active ones first, then those that ended last."""
 
+_PIECE_BYTES = 65_536
+"""Of what is sent to one who watches, so much waits in memory for a slow network, not the whole list."""
 RIGHTS_SECONDS = 10.0
 """How often it is asked whether one who watches still may."""
 
@@ -113,15 +115,24 @@ class _EventStream(StreamingResponse):
             finally:
                 self._metrics.count_streams(-1)
 
-    async def _events(self, changes: AsyncGenerator[Change]) -> AsyncGenerator[str]:
+    async def _events(self, changes: AsyncGenerator[Change]) -> AsyncGenerator[bytes]:
         checked, has_told = time.monotonic(), False
         async for change in changes:
             if time.monotonic() - checked >= RIGHTS_SECONDS:
                 checked = time.monotonic()
                 if not await run_in_threadpool(self._is_still_good):
                     return
-            yield as_events(change, is_all=not has_told)
+            said = _said(change, is_all=not has_told)
+            for begin in range(0, len(said), _PIECE_BYTES):
+                yield said[begin : begin + _PIECE_BYTES]
             has_told = has_told or change.cluster is not None
+
+
+def _said(change: Change, *, is_all: bool) -> bytes:
+    said = change.said.get(is_all)
+    if said is None:
+        said = change.said[is_all] = as_events(change, is_all=is_all).encode()
+    return said
 
 
 def as_events(change: Change, *, is_all: bool = False) -> str:

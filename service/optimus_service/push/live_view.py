@@ -33,7 +33,7 @@ HEARTBEAT_SECONDS = 15.0
 MAX_STREAMS_OF_USER = 20
 """Of all tokens of one user: so that nobody takes all places. Callers with OPTIMUS_TOKEN, or without any, are not
 counted."""
-MAX_SUBSCRIBERS = 200
+MAX_SUBSCRIBERS = 500
 """Pages that watch one replica."""
 PART_OF_CONNECTIONS = 0.25
 """That they may hold, where few file descriptors permit few connections."""
@@ -59,6 +59,8 @@ class Change:
     """JSON of `JobLine`s that are new or changed, by id."""
     gone: tuple[str, ...] = ()
     """Ids that are not shown any more."""
+    said: dict[bool, bytes] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """As it is sent, once somebody has worked that out: one text for all who are sent the same."""
 
     @property
     def is_empty(self) -> bool:
@@ -123,6 +125,8 @@ class Feed:
         self._is_closed = is_closed
         self._period_seconds = period_seconds
         self._view: View | None = None
+        self._told: list[tuple[View | None, Change]] = []
+        """To `_view`, from what some who watch have seen."""
         self._changed = asyncio.Condition()
         self._n_subscribers = 0
         self._reading: asyncio.Task[None] | None = None
@@ -151,14 +155,22 @@ class Feed:
 
     async def _changes(self) -> AsyncGenerator[Change]:
         if self._reading is None:
-            self._view = None  # what was seen before everybody left may be old
+            self._view, self._told = None, []  # what was seen before everybody left may be old
             self._reading = asyncio.create_task(self._run())
         sent: View | None = None
         while not self._is_closed():
             await self._wait_for_other_than(sent)
             view = self._view
-            yield Change() if view is None else difference(sent, view)
+            yield Change() if view is None else self._since(sent, view)
             sent = view
+
+    def _since(self, sent: View | None, view: View) -> Change:
+        for before, change in self._told:
+            if before is sent:
+                return change
+        change = difference(sent, view)
+        self._told.append((sent, change))
+        return change
 
     async def _wait_for_other_than(self, sent: View | None) -> None:
         try:
@@ -191,7 +203,7 @@ class Feed:
             _log.exception("the state cannot be read")
             return
         if view != self._view:
-            self._view = view
+            self._view, self._told = view, []
             await self._wake()
 
     async def _wake(self) -> None:
