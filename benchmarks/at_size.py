@@ -218,16 +218,25 @@ async def watched(service: Service, running: list[str], n_viewers: int) -> dict[
 
 async def _open(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A page that has everything that there is."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**26)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /v1/stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-    await reader.readuntil(b"event: jobs")
-    await reader.readuntil(b"\n\n")
+    await _read_until(reader, b"event: jobs")
+    await _read_until(reader, b"]\n\n")
     return reader, writer
+
+
+async def _read_until(reader: asyncio.StreamReader, words: bytes) -> None:
+    """Nothing is kept of what is read: all pages are in one process."""
+    last = b""
+    while words not in last:
+        read = await reader.read(2**16)
+        assert read, "the stream ended"
+        last = last[-len(words) :] + read
 
 
 async def _told(reader: asyncio.StreamReader, step: int) -> None:
     """Return when the page has heard of a job at this step."""
-    await reader.readuntil(f'"step":{step},'.encode())
+    await _read_until(reader, f'"step":{step},'.encode())
 
 
 def day(service: Service, n_turns: int) -> dict[str, float]:

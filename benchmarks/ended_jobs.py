@@ -41,6 +41,7 @@ JOBS = """INSERT INTO jobs (id, name, project, owner, spec, state, directive, cr
 request_hash, token_nonce, generation, wanted_workers, wanted_servers, wanted_tasks, membership_epoch, running_workers,
 running_servers, rescales, step, n_samples, version) VALUES (:id, :name, :project, :owner, :spec, 'succeeded', 'run',
 :at, :at, :at, 'hash', 'nonce', 1, 0, 0, '[]', 1, 0, 0, 0, 1000, 0, 1)"""
+COUNTS = "INSERT INTO ended_jobs SELECT project, state, count(*) FROM jobs GROUP BY project, state"
 LABELS = "INSERT INTO job_labels (job_id, name, value) VALUES (:id, 'sweep', :sweep), (:id, 'team', :owner)"
 EVENTS = "INSERT INTO events (job_id, at, type, message, data) VALUES (:id, :at, 'JobSubmitted', 'It was.', '{}')"
 SAMPLES = "INSERT INTO sample_batches (job_id, last_id, n_samples, received_at, document) VALUES (:id, :n, 1, :at, :d)"
@@ -59,6 +60,7 @@ def fill(url: str, n_jobs: int, n_with_rows: int) -> None:
             for statement in (JOBS, LABELS, EVENTS):
                 connection.execute(text(statement), some)
     with engine.begin() as connection:
+        connection.execute(text(COUNTS))
         few = [row(number * (n_jobs // n_with_rows), n_jobs, spec) for number in range(n_with_rows)]
         samples = [{**each, "n": n, "d": b"x" * 500} for each in few for n in range(1, ROWS_OF_EACH + 1)]
         if samples:

@@ -39,11 +39,11 @@ from optimus_scheduler.lifecycle import (
 from optimus_scheduler.model import NOTHING, Allocation, Directive, JobState
 from optimus_scheduler.model.format import time_words
 from optimus_scheduler.retries import Backoff, most_retries
-from optimus_service.store import history, kept
+from optimus_service.store import ended, history, kept
 from optimus_service.store.charging import charge
 from optimus_service.store.dialects import chunks, insert_for, is_postgresql
 from optimus_service.store.errors import IdempotencyConflict, JobIdTaken, JobNotFound
-from optimus_service.store.pages import decode_cursor, make_page
+from optimus_service.store.pages import decode_cursor, encode_cursor, make_page
 from optimus_service.store.records import Document, JobRecord, KeptSubmission, NameMatch, NewJob, Page, SubmittedJob
 from optimus_service.store.tables import (
     JobHistoryRow,
@@ -66,6 +66,9 @@ COLUMNS = tuple(column for column in JobRow.__table__.c if column.name not in _L
 """What `record` is made of. Whoever reads many rows and changes none reads these, without the session: keeping track of
 ten thousand objects costs more than reading them."""
 STORED = kept.as_stored(COLUMNS)
+_NEWEST_FIRST = (JobRow.created_at.desc(), JobRow.id.desc())
+LOOKED_THROUGH = 20_000
+"""Jobs whose names one page of a search for a part of a name is made of: that takes some 30 ms."""
 
 
 def create(
@@ -306,27 +309,41 @@ def page(
     """See `Repository.list_jobs`."""
     if name_contains is not None and name_match == "one":
         name_contains, name_match = _meant(session, name_contains, projects), "id"
-    statement = select(JobRow).order_by(JobRow.created_at.desc(), JobRow.id.desc()).limit(limit + 1)
+    chosen: list[ColumnElement[bool]] = [*in_projects(projects)]
     if states is not None:
-        statement = statement.where(JobRow.state.in_([state.value for state in states]))
+        chosen.append(JobRow.state.in_([state.value for state in states]))
     if project is not None:
-        statement = statement.where(JobRow.project == project)
+        chosen.append(JobRow.project == project)
     if owner is not None:
-        statement = statement.where(JobRow.owner == owner)
-    statement = statement.where(*in_projects(projects))
-    if name_contains is not None:
-        # In a query of its own: the index of names is read, however few jobs have the name, not all jobs by their age.
-        statement = statement.where(JobRow.id.in_(_named(session, name_contains.replace("\0", "\ufffd"), name_match)))
+        chosen.append(JobRow.owner == owner)
     for label, value in labels.items():
         having = select(JobLabelRow.job_id).where(JobLabelRow.name == label)
-        statement = statement.where(
-            JobRow.id.in_(having if value is None else having.where(JobLabelRow.value == value))
-        )
+        chosen.append(JobRow.id.in_(having if value is None else having.where(JobLabelRow.value == value)))
     if cursor is not None:
         place = decode_cursor("jobs", cursor, (float, str))
-        statement = statement.where(tuple_(JobRow.created_at, JobRow.id) < tuple_(*place))
-    rows = session.scalars(statement).all()
+        chosen.append(tuple_(JobRow.created_at, JobRow.id) < tuple_(*place))
+    if name_contains is None:
+        return _newest(session, chosen, limit)
+    name_contains = name_contains.replace("\0", "\ufffd")
+    if name_match == "part":
+        return _with_part(session, chosen, name_contains, limit)
+    # In a query of its own: the index of names is read, however few jobs have the name, not all jobs by their age.
+    return _newest(session, [*chosen, JobRow.id.in_(_named(session, name_contains, name_match))], limit)
+
+
+def _newest(session: Session, chosen: Sequence[ColumnElement[bool]], limit: int) -> Page[JobRecord]:
+    rows = session.scalars(select(JobRow).where(*chosen).order_by(*_NEWEST_FIRST).limit(limit + 1)).all()
     return make_page("jobs", rows, limit, lambda row: (float(row.created_at), row.id), record)
+
+
+def _with_part(session: Session, chosen: Sequence[ColumnElement[bool]], part: str, limit: int) -> Page[JobRecord]:
+    """Those with this in their names among the newest `LOOKED_THROUGH` of the chosen; the next page goes on there."""
+    places = select(JobRow.created_at, JobRow.id, JobRow.name).where(*chosen).order_by(*_NEWEST_FIRST)
+    looked_at = places.limit(LOOKED_THROUGH).subquery("looked_at")
+    found = select(looked_at.c.id).where(looked_at.c.name.icontains(part, autoescape=True))
+    page_ = _newest(session, [JobRow.id.in_(found)], limit)
+    last = None if page_.next_cursor else session.execute(places.offset(LOOKED_THROUGH - 1).limit(1)).first()
+    return page_ if last is None else Page(page_.items, encode_cursor("jobs", (float(last.created_at), last.id)))
 
 
 def submitted(
@@ -376,9 +393,7 @@ def _named(session: Session, text: str, match: NameMatch) -> SelectBase:
         return ids.where(JobRow.id == text)
     if match == "exact":
         return ids.where(JobRow.name == text)
-    if match == "start":
-        return union(*(ids.where(_begins(session, column, text)) for column in (JobRow.name, JobRow.id)))
-    return ids.where(JobRow.name.icontains(text, autoescape=True))
+    return union(*(ids.where(_begins(session, column, text)) for column in (JobRow.name, JobRow.id)))
 
 
 def _begins(session: Session, column: InstrumentedAttribute[str], text: str) -> ColumnElement[bool]:
@@ -415,8 +430,8 @@ def records(session: Session, rows: Sequence[kept.AnyRow], known: kept.Kept, *, 
 
 def count_by_state(session: Session, projects: Collection[str] | None = None) -> dict[JobState, int]:
     """See `Repository.count_jobs_by_state`."""
-    statement = select(JobRow.state, func.count()).where(*in_projects(projects)).group_by(JobRow.state)
-    counts = dict(session.execute(statement).all())
+    active_ones = select(JobRow.state, func.count()).where(JobRow.state.in_(ACTIVE_STATES), *in_projects(projects))
+    counts = dict(session.execute(active_ones.group_by(JobRow.state)).all()) | ended.counted(session, projects)
     return {state: counts.get(state.value, 0) for state in JobState}
 
 
@@ -466,10 +481,12 @@ def advance_row(session: Session, row: JobRow, event: lifecycle.Event, now: floa
         _set_owner_paused(row, after.owner_paused, after.paused_by, now)
     for effect in effects:
         _carry_out(session, row, effect, now, backoff)
-    ended = after.state.is_final and not before.state.is_final
-    if ended:
+    if after.state is not before.state:
+        ended.note(session, row.project, before.state, after.state)
+    has_ended = after.state.is_final and not before.state.is_final
+    if has_ended:
         _want_nothing(row, now)
-    if ended or after.directive is not before.directive:
+    if has_ended or after.directive is not before.directive:
         row.generation += 1
 
 

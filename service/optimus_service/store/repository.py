@@ -38,6 +38,7 @@ from optimus_scheduler.retries import Backoff
 from optimus_service.store import (
     awaited,
     charging,
+    ended,
     expected_times,
     finished_runs,
     histories,
@@ -168,6 +169,7 @@ class Repository:
         with self._timed("write"), mapped_errors(), self._turn, Session(self._writing) as session, session.begin():
             yield session
             charging.settle(session)
+            ended.settle(session)
 
     @contextmanager
     def write(self) -> Iterator[Repository]:
@@ -331,8 +333,9 @@ class Repository:
     ) -> Page[JobRecord]:
         """Jobs that meet all given conditions, newest first; `projects`: jobs of any of these.
 
-        `name_contains` is compared as `name_match` says. `labels`: all of them, with these values
-        (None: with any). A `cursor` is good for the filters it was made with.
+        `name_contains` is compared as `name_match` says. A part is looked for in the names of some thousand jobs at a
+        time: a page may have fewer than `limit`, or none, and a cursor all the same, with which the search goes on.
+        `labels`: all of them, with these values (None: with any). A `cursor` is good for the filters it was made with.
 
         Raises:
             InvalidCursor: the cursor was not handed out by this method.

@@ -9,6 +9,7 @@ from sqlalchemy import CursorResult, delete, select, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from optimus_scheduler.model import JobState
+from optimus_service.store import ended
 from optimus_service.store.errors import JobIsActive
 from optimus_service.store.jobs import locked
 from optimus_service.store.records import Pruned, PrunedRounds
@@ -99,6 +100,7 @@ def remove_job(session: Session, job_id: str, limit: int) -> bool:
         chosen = select(*key).where(table.job_id == job_id).limit(limit)
         if _count(session.execute(delete(table).where(tuple_(*key).in_(chosen)))) == limit:
             return False
+    ended.note(session, row.project, JobState(row.state), None)
     session.execute(delete(JobRow).where(JobRow.id == job_id))
     return True
 

@@ -16,6 +16,7 @@ Every index serves a query named beside it; the migrations in `migrations/versio
            ├─▶ events          what happened (also to no job: the cluster)
            └─▶ decisions ◀── rounds
     projects                   what each is guaranteed of the cluster
+    ended_jobs                 how many jobs have ended, by project and state
     usage                      what jobs were given, by month, project, owner and GPU type
     closed_nodes               which nodes operators closed
     leases                     who runs the scheduling rounds
@@ -189,7 +190,7 @@ class JobRow(Base):
 
     __mapper_args__ = {"version_id_col": version}  # noqa: RUF012 (the declarative base says how it is typed)
     __table_args__ = (
-        Index(None, "created_at", "id"),  # list_jobs
+        Index("ix_jobs_created_at_id_name", "created_at", "id", "name"),  # list_jobs, also by a part of the name
         # The operators with which PostgreSQL finds beginnings in any collation.
         Index("ix_jobs_name_id", "name", "id", postgresql_ops={"name": "text_pattern_ops"}),  # list_jobs by name
         Index("ix_jobs_id_text", "id", postgresql_ops={"id": "text_pattern_ops"}),  # list_jobs by a beginning
@@ -203,6 +204,16 @@ class JobRow(Base):
         Index(None, "project", "created_at", "id"),  # list_jobs by project
         Index(None, "owner", "created_at", "id"),  # list_jobs by owner
     )
+
+
+class EndedJobsRow(Base):
+    """How many jobs of a project have ended in one way: see `optimus_service.store.ended`."""
+
+    __tablename__ = "ended_jobs"
+
+    project: Mapped[str] = mapped_column(primary_key=True)
+    state: Mapped[str] = mapped_column(String(16), primary_key=True)
+    n_jobs: Mapped[int]
 
 
 class JobLabelRow(Base):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import random
 from contextlib import suppress
 
 import pytest
@@ -15,15 +16,18 @@ from optimus_scheduler.lifecycle import (
     AllTasksGone,
     CancelRequested,
     ConvergenceReached,
+    Event,
     InvalidTransition,
     MembershipFormed,
     Outcome,
     Paused,
     ResultReported,
+    ResumeRequested,
     TooManyFailures,
 )
 from optimus_scheduler.model import NOTHING, Allocation, Directive, JobState, Role
-from optimus_service.store.errors import IdempotencyConflict, InvalidCursor, JobIdTaken, JobNotFound
+from optimus_service.store import jobs
+from optimus_service.store.errors import IdempotencyConflict, InvalidCursor, JobIdTaken, JobIsActive, JobNotFound
 from optimus_service.store.records import ExpectedTimes, SubmittedJob
 from optimus_service.store.repository import MAX_PAGE, Repository
 
@@ -356,3 +360,55 @@ def test_what_is_kept_of_rows_is_never_older_than_the_rows(repository: Repositor
     assert [job.id for job in repository.active_jobs()] == ["job-2"]
     assert "job-1" not in repository._kept.jobs
     assert repository.latest_decisions(["job-1"])["job-1"] == decided["job-1"]
+
+
+def test_the_counts_of_ended_jobs_are_those_of_the_rows(repository: Repository, make_job: MakeJob) -> None:
+    """Whatever ends jobs, takes them up again and deletes them, one by one or together."""
+    chance = random.Random(7)
+    events: list[Event] = [
+        CancelRequested(),
+        TooManyFailures("it failed"),
+        ResultReported(outcome=Outcome.SUCCEEDED, step=3),
+        AllTasksGone(),
+        ResumeRequested(),
+    ]
+    for number in range(12):
+        make_job(f"job-{number}", project=chance.choice(["vision", "speech"]))
+    left = [f"job-{number}" for number in range(12)]
+    for _ in range(150):
+        chosen = chance.sample(left, min(3, len(left)))
+        try:
+            if chance.random() < 0.1:
+                repository.delete_job(chosen[0])
+                left.remove(chosen[0])
+            else:
+                repository.advance_jobs({job_id: chance.choice(events) for job_id in chosen}, 1.0)
+        except JobIsActive:
+            continue
+        assert repository.count_jobs_by_state() == _counted(repository, None)
+        assert repository.count_jobs_by_state(["vision"]) == _counted(repository, "vision")
+    assert len(left) < 12
+    assert sum(repository.count_jobs_by_state([]).values()) == 0
+
+
+def _counted(repository: Repository, project: str | None) -> dict[JobState, int]:
+    """By reading all jobs."""
+    jobs = repository.list_jobs(project=project, limit=MAX_PAGE).items
+    return {state: sum(job.state is state for job in jobs) for state in JobState}
+
+
+def test_a_part_of_a_name_is_looked_for_in_some_jobs_at_a_time(
+    repository: Repository, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "LOOKED_THROUGH", 3)
+    for number in range(10):
+        make_job(f"job-{number}", name=f"Digits-{number}" if number in (0, 1, 7, 8, 9) else "other", at=float(number))
+    pages: list[list[str]] = []
+    cursor = None
+    while cursor is not None or not pages:
+        page = repository.list_jobs(name_contains="digit", cursor=cursor, limit=1)
+        pages.append([job.id for job in page.items])
+        cursor = page.next_cursor
+    assert [job_id for each in pages for job_id in each] == ["job-9", "job-8", "job-7", "job-1", "job-0"]
+    assert [] in pages, "five jobs of another name lie between"
+    assert len(pages) <= 8
