@@ -272,6 +272,7 @@ class SpeedPoint(TypedDict):
     remaining_seconds: Interval | None
     measured: float | None
     cost: Interval | None
+    beyond: str | None
 
 
 class CurvePoint(TypedDict):

@@ -141,6 +141,9 @@ def _sizes(job: Job, predictions: Predictions) -> Iterator[RenderableType]:
     yield speed_table(speeds, job)
     money_too = " and the cost to finish" if cost is not None else ""
     yield Text(f"Each cell: time left, with steps per second{money_too} below; the present size is bold.", style="dim")
+    beyond = list(dict.fromkeys(what for point in speeds if (what := point.get("beyond")) is not None))
+    if beyond:
+        yield Text(f"(no): not to be had now; beyond {', '.join(beyond)}.", style="dim")
     if cost is not None and cost["worth_considering"]:
         yield Text("\nNo other size is both faster and cheaper", style="bold")
         yield _choices(cost["worth_considering"][:MOST_CHOICES])
@@ -177,7 +180,8 @@ def _speed_cell(point: SpeedPoint | None, present: tuple[int, int]) -> Text:
     is_present = (point["workers"], point["servers"]) == present
     speed = f"\n{wording.number(point['steps_per_second'])}/s"
     cost = "" if point["cost"] is None else f" {money(point['cost']['mean'])}"
-    return Text.assemble((left, "bold green" if is_present else ""), (speed + cost, "dim"))
+    barred = "" if point.get("beyond") is None else " (no)"
+    return Text.assemble((left, "bold green" if is_present else ""), (barred + speed + cost, "dim"))
 
 
 # --- jobs that have ended --------------------------------------------------------------------------------------------

@@ -176,10 +176,12 @@ def _at_maximum(outlook: Outlook, grant: Grant) -> str:
 
 def _not_worth_rescaling(outlook: Outlook, grant: Grant) -> str:
     ideal = grant.ideal or grant.allocation
-    factor = outlook.speedup(ideal, outlook.present)
+    factor, has = outlook.speedup(ideal, outlook.present), outlook.present
+    joins = outlook.joining_seconds > 0 and (ideal.workers > has.workers or ideal.servers > has.servers)
+    wait = f"new tasks take about {time_words(outlook.joining_seconds)} to join, and " if joins else ""
     return (
         f"Keeps {size_words(grant.allocation)}: {size_words(ideal)} would be {factor:.2f} times as fast, "
-        f"but the change is predicted to stop training for about {time_words(outlook.stop_seconds)}, "
+        f"but {wait}the change is predicted to stop training for about {time_words(outlook.stop_seconds)}, "
         f"too long for what it would save by its end or for how sure that is."
     )
 

@@ -220,3 +220,30 @@ def test_small_differences_move_nothing() -> None:
     """Two jobs alike that share unevenly by one task: within the error of the models."""
     grants = allocate([known("a", has=(4, 4)), known("b", has=(4, 3))], 15)
     assert {name: size(grant) for name, grant in grants.items()} == {"a": (4, 4), "b": (4, 3)}
+
+
+# --- small clusters --------------------------------------------------------------------------------------------------
+
+
+def test_a_free_slot_is_used_where_one_of_each_does_not_fit() -> None:
+    """One worker and one server gain most together; where there is room for one task only, a worker is better."""
+    speed = law(transfer=0.2)
+    growing = known("a", speed=speed, allocated_at=NOW - 300)
+    full = known("b", speed=speed, spec=a_spec(maximum=(1, 1)))
+    assert size(allocate([growing, full], 6)["a"]) == (2, 2)
+    assert size(allocate([growing, full], 5)["a"]) == (2, 1)
+
+
+def test_new_tasks_that_would_join_shortly_before_the_end_are_not_started() -> None:
+    """A change saves nothing before the new tasks take part, however short it stops training."""
+    short = a_spec(rule=ConvergenceRule(max_steps=25))
+
+    def running(spec: JobSpec, *joined: float) -> Job:
+        return known("a", spec=spec, rescale_seconds=(0.03,) * 4, allocated_at=NOW - 20, joining_seconds=joined)
+
+    soon = running(short)
+    assert size(allocate([soon], 8)["a"]) > (1, 1)
+    late = running(short, 30.0, 31.0, 29.0)
+    assert size(allocate([late], 8)["a"]) == (1, 1)
+    long = running(a_spec(rule=ConvergenceRule(max_steps=2500)), 30.0)
+    assert size(allocate([long], 8)["a"]) > (1, 1)

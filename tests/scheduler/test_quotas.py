@@ -15,7 +15,7 @@ from tests.scheduler.constrained_worlds import next_round, trained
 from optimus_scheduler.allocate.allocate_with_quotas import allocate_with_quotas, guarantees
 from optimus_scheduler.allocate.policies import POLICIES, AllocationInput, policy_named
 from optimus_scheduler.forecast.forecast import forecast_all
-from optimus_scheduler.model import Job, Node, Quota, Reason, Resources, Snapshot
+from optimus_scheduler.model import ConvergenceRule, Job, Node, Quota, Reason, Resources, Snapshot
 from optimus_scheduler.round import plan
 from optimus_scheduler.settings import Settings
 
@@ -197,3 +197,20 @@ def test_guarantees_are_kept_and_nothing_is_given_twice(
     for one in outlooks:
         size = grants[one.id].allocation
         assert size.is_empty or (size.workers >= one.minimum.workers and size.servers >= one.minimum.servers)
+
+
+def test_a_deadline_that_another_projects_guarantee_stands_against_is_told_so() -> None:
+    """Its claim is not met, in part neither: the owner has to know that, and why."""
+    guaranteed = job_of("half", "a", has=(1, 1))
+    hurried = job_of("other", "b", has=(1, 1), maximum=(2, 1), rule=ConvergenceRule(max_steps=100))
+    needs = law()(1, 1)
+    hurried = replace(hurried, spec=replace(hurried.spec, deadline_at=NOW + 0.9 * 100 / needs))
+    world = a_snapshot((guaranteed, hurried), cluster(4.0))
+    told = []
+    for quotas in ((), (Quota("half", share=0.5),)):
+        outcome = plan(replace(world, quotas=quotas), OPTIMUS, Settings())
+        told += [each for each in outcome.decisions if each.job_id == "b"]
+    free, held = told
+    assert (free.allocation.workers, held.allocation.workers) == (2, 1)
+    assert "cannot be had now, beside earlier deadlines and what other projects are guaranteed" in held.message
+    assert "cannot be had" not in free.message

@@ -308,7 +308,7 @@ def test_random_worlds_reach_every_reason() -> None:
     """What no world reaches is not checked above."""
     reached = set[Reason]()
 
-    @settings(max_examples=220, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=300, deadline=None, derandomize=True, database=None)
     @given(world=st.one_of(worlds(), crowded(), in_every_state(), limited()))
     def collect(world: Snapshot) -> None:
         for _ in range(4):

@@ -1241,6 +1241,11 @@ export interface components {
             measured: number | null;
             /** @description to finish with this size; null without prices */
             cost: components["schemas"]["Interval"] | null;
+            /**
+             * @description what the size is beyond: its limits, its project's quota or the cluster
+             * @default null
+             */
+            beyond: string | null;
         };
         /** @description A figure of the job's own evaluation that has to rise or fall to a value. */
         TargetMetric: {

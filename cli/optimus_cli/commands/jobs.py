@@ -97,8 +97,12 @@ def explain(
     """Say why a job has the size that it has, and what Optimus believes about it."""
     with connect(url) as client:
         found = find_job(client, job)
-        explanation = client.explanation(found["id"])
         decisions = client.decisions(found["id"], limit=render.READ_DECISIONS)
+        explanation = client.explanation(found["id"])
+        if explanation["at"] is not None and (not decisions or decisions[0]["at"] != explanation["at"]):
+            # A round came in between: the newest decision of the table is the one that is explained.
+            decisions = client.decisions(found["id"], limit=render.READ_DECISIONS)
+            decisions = [each for each in decisions if each["at"] <= explanation["at"]]
         outcome = client.predictions(found["id"], "1", "1")["outcome"] if found["finished_at"] else None
     if as_json:
         output.print_json({**explanation, "decisions": decisions[: render.SHOWN_DECISIONS], "outcome": outcome})

@@ -291,6 +291,7 @@ class Trajectory:
             learning=outlook.learning and virtual.n_sizes < _SURE_SIZES,
             typical_seconds=outlook.typical_seconds,
             held_seconds=held if has_tasks else 0.0,
+            joining_seconds=outlook.joining_seconds,
         )
 
     def _note(self) -> None:

@@ -20,10 +20,19 @@ from dataclasses import dataclass
 
 from optimus_scheduler.allocate.deadline_budget import Limits, limits_of, may_have_limits
 from optimus_scheduler.allocate.policy import AllocationInput, DeadlinePolicy, Grant, Policy
-from optimus_scheduler.allocate.reservations import Claims, Grants, ReservingPolicy, demand_of, fitting_claims, smaller
+from optimus_scheduler.allocate.reservations import (
+    Claims,
+    Grants,
+    ReservingPolicy,
+    covers,
+    demand_of,
+    fitting_claims,
+    smaller,
+)
 from optimus_scheduler.forecast.gpu_types import has_left_its_type
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Allocation, Quota, Reason, Resources
+from optimus_scheduler.model.format import size_words
 from optimus_scheduler.model.resources import remaining
 from optimus_scheduler.settings import Settings
 
@@ -278,4 +287,10 @@ def _with_limits(grant: Grant, limits: Limits, outlook: Outlook) -> Grant:
         reason = None  # it is not the budget that keeps it where it is
     replaces = reason is not None and grant.reason in _REPLACEABLE and not size.is_empty
     told = reason if replaces and reason is not None else grant.reason
-    return grant._replace(reason=told, note=limits.note or grant.note)
+    note = limits.note or grant.note
+    if limits.claim is not None and not covers(size, limits.claim) and not size.is_empty and limits.outlook.measured:
+        note = f"{note} {size_words(limits.claim).capitalize()} {_NO_ROOM_FOR_CLAIM}"
+    return grant._replace(reason=told, note=note)
+
+
+_NO_ROOM_FOR_CLAIM = "cannot be had now, beside earlier deadlines and what other projects are guaranteed."

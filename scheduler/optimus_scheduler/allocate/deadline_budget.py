@@ -185,9 +185,15 @@ def _reported(limits: Limits, reason: Reason | None, note: str) -> Limits:
 
 
 def _seconds(outlook: Outlook, size: Allocation, steps: float) -> float:
-    """Until the end, with the stop of the change to this size."""
-    stop = 0.0 if size == outlook.present else outlook.stop_seconds
-    return steps / outlook.speeds.at(size) + stop
+    """Until the end, with the change to this size: new tasks take a while to join, then training stops."""
+    if size == outlook.present:
+        return steps / outlook.speeds.at(size)
+    has = outlook.present
+    joining = outlook.joining_seconds if size.workers > has.workers or size.servers > has.servers else 0.0
+    meanwhile = joining * outlook.speeds.at(has) if outlook.has_tasks else 0.0
+    if 0.0 < steps <= meanwhile:
+        return steps / outlook.speeds.at(has)
+    return joining + outlook.stop_seconds + (steps - meanwhile) / outlook.speeds.at(size)
 
 
 def _might_do(outlook: Outlook, steps: float, left: float) -> bool:

@@ -61,7 +61,7 @@ class ReservingPolicy:
         that would lose more work than it gains.
         """
         grants = self.without_claims(competing, capacity)
-        if all(_is_met(grants[job_id], claim) for job_id, claim in claims.items()):
+        if all(covers(grants[job_id].allocation, claim) for job_id, claim in claims.items()):
             return grants
         claiming = [
             replace(bounded(one, claims[one.id], one.maximum), claimed=True) for one in competing if one.id in claims
@@ -75,7 +75,7 @@ class ReservingPolicy:
             return self.with_claims(competing, capacity, first, held_back)
         nothing = {one.id: Grant(NOTHING, held_back) for one in out}
         shared = self.without_claims([*claiming, *kept], capacity)
-        if all(_is_met(shared[job_id], claim) for job_id, claim in claims.items()):
+        if all(covers(shared[job_id].allocation, claim) for job_id, claim in claims.items()):
             return {**shared, **nothing}
         granted = {one.id: _as_claimed(one, claims[one.id]) for one in claiming}
         return {**granted, **self.without_claims(kept, available), **nothing}
@@ -116,8 +116,8 @@ def fitting_claims(outlooks: Sequence[Outlook], claims: Claims, available: Resou
     return kept
 
 
-def _is_met(grant: Grant, claim: Allocation) -> bool:
-    size = grant.allocation
+def covers(size: Allocation, claim: Allocation) -> bool:
+    """Whether a job with `size` has what it claims."""
     return size.workers >= claim.workers and size.servers >= claim.servers
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from statistics import median
 from typing import NamedTuple
 
 from optimus_models.calibration import AS_PREDICTED, Calibration, Widening
@@ -123,6 +124,15 @@ class _Stops:
         return self._known[seconds]
 
 
+def _joining_seconds(job: Job, stop_seconds: float) -> float:
+    """Until new tasks take part, without the stop: the median of the newest times; 0 where none was observed.
+
+    Each job knows its own: its first tasks had to start, too.
+    """
+    observed = job.joining_seconds[-_STOPS_PER_JOB:]
+    return max(median(observed) - stop_seconds, 0.0) if observed else 0.0
+
+
 def _outlook(
     job: Job, forecast: Forecast, speeds: Speeds, stop_seconds: float, now: float, settings: Settings
 ) -> Outlook:
@@ -136,6 +146,7 @@ def _outlook(
         learning=speeds.model.confidence < settings.sure_speed,
         typical_seconds=settings.typical_seconds,
         held_seconds=_held_seconds(job, now),
+        joining_seconds=_joining_seconds(job, stop_seconds),
     )
 
 

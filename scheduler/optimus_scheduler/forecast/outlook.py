@@ -32,6 +32,9 @@ class Outlook:
     claimed: bool = False
     """Whether a quota or deadline gives it a right to its minimum, before anything is compared."""
 
+    joining_seconds: float = 0.0
+    """Predicted time from the start of new tasks until they take part; it trains on at its present size meanwhile."""
+
     @property
     def id(self) -> str:
         return self.job.id

@@ -236,6 +236,8 @@ class Job:
     directive: Directive = Directive.RUN
     rescale_seconds: tuple[float, ...] = ()
     """Observed stopped seconds of this job's past membership changes, oldest first."""
+    joining_seconds: tuple[float, ...] = ()
+    """Seconds that new tasks took from their start until they took part, at each past change, oldest first."""
     unsaved_seconds: float = 0.0
     """Training time that a pause would lose: since its last start, of a script that keeps no checkpoint."""
     wanted_tasks: tuple[PlacedTask, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from fastapi import APIRouter
@@ -19,7 +19,7 @@ from optimus_service.insight.elastic import counted_speed
 from optimus_service.insight.explain import Case, explanation_of
 from optimus_service.loop.exits import WORKER_HUNG
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
-from optimus_service.store.records import JobRecord
+from optimus_service.store.records import DecisionRecord, JobRecord
 
 _RECENT_SECONDS = 900.0
 """A refusal is reported once; what was reported longer ago may be over."""
@@ -40,7 +40,9 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
     job = repository.get_job(job_id)
     memberships = repository.memberships(job_id)
     others = {} if job.state.is_final else {each.id: each for each in repository.active_jobs(caller.projects)}
-    decisions = repository.latest_decisions([job_id, *others])
+    # Planning takes a while. All else is read after it, so that one answer tells of one time.
+    gives_more = None if job.state.is_final else _gives_more(services, job_id, others, caller)
+    job, decisions = _as_decided(services, job_id, others)
     seen = histories.job(job, memberships, services.clock())
     return explanation_of(
         Case(
@@ -51,13 +53,26 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             speeds=[replace(each, steps_per_second=counted_speed(seen, each)) for each in seen.speed_samples],
             others=others,
             decisions=decisions,
-            gives_more=None if job.state.is_final else _gives_more(services, job_id, others, caller),
+            gives_more=None if job.state.is_final else gives_more,
             troubles=() if job.state.is_final else _troubles(services, job_id),
             warnings=_warnings(services, job_id, _AT_THE_END if job.state.is_final else _WARNINGS),
             policy=services.settings.policy,
             sees_all=caller.projects is None,
         )
     )
+
+
+def _as_decided(
+    services: Services, job_id: str, others: Iterable[str]
+) -> tuple[JobRecord, Mapping[str, DecisionRecord]]:
+    """The job and what was decided, of it and of the others, as of one round."""
+    repository = services.repository
+    job = repository.get_job(job_id)
+    while True:
+        decisions = repository.latest_decisions([job_id, *others])
+        before, job = job, repository.get_job(job_id)
+        if job.wanted_at == before.wanted_at and job.state is before.state:
+            return job, decisions
 
 
 def _troubles(services: Services, job_id: str) -> tuple[str, ...]:

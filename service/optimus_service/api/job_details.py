@@ -9,11 +9,14 @@ from fastapi import APIRouter, Query
 
 from optimus_contract import answers
 from optimus_contract.limits import MAX_TASKS
+from optimus_scheduler.allocate.allocate_with_quotas import guarantees, may_not_borrow
+from optimus_scheduler.model import Resources
 from optimus_service.api import seen
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.jobs import CursorQuery, LimitQuery, newest_of
 from optimus_service.api.problems import documented, invalid_field
 from optimus_service.api.services import CallerDep, HistoriesDep, Services, ServicesDep
+from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.insight.advice import PAST_SECONDS, checkpoint_advice
 from optimus_service.insight.bodies import allocation_point_body, decision_body, event_body, task_body
 from optimus_service.insight.predictions import MAX_DECISIONS, MAX_SIZES, Question, predictions_body
@@ -84,11 +87,25 @@ def predict_job(
     latest = services.repository.latest_decisions([job_id]).values()  # with what is expected
     earlier = services.repository.decisions(job_id, limit=MAX_DECISIONS).items
     decisions = [*latest, *(each for each in earlier if each.id not in {one.id for one in latest})]
-    question = Question(*sizes, now, Limits(deadline_seconds, budget))
+    question = Question(*sizes, now, Limits(deadline_seconds, budget), *_room(services, job.spec.project))
     checkpoints = _checkpoints(record, services)
     told = services.repository.promises(job_id) if record.state.is_final else ()
     body = predictions_body(record, job, decisions, question, services.settings.scheduling, checkpoints, told)
     return seen.predictions(body, caller)
+
+
+def _room(services: Services, project: str) -> tuple[Resources | None, Resources | None]:
+    """What the cluster has, and what of it the project may have at most; None where there is no such limit."""
+    try:
+        nodes = services.cluster.nodes()
+    except ClusterUnavailable:
+        nodes = ()
+    if not nodes:
+        return None, None
+    room = sum((node.capacity for node in nodes), Resources())
+    quotas = [each.quota for each in services.repository.projects()]
+    confined = project in may_not_borrow(quotas)
+    return room, guarantees(quotas, room)[project] if confined else None
 
 
 def _checkpoints(record: JobRecord, services: Services) -> answers.CheckpointAdvice | None:

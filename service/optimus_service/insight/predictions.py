@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from optimus_models.loss.curve import LossCurve, MetricCurve
 from optimus_scheduler.forecast.fits import Fits, Fitted
 from optimus_scheduler.forecast.prices import has_prices
 from optimus_scheduler.forecast.rates import rates_to_come
-from optimus_scheduler.model import Allocation, EndedJob, Forecast, Job
+from optimus_scheduler.model import Allocation, EndedJob, Forecast, Job, Resources
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.what_if import is_one_worker
 from optimus_service.insight.advice import advice
@@ -165,6 +165,10 @@ class Question(NamedTuple):
     servers: range
     now: float
     limits: Limits = Limits()
+    room: Resources | None = None
+    """What the cluster has; None: not known."""
+    quota: Resources | None = None
+    """What its project may have at most; None: no such limit."""
 
 
 def predictions_body(
@@ -198,6 +202,7 @@ def predictions_body(
     allocations = [Allocation(w, p, _gpu_type(job)) for w in workers for p in servers]
     basis = Ahead(question.now, settings, estimate_of(ahead.at_its_size))
     found = sizes(job, fitted.speeds, allocations, estimate_of(ahead.remaining_steps), basis)
+    beyond = {size: _beyond(job, size, question) for size in allocations}
     is_priced = has_prices(settings)
     return answers.Predictions(
         at=None if latest is None else moment(latest.at),
@@ -209,7 +214,7 @@ def predictions_body(
         rule=believed.rule,
         loss_curve=finite_document(believed.loss_curve),
         speed_model=finite_document(believed.speed_model),
-        speeds=_speed_table(job, allocations, found, is_priced=is_priced),
+        speeds=_speed_table(job, beyond, found, is_priced=is_priced),
         losses=_curve_points(job.loss_steps, job.losses),
         fitted=_fitted_curve(fitted.curve, job, total_steps),
         history=[prediction_point_body(each) for each in reversed(decisions)],
@@ -217,7 +222,11 @@ def predictions_body(
         learning_rates=_rate_points(job.rate_steps, job.learning_rates),
         planned_rates=_rate_points(*(column.tolist() for column in rates_to_come(job))),
         metric=_metric_body(job, fitted.metric, total_steps),
-        cost=cost_body(found, job.allocation, job.spent, question.limits) if is_priced else None,
+        cost=cost_body(
+            [each for each in found if beyond[each.allocation] is None], job.allocation, job.spent, question.limits
+        )
+        if is_priced
+        else None,
         advice=advice(job, fitted.speeds, settings),
         checkpoints=checkpoints,
         outcome=outcome_body(record, decisions, promises, job.spent if is_priced else None),
@@ -247,11 +256,32 @@ def learned_then(believed: Forecast) -> answers.Learned:
 
 
 def _speed_table(
-    job: Job, allocations: Iterable[Allocation], found: Iterable[Size], *, is_priced: bool
+    job: Job, beyond: Mapping[Allocation, str | None], found: Iterable[Size], *, is_priced: bool
 ) -> list[answers.SpeedPoint]:
-    """One row per size; without a single measurement the speeds are unknown."""
+    """One row per size of `beyond`; without a single measurement the speeds are unknown."""
     promised = {size.allocation: size for size in found}
-    return [_speed_point(job, size, promised.get(size), is_priced=is_priced) for size in allocations]
+    return [
+        replace(_speed_point(job, size, promised.get(size), is_priced=is_priced), beyond=what)
+        for size, what in beyond.items()
+    ]
+
+
+def _beyond(job: Job, size: Allocation, question: Question) -> str | None:
+    """Why the job may not have this size now, whatever others have: None where it may."""
+    worker, server = job.spec.worker, job.spec.server
+    if size == job.allocation:
+        return None
+    for count, demand, what in ((size.workers, worker, "workers"), (size.servers, server, "servers")):
+        if count > demand.maximum:
+            return f"its limit of {demand.maximum} {what}"
+        if count < demand.minimum:
+            return f"its least of {demand.minimum} {what}"
+    needs = worker.resources * size.workers + server.resources * size.servers
+    if question.room is not None and not needs.fits_in(question.room):
+        return "what the cluster has"
+    if question.quota is not None and not needs.fits_in(question.quota):
+        return f"the quota of project {job.spec.project}"
+    return None
 
 
 def _speed_point(job: Job, allocation: Allocation, size: Size | None, *, is_priced: bool) -> answers.SpeedPoint:

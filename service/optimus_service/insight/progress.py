@@ -101,6 +101,9 @@ def progress_of(job: JobRecord, decision: DecisionRecord | None, now: float) -> 
     # Nobody knows when an owner lets a paused job go on.
     is_held = job.owner_paused_at is not None
     expected = None if decision is None or is_held else expected_times(decision.expected, now, waits=job.waits)
+    retry_at = job.retry_at if job.retry_at is not None and job.retry_at > now and not is_held else None
+    if retry_at is not None:
+        expected = _after_retry(expected, retry_at, now)
     if end is None:
         return JobProgress(None, None, None if expected is None else expected.end_seconds, expected=expected)
     without_end = None if expected is None else replace(expected, end_seconds=None, end_at=None)
@@ -108,7 +111,7 @@ def progress_of(job: JobRecord, decision: DecisionRecord | None, now: float) -> 
         return JobProgress(None, None, None, is_guessed=True, expected=without_end)
     total = given_not_ended(end.total, end.made_at, job.step, _step_limit(job))
     left = Interval(total.mean - job.step, max(total.low - job.step, 0.0), total.high - job.step)
-    if job.retry_at is not None and job.retry_at > now:
+    if retry_at is not None:
         return JobProgress(_part(job.step, total), interval_body(left), None, expected=without_end)
     drift = 1.0 if decision is None else _drift(job, decision, end, now)
     at_its_size = None if is_held else interval_body(end.seconds(left, drift))
@@ -162,6 +165,21 @@ def _start(found: ExpectedTimes, start: Interval, now: float) -> Interval:
             moved, rest = _plus(moved, later, one.part), rest - one.part
     low, mean, high = (max(each, 0.0) for each in sorted(_bounds(_plus(moved, by_time, max(rest, 0.0)))))
     return Interval(mean, low, high)
+
+
+def _after_retry(expected: answers.ExpectedTimes | None, retry_at: float, now: float) -> answers.ExpectedTimes:
+    """The start of a job that waits for its retry: then, unless the queue says that even its earliest is later."""
+    start = None if expected is None else expected.start_seconds
+    if expected is not None and start is not None and start.low is not None and start.low > retry_at - now:
+        return replace(expected, end_seconds=None, end_at=None)
+    wait = Interval(retry_at - now, retry_at - now, retry_at - now)
+    return answers.ExpectedTimes(
+        computed_at=moment(now) if expected is None else expected.computed_at,
+        start_seconds=interval_body(wait),
+        start_at=_instants(now, wait),
+        end_seconds=None,
+        end_at=None,
+    )
 
 
 def _awaited_end(one: Awaited, found: ExpectedTimes) -> Interval | None:

@@ -42,6 +42,8 @@ from optimus_service.observe.unknown_tasks import less, without_record
 from optimus_service.store.records import JobRecord, MembershipRecord, Observed, TaskRecord, WantedRecord
 from optimus_service.store.repository import LeaderRepository, Repository
 
+_JOINS_KEPT = 4
+"""Newest times of joining that are kept of a job: machines and their load change."""
 _log = structlog.get_logger(__name__)
 
 
@@ -84,6 +86,8 @@ class Observer:
         """Ended jobs that are to teach something once all their samples have been read."""
         self._unreadable: list[UnreadableSpecification] = []
         """Active jobs that the last look left out."""
+        self._joined: dict[str, tuple[int, tuple[float, ...]]] = {}
+        """By job: the newest epoch that was looked at, and how long new tasks took until they took part."""
 
     def snapshot(self, view: ClusterView, now: float, leader: LeaderRepository, observed: Observed) -> Snapshot:
         """The world as of `now`, for the leader. The exits in `view` should have been noticed before.
@@ -173,6 +177,7 @@ class Observer:
         self._read_networks(observed)
         capacity = Snapshot(now, view.nodes, ()).capacity
         jobs, self._unreadable = [], []
+        self._time_joins(observed)
         for record in observed.jobs:
             wanted, history = observed.wanted[record.id], self._histories.of(record.id)
             try:
@@ -184,6 +189,21 @@ class Observer:
         limits = worker_limits(observed, self._member_workers)
         # What the database has no record of takes room all the same: else it would be given away a second time.
         return Snapshot(now, less(view.nodes, without_record(view.tasks, tasks)), tuple(jobs), tasks, quotas, limits)
+
+    def _time_joins(self, observed: Observed) -> None:
+        """Of memberships that are new since the last look; jobs that have ended are forgotten."""
+        newest = {job: each[-1].epoch for job, each in observed.memberships.items() if each}
+        old = {job: self._joined.get(job, (-1, ())) for job in newest}
+        changed = {job for job, epoch in newest.items() if old[job][0] < epoch}
+        began: dict[str, dict[str, float]] = {job: {} for job in changed}
+        for task in observed.tasks if changed else ():
+            if task.key.job_id in changed:
+                began[task.key.job_id][task.key.name] = task.created_at
+        for job in changed:
+            seen, known = old[job]
+            added = joining_seconds(observed.memberships[job], began[job], since=seen)
+            old[job] = (newest[job], (*known, *added)[-_JOINS_KEPT:])
+        self._joined = old
 
     def _read_networks(self, observed: Observed) -> None:
         """Of jobs that have told their layers and have not measured anything: all together, once."""
@@ -256,6 +276,7 @@ class Observer:
             owner_paused=record.owner_paused_at is not None,
             paused_by=record.paused_by,
             rescale_seconds=rescale_seconds(memberships),
+            joining_seconds=self._joined.get(record.id, (-1, ()))[1],
             unsaved_seconds=unsaved_seconds(record, memberships, now),
             busy_part=history.pauses.busy_part,
             experience=NO_EXPERIENCE if self._lessons is None else self._lessons.experience_of(spec.family),
@@ -346,6 +367,24 @@ def rescale_seconds(memberships: Iterable[MembershipRecord]) -> tuple[float, ...
         for membership in memberships
         if membership.cause == "rescale" and membership.pause_seconds is not None
     )
+
+
+def joining_seconds(
+    memberships: Sequence[MembershipRecord], began: Mapping[str, float], since: int = -1
+) -> tuple[float, ...]:
+    """How long the tasks that each epoch after `since` brought took from their start until they took part, in order.
+
+    `began`: when tasks were started, by name; tasks of which that is not known any more count nothing.
+    """
+    found: list[float] = []
+    had: set[str] = set()
+    for each in memberships:
+        tasks = {*each.workers, *each.servers}
+        starts = [began[name] for name in tasks - had if name in began]
+        if each.epoch > since and starts:
+            found.append(max(each.at - max(starts), 0.0))
+        had = tasks
+    return tuple(found)
 
 
 def unsaved_seconds(job: JobRecord, memberships: Sequence[MembershipRecord], now: float) -> float:

@@ -12,6 +12,7 @@ from tests.service.store.store_builders import a_membership, put_task
 
 from optimus_scheduler.lifecycle import AllTasksGone, MembershipFormed
 from optimus_scheduler.model import Allocation, Directive, Node, PlacedTask, Resources, Role, TaskKey
+from optimus_service.api import explanation
 from optimus_service.api.submission import OBJECT_GONE
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.clusters.fake import FakeCluster
@@ -240,6 +241,37 @@ def test_the_explanation_says_why_and_what_would_change_it(api: Api) -> None:
     assert after["what_would_change_it"]
     api.post(f"/v1/jobs/{job_id}/cancel")
     assert "cancelled" in api.get(f"/v1/jobs/{job_id}/explanation").json()["message"]
+
+
+def test_the_explanation_is_of_the_newest_round_though_advice_takes_a_while(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round may come while the advice is sought: no old decision is told over the new one."""
+    job_id = api.submit()
+    decide(api, job_id, at=NOW - 10.0)
+
+    def advice(*_: object) -> tuple[str, ...]:
+        decide(api, job_id, at=NOW)
+        return ()
+
+    monkeypatch.setattr(explanation, "_gives_more", advice)
+    told = api.get(f"/v1/jobs/{job_id}/explanation").json()
+    newest = api.get(f"/v1/jobs/{job_id}/decisions").json()["decisions"][0]
+    assert told["at"] == newest["at"]
+
+
+def test_sizes_that_the_job_may_not_have_are_told_as_such(api: Api) -> None:
+    job_id = api.submit(workers={"min": 1, "max": 2}, servers={"min": 1, "max": 40})
+    asked = {"workers": "1-3", "servers": "1-40"}
+    speeds = api.get(f"/v1/jobs/{job_id}/predictions", params=asked).json()["speeds"]
+    beyond = {(each["workers"], each["servers"]): each["beyond"] for each in speeds}
+    assert beyond[1, 1] is None
+    assert beyond[3, 1] == "its limit of 2 workers"
+    assert beyond[1, 40] == "what the cluster has"
+    api.call("PUT", "/v1/projects/default", json={"cpu": 3.0, "may_borrow": False})
+    speeds = api.get(f"/v1/jobs/{job_id}/predictions", params=asked).json()["speeds"]
+    beyond = {(each["workers"], each["servers"]): each["beyond"] for each in speeds}
+    assert (beyond[2, 1], beyond[2, 2]) == (None, "the quota of project default")
 
 
 def test_allocations_tell_the_history_of_memberships(api: Api) -> None:

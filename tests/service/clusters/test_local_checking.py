@@ -43,6 +43,25 @@ def test_missing_directory_is_named() -> None:
     assert "/no/such/place" in reason
 
 
+@pytest.mark.parametrize(
+    ("command", "environment", "where"),
+    [
+        ("no-such", {}, "the PATH that tasks have on their node"),
+        ("no-such", {"PATH": "/mine"}, "the job's PATH, /mine"),
+        ("./no-such", {}, "its directory /tmp"),
+    ],
+    ids=["node", "own", "path"],
+)
+def test_a_command_that_is_not_found_is_told_where_it_was_looked_for(
+    command: str, environment: dict[str, str], where: str
+) -> None:
+    """The service's own PATH is nobody's business."""
+    job = {"command": [command], "working_directory": "/tmp", "environment": environment}
+    found = checking.check_command(job, {"PATH": "/secret/of/the/service"})
+    assert found is not None
+    assert found.message == f"{command}: command not found in {where}"
+
+
 def test_checkpoints_are_removed_where_the_tasks_have_the_store(tmp_path: Path) -> None:
     command, kept = LocalClusterOptions(tmp_path).remove_command, tmp_path / "kept"
     for name in ("job-1/manifest-000000000010.json", "job-1/000000000010-0.safetensors", "job-2/manifest-1.json"):

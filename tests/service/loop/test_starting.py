@@ -14,7 +14,9 @@ from optimus_service.clusters.base import TaskLaunch, TaskRefused
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.loop import apply
 from optimus_service.loop.launch import Starter
+from optimus_service.observe.snapshot import joining_seconds
 from optimus_service.store.errors import StaleLeader
+from optimus_service.store.records import MembershipRecord
 from optimus_service.store.repository import LEADER_LEASE, Repository
 
 AT_ONCE = 4
@@ -130,3 +132,18 @@ def test_a_leader_that_is_replaced_between_two_starts_starts_no_more(
         world.round()
     assert len(world.cluster.launches) == 1
     assert len(repository.tasks()) > 1, "the others are recorded, for the successor to start"
+
+
+def test_how_long_new_tasks_took_to_join_is_told_by_the_memberships_that_they_came_with() -> None:
+    """Of tasks that were there already, and of those whose start is not known any more, nothing is told."""
+
+    def epoch(number: int, at: float, workers: int) -> MembershipRecord:
+        names = tuple(f"job-1-worker-{rank}-0" for rank in range(workers))
+        values = {"job_id": "job-1", "generation": number, "step": 0, "cause": "rescale", "servers": ()}
+        return MembershipRecord(epoch=number, at=at, workers=names, **values)  # type: ignore[arg-type]
+
+    told = [epoch(1, 105.0, 1), epoch(2, 130.0, 3), epoch(3, 140.0, 1), epoch(4, 150.0, 2)]
+    began = {"job-1-worker-0-0": 100.0, "job-1-worker-1-0": 122.0, "job-1-worker-2-0": 123.0}
+    assert joining_seconds(told, began) == (5.0, 7.0, 28.0)
+    assert joining_seconds(told, began, since=2) == (28.0,)
+    assert joining_seconds(told, {}) == ()

@@ -97,7 +97,13 @@ def candidates(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes, 
     seconds_left = _seconds_left(outlooks, present_speed)
     charge = charges(outlooks, seconds_left, settings)
     paid = np.where(sizes.has_tasks, charge, 0.0)
-    worth = np.where(is_present, plain, plain * (1.0 - paid[job]))
+    # New tasks bring nothing before they take part: a larger size is worth what the present one is until then.
+    joins = sizes.has_tasks[job] & ((workers > sizes.present[job, 0]) | (servers > sizes.present[job, 1]))
+    part = np.minimum(JobColumns.of(outlooks).column("joining_seconds") / lasts(outlooks, seconds_left, settings), 1.0)
+    until = np.where(joins, part[job], 0.0)
+    has = np.zeros(len(outlooks))
+    has[job[is_present]] = plain[is_present]
+    worth = np.where(is_present, plain, plain * (1.0 - until - paid[job]) + until * has[job])
     # A paused job pays when it resumes; one that keeps no checkpoint trains again what it has trained, too.
     again = paid + JobColumns.of(outlooks).column("unsaved_seconds") / lasts(outlooks, seconds_left, settings)
     lost = np.zeros(len(outlooks))
@@ -155,9 +161,17 @@ def _rows(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes) -> _C
         allowed = np.flatnonzero(is_present | _allowed(job, workers, servers, sizes))
         job, workers, servers = job[allowed], workers[allowed], servers[allowed]
         columns = job, workers, servers, columns[3][allowed], columns[4][allowed]
-    if not beside.any():
+    further = _above_present(columns, sizes)
+    if not beside.any() and not further:
         return columns
-    return _with_present(columns, np.flatnonzero(beside).tolist(), outlooks, frontiers)
+    asked = [(j, outlooks[j].present) for j in np.flatnonzero(beside).tolist()]
+    for j in further:  # one more of either alone, for room that does not hold one of each
+        workers_now, servers_now = _pair(outlooks[j].present)
+        asked += [
+            (j, outlooks[j].size(workers_now + 1, servers_now)),
+            (j, outlooks[j].size(workers_now, servers_now + 1)),
+        ]
+    return _with_sizes(columns, asked, outlooks, frontiers)
 
 
 def _first_points(frontiers: Sequence[Frontier], most: IntArray) -> _Columns:
@@ -187,24 +201,33 @@ def _allowed(job: IntArray, workers: IntArray, servers: IntArray, sizes: Sizes) 
     return np.asarray(is_least | (tasks <= most_tasks[job]))
 
 
-def _with_present(
-    columns: _Columns, jobs: Sequence[int], outlooks: Sequence[Outlook], frontiers: Frontiers
+def _above_present(columns: _Columns, sizes: Sizes) -> list[int]:
+    """Jobs whose next size above the present one has one worker and one server more."""
+    job, workers, servers = columns[:3]
+    here = np.flatnonzero(_is_present(job, workers, servers, sizes)[:-1])
+    above = here + 1
+    both = (workers[above] == workers[here] + 1) & (servers[above] == servers[here] + 1)
+    found: list[int] = job[here[both & (job[above] == job[here])]].tolist()
+    return found
+
+
+def _with_sizes(
+    columns: _Columns, asked: Sequence[tuple[int, Allocation]], outlooks: Sequence[Outlook], frontiers: Frontiers
 ) -> _Columns:
-    """Further rows with the present sizes of some jobs, where they lie within what the job may have."""
+    """Further rows with these sizes of some jobs, where they lie within what the job may have."""
     first = np.searchsorted(columns[0], np.arange(len(frontiers.each) + 1)).tolist()
-    at: list[int] = []
-    added: list[tuple[int, int, int, float, float]] = []
-    for j in jobs:
+    added: list[tuple[int, int, int, int, float, float]] = []
+    for j, size in asked:
         outlook = outlooks[j]
-        workers, servers = _pair(outlook.present)
-        if _between(outlook.minimum, outlook.present, outlook.maximum):
+        workers, servers = _pair(size)
+        if _between(outlook.minimum, size, outlook.maximum):
             cost = workers * float(frontiers.worker_shares[j]) + servers * float(frontiers.server_shares[j])
             cheaper = np.searchsorted(columns[3][first[j] : first[j + 1]], cost * (1 - 1e-12))
-            at.append(first[j] + int(cheaper))
-            added.append((j, workers, servers, cost, outlook.speeds.at(outlook.present)))
-    if not at:
+            added.append((first[j] + int(cheaper), j, workers, servers, cost, outlook.speeds.at(size)))
+    if not added:
         return columns
-    job, workers_, servers_, costs, speeds = zip(*added, strict=True)
+    # By place, then by cost: the rows of a job stay sorted.
+    at, job, workers_, servers_, costs, speeds = zip(*sorted(added, key=lambda row: (row[0], row[4])), strict=True)
     return (
         np.insert(columns[0], at, job),
         np.insert(columns[1], at, workers_),

@@ -80,6 +80,7 @@ _ATTRIBUTES = {
     "measured": "measured",
     "claimed": "claimed",
     "stop_seconds": "stop_seconds",
+    "joining_seconds": "joining_seconds",
     "unsaved_seconds": "job.unsaved_seconds",
     "waited_seconds": "waited_seconds",
     "held_seconds": "held_seconds",

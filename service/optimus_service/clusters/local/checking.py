@@ -140,7 +140,10 @@ def check_command(job: Mapping[str, Any], service: Mapping[str, str]) -> TaskObj
     found = shutil.which(os.path.join(directory or "/", program) if "/" in program else program, path=path)  # noqa: PTH118
     known = program in REPLACED
     if found is None and not known:
-        return TaskObjection("command", f"{program}: command not found in {path}")
+        own = (job.get("environment") or {}).get("PATH")
+        of = "the PATH that tasks have on their node" if own is None else f"the job's PATH, {own}"
+        where = f"its directory {directory or '/'}" if "/" in program else of
+        return TaskObjection("command", f"{program}: command not found in {where}")
     script = script_of(command)
     if script.endswith(".py") and directory is not None and not os.path.isfile(os.path.join(directory, script)):  # noqa: PTH113, PTH118
         return TaskObjection("command", f"{script} is no file in {directory}")
