@@ -72,6 +72,14 @@ interface Options {
   accept?: string;
 }
 
+const listeners = new Set<() => void>();
+
+/** Calls `listener` whenever the service answers, until what is returned is called. */
+export function onAnswer(listener: () => void): () => void {
+  listeners.add(listener);
+  return () => void listeners.delete(listener);
+}
+
 export async function call(path: string, options: Options = {}): Promise<Response> {
   // The header tells the service that the page asks: without it the cookie of a session does not count.
   const headers: Record<string, string> = {
@@ -85,6 +93,7 @@ export async function call(path: string, options: Options = {}): Promise<Respons
   const body = options.body === undefined ? null : JSON.stringify(options.body);
   if (body !== null) headers["Content-Type"] = "application/json";
   const answer = await fetch(path, { method, headers, signal, body, cache: "no-store" });
+  if (answer.status < 500) for (const listener of listeners) listener();
   if (answer.status === 401) throw new NeedsToken();
   if (!answer.ok) throw await refusalOf(answer);
   return answer;

@@ -1,6 +1,6 @@
 // What a view asks of the service: answers that are shown and asked for again, and changes with their refusals in words.
 import { useEffect, useState } from "preact/hooks";
-import { call, get, NeedsToken, Refused } from "./api";
+import { call, get, NeedsToken, onAnswer, Refused } from "./api";
 
 const REFRESH_MS = 10_000;
 
@@ -43,9 +43,18 @@ export function faultAt(field: string, message: string): Fault {
   return { message, errors: [{ field, message }] };
 }
 
+const UNREACHABLE: Fault = { message: "The service cannot be reached.", errors: [] };
+
+/** A fault that is shown until another takes its place; that the service cannot be reached, until it answers again. */
+export function useFault(): [Fault | null, (fault: Fault | null) => void] {
+  const [fault, setFault] = useState<Fault | null>(null);
+  useEffect(() => onAnswer(() => setFault((shown) => (shown === UNREACHABLE ? null : shown))), []);
+  return [fault, setFault];
+}
+
 /** `fieldOf`: the field at fault by the status of a refusal that names none. */
 export function faultFrom(error: unknown, fieldOf: Record<number, string> = {}): Fault {
-  if (!(error instanceof Refused)) return { message: "The service cannot be reached.", errors: [] };
+  if (!(error instanceof Refused)) return UNREACHABLE;
   const field = fieldOf[error.status];
   return field && error.errors.length === 0 ? faultAt(field, error.message) : error;
 }
@@ -62,7 +71,7 @@ export function useChange(
   refuse: (fault: Fault | null) => void;
 } {
   const [sends, setSends] = useState(false);
-  const [refusal, setRefusal] = useState<Fault | null>(null);
+  const [refusal, setRefusal] = useFault();
   const run = async ({ path, ...options }: Change, done: (answer: Response) => void | Promise<void>) => {
     setSends(true);
     setRefusal(null);

@@ -51,7 +51,7 @@ function useFound(ids: string[], needsToken: () => void): [ReadonlyMap<string, F
       } catch (error) {
         if (stop.signal.aborted) return;
         if (error instanceof NeedsToken) return needsToken();
-        if (!(error instanceof Refused)) return; // the stream says when the service is away
+        if (!(error instanceof Refused) || error.status >= 500) return; // the stream says when the service is away
         over.add(id);
         setFound((old) => new Map([...old].filter(([each]) => each !== id)));
         setProblems((old) => new Map(old).set(id, error.message));

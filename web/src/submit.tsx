@@ -2,7 +2,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { parseDocument, type Document } from "yaml";
 import { call, NeedsToken, Refused, type Allocation, type Job, type Plan, type WhoAmI } from "./api";
-import { faultFrom, type Fault } from "./asking";
+import { faultFrom, useFault, type Fault } from "./asking";
 import { faultOf } from "./doubt";
 import { useFocusOnFault } from "./focus";
 import { may } from "./rights";
@@ -122,7 +122,7 @@ function SubmitForm({ caller, needsToken }: { caller: WhoAmI; needsToken: () => 
   const [text, setText] = useState(() =>
     projects.length === 1 ? changed(START, ["project"], projects[0] ?? "") : START,
   );
-  const [refusal, setRefusal] = useState<Fault | null>(null);
+  const [refusal, setRefusal] = useFault();
   const [sends, setSends] = useState(false);
   const key = useRef(newKey());
   const found = useMemo(() => read(text), [text]);

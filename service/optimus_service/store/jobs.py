@@ -315,7 +315,9 @@ def page(
     if project is not None:
         chosen.append(JobRow.project == project)
     if owner is not None:
-        chosen.append(JobRow.owner == owner)
+        # Not those of an earlier user of that name; where there is no user now, of whoever had it.
+        since = select(UserRow.created_at).where(UserRow.name == owner).scalar_subquery()
+        chosen += [JobRow.owner == owner, JobRow.created_at >= func.coalesce(since, 0.0)]
     for label, value in labels.items():
         having = select(JobLabelRow.job_id).where(JobLabelRow.name == label)
         chosen.append(JobRow.id.in_(having if value is None else having.where(JobLabelRow.value == value)))

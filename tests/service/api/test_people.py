@@ -253,6 +253,7 @@ def test_a_later_user_of_the_same_name_owns_nothing_of_the_earlier_one(shared: A
     assert f"{job_id} belongs to an earlier user of that name" in told
     for what in ("cancel", "pause", "retry", "token"):
         problem(shared.post(f"/v1/jobs/{job_id}/{what}", token=later), 403)
+    assert shared.get("/v1/jobs", params={"owner": "ada"}, token=later).json()["jobs"] == []
     problem(shared.call("DELETE", f"/v1/jobs/{job_id}", token=later), 403)
     mine = shared.post("/v1/jobs", json=spec, headers=headers, token=later)
     assert mine.status_code == 201
