@@ -168,10 +168,7 @@ def _start(found: ExpectedTimes, start: Interval, now: float) -> Interval:
 
 
 def _after_retry(expected: answers.ExpectedTimes | None, retry_at: float, now: float) -> answers.ExpectedTimes:
-    """The start of a job that waits for its retry: then, unless the queue says that even its earliest is later."""
-    start = None if expected is None else expected.start_seconds
-    if expected is not None and start is not None and start.low is not None and start.low > retry_at - now:
-        return replace(expected, end_seconds=None, end_at=None)
+    """The start of a job that waits for its retry: not before then, and then if there is room, as its words say."""
     wait = Interval(retry_at - now, retry_at - now, retry_at - now)
     return answers.ExpectedTimes(
         computed_at=moment(now) if expected is None else expected.computed_at,
