@@ -130,10 +130,19 @@ def _change(case: Case, words: Explanation) -> str:
         return words.what_would_change_it
     if words.reason in NOT_COMPETING:
         return words.what_would_change_it
-    if words.reason == Reason.LEARNING_SPEED and not case.gives_more:
+    reason = words.reason
+    if reason == Reason.LEARNING_SPEED and _has_all(case.job, words):
+        reason = Reason.AT_MAXIMUM  # there is nothing to learn for
+    if reason == Reason.LEARNING_SPEED and not case.gives_more:
         return "It grows step by step, as its speed at each size is measured: nothing else that was tried helps now."
     mend = "What keeps its tasks from running has to be mended first. " if case.troubles else ""
-    return f"{mend}{gives_more(case.gives_more, words.allocation.is_empty)}{_of_its_script(case.job, words.reason)}"
+    return f"{mend}{gives_more(case.gives_more, words.allocation.is_empty)}{_of_its_script(case.job, reason)}"
+
+
+def _has_all(job: JobRecord, words: Explanation) -> bool:
+    """Whether it has all that its owner allows."""
+    spec, size = readable_spec(job), words.allocation
+    return spec is not None and (size.workers, size.servers) == (spec.worker.maximum, spec.server.maximum)
 
 
 def _of_its_script(job: JobRecord, reason: str | None) -> str:

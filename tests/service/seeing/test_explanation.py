@@ -215,6 +215,16 @@ def test_advice_is_what_was_tried(tried: tuple[str, ...] | None, told: str) -> N
     assert explanation_of(a_running_case(gives_more=tried)).what_would_change_it == told
 
 
+@pytest.mark.parametrize(
+    ("most", "told"), [(1, "Nothing that was tried gives it more"), (4, "It grows step by step")], ids=["all", "more"]
+)
+def test_a_job_that_has_all_it_may_have_is_not_told_that_it_grows(most: int, told: str) -> None:
+    spec = {"workers": {"min": 1, "max": most}, "servers": {"min": 1, "max": 1}}
+    decision = a_decision(reason=Reason.LEARNING_SPEED, allocation=Allocation(1, 1))
+    case = Case(job=a_record(spec=spec, wanted=Allocation(1, 1)), decision=decision, now=10.0, gives_more=())
+    assert explanation_of(case).what_would_change_it.startswith(told)
+
+
 def test_what_keeps_tasks_from_running_comes_first() -> None:
     case = a_running_case(gives_more=("a node",), troubles=("job-1-worker-0: no image",))
     assert explanation_of(case).what_would_change_it.startswith("What keeps its tasks from running has to be mended")
