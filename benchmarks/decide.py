@@ -64,9 +64,9 @@ class Shell:
     def round(self, snapshot: Snapshot) -> Plan:
         self.seconds = dict.fromkeys(PHASES, 0.0)
         begin = time.process_time()
-        with collector_paused():  # as every shell does
+        with collector_paused():  # as every shell does, until the round is over
             decided = plan(snapshot, self._policy, None, self._timer, self._forecaster, self._placer)
-        whole = time.process_time() - begin
+            whole = time.process_time() - begin
         self.seconds["explain"] = whole - sum(self.seconds.values())
         self.seconds["decide"] = self.seconds["allocate"] + self.seconds["place"]
         self.seconds["plan"] = whole

@@ -145,9 +145,8 @@ class Assignments:
         """The nodes of the job's tasks."""
         if assignment.outcome is None:
             names = self.free_capacity.names
-            assignment.outcome = Placed(
-                assignment.allocation, {slot: names[node] for slot, node in assignment.taken.items()}
-            )
+            nodes = map(names.__getitem__, assignment.taken.values())
+            assignment.outcome = Placed(assignment.allocation, dict(zip(assignment.taken, nodes, strict=True)))
         return assignment.outcome
 
     def take(self, assignment: Assignment, slot: TaskSlot, node: int) -> bool:

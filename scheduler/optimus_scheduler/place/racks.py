@@ -96,6 +96,7 @@ class Racks:
         self._node_weight: FloatArray = self._weigh(self._free)
         self._rack_weight: FloatArray = self._weigh(self._totals)
         self._changed: dict[int, tuple[Vector, Vector]] = {}
+        self._seen: dict[int, Rack] = {}
 
     def _weigh(self, free_capacity: Sequence[IntArray]) -> FloatArray:
         """(n,) weights of rooms (n,) of each resource, added up in the order of the resources as in `_weight`."""
@@ -163,4 +164,8 @@ class Racks:
             yield self._one(emptiest)
 
     def _one(self, rack: int) -> Rack:
-        return Rack(slice(self._starts[rack], self._starts[rack + 1]), self._free, self._node_weight)
+        found = self._seen.get(rack)  # a view of the arrays, which are changed in place
+        if found is None:
+            nodes = slice(self._starts[rack], self._starts[rack + 1])
+            found = self._seen[rack] = Rack(nodes, self._free, self._node_weight)
+        return found
