@@ -20,7 +20,7 @@ from functools import lru_cache
 from statistics import median
 from typing import NamedTuple
 
-from optimus_models.calibration import AS_PREDICTED, Calibration, Widening
+from optimus_models.calibration import AS_PREDICTED, Calibration, Errors, Widening
 from optimus_models.convergence import LEAST_POINTS, Rule, convergence_step, has_converged, whole_steps
 from optimus_models.cost import Estimate
 from optimus_models.loss.curve import LossCurve
@@ -60,18 +60,22 @@ class RememberingForecaster:
     """
 
     def __init__(self) -> None:
-        self._fits, self._stops = Fits(), _Stops()
+        self._fits, self._stops, self._ends = Fits(), _Stops(), _Ends()
 
     def __call__(self, jobs: Sequence[Job], now: float, settings: Settings) -> tuple[Outlook, ...]:
         """The outlook of every job, sorted by job id."""
         ordered = sorted(jobs, key=lambda job: job.id)
         fits = self._fits.of(ordered, settings)
         stops = self._stops.of(ordered)
-        priced = has_prices(settings)
+        has_price = has_prices(settings)
+        uses = [
+            _Use.of(job, fitted.speeds, now, settings, has_price) for job, fitted in zip(ordered, fits, strict=True)
+        ]
+        ends = self._ends.of(ordered, fits, uses, settings)
         return tuple(
             [
-                _outlook(job, _forecast(job, fitted, stop, now, settings, priced), fitted.speeds, stop, now, settings)
-                for job, fitted, stop in zip(ordered, fits, stops, strict=True)
+                _outlook(job, _forecast(job, fitted, use, end, stop, now), fitted.speeds, stop, now, settings)
+                for job, fitted, use, end, stop in zip(ordered, fits, uses, ends, stops, strict=True)
             ]
         )
 
@@ -150,40 +154,90 @@ def _outlook(
     )
 
 
-def _forecast(
-    job: Job, fitted: Fitted, stop_seconds: float, now: float, settings: Settings, has_price: bool
-) -> Forecast:
-    """`has_price`: whether anything costs anything."""
-    curve, speeds = fitted.curve, fitted.speeds
-    use = _Use.of(job, speeds, now, settings, has_price)
-    whole, epoch = rule_of(job), epoch_steps(job)
-    limit = step_limit(whole, epoch)
-    rule = _converged_by(job, whole, fitted, use, settings)
-    prediction = None if _is_beyond_announced(job) else _predict_total(job, whole, epoch, fitted, use)
-    remaining, by_steps = _remaining_steps(job, prediction, limit)
-    if rule is not None or job.directive is Directive.FINISH:
-        remaining = Interval(0.0, 0.0, 0.0)
+def _forecast(job: Job, fitted: Fitted, use: _Use, end: _End, stop_seconds: float, now: float) -> Forecast:
+    curve, speeds, remaining = fitted.curve, fitted.speeds, end.remaining
     pace = None if use.speed is None else step_seconds(use.speed, habits_of(job, now, stop_seconds))
-    seconds, by_seconds = _seconds(job, remaining, pace, prediction, now)
+    seconds, by_seconds = _seconds(job, remaining, pace, end.prediction, now)
     experts = curve.experts
     return Forecast(
         job_id=job.id,
-        total_steps=None if remaining is None else _shifted(remaining, job.step),
+        total_steps=end.total,
         remaining_steps=remaining,
-        confidence=_confidence(job, fitted, prediction),
-        rule=rule or _what_ends(job, whole, limit, prediction, remaining),
-        loss_curve=_describe_curve(curve),
+        confidence=end.confidence,
+        rule=end.rule,
+        loss_curve=end.loss_curve,
         speed_model=_describe_speed(speeds.model),
         steps_per_second=use.steps_per_second,
         remaining_seconds=seconds,
         seconds_per_step=pace,
-        calibration=Calibration(by_steps, by_seconds),
-        converged=rule is not None or job.directive is Directive.FINISH,
+        calibration=Calibration(end.by_steps, by_seconds),
+        converged=end.is_here,
         finished_runs=experts.n_runs if experts else 0,
         finished_runs_share=1.0 - experts.own_share if experts else 0.0,
         speed_from=speeds.source,
         cost=_cost(seconds, use.cost_per_second),
     )
+
+
+class _End(NamedTuple):
+    """What is predicted of a job's steps. No clock plays a part in it, but for limits of time and money."""
+
+    prediction: Prediction | None
+    remaining: Interval | None
+    by_steps: Widening
+    total: Interval | None
+    confidence: float
+    rule: str | None
+    """The part of the rule that holds, or is predicted to hold first."""
+    is_here: bool
+    loss_curve: dict[str, float]
+
+    @classmethod
+    def of(cls, job: Job, fitted: Fitted, use: _Use, settings: Settings) -> _End:
+        whole, epoch = rule_of(job), epoch_steps(job)
+        limit = step_limit(whole, epoch)
+        holds = _converged_by(job, whole, fitted, use, settings)
+        prediction = None if _is_beyond_announced(job) else _predict_total(job, whole, epoch, fitted, use)
+        remaining, by_steps = _remaining_steps(job, prediction, limit)
+        is_here = holds is not None or job.directive is Directive.FINISH
+        if is_here:
+            remaining = Interval(0.0, 0.0, 0.0)
+        return cls(
+            prediction,
+            remaining,
+            by_steps,
+            None if remaining is None else _shifted(remaining, job.step),
+            _confidence(job, fitted, prediction),
+            holds or _what_ends(job, whole, limit, prediction, remaining),
+            is_here,
+            _describe_curve(fitted.curve),
+        )
+
+
+class _Ends:
+    """The ends of the last call's jobs: a job that has told nothing since, and got no further, has the same."""
+
+    def __init__(self) -> None:
+        self._settings: Settings | None = None
+        self._known: dict[str, tuple[tuple[object, ...], Fitted, Errors, _End]] = {}
+        """With all that they depend on; models are those of the last call only where all reports are equal."""
+
+    def of(self, jobs: Sequence[Job], fits: Sequence[Fitted], uses: Sequence[_Use], settings: Settings) -> list[_End]:
+        """The end of each job."""
+        before = self._known if settings == self._settings else {}
+        self._settings, self._known, found = settings, {}, []
+        for job, fitted, use in zip(jobs, fits, uses, strict=True):
+            experience, known = job.experience, before.get(job.id)
+            asked = job.step, job.steps_per_epoch, job.epochs, job.directive, experience.task
+            if known is not None and known[1] is fitted and known[2] is experience.steps and known[0] == asked:
+                end = known[3]
+            else:
+                known, end = None, _End.of(job, fitted, use, settings)
+            found.append(end)
+            rule = job.spec.convergence
+            if rule.max_seconds is None and rule.max_cost is None:
+                self._known[job.id] = known or (asked, fitted, experience.steps, end)
+        return found
 
 
 def _what_ends(
