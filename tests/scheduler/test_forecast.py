@@ -13,7 +13,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, NOW, a_job, a_spec, law, samples
 
-from optimus_scheduler.forecast.forecast import forecast
+from optimus_models.calibration import Errors, Experience, Judged
+from optimus_scheduler.forecast.forecast import RememberingForecaster, forecast
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import ConvergenceRule, Directive, Forecast, Interval, Job, Mode, SpeedSample
 from optimus_scheduler.settings import Settings
@@ -57,6 +58,31 @@ def true_end(below: float, patience: int = 3) -> float:
         if all(a - b < below * a for a, b in pairwise(losses)):
             return (epoch + patience) * EPOCH
         epoch += 1
+
+
+CHANGES: dict[str, dict[str, object]] = {
+    "nothing": {},
+    "step": {"step": 700},
+    "epoch-length": {"steps_per_epoch": 30.0},
+    "epochs-made": {"epochs": 9.0},
+    "directive": {"directive": Directive.FINISH},
+    "experience": {"experience": Experience(steps=Errors([Judged("b", "", 0.5, 0.3, 1.5)] * 5))},
+}
+
+
+@pytest.mark.parametrize(
+    "rule", [ConvergenceRule(max_epochs=50), ConvergenceRule(max_seconds=9_000.0)], ids=["epochs", "time"]
+)
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_remembered_of_an_end_is_what_would_be_found_anew(change: str, rule: ConvergenceRule) -> None:
+    before = replace(trained(20, replace(rule, loss_decrease=0.001), noise=0.01), started_at=NOW - 100.0)
+    after = replace(before, **CHANGES[change])  # type: ignore[arg-type]  # fields by name
+    forecaster = RememberingForecaster()
+    for job, now, settings in ((before, NOW, Settings()), (after, NOW + 60.0, Settings()), (after, NOW, LATER)):
+        assert forecaster([job], now, settings)[0].forecast == forecast(job, now, settings).forecast
+
+
+LATER = Settings(convergence_points=10_000)
 
 
 # --- the end of the job ----------------------------------------------------------------------------------------------
