@@ -245,5 +245,10 @@ def test_new_tasks_that_would_join_shortly_before_the_end_are_not_started() -> N
     assert size(allocate([soon], 8)["a"]) > (1, 1)
     late = running(short, 30.0, 31.0, 29.0)
     assert size(allocate([late], 8)["a"]) == (1, 1)
+    swap = law(transfer=0.01, per_task=0.01)  # where servers are of little use
+    wide = a_spec(rule=ConvergenceRule(max_steps=60), maximum=(16, 2))
+    at = {"speed": swap, "spec": wide, "has": (2, 2), "rescale_seconds": (0.03,) * 4, "allocated_at": NOW - 60}
+    assert size(allocate([known("a", **at)], 4)["a"]) == (3, 1)  # type: ignore[arg-type]
+    assert size(allocate([known("a", joining_seconds=(30.0,), **at)], 4)["a"]) == (2, 1)  # type: ignore[arg-type]
     long = running(a_spec(rule=ConvergenceRule(max_steps=2500)), 30.0)
     assert size(allocate([long], 8)["a"]) > (1, 1)

@@ -97,13 +97,18 @@ def candidates(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes, 
     seconds_left = _seconds_left(outlooks, present_speed)
     charge = charges(outlooks, seconds_left, settings)
     paid = np.where(sizes.has_tasks, charge, 0.0)
-    # New tasks bring nothing before they take part: a larger size is worth what the present one is until then.
+    # New tasks bring nothing before they take part, and those that are not wanted any more leave at once.
     joins = sizes.has_tasks[job] & ((workers > sizes.present[job, 0]) | (servers > sizes.present[job, 1]))
     part = np.minimum(JobColumns.of(outlooks).column("joining_seconds") / lasts(outlooks, seconds_left, settings), 1.0)
     until = np.where(joins, part[job], 0.0)
-    has = np.zeros(len(outlooks))
-    has[job[is_present]] = plain[is_present]
-    worth = np.where(is_present, plain, plain * (1.0 - until - paid[job]) + until * has[job])
+    meanwhile = present_speed[job]
+    mixed = np.flatnonzero((until > 0) & ((workers < sizes.present[job, 0]) | (servers < sizes.present[job, 1])))
+    for j in np.unique(job[mixed]).tolist():
+        rows = mixed[job[mixed] == j]
+        stay = (np.minimum(each[rows], has) for each, has in zip((workers, servers), sizes.present[j], strict=True))
+        meanwhile[rows] = outlooks[j].speeds.many(*stay)
+    before = plain * meanwhile / np.where(speeds > 0, speeds, np.inf)
+    worth = np.where(is_present, plain, plain * (1.0 - until - paid[job]) + until * before)
     # A paused job pays when it resumes; one that keeps no checkpoint trains again what it has trained, too.
     again = paid + JobColumns.of(outlooks).column("unsaved_seconds") / lasts(outlooks, seconds_left, settings)
     lost = np.zeros(len(outlooks))
