@@ -21,6 +21,11 @@ _SHORTEST, _LONGEST = 1e-3, 86_400.0
 """Stops outside these seconds count as these: logarithms need something above 0, and a day is no rescale any more."""
 
 
+def is_prior(seconds: float) -> bool:
+    """Whether a predicted stop is what is believed before any was observed."""
+    return math.isclose(seconds, PRIOR_SECONDS, rel_tol=1e-12)
+
+
 @dataclass(frozen=True, slots=True)
 class RescaleCost:
     """Stopped seconds of the next membership change: log-normal, learned from those observed."""

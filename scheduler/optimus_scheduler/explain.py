@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from optimus_models.rescale import is_prior
 from optimus_scheduler.allocate.policy import Grant
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, Allocation, Decision, Reason
@@ -177,11 +178,12 @@ def _at_maximum(outlook: Outlook, grant: Grant) -> str:
 def _not_worth_rescaling(outlook: Outlook, grant: Grant) -> str:
     ideal = grant.ideal or grant.allocation
     factor, has = outlook.speedup(ideal, outlook.present), outlook.present
+    assumed = " (assumed: no job that runs has measured one yet)" if is_prior(outlook.stop_seconds) else ""
     joins = outlook.joining_seconds > 0 and (ideal.workers > has.workers or ideal.servers > has.servers)
     wait = f"new tasks take about {time_words(outlook.joining_seconds)} to join, and " if joins else ""
     return (
         f"Keeps {size_words(grant.allocation)}: {size_words(ideal)} would be {factor:.2f} times as fast, "
-        f"but {wait}the change is predicted to stop training for about {time_words(outlook.stop_seconds)}, "
+        f"but {wait}the change is predicted to stop training for about {time_words(outlook.stop_seconds)}{assumed}, "
         f"too long for what it would save by its end or for how sure that is."
     )
 

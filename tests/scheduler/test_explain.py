@@ -53,7 +53,8 @@ def decision(job: Job, grant: Grant, where: Placed | Unplaced | None = None) -> 
             RUNNING,
             Grant(Allocation(2, 1), Reason.NOT_WORTH_RESCALING, ideal=Allocation(4, 2)),
             "Keeps 2 workers and 1 server: 4 workers and 2 servers would be N times as fast, "
-            "but the change is predicted to stop training for about N s, "
+            "but the change is predicted to stop training for about N s "
+            "(assumed: no job that runs has measured one yet), "
             "too long for what it would save by its end or for how sure that is.",
         ),
         (

@@ -61,6 +61,23 @@ class Phases:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - started
 
 
+_NEW_SECONDS = 60.0
+"""For so long after its start a job is asked often for its end: one that tells none has none to tell."""
+
+
+def learns(snapshot: Snapshot, plan: Plan) -> bool:
+    """Whether a job keeps its size only until that has been measured, or has just begun and its end is not known."""
+    new = {
+        job.id
+        for job in snapshot.jobs
+        if job.started_at is not None and 0 <= snapshot.now - job.started_at < _NEW_SECONDS and job.wanted_tasks
+    }
+    return any(
+        decision.reason is Reason.LEARNING_SPEED or (decision.job_id in new and decision.forecast.rule is None)
+        for decision in plan.decisions
+    )
+
+
 class Round:
     """Runs rounds. Knows nothing of time between them; used by one thread."""
 
@@ -103,7 +120,7 @@ class Round:
         self.ends = ExpectedEnds()
         """From which step on each job may be done."""
         self.learning = False
-        """Whether the last round kept a job at its size only until that has been measured."""
+        """Whether the next round will know more: see `learns`."""
 
     @collector_paused()
     def run(self, trigger: str, fence: int, phases: Phases | None = None) -> RoundRecord:
@@ -129,7 +146,7 @@ class Round:
         # 4. Do it.
         with phases.measure("apply"):
             failures = self._applier.apply(plan, snapshot, leader)
-        self.learning = any(decision.reason is Reason.LEARNING_SPEED for decision in plan.decisions)
+        self.learning = learns(snapshot, plan)
         self.wakes_at = next_retry_at(snapshot)
         self.ends.put(expected_ends(snapshot, plan))
         # 5. Remember what was decided, forget what is over.

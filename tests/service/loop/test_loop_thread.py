@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.scheduler.builders import NOW, a_cluster, a_job, a_snapshot
 from tests.service.clusters.cluster_harness import wait_until
 from tests.service.loop.loop_world import NODES, World
 from tests.service.postgres_cluster import PostgresCluster
@@ -38,6 +39,7 @@ from optimus_service.loop import loop as loop_module
 from optimus_service.loop.expected_ends import expected_ends
 from optimus_service.loop.leader import Leadership
 from optimus_service.loop.loop import LoopTimes, SchedulingLoop
+from optimus_service.loop.round import learns
 from optimus_service.metrics.registry import Metrics
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.repository import LEADER_LEASE, Repository
@@ -152,6 +154,20 @@ def test_events_during_a_round_share_the_next_one(running: Running) -> None:
 def test_rounds_come_by_the_period(running: Running) -> None:
     running.started(round_seconds=0.05)
     wait_until("three rounds have run", lambda: running.triggers()[:3] == ["start", "period", "period"])
+
+
+@pytest.mark.parametrize(
+    ("began", "rule", "learning"),
+    [(20.0, None, True), (20.0, "command_ends", False), (90.0, None, False)],
+    ids=["new", "known", "old"],
+)
+def test_a_job_that_has_just_begun_is_asked_for_its_end(began: float, rule: str | None, learning: bool) -> None:
+    """Else a script of half a minute has none before it ends, as its size is never learned."""
+    seen = a_snapshot([a_job("a", has=(1, 0), started_at=NOW - began)], a_cluster(4.0))
+    forecast = Forecast("a", None, None, confidence=0.0, rule=rule)
+    size = Allocation(1, 0)
+    plan = Plan((Decision("a", size, size, Reason.AT_MAXIMUM, "Has all.", forecast),), ())
+    assert learns(seen, plan) is learning
 
 
 def test_rounds_come_sooner_while_a_speed_is_being_learned(running: Running) -> None:
