@@ -144,6 +144,7 @@ class Replica:
             leadership=_bound(FiberLeadership, kernel),
             holder=self.holder,
             make_wake_up=lambda: FiberCondition(kernel),
+            settle=lambda: None,
         )
         parts = server.assemble(settings, URL, clock, machine)
         self.loop, self.retention = parts.loop, parts.retention

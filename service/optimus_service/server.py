@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,7 +62,7 @@ from optimus_service.process.connections import (
     raise_descriptor_limit,
 )
 from optimus_service.process.data_directory import CannotStart, DataDirectory, refusing
-from optimus_service.process.gc_pause import collector_paused
+from optimus_service.process.gc_pause import LongLived, collector_paused
 from optimus_service.process.job_tokens import job_tokens_of
 from optimus_service.process.logs import logging_to_stderr
 from optimus_service.process.steady_clock import SteadyClock
@@ -248,6 +248,8 @@ class Machine:
     """Who claims the lease; None: this process."""
     make_wake_up: Callable[[], Condition] = threading.Condition
     """Makes what the loop, and retention, wait at."""
+    settle: Callable[[], None] = field(default_factory=lambda: LongLived().settle)
+    """Is called at the end of each round: for the memory of the process."""
 
 
 def assemble(settings: Settings, service_url: str, clock: Callable[[], float], machine: Machine | None = None) -> Parts:
@@ -278,6 +280,7 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
     def told(snapshot: Snapshot, plan: Plan, leader: LeaderRepository) -> None:
         ahead.note(snapshot, plan, leader)
         retention.note(leader)
+        machine.settle()
 
     rounds = make_rounds(settings, repository, cluster, planner, applier, clock, told)
     times = LoopTimes(
