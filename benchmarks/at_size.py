@@ -8,9 +8,9 @@ that watch, and turns (`--turns`): in each all of these tell of 10 samples more,
 are submitted, and a round follows.
 
 One JSON object is printed: figures by size, and of each the exponent of its growth (0: the same at each size, 1:
-proportional), by least squares of the logarithms. Rounds, looks ahead, and what pages wait for, are seconds of the
-clock; calls are processor seconds of the service, the median of some: with "changed", a hundredth of all jobs told of a
-sample right before each. Memory is that of the service's process in MB.
+proportional), by least squares of the logarithms. What pages wait for is seconds of the clock; all else is processor
+seconds of the service. Of a call it is the median of some; "first" is the first one after the start, and before those
+that are "changed" a hundredth of all jobs told of a sample. Memory is that of the service's process in MB.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _serve(folder: Path, n_jobs: int, pipe: Connection) -> None:
 
 
 def _answer(parts: Parts, what: str) -> Any:
-    """`cpu`: processor seconds until now; `memory`: present and highest, in MB; `round`, `ahead`: do it, seconds."""
+    """`cpu`: processor seconds until now; `memory`: present and highest, in MB; `round`, `ahead`: do it, how many."""
     match what:
         case "cpu":
             return time.process_time()
@@ -154,20 +154,23 @@ def _answer(parts: Parts, what: str) -> Any:
             found = (re.search(rf"{name}:\s+(\d+) kB", status) for name in ("VmRSS", "VmHWM"))
             return [0 if each is None else int(each[1]) // 1024 for each in found]
         case "ahead":
-            return parts.ahead.look()
+            begun = time.process_time()
+            parts.ahead.look()
+            return time.process_time() - begun
         case _:
-            return _round(parts)
+            begun = time.process_time()
+            _round(parts)
+            return time.process_time() - begun
 
 
-def _round(parts: Parts) -> dict[str, float]:
-    """One of now, in the thread of the loop; seconds of the whole and of its parts."""
+def _round(parts: Parts) -> None:
+    """One of now, in the thread of the loop."""
     repository = parts.services.repository
     before = _newest_round(repository)
     parts.loop.trigger("benchmark")
     while (found := _newest_round(repository)) is None or (before is not None and found.id == before.id):
-        time.sleep(0.01)
+        time.sleep(0.02)
     assert found.error is None, found.error
-    return {"round": found.seconds} | {f"round: {name}": seconds for name, seconds in found.phase_seconds.items()}
 
 
 def _newest_round(repository: Repository) -> RoundRecord | None:
@@ -187,7 +190,9 @@ def measured_calls(service: Service, running: list[str]) -> dict[str, float]:
     found = {}
     for name, path in CALLS.items():
         path = path.format(last=f"job-{service.n_jobs - 1:05d}")
-        service.get(path)
+        first = service.get(path)
+        if name == "scrape":
+            found["scrape, first"] = first
         found[name] = statistics.median(service.get(path) for _ in range(REPEATS))
     changed = _changed(service, running)
     for name in ("scrape", "explanation of one that waits"):
@@ -253,7 +258,7 @@ def day(service: Service, n_turns: int) -> dict[str, float]:
         end = ResultReported(outcome=Outcome.SUCCEEDED, step=FIRST_OF_TURNS)
         service.repository.advance_jobs(dict.fromkeys(running[:n_changed], end), time.time())
         submit(service.repository, n_changed, first=service.n_jobs + turn * n_changed)
-        seconds.append(service.ask("round")["round"])
+        seconds.append(service.ask("round"))
         form_memberships(service.repository)
         service.ask("ahead")
     memory = service.ask("memory")
@@ -271,13 +276,13 @@ def at_size(n_jobs: int, n_viewers: int, n_turns: int) -> dict[str, float]:
         with closing(Repository(create_engine_from_url(_settings(Path(folder)).url))) as repository:
             submit(repository, n_jobs)
         with closing(Service(Path(folder), n_jobs)) as service:
-            found = {"round that starts the tasks": service.ask("round")["round"]}
+            found = {"round that starts the tasks": service.ask("round")}
             running = form_memberships(service.repository)
             post(service.repository, running, 0, SAMPLES)
-            found["round that reads all samples"] = service.ask("round")["round"]
+            found["round that reads all samples"] = service.ask("round")
             found["look at the queue ahead"] = service.ask("ahead")
             service.tell(_changed(service, running))
-            found |= service.ask("round")
+            found["round, a hundredth changed"] = service.ask("round")
             found["memory"] = service.ask("memory")[0]
             found |= measured_calls(service, running)
             found |= asyncio.run(watched(service, n_viewers))
