@@ -97,7 +97,7 @@ function View({ route, world, now, caller, needsToken }: ViewProps) {
     case "#/nodes":
       return <Nodes world={world} caller={caller} needsToken={needsToken} />;
     case "#/projects":
-      return <Projects world={world} caller={caller} />;
+      return <Projects world={world} caller={caller} needsToken={needsToken} />;
     case "#/usage":
       return <UsageOfMonth />;
     case "#/users":

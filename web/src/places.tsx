@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import type { JobLine, Node, NodeResources, Project, WhoAmI } from "./api";
 import { useAnswer, useChange } from "./asking";
 import { colourOf } from "./colours";
-import { Doubt, Refusal } from "./doubt";
+import { Doubt, faultOf, Marked, Refusal } from "./doubt";
 import { PAGE_SIZE, Pages, usePages } from "./pages";
 import { may } from "./rights";
 import type { World } from "./state";
@@ -201,8 +201,14 @@ function Tenants({ tasks, jobs }: { tasks: string[]; jobs: Map<string, JobLine> 
   );
 }
 
-export function Projects({ world, caller }: { world: World; caller: WhoAmI | null }) {
-  const [found] = useAnswer<{ projects: Project[] }>("/v1/projects");
+interface ProjectsProps {
+  world: World;
+  caller: WhoAmI | null;
+  needsToken: () => void;
+}
+
+export function Projects({ world, caller, needsToken }: ProjectsProps) {
+  const [found, again] = useAnswer<{ projects: Project[] }>("/v1/projects");
   if (!found) return <p class="quiet empty">Loading …</p>;
   const quotas = new Set(found.projects.map((project) => project.name));
   const active = [...world.jobs.values()].filter((job) => !job.finished_at && !quotas.has(job.project));
@@ -261,6 +267,12 @@ export function Projects({ world, caller }: { world: World; caller: WhoAmI | nul
           </table>
         </div>
       )}
+      {may(caller, "operate") && (
+        <details>
+          <summary>Give a project a quota, or change one</summary>
+          <QuotaForm projects={found.projects} needsToken={needsToken} done={again} />
+        </details>
+      )}
       <section aria-labelledby="others">
         <h2 id="others">Without a quota</h2>
         <p class="quiet">
@@ -269,7 +281,7 @@ export function Projects({ world, caller }: { world: World; caller: WhoAmI | nul
             : "No job that is active belongs to a project without a quota."}{" "}
           {may(caller, "operate") ? (
             <>
-              Give one, or limits: <code>optimus project set NAME --share 0.25 --max-priority 2</code>
+              GPUs, memory and limits: <code>optimus project set NAME --gpus a100=8 --max-priority 2</code>
             </>
           ) : (
             "Operators give quotas and limits."
@@ -285,6 +297,100 @@ export function Projects({ world, caller }: { world: World; caller: WhoAmI | nul
         </ul>
       </section>
     </article>
+  );
+}
+
+const QUOTA_FIELDS = ["name", "share", "cpu", "may_borrow"];
+
+interface QuotaFormProps {
+  projects: Project[];
+  needsToken: () => void;
+  done: () => void;
+}
+
+/** Share and cores of a project's quota, and whether it may borrow. What it has beside these stays. */
+function QuotaForm({ projects, needsToken, done }: QuotaFormProps) {
+  const [name, setName] = useState("");
+  const [share, setShare] = useState("");
+  const [cpu, setCpu] = useState("");
+  const [mayBorrow, setMayBorrow] = useState(true);
+  const [stored, setStored] = useState<string | null>(null);
+  const { send, sends, refusal } = useChange(needsToken);
+  const choose = (chosen: string) => {
+    setName(chosen);
+    const quota = projects.find((project) => project.name === chosen.trim())?.quota;
+    if (!quota) return;
+    setShare(quota.share?.toString() ?? "");
+    setCpu(quota.cpu?.toString() ?? "");
+    setMayBorrow(quota.may_borrow);
+  };
+  const store = () => {
+    setStored(null);
+    const project = name.trim();
+    const has = projects.find((each) => each.name === project)?.quota ?? {};
+    const given = (text: string) => (text.trim() === "" ? null : Number(text));
+    const body = { ...has, share: given(share), cpu: given(cpu), may_borrow: mayBorrow };
+    send({ path: `/v1/projects/${encodeURIComponent(project)}`, method: "PUT", body }, () => {
+      setStored(project);
+      done();
+    });
+  };
+  return (
+    <form
+      class="making"
+      onSubmit={(event) => {
+        event.preventDefault();
+        if (!sends) store();
+      }}
+    >
+      <Marked label="Project" fault={faultOf(refusal, "name")}>
+        {(marks) => (
+          <input
+            value={name}
+            required
+            maxLength={63}
+            placeholder="vision"
+            onInput={(event) => choose(event.currentTarget.value)}
+            {...marks}
+          />
+        )}
+      </Marked>
+      <Marked label="Share of the cluster" fault={faultOf(refusal, "share")}>
+        {(marks) => (
+          <input
+            value={share}
+            inputMode="decimal"
+            pattern="[0-9.]*"
+            placeholder="0.25"
+            onInput={(event) => setShare(event.currentTarget.value)}
+            {...marks}
+          />
+        )}
+      </Marked>
+      <Marked label="Cores" fault={faultOf(refusal, "cpu")}>
+        {(marks) => (
+          <input
+            value={cpu}
+            inputMode="decimal"
+            pattern="[0-9.]*"
+            placeholder="by the share"
+            onInput={(event) => setCpu(event.currentTarget.value)}
+            {...marks}
+          />
+        )}
+      </Marked>
+      <label>
+        <input type="checkbox" checked={mayBorrow} onChange={(event) => setMayBorrow(event.currentTarget.checked)} />{" "}
+        May borrow what others leave idle
+      </label>
+      <button type="submit" class="button" disabled={sends}>
+        Store the quota
+      </button>
+      <Refusal fault={refusal} fields={QUOTA_FIELDS} />
+      <p role="status" class="quiet">
+        {stored !== null && `The quota of ${stored} is stored.`}
+      </p>
+    </form>
   );
 }
 

@@ -153,7 +153,7 @@ def test_each_sees_what_is_theirs_to_do(at: Callable[..., Any], team: Team, who:
         if who == "ada":  # who is a member of one project means that one
             assert page.get_by_label("Project").input_value() == "vision"
         go(page, team, "#/projects")
-        page.get_by_text("Give one, or limits" if "Cordon" in expected.of_nodes else "Operators give quotas").wait_for()
+        page.get_by_text("Give a project a quota" if "Cordon" in expected.of_nodes else "Operators give quotas").wait_for()
         go(page, team, "#/usage")
         page.get_by_role("link", name="CSV").wait_for()
         projects = set(names_of(page, "link", "table.usage tbody"))
@@ -319,6 +319,37 @@ def test_an_operator_closes_and_opens_a_node(at: Callable[..., Any], team: Team)
         page.keyboard.press("Escape")
         busy.get_by_role("button", name="Drain").wait_for()
     assert all(each["schedulable"] for each in team.ask("GET", "/v1/nodes")["nodes"])
+
+
+def test_an_operator_gives_a_quota(at: Callable[..., Any], team: Team) -> None:
+    """Faults stand at their fields; that the service cannot be reached is said only for as long as that is so."""
+    from playwright.sync_api import expect
+
+    team.ask("PUT", "/v1/projects/speech", body={"share": 0.5, "limits": {"waiting_jobs": 7}})
+    with at("vic", "#/projects") as page:
+        page.get_by_text("Operators give quotas and limits.").wait_for()
+        assert not page.get_by_text("Give a project a quota").count()
+    with at("olga", "#/projects") as page:
+        page.get_by_text("Give a project a quota").click()
+        name, share = page.get_by_label("Project", exact=True), page.get_by_label("Share of the cluster")
+        store = page.get_by_role("button", name="Store the quota")
+        name.fill("vision")
+        share.fill("0.7")
+        store.press("Enter")
+        expect(share).to_have_accessible_description(re.compile("0.5 is left"), timeout=PATIENCE_MS)
+        name.fill("speech")
+        expect(share).to_have_value("0.5", timeout=PATIENCE_MS)
+        share.fill("0.25")
+        page.route("**/v1/projects/speech", lambda route: route.abort())
+        store.click()
+        page.get_by_text("The service cannot be reached.").wait_for()
+        page.unroute("**/v1/projects/speech")
+        page.get_by_text("The service cannot be reached.").wait_for(state="detached")
+        store.click()
+        page.get_by_text("The quota of speech is stored.").wait_for()
+    quota = team.ask("GET", "/v1/projects/speech")["quota"]
+    assert (quota["share"], quota["limits"]["waiting_jobs"]) == (0.25, 7)
+    team.ask("DELETE", "/v1/projects/speech")
 
 
 def test_an_administrator_makes_a_user_and_a_token_and_takes_them_back(at: Callable[..., Any], team: Team) -> None:
