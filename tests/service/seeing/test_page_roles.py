@@ -153,7 +153,8 @@ def test_each_sees_what_is_theirs_to_do(at: Callable[..., Any], team: Team, who:
         if who == "ada":  # who is a member of one project means that one
             assert page.get_by_label("Project").input_value() == "vision"
         go(page, team, "#/projects")
-        page.get_by_text("Give a project a quota" if "Cordon" in expected.of_nodes else "Operators give quotas").wait_for()
+        quotas = "Give a project a quota" if "Cordon" in expected.of_nodes else "Operators give quotas"
+        page.get_by_text(quotas).wait_for()
         go(page, team, "#/usage")
         page.get_by_role("link", name="CSV").wait_for()
         projects = set(names_of(page, "link", "table.usage tbody"))
