@@ -48,11 +48,6 @@ class Violation:
     what: str
 
 
-_DISMISSED = "exit code 0 without being told to"
-"""A job fails so whose coordinator hears for long of no newer plan and dismisses tasks that are started: known, and not
-mended (docs/faults.md)."""
-
-
 @dataclass
 class Job:
     """What the books know of a job of the database."""
@@ -212,8 +207,8 @@ class Books:
         now = self.world.kernel.now
         if job.state != row["state"]:
             self.world.say(f"{row['id']} is {row['state']} at step {row['step']}")
-            if row["state"] == JobState.FAILED.value and _DISMISSED not in (failure := self._failure(row["id"])):
-                self.broken("no job fails by accidents", f"{row['id']}: {failure}")
+            if row["state"] == JobState.FAILED.value:
+                self.broken("no job fails by accidents", f"{row['id']}: {self._failure(row['id'])}")
         job.state = row["state"]
         if row["started_at"] is not None and job.started_at is None:
             job.started_at = now

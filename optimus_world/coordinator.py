@@ -284,9 +284,8 @@ class CoordinatorAgent:
                 self.kernel.sleep(pause)
                 continue
             pause = RETRY_SECONDS
-            if wanted.generation > generation:
-                generation = wanted.generation
-                self._happened(WantedArrived(wanted))
+            generation = max(generation, wanted.generation)
+            self._happened(WantedArrived(wanted))
 
 
 def _profile(profile: TaskProfile) -> JobProfile:

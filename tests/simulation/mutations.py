@@ -34,7 +34,7 @@ from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.records import AddedSamples
 from optimus_service.store.repository import LEADER_LEASE, LeaderRepository, Repository
 from optimus_service.store.tables import LeaseRow
-from optimus_workers.coordinator import attempt, membership_change
+from optimus_workers.coordinator import attempt, membership_change, tasks
 from optimus_workers.coordinator.membership import Cover
 from optimus_workers.wire.ranges import worker_slots
 
@@ -118,6 +118,11 @@ _starts = reconcile._starts_with_available
 
 def _starts_beside_ended(sides: Any, _ended: Any, nodes: Any) -> Any:
     return _starts(sides, (), nodes)
+
+
+def _unwanted_by_old_news(state: Any, task: Any) -> bool:
+    is_known = state.wanted is None or task.name in state.wanted_tasks
+    return not is_known and state.now >= task.arrived_at + 5.0
 
 
 _slots = worker_slots
@@ -247,6 +252,19 @@ MUTATIONS = (
         "no job fails by accidents",
         (Fault(0, 300.0, "anchor deleted"),),
         on_kubernetes=True,
+    ),
+    Mutation(
+        "a coordinator dismisses tasks by what it heard before they came",
+        _replaced(tasks, "_is_unwanted", _unwanted_by_old_news),
+        "no job fails by accidents",
+        (
+            Fault(0, 60.0, "network", seconds=1700.0, strength=0.42),
+            Fault(1, 61.0, "network", seconds=1700.0, strength=0.49),
+            *(Fault(2 + n, 200.0 + 60.0 * n, "crashed task", after_n=3 * n) for n in range(8)),
+        ),
+        tuple(Act(number, 5.0 + 30.0 * number, "submit", number) for number in range(5)),
+        seed=3,
+        seconds=900.0,
     ),
     Mutation(
         "no transaction of a round is fenced",

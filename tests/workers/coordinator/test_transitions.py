@@ -33,7 +33,6 @@ from optimus_workers.coordinator.membership_change import (
 )
 from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.coordinator.state import Phase
-from optimus_workers.coordinator.tasks import UNWANTED_SECONDS
 from optimus_workers.coordinator.transitions import KINDS, TRANSITIONS, InvalidTransition
 from optimus_workers.wire.messages import (
     Assume,
@@ -179,12 +178,16 @@ def test_a_moved_task_works_on_until_its_replacement_is_there() -> None:
     assert "worker-0" not in world.connected
 
 
-def test_a_task_that_nobody_wants_is_let_go_after_a_while() -> None:
+def test_a_task_that_nobody_wants_is_let_go_once_the_service_says_so() -> None:
     world = running_world()
+    newest = world.state.wanted
+    assert newest is not None
+    world.passes(1.0)
     world.arrives("worker-9")
-    world.passes(UNWANTED_SECONDS / 2)
+    world.passes(600.0)
     assert "worker-9" in world.connected, "the wanted set that it belongs to may be on its way"
-    world.passes(UNWANTED_SECONDS)
+    world.happens(WantedArrived(newest))
+    world.passes(1.0)
     assert "worker-9" not in world.connected
 
 

@@ -92,6 +92,7 @@ def wanted_arrived_while_closing(state: State, event: WantedArrived) -> Effects:
     if state.wanted is not None and wanted.generation < state.wanted.generation:
         return []
     state.wanted = wanted
+    state.heard_at = state.now
     state.wanted_tasks = frozenset(task.name for task in wanted.tasks)
     if wanted.membership_epoch <= state.epoch:
         return []

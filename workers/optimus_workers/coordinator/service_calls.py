@@ -35,7 +35,7 @@ MESSAGE_CHARACTERS = 2000
 
 
 def watch_wanted(client: ServiceClient, on_wanted: Callable[[WantedMembership], None]) -> None:
-    """Call `on_wanted`, on a thread of its own, with what is wanted now and with every change, for ever."""
+    """Call `on_wanted`, on a thread of its own, with what is wanted: now, at a change, and unchanged after a poll."""
     threading.Thread(target=_watch, args=(client, on_wanted), name="wanted", daemon=True).start()
 
 
@@ -54,9 +54,8 @@ def _watch(client: ServiceClient, on_wanted: Callable[[WantedMembership], None])
             time.sleep(pause)
             continue
         logged, pause = "", RETRY_SECONDS
-        if wanted.generation > generation:
-            generation = wanted.generation
-            on_wanted(wanted)
+        generation = max(generation, wanted.generation)
+        on_wanted(wanted)
 
 
 # --- reports ---------------------------------------------------------------------------------------------------------

@@ -258,6 +258,8 @@ class State:
     wanted: WantedMembership | None = None
     wanted_tasks: frozenset[str] = frozenset()
     """The names of the wanted tasks."""
+    heard_at: float = -math.inf
+    """When the service last said what is wanted, changed or not."""
     partition: Partition = field(default_factory=Partition)
     story: deque[tuple[str, tuple[Phase, ...]]] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))
     """The last events that changed the phase, each with the phases that it led through."""

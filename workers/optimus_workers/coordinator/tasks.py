@@ -8,9 +8,6 @@ from optimus_workers.coordinator.membership import ConnectedTask, Members, choos
 from optimus_workers.coordinator.state import Phase, State
 from optimus_workers.wire.messages import DataLost, Exit, Leave
 
-UNWANTED_SECONDS = 5.0
-"""A task that is not wanted may belong to a wanted membership that is still on its way here; after this it does not."""
-
 
 def desired_members(state: State) -> Members:
     """The tasks that should take part: those wanted, or all connected ones if nothing is known or the job stops."""
@@ -142,8 +139,7 @@ def dismiss_leavers(state: State, but: Members) -> Effects:
     for name, task in sorted(state.tasks.items()):
         if name in but:
             continue
-        is_unwanted = state.wanted is not None and name not in state.wanted_tasks and name not in state.members
-        if task.wants_to_leave or is_unwanted:
+        if task.wants_to_leave or (name not in state.members and _is_unwanted(state, task)):
             effects += _dismiss(task)
     return effects
 
@@ -154,10 +150,18 @@ def dismiss_unwanted(state: State) -> Effects:
         return []
     effects: Effects = []
     for name, task in state.tasks.items():
-        overdue = name not in state.wanted_tasks and state.now >= task.arrived_at + UNWANTED_SECONDS
-        if name not in state.members and (overdue or task.wants_to_leave):
+        if name not in state.members and (task.wants_to_leave or _is_unwanted(state, task)):
             effects += _dismiss(task)
     return effects
+
+
+def _is_unwanted(state: State, task: ConnectedTask) -> bool:
+    """Whether the service has left the task out since it arrived.
+
+    It says that it wants a task before it starts it. What it said earlier tells nothing: a coordinator that does not
+    reach the service for minutes would dismiss each task that is started, until these exits fail the job.
+    """
+    return state.wanted is not None and task.name not in state.wanted_tasks and state.heard_at >= task.arrived_at
 
 
 def _dismiss(task: ConnectedTask) -> Effects:
