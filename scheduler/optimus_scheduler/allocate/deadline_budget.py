@@ -114,9 +114,8 @@ def _before(deadline: float, limits: Limits, capacity: Resources, now: float, se
     possible = list(sizes(outlook, capacity))
     least = _least(outlook, possible, min(remaining.high, settings.deadline_margin * remaining.mean), left, capacity)
     if least is not None:
-        note = (
-            f"To meet its deadline at {instant_words(deadline)} it needs {size_words(least)}; with less it may miss it."
-        )
+        or_miss = "" if least == outlook.minimum else "; with less it may miss it"
+        note = f"To meet its deadline at {instant_words(deadline)} it needs {size_words(least)}{or_miss}."
         return replace(_reported(limits, None, note), claim=_reachable(outlook, least, possible, settings))
     if outlook.learning and left > 0 and _might_do(outlook, remaining.mean, left):
         note = f"Whether it can meet its deadline at {instant_words(deadline)} is being found out."
