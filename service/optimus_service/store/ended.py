@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, insert, select, text
 from sqlalchemy.orm import Session
 
 from optimus_scheduler.model import JobState
-from optimus_service.store.dialects import insert_for
-from optimus_service.store.tables import EndedJobsRow
+from optimus_service.store.dialects import insert_for, is_postgresql
+from optimus_service.store.tables import EndedJobsRow, JobRow
 
 _NOTED = "optimus ended jobs"
 """Of a session: what its transaction changes."""
@@ -44,3 +44,18 @@ def counted(session: Session, projects: Collection[str] | None) -> dict[str, int
     if projects is not None:
         statement = statement.where(EndedJobsRow.project.in_(sorted(projects)))
     return {state: int(n_jobs) for state, n_jobs in session.execute(statement)}
+
+
+def recount(session: Session) -> None:
+    """Count the jobs themselves: during an upgrade a replica of an earlier release, which notes nothing, may end some.
+
+    On PostgreSQL only, where other transactions that end jobs wait meanwhile: SQLite has no second replica.
+    """
+    if not is_postgresql(session):
+        return
+    session.execute(text("LOCK TABLE ended_jobs IN SHARE ROW EXCLUSIVE MODE"))
+    session.execute(delete(EndedJobsRow))
+    final = [state.value for state in JobState if state.is_final]
+    counts = select(JobRow.project, JobRow.state, func.count()).where(JobRow.state.in_(final))
+    names = ["project", "state", "n_jobs"]
+    session.execute(insert(EndedJobsRow).from_select(names, counts.group_by(JobRow.project, JobRow.state)))

@@ -1039,6 +1039,11 @@ class Repository:
         with self._write() as session:
             return retention.prune(session, now - keep_seconds, now, limit)
 
+    def recount_ended_jobs(self) -> None:
+        """Mend the counts of ended jobs: a replica of an earlier release may have ended some (`ended.recount`)."""
+        with self._write() as session:
+            ended.recount(session)
+
     def prune_rounds(self, now: float, keep_seconds: float, after: float, limit: int = PRUNE_ROWS) -> PrunedRounds:
         """Delete rounds of over `keep_seconds` ago that no decision belongs to: of `limit` rounds from `after` on
         (POSIX seconds), the oldest first. `next_after` is where to go on."""

@@ -412,3 +412,17 @@ def test_a_part_of_a_name_is_looked_for_in_some_jobs_at_a_time(
     assert [job_id for each in pages for job_id in each] == ["job-9", "job-8", "job-7", "job-1", "job-0"]
     assert [] in pages, "five jobs of another name lie between"
     assert len(pages) <= 8
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_jobs_that_an_earlier_release_ended_are_counted_once_a_day(repository: Repository, make_job: MakeJob) -> None:
+    for job_id in ("job-1", "job-2", "job-3"):
+        make_job(job_id)
+    repository.advance_job("job-1", CancelRequested(), 1.0)
+    with repository._engine.begin() as connection:
+        connection.execute(text("UPDATE jobs SET state = 'failed' WHERE id = 'job-2'"))
+    assert repository.count_jobs_by_state() != _counted(repository, None)
+    repository.recount_ended_jobs()
+    assert repository.count_jobs_by_state() == _counted(repository, None)
+    repository.advance_job("job-3", CancelRequested(), 2.0)
+    assert repository.count_jobs_by_state() == _counted(repository, None)
