@@ -307,7 +307,7 @@ def why_not_resumable(job: JobRecord, settings: Settings, repository: Repository
     if job.is_tracked:
         return "the job ran outside the cluster: start it again where it ran"
     if job.state is JobState.SUCCEEDED:
-        return "the job has succeeded: its own rule would end it again at once"
+        return "the job has succeeded: there is nothing left of it to do; `optimus retry` runs it again"
     if job.step == 0:
         return "the job has no checkpoint to go on from: it never made a step; `optimus retry` runs it again"
     if repository.latest_event_types([OBJECT_GONE], [job.id]):
