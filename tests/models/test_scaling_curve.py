@@ -49,6 +49,17 @@ def test_is_less_sure_further_away() -> None:
     assert widths[0] < widths[1] < widths[2]
 
 
+def test_one_measurement_of_a_size_that_turned_out_slower_corrects_it() -> None:
+    """Two and three workers scaled, four share too few cores: the curve cannot follow, and its interval says so."""
+    measured = {2: 2.0, 3: 2.8, 4: 1.4}
+    before, after = (ScalingCurve.fit(sizes, [measured[w] for w in sizes]) for sizes in ([2, 3], [2, 3, 4]))
+    assert before.predict([4], [0])[0] > 3.0
+    assert after.predict([4], [0])[0] < after.predict([3], [0])[0]
+    low, high = after.predict_interval(list(measured), [0, 0, 0])
+    assert (low <= list(measured.values())).all()
+    assert (list(measured.values()) <= high).all()
+
+
 def test_nothing_measured() -> None:
     curve = ScalingCurve.fit([], [])
     assert (curve.n_points, curve.confidence) == (0, 0.0)

@@ -100,7 +100,7 @@ class ScalingCurve:
         at = _logarithm(workers)
         cross, here = self._cross(at), np.zeros(len(at))
         variance = np.diag(_kernel(at, here, at, here)) - np.einsum("ni,ij,nj->n", cross, self._inverse, cross)
-        sigma = np.sqrt(np.maximum(variance, 0.0) + _NOISE**2)
+        sigma = np.sqrt(np.maximum(variance, 0.0) + self.error**2)  # what lies off the curve widens it, too
         factor = np.exp(NormalDist().inv_cdf(0.5 + coverage / 2.0) * np.minimum(sigma, 3.0))
         mean = self.predict(workers, servers)
         return mean / factor, mean * factor
