@@ -1,11 +1,13 @@
 """How doubtful starts and ends are in one future: each job's own doubt, and that of the ends that it waits for. Pure.
 
 A job that waits starts when another ends, so its start is as doubtful as that end; and its own end is as doubtful as
-its start and its work together. Doubts of different jobs are independent.
+its start and its work together. Where it waits for no end but until others are made smaller for it, any round may do
+that: such waits are exponential, with the foreseen one as their median. Doubts of different jobs are independent.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Any
@@ -20,6 +22,8 @@ FloatArray = NDArray[np.float64]
 
 LEVELS = 9
 """Equally likely parts of a distribution; each is looked at in its middle."""
+_WAITS = np.array([math.log1p(-(level + 0.5) / LEVELS) / math.log(0.5) for level in range(LEVELS)])
+"""Of an exponential distribution with a median of 1."""
 _DEVIATIONS = [NormalDist().inv_cdf((level + 0.5) / LEVELS) for level in range(LEVELS)]
 
 
@@ -35,9 +39,16 @@ class Doubts:
     def starts(self, job: int) -> FloatArray:
         """Instants (LEVELS,) at which it gets its first tasks, increasing; inf where it does not."""
         if job not in self._starts:
-            cause, at = self._future.cause_of(job), self._future.start_of(job)
-            self._starts[job] = np.full(LEVELS, at) if cause is None else self.ends(cause.job) + cause.lag
+            self._starts[job] = self._own_starts(job)
         return self._starts[job]
+
+    def _own_starts(self, job: int) -> FloatArray:
+        cause, at, now = self._future.cause_of(job), self._future.start_of(job), self._future.began
+        if cause is not None:
+            return self.ends(cause.job) + cause.lag
+        if self._future.is_planned or not now < at < math.inf:
+            return np.full(LEVELS, at)
+        return now + (at - now) * _WAITS
 
     def ends(self, job: int) -> FloatArray:
         """Instants (LEVELS,) at which it ends, increasing."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import NormalDist
 
@@ -19,12 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimus_scheduler.ahead.doubts import Doubts
+from optimus_scheduler.ahead.room import drawn, room_at
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
 from optimus_scheduler.ahead.world import Ahead, Queue, Work, rest_of_life
 from optimus_scheduler.allocate.policy import PlanningPolicy, Policy
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.time_left import Habits, step_seconds
-from optimus_scheduler.model import Directive, Interval, Resources, Snapshot
+from optimus_scheduler.model import Directive, Interval, Snapshot, total_of
 from optimus_scheduler.settings import Settings
 
 FloatArray = NDArray[np.float64]
@@ -53,8 +54,9 @@ def look_ahead(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Ah
     rules = Rules(policy, settings, n_instants)
     futures = [_future(queue, work, rules, number, n_futures) for number in range(n_futures)]
     doubts = [Doubts(future, work) for future in futures]
-    found = {one.id: _ahead(queue, j, doubts) for j, one in enumerate(outlooks)}
-    return found if isinstance(policy, PlanningPolicy) or queue.quotas else _at_the_earliest(queue, found)
+    goes_by_room = not (isinstance(policy, PlanningPolicy) or queue.quotas or queue.worker_limits)
+    starts = _starts(queue, doubts, goes_by_room=goes_by_room)
+    return {one.id: _ahead(queue, j, doubts, starts.get(j)) for j, one in enumerate(outlooks)}
 
 
 def _extent(n_jobs: int) -> tuple[int, int]:
@@ -95,46 +97,42 @@ def _is_by_age_alone(outlook: Outlook) -> bool:
     return outlook.forecast.rule is None and outlook.job.spec.announced_steps is None
 
 
-def _ahead(queue: Queue, job: int, doubts: Sequence[Doubts]) -> Ahead:
-    outlook = queue.outlooks[job]
+def _starts(queue: Queue, doubts: Sequence[Doubts], *, goes_by_room: bool) -> dict[int, FloatArray]:
+    """Equally likely instants at which each job gets tasks that has none or has not had any yet.
+
+    In a future jobs grow where it is worth it by their predicted speeds, and shrink for those that wait. Rounds do so
+    later, as they measure first and mind the cost of a change: what ends meanwhile leaves its room to those who wait.
+    So a job may start as in a future, with the first room, or with what comes first; each is as likely.
+    """
+    sizes = [queue.sizes.get(one.id, one.present) for one in queue.outlooks]
+    has_had = [one.job.started_at is not None for one in queue.outlooks]
+    jobs = [j for j, size in enumerate(sizes) if size.is_empty or not has_had[j]]
+    found = {j: np.concatenate([each.starts(j) for each in doubts]) for j in jobs}
+    if not goes_by_room:
+        return found
+    free, running = Snapshot(queue.now, queue.nodes, ()).capacity, [j for j, size in enumerate(sizes) if size.workers]
+    held = [queue.outlooks[j].demand(sizes[j]) for j in running]
+    free = free - total_of(held)
+    ends = [np.concatenate([each.ends(j) for each in doubts]) for j in running]
+    waiting = [j for j in jobs if sizes[j].is_empty]
+    waiting.sort(key=lambda j: (float(np.median(found[j])), queue.outlooks[j].id))
+    needed = [queue.outlooks[j].demand(queue.outlooks[j].minimum) for j in waiting]
+    for j, rooms in zip(waiting, room_at(queue.now, free, held, ends, needed), strict=True):
+        foreseen = drawn(found[j], np.random.default_rng(j))
+        found[j] = np.concatenate([foreseen, rooms, np.minimum(foreseen, rooms)])
+    return found
+
+
+def _ahead(queue: Queue, job: int, doubts: Sequence[Doubts], starts: FloatArray | None) -> Ahead:
     end = _interval(np.concatenate([each.ends(job) for each in doubts]), queue.now)
-    if outlook.job.started_at is not None and not queue.sizes.get(outlook.id, outlook.present).is_empty:
+    start = None if starts is None else _interval(starts, queue.now)
+    if start is None:
         return Ahead(None, end)
-    start = _interval(np.concatenate([each.starts(job) for each in doubts]), queue.now)
-    if start is not None and end is not None:
-        start = Interval(*(min(*both) for both in zip(_bounds(start), _bounds(end), strict=True)))
+    if end is not None:  # no job ends before it starts
+        end = Interval(*(max(*both) for both in zip(_bounds(start), _bounds(end), strict=True)))
     awaited = Counter(each.awaited(job) for each in doubts)
     parts = {queue.outlooks[k].id: n / len(doubts) for k, n in sorted(awaited.items(), key=str) if k is not None}
-    return Ahead(start, end, parts if start is not None else {})
-
-
-def _at_the_earliest(queue: Queue, found: Mapping[str, Ahead]) -> dict[str, Ahead]:
-    """With starts that may be as early as there is room if no other job grows into it.
-
-    In a future jobs grow where it is worth it by their predicted speeds. Rounds do so later, as they measure first and
-    mind the cost of a change: what ends meanwhile leaves its room to those who wait, in the order of their starts.
-    """
-    sizes = {one.id: queue.sizes.get(one.id, one.present) for one in queue.outlooks}
-    free = Snapshot(queue.now, queue.nodes, ()).capacity
-    ends = list[tuple[float, Resources]]()
-    for one in queue.outlooks:
-        end, held = found[one.id].end, one.demand(sizes[one.id])
-        if not sizes[one.id].is_empty:
-            free = free - held
-            ends.append((math.inf if end is None else end.low, held))
-    ends.sort(key=lambda each: each[0])
-    told, needed, at = dict(found), Resources(), queue.now
-    waiting = [(ahead.start.mean, one) for one in queue.outlooks if (ahead := found[one.id]).start is not None]
-    for _, one in sorted(waiting, key=lambda each: (each[0], each[1].id)):
-        needed = needed + one.demand(one.minimum)
-        while ends and not needed.fits_in(free):
-            end_at, held = ends.pop(0)
-            at, free = max(at, end_at), free + held
-        start = found[one.id].start
-        if start is None or at == math.inf or not needed.fits_in(free):
-            break
-        told[one.id] = found[one.id]._replace(start=Interval(start.mean, min(start.low, at), start.high))
-    return told
+    return Ahead(start, end, parts)
 
 
 def _bounds(value: Interval) -> tuple[float, float, float]:

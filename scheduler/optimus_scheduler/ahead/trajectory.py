@@ -109,10 +109,16 @@ class Trajectory:
         """The present."""
         return self._queue.now
 
+    @property
+    def is_planned(self) -> bool:
+        """Whether it follows a plan of whole lives to the second."""
+        is_free = not (self._queue.quotas or self._queue.worker_limits)
+        return is_free and isinstance(self._rules.policy, PlanningPolicy)
+
     def run(self) -> None:
         """Until all jobs have ended that are there, or the instants are used up."""
         self._note()
-        if isinstance(self._rules.policy, PlanningPolicy) and not (self._queue.quotas or self._queue.worker_limits):
+        if self.is_planned and isinstance(self._rules.policy, PlanningPolicy):
             self._follow(self._rules.policy)
             return
         present = list(self._jobs)

@@ -1,0 +1,72 @@
+"""When there is room for the jobs that wait, if none of the others grows: by all the ends that make room. Pure.
+
+A future in which every job ends as it is likeliest to names one end that a waiting job starts with. Another job may
+well end sooner: of many doubtful ends the first comes before the likeliest of them. So ends are drawn together, and the
+waiting jobs take the room that they leave, in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimus_scheduler.model import Resources
+
+FloatArray = NDArray[np.float64]
+
+DRAWS = 63
+"""Of all ends together."""
+_SEED = 0
+
+
+def room_at(
+    now: float,
+    free: Resources,
+    held: Sequence[Resources],
+    ends: Sequence[FloatArray],
+    needed: Sequence[Resources],
+) -> FloatArray:
+    """(len(needed), DRAWS) instants at which what each waiting job needs is free, with what those before it take.
+
+    Args:
+        now: the present.
+        free: what nobody holds now.
+        held: what each job with tasks holds.
+        ends: equally likely instants of its end, for each of these; inf where none is known.
+        needed: by the jobs that wait, in their order.
+
+    Returns:
+        Not before `now`; inf where there is no room even after all ends.
+    """
+    kinds = sorted({kind for each in (*held, *needed) for kind in each.gpus})
+    coming, order = _together(ends)
+    freed = np.cumsum(_columns(held, kinds)[order], axis=1)  # (DRAWS, n, kinds)
+    freed = np.concatenate([np.zeros((DRAWS, 1, len(kinds) + 2)), freed], axis=1) + _columns([free], kinds)[0]
+    at = np.concatenate([np.full((DRAWS, 1), now), np.maximum(coming, now), np.full((DRAWS, 1), np.inf)], axis=1)
+    found = np.empty((len(needed), DRAWS))
+    for place, total in enumerate(np.cumsum(_columns(needed, kinds), axis=0)):
+        fits = (freed >= total - 1e-9).all(axis=2)
+        first = np.where(fits.any(axis=1), fits.argmax(axis=1), at.shape[1] - 1)
+        found[place] = at[np.arange(DRAWS), first]
+    return found
+
+
+def drawn(instants: FloatArray, random: np.random.Generator) -> FloatArray:
+    """(DRAWS,) of equally likely instants (n,), in any order, each about equally often."""
+    return np.sort(instants)[random.permutation(DRAWS) * len(instants) // DRAWS]
+
+
+def _together(ends: Sequence[FloatArray]) -> tuple[FloatArray, NDArray[np.int64]]:
+    """(DRAWS, n) ends that come together, in order of time, and (DRAWS, n) whose they are."""
+    random = np.random.default_rng(_SEED)
+    found = np.stack([drawn(each, random) for each in ends], axis=1) if ends else np.zeros((DRAWS, 0))
+    order = np.argsort(found, axis=1, kind="stable")
+    return np.take_along_axis(found, order, axis=1), order
+
+
+def _columns(amounts: Sequence[Resources], kinds: Sequence[str]) -> FloatArray:
+    """(n, kinds + 2)."""
+    rows = [[each.cpu, each.memory_bytes, *(each.gpus.get(kind, 0) for kind in kinds)] for each in amounts]
+    return np.array(rows, dtype=np.float64).reshape(len(rows), len(kinds) + 2)
