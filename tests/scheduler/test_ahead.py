@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_spec, law, samples
 
 from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.ahead.foresee import foresee
 from optimus_scheduler.ahead.look_ahead import look_ahead
+from optimus_scheduler.ahead.room import DRAWS, room_at
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
 from optimus_scheduler.ahead.world import Ahead, Expected, Queue, as_fresh, rest_of_life
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.forecast.forecast import forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import Allocation, ConvergenceRule, Interval, Job, total_of
+from optimus_scheduler.model import Allocation, ConvergenceRule, Interval, Job, Resources, total_of
 from optimus_scheduler.settings import Settings
 
 OPTIMUS = policy_named("optimus")
@@ -148,6 +151,51 @@ def test_a_start_is_as_doubtful_as_the_end_that_it_waits_for() -> None:
     assert end is not None
     relative = [(each.high - each.low) / (each.mean - NOW) for each in (start, end)]
     assert relative[0] == pytest.approx(relative[1], rel=0.3)
+
+
+def test_a_start_that_waits_for_no_end_may_come_with_any_round() -> None:
+    """Another job has to be made smaller first, and nobody knows which round does it."""
+    queue = a_queue(running("a", 200_000, (4, 4), most=4), running("b", 1000, (0, 0)), cpu=8.0)
+    start = looked(queue)["b"].start
+    assert start is not None
+    assert start.high - NOW > 2.0 * (start.mean - NOW) > 0.0
+    assert start.low - NOW < 0.5 * (start.mean - NOW)
+
+
+# --- room by all ends together ---------------------------------------------------------------------------------------
+
+ONE = Resources(cpu=1.0)
+ENDS = st.lists(st.lists(st.floats(0.0, 1e6), min_size=1, max_size=9), max_size=8)
+
+
+def room(ends: list[list[float]], *needed: Resources, free: float = 0.0) -> NDArray[np.float64]:
+    """(len(needed), DRAWS) with a job of one core for each of `ends`."""
+    return room_at(0.0, Resources(cpu=free), [ONE] * len(ends), [np.array(each) for each in ends], needed)
+
+
+def test_of_many_doubtful_ends_the_first_comes_before_the_likeliest() -> None:
+    levels = [10.0, 50.0, 100.0, 150.0, 190.0]
+    first, second = np.median(room([levels] * 8, ONE, ONE), axis=1)
+    assert first == 10.0
+    assert first <= second < 100.0
+    assert np.median(room([levels], ONE)) == 100.0
+
+
+@given(ends=ENDS, free=st.integers(0, 3), needed=st.lists(st.integers(1, 3), min_size=1, max_size=4))
+@settings(max_examples=50)
+def test_room_comes_in_the_order_of_the_jobs_that_wait(ends: list[list[float]], free: int, needed: list[int]) -> None:
+    found = room(ends, *(Resources(cpu=float(each)) for each in needed), free=float(free))
+    assert found.shape == (len(needed), DRAWS)
+    assert (found >= 0.0).all()
+    assert (found[1:] >= found[:-1]).all()
+    assert (found[np.cumsum(needed) <= free] == 0.0).all()
+    assert np.isinf(found).all(axis=1).tolist() == [total > free + len(ends) for total in np.cumsum(needed)]
+
+
+def test_room_of_another_type_is_no_room() -> None:
+    free = Resources(cpu=8.0, gpus={"v100": 4})
+    found = room_at(0.0, free, [], [], [Resources(cpu=1.0, gpus={"a100": 1}), Resources(cpu=1.0, gpus={"v100": 4})])
+    assert np.isinf(found[0]).all()
 
 
 @settings(max_examples=15)
