@@ -189,6 +189,7 @@ def test_the_round_does_everything_that_a_round_can_do(scene: Scene, tmp_path: P
         "promises",
         "job_histories",
         "usage",
+        "ended_jobs",
     }
     events = {event.type for event in world.repository.events(limit=1000).items}
     assert events >= {
