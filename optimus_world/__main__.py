@@ -24,7 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     begun = time.process_time()
     hours = n_worlds = 0.0
     for seed in _seeds(given):
-        outcome = run(_kept(Script.drawn(seed, given.hours), given.only))
+        script = replace(Script.drawn(seed, given.hours), calm_after=given.calm_after)
+        outcome = run(_kept(script, given.only))
         print(json.dumps(_figures(outcome)), flush=True)
         hours, n_worlds = hours + outcome.seconds / 3600.0, n_worlds + 1
         if outcome.violation is not None:
@@ -45,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--worlds", type=int, default=1, help="one after the other, with the seeds that follow")
     parser.add_argument("--total-hours", type=float, help="as many worlds as it takes to simulate so many hours")
     parser.add_argument("--only", help="numbers of faults and acts to keep, such as f3,f7,a0; of a shrunk history")
+    parser.add_argument("--calm-after", type=float, help="hours after which nothing goes wrong; of a shrunk history")
     parser.add_argument("--shrink-seconds", type=float, default=_SHRINK_SECONDS, help="for a shorter history")
     return parser
 
@@ -91,7 +93,8 @@ def reproduction(outcome: Outcome) -> str:
     """The command that shows the same history."""
     script = outcome.script
     names = [*(f"f{fault.number}" for fault in script.faults), *(f"a{act.number}" for act in script.acts)]
-    return f"python -m optimus_world --seed {script.seed} --hours {script.hours:g} --only {','.join(names)}"
+    calm = "" if script.calm_after is None else f" --calm-after {script.calm_after:g}"
+    return f"python -m optimus_world --seed {script.seed} --hours {script.hours:g}{calm} --only {','.join(names)}"
 
 
 def _with_fixed_hashes() -> None:

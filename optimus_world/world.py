@@ -70,6 +70,8 @@ class Script:
     acts: tuple[Act, ...]
     on_kubernetes: bool = False
     """Whether tasks are pods of a model of a control plane, asked by the real backend."""
+    calm_after: float | None = None
+    """Hours after which nothing goes wrong any more; None: `STORM_PART` of all."""
 
     @classmethod
     def drawn(cls, seed: int, hours: float) -> Script:
@@ -80,7 +82,7 @@ class Script:
 
     @property
     def storm_seconds(self) -> float:
-        return 3600.0 * self.hours * STORM_PART
+        return 3600.0 * (self.hours * STORM_PART if self.calm_after is None else self.calm_after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +208,7 @@ class World:
         for job_id in self.books.unfinished():
             self.broken("a job that can run ends", f"{job_id} has not ended {LIVELY_SECONDS / 3600:.0f} h later")
         self._after_event()
-        self._run_until(max(self.kernel.now + 1300.0, 3600.0 * self.script.hours))
+        self._run_until(max(self.kernel.now + 1300.0, self.script.storm_seconds / STORM_PART))
 
     # --- replicas ----------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from optimus_world import world
 from optimus_world.__main__ import main, reproduction
+from optimus_world.shrink import shrunk
+from optimus_world.users import Act
 from optimus_world.world import Script, run
 
 FRESH_SECONDS = 20.0
@@ -83,3 +86,14 @@ _DIGEST = "from optimus_world.world import Script, run; print(run(Script.drawn(5
 def test_a_world_without_accidents(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seed", "7", "--hours", "0.3", "--only", "a0,a1"]) == 0
     assert '"broken": null' in capsys.readouterr().out
+
+
+def test_a_short_history_ends_its_accidents_early(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(world, "LIVELY_SECONDS", 60.0)  # no job ends as soon as that
+    found = shrunk(run(Script(7, 0.3, (), (Act(0, 5.0, "submit", 0),))), 60.0)
+    assert found.violation is not None
+    assert found.violation.at < 400.0
+    assert main(reproduction(found).split()[3:]) == 1
+    assert found.violation.what in capsys.readouterr().out
