@@ -21,6 +21,7 @@ from optimus_models import (
     has_converged,
 )
 from optimus_models.convergence import whole_steps
+from optimus_models.history import LossBuckets
 from optimus_models.loss.curve import PaperLossCurve
 
 MakeLosses = Callable[..., Any]
@@ -89,6 +90,17 @@ def test_noise_alone_does_not_fire_the_rule(make_losses: MakeLosses) -> None:
 def test_a_young_job_never_counts_as_converged() -> None:
     flat = LossCurve.fit([1, 2, 3], [1.0, 1.0, 1.0])
     assert has_converged(flat, Rule(loss_decrease=0.01), steps_per_epoch=1, now_step=3) is None
+
+
+def test_a_steep_beginning_in_one_wide_bucket_is_no_noise() -> None:
+    """As of a perceptron on digits: most of the fall is within the first of 69 buckets of 32 steps."""
+    steps = np.arange(2200)
+    buckets = LossBuckets()
+    buckets.add_many(steps, np.minimum(2.3, 0.118 * (47.5 / (steps + 1.0)) ** 1.3))
+    curve = LossCurve.fit(*buckets.arrays())
+    assert len(buckets) < 70
+    assert curve.confidence > 0.5
+    assert has_converged(curve, Rule(loss_decrease=0.01), steps_per_epoch=11, now_step=2200) == "loss_decrease"
 
 
 AT_ONCE = np.arange(1.0, 61.0)

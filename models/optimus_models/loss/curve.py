@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from optimus_models.history import FloatArray, LossBatch, LossHistory
 from optimus_models.loss.finished_runs import Experts, Prior, experts_of
 from optimus_models.loss.inverse_law import InverseLaw, fit_inverse_laws
-from optimus_models.loss.mixture import PowerMixture, fit_power_mixtures
+from optimus_models.loss.mixture import PowerMixture, fit_power_mixtures, recent_weights
 from optimus_models.loss.rate_schedule import RateSchedule
 
 _BLOCK = 32
@@ -126,7 +126,8 @@ class LossCurve:
         batch = LossBatch.of(histories)
         laws, mixtures = fit_inverse_laws(batch), fit_power_mixtures(batch)
         residuals = laws.residual if cls.by_law else np.array([mixture.noise for mixture in mixtures])
-        fall = _fall(batch, residuals)
+        weighted = residuals if cls.by_law else np.array([mixture.weighted_noise for mixture in mixtures])
+        fall = _fall(batch, residuals, weighted)
         confidence, noise = _confidence(histories, batch, residuals, fall), _late_noise(batch)
         columns = (*laws[:3], batch.scales, batch.offsets, confidence, residuals, np.maximum(noise, residuals), fall)
         numbers = zip(*(column.tolist() for column in columns), strict=True)
@@ -227,16 +228,22 @@ def _late_noise(batch: LossBatch) -> FloatArray:
     return np.asarray(np.sqrt(np.where(is_late, squares, 0.0).sum(axis=1) / is_late.sum(axis=1)))
 
 
-def _fall(batch: LossBatch, residual: FloatArray) -> FloatArray:
-    """(j,) how far the mean over a third of the points has fallen; see `LossCurve.fall`."""
+def _fall(batch: LossBatch, residual: FloatArray, weighted: FloatArray) -> FloatArray:
+    """(j,) how far the mean over a third of the points has fallen; see `LossCurve.fall`.
+
+    The `residual` (j,) takes what the fit leaves out of account, the first points of a steep fall, for noise of all.
+    Where the present loss keeps half of the fall, too, noise is what the residuals are by the fit's weights,
+    `weighted` (j,).
+    """
     width = np.ceil(batch.counts / 3).astype(np.intp)
     total = np.concatenate([np.zeros((len(width), 1)), np.cumsum(batch.losses, axis=1)], axis=1)
     begins = np.linspace(0, batch.counts.astype(np.intp) - width, _PLACES, dtype=np.intp)  # (places, j)
     rows = np.arange(len(width))
     means = (total[rows, begins + width] - total[rows, begins]) / width
-    fall = means[0] - means[-1]
-    noise = _NOISES_FALL * residual * np.sqrt(2.0 / width)
-    return np.where((fall > noise) & (fall >= (means[0] - means.min(axis=0)) / 2.0), fall, 0.0)
+    fall, half = means[0] - means[-1], (means[0] - means.min(axis=0)) / 2.0
+    is_kept = means[0] - (batch.losses * recent_weights(batch)).sum(axis=1) >= half
+    noise = np.where(is_kept, np.minimum(residual, weighted), residual)
+    return np.where((fall > _NOISES_FALL * noise * np.sqrt(2.0 / width)) & (fall >= half), fall, 0.0)
 
 
 def _confidence(

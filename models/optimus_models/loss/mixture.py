@@ -81,6 +81,8 @@ class PowerMixture(NamedTuple):
     last_step: float
     noise: float
     """Root mean squared residual of the near average, normalised."""
+    weighted_noise: float
+    """The same with the weights of the fit, in which first points, where the loss falls most steeply, count little."""
 
     def loss(self, steps: FloatArray) -> FloatArray:
         """Normalised loss at `steps` (n,)."""
@@ -118,16 +120,17 @@ class PowerMixture(NamedTuple):
 
 def fit_power_mixtures(batch: LossBatch) -> list[PowerMixture]:
     """One mixture for each history of `batch`."""
-    stretched, recent = _stretched(batch.steps, batch), _recent(batch)
+    stretched, recent = _stretched(batch.steps, batch), recent_weights(batch)
     near, far = _fit(batch, stretched, recent, NEAR), _fit(batch, stretched, recent, FAR)
     noise = np.sqrt(batch.mean(near.residuals**2))
-    columns = (near.laws(NEAR), far.laws(FAR), batch.reach.tolist(), noise.tolist())
+    weighted = np.sqrt((near.residuals**2 * _point_weights(batch, NEAR)).sum(axis=1))
+    columns = (near.laws(NEAR), far.laws(FAR), batch.reach.tolist(), noise.tolist(), weighted.tolist())
     return [PowerMixture(*each) for each in zip(*columns, strict=True)]
 
 
 def near_losses(batch: LossBatch, steps: FloatArray) -> FloatArray:
     """(j, p) normalised losses of the near average of each history at its `steps` (j, p)."""
-    fitted = _fit(batch, _stretched(batch.steps, batch), _recent(batch), NEAR)
+    fitted = _fit(batch, _stretched(batch.steps, batch), recent_weights(batch), NEAR)
     falling = np.exp(-NEAR.exponent * _stretched(steps, batch))
     paths = np.maximum(fitted.levels[:, :, None] + fitted.amplitudes[:, :, None] * falling, 0.0)
     return np.asarray((fitted.weights[:, None, :] @ paths)[:, 0, :])
@@ -152,9 +155,7 @@ def _stretched(steps: FloatArray, batch: LossBatch) -> FloatArray:
 
 
 def _fit(batch: LossBatch, stretched: FloatArray, recent: FloatArray, horizon: Horizon) -> _Fit:
-    position = batch.steps / batch.reach[:, None]
-    weights = np.where(batch.inside, (position + 1e-6) ** horizon.recency, 0.0)
-    weights /= weights.sum(axis=1, keepdims=True)
+    weights = _point_weights(batch, horizon)
     falling = np.exp(-horizon.exponent * stretched)  # (j, m, n)
     levels, amplitudes, errors = _nonnegative_fit(falling, batch.losses, weights)
     probability = _posterior(errors, batch.counts, horizon)
@@ -165,7 +166,14 @@ def _fit(batch: LossBatch, stretched: FloatArray, recent: FloatArray, horizon: H
     return _Fit(probability, anchored, amplitudes, batch.losses - fitted)
 
 
-def _recent(batch: LossBatch) -> FloatArray:
+def _point_weights(batch: LossBatch, horizon: Horizon) -> FloatArray:
+    """(j, n) how much each point counts in the fit; each row sums to 1."""
+    position = batch.steps / batch.reach[:, None]
+    weights: FloatArray = np.where(batch.inside, (position + 1e-6) ** horizon.recency, 0.0)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def recent_weights(batch: LossBatch) -> FloatArray:
     """(j, n) weights that make the mean of the recent points of each history."""
     n_recent = np.minimum(np.maximum(_LEAST_ANCHOR, np.round(_ANCHOR_SHARE * batch.counts)), batch.counts)
     from_end = batch.counts[:, None] - np.arange(batch.losses.shape[1])
