@@ -170,7 +170,8 @@ def _point_weights(batch: LossBatch, horizon: Horizon) -> FloatArray:
     """(j, n) how much each point counts in the fit; each row sums to 1."""
     position = batch.steps / batch.reach[:, None]
     weights: FloatArray = np.where(batch.inside, (position + 1e-6) ** horizon.recency, 0.0)
-    return weights / weights.sum(axis=1, keepdims=True)
+    weights /= weights.sum(axis=1, keepdims=True)
+    return weights
 
 
 def recent_weights(batch: LossBatch) -> FloatArray:

@@ -2,7 +2,8 @@
 
 Rules are judged in rounds, on the fitted curve. Between two rounds a job would train past its end: at a period of a
 minute, by as much as a minute. So each round leaves the step at which each job is expected to end, and the first sample
-that passes it asks for a round. A job that is not done then is looked at again after a twentieth more steps.
+that passes it asks for a round. From the low end of the interval on, and after the expected end, a job that is not done
+is looked at again after a twentieth more steps.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 import threading
 from collections.abc import Mapping
 
-from optimus_scheduler.model import Plan, Snapshot
+from optimus_scheduler.model import Interval, Plan, Snapshot
 
 _AGAIN_AFTER = 1.05
 
@@ -29,8 +30,15 @@ def expected_ends(snapshot: Snapshot, plan: Plan) -> dict[str, float]:
             or not math.isfinite(total.mean)
         ):
             continue
-        found[decision.job_id] = total.mean if total.mean > step else max(_AGAIN_AFTER * step, step + 1.0)
+        found[decision.job_id] = _next_look(step, total)
     return found
+
+
+def _next_look(step: float, total: Interval) -> float:
+    if step < total.low:
+        return total.low
+    again = max(_AGAIN_AFTER * step, step + 1.0)
+    return min(again, total.mean) if step < total.mean else again
 
 
 class ExpectedEnds:

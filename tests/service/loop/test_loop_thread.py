@@ -185,30 +185,34 @@ def test_rounds_come_sooner_while_a_speed_is_being_learned(running: Running) -> 
     assert running.planner.n_rounds == n_rounds + 1, "without a learner only events and the long period ask for rounds"
 
 
-def test_telemetry_that_passes_the_predicted_end_asks_for_a_round_once(running: Running) -> None:
+def test_telemetry_that_passes_the_soonest_likely_end_asks_for_a_round_once(running: Running) -> None:
     running.world.submit()
     size = Allocation(1, 1)
     forecast = Forecast("job-1", Interval(100.0, 90.0, 110.0), None, confidence=0.9)
     running.planner.decisions = (Decision("job-1", size, size, Reason.UNCHANGED, "Keeps it.", forecast),)
     loop = running.started()
-    loop.trained("job-1", 99)
+    loop.trained("job-1", 89)
     loop.trained("job-2", 500)
     assert running.triggers() == ["start"]
-    loop.trained("job-1", 100)
-    loop.trained("job-1", 101)
+    loop.trained("job-1", 90)
+    loop.trained("job-1", 91)
     wait_until("a round has run for it", lambda: running.triggers()[1:] == ["expected end"])
 
 
-def test_a_job_that_went_on_is_looked_at_again_a_little_later(running: Running) -> None:
+@pytest.mark.parametrize(
+    ("step", "look_at"),
+    [(10, 90.0), (90, 94.5), (98, 100.0), (100, 105.0), (200, 210.0)],
+    ids=["before the interval", "from its low end on", "at the expected end", "then", "overtaken"],
+)
+def test_a_job_that_goes_on_is_looked_at_again_a_little_later(running: Running, step: int, look_at: float) -> None:
     job = running.world.submit()
     forecast = Forecast(job.id, Interval(100.0, 90.0, 110.0), None, confidence=0.9)
     decision = Decision(job.id, Allocation(1, 1), Allocation(1, 1), Reason.UNCHANGED, "Keeps it.", forecast)
     spec = JobSpec(TaskDemand(Resources(1.0)), TaskDemand(Resources(1.0)), ConvergenceRule())
-    overtaken = Job(job.id, spec, JobState.RUNNING, 0.0, step=200)
-    ends = expected_ends(Snapshot(0.0, (), (overtaken,)), Plan((decision,), ()))
-    assert ends == {job.id: 210.0}
+    snapshot = Snapshot(0.0, (), (Job(job.id, spec, JobState.RUNNING, 0.0, step=step),))
+    assert expected_ends(snapshot, Plan((decision,), ())) == {job.id: look_at}
     converged = replace(decision, forecast=replace(forecast, converged=True))
-    assert expected_ends(Snapshot(0.0, (), (overtaken,)), Plan((converged,), ())) == {}
+    assert expected_ends(snapshot, Plan((converged,), ())) == {}
 
 
 def test_exit_of_a_task_is_noticed_between_rounds(running: Running) -> None:
