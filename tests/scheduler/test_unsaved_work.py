@@ -56,6 +56,13 @@ def test_a_deadline_preempts_a_script_only_where_that_loses_less_than_it_gains(p
     assert holder([just_begun, due(5000.0)], policy) == ["new"]
 
 
+def test_a_deadline_that_can_wait_for_the_end_of_a_script_does() -> None:
+    old = replace(job("old", 200.0, runs=True), unsaved_seconds=75.0)
+    new = job("new", 1000.0)
+    assert holder([old, replace(new, spec=replace(new.spec, deadline_at=NOW + 3600.0))]) == ["old"]
+    assert holder([old, replace(new, spec=replace(new.spec, deadline_at=NOW + 1300.0))]) == ["new"]
+
+
 def test_edf_goes_by_deadlines_whatever_is_lost() -> None:
     old = replace(job("old", 100.0, runs=True), unsaved_seconds=9000.0)
     assert holder([old, due(5000.0)], "edf") == ["new"]

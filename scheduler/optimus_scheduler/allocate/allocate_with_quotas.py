@@ -161,7 +161,7 @@ def _under_limits(
     claims = {job_id: each.claim for job_id, each in limits.items() if each.claim is not None}
     if isinstance(reserving.policy, DeadlinePolicy):
         claims = {}
-    out = _QuotaAllocation(reserving, claims, inputs.capacity, finishing)
+    out = _QuotaAllocation(reserving, claims, inputs.capacity, finishing, now)
     grants = out.under(quotas, competing) if quotas else out.by_deadline(competing, inputs.capacity)
     by_id = {one.id: one for one in competing}
     return {
@@ -184,10 +184,11 @@ class _QuotaAllocation:
     deadlines: Claims
     capacity: Resources
     finishing: tuple[Outlook, ...]
+    now: float
 
     def by_deadline(self, competing: Sequence[Outlook], available: Resources) -> Grants:
         """The policy, but for the claims of deadlines: the earliest first, each if it fits beside those before."""
-        return self.reserving.with_claims(competing, available, self._claims(competing, available), yielding=True)
+        return self.reserving.with_claims(competing, available, self._claims(competing, available), due_at=self.now)
 
     def _claims(self, competing: Sequence[Outlook], available: Resources) -> dict[str, Allocation]:
         return fitting_claims(sorted(competing, key=_deadline), self.deadlines, available)

@@ -8,8 +8,8 @@ are taken in this order:
 2. waiting jobs that the policy by itself would have started now;
 3. other waiting jobs, by priority and arrival. None passes one that has waited for `patience_seconds`.
 
-A claim yields to a running job that keeps no checkpoint, where its pause would lose more than the claim gains by it:
-see `loses_more`. Guarantees of quotas do not.
+A claim of a deadline yields to a running job that keeps no checkpoint, where its pause would lose more than the claim
+gains by it, and where the claim can wait for its end: see `loses_more`. Guarantees of quotas do not.
 
 A policy that does not give minima first (`fifo`, `tiresias`, `srtf`) may still leave a claim unmet. Then all claims are
 granted as they are, and the policy shares out the rest.
@@ -53,12 +53,12 @@ class ReservingPolicy:
         capacity: Resources,
         claims: Claims,
         held_back: Reason = Reason.WAITING_FOR_RESOURCES,
-        yielding: bool = False,
+        due_at: float | None = None,
     ) -> Grants:
         """Grants in which every claim is met; the claims fit in `capacity`.
 
-        `held_back` is the reason of jobs that get nothing because of the claims. `yielding`: claims are not met where
-        that would lose more work than it gains.
+        `held_back` is the reason of jobs that get nothing because of the claims. `due_at`: the claims are those of
+        deadlines, at this time (POSIX seconds); they are not met where that would lose more work than it gains.
         """
         grants = self.without_claims(competing, capacity)
         if all(covers(grants[job_id].allocation, claim) for job_id, claim in claims.items()):
@@ -68,7 +68,8 @@ class ReservingPolicy:
         ]
         available = remaining(capacity, demand_of(claiming, claims))
         kept, out = _admitted([one for one in competing if one.id not in claims], available, grants, self.settings)
-        stays = [one for one in out if loses_more(one, claiming)] if yielding else []
+        margin = self.settings.deadline_margin
+        stays = [] if due_at is None else [one for one in out if loses_more(one, claiming, due_at, margin)]
         if stays:
             sizes = {**claims, **{one.id: one.present for one in stays}}
             first = fitting_claims([*stays, *claiming], sizes, capacity)
@@ -81,17 +82,27 @@ class ReservingPolicy:
         return {**granted, **self.without_claims(kept, available), **nothing}
 
 
-def loses_more(victim: Outlook, claiming: Sequence[Outlook]) -> bool:
+def loses_more(victim: Outlook, claiming: Sequence[Outlook], now: float, margin: float) -> bool:
     """Whether a pause loses more than the claims gain by it, in seconds of the same room, weighed with priorities.
 
     Lost is what it has trained since it began, which it would have to train again. Gained is that the claims are met
-    before its end, and not after it.
+    before its end, and not after it: nothing where all would still be in time then, by `margin` times what they need.
     """
     if not victim.has_tasks or victim.job.unsaved_seconds <= 0:
         return False
+    seconds = victim.remaining_seconds(victim.present)
+    if victim.forecast.remaining_steps is not None and all(_can_wait(one, now + seconds, margin) for one in claiming):
+        return True
     priority = max((one.job.spec.priority for one in claiming), default=0.0)
-    gained = victim.remaining_seconds(victim.present) * priority
-    return victim.job.unsaved_seconds * victim.job.spec.priority > gained
+    return victim.job.unsaved_seconds * victim.job.spec.priority > seconds * priority
+
+
+def _can_wait(claiming: Outlook, until: float, margin: float) -> bool:
+    """Whether a job that has its claim only from `until` on meets its deadline."""
+    deadline = claiming.job.spec.deadline_at
+    if deadline is None or claiming.has_tasks or claiming.forecast.remaining_steps is None:
+        return False
+    return until + claiming.stop_seconds + margin * claiming.remaining_seconds(claiming.minimum) <= deadline
 
 
 def demand_of(outlooks: Sequence[Outlook], sizes: Mapping[str, Allocation]) -> Resources:
