@@ -19,7 +19,10 @@ from optimus_contract.readings.reading import Channel, Reading
 
 METRIC_NAME_LENGTH = 100
 PATIENCE_SECONDS = 10.0
-"""A script that reports losses without steps gets so long to report a step, before its losses count as steps."""
+"""A script that reports losses without steps gets so long to report a step, before its losses count as steps: from its
+start while it reports, after its newest loss when it is silent."""
+MOST_HELD = 2000
+"""Readings that wait for that; with more, losses count as steps at once."""
 NEAR = 0.1
 """How close to the known step, as a part of it, misplaced processes begin: they lost at most a checkpoint's steps."""
 
@@ -125,17 +128,27 @@ class Progress:
         self._announced = announced
         self._told_total = False
         """The newest total is the training's own."""
-        self._held: Reading | None = None
-        """The newest reading without a step, while it is not known yet whether another channel tells steps ..."""
-        self._n_held = 0
-        """... and how many losses there were so far."""
+        self._held: list[Reading] = []
+        """The readings without a step, while it is not known yet whether another channel tells steps."""
         self._loss: float | None = None
         self._rate: float | None = None
         self._planned_rates: tuple[tuple[int, float], ...] = ()
         self._unreported: dict[str, float] = {}
 
-    def add(self, reading: Reading) -> Advance | None:
-        """Take in a reading; what it added, if anything."""
+    def add(self, reading: Reading) -> list[Advance]:
+        """Take in a reading; what it added, oldest first: also of readings before, if their steps are known only now.
+        """
+        if self._held and self.step is None:
+            is_over = reading.at >= self.last_at + PATIENCE_SECONDS or len(self._held) >= MOST_HELD
+            if is_over and reading.step is None and _is_counted(reading):
+                return [*self.settle(), *self._added(reading)]
+        return self._added(reading)
+
+    def _added(self, reading: Reading) -> list[Advance]:
+        advance = self._add(reading)
+        return [] if advance is None else [advance]
+
+    def _add(self, reading: Reading) -> Advance | None:
         if not (_is_finite(reading.epoch) and _is_finite(reading.total_epochs)):
             reading = replace(reading, epoch=None, total_epochs=None)
         if reading.resumes:
@@ -170,18 +183,25 @@ class Progress:
             return None
         return self._advance(reading, step)
 
-    def settle(self) -> Advance | None:
-        """The processes have ended: what came without a step counts now, if nothing told steps."""
-        held, self._held = self._held, None
-        self._n_held, self._passes = max(0, self._n_held - 1), None
-        if held is None or self.step is not None or self.is_misplaced:
-            return None
-        return self.add(replace(held, at=max(held.at, self.last_at + PATIENCE_SECONDS), announced=None))
+    def settle(self) -> list[Advance]:
+        """No other channel tells steps, or the processes have ended: what came without a step counts now, each reading
+        at its own time."""
+        held, self._held = self._held, []
+        if self.step is not None or self.is_misplaced or not any(_is_counted(each) for each in held):
+            return []
+        self.learned = replace(self.learned, tells_no_step=True)
+        self._passes, self._loss, self._rate, self._unreported = None, None, None, {}
+        return [found for each in held for found in self._added(replace(each, announced=None))]
+
+    def settle_if_silent(self, now: float) -> list[Advance]:
+        """What `settle` adds, once no loss has come for a while; `now`: POSIX seconds."""
+        newest = next((each for each in reversed(self._held) if each.loss is not None), None)
+        return [] if newest is None or now < newest.at + PATIENCE_SECONDS else self.settle()
 
     @property
     def trains(self) -> bool:
         """These processes have told of their training, in steps or without any."""
-        return self.step is not None or self._held is not None
+        return self.step is not None or any(_is_counted(each) for each in self._held)
 
     @property
     def has_old_total(self) -> bool:
@@ -264,6 +284,7 @@ class Progress:
             return self._counted(reading)
         if self._counts and reading.channel.trust >= self._trust:
             self._counts, self._known_total = False, None  # they were counted in epochs, or in losses
+            self._total = reading.total_steps if reading.total_steps and reading.total_steps > 0 else None
             self.learned = replace(
                 self.learned, total_steps=None, total_workers=None, steps_per_epoch=None, tells_no_step=None
             )
@@ -302,21 +323,19 @@ class Progress:
     def _counted(self, reading: Reading) -> int | None:
         """A reading without a step: of an epoch, which then is a step, or of a loss, which then is one."""
         epoch = self._epoch_of(reading)
+        if self.step is None and not self.learned.tells_no_step and reading.at < self.last_at + PATIENCE_SECONDS:
+            if _is_counted(reading) or reading.metrics or reading.learning_rate is not None:
+                self._held.append(reading)
+            return None  # another channel may be about to tell steps
         if (reading.loss is None and epoch is None) or (self.step is not None and not self._counts):
             return None
         passes = reading.epoch if epoch is None else None
         if passes is not None and self._passes is not None and passes <= self._passes.newest:
             return None  # a summary of what was told before
-        count = (
-            (self._version if self.learned.resumes is True else 0) + self._n_held if self.step is None else self.step
-        )
+        count = (self._version if self.learned.resumes is True else 0) if self.step is None else self.step
         if passes is not None:
             begun = self._passes or _Passes(passes, count, passes, count)
             self._passes = replace(begun, newest=passes, count_before_newest=count)
-        patience = 0.0 if self.learned.tells_no_step else PATIENCE_SECONDS
-        if self.step is None and reading.at < self.last_at + patience:
-            self._held, self._n_held = reading, self._n_held + (reading.loss is not None)
-            return None  # another channel may be about to tell steps
         self._counts = True
         self.learned = replace(self.learned, tells_no_step=True)
         if epoch is not None:
@@ -484,6 +503,11 @@ def _known_in_epoch(epoch: int, each: int, learned: Learned) -> Learned:
     return replace(
         learned, newest_epoch=epoch, newest_epoch_began=found, newest_epoch_steps=each, epoch_before_began=before
     )
+
+
+def _is_counted(reading: Reading) -> bool:
+    """Whether a reading without a step may be one."""
+    return reading.loss is not None or (reading.epoch is not None and reading.epoch == int(reading.epoch))
 
 
 def _is_finite(value: float | None) -> bool:

@@ -122,8 +122,7 @@ class Watching:
             if is_over(job):
                 return
             memory = self._memory_of(job)
-            last = memory.progress.settle()
-            self._store(job, memory, [] if last is None else [last])
+            self._store(job, memory, memory.progress.settle())
             job = self._services.repository.get_job(job_id)
             event = ResultReported(
                 outcome=Outcome.SUCCEEDED if error is None else Outcome.FAILED,
@@ -150,14 +149,14 @@ class Watching:
     # --- what was said -----------------------------------------------------------------------------------------------
 
     def _count(self, job: JobRecord, memory: Memory, readings: Sequence[Reading]) -> None:
-        found = [memory.progress.add(reading) for reading in readings]
-        self._store(job, memory, [each for each in found if each is not None and each.n_steps > 0])
+        self._store(job, memory, [each for reading in readings for each in memory.progress.add(reading)])
         now = self._services.clock()
         if job.heard_at is None or now > job.heard_at + HEARD_SECONDS:
             self._services.repository.heard(job.id, now)
 
     def _store(self, job: JobRecord, memory: Memory, advances: Sequence[Advance]) -> None:
         learned = memory.progress.learned
+        advances = [each for each in advances if each.n_steps > 0]
         samples = [self._sample(job, advance, learned) for advance in advances]
         if samples and job.step == 0:
             # Of the first one it is not known when it began: as of tasks, its speed does not count (sequence 0).

@@ -256,7 +256,7 @@ def test_time_left_is_right_after_a_resume_where_the_callbacks_own_estimate_is_n
         state.global_step += 1
         callback.on_step_end(None, state, None)
     theirs = sent[-1]["estimated_time_remaining"]
-    advances = [found for each in opened.readings if (found := progress.add(each)) is not None]
+    advances = [found for each in opened.readings for found in progress.add(each)]
     last = advances[-1]
     ours = (1000 - last.step) * sum(each.seconds for each in advances) / sum(each.n_steps for each in advances)
     assert last.step == 510

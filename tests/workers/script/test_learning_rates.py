@@ -23,8 +23,8 @@ from optimus_workers.wire.values import GlobalBatch
 START = 1_000.0
 
 
-def sampled(advance: Advance | None) -> float | None:
-    assert advance is not None
+def sampled(advances: list[Advance]) -> float | None:
+    (advance,) = advances
     return sample_of(advance, Learned(), membership_epoch=1, workers=1).learning_rate
 
 
@@ -32,7 +32,7 @@ def test_a_rate_goes_with_the_next_step() -> None:
     progress = Progress(START, 0)
     client: dict[str, Any] = {"channel": Channel.CLIENT, "at": START + 1}
     assert sampled(progress.add(Reading(step=1, learning_rate=0.5, **client))) == 0.5
-    assert progress.add(Reading(step=1, learning_rate=0.25, **client)) is None, "as the Trainer logs"
+    assert progress.add(Reading(step=1, learning_rate=0.25, **client)) == [], "as the Trainer logs"
     assert sampled(progress.add(Reading(step=2, **client))) == 0.25
     assert sampled(progress.add(Reading(step=3, **client))) is None, "told once"
 

@@ -20,7 +20,8 @@ START = 1_000.0
 def read(
     progress: Progress, channel: Channel = Channel.PRINTED, at: float = START + 1.0, **said: Any
 ) -> Advance | None:
-    return progress.add(Reading(channel=channel, at=at, **said))
+    found = progress.add(Reading(channel=channel, at=at, **said))
+    return found[-1] if found else None
 
 
 def test_steps_losses_and_times_add_up() -> None:
@@ -238,6 +239,43 @@ def test_losses_without_steps_count_as_steps_after_a_while() -> None:
     assert [each.step for each in found if each is not None] == [1, 2, 3]
 
 
+def epoch_of(number: int) -> Reading:
+    """`Epoch 1/10 loss: 5.0`, printed once a second."""
+    at = START + number
+    (reading,) = Printed().feed(f"Epoch {number}/10 loss: {5 / number:.4f} val_acc: 0.{number}\n".encode(), at)
+    return reading
+
+
+@pytest.mark.parametrize("how", ["the next line", "silence", "the end"])
+def test_what_was_held_is_told_with_its_own_times(how: str) -> None:
+    """The first losses are the steepest: none of them is left out, nor told as of a later step."""
+    progress, last = Progress(START, 0), int(PATIENCE_SECONDS) if how == "the next line" else 3
+    assert not any(progress.add(epoch_of(number)) for number in range(1, last))
+    if how == "the next line":
+        found = progress.add(epoch_of(last))
+    else:
+        assert progress.add(epoch_of(last)) == []
+        assert progress.settle_if_silent(START + last + PATIENCE_SECONDS - 0.1) == [], "it may go on to tell steps"
+        found = progress.settle_if_silent(START + last + PATIENCE_SECONDS) if how == "silence" else progress.settle()
+    assert [(each.step, each.at, each.n_steps, each.seconds) for each in found] == [
+        (number, START + number, 1, 1.0) for number in range(1, last + 1)
+    ]
+    assert [each.loss for each in found] == [epoch_of(number).loss for number in range(1, last + 1)]
+    assert [each.metrics for each in found] == [epoch_of(number).metrics for number in range(1, last + 1)]
+    assert progress.learned.total_steps == 10
+    assert progress.settle() == [], "told once"
+
+
+def test_steps_that_come_after_a_silence_count_instead_of_epochs() -> None:
+    progress = Progress(START, 0)
+    progress.add(epoch_of(1))
+    assert [each.step for each in progress.settle_if_silent(START + 60.0)] == [1]
+    assert progress.learned.total_steps == 10
+    found = read(progress, step=100, loss=1.0, at=START + 90.0)
+    assert found is not None
+    assert (found.step, progress.learned.total_steps, progress.learned.tells_no_step) == (100, None, None)
+
+
 def test_other_processes_do_not_speak_for_the_first() -> None:
     progress = Progress(START, 0)
     assert read(progress, Channel.CLIENT, step=7, rank=3) is None
@@ -283,13 +321,11 @@ READINGS = st.builds(
 def test_whatever_is_read_steps_only_grow(readings: list[Reading], version: int) -> None:
     progress, last = Progress(START, version, Learned()), -1
     for reading in readings:
-        found = progress.add(reading)
-        if found is None:
-            continue
-        assert found.step > last
-        assert found.n_steps >= 0
-        assert found.seconds >= 0
-        last = found.step
+        for found in progress.add(reading):
+            assert found.step > last
+            assert found.n_steps >= 0
+            assert found.seconds >= 0
+            last = found.step
     each = progress.learned.steps_per_epoch
     assert each is None or (math.isfinite(each) and each > 0)
 

@@ -148,9 +148,7 @@ def test_a_training_is_learned_from_what_it_prints(name: str, seconds: float) ->
         nonlocal at
         at += seconds
         for reading in printed.feed(text(template, i), at) if template else ():
-            advance = progress.add(reading)
-            if advance is not None and advance.loss is not None:
-                losses.append(advance.loss)
+            losses.extend(each.loss for each in progress.add(reading) if each.loss is not None)
 
     prints(training.begins, 0)
     for epoch in range(N_EPOCHS):
@@ -158,8 +156,7 @@ def test_a_training_is_learned_from_what_it_prints(name: str, seconds: float) ->
         for batch in range(0, N_STEPS, 10):
             prints(training.line, epoch * N_STEPS + batch)
         prints(training.epoch_ends, epoch * N_STEPS + N_STEPS - 10)
-    if (rest := progress.settle()) is not None and rest.loss is not None:
-        losses.append(rest.loss)
+    losses.extend(each.loss for each in progress.settle() if each.loss is not None)
     assert progress.step == training.last
     if training.line or seconds > 1:  # else it has ended before epochs were taken for steps
         assert progress.learned.total_steps == training.total

@@ -71,31 +71,37 @@ class Learning(State):
             run.load_seconds = run.load_seconds if reading.load_seconds is None else reading.load_seconds
             run.save_seconds = run.save_seconds if reading.save_seconds is None else reading.save_seconds
         was_misplaced = run.progress.is_misplaced
-        advance = run.progress.add(reading)
+        advances = run.progress.add(reading)
         if run.order.rank != 0:
             return
         if run.progress.is_misplaced and not was_misplaced:
             log.warning(MISPLACED, run.order.n_workers, run.progress.learned.fixed_workers)
-        if advance is not None:
-            self._advance(run, advance)
+        self._advance(run, advances)
+        if advances:
+            run.standstill.stepped(time.monotonic())
+
+    def _look_at_silence(self, run: Run) -> None:
+        """Losses count as steps, of processes that have told nothing else for a while."""
+        if run.order.rank == 0:
+            self._advance(run, run.progress.settle_if_silent(time.time()))
 
     def _settle(self, run: Run) -> None:
         """The processes have ended: steps that were only to be guessed count now."""
-        advance = run.progress.settle()
-        if advance is not None and run.order.rank == 0:
-            self._advance(run, advance)
+        advances = run.progress.settle()
+        if run.order.rank == 0:
+            self._advance(run, advances)
 
-    def _advance(self, run: Run, advance: Advance) -> None:
-        run.standstill.stepped(time.monotonic())
-        if run.first_step is None:
-            run.first_step = advance.step - advance.n_steps
-            log.info("the first step came %.2f s after the start", time.monotonic() - run.begun_at)
-        if advance.n_steps == 0:
-            pass
-        elif run.is_formed:
-            self._report(run, advance)
-        else:
-            self._held.append(advance)
+    def _advance(self, run: Run, advances: Sequence[Advance]) -> None:
+        for advance in advances:
+            if run.first_step is None:
+                run.first_step = advance.step - advance.n_steps
+                log.info("the first step came %.2f s after the start", time.monotonic() - run.begun_at)
+            if advance.n_steps == 0:
+                continue
+            if run.is_formed:
+                self._report(run, advance)
+            else:
+                self._held.append(advance)
 
     def _report(self, run: Run, advance: Advance) -> None:
         """Report steps to the service, and to the coordinator now and then."""

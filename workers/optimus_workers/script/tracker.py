@@ -171,6 +171,7 @@ class Tracker:
         if now >= self._files_at + FILES_SECONDS or self._closing.is_set():
             self._files_at = now
             self._read_files()
+            self._record(self._progress.settle_if_silent(time.time()))
             self._telemetry.put_open()
         if self._closing.is_set():
             self._record(self._progress.settle())
@@ -194,17 +195,18 @@ class Tracker:
                     self._learn(reading)
 
     def _learn(self, reading: Reading) -> None:
-        advance = self._progress.add(reading)
+        advances = self._progress.add(reading)
         self._plan = planned(self._progress.take_planned_rates()) or self._plan
-        self._record(advance)
+        self._record(advances)
 
-    def _record(self, advance: Advance | None) -> None:
-        if advance is None or advance.n_steps == 0:
-            return
-        advance = advance if self._is_begun else first_of_run(advance)
-        self._is_begun = True
+    def _record(self, advances: Sequence[Advance]) -> None:
         learned = self._progress.learned
-        self._telemetry.record(sample_of(advance, learned, membership_epoch=EPOCH, workers=self._n_workers))
+        for advance in advances:
+            if advance.n_steps == 0:
+                continue
+            counted = advance if self._is_begun else first_of_run(advance)
+            self._is_begun = True
+            self._telemetry.record(sample_of(counted, learned, membership_epoch=EPOCH, workers=self._n_workers))
 
     def _begin(self, now: float) -> None:
         if now < self._register_at + RETRY_SECONDS and not self._closing.is_set():

@@ -55,6 +55,7 @@ class Watching(Ending):
             with self._reading:
                 readings = run.printed.newest(time.time())
             self._learn(readings)
+            self._look_at_silence(run)
             self._telemetry.put_open()
             if run.order.rank == 0:
                 self._report_learned(run)
