@@ -142,7 +142,8 @@ def text(template: str, i: int) -> bytes:
 @pytest.mark.parametrize("name", TRAININGS)
 def test_a_training_is_learned_from_what_it_prints(name: str, seconds: float) -> None:
     training = TRAININGS[name]
-    printed, progress, losses, at = Printed(), Progress(0.0, 0, announced=training.announced), [], 0.0
+    printed, progress, at = Printed(), Progress(0.0, 0, announced=training.announced), 0.0
+    losses: list[float] = []
 
     def prints(template: str, i: int) -> None:
         nonlocal at
