@@ -37,6 +37,7 @@ LONGEST_NAME_IN_ID = 34
 """Characters of a name that an id begins with."""
 FOLDED = frozenset({"time left", "age", "cause", "message"})
 """Columns of several words. All others are kept on one line: half a number is no number."""
+LEAST_WIDTHS = {"why": 24} | dict.fromkeys(FOLDED, LEAST_WORDS)
 
 
 def state(name: str) -> Text:
@@ -56,7 +57,7 @@ def columns_table(*columns: str, right: Iterable[str] = (), folded: Iterable[str
     aligned, broken = set(right), FOLDED.union(folded)
     for column in columns:
         justify: Literal["left", "right"] = "right" if column in aligned else "left"
-        least = LEAST_WORDS if column in FOLDED else None
+        least = LEAST_WIDTHS.get(column)
         table.add_column(column, justify=justify, overflow="fold", no_wrap=column not in broken, min_width=least)
     return table
 
@@ -87,11 +88,7 @@ class _JobList:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         rows = [dict(self._cells(job)) for job in self.jobs]
-        widths = {name: max(_width(name), *(_width(row[name]) for row in rows)) for name in rows[0]}
-        widths |= {name: min(widths[name], LEAST_WORDS) for name in FOLDED & widths.keys()}
-        left_out = [name for name in LEFT_OUT if name in widths]
-        while left_out and _in_all(widths) > options.max_width:
-            del widths[left_out.pop(0)]
+        widths = fitting(rows, LEFT_OUT, options.max_width)
         # An id is there to be copied: it is broken only where it would push the figures out of a small terminal.
         breaks_ids = _in_all(widths) > options.max_width and widths["id"] > LONGEST_WHOLE_ID
         table = columns_table(*widths, right=["progress", "step", "loss"], folded=["id"] if breaks_ids else [])
@@ -124,6 +121,17 @@ class _JobList:
 def _owner(job: Job) -> str:
     """Whose it is; a dash where nobody knows."""
     return job.get("owner") or wording.UNKNOWN
+
+
+def fitting(rows: Sequence[Mapping[str, RenderableType]], left_out: Sequence[str], width: int) -> dict[str, int]:
+    """The columns that a terminal of `width` characters has room for, with their widths; those of `left_out` go first,
+    in its order."""
+    widths = {name: max(_width(name), *(_width(row[name]) for row in rows)) for name in rows[0]}
+    widths |= {name: min(widths[name], least) for name, least in LEAST_WIDTHS.items() if name in widths}
+    going = [name for name in left_out if name in widths]
+    while going and _in_all(widths) > width:
+        del widths[going.pop(0)]
+    return widths
 
 
 def _width(cell: RenderableType) -> int:
@@ -387,13 +395,15 @@ def allocation_table(points: Sequence[AllocationPoint]) -> RenderableType:
     table = columns_table(
         "after", "size", "at step", "cause", "stood still", "steps lost", right=["at step", "steps lost"]
     )
-    for point in points:
+    for before, point in zip([None, *points], points, strict=False):
         pause = point["pause_seconds"]
+        sizes = [(each["workers"], each["servers"]) for each in (before, point) if each is not None]
+        is_replaced = point["cause"] == "rescale" and len(sizes) == 2 and sizes[0] == sizes[1]
         table.add_row(
             wording.duration(point["at_seconds"]),
             f"{point['workers']}w+{point['servers']}p{_in_batches(point)}",
             wording.count(point["step"]),
-            point["cause"],
+            "tasks replaced" if is_replaced else point["cause"],
             wording.UNKNOWN if pause is None else f"{wording.number(pause)} s{_parts(point)}",
             str(point["lost_steps"]),
         )

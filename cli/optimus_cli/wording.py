@@ -54,10 +54,10 @@ def duration_interval(interval: Interval | None) -> str:
 
     text = f"{words(interval['mean'])} {unit}"
     low, high = interval["low"], interval["high"]
-    if high and not low and math.isfinite(high):
+    if high and not low and math.isfinite(high) and high >= 0.5:
         most_seconds, most_unit = _unit(high)
         return f"at most {high / most_seconds:.{0 if most_unit == 's' else 1}f} {most_unit}"
-    if (low is None and high is None) or low == high == interval["mean"]:
+    if (low is None and high is None) or low == high == interval["mean"] or (high is not None and high < 0.5):
         return text
     return f"{text} ({_end(low, words)}–{_end(high, words)})"
 

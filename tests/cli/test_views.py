@@ -386,6 +386,14 @@ def test_the_queue_says_who_waits_why_and_for_how_long() -> None:
     assert "No job waits." in shown(render_queue.queue([], NOW))
 
 
+def test_a_narrow_queue_keeps_the_words_of_its_reasons() -> None:
+    expected: Any = {"start_seconds": {"mean": 300.0, "low": 120.0, "high": 600.0}}
+    why = "not even its minimum fits beside the jobs ahead of it"
+    text = shown(render_queue.queue([builders.queued_job(expected=expected, why=why)], NOW), 80)
+    assert set(why.split()) <= set(text.split())
+    assert "owner" not in text
+
+
 def test_who_used_how_much() -> None:
     text = shown(render_usage.usage(builders.usage()))
     for words in ("vision", "ada", "v100", "40.00", "81.25", "all", "2026-11 (UTC), until"):

@@ -61,6 +61,7 @@ def test_intervals_show_open_ends() -> None:
     assert wording.duration_interval(interval(2e5, None, 3e5)) == "at most 3.5 d"
     assert wording.duration_interval(interval(83, 0, 154)) == "at most 2.6 min"
     assert wording.duration_interval(interval(0, 0, 0)) == "0 s"
+    assert wording.duration_interval(interval(0.1, 0, 0.3)) == "0 s"
     assert wording.count_interval(interval(12345.6, None, 2e4)) == "at most 20 000"
     assert wording.count_interval(interval(719, 719, 719)) == "719"
     assert wording.count_interval(None) == "—"

@@ -15,7 +15,7 @@ from itertools import pairwise
 from optimus_contract import answers
 from optimus_contract.command import is_distributed
 from optimus_contract.membership import PauseParts
-from optimus_scheduler.model import Reason, SpeedSample
+from optimus_scheduler.model import JobState, Reason, SpeedSample
 from optimus_scheduler.model.format import time_words
 from optimus_scheduler.what_if import NOT_COMPETING
 from optimus_service.insight.bodies import allocation_body
@@ -266,9 +266,13 @@ def last_rescale(case: Case) -> answers.RescaleEffect | None:
     """What the newest change of size cost and bought; None when there was none."""
     for number in range(len(case.memberships) - 1, 0, -1):
         before, after = case.memberships[number - 1], case.memberships[number]
-        if after.cause == "rescale":
+        if after.cause == "rescale" and not _is_of_same_size(before, after):
             return _effect(case, before, after, _ended_at(case, number))
     return None
+
+
+def _is_of_same_size(before: MembershipRecord, after: MembershipRecord) -> bool:
+    return _members(before) == _members(after)
 
 
 def _ended_at(case: Case, number: int) -> float:
@@ -349,14 +353,20 @@ def _on_its_history(case: Case) -> list[str]:
     if job.started_at is not None and job.started_at - job.created_at >= 1:
         told.append(f"{time_words(job.started_at - job.created_at)} of it waiting to start")
     due = deadline_of(job.asked, job.created_at)
-    missed = (
-        "" if due is None or job.finished_at <= due else f" It missed its deadline by {lasted(job.finished_at - due)}."
-    )
+    late = 0.0 if due is None else job.finished_at - due
+    missed = f" It missed its deadline by {lasted(late)}." if late > 0 else ""
+    if due is not None and not missed and job.state is JobState.SUCCEEDED:
+        missed = f" It met its deadline, {lasted(-late)} before it."
     last = next((each for each in reversed(case.memberships) if each.workers), None)
     had = "" if last is None else f" It last had {size(_members(last))}."
     without = [after.at - each.at for each, after in pairwise(case.memberships) if not each.workers]
     stopped = sum(each.pause_seconds or 0.0 for each in case.memberships) + sum(without)
-    changed = f"was changed {times(job.rescales)}" if job.rescales else "was never changed"
+    changes_of_tasks = [pair for pair in pairwise(case.memberships) if pair[1].cause == "rescale"]
+    replaced = sum(_is_of_same_size(*pair) for pair in changes_of_tasks)
+    rescaled = max(0, job.rescales - replaced)
+    changed = f"was changed {times(rescaled)}" if rescaled else "was never changed"
+    if replaced:
+        changed += f", its tasks were replaced {times(replaced)} at the same size"
     if without:
         changed += f", and it was without tasks {times(len(without))}, for {time_words(sum(without))}"
     changes = f" Its size {changed}; training stood still for {time_words(stopped)} in all."

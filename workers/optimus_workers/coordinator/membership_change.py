@@ -83,7 +83,7 @@ def wanted_arrived(state: State, event: WantedArrived) -> Effects:
     """Keep what is wanted, unless it is older than what is known; a cancelled job is closed at once."""
     effects = wanted_arrived_while_closing(state, event)
     if state.wanted is event.wanted and event.wanted.directive == "cancel":
-        effects += close(state, "the job was cancelled", LET_GO)
+        effects += close(state, "the service has ended the job", LET_GO)
     return effects
 
 
