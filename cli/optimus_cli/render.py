@@ -37,7 +37,7 @@ LONGEST_NAME_IN_ID = 34
 """Characters of a name that an id begins with."""
 FOLDED = frozenset({"time left", "age", "cause", "message"})
 """Columns of several words. All others are kept on one line: half a number is no number."""
-LEAST_WIDTHS = {"why": 24} | dict.fromkeys(FOLDED, LEAST_WORDS)
+LEAST_WIDTHS = {"why": 20} | dict.fromkeys(FOLDED, LEAST_WORDS)
 
 
 def state(name: str) -> Text:

@@ -14,7 +14,6 @@ from optimus_cli import wording
 from optimus_cli.bodies import QueuedJob
 from optimus_cli.render import columns_table, fitting
 
-
 LEFT_OUT = ("owner", "project", "age")
 """Columns that a narrow terminal has no room for, the first of them first."""
 

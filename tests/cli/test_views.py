@@ -380,7 +380,8 @@ def test_how_predictions_turned_out() -> None:
 
 def test_the_queue_says_who_waits_why_and_for_how_long() -> None:
     expected: Any = {"start_seconds": {"mean": 300.0, "low": 120.0, "high": 600.0}}
-    text = shown(render_queue.queue([builders.queued_job(expected=expected), builders.queued_job(owner=None)], NOW))
+    jobs = [builders.queued_job(expected=expected), builders.queued_job(owner=None)]
+    text = shown(render_queue.queue(jobs, NOW), 130)
     for words in ("digits-mlp-x7k2p", "vision", "ada", "5.0 min (2.0–10.0)", "—", "minimum"):
         assert words in text
     assert "No job waits." in shown(render_queue.queue([], NOW))

@@ -136,7 +136,7 @@ class Progress:
         self._unreported: dict[str, float] = {}
 
     def add(self, reading: Reading) -> list[Advance]:
-        """Take in a reading; what it added, oldest first: also of readings before, if their steps are known only now."""
+        """Take in a reading; what it added, oldest first: also of earlier ones whose steps are known only now."""
         if self._held and self.step is None:
             is_over = reading.at >= self.last_at + PATIENCE_SECONDS or len(self._held) >= MOST_HELD
             if is_over and reading.step is None and _is_counted(reading):
