@@ -279,13 +279,14 @@ def _size_of_node(node: Node) -> tuple[float, str]:
 def _of_others(
     snapshot: Snapshot, others: list[Job], present: Mapping[str, Decision], names: Mapping[str, str]
 ) -> Iterator[Change]:
-    """The end of another job: those first that end soonest."""
+    """The end of another job: those first that end soonest. All others are those that wait, too: they would take
+    the room of the others that end."""
     holding = sorted((each for each in others if not each.allocation.is_empty), key=lambda each: _end(present[each.id]))
     for each in holding[:_MOST_OTHERS]:
         ended = _without(snapshot, {each.id})
         yield Change(f"the end of {names.get(each.id, each.id)}", ended, each.id, frozenset({each.id}))
-    if len(holding) > 1:
-        ids = frozenset(each.id for each in holding)
+    if holding and len(others) > 1:
+        ids = frozenset(each.id for each in others)
         yield Change("the end of all other jobs", _without(snapshot, ids), _ALL_OTHERS, ids)
 
 

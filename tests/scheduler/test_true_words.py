@@ -358,7 +358,7 @@ def done(world: Snapshot, job_id: str, words: str) -> Snapshot:
     if found := re.fullmatch(r"the end of (j\d+)", words):
         return _without(world, {found[1]})
     if words == "the end of all other jobs":
-        return _without(world, {each.id for each in world.jobs if each.id != job_id and not each.allocation.is_empty})
+        return _without(world, {each.id for each in world.jobs if each.id != job_id})
     raise LookupError(words)
 
 
@@ -412,6 +412,15 @@ def test_each_job_whose_end_alone_gives_more_is_named() -> None:
     told = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES))
     assert {"the end of b", "the end of c"} <= set(told), told
     assert "the end of all other jobs" not in told
+
+
+def test_the_end_of_all_others_is_that_of_those_that_wait_too() -> None:
+    waits = [a_job(name, spec=a_spec(minimum=(4, 1), maximum=(4, 1))) for name in ("a", "b", "c", "d", "e")]
+    world = a_snapshot(jobs=[a_job("f", has=(4, 1), spec=a_spec(maximum=(4, 1))), *waits], nodes=a_cluster(5))
+    decisions = plan(world, OPTIMUS, PRICES).decisions
+    for job_id in (each.job_id for each in decisions if each.allocation.is_empty):
+        told = what_gives_more(world, job_id, lambda snapshot: plan(snapshot, OPTIMUS, PRICES))
+        assert any(words.startswith("the end of") for words in told), (job_id, told)
 
 
 @settings(max_examples=5, deadline=None)

@@ -168,8 +168,13 @@ def _start(found: ExpectedTimes, start: Interval, now: float) -> Interval:
 
 
 def _after_retry(expected: answers.ExpectedTimes | None, retry_at: float, now: float) -> answers.ExpectedTimes:
-    """The start of a job that waits for its retry: not before then, and then if there is room, as its words say."""
-    wait = Interval(retry_at - now, retry_at - now, retry_at - now)
+    """The start of a job that waits for its retry: the later of that time and of the first expected room.
+
+    Where no room is expected yet, it is the retry, and then if there is room, as its words say.
+    """
+    room = None if expected is None else expected.start_seconds
+    bounds = (None, None, None) if room is None else (room.mean, room.low, room.high)
+    wait = Interval(*(max(retry_at - now, each or 0.0) for each in bounds))
     return answers.ExpectedTimes(
         computed_at=moment(now) if expected is None else expected.computed_at,
         start_seconds=interval_body(wait),

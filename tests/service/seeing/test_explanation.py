@@ -19,12 +19,13 @@ from optimus_contract.job import JobSpec
 from optimus_contract.membership import PauseParts
 from optimus_scheduler.allocate.policies import POLICIES
 from optimus_scheduler.lifecycle import TooManyFailures
-from optimus_scheduler.model import NOTHING, Allocation, JobState, Reason, SpeedSample
+from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Reason, SpeedSample
 from optimus_service.insight.explain import Case, explanation_of
 from optimus_service.insight.orders import ORDERS
+from optimus_service.insight.progress import _after_retry, expected_times
 from optimus_service.insight.reasons import TEXTS
 from optimus_service.requests import checked
-from optimus_service.store.records import JobRecord
+from optimus_service.store.records import ExpectedTimes, JobRecord
 
 
 def explained(world: World, job_id: str, speeds: Iterable[SpeedSample] = ()) -> answers.Explanation:
@@ -111,6 +112,15 @@ def test_a_job_that_waits_for_a_retry_starts_no_sooner(world: World) -> None:
     assert found.expected.start_seconds.low >= retry_at - world.clock() - 1e-6
     assert "It may go on in 25 s, if there is room for it then." in found.sentences
     assert not any("next rounds" in sentence for sentence in found.sentences)
+
+
+@pytest.mark.parametrize(("room", "starts"), [(None, 9.0), (4.0, 9.0), (130.0, 130.0)])
+def test_a_retry_starts_with_the_later_of_its_time_and_the_first_room(room: float | None, starts: float) -> None:
+    at = None if room is None else Interval(100.0 + room, 100.0 + room, 100.0 + room)
+    times = ExpectedTimes(job_id="job-1", at=100.0, good_until=200.0, start=at, end=None)
+    found = _after_retry(expected_times(times, 100.0, waits=True), 109.0, 100.0).start_seconds
+    assert found is not None
+    assert (found.mean, found.low, found.high) == (starts, starts, starts)
 
 
 def test_a_job_that_grew_says_what_that_cost_and_bought(world: World) -> None:
