@@ -76,3 +76,23 @@ def test_nothing_measured() -> None:
 def test_never_raises_on_data(drawn: list[tuple[int, float]]) -> None:
     curve = ScalingCurve.fit([w for w, _ in drawn], [f for _, f in drawn])
     assert (curve.predict([1, 7], [0, 0]) > 0).all()
+
+
+@pytest.mark.parametrize("factor", [25.0, 4.0, 0.1])
+def test_a_job_of_quite_another_speed_is_as_fast_as_it_was_measured(factor: float) -> None:
+    """Nine earlier runs of the same file with other arguments; a single step was measured."""
+    others = [([1], [1.0 + 0.01 * run]) for run in range(9)]
+    curve = ScalingCurve.fit([1], [1.0 / factor], weights=[0.1], others=others)
+    assert curve.predict([1], [0])[0] == pytest.approx(1.0 / factor, rel=0.05)
+
+
+def test_earlier_runs_that_disagree_say_little() -> None:
+    alike, unlike = (
+        ScalingCurve.fit([], [], others=[([1], [f]) for f in speeds]) for speeds in ([1.0, 1.1], [0.04, 1.1])
+    )
+    (low,), (high,) = alike.predict_interval([1], [0])
+    assert high / low < 2.0
+    (low,), (high,) = unlike.predict_interval([1], [0])
+    assert low < 0.04 < 1.1 < high
+    curve = ScalingCurve.fit([1], [0.3], weights=[0.1], others=[([1], [f]) for f in (0.04, 1.1)])
+    assert curve.predict([1], [0])[0] == pytest.approx(0.3, rel=0.05)

@@ -26,6 +26,8 @@ _LEVEL = 3.0
 """Sigma of the logarithm of the level: unknown."""
 _OWN_LEVEL = 0.15
 """... and of how jobs of the same kind and batch size differ in it."""
+_CLEARLY_OTHER = 2.0
+"""From so many sigmas on, jobs differ in their level by more than that: the same file may do other work."""
 _SLOPE = 0.2
 """Sigma of how much faster or slower the speed grows with ln w than assumed."""
 _WALK = 0.15
@@ -55,6 +57,8 @@ class ScalingCurve:
     """(n,) number of the job that measured; 0 is this one."""
     _inverse: FloatArray = field(repr=False)
     _weights: FloatArray = field(repr=False)
+    _own_level: float = field(repr=False)
+    """Sigma of how this job differs from the others in its level."""
 
     @classmethod
     def fit(
@@ -71,7 +75,9 @@ class ScalingCurve:
         own = _points(workers, speeds, 1.0 if weights is None else weights, _NOISE, source=0)
         strangers = [_points(*each, 1.0, _STRANGER_NOISE, source=s) for s, each in enumerate(others, start=1)]
         at, target, noise, source = (np.concatenate(columns) for columns in zip(own, *strangers, strict=True))
-        covariance = _kernel(at, source, at, source) + np.diag(noise**2)
+        own_level, others_level = _levels(own, strangers)
+        levels = np.where(source == 0.0, own_level, others_level)
+        covariance = _kernel(at, source, at, source, levels) + np.diag(noise**2)
         inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
         coefficients = inverse @ target
         n_points = _distinct(own[0])
@@ -79,7 +85,8 @@ class ScalingCurve:
         error = float(np.sqrt(np.mean(misfit**2))) if len(at) else _NOISE
         n_shape = _distinct(at)
         evidence = n_points + 0.7 * (n_shape - n_points)
-        return cls(n_points, evidence / (evidence + 2.0), max(error, _NOISE), at, source, inverse, coefficients)
+        sure = evidence / (evidence + 2.0)
+        return cls(n_points, sure, max(error, _NOISE), at, source, inverse, coefficients, own_level)
 
     @property
     def coefficients(self) -> Mapping[str, float]:
@@ -99,14 +106,14 @@ class ScalingCurve:
         """Bounds (low, high) that hold a measured speed with probability `coverage`."""
         at = _logarithm(workers)
         cross, here = self._cross(at), np.zeros(len(at))
-        variance = np.diag(_kernel(at, here, at, here)) - np.einsum("ni,ij,nj->n", cross, self._inverse, cross)
+        variance = np.diag(_kernel(at, here, at, here, self._own_level)) - np.einsum("ni,ij,nj->n", cross, self._inverse, cross)
         sigma = np.sqrt(np.maximum(variance, 0.0) + self.error**2)  # what lies off the curve widens it, too
         factor = np.exp(NormalDist().inv_cdf(0.5 + coverage / 2.0) * np.minimum(sigma, 3.0))
         mean = self.predict(workers, servers)
         return mean / factor, mean * factor
 
     def _cross(self, at: FloatArray) -> FloatArray:
-        return _kernel(at, np.zeros(len(at)), self._at, self._source)
+        return _kernel(at, np.zeros(len(at)), self._at, self._source, self._own_level)
 
 
 def predict_many(curves: Sequence[ScalingCurve], curve: NDArray[np.intp], workers: FloatArray) -> FloatArray:
@@ -119,7 +126,8 @@ def predict_many(curves: Sequence[ScalingCurve], curve: NDArray[np.intp], worker
     at = np.log(np.maximum(workers, 1.0))
     there = measured_at[curve]
     shape = _SLOPE**2 * at[:, None] * there + _WALK**2 * np.minimum(at[:, None], there)
-    kernel = shape + (_LEVEL**2 + _OWN_LEVEL**2 * is_own[curve])
+    own_level = np.array([each._own_level for each in curves])[curve]
+    kernel = shape + (_LEVEL**2 + own_level[:, None] ** 2 * is_own[curve])
     logs = _prior(at) + np.einsum("ij,ij->i", kernel, weights[curve])
     return np.asarray(np.exp(np.clip(logs, -_FARTHEST, _FARTHEST)))
 
@@ -138,6 +146,28 @@ def _points(workers: ArrayLike, speeds: ArrayLike, weights: ArrayLike, noise: fl
     return at, target, sigma, np.full(len(at), float(source))
 
 
+def _levels(own: _Columns, others: Sequence[_Columns]) -> tuple[float, float]:
+    """Sigma of the level of this job and of each other one, by how much they differ at the same sizes.
+
+    Where the difference is clear, it is the sigma itself (empirical Bayes): what was measured then decides the level,
+    and the others tell the shape only.
+    """
+    between = np.array([np.mean(target) for _, target, _, _ in others if len(target)])
+    spread = float(np.std(between)) if len(between) > 1 else 0.0
+    others_level = spread if spread > _CLEARLY_OTHER * _OWN_LEVEL else _OWN_LEVEL
+    theirs: dict[float, list[float]] = {}
+    for at, target, _, _ in others:
+        for size, value in zip(np.round(at, 9).tolist(), target.tolist(), strict=True):
+            theirs.setdefault(size, []).append(value)
+    shared = [(i, theirs[size]) for i, size in enumerate(np.round(own[0], 9).tolist()) if size in theirs]
+    if not shared:
+        return others_level, others_level
+    apart = abs(float(np.mean([own[1][i] - np.mean(values) for i, values in shared])))
+    noise = float(np.min(own[2][[i for i, _ in shared]]))
+    expected = np.sqrt(noise**2 + _STRANGER_NOISE**2 + 2.0 * others_level**2)
+    return (max(apart, others_level) if apart > _CLEARLY_OTHER * expected else others_level), others_level
+
+
 def _distinct(at: FloatArray) -> int:
     """How many of the sizes are different."""
     return len(set(np.round(at, 9).tolist()))
@@ -152,8 +182,10 @@ def _prior(at: FloatArray) -> FloatArray:
     return np.asarray(at - np.log1p(_SERIAL * np.expm1(at)))
 
 
-def _kernel(a: FloatArray, a_source: FloatArray, b: FloatArray, b_source: FloatArray) -> FloatArray:
-    """(n, m) prior covariance."""
+def _kernel(
+    a: FloatArray, a_source: FloatArray, b: FloatArray, b_source: FloatArray, own_levels: FloatArray | float
+) -> FloatArray:
+    """(n, m) prior covariance; `own_levels`: sigma of the level of each source, of b (m,) or of all."""
     shape = _SLOPE**2 * np.outer(a, b) + _WALK**2 * np.minimum(a[:, None], b)
-    level = _LEVEL**2 + _OWN_LEVEL**2 * (a_source[:, None] == b_source)
+    level = _LEVEL**2 + np.square(own_levels) * (a_source[:, None] == b_source)
     return np.asarray(shape + level)

@@ -4,6 +4,10 @@ Rules are judged in rounds, on the fitted curve. Between two rounds a job would 
 minute, by as much as a minute. So each round leaves the step at which each job is expected to end, and the first sample
 that passes it asks for a round. From the low end of the interval on, and after the expected end, a job that is not done
 is looked at again after a twentieth more steps.
+
+A job whose own speed has not been measured, or whose time left is not known, is looked at when its first step comes, and
+whenever its steps have doubled since: a job of a minute has progress and an end within seconds, and one of which
+nothing can be told asks for few rounds.
 """
 
 from __future__ import annotations
@@ -12,26 +16,31 @@ import math
 import threading
 from collections.abc import Mapping
 
-from optimus_scheduler.model import Interval, Plan, Snapshot
+from optimus_scheduler.model import Decision, Interval, Plan, Snapshot, SpeedSource
 
 _AGAIN_AFTER = 1.05
 
 
 def expected_ends(snapshot: Snapshot, plan: Plan) -> dict[str, float]:
-    """By job, the step from which it may be done: of jobs that train and of which an end is predicted."""
+    """By job, the step from which it may be done: or from which more is known of it; of jobs that train."""
     steps = {job.id: job.step for job in snapshot.jobs}
     found = {}
     for decision in plan.decisions:
         total, step = decision.forecast.total_steps, steps[decision.job_id]
-        if (
-            decision.forecast.converged
-            or decision.allocation.is_empty
-            or total is None
-            or not math.isfinite(total.mean)
-        ):
+        if decision.forecast.converged or decision.allocation.is_empty:
             continue
-        found[decision.job_id] = _next_look(step, total)
+        looks = [max(step + 1.0, 2.0 * step)] if _is_new(decision) else []
+        if total is not None and math.isfinite(total.mean):
+            looks.append(_next_look(step, total))
+        if looks:
+            found[decision.job_id] = min(looks)
     return found
+
+
+def _is_new(decision: Decision) -> bool:
+    """Whether its telemetry has not told how fast it is and how much is left."""
+    forecast = decision.forecast
+    return forecast.remaining_seconds is None or forecast.speed_from is not SpeedSource.MEASURED
 
 
 def _next_look(step: float, total: Interval) -> float:

@@ -30,6 +30,7 @@ from optimus_scheduler.model import (
     Resources,
     Role,
     Snapshot,
+    SpeedSource,
     TaskDemand,
     TaskKey,
 )
@@ -185,10 +186,36 @@ def test_rounds_come_sooner_while_a_speed_is_being_learned(running: Running) -> 
     assert running.planner.n_rounds == n_rounds + 1, "without a learner only events and the long period ask for rounds"
 
 
+KNOWN = Forecast(
+    "job",
+    Interval(100.0, 90.0, 110.0),
+    None,
+    confidence=0.9,
+    remaining_seconds=Interval(50.0, 40.0, 60.0),
+    speed_from=SpeedSource.MEASURED,
+)
+"""Of a job whose own speed was measured."""
+
+
+@pytest.mark.parametrize(
+    "forecast",
+    [replace(KNOWN, remaining_seconds=None), replace(KNOWN, speed_from=SpeedSource.SIMILAR_JOBS)],
+    ids=["no time left", "the speed of others"],
+)
+@pytest.mark.parametrize(("step", "look_at"), [(0, 1.0), (1, 2.0), (20, 40.0)], ids=["new", "one step", "later"])
+def test_a_job_of_which_little_is_known_is_looked_at_as_it_tells_more(
+    forecast: Forecast, step: int, look_at: float
+) -> None:
+    decision = Decision("job", Allocation(1, 1), Allocation(1, 1), Reason.UNCHANGED, "Keeps it.", forecast)
+    spec = JobSpec(TaskDemand(Resources(1.0)), TaskDemand(Resources(1.0)), ConvergenceRule())
+    snapshot = Snapshot(0.0, (), (Job("job", spec, JobState.RUNNING, 0.0, step=step),))
+    assert expected_ends(snapshot, Plan((decision,), ())) == {"job": look_at}
+
+
 def test_telemetry_that_passes_the_soonest_likely_end_asks_for_a_round_once(running: Running) -> None:
     running.world.submit()
     size = Allocation(1, 1)
-    forecast = Forecast("job-1", Interval(100.0, 90.0, 110.0), None, confidence=0.9)
+    forecast = replace(KNOWN, job_id="job-1")
     running.planner.decisions = (Decision("job-1", size, size, Reason.UNCHANGED, "Keeps it.", forecast),)
     loop = running.started()
     loop.trained("job-1", 89)
@@ -206,7 +233,7 @@ def test_telemetry_that_passes_the_soonest_likely_end_asks_for_a_round_once(runn
 )
 def test_a_job_that_goes_on_is_looked_at_again_a_little_later(running: Running, step: int, look_at: float) -> None:
     job = running.world.submit()
-    forecast = Forecast(job.id, Interval(100.0, 90.0, 110.0), None, confidence=0.9)
+    forecast = replace(KNOWN, job_id=job.id)
     decision = Decision(job.id, Allocation(1, 1), Allocation(1, 1), Reason.UNCHANGED, "Keeps it.", forecast)
     spec = JobSpec(TaskDemand(Resources(1.0)), TaskDemand(Resources(1.0)), ConvergenceRule())
     snapshot = Snapshot(0.0, (), (Job(job.id, spec, JobState.RUNNING, 0.0, step=step),))
