@@ -106,7 +106,9 @@ class ScalingCurve:
         """Bounds (low, high) that hold a measured speed with probability `coverage`."""
         at = _logarithm(workers)
         cross, here = self._cross(at), np.zeros(len(at))
-        variance = np.diag(_kernel(at, here, at, here, self._own_level)) - np.einsum("ni,ij,nj->n", cross, self._inverse, cross)
+        variance = np.diag(_kernel(at, here, at, here, self._own_level)) - np.einsum(
+            "ni,ij,nj->n", cross, self._inverse, cross
+        )
         sigma = np.sqrt(np.maximum(variance, 0.0) + self.error**2)  # what lies off the curve widens it, too
         factor = np.exp(NormalDist().inv_cdf(0.5 + coverage / 2.0) * np.minimum(sigma, 3.0))
         mean = self.predict(workers, servers)

@@ -5,8 +5,8 @@ minute, by as much as a minute. So each round leaves the step at which each job 
 that passes it asks for a round. From the low end of the interval on, and after the expected end, a job that is not done
 is looked at again after a twentieth more steps.
 
-A job whose own speed has not been measured, or whose time left is not known, is looked at when its first step comes, and
-whenever its steps have doubled since: a job of a minute has progress and an end within seconds, and one of which
+A job whose own speed has not been measured, or whose time left is not known, is looked at when its first step comes
+and whenever its steps have doubled since: a job of a minute has progress and an end within seconds, and one of which
 nothing can be told asks for few rounds.
 """
 
