@@ -197,7 +197,7 @@ def starts_in(job: Job) -> list[tuple[str, str]]:
     """When a waiting job gets tasks, by the queue simulated forward; nothing of others."""
     expected = job.get("expected")
     start = None if expected is None else expected["start_seconds"]
-    return [] if start is None or job["finished_at"] else [("Starts in", wording.duration_interval(start))]
+    return [] if start is None or job["finished_at"] else [("Starts in", wording.wait(start))]
 
 
 def job_description(

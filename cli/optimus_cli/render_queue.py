@@ -46,7 +46,7 @@ def _cells(job: QueuedJob, now: datetime) -> list[tuple[str, RenderableType]]:
         ("id", escape(job["id"])),
         ("project", escape(job["project"])),
         ("owner", escape(job["owner"] or wording.UNKNOWN)),
-        ("starts in", wording.duration_interval(None if expected is None else expected["start_seconds"])),
+        ("starts in", wording.wait(None if expected is None else expected["start_seconds"])),
         ("age", wording.ago(job["submitted_at"], now)),
         ("why", escape(job["why"])),
     ]

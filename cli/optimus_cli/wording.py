@@ -62,6 +62,13 @@ def duration_interval(interval: Interval | None) -> str:
     return f"{text} ({_end(low, words)}–{_end(high, words)})"
 
 
+def wait(start: Interval | None) -> str:
+    """Time until a start, as `duration_interval`; `a moment`: it is due, and the job still waits."""
+    if start is not None and max(start["mean"], start["high"] or 0.0) < 0.5:
+        return "a moment"
+    return duration_interval(start)
+
+
 def _unit(seconds: float) -> tuple[int, str]:
     """The largest unit of which there are two or more."""
     for unit_seconds, unit in ((DAY_SECONDS, "d"), (HOUR_SECONDS, "h"), (MINUTE_SECONDS, "min")):

@@ -384,6 +384,8 @@ def test_the_queue_says_who_waits_why_and_for_how_long() -> None:
     text = shown(render_queue.queue(jobs, NOW), 130)
     for words in ("digits-mlp-x7k2p", "vision", "ada", "5.0 min (2.0–10.0)", "—", "minimum"):
         assert words in text
+    expected["start_seconds"] = {"mean": 0.0, "low": 0.0, "high": 0.3}
+    assert "a moment" in shown(render_queue.queue([builders.queued_job(expected=expected)], NOW))
     assert "No job waits." in shown(render_queue.queue([], NOW))
 
 

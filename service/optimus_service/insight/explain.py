@@ -214,7 +214,7 @@ def _place_in_the_queue(case: Case) -> list[str]:
     names = [f"{case.others[each].name} ({each})" for each in ahead[:_NAMED]]
     more = len(ahead) - len(names)
     named = ", ".join(names) + (f" and {more} more" if more else "")
-    place = f"it is number {len(ahead) + 1}" if case.sees_all else "it is behind these that you may see"
+    place = f"it is number {len(ahead) + 1} by age" if case.sees_all else "it is behind these that you may see"
     waits = f"In the queue {place}: {named} {'wait' if len(ahead) > 1 else 'waits'}"
     order = ORDERS.get(case.policy)
     by = "" if order is None else f" Each round of the policy `{case.policy}` decides anew who starts: {order}."
@@ -224,6 +224,8 @@ def _place_in_the_queue(case: Case) -> list[str]:
 def _when_it_starts(case: Case, expected: answers.Expected) -> str:
     goes = "start" if case.job.started_at is None else "go on"
     if expected.start_seconds is not None:
+        if max(expected.start_seconds.mean, expected.start_seconds.high or 0.0) < 0.5:
+            return f"It is expected to {goes} in a moment, by what is expected of all jobs."
         return f"It is expected to {goes} in {span(expected.start_seconds)}, by what is expected of all jobs."
     if expected.computed_at is None:
         return (

@@ -18,7 +18,7 @@ from optimus_service.store.tables import ExpectedTimesRow, JobRow
 def waiting(session: Session, now: float) -> list[QueuedRecord]:
     """See `Repository.queue`."""
     statement = (
-        select(JobRow.id, JobRow.project, JobRow.created_at, JobRow.spec, ExpectedTimesRow)
+        select(JobRow.id, JobRow.project, JobRow.created_at, JobRow.spec, ExpectedTimesRow, JobRow.retry_at)
         .join(ExpectedTimesRow, ExpectedTimesRow.job_id == JobRow.id, isouter=True)
         .where(
             JobRow.state.in_(ACTIVE_STATES),
@@ -30,15 +30,17 @@ def waiting(session: Session, now: float) -> list[QueuedRecord]:
         )
     )
     rows = session.execute(statement).all()
-    ordered = sorted(rows, key=lambda row: (_start(row[4], now), -_priority(row.spec), row.created_at, row.id))
+    ordered = sorted(
+        rows, key=lambda row: (_start(row[4], row.retry_at, now), -_priority(row.spec), row.created_at, row.id)
+    )
     return [QueuedRecord(number, row.id, row.project) for number, row in enumerate(ordered, 1)]
 
 
-def _start(expected: ExpectedTimesRow | None, now: float) -> float:
-    """When it is expected to start; infinity: nothing can be said."""
-    if expected is None or expected.good_until < now:
-        return math.inf
-    start = record_of(expected).start
+def _start(expected: ExpectedTimesRow | None, retry_at: float | None, now: float) -> float:
+    """When it is expected to start, not before its retry; infinity: nothing can be said."""
+    start = None if expected is None or expected.good_until < now else record_of(expected).start
+    if retry_at is not None and retry_at > now:
+        return retry_at if start is None else max(start.mean, retry_at)
     return math.inf if start is None else start.mean
 
 

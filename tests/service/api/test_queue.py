@@ -12,7 +12,10 @@ from tests.service.store.store_builders import a_decision, a_round
 
 from optimus_scheduler.lifecycle import CancelRequested, PauseRequested
 from optimus_scheduler.model import Allocation, Directive, Interval
+from optimus_service.store.expected_times import _values
+from optimus_service.store.queue import _start
 from optimus_service.store.records import ExpectedTimes
+from optimus_service.store.tables import ExpectedTimesRow
 
 Serve = Callable[..., AbstractContextManager[Api]]
 
@@ -61,6 +64,13 @@ def test_jobs_that_start_first_are_first_and_then_those_of_priority_and_age(api:
     assert (last["owner"], last["reason"], last["why"]) == ("owner-of-vision", None, "no round has looked at it yet")
     api.surroundings.clock.now += 61.0
     assert order(api) == ["urgent", "late", "soon", "old", "young"], "what was expected is too old"
+
+
+def test_a_job_that_waits_for_its_retry_has_its_place_by_the_later_of_both() -> None:
+    start = Interval(150.0, 150.0, 150.0)
+    row = ExpectedTimesRow(**_values(ExpectedTimes(job_id="a", at=100.0, good_until=200.0, start=start, end=None)))
+    assert [_start(row, retry_at, 100.0) for retry_at in (None, 90.0, 120.0, 180.0)] == [150.0, 150.0, 150.0, 180.0]
+    assert _start(None, 120.0, 100.0) == 120.0
 
 
 @on_sqlite

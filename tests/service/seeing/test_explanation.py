@@ -69,7 +69,7 @@ def test_a_waiting_job_says_when_it_starts_and_ends(world: World) -> None:
     assert third.expected.finish_seconds is None, "nothing is known of its length"
     assert "In the queue: no job that was submitted before it waits." in second.sentences
     assert (
-        "In the queue it is number 2: second (second) waits since before it. Each round of the policy `optimus` "
+        "In the queue it is number 2 by age: second (second) waits since before it. Each round of the policy `optimus` "
         "decides anew who starts: those that are soon done and have a high priority come first, and one that has "
         "waited long before all."
     ) in third.sentences
