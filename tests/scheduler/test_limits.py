@@ -88,7 +88,8 @@ def test_the_owner_is_told() -> None:
     )
     unknown = replace(job_due(600.0), speed_samples=())
     assert (
-        limits(unknown).note == f"Whether it will meet its deadline at {instant_words(NOW + 600.0)} cannot be told yet."
+        limits(unknown).note
+        == f"Its own reports do not tell yet whether it will meet its deadline at {instant_words(NOW + 600.0)}."
     )
 
 

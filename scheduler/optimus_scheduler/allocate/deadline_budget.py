@@ -109,7 +109,7 @@ def _before(deadline: float, limits: Limits, capacity: Resources, now: float, se
             return _reported(
                 limits, Reason.DEADLINE_CANNOT_BE_MET, f"Its deadline passed at {instant_words(deadline)}."
             )
-        note = f"Whether it will meet its deadline at {instant_words(deadline)} cannot be told yet."
+        note = f"Its own reports do not tell yet whether it will meet its deadline at {instant_words(deadline)}."
         return replace(_reported(limits, None, note), claim=outlook.minimum)
     possible = list(sizes(outlook, capacity))
     least = _least(outlook, possible, min(remaining.high, settings.deadline_margin * remaining.mean), left, capacity)

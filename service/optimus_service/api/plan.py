@@ -23,6 +23,7 @@ from optimus_service.insight.dry_run import Previewed
 from optimus_service.insight.format import counted, foreseen, moment, size, span
 from optimus_service.insight.progress import finite
 from optimus_service.insight.reasons import gives_more, text_of
+from optimus_service.observe.spec import deadline_of
 from optimus_service.store.records import JobRecord
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
@@ -84,7 +85,13 @@ def plan_body(previewed: Previewed, active: Mapping[str, JobRecord], now: float)
         message=decision.message,
         what_would_change_it=gives_more(previewed.gives_more, decision.allocation.is_empty)
         or text_of(decision.reason.value).what_would_change_it,
-        sentences=[decision.message, *_on_time(expected, previewed), *_on_money(cost), *_on_others(effects)],
+        sentences=[
+            decision.message,
+            *_on_time(expected, previewed),
+            *_on_the_deadline(previewed, now),
+            *_on_money(cost),
+            *_on_others(effects),
+        ],
         expected=expected,
         cost=cost,
         speed_from=ahead.speed_from,
@@ -117,6 +124,15 @@ def _on_the_end(expected: answers.Expected, previewed: Previewed) -> str:
         return f"{ends}: when it converges is not known before it has run."
     known = f", from {counted(previewed.n_similar, 'finished job')} of the same task" if previewed.n_similar else ""
     return f"It would end in {span(limit)}{known}; waiting and later changes of size are in it."
+
+
+def _on_the_deadline(previewed: Previewed, now: float) -> list[str]:
+    """By the interval of its end, whatever the scheduler claims for it."""
+    due, left = deadline_of(previewed.record.asked, now), previewed.left
+    if due is None or left is None or finite(left.mean) is None or left.low >= left.high:
+        return []
+    will = "will probably meet" if left.high <= due - now else "may miss"
+    return [f"By this it {'will probably miss' if left.low > due - now else will} its deadline."]
 
 
 def _on_money(cost: answers.Interval | None) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.service.loop.loop_world import World
 from optimus_contract import answers
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
-from optimus_scheduler.model import JobState
+from optimus_scheduler.model import Interval, JobState
 from optimus_service import server
 from optimus_service.api.plan import plan_body
 from optimus_service.insight.dry_run import CANDIDATE, Preview, Previewed
@@ -147,3 +148,13 @@ def test_an_elastic_batch_is_promised_with_the_size(planning: Api) -> None:
 
 def test_without_a_scheduler_nobody_can_tell(api: Api) -> None:
     assert "scheduler" in problem(api.post("/v1/plan", json=job_spec()), 503)["detail"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"),
+    [(30.0, "will probably miss"), (72.0, "may miss"), (3600.0, "will probably meet")],
+    ids=["too soon", "within the interval", "late enough"],
+)
+def test_the_interval_of_the_end_says_whether_a_deadline_is_met(world: World, seconds: float, says: str) -> None:
+    found = replace(preview_of(world).of(document(deadline_seconds=seconds), {}), left=Interval(72.0, 46.0, 134.0))
+    assert f"By this it {says} its deadline." in body(world, found).sentences
