@@ -110,7 +110,7 @@ def _set_clock(_file: object, wall: Callable[[], float], _since_boot: object) ->
 
 
 def _all_starts(sides: Any, _ended: Any, _nodes: Any) -> list[StartTask]:
-    return sorted((start for side in sides for start in side.starts()), key=lambda start: start.task.key)
+    return sorted((StartTask(placed) for side in sides for placed in side.starts), key=lambda start: start.task.key)
 
 
 _starts = reconcile._starts_with_available
