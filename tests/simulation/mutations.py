@@ -239,10 +239,10 @@ MUTATIONS = (
         "an older plan undoes a cancellation",
         _replaced(wanted, "_RANK", dict.fromkeys(Directive, 0)),
         "a cancelled job ends",
-        tuple(Fault(index, 380.0, "pause", "ab"[index], 25.0, "begin", 0, 0.0, "apply") for index in range(2)),
+        tuple(Fault(index, 360.0, "pause", "ab"[index], 25.0, "begin", 0, 0.0, "apply") for index in range(2)),
         (
             *(Act(number, 5.0 + 10.0 * number, "submit", number) for number in range(5)),
-            Act(5, 390.0, "cancel", 1),  # which the round of 385 s gives more tasks
+            Act(5, 370.0, "cancel", 1),  # which the round after the pause gives other tasks
         ),
         seconds=600.0,
     ),
