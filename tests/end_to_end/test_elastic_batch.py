@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -37,7 +38,9 @@ def test_a_job_gets_a_larger_batch_than_its_smallest(service: Service) -> None:
     assert steps == sorted(steps)
     limit = job["profile"]["n_examples"] * 30 / BOUNDS["minimum"]
     assert job["profile"]["steps_per_epoch"] == job["profile"]["n_examples"] / BOUNDS["minimum"]
-    assert limit <= job["step"] < limit + BOUNDS["maximum"] / BOUNDS["minimum"] + 1, "in steps with the smallest batch"
+    # The last step of a larger batch may pass the limit by a part of a step, and `step` tells whole ones.
+    most = limit + BOUNDS["maximum"] / BOUNDS["minimum"] + 1
+    assert math.floor(limit) <= job["step"] < most, "in steps with the smallest batch"
     assert job["rescales"] == sum(point["cause"] == "rescale" for point in points)
     assert job["result"]["metrics"]["test_accuracy"] > 0.9
     decisions = service.get(f"/v1/jobs/{job_id}/decisions", limit=100)["decisions"]
