@@ -460,7 +460,7 @@ def explanation(
         ("Size", f"{wording.tasks(why['previous'])} → {wording.tasks(why['allocation'])}"),
         ("Gain of its last task", wording.number(why["gain"])),
         ("Gain of one more", wording.number(why["next_gain"])),
-        ("Starts in", wording.duration_interval(why["expected"]["start_seconds"])),
+        ("Starts in", wording.wait(why["expected"]["start_seconds"])),
         ("Ends in", wording.duration_interval(why["expected"]["finish_seconds"])),
     ]
     if decisions:

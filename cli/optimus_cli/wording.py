@@ -43,7 +43,7 @@ def duration(seconds: float | None) -> str:
 def duration_interval(interval: Interval | None) -> str:
     """Time with its interval, all in the unit that suits the mean: `24 s (18–33)`, `5.4 min (2.1–?)`.
 
-    An end that nothing bounds is a question mark. `at most 77 s`: nothing is known from below.
+    An end that nothing bounds is a question mark. `at most 77 s`: nothing is known but a limit.
     """
     if interval is None or not math.isfinite(interval["mean"]):
         return UNKNOWN
@@ -54,9 +54,8 @@ def duration_interval(interval: Interval | None) -> str:
 
     text = f"{words(interval['mean'])} {unit}"
     low, high = interval["low"], interval["high"]
-    if high and not low and math.isfinite(high) and high >= 0.5:
-        most_seconds, most_unit = _unit(high)
-        return f"at most {high / most_seconds:.{0 if most_unit == 's' else 1}f} {most_unit}"
+    if high == interval["mean"] and not low and high >= 0.5:
+        return f"at most {text}"
     if (low is None and high is None) or low == high == interval["mean"] or (high is not None and high < 0.5):
         return text
     return f"{text} ({_end(low, words)}–{_end(high, words)})"
@@ -84,7 +83,7 @@ def count_interval(interval: Interval | None) -> str:
     low, high = interval["low"], interval["high"]
     if low is None and high is None:
         return count(interval["mean"])
-    if high and not low and math.isfinite(high):
+    if high == interval["mean"] and not low and high >= 0.5:
         return f"at most {count(high)}"
     if low == high == interval["mean"]:
         return count(interval["mean"])

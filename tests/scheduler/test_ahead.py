@@ -285,6 +285,26 @@ def test_a_start_behind_a_job_of_unknown_length_goes_by_the_lengths_of_earlier_o
     assert starts[1100.0] < 300.0 < starts[3000.0]
 
 
+@pytest.mark.parametrize("policy", ["fifo", "optimus"])
+def test_no_start_is_named_behind_a_job_that_is_not_known_to_end(policy: str) -> None:
+    one_size = a_spec(minimum=(1, 1), maximum=(1, 1), rule=ConvergenceRule(max_steps=1000))
+    endless = a_spec(minimum=(1, 1), maximum=(1, 1), rule=ConvergenceRule(target_loss=0.1))
+    first = a_job("a", has=(1, 1), spec=endless, measured=samples(law(), ALL_SIZES), step=5000)
+    first = replace(first, started_at=NOW - 1000.0)
+    waits = a_job("b", spec=one_size, measured=samples(law(), ALL_SIZES))
+    behind = a_queue(first, waits, cpu=2.0)
+    for lengths in ((), (10.0, 900.0)):
+        found = look_ahead(replace(behind, lengths=lengths), policy_named(policy), Settings())
+        assert found["b"] == Ahead(None, None), "no job took longer than this one has run"
+        assert found["a"].end is not None, "the queue has to go on"
+    known = a_job("c", has=(1, 1), spec=one_size, measured=samples(law(), ALL_SIZES))
+    found = look_ahead(a_queue(first, known, waits, cpu=4.0), policy_named(policy), Settings())
+    start, end = found["b"].start, found["c"].end
+    assert start is not None
+    assert end is not None
+    assert end.low <= start.mean <= end.high, "another job is known to end"
+
+
 def test_how_long_jobs_took_is_seen_when_they_are_gone() -> None:
     recent = RecentJobs()
     outlooks = forecast_all([replace(running(name, 1000), started_at=NOW) for name in "ab"], NOW, Settings())

@@ -67,7 +67,7 @@ def test_what_is_said_of_a_job_that_begins_at_once_is_no_promise() -> None:
 
 
 def test_starts_of_jobs_that_wait_are_judged_in_a_simulation(ring_trace: Callable[..., Trace]) -> None:
-    outcome = Replay(ring_trace(12, 1), policy_named("fifo"), Options(promises=True)).run()
+    outcome = Replay(ring_trace(12, 1), policy_named("fifo"), Options(promises=True, oracle=True)).run()
     waited = [job for job in outcome.jobs if job.started_at - job.submitted_at > 60.0]
     starts = [row for row in summary(one for job in outcome.jobs for one in job.promises) if row["kind"] == START]
     assert waited

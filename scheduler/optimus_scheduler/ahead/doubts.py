@@ -45,7 +45,7 @@ class Doubts:
     def _own_starts(self, job: int) -> FloatArray:
         cause, at, now = self._future.cause_of(job), self._future.start_of(job), self._future.began
         if cause is not None:
-            return self.ends(cause.job) + cause.lag
+            return self.told_ends(cause.job) + cause.lag
         if self._future.is_planned or not now < at < math.inf:
             return np.full(LEVELS, at)
         return now + (at - now) * _WAITS
@@ -59,6 +59,11 @@ class Doubts:
                 own = np.sort(np.add.outer(later, own), axis=None)[LEVELS // 2 :: LEVELS]
             self._ends[job] = own
         return self._ends[job]
+
+    def told_ends(self, job: int) -> FloatArray:
+        """The same for those who wait for it: inf for a job of a made-up length, which is not assumed to end."""
+        is_made_up = job < len(self._work) and self._work[job].is_made_up
+        return np.full(LEVELS, math.inf) if is_made_up else self.ends(job)
 
     def _own_ends(self, job: int) -> FloatArray:
         """Started as in this future."""

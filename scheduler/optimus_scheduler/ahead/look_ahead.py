@@ -86,7 +86,8 @@ def _work(outlook: Outlook, queue: Queue) -> Work:
     if remaining is None or not outlook.speeds.is_known or _is_by_age_alone(outlook):
         rest = rest_of_life(queue.lengths, running, outlook.typical_seconds)
         speed = outlook.speeds.at(size)
-        return Work.of(Interval(rest.mean * speed, rest.low * speed, rest.high * speed))
+        work = Work.of(Interval(rest.mean * speed, rest.low * speed, rest.high * speed))
+        return work._replace(is_made_up=not any(length > running for length in queue.lengths))
     known = Work.of(remaining)
     pace = Work.of(step_seconds(outlook.speeds.promised(size), Habits(running_seconds=running)))
     return Work(known.median, math.hypot(known.down, pace.down), math.hypot(known.up, pace.up))
@@ -113,7 +114,7 @@ def _starts(queue: Queue, doubts: Sequence[Doubts], *, goes_by_room: bool) -> di
     free, running = Snapshot(queue.now, queue.nodes, ()).capacity, [j for j, size in enumerate(sizes) if size.workers]
     held = [queue.outlooks[j].demand(sizes[j]) for j in running]
     free = free - total_of(held)
-    ends = [np.concatenate([each.ends(j) for each in doubts]) for j in running]
+    ends = [np.concatenate([each.told_ends(j) for each in doubts]) for j in running]
     waiting = [j for j in jobs if sizes[j].is_empty]
     waiting.sort(key=lambda j: (float(np.median(found[j])), queue.outlooks[j].id))
     needed = [queue.outlooks[j].demand(queue.outlooks[j].minimum) for j in waiting]
@@ -125,9 +126,12 @@ def _starts(queue: Queue, doubts: Sequence[Doubts], *, goes_by_room: bool) -> di
 
 def _ahead(queue: Queue, job: int, doubts: Sequence[Doubts], starts: FloatArray | None) -> Ahead:
     end = _interval(np.concatenate([each.ends(job) for each in doubts]), queue.now)
-    start = None if starts is None else _interval(starts, queue.now)
-    if start is None:
+    if starts is None:
         return Ahead(None, end)
+    if not math.isfinite(np.median(starts)):  # it likely waits for an end of which nothing is known, or for ever
+        return Ahead(None, None)
+    start = _interval(starts, queue.now)
+    assert start is not None, "half of the instants are finite"
     if end is not None:  # no job ends before it starts
         end = Interval(*(max(*both) for both in zip(_bounds(start), _bounds(end), strict=True)))
     awaited = Counter(each.awaited(job) for each in doubts)

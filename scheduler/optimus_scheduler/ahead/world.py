@@ -99,6 +99,8 @@ class Work(NamedTuple):
     median: float
     down: float
     up: float
+    is_made_up: bool = False
+    """Nothing tells its length, no forecast and no earlier job: the queue has to go on, but nobody is told of it."""
 
     @classmethod
     def of(cls, remaining: Interval) -> Work:

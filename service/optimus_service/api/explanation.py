@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from fastapi import APIRouter
@@ -17,6 +17,7 @@ from optimus_service.api.services import CallerDep, HistoriesDep, Services, Serv
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.insight.elastic import counted_speed
 from optimus_service.insight.explain import Case, explanation_of
+from optimus_service.insight.queue import in_queue
 from optimus_service.loop.exits import WORKER_HUNG
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
 from optimus_service.store.records import DecisionRecord, JobRecord
@@ -39,40 +40,40 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
     repository = services.repository
     job = repository.get_job(job_id)
     memberships = repository.memberships(job_id)
-    others = {} if job.state.is_final else {each.id: each for each in repository.active_jobs(caller.projects)}
     # Planning takes a while. All else is read after it, so that one answer tells of one time.
-    gives_more = None if job.state.is_final else _gives_more(services, job_id, others, caller)
-    job, decisions = _as_decided(services, job_id, others)
-    seen = histories.job(job, memberships, services.clock())
+    gives_more = None if job.state.is_final else _gives_more(services, job_id, caller)
+    job, active, decisions = _as_decided(services, job_id)
+    others = {each.id: each for each in active if caller.reads(each.project)}
+    now = services.clock()
+    seen = histories.job(job, memberships, now)
     return explanation_of(
         Case(
             job=job,
             decision=decisions.get(job_id),
-            now=services.clock(),
+            now=now,
             memberships=memberships,
             speeds=[replace(each, steps_per_second=counted_speed(seen, each)) for each in seen.speed_samples],
             others=others,
-            decisions=decisions,
+            decisions={each: decision for each, decision in decisions.items() if each in others or each == job_id},
+            queue=in_queue(active, decisions, now),
             gives_more=None if job.state.is_final else gives_more,
             troubles=() if job.state.is_final else _troubles(services, job_id),
             warnings=_warnings(services, job_id, _AT_THE_END if job.state.is_final else _WARNINGS),
             policy=services.settings.policy,
-            sees_all=caller.projects is None,
         )
     )
 
 
-def _as_decided(
-    services: Services, job_id: str, others: Iterable[str]
-) -> tuple[JobRecord, Mapping[str, DecisionRecord]]:
-    """The job and what was decided, of it and of the others, as of one round."""
+def _as_decided(services: Services, job_id: str) -> tuple[JobRecord, list[JobRecord], Mapping[str, DecisionRecord]]:
+    """The job, the active jobs and what was decided of them, as of one round. Of a job that has ended no others."""
     repository = services.repository
     job = repository.get_job(job_id)
     while True:
-        decisions = repository.latest_decisions([job_id, *others])
+        active = [] if job.state.is_final else repository.active_jobs()
+        decisions = repository.latest_decisions([job_id, *(each.id for each in active)])
         before, job = job, repository.get_job(job_id)
         if job.wanted_at == before.wanted_at and job.state is before.state:
-            return job, decisions
+            return job, active, decisions
 
 
 def _troubles(services: Services, job_id: str) -> tuple[str, ...]:
@@ -104,16 +105,15 @@ def _warnings(services: Services, job_id: str, types: Collection[str]) -> tuple[
     return tuple(found.values())
 
 
-def _gives_more(
-    services: Services, job_id: str, others: Mapping[str, JobRecord], caller: Caller
-) -> tuple[str, ...] | None:
+def _gives_more(services: Services, job_id: str, caller: Caller) -> tuple[str, ...] | None:
     """What was tried and gives it more; None: nothing could be tried."""
     if services.preview is None:
         return None
+    others = services.repository.active_jobs(caller.projects)
     try:
         return services.preview.what_gives_more(
             job_id,
-            {each.id: f"{each.name} ({each.id})" for each in others.values()},
+            {each.id: f"{each.name} ({each.id})" for each in others},
             only_named=caller.projects is not None,
         )
     except ClusterUnavailable:

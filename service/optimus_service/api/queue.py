@@ -9,10 +9,9 @@ from optimus_service.api.body import StrictRoute
 from optimus_service.api.jobs import CursorQuery, LimitQuery
 from optimus_service.api.services import CallerDep, ServicesDep
 from optimus_service.insight.format import moment
-from optimus_service.insight.progress import progress_of
+from optimus_service.insight.queue import Queued, in_queue
 from optimus_service.insight.reasons import waiting_words
 from optimus_service.store.pages import decode_cursor, make_page
-from optimus_service.store.records import DecisionRecord, JobRecord
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 
@@ -26,25 +25,20 @@ def list_queue(
     Positions count all jobs that wait; listed are those that the caller may read. Jobs of which no start can be
     predicted come last, by priority and then by age. Jobs that their owner paused wait for nothing.
     """
-    repository, now = services.repository, services.clock()
     after = 0 if cursor is None else decode_cursor("queue", cursor, (int,))[0]
-    waiting = repository.queue(now)
-    mine = [each for each in waiting if each.position > int(after) and caller.reads(each.project)]
-    page = make_page("queue", mine[: limit + 1], limit, lambda each: (each.position,), lambda each: each)
-    ids = [each.job_id for each in page.items]
-    jobs, decisions = repository.jobs_by_id(ids), repository.latest_decisions(ids)
-    lines = [
-        _line(each.position, jobs[each.job_id], decisions.get(each.job_id), now)
-        for each in page.items
-        if each.job_id in jobs
-    ]
-    return answers.Queue(waiting=len(waiting), jobs=lines, next_cursor=page.next_cursor)
+    active = services.repository.active_jobs()
+    decisions = services.repository.latest_decisions([job.id for job in active if job.waits])
+    waiting = in_queue(active, decisions, services.clock())
+    mine = [each for each in waiting if each.position > int(after) and caller.reads(each.job.project)]
+    page = make_page("queue", mine[: limit + 1], limit, lambda each: (each.position,), queued_body)
+    return answers.Queue(waiting=len(waiting), jobs=list(page.items), next_cursor=page.next_cursor)
 
 
-def _line(position: int, job: JobRecord, decision: DecisionRecord | None, now: float) -> answers.QueuedJob:
-    reason, why = waiting_words(decision)
+def queued_body(queued: Queued) -> answers.QueuedJob:
+    """A job that waits, as a line of the queue. Pure."""
+    job, (reason, why) = queued.job, waiting_words(queued.decision)
     return answers.QueuedJob(
-        position=position,
+        position=queued.position,
         id=job.id,
         name=job.name,
         project=job.project,
@@ -53,5 +47,5 @@ def _line(position: int, job: JobRecord, decision: DecisionRecord | None, now: f
         submitted_at=moment(job.created_at),
         reason=reason,
         why=why,
-        expected=progress_of(job, decision, now).expected,
+        expected=queued.expected,
     )

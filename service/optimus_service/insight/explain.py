@@ -22,6 +22,7 @@ from optimus_service.insight.bodies import allocation_body
 from optimus_service.insight.format import counted, foreseen, lasted, moment, size, span, times
 from optimus_service.insight.orders import ORDERS
 from optimus_service.insight.progress import Explanation, explain, finite, has_made_all, progress_of
+from optimus_service.insight.queue import Queued
 from optimus_service.insight.reasons import gives_more
 from optimus_service.insight.unread import on_unread
 from optimus_service.observe.spec import begins_anew, deadline_of, readable_spec
@@ -40,9 +41,11 @@ class Case:
     speeds: Sequence[SpeedSample] = ()
     """Measured speeds, any order."""
     others: Mapping[str, JobRecord] = field(default_factory=dict)
-    """All active jobs by id, this one among them or not."""
+    """All active jobs by id that the reader may know of, this one among them or not."""
     decisions: Mapping[str, DecisionRecord] = field(default_factory=dict)
-    """The latest of each active job."""
+    """The latest of each of these."""
+    queue: Sequence[Queued] = ()
+    """All jobs that wait (`in_queue`)."""
     gives_more: Sequence[str] | None = None
     """What each alone would give it more, tried by planning again; None: not tried."""
     troubles: Sequence[str] = ()
@@ -51,8 +54,6 @@ class Case:
     """What hinders its training: the newest such events."""
     policy: str = ""
     """The name of the policy in force."""
-    sees_all: bool = True
-    """Whether `others` are all active jobs; else those that the reader may know of."""
 
 
 def explanation_of(case: Case) -> answers.Explanation:
@@ -182,12 +183,13 @@ def _on_waiting(case: Case, expected: answers.Expected) -> list[str]:
     if case.job.state.is_final or not case.job.waits:
         return []
     if wait := _retry_wait(case):
+        soonest = time_words(wait) if expected.start_seconds is None else span(expected.start_seconds)
         if begins_anew(case.job.spec or {}, case.job.profile):
             lost = (
                 f": it is not known to have a checkpoint, so that its {counted(case.job.step, 'step')} are made again"
             )
-            return [f"It may begin anew in {time_words(wait)}, if there is room for it then{lost}."]
-        return [f"It may go on in {time_words(wait)}, if there is room for it then."]
+            return [f"It may begin anew in {soonest}, if there is room for it then{lost}."]
+        return [f"It may go on in {soonest}, if there is room for it then."]
     return [*_how_long(case), *_place_in_the_queue(case), _when_it_starts(case, expected)]
 
 
@@ -198,27 +200,21 @@ def _how_long(case: Case) -> list[str]:
 
 
 _NAMED = 5
-"""Waiting jobs that are named; of more the number is told."""
+"""Jobs that are named; of more the number is told."""
 
 
 def _place_in_the_queue(case: Case) -> list[str]:
-    """How many were submitted before it and wait, which these are, and who of them comes first."""
-    mine = case.job.created_at, case.job.id
-    waiting = sorted((job.created_at, job.id) for job in case.others.values() if job.waits)
-    # One that waits after an error could not start if there were room.
-    may_start = {job.id for job in case.others.values() if job.retry_at is None or job.retry_at <= case.now}
-    ahead = [job_id for at, job_id in waiting if (at, job_id) < mine and job_id in may_start]
-    if not ahead:
-        known = "" if case.sees_all else " that you may see"
-        return [f"In the queue: no job{known} that was submitted before it waits."]
-    names = [f"{case.others[each].name} ({each})" for each in ahead[:_NAMED]]
-    more = len(ahead) - len(names)
-    named = ", ".join(names) + (f" and {more} more" if more else "")
-    place = f"it is number {len(ahead) + 1} by age" if case.sees_all else "it is behind these that you may see"
-    waits = f"In the queue {place}: {named} {'wait' if len(ahead) > 1 else 'waits'}"
-    order = ORDERS.get(case.policy)
+    """Its number in the queue that everybody is shown, and who is before it."""
+    mine = next((each for each in case.queue if each.job.id == case.job.id), None)
+    if mine is None:
+        return []
+    place = f"In the queue it is number {mine.position} of {len(case.queue)}"
+    ahead = [each.job for each in case.queue[: mine.position - 1]]
+    known = [job for job in ahead if job.id in case.others]
+    behind = f", behind {_named(known, len(ahead))}" if known else ""
+    order = ORDERS.get(case.policy) if ahead else None
     by = "" if order is None else f" Each round of the policy `{case.policy}` decides anew who starts: {order}."
-    return [f"{waits} since before it.{by}"]
+    return [f"{place}{behind}.{by}"]
 
 
 def _when_it_starts(case: Case, expected: answers.Expected) -> str:
@@ -233,7 +229,24 @@ def _when_it_starts(case: Case, expected: answers.Expected) -> str:
         )
     if case.decision is not None and case.decision.reason == Reason.NO_FEASIBLE_NODE:
         return "It starts when a node has room for its tasks: when that is cannot be said."
-    return f"When it will {goes} cannot be said: not before the others have changed their sizes."
+    endless = [each for each in case.others.values() if _is_without_end(each, case)]
+    if not endless:
+        return f"When it will {goes} cannot be said: nothing tells when there is room for it."
+    ends = "it ends" if len(endless) == 1 else "they end"
+    return f"When it will {goes} cannot be said: {_named(endless)} may be in its way, and nothing tells when {ends}."
+
+
+def _is_without_end(job: JobRecord, case: Case) -> bool:
+    """Whether it has tasks, and nothing tells when it ends."""
+    decision = case.decisions.get(job.id)
+    return not job.wanted.is_empty and progress_of(job, decision, case.now).remaining_seconds is None
+
+
+def _named(jobs: Sequence[JobRecord], in_all: int | None = None) -> str:
+    """Names of these, or of the first of so many `in_all`."""
+    names = [f"{each.name} ({each.id})" for each in jobs[:_NAMED]]
+    more = (len(jobs) if in_all is None else in_all) - len(names)
+    return f"{', '.join(names)}{f' and {more} more' if more else ''}"
 
 
 def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:

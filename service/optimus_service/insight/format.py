@@ -10,8 +10,8 @@ from optimus_scheduler.model.format import time_words
 
 def span(seconds: answers.Interval) -> str:
     """About 5.2 min (4.0 to 8.1 with 80 % probability): all in the unit that suits the mean."""
-    if seconds.high and not seconds.low:
-        return f"at most {time_words(seconds.high)}"  # nothing is known from below
+    if seconds.high == seconds.mean and not seconds.low and seconds.high >= 0.5:
+        return f"at most {time_words(seconds.high)}"  # nothing is known but a limit
     unit_seconds, unit = next(((size, name) for size, name in _UNITS if seconds.mean >= 2 * size), (1, "s"))
 
     def words(value: float) -> str:

@@ -73,7 +73,8 @@ class JobProgress:
     number of steps is not known."""
     remaining_steps: answers.Interval | None
     remaining_seconds: answers.Interval | None
-    """To its end by `expected`; without that, or where a limit of time ends it, at its present size."""
+    """To its end by `expected`; without that, or where a limit of time ends it, at its present size. None for a job
+    that waits, if it is not known from when on."""
     longer_than_predicted: bool = False
     """It has gone on beyond the end that its latest forecast took for the likeliest."""
     finishing: bool = False
@@ -117,12 +118,14 @@ def progress_of(job: JobRecord, decision: DecisionRecord | None, now: float) -> 
     at_its_size = None if is_held else interval_body(end.seconds(left, drift))
     if expected is not None and not job.waits and decision is not None and decision.expected is not None:
         expected = _by_steps(expected, decision.expected, left, now, drift)
-    is_limited = end.by_time and at_its_size is not None
+    is_limited = end.by_time and at_its_size is not None and not job.waits
     to_the_end = None if expected is None or is_limited else expected.end_seconds
+    if to_the_end is None and not job.waits:  # one without tasks has no size, so that only its start could tell
+        to_the_end = at_its_size
     return JobProgress(
         _part(job.step, total),
         interval_body(left),
-        to_the_end or at_its_size,
+        to_the_end,
         longer_than_predicted=job.step > end.total.mean > 0 and job.directive is not Directive.FINISH,
         finishing=job.directive is Directive.FINISH,
         at_its_size=at_its_size,
@@ -133,9 +136,10 @@ def progress_of(job: JobRecord, decision: DecisionRecord | None, now: float) -> 
 def expected_times(found: ExpectedTimes | None, now: float, *, waits: bool) -> answers.ExpectedTimes | None:
     """What the queue simulated forward says, as of now; None when it said nothing, or too long ago.
 
-    `waits`: whether the job still does; one that got its tasks since has started.
+    `waits`: whether the job does now; one that got its tasks since has started, and of one that lost them since nothing
+    is known before the next look.
     """
-    if found is None or now > found.good_until:
+    if found is None or now > found.good_until or (waits and found.start is None and found.end is not None):
         return None
     start = None if found.start is None or not waits else _start(found, found.start, now)
     end = None if found.end is None else until_later(found.end, found.at, now)

@@ -180,16 +180,6 @@ class JobRecord:
         return self.is_without_tasks and self.owner_paused_at is None
 
 
-@dataclass(frozen=True, slots=True)
-class QueuedRecord:
-    """A job that waits for tasks."""
-
-    position: int
-    """1 is expected to start first."""
-    job_id: str
-    project: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecord:
     """Something that happened to a job, or to the cluster as a whole."""

@@ -50,7 +50,6 @@ from optimus_service.store import (
     people,
     projects,
     promises,
-    queue,
     retention,
     samples,
     sealed_rows,
@@ -87,7 +86,6 @@ from optimus_service.store.records import (
     PromiseRecord,
     Pruned,
     PrunedRounds,
-    QueuedRecord,
     RoundRecord,
     SampleBatch,
     SampleRecord,
@@ -379,12 +377,6 @@ class Repository:
         """
         with self._write() as session:
             return jobs.count_waiting(session, owner, project)
-
-    def queue(self, now: float) -> list[QueuedRecord]:
-        """All jobs that wait for tasks, in the order in which they are expected to start; those of which nothing is
-        expected come last, by priority and then by age. Not tracked jobs, nor those that their owner paused."""
-        with self._read() as session:
-            return queue.waiting(session, now)
 
     def interruptions(self, since: float, now: float) -> tuple[int, float]:
         """How often jobs that were submitted after `since` lost a task or went on after an error, and the seconds from

@@ -12,10 +12,7 @@ from tests.service.store.store_builders import a_decision, a_round
 
 from optimus_scheduler.lifecycle import CancelRequested, PauseRequested
 from optimus_scheduler.model import Allocation, Directive, Interval
-from optimus_service.store.expected_times import _values
-from optimus_service.store.queue import _start
 from optimus_service.store.records import ExpectedTimes
-from optimus_service.store.tables import ExpectedTimesRow
 
 Serve = Callable[..., AbstractContextManager[Api]]
 
@@ -55,7 +52,7 @@ def test_jobs_that_start_first_are_first_and_then_those_of_priority_and_age(api:
         submitted(api, job_id, at)
     submitted(api, "urgent", 9, priority=4.0)
     starts(api, {"late": 500.0, "soon": 20.0})
-    api.repository.add_round(a_round(), [a_decision("soon", reason="WaitingForResources")])
+    api.repository.add_round(a_round(), [a_decision(each, reason="WaitingForResources") for each in ("late", "soon")])
     assert order(api) == ["soon", "late", "urgent", "old", "young"]
     first, *_, last = api.get("/v1/queue").json()["jobs"]
     assert first["expected"]["start_seconds"]["mean"] == 20.0
@@ -66,11 +63,30 @@ def test_jobs_that_start_first_are_first_and_then_those_of_priority_and_age(api:
     assert order(api) == ["urgent", "late", "soon", "old", "young"], "what was expected is too old"
 
 
-def test_a_job_that_waits_for_its_retry_has_its_place_by_the_later_of_both() -> None:
-    start = Interval(150.0, 150.0, 150.0)
-    row = ExpectedTimesRow(**_values(ExpectedTimes(job_id="a", at=100.0, good_until=200.0, start=start, end=None)))
-    assert [_start(row, retry_at, 100.0) for retry_at in (None, 90.0, 120.0, 180.0)] == [150.0, 150.0, 150.0, 180.0]
-    assert _start(None, 120.0, 100.0) == 120.0
+@on_sqlite
+def test_the_explanation_tells_the_number_of_the_queue(serving: Serve) -> None:
+    with serving(token=ADMINISTRATOR) as api:
+        for at, (job_id, project) in enumerate((("late", "vision"), ("soon", "speech"), ("last", "vision"))):
+            submitted(api, job_id, at, project)
+        api.repository.add_round(
+            a_round(), [a_decision(each, reason="WaitingForResources") for each in ("late", "soon")]
+        )
+        starts(api, {"late": 500.0, "soon": 20.0})
+        add_user(api, "ada", {"vision": "viewer"})
+        token = add_token(api, "ada")
+        told = {
+            each: " ".join(api.get(f"/v1/jobs/{each}/explanation", token=ADMINISTRATOR).json()["sentences"])
+            for each in order(api, token=ADMINISTRATOR)
+        }
+        assert list(told) == ["soon", "late", "last"]
+        assert "number 1 of 3." in told["soon"]
+        assert "number 2 of 3, behind soon (soon)." in told["late"]
+        assert "number 3 of 3, behind soon (soon), late (late)." in told["last"]
+        hers = api.get("/v1/jobs/last/explanation", token=token)
+        assert "number 3 of 3, behind late (late) and 1 more." in hers.text
+        assert "(soon)" not in hers.text
+        late = api.get("/v1/jobs/late/explanation", token=token)
+        assert "number 2 of 3." in late.text
 
 
 @on_sqlite

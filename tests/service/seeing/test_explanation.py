@@ -23,6 +23,7 @@ from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Rea
 from optimus_service.insight.explain import Case, explanation_of
 from optimus_service.insight.orders import ORDERS
 from optimus_service.insight.progress import _after_retry, expected_times
+from optimus_service.insight.queue import in_queue
 from optimus_service.insight.reasons import TEXTS
 from optimus_service.requests import checked
 from optimus_service.store.records import ExpectedTimes, JobRecord
@@ -42,6 +43,7 @@ def explained(world: World, job_id: str, speeds: Iterable[SpeedSample] = ()) -> 
             speeds=tuple(speeds),
             others=active,
             decisions=decisions,
+            queue=in_queue(active.values(), decisions, world.clock()),
             policy="optimus",
         )
     )
@@ -67,9 +69,9 @@ def test_a_waiting_job_says_when_it_starts_and_ends(world: World) -> None:
     assert start.mean == pytest.approx(end.mean, rel=0.5, abs=20.0)
     assert any("expected to start in" in each for each in second.sentences)
     assert third.expected.finish_seconds is None, "nothing is known of its length"
-    assert "In the queue: no job that was submitted before it waits." in second.sentences
+    assert "In the queue it is number 1 of 2." in second.sentences
     assert (
-        "In the queue it is number 2 by age: second (second) waits since before it. Each round of the policy `optimus` "
+        "In the queue it is number 2 of 2, behind second (second). Each round of the policy `optimus` "
         "decides anew who starts: those that are soon done and have a high priority come first, and one that has "
         "waited long before all."
     ) in third.sentences
@@ -110,7 +112,7 @@ def test_a_job_that_waits_for_a_retry_starts_no_sooner(world: World) -> None:
     assert found.expected.start_seconds is not None
     assert found.expected.start_seconds.low is not None
     assert found.expected.start_seconds.low >= retry_at - world.clock() - 1e-6
-    assert "It may go on in 25 s, if there is room for it then." in found.sentences
+    assert any(each.startswith("It may go on in about 25 s (25 to ") for each in found.sentences)
     assert not any("next rounds" in sentence for sentence in found.sentences)
 
 

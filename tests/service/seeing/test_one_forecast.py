@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from tests.scheduler.builders import a_job, law, samples
-from tests.service.store.store_builders import a_forecast
+import math
+from dataclasses import asdict, replace
+from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.scheduler.builders import a_job, law, samples
+from tests.service.seeing.test_explanation import a_record
+from tests.service.store.store_builders import a_decision, a_forecast
+
+from optimus_contract import answers
 from optimus_models.cost import Estimate
 from optimus_scheduler.forecast.fits import Fits
-from optimus_scheduler.model import Allocation
+from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState
 from optimus_scheduler.settings import Settings
+from optimus_service.api.queue import queued_body
+from optimus_service.crd.translate import age, status_of
+from optimus_service.insight.bodies import job_body
+from optimus_service.insight.explain import Case, explanation_of
+from optimus_service.insight.format import span
 from optimus_service.insight.predictions import learned_then
+from optimus_service.insight.queue import Queued, in_queue
 from optimus_service.insight.sizes import Ahead, sizes
+from optimus_service.metrics.read import job_figures
+from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimes, JobRecord
 
 SETTINGS = Settings()
 SIZES = [Allocation(1, 1), Allocation(2, 1), Allocation(4, 2)]
@@ -37,3 +53,88 @@ def test_of_an_ended_job_the_last_forecast_says_what_it_rested_on() -> None:
     learned = learned_then(a_forecast(finished_runs=0, finished_runs_share=0.0, speed_from="measured"))
     assert (learned.finished_runs, learned.share, learned.speeds_from) == (0, 0.0, "measured")
     assert learned_then(a_forecast()).speeds_from is None
+
+
+# --- starts and ends, in all answers ---------------------------------------------------------------------------------
+
+NOW = 1000.0
+
+
+@st.composite
+def intervals(draw: st.DrawFn, least: float, most: float) -> Interval:
+    low, mean, high = sorted(draw(st.lists(st.floats(least, most), min_size=3, max_size=3)))
+    return Interval(mean, low, high)
+
+
+@st.composite
+def kept(draw: st.DrawFn, job_id: str) -> tuple[JobRecord, DecisionRecord]:
+    """A job that has not ended, with what was decided and foreseen of it, perhaps behind another."""
+    has_tasks, step = draw(st.booleans()), draw(st.integers(0, 90))
+    size = Allocation(1, 0) if has_tasks else NOTHING
+    record = a_record(
+        job_id,
+        state=JobState.RUNNING if has_tasks else draw(st.sampled_from([JobState.QUEUED, JobState.PAUSED])),
+        wanted=size,
+        running=size,
+        step=step,
+        retry_at=None if has_tasks else draw(st.none() | st.floats(NOW - 50.0, NOW + 300.0)),
+        owner_paused_at=draw(st.sampled_from([None, None, None, NOW - 10.0])),
+    )
+    total = draw(st.none() | intervals(90.0, 300.0))
+    said: dict[str, Any] = {}
+    if total is not None:
+        left = {name: getattr(total, name) - 10.0 for name in ("mean", "low", "high")}
+        said = {"total_steps": asdict(total), "remaining_steps": left}
+        said["rule"] = draw(st.sampled_from([None, "max_steps", "max_seconds"]))
+        said["seconds_per_step"] = draw(st.none() | st.just({"mean": 1.0, "low": 0.9, "high": 1.2}))
+    at = NOW - draw(st.floats(0.0, 60.0))
+    behind = (
+        Awaited(draw(st.floats(0.1, 1.0)), *draw(kept("other"))) if job_id != "other" and draw(st.booleans()) else None
+    )
+    times = ExpectedTimes(
+        job_id=job_id,
+        at=at,
+        good_until=NOW + draw(st.floats(-5.0, 60.0)),
+        start=draw(st.none() | intervals(at, at + 500.0)),
+        end=draw(st.none() | intervals(at + 500.0, at + 900.0)),
+        steps_left=draw(st.none() | st.floats(1.0, 200.0)),
+        behind=() if behind is None else (behind,),
+    )
+    decision = a_decision(job_id, at=at, forecast=a_forecast(job_id, **said), allocation=size, previous=size)
+    return record, replace(decision, expected=draw(st.none() | st.just(times)))
+
+
+@given(found=st.integers(1, 5).flatmap(lambda n: st.tuples(*(kept(f"job-{number}") for number in range(n)))))
+def test_all_answers_tell_the_same_start_and_end(found: tuple[tuple[JobRecord, DecisionRecord], ...]) -> None:
+    jobs = {record.id: record for record, _ in found}
+    decisions = {decision.job_id: decision for _, decision in found}
+    queue = in_queue(jobs.values(), decisions, NOW)
+    starts = [math.inf if each is None else each.mean for each in map(_start_in, queue)]
+    assert starts == sorted(starts), "the column never decreases"
+    assert [each.position for each in queue] == list(range(1, len(queue) + 1))
+    places = {each.job.id: each for each in queue}
+    for record, decision in found:
+        shown = job_body(record, decision, None, NOW)
+        case = Case(job=record, decision=decision, now=NOW, others=jobs, decisions=decisions, queue=queue)
+        explained, words = explanation_of(case).expected, " ".join(explanation_of(case).sentences)
+        start = None if shown.expected is None else shown.expected.start_seconds
+        assert explained.start_seconds == start
+        assert explained.finish_seconds == shown.remaining_seconds
+        assert job_figures(record, decision, [], [], None, NOW).remaining_seconds == shown.remaining_seconds
+        eta = None if shown.remaining_seconds is None else age(shown.remaining_seconds.mean)
+        assert status_of(record, decision, 1, NOW)["eta"] == eta
+        assert (start is None) or record.waits
+        assert (record.id in places) == record.waits
+        if record.waits:
+            queued = places[record.id]
+            assert queued_body(queued).expected == shown.expected
+            assert record.retry_at or f"number {queued.position} of {len(queue)}" in words
+            assert start is not None or shown.remaining_seconds is None, "it ends after a start that is known"
+        if start is not None:
+            assert span(start) in words or "in a moment" in words
+        if shown.remaining_seconds is not None:
+            assert span(shown.remaining_seconds) in words
+
+
+def _start_in(queued: Queued) -> answers.Interval | None:
+    return None if queued.expected is None else queued.expected.start_seconds
