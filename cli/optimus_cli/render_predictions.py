@@ -282,7 +282,7 @@ def plan(answer: Plan) -> RenderableType:
     cost = answer["cost"]
     facts: list[tuple[str, RenderableType]] = [
         ("Would get", f"{wording.tasks(answer['allocation'])} ({answer['reason']})"),
-        ("Starts in", wording.duration_interval(answer["expected"]["start_seconds"])),
+        ("Starts in", wording.wait(answer["expected"]["start_seconds"])),
         ("Ends in", wording.duration_interval(answer["expected"]["finish_seconds"])),
         ("Costs", wording.UNKNOWN if cost is None else wording.number(cost["mean"])),
         ("In words", "\n".join(answer["sentences"])),

@@ -25,7 +25,7 @@ import { usePlace } from "./queue";
 import { addressOf } from "./route";
 import type { World } from "./state";
 import { lastLine, Text } from "./texts";
-import { ago, clock, count, duration, epochOf, left, number, range, size, tasks, UNKNOWN } from "./words";
+import { ago, clock, count, duration, epochOf, isDue, left, number, range, size, tasks, UNKNOWN } from "./words";
 
 interface Known {
   job: Job;
@@ -387,11 +387,12 @@ function Ends({
   }
   const { start_seconds: start, finish_seconds: finish, finish_at: at } = explanation.expected;
   if (waiting) {
+    const due = start != null && isDue(start);
     return (
       <div class="tile">
-        <span class="name">Starts in</span>
-        <span class="value">{start?.mean === 0 ? "a moment" : duration(start?.mean)}</span>
-        <span class="quiet">{start ? range(start) : "not known yet"}</span>
+        <span class="name">{due ? "Starts" : "Starts in"}</span>
+        <span class="value">{due ? "at any moment" : duration(start?.mean)}</span>
+        {!due && <span class="quiet">{start ? range(start) : "not known yet"}</span>}
         {place && (
           <a class="quiet" href="#/queue">
             {place}

@@ -6,7 +6,7 @@ import { filterOf, Filters, groupOf, GROUPS, labelsOf, suits, type Filter, type 
 import { useQuery } from "./route";
 import { Pages, usePages } from "./pages";
 import { may } from "./rights";
-import { count, counted, duration, left, percent, reasonWords, size, tasks, UNKNOWN } from "./words";
+import { count, counted, duration, left, percent, reasonWords, size, tasks, UNKNOWN, wait } from "./words";
 
 type Column = "name" | "state" | "size" | "progress" | "left" | "owner" | "age";
 const COLUMNS: readonly Column[] = ["name", "state", "size", "progress", "left", "owner", "age"];
@@ -346,7 +346,7 @@ function timeOf(job: JobLine, age: number): string {
     case "ended":
       return `took ${duration(age)}`;
     default:
-      if (job.start_seconds) return `starts in ${left(job.start_seconds)}`;
+      if (job.start_seconds) return `starts ${wait(job.start_seconds)}`;
       return job.state === "queued" ? `waits ${duration(age)}` : UNKNOWN;
   }
 }

@@ -1,11 +1,11 @@
 // Who waits, in which order, why, and when each is expected to start: what `optimus queue` tells.
 import { useEffect, useState } from "preact/hooks";
-import { get, type Queue, type QueuedJob } from "./api";
+import { get, type Queue } from "./api";
 import { useAnswer } from "./asking";
 import { Wide } from "./charts";
 import { Pages, usePages } from "./pages";
 import { addressOf } from "./route";
-import { ago, amount, count, counted, left, UNKNOWN } from "./words";
+import { ago, amount, count, counted, wait } from "./words";
 
 /** The most that the service tells at once. */
 const MOST = 200;
@@ -38,7 +38,7 @@ export function QueueOfJobs({ now }: { now: number }) {
                 </th>
                 <th scope="col">job</th>
                 <th scope="col">why it waits</th>
-                <th scope="col">starts in</th>
+                <th scope="col">starts</th>
                 <th scope="col" class="figure">
                   priority
                 </th>
@@ -63,7 +63,7 @@ export function QueueOfJobs({ now }: { now: number }) {
                     </span>
                   </th>
                   <td>{job.why}</td>
-                  <td>{startOf(job)}</td>
+                  <td>{wait(job.expected?.start_seconds)}</td>
                   <td class="figure">{amount(job.priority)}</td>
                   <td class="figure">{ago(job.submitted_at, now)}</td>
                 </tr>
@@ -78,12 +78,6 @@ export function QueueOfJobs({ now }: { now: number }) {
       )}
     </article>
   );
-}
-
-function startOf({ expected }: QueuedJob): string {
-  const start = expected?.start_seconds;
-  if (!start) return UNKNOWN;
-  return start.mean === 0 ? "a moment" : left(start);
 }
 
 /** `3 of 7 in the queue`, of a job that waits; null: it is not known, or far behind. `at` asks anew when it changes. */

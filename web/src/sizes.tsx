@@ -100,7 +100,7 @@ export function Allocations({
                     {inBatches(each)}
                   </td>
                   <td>
-                    {CAUSES[each.cause] ?? each.cause}
+                    {causeOf(each, allocations[allocations.indexOf(each) - 1])}
                     {each.lost_steps ? `, ${each.lost_steps} steps lost` : ""}
                   </td>
                   <td class="figure" title={parts(each)}>
@@ -115,6 +115,12 @@ export function Allocations({
       </details>
     </section>
   );
+}
+
+/** Why it had this, after what it had before: tasks that are replaced at the same size are no change of size. */
+export function causeOf(each: AllocationPoint, before: AllocationPoint | undefined): string {
+  const isSame = before?.workers === each.workers && before.servers === each.servers;
+  return each.cause === "rescale" && isSame ? "tasks replaced" : (CAUSES[each.cause] ?? each.cause);
 }
 
 /** A stair: each size from when it was formed until the next. */

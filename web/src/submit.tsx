@@ -6,7 +6,7 @@ import { faultFrom, useFault, type Fault } from "./asking";
 import { faultOf } from "./doubt";
 import { useFocusOnFault } from "./focus";
 import { may } from "./rights";
-import { counted, left, size, UNKNOWN } from "./words";
+import { counted, isDue, left, size, UNKNOWN, wait } from "./words";
 
 const PAUSE_MS = 500;
 /** When the service could not be reached. */
@@ -342,6 +342,5 @@ function sizeOf({ workers, servers }: Allocation): string {
 
 function startOf(plan: Plan): string {
   const start = plan.expected.start_seconds;
-  if (!start) return UNKNOWN;
-  return start.mean === 0 ? "with the next round" : `in ${left(start)}`;
+  return start && isDue(start) ? "with the next round" : wait(start);
 }

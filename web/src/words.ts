@@ -35,6 +35,16 @@ export function left(interval: Interval | null | undefined): string {
   return low === high ? about : `${about} (${low}–${high})`;
 }
 
+/** Time until a start: in 5.0 min (4.2–8.1), or at any moment where it is due and the job still waits. */
+export function wait(start: Interval | null | undefined): string {
+  if (!start || !Number.isFinite(start.mean)) return UNKNOWN;
+  return isDue(start) ? "at any moment" : `in ${left(start)}`;
+}
+
+export function isDue(start: Interval): boolean {
+  return Math.max(start.mean, start.high ?? 0) < 0.5;
+}
+
 /** 4.2–8.1 min, with 80 % probability */
 export function range(interval: Interval | null | undefined): string {
   if (!interval || interval.low == null || interval.high == null) return "how sure that is cannot be said";
