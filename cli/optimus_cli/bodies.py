@@ -249,6 +249,8 @@ class Effect(TypedDict):
     after: Allocation
     finish_seconds_before: Interval | None
     finish_seconds_after: Interval | None
+    lost_steps: int
+    lost_seconds: float | None
 
 
 class Plan(TypedDict):
@@ -411,6 +413,7 @@ class AllocationPoint(TypedDict):
     pause_seconds: float | None
     pause_parts: PauseParts | None
     lost_steps: int
+    lost_seconds: float | None
 
 
 class TaskUsage(TypedDict):

@@ -231,7 +231,7 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
         ("Priority", f"{_priority(job):g}"),
         ("Converges when", convergence(spec.get("convergence") or {})),
         ("Submitted", wording.ago(job["created_at"], now)),
-        ("Progress", f"{progress(job)}  step {wording.count(job['step'])}{epoch(job)}"),
+        ("Progress", f"{progress(job)}  step {wording.count(job['step'])}{epoch(job)}{_anew(job)}"),
         ("Loss", wording.number(job["loss"], wording.LOSS_DIGITS)),
         ("Speed", f"{wording.number(job['steps_per_second'])} steps/s"),
         ("Steps left", wording.count_interval(job["remaining_steps"])),
@@ -262,6 +262,12 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
     if job["failure"] is not None:
         facts.append(("Failure", Text(wording.failure(job["failure"]), style="red")))
     return facts + _result_facts(job)
+
+
+def _anew(job: Job) -> str:
+    """Of a script that has no tasks and keeps no checkpoint: where its steps begin again."""
+    stopped = job["finished_at"] is None and not job["running"]["workers"] and job["step"]
+    return ", and begins anew" if stopped and job["begins_anew"] else ""
 
 
 def size(job: Job) -> str:
@@ -393,7 +399,7 @@ def convergence(rule: dict[str, Any]) -> str:
 def allocation_table(points: Sequence[AllocationPoint]) -> RenderableType:
     """The job's memberships, oldest first."""
     table = columns_table(
-        "after", "size", "at step", "cause", "stood still", "steps lost", right=["at step", "steps lost"]
+        "after", "size", "at step", "cause", "stood still", "lost", right=["at step"]
     )
     for before, point in zip([None, *points], points, strict=False):
         pause = point["pause_seconds"]
@@ -405,7 +411,7 @@ def allocation_table(points: Sequence[AllocationPoint]) -> RenderableType:
             wording.count(point["step"]),
             "tasks replaced" if is_replaced else point["cause"],
             wording.UNKNOWN if pause is None else f"{wording.number(pause)} s{_parts(point)}",
-            str(point["lost_steps"]),
+            wording.lost(point["lost_steps"], point.get("lost_seconds")) or wording.UNKNOWN,
         )
     return table
 

@@ -289,7 +289,7 @@ def plan(answer: Plan) -> RenderableType:
     ]
     if not answer["effects"]:
         return facts_table(facts)
-    others = Table("job", "before", "after", "ended in", "would end in", box=box.SIMPLE)
+    others = Table("job", "before", "after", "ended in", "would end in", "would lose", box=box.SIMPLE)
     for effect in answer["effects"]:
         others.add_row(
             effect["job_id"],
@@ -297,5 +297,6 @@ def plan(answer: Plan) -> RenderableType:
             wording.tasks(effect["after"]),
             wording.duration_interval(effect["finish_seconds_before"]),
             wording.duration_interval(effect["finish_seconds_after"]),
+            wording.lost(effect.get("lost_steps", 0), effect.get("lost_seconds")) or wording.UNKNOWN,
         )
     return Group(facts_table(facts), Text("\nOther jobs", style="bold"), others)

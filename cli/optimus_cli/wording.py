@@ -174,6 +174,13 @@ def moment(text: str) -> datetime:
     return parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
 
 
+def lost(steps: int, seconds: float | None) -> str:
+    """What is lost: `86 steps (3 min 05 s of work)`, `3 min 05 s of work`; empty: nothing."""
+    made = f"{count(steps)} step{'s' * (steps != 1)}" if steps else ""
+    work = f"{duration(seconds)} of work" if seconds is not None and seconds >= 1 else ""
+    return f"{made} ({work})" if made and work else made or work
+
+
 def ago(text: str | None, now: datetime) -> str:
     """`3 min 05 s ago`."""
     return UNKNOWN if text is None else f"{duration((now - moment(text)).total_seconds())} ago"

@@ -40,19 +40,23 @@ def test_a_pause_asks_where_a_script_loses_its_steps_by_it(scripted: ScriptedSer
     calls = ["pause", JOB, "--url", scripted.url]
     declined = optimus(*calls, input="n\n")
     assert declined.exit_code == 1
-    question = f"Pause {JOB}? It is not known to go on from a checkpoint: 86 steps are lost."
+    question = f"Pause {JOB}? It is not known to go on from a checkpoint, and loses 86 steps ("
     assert declined.stderr.startswith(question)
+    assert "of work)." in declined.stderr
     assert declined.stderr.endswith("Error: Nothing was paused.\n")
     nobody = optimus(*calls, "--json", input="")
     assert nobody.exit_code == 1
     assert "Nothing was paused: nobody answered; give --yes where nobody can" in nobody.stderr
     assert not [request for request in scripted.requests if request.method == "POST"]
-    assert "from step 0, as far as is known; 86 steps are lost" in optimus(*calls, input="y\n").stdout
+    assert "from its beginning, as far as is known; lost: 86 steps (" in optimus(*calls, input="y\n").stdout
     assert json.loads(optimus(*calls, "--json", "--yes").stdout)["id"] == JOB
     scripted.on("POST", f"/v1/jobs/{JOB}/resume", job)
     resume = ["resume", JOB, "--url", scripted.url]
     assert "goes on from step 0, as far as is known, as soon as there is room" in optimus(*resume).stdout
-    for known in ({"begins_anew": False}, {"step": 0}):
+    scripted.has_job(cast("Job", {**job, "step": 0}))  # one that prints nothing
+    assert "checkpoint, and loses" in (asked := optimus(*calls, input="n\n").stderr)
+    assert "of work." in asked
+    for known in ({"begins_anew": False}, {"state": "queued"}):
         scripted.has_job(cast("Job", {**job, **known}))
         scripted.on("POST", f"/v1/jobs/{JOB}/pause", Answer(200, {**job, **known}))
         silent = optimus(*calls, input="")

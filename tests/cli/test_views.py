@@ -110,6 +110,14 @@ def test_every_job_can_be_shown(job: Any) -> None:
         assert text.strip()
 
 
+def test_what_a_stop_lost_is_shown_in_steps_or_in_time() -> None:
+    silent = builders.allocation(3, 0, 0, cause="pause", lost_seconds=185.0)
+    known = builders.allocation(3, 0, 0, cause="pause", lost_steps=15, lost_seconds=2.0)
+    text = shown(render.allocation_table([silent, known]), width=140)
+    assert "3 min 05 s of work" in text
+    assert "15 steps (2 s of work)" in text
+
+
 def test_the_pause_of_a_script_is_shown_with_its_parts() -> None:
     parts = {"save_seconds": 0.3, "stop_seconds": 0.1, "start_seconds": 2.0, "load_seconds": None}
     point = builders.allocation(3, 2, 0, pause_seconds=2.5, pause_parts=parts)

@@ -4,7 +4,7 @@ import type { Job, WhoAmI } from "./api";
 import { faultAt, useChange, type Fault } from "./asking";
 import { Doubt, faultOf, Marked, Refusal } from "./doubt";
 import { mayChange } from "./rights";
-import { counted } from "./words";
+import { lost } from "./words";
 
 interface Action {
   label: string;
@@ -20,11 +20,12 @@ interface Action {
 /** States from which the service lets a job go on from its last checkpoint. */
 const RESUMABLE = new Set<Job["state"]>(["failed", "cancelled"]);
 
-function pauseOf(job: Job): Action {
+function pauseOf(job: Job, since: string | null): Action {
   const pause: Action = { label: "Pause", method: "POST", path: "/pause" };
-  if (job.state !== "running" || !job.begins_anew || !job.step) return pause;
-  const lost = `${counted(job.step, "step")} ${job.step === 1 ? "is" : "are"} lost.`;
-  const words = `It is not known to go on from a checkpoint: ${lost}`;
+  if (job.state !== "running" || !job.begins_anew) return pause;
+  const loses = lost(job.step, since === null ? null : (Date.now() - Date.parse(since)) / 1000);
+  if (!loses) return pause;
+  const words = `It is not known to go on from a checkpoint, and loses ${loses}.`;
   return { ...pause, doubt: { words, yes: "Pause it all the same", no: "Let it run" } };
 }
 
@@ -60,8 +61,8 @@ const DELETE: Action = {
   next: async () => "#/",
 };
 
-/** What can be asked for in the state that the job is in. */
-export function actionsOf(job: Job): Action[] {
+/** What can be asked for in the state that the job is in. `since`: when its processes began. */
+export function actionsOf(job: Job, since: string | null = null): Action[] {
   if (job.finished_at) {
     const goesOn = !job.spec.tracked && RESUMABLE.has(job.state) && job.step > 0 && !job.begins_anew;
     return [
@@ -73,11 +74,13 @@ export function actionsOf(job: Job): Action[] {
   const ends = job.directive === "finish" || job.directive === "cancel";
   if (job.spec.tracked) return ends ? [] : [cancelOf(job)];
   if (job.spec.paused) return [RESUME, ...(ends ? [] : [cancelOf(job)])];
-  return ends ? [] : [pauseOf(job), cancelOf(job)];
+  return ends ? [] : [pauseOf(job, since), cancelOf(job)];
 }
 
 interface ActionsProps {
   job: Job;
+  /** When its processes began; null: it has none. */
+  since: string | null;
   /** Loads the job at once. */
   again: () => void;
   caller: WhoAmI | null;
@@ -85,12 +88,12 @@ interface ActionsProps {
 }
 
 /** The buttons of a job, for who may change it. */
-export function Actions({ job, again, caller, needsToken }: ActionsProps) {
+export function Actions({ job, since, again, caller, needsToken }: ActionsProps) {
   /** Done, though the job has not been loaded again yet. */
   const [asked, setAsked] = useState<string | null>(null);
   const [doubted, setDoubted] = useState<Action | null>(null);
   const { send, sends, refusal, refuse } = useChange(needsToken);
-  const actions = actionsOf(job);
+  const actions = actionsOf(job, since);
   const offered = actions.map((each) => each.label).join();
   useEffect(() => {
     setAsked(null);

@@ -45,7 +45,13 @@ export interface components {
             pause_seconds: number | null;
             /** @description of a script */
             pause_parts: components["schemas"]["PauseParts"] | null;
+            /** @description rolled back; of a pause: also what is known to begin anew */
             lost_steps: number;
+            /**
+             * @description training time that went with them, of a script that is not known to keep checkpoints
+             * @default null
+             */
+            lost_seconds: number | null;
         };
         /** @description How often a script writes its checkpoint, and how often would lose the least time (docs/script-sizes.md). */
         CheckpointAdvice: {
@@ -166,6 +172,16 @@ export interface components {
             after: components["schemas"]["Allocation"];
             finish_seconds_before: components["schemas"]["Interval"] | null;
             finish_seconds_after: components["schemas"]["Interval"] | null;
+            /**
+             * @description of a script that is not known to keep checkpoints: they are made again
+             * @default 0
+             */
+            lost_steps: number;
+            /**
+             * @description training time that goes with them; null: none
+             * @default null
+             */
+            lost_seconds: number | null;
         };
         /** @description The global batch is chosen by the scheduler, with the number of workers. All sizes are examples. */
         ElasticBatch: {

@@ -168,6 +168,8 @@ function Story({ known, now, problem, again, caller, needsToken }: StoryProps) {
   const whyItHasThat = tracked ? "Where it runs" : "Why it has that";
   const whyHeading = waiting ? "Why it waits" : whyItHasThat;
   const place = usePlace(job.id, waiting && !tracked, explanation.at);
+  const newest = allocations.at(-1);
+  const since = newest?.workers ? newest.at : null;
   const badge = { ...job, wanted_workers: job.wanted.workers, workers: job.running.workers };
   return (
     <article aria-labelledby="job">
@@ -201,7 +203,7 @@ function Story({ known, now, problem, again, caller, needsToken }: StoryProps) {
         </div>
       )}
       {job.retry_at && <Retry job={job} at={job.retry_at} now={now} />}
-      <Actions job={job} again={again} caller={caller} needsToken={needsToken} />
+      <Actions job={job} since={since} again={again} caller={caller} needsToken={needsToken} />
       <div class="tiles">
         <div class="tile">
           <span class="name">Progress</span>
@@ -210,6 +212,7 @@ function Story({ known, now, problem, again, caller, needsToken }: StoryProps) {
           </span>
           <span class="quiet">
             {job.progress != null && `step ${count(job.step)}`}
+            {job.step > 0 && job.begins_anew && !job.finished_at && !job.running.workers ? ", and begins anew" : ""}
             {predictions.total_steps && job.progress != null && !job.finished_at
               ? ` of about ${count(predictions.total_steps.mean)}`
               : ""}

@@ -4,7 +4,7 @@ import type uPlot from "uplot";
 import type { AllocationPoint, Job, JobEvent } from "./api";
 import { axes, Chart, colour, seriesColour, timeAxis, WHOLE } from "./charts";
 import { colourOf } from "./colours";
-import { ago, clock, count, number, size, UNKNOWN } from "./words";
+import { ago, clock, count, lost, number, size, UNKNOWN } from "./words";
 
 /** Of a job whose global batch is the scheduler's choice. */
 export function inBatches(had: AllocationPoint | undefined): string {
@@ -34,7 +34,7 @@ export function Allocations({
   now: number;
 }) {
   const end = Math.round((job.finished_at ? Date.parse(job.finished_at) : now) / 10_000) * 10;
-  const data = useMemo(() => steps(allocations, job, end, lost(events)), [allocations, events, end]);
+  const data = useMemo(() => steps(allocations, job, end, ended(events)), [allocations, events, end]);
   if (!allocations.length) return null;
   const options = (): Omit<uPlot.Options, "width" | "height"> => ({
     scales: { y: { range: (_plot, _low, high) => [0, Math.max(high + 1, 3)] } },
@@ -101,7 +101,7 @@ export function Allocations({
                   </td>
                   <td>
                     {causeOf(each, allocations[allocations.indexOf(each) - 1])}
-                    {each.lost_steps ? `, ${each.lost_steps} steps lost` : ""}
+                    {losing(each)}
                   </td>
                   <td class="figure" title={parts(each)}>
                     {each.pause_seconds == null ? UNKNOWN : `${number(each.pause_seconds)} s`}
@@ -121,6 +121,11 @@ export function Allocations({
 export function causeOf(each: AllocationPoint, before: AllocationPoint | undefined): string {
   const isSame = before?.workers === each.workers && before.servers === each.servers;
   return each.cause === "rescale" && isSame ? "tasks replaced" : (CAUSES[each.cause] ?? each.cause);
+}
+
+function losing(each: AllocationPoint): string {
+  const words = lost(each.lost_steps, each.lost_seconds);
+  return words && `; lost: ${words}`;
 }
 
 /** A stair: each size from when it was formed until the next. */
@@ -149,7 +154,7 @@ export function steps(
 }
 
 /** When it lost what it had to an error: nobody is left then who would report that the membership is over. */
-export function lost(events: Pick<JobEvent, "type" | "at">[]): string[] {
+export function ended(events: Pick<JobEvent, "type" | "at">[]): string[] {
   return events.filter((each) => each.type === "RetryScheduled").map((each) => each.at);
 }
 

@@ -6,7 +6,7 @@ import { faultFrom, useFault, type Fault } from "./asking";
 import { faultOf } from "./doubt";
 import { useFocusOnFault } from "./focus";
 import { may } from "./rights";
-import { counted, isDue, left, size, UNKNOWN, wait } from "./words";
+import { counted, isDue, left, lost, size, UNKNOWN, wait } from "./words";
 
 const PAUSE_MS = 500;
 /** When the service could not be reached. */
@@ -311,6 +311,7 @@ function Preview({ plan }: { plan: Plan }) {
                 <th scope="col">job</th>
                 <th scope="col">now → then</th>
                 <th scope="col">ends in</th>
+                <th scope="col">loses</th>
               </tr>
             </thead>
             <tbody>
@@ -325,6 +326,7 @@ function Preview({ plan }: { plan: Plan }) {
                   <td>
                     {left(each.finish_seconds_before)} → {left(each.finish_seconds_after)}
                   </td>
+                  <td>{lost(each.lost_steps ?? 0, each.lost_seconds) || UNKNOWN}</td>
                 </tr>
               ))}
             </tbody>

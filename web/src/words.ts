@@ -53,6 +53,13 @@ export function range(interval: Interval | null | undefined): string {
   return `${figure(interval.low)}–${figure(interval.high)} ${unit} with 80 % probability`;
 }
 
+/** What is lost: 86 steps (3 min 5 s of work), 3 min 5 s of work; empty: nothing. */
+export function lost(steps: number, seconds: number | null | undefined): string {
+  const made = steps ? counted(steps, "step") : "";
+  const work = seconds != null && seconds >= 1 ? `${duration(seconds)} of work` : "";
+  return made && work ? `${made} (${work})` : made || work;
+}
+
 export function number(value: number | null | undefined, digits = 3): string {
   if (value == null || !Number.isFinite(value)) return UNKNOWN;
   if (value !== 0 && (Math.abs(value) < 1e-4 || Math.abs(value) >= 1e6)) return value.toExponential(digits - 1);

@@ -12,6 +12,7 @@ from optimus_cli.bodies import Job
 from optimus_cli.client import DEFAULT_URL, is_final
 from optimus_cli.errors import BadInput, Refused
 from optimus_cli.flags import CHANGING, given, with_flags
+from optimus_cli.losing import lost_by_a_stop
 from optimus_cli.options import AsJson, JobReference, Url, ask, connect
 from optimus_cli.resolve import find_job
 from optimus_cli.specification import Specification, set_field
@@ -25,19 +26,18 @@ def pause(
 ) -> None:
     """Let a job save what it can and give back what it has, until `optimus resume`. Its deadline runs on.
 
-    Asks first where that loses steps: a script that is not known to go on from a checkpoint begins anew.
+    Asks first where that loses work: a script that is not known to go on from a checkpoint begins anew.
     """
     with connect(url) as client:
         found = find_job(client, job)
-        lost = found["step"] if found["state"] == "running" and found["begins_anew"] else 0
+        lost = lost_by_a_stop(client, found)
         if lost and not yes:
-            steps = "1 step is" if lost == 1 else f"{lost} steps are"
-            ask(f"Pause {found['id']}? It is not known to go on from a checkpoint: {steps} lost.", "paused")
+            ask(f"Pause {found['id']}? It is not known to go on from a checkpoint, and loses {lost}.", "paused")
         paused = client.pause(found["id"])
     if as_json:
         output.print_json(paused)
         return
-    anew = f": from step 0, as far as is known; {lost} steps are lost" if lost else ""
+    anew = f": from its beginning, as far as is known; lost: {lost}" if lost else ""
     how = "is paused" if paused["state"] == "paused" else "saves what it can and is paused then"
     output.print_text(f"{paused['id']} {how}; `optimus resume {paused['id']}` lets it go on{anew}")
 

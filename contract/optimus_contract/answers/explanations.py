@@ -85,6 +85,8 @@ class Effect(Message):
     after: Allocation
     finish_seconds_before: Interval | None
     finish_seconds_after: Interval | None
+    lost_steps: Annotated[int, About("of a script that is not known to keep checkpoints: they are made again")] = 0
+    lost_seconds: Annotated[float | None, About("training time that goes with them; null: none")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

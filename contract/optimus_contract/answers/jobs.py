@@ -297,7 +297,10 @@ class AllocationPoint(Message):
     cause: str
     pause_seconds: float | None
     pause_parts: Annotated[PauseParts | None, About("of a script")]
-    lost_steps: int
+    lost_steps: Annotated[int, About("rolled back; of a pause: also what is known to begin anew")]
+    lost_seconds: Annotated[
+        float | None, About("training time that went with them, of a script that is not known to keep checkpoints")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from optimus_service.api.problems import documented, invalid_field
 from optimus_service.api.services import CallerDep, HistoriesDep, Services, ServicesDep
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.insight.advice import PAST_SECONDS, checkpoint_advice
-from optimus_service.insight.bodies import allocation_point_body, decision_body, event_body, task_body
+from optimus_service.insight.bodies import allocation_point_bodies, decision_body, event_body, task_body
 from optimus_service.insight.predictions import MAX_DECISIONS, MAX_SIZES, Question, predictions_body
 from optimus_service.insight.sizes import Limits
 from optimus_service.insight.usage import reported_by_tasks, reported_by_workers
@@ -137,8 +137,7 @@ def list_curves(job_id: str, services: ServicesDep, histories: HistoriesDep) -> 
 def list_allocations(job_id: str, services: ServicesDep) -> answers.AllocationList:
     """The job's memberships, oldest first: how many workers and servers it had from when on."""
     job = services.repository.get_job(job_id)
-    points = [allocation_point_body(each, job) for each in services.repository.memberships(job_id)]
-    return answers.AllocationList(allocations=points)
+    return answers.AllocationList(allocations=allocation_point_bodies(job, services.repository.memberships(job_id)))
 
 
 @router.get("/v1/jobs/{job_id}/tasks", responses=documented(404))

@@ -21,6 +21,7 @@ from optimus_service.api.task_checks import TaskChecks
 from optimus_service.insight.bodies import allocation_body
 from optimus_service.insight.dry_run import Previewed
 from optimus_service.insight.format import counted, foreseen, moment, size, span
+from optimus_service.insight.lost_work import Loss
 from optimus_service.insight.progress import finite
 from optimus_service.insight.reasons import gives_more, text_of
 from optimus_service.observe.spec import deadline_of
@@ -69,6 +70,8 @@ def plan_body(previewed: Previewed, active: Mapping[str, JobRecord], now: float)
             after=allocation_body(effect.after),
             finish_seconds_before=_interval(effect.left_before),
             finish_seconds_after=_interval(effect.left_after),
+            lost_steps=effect.lost_steps,
+            lost_seconds=effect.lost_seconds or None,
         )
         for effect in previewed.effects
     ]
@@ -146,7 +149,8 @@ def _on_others(effects: list[answers.Effect]) -> list[str]:
     if not effects:
         return ["No other job would change its size."]
     return [
-        f"{each.name} ({each.job_id}) would have {size(each.after)} instead of {size(each.before)}{_delay(each)}."
+        f"{each.name} ({each.job_id}) would have {size(each.after)} instead of {size(each.before)}"
+        f"{_delay(each)}{_loss(each)}."
         for each in effects
     ]
 
@@ -157,6 +161,11 @@ def _delay(effect: answers.Effect) -> str:
         return ""
     later = after.mean - before.mean
     return f" and end {time_words(abs(later))} {'later' if later >= 0 else 'sooner'}"
+
+
+def _loss(effect: answers.Effect) -> str:
+    lost = Loss(effect.lost_steps, effect.lost_seconds).words
+    return f", and lose {lost}: it is not known to go on from a checkpoint" if lost else ""
 
 
 def _interval(value: Interval | None) -> answers.Interval | None:

@@ -14,6 +14,7 @@ from optimus_contract.result import JobProfile, JobResult
 from optimus_contract.telemetry import Sample
 from optimus_scheduler.model import Allocation, Forecast, JobState, PlacedTask
 from optimus_service.insight.format import moment, moment_or_none
+from optimus_service.insight.lost_work import Loss, losses
 from optimus_service.insight.progress import explain, finite, finite_document, interval_body, progress_of
 from optimus_service.insight.usage import ReportedUsage, job_usage
 from optimus_service.observe.spec import begins_anew
@@ -97,8 +98,12 @@ def allocation_body(allocation: Allocation) -> answers.Allocation:
     return answers.Allocation(workers=allocation.workers, servers=allocation.servers, gpu_type=allocation.gpu_type)
 
 
-def allocation_point_body(membership: MembershipRecord, job: JobRecord) -> answers.AllocationPoint:
-    """One membership of the job's history."""
+def allocation_point_bodies(job: JobRecord, memberships: Sequence[MembershipRecord]) -> list[answers.AllocationPoint]:
+    """The memberships of the job's history, oldest first."""
+    return [_allocation_point(job, *each) for each in zip(memberships, losses(job, memberships), strict=True)]
+
+
+def _allocation_point(job: JobRecord, membership: MembershipRecord, lost: Loss) -> answers.AllocationPoint:
     return answers.AllocationPoint(
         at=moment(membership.at),
         at_seconds=membership.at - job.created_at,
@@ -111,7 +116,8 @@ def allocation_point_body(membership: MembershipRecord, job: JobRecord) -> answe
         cause=membership.cause,
         pause_seconds=finite(membership.pause_seconds),
         pause_parts=None if membership.pause_parts is None else PauseParts(**membership.pause_parts),
-        lost_steps=membership.lost_steps,
+        lost_steps=lost.steps,
+        lost_seconds=lost.seconds,
     )
 
 

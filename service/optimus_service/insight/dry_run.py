@@ -53,6 +53,10 @@ class Effect:
     left_before: Interval | None
     """Seconds to its end without the new job; None: nothing can be said."""
     left_after: Interval | None
+    lost_steps: int = 0
+    """That it would make again: of a script that keeps no checkpoint."""
+    lost_seconds: float = 0.0
+    """Training time that it would lose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,7 @@ class Preview:
             waiting=waiting,
             left=expected.left(now) or _after(waiting, ahead.remaining_seconds),
             n_similar=len(candidate.similar),
-            effects=_effects(present, planned, without_it, with_it, now),
+            effects=_effects(without, present, planned, without_it, with_it, now),
             gives_more=gives_more,
         )
 
@@ -180,9 +184,17 @@ class Preview:
 
 
 def _effects(
-    present: Plan, planned: Plan, without_it: Mapping[str, Foreseen], with_it: Mapping[str, Foreseen], now: float
+    without: Snapshot,
+    present: Plan,
+    planned: Plan,
+    without_it: Mapping[str, Foreseen],
+    with_it: Mapping[str, Foreseen],
+    now: float,
 ) -> tuple[Effect, ...]:
     """Of the jobs that would get another size."""
+    # What would be stopped without the new job, too, is not lost by it.
+    losing = {job.id: job for job in without.jobs if job.unsaved_seconds > 0}
+    kept = {each.job_id for each in present.decisions if each.job_id in losing and not each.allocation.is_empty}
     sizes = {decision.job_id: decision.allocation for decision in planned.decisions}
     return tuple(
         Effect(
@@ -191,6 +203,8 @@ def _effects(
             after=sizes[before.job_id],
             left_before=without_it[before.job_id].shown.left(now),
             left_after=with_it[before.job_id].shown.left(now),
+            lost_steps=losing[before.job_id].step if before.job_id in kept else 0,
+            lost_seconds=losing[before.job_id].unsaved_seconds if before.job_id in kept else 0.0,
         )
         for before in present.decisions
         if sizes[before.job_id] != before.allocation

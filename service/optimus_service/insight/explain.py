@@ -20,6 +20,7 @@ from optimus_scheduler.model.format import time_words
 from optimus_scheduler.what_if import NOT_COMPETING
 from optimus_service.insight.bodies import allocation_body
 from optimus_service.insight.format import counted, foreseen, lasted, moment, size, span, times
+from optimus_service.insight.lost_work import losses, total
 from optimus_service.insight.orders import ORDERS
 from optimus_service.insight.progress import Explanation, explain, finite, has_made_all, progress_of
 from optimus_service.insight.queue import Queued
@@ -67,6 +68,7 @@ def explanation_of(case: Case) -> answers.Explanation:
         *case.warnings,
         *on_unread(case.job),
         *_on_gains(case, words, marginal),
+        *_on_lost_work(case),
         *_on_waiting(case, expected),
         *_on_the_end(case, expected),
         *_on_the_last_rescale(case, effect),
@@ -191,6 +193,16 @@ def _on_waiting(case: Case, expected: answers.Expected) -> list[str]:
             return [f"It may begin anew in {soonest}, if there is room for it then{lost}."]
         return [f"It may go on in {soonest}, if there is room for it then."]
     return [*_how_long(case), *_place_in_the_queue(case), _when_it_starts(case, expected)]
+
+
+def _on_lost_work(case: Case) -> list[str]:
+    """What a job without tasks has lost with its pause."""
+    if case.job.state.is_final or not case.job.is_without_tasks or not case.memberships or _retry_wait(case):
+        return []
+    lost = losses(case.job, case.memberships)[-1]
+    if not lost.words or not begins_anew(case.job.spec or {}, case.job.profile):
+        return []
+    return [f"It is not known to go on from a checkpoint: it begins anew, and {lost.words} are lost."]
 
 
 def _how_long(case: Case) -> list[str]:
@@ -387,8 +399,8 @@ def _on_its_history(case: Case) -> list[str]:
     changes = f" Its size {changed}; training stood still for {time_words(stopped)} in all."
     if job.retries:
         changes += f" It was tried again {times(job.retries)} after an error."
-    if lost := sum(each.lost_steps for each in case.memberships):
-        changes += f" {counted(lost, 'step')} {'was' if lost == 1 else 'were'} made again."
+    if lost := total(losses(job, case.memberships)).words:
+        changes += f" Lost with its stops: {lost}."
     return [f"{', '.join(told)}, and ended at step {job.step}.{missed}{had}{changes if case.memberships else ''}"]
 
 

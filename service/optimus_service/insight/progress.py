@@ -21,7 +21,7 @@ from optimus_scheduler.model import NOTHING, Allocation, Directive, Forecast, In
 from optimus_scheduler.model.format import ITS_OWNER
 from optimus_service.insight.format import foreseen, moment
 from optimus_service.insight.reasons import ended_words, text_of
-from optimus_service.observe.spec import begins_anew
+from optimus_service.observe.spec import begins_anew, next_step
 from optimus_service.store.forecasts import known
 from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimes, JobRecord, SampleRecord
 
@@ -110,10 +110,11 @@ def progress_of(job: JobRecord, decision: DecisionRecord | None, now: float) -> 
     without_end = None if expected is None else replace(expected, end_seconds=None, end_at=None)
     if end.is_guessed:  # rounds have to suppose something of it; to people it is no prediction
         return JobProgress(None, None, None, is_guessed=True, expected=without_end)
-    total = given_not_ended(end.total, end.made_at, job.step, _step_limit(job))
-    left = Interval(total.mean - job.step, max(total.low - job.step, 0.0), total.high - job.step)
+    step = next_step(job)
+    total = given_not_ended(end.total, end.made_at, step, _step_limit(job))
+    left = Interval(total.mean - step, max(total.low - step, 0.0), total.high - step)
     if retry_at is not None:
-        return JobProgress(_part(job.step, total), interval_body(left), None, expected=without_end)
+        return JobProgress(_part(step, total), interval_body(left), None, expected=without_end)
     drift = 1.0 if decision is None else _drift(job, decision, end, now)
     at_its_size = None if is_held else interval_body(end.seconds(left, drift))
     if expected is not None and not job.waits and decision is not None and decision.expected is not None:
@@ -123,10 +124,10 @@ def progress_of(job: JobRecord, decision: DecisionRecord | None, now: float) -> 
     if to_the_end is None and not job.waits:  # one without tasks has no size, so that only its start could tell
         to_the_end = at_its_size
     return JobProgress(
-        _part(job.step, total),
+        _part(step, total),
         interval_body(left),
         to_the_end,
-        longer_than_predicted=job.step > end.total.mean > 0 and job.directive is not Directive.FINISH,
+        longer_than_predicted=step > end.total.mean > 0 and job.directive is not Directive.FINISH,
         finishing=job.directive is Directive.FINISH,
         at_its_size=at_its_size,
         expected=expected,

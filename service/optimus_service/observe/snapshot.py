@@ -36,7 +36,7 @@ from optimus_service.observe.divergence import LOSS_NOT_FINITE, first_words, why
 from optimus_service.observe.finished_runs import Lessons
 from optimus_service.observe.histories import KEPT_AFTER, Histories
 from optimus_service.observe.silence import end_of_silent
-from optimus_service.observe.spec import UnreadableSpecification, begins_anew, spec_of
+from optimus_service.observe.spec import UnreadableSpecification, begins_anew, next_step, spec_of
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.observe.unknown_tasks import less, without_record
 from optimus_service.store.records import JobRecord, MembershipRecord, Observed, TaskRecord, WantedRecord
@@ -253,7 +253,7 @@ class Observer:
             submitted_at=record.created_at,
             owner=record.owner,
             started_at=record.started_at,
-            step=record.step,
+            step=next_step(record),
             steps_per_epoch=(record.profile or {}).get("steps_per_epoch"),
             loss_steps=loss_steps,
             losses=losses,

@@ -173,6 +173,12 @@ def begins_anew(spec: Mapping[str, Any], profile: Mapping[str, Any] | None) -> b
     return spec.get("command") is not None and not spec.get("tracked") and not resumes
 
 
+def next_step(job: JobRecord) -> int:
+    """The step that a job goes on from, as far as is known: 0 for one that does not run and begins anew."""
+    is_stopped = job.is_without_tasks or job.running.is_empty
+    return 0 if is_stopped and begins_anew(job.spec or {}, job.profile) else job.step
+
+
 def family_of(said: contract.JobSpec) -> str:
     """What runs of the same training have in common: the task, or the script where it is."""
     if said.task is not None or said.command is None:

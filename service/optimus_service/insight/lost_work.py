@@ -1,0 +1,58 @@
+"""What interruptions cost a job: steps that are rolled back, and of a script without checkpoints its time. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from optimus_service.insight.format import counted, lasted
+from optimus_service.observe.spec import begins_anew
+from optimus_service.store.records import JobRecord, MembershipRecord
+
+_ENDING_NOTHING = frozenset({"start", "resume", "batch", "coordinator_restart"})
+"""Causes of memberships before which nothing was stopped that trained, or not at a known time (an error)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What is lost with the membership before one, as far as is known."""
+
+    steps: int = 0
+    seconds: float | None = None
+    """Training time; None: nothing, or not known."""
+
+    @property
+    def words(self) -> str:
+        """`69 steps (2 min 18 s of work)`, `2 min 18 s of work`; empty: nothing is known to be lost."""
+        steps = counted(self.steps, "step") if self.steps else ""
+        work = f"{lasted(self.seconds)} of work" if self.seconds is not None and self.seconds >= 1 else ""
+        return f"{steps} ({work})" if steps and work else steps or work
+
+
+def losses(job: JobRecord, memberships: Sequence[MembershipRecord]) -> list[Loss]:
+    """Of each membership, oldest first. What a pause loses is told at the pause, also while nobody has gone on."""
+    return [_loss(job, memberships, number) for number in range(len(memberships))]
+
+
+def total(found: Sequence[Loss]) -> Loss:
+    """All of them together."""
+    seconds = [each.seconds for each in found if each.seconds is not None]
+    return Loss(sum(each.steps for each in found), sum(seconds) if seconds else None)
+
+
+def _loss(job: JobRecord, memberships: Sequence[MembershipRecord], number: int) -> Loss:
+    each = memberships[number]
+    before = memberships[number - 1] if number else None
+    after = memberships[number + 1] if number + 1 < len(memberships) else None
+    steps, is_lost = each.lost_steps, begins_anew(job.spec, job.profile)
+    if each.cause == "resume" and before is not None and not before.workers:
+        steps = 0
+    if not each.workers:
+        steps += _rolled_back(after) if after is not None else job.step * is_lost
+    if before is None or not before.workers or each.cause in _ENDING_NOTHING or not is_lost:
+        return Loss(steps)
+    return Loss(steps, max(each.at - (each.pause_seconds or 0.0) - before.at, 0.0))
+
+
+def _rolled_back(after: MembershipRecord) -> int:
+    return after.lost_steps if after.cause == "resume" else 0

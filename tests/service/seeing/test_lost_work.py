@@ -1,0 +1,105 @@
+"""What a stop costs a script that keeps no checkpoints: steps where they are known, else its time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.service.api.test_views import job
+from tests.service.loop.loop_world import World
+from tests.service.seeing.test_plan import body, document, preview_of
+from tests.service.store.store_builders import a_decision, a_forecast, a_membership
+
+from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Quota
+from optimus_service.insight.explain import Case, explanation_of
+from optimus_service.insight.lost_work import Loss, losses, total
+from optimus_service.insight.progress import progress_of
+from optimus_service.store.records import JobRecord, MembershipRecord
+
+SCRIPT: dict[str, Any] = {"task": None, "command": ["python", "train.py"], "architecture": "script"}
+BEGAN = a_membership(at=0.0, workers=("w",))
+PAUSED = a_membership(epoch=2, at=180.0, cause="pause", step=15, workers=(), servers=())
+RESUMED = a_membership(epoch=3, at=300.0, cause="resume", workers=("v",), lost_steps=15)
+
+
+def a_script(**changes: Any) -> JobRecord:
+    spec = {"name": "job-1", **SCRIPT}
+    stopped: dict[str, Any] = {"wanted": NOTHING, "running": NOTHING, "created_at": 0.0, "step": 15, "rescales": 0}
+    return job(**{"id": "job-1", "spec": spec, "profile": None, **stopped, **changes})
+
+
+@pytest.mark.parametrize(
+    ("memberships", "changes", "lost"),
+    [
+        pytest.param([BEGAN, PAUSED], {}, [Loss(), Loss(15, 180.0)], id="paused"),
+        pytest.param([BEGAN, PAUSED], {"step": 0}, [Loss(), Loss(0, 180.0)], id="paused silent"),
+        pytest.param([BEGAN, PAUSED, RESUMED], {}, [Loss(), Loss(15, 180.0), Loss(0)], id="resumed"),
+        pytest.param([BEGAN, PAUSED], {"profile": {"resumes": True}}, [Loss(), Loss()], id="with a checkpoint"),
+        pytest.param(
+            [BEGAN, a_membership(epoch=2, at=90.0, cause="worker_lost", workers=("v",), pause_seconds=20.0)],
+            {"step": 0},
+            [Loss(), Loss(0, 70.0)],
+            id="its worker was lost",
+        ),
+        pytest.param(
+            [BEGAN, a_membership(epoch=2, at=90.0, cause="resume", workers=("v",), lost_steps=4)],
+            {},
+            [Loss(), Loss(4)],
+            id="after an error at an unknown time",
+        ),
+    ],
+)
+def test_each_stop_tells_what_it_lost(
+    memberships: list[MembershipRecord], changes: dict[str, Any], lost: list[Loss]
+) -> None:
+    assert losses(a_script(**changes), memberships) == lost
+    assert total(lost).steps == sum(each.steps for each in lost)
+
+
+@pytest.mark.parametrize(
+    ("step", "words"), [(15, "15 steps (3 min 00 s of work)"), (0, "3 min 00 s of work")], ids=["known", "silent"]
+)
+def test_the_owner_of_a_paused_script_is_told_what_is_lost(step: int, words: str) -> None:
+    told = f"It is not known to go on from a checkpoint: it begins anew, and {words} are lost."
+    case = Case(job=a_script(step=step), decision=None, now=200.0, memberships=[BEGAN, PAUSED])
+    assert told in explanation_of(case).sentences
+    ended = a_script(step=60, state=JobState.SUCCEEDED, finished_at=400.0)
+    rerun = Case(job=ended, decision=None, now=500.0, memberships=[BEGAN, PAUSED, RESUMED])
+    assert "Lost with its stops: 15 steps (3 min 00 s of work)." in explanation_of(rerun).sentences[-1]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "running", "left"),
+    [(NOTHING, NOTHING, 20.0), (Allocation(1, 0), NOTHING, 20.0), (Allocation(1, 0), Allocation(1, 0), 5.0)],
+    ids=["paused", "starting again", "running"],
+)
+def test_what_is_left_of_a_stopped_script_counts_from_where_it_begins(
+    wanted: Allocation, running: Allocation, left: float
+) -> None:
+    twenty = Interval(20.0, 20.0, 20.0)
+    forecast = replace(
+        a_forecast(), total_steps=twenty, remaining_steps=Interval(5.0, 5.0, 5.0), rule="command_ends"
+    )
+    record = a_script(wanted=wanted, running=running)
+    found = progress_of(record, a_decision("job-1", at=170.0, forecast=forecast), 200.0)
+    assert found.remaining_steps is not None
+    assert found.remaining_steps.mean == left
+    assert found.progress == pytest.approx(1 - left / 20)
+
+
+def test_a_dry_run_says_what_scripts_would_lose(world: World) -> None:
+    world.submit("old", **SCRIPT, servers={"min": 0, "max": 0}, workers={"max": 1}, working_directory="/srv")
+    world.live_until("it trains", lambda: world.repository.get_job("old").step > 0)
+    world.clock.now += 10.0
+    world.repository.put_project(Quota("a", share=1.0), world.clock())
+    has_all = document(project="a", workers={"min": 8, "max": 8}, servers={"min": 0, "max": 0}, **{
+        **SCRIPT, "command": ["torchrun", "train.py"], "working_directory": "/srv", "resumes": True
+    })  # fmt: skip
+    found = body(world, preview_of(world).of(has_all, {}))
+    assert found.effects, found.sentences
+    (effect,) = found.effects
+    assert effect.lost_steps == world.repository.get_job("old").step
+    assert effect.lost_seconds is not None
+    assert effect.lost_seconds >= 10.0
+    assert any("and lose" in each and "not known to go on from a checkpoint" in each for each in found.sentences)
