@@ -398,9 +398,7 @@ def convergence(rule: dict[str, Any]) -> str:
 
 def allocation_table(points: Sequence[AllocationPoint]) -> RenderableType:
     """The job's memberships, oldest first."""
-    table = columns_table(
-        "after", "size", "at step", "cause", "stood still", "lost", right=["at step"]
-    )
+    table = columns_table("after", "size", "at step", "cause", "stood still", "lost", right=["at step"])
     for before, point in zip([None, *points], points, strict=False):
         pause = point["pause_seconds"]
         sizes = [(each["workers"], each["servers"]) for each in (before, point) if each is not None]
