@@ -12,13 +12,25 @@ from typing import Any, Final, TypeVar, cast
 import psycopg
 from psycopg import errors as postgresql_errors
 from psycopg.abc import PQGen
-from sqlalchemy import ARRAY, ColumnElement, Double, SelectBase, Text, exc, extract, func, select
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Double,
+    SelectBase,
+    TableValuedAlias,
+    Text,
+    bindparam,
+    exc,
+    extract,
+    func,
+    select,
+)
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from optimus_service.store.errors import DatabaseNotAvailable, InvalidValue
-from optimus_service.store.tables import Base
+from optimus_service.store.tables import Base, Json
 
 _KEYS_AT_ONCE = 500
 """SQLite allows so many parameters in one statement, and more."""
@@ -36,7 +48,9 @@ def insert_for(session: Session, row: type[Base]) -> postgresql.Insert:
 
 def insert_for_dialect(row: type[Base], for_postgresql: bool) -> postgresql.Insert:
     """The same for statements that are made once for all sessions."""
-    return postgresql.insert(row) if for_postgresql else cast(postgresql.Insert, sqlite.insert(row))
+    # Into the table: as an INSERT of objects a statement is looked through by the session each time.
+    table = Base.metadata.tables[row.__tablename__]
+    return postgresql.insert(table) if for_postgresql else cast(postgresql.Insert, sqlite.insert(table))
 
 
 def is_postgresql(session: Session) -> bool:
@@ -44,9 +58,9 @@ def is_postgresql(session: Session) -> bool:
     return session.get_bind().dialect.name == "postgresql"
 
 
-def present_moment(session: Session) -> ColumnElement[float]:
+def present_moment(for_postgresql: bool) -> ColumnElement[float]:
     """The database's clock, POSIX seconds: the same one for all replicas."""
-    if is_postgresql(session):
+    if for_postgresql:
         return sql_cast(extract("epoch", func.clock_timestamp()), Double)
     return (func.julianday("now") - _JULIAN_DAY_OF_1970) * _SECONDS_A_DAY
 
@@ -63,6 +77,13 @@ def set_of(session: Session, keys: Collection[str]) -> SelectBase:
     if is_postgresql(session):
         return select(func.unnest(sql_cast(list(keys), ARRAY(Text))))
     return select(func.json_each(json.dumps(list(keys))).table_valued("value").c.value)
+
+
+def keys_as_table(for_postgresql: bool, name: str) -> TableValuedAlias:
+    """The same for statements that are made once: the parameter `name`, a list, as a table with the column `value`."""
+    if for_postgresql:
+        return func.unnest(bindparam(name, type_=ARRAY(Text))).table_valued("value", name="known").render_derived()
+    return func.json_each(bindparam(name, type_=Json())).table_valued("value", name="known")
 
 
 # --- connections to PostgreSQL that never wait for ever --------------------------------------------------------------

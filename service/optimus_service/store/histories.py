@@ -6,17 +6,17 @@ same room after a year as after an hour.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
+from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import ARRAY, Text, bindparam, cast, delete, func, select
+from sqlalchemy import Select, bindparam, delete, select
 from sqlalchemy.orm import Session, aliased
 
 from optimus_service.store.counting import BLOCKS_KEPT
-from optimus_service.store.dialects import chunks, insert_for, is_postgresql
+from optimus_service.store.dialects import chunks, insert_for, is_postgresql, keys_as_table
 from optimus_service.store.records import KeptHistory
-from optimus_service.store.tables import JobHistoryRow, JobRow, SampleBatchRow, SampleBlockRow
+from optimus_service.store.tables import Base, JobHistoryRow, JobRow, SampleBatchRow, SampleBlockRow
 
 SAMPLES_KEPT: Final = 2000
 """Newest samples of a job that stay, and those that nothing is known of yet."""
@@ -79,9 +79,12 @@ def of_jobs(session: Session, job_ids: Collection[str]) -> dict[str, KeptHistory
 
 def reach(session: Session, job_ids: Collection[str]) -> dict[str, int]:
     """See `Repository.histories_reach`."""
-    if is_postgresql(session):
-        known = func.unnest(cast(list(job_ids), ARRAY(Text))).table_valued("value", name="known").render_derived()
-    else:
-        known = func.json_each(json.dumps(list(job_ids))).table_valued("value", name="known")
-    statement = select(JobHistoryRow.job_id, JobHistoryRow.last_id).join(known, JobHistoryRow.job_id == known.c.value)
-    return {row.job_id: row.last_id for row in session.execute(statement)}
+    rows = session.execute(_reach(is_postgresql(session)), {"job_ids": list(job_ids)})
+    return {row.job_id: row.last_id for row in rows}
+
+
+@cache
+def _reach(for_postgresql: bool) -> Select[tuple[str, int]]:
+    histories = Base.metadata.tables["job_histories"]
+    job_ids = keys_as_table(for_postgresql, "job_ids")
+    return select(histories.c.job_id, histories.c.last_id).join(job_ids, histories.c.job_id == job_ids.c.value)

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Select, Text, func, insert, select, type_coerce
 from sqlalchemy.orm import Session
@@ -17,11 +17,15 @@ from optimus_service.store.dialects import chunks, set_of
 from optimus_service.store.expected_times import of_document
 from optimus_service.store.pages import Key, decode_cursor, make_page
 from optimus_service.store.records import DecisionRecord, Document, EventRecord, Page, RoundRecord
-from optimus_service.store.tables import DecisionRow, EventRow, ExpectedTimesRow, JobRow, RoundRow
+from optimus_service.store.tables import Base, DecisionRow, EventRow, ExpectedTimesRow, JobRow, RoundRow
 
 Paged = TypeVar("Paged", EventRow, RoundRow, DecisionRow)
 Item = TypeVar("Item")
 _DECISION = tuple(DecisionRow.__table__.c)
+_ROUNDS: Final = Base.metadata.tables["rounds"]
+_ADD_ROUND: Final = insert(_ROUNDS).returning(_ROUNDS.c.id)
+_ADD_DECISION: Final = insert(Base.metadata.tables["decisions"])
+_ADD_EVENT: Final = insert(Base.metadata.tables["events"])
 _WITH_TIMES = select(
     *kept.as_stored(_DECISION),
     ExpectedTimesRow.at.label("expected_at"),
@@ -33,7 +37,7 @@ _WITH_TIMES = select(
 def add_event(session: Session, job_id: str | None, event_type: str, message: str, data: Document, now: float) -> None:
     """See `Repository.add_event`. The caller has locked the job's row."""
     values = {"job_id": job_id, "at": now, "type": event_type, "message": message, "data": data}
-    session.execute(insert(EventRow).values(values))
+    session.execute(_ADD_EVENT, values)
 
 
 def add_events(session: Session, new: Sequence[tuple[str, str, str]], now: float) -> None:
@@ -42,7 +46,7 @@ def add_events(session: Session, new: Sequence[tuple[str, str, str]], now: float
         {"job_id": job_id, "at": now, "type": event_type, "message": message, "data": {}}
         for job_id, event_type, message in new
     ]
-    session.execute(insert(EventRow), rows)
+    session.execute(_ADD_EVENT, rows)
 
 
 def events(session: Session, job_id: str | None, cursor: str | None, limit: int) -> Page[EventRecord]:
@@ -72,9 +76,9 @@ def latest_event_types(session: Session, event_types: Collection[str], job_ids: 
 
 def add_round(session: Session, record: RoundRecord, decisions: Sequence[DecisionRecord]) -> int:
     """See `Repository.add_round`."""
-    round_id = session.execute(insert(RoundRow).values(_round_values(record)).returning(RoundRow.id)).scalar_one()
+    round_id: int = session.execute(_ADD_ROUND, _round_values(record)).scalar_one()
     if decisions:
-        session.execute(insert(DecisionRow), [_decision_values(round_id, decision) for decision in decisions])
+        session.execute(_ADD_DECISION, [_decision_values(round_id, decision) for decision in decisions])
     return round_id
 
 

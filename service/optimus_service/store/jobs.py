@@ -11,6 +11,7 @@ from sqlalchemy import (
     ColumnElement,
     Row,
     SelectBase,
+    bindparam,
     case,
     delete,
     func,
@@ -66,6 +67,9 @@ COLUMNS = tuple(column for column in JobRow.__table__.c if column.name not in _L
 """What `record` is made of. Whoever reads many rows and changes none reads these, without the session: keeping track of
 ten thousand objects costs more than reading them."""
 STORED = kept.as_stored(COLUMNS)
+# Made once: making a statement of SQLAlchemy anew costs more than the database takes to carry it out.
+_OF_ID = select(*COLUMNS).where(JobRow.__table__.c.id == bindparam("of"))
+_LOCKED = select(JobRow).where(JobRow.id == bindparam("of")).with_for_update(key_share=True)
 _NEWEST_FIRST = (JobRow.created_at.desc(), JobRow.id.desc())
 LOOKED_THROUGH = 20_000
 """Jobs whose names one page of a search for a part of a name is made of: that takes some 30 ms."""
@@ -221,7 +225,7 @@ def _add_labels(session: Session, specs: Iterable[tuple[str, Document]]) -> None
 
 def get(session: Session, job_id: str) -> JobRecord:
     """See `Repository.get_job`."""
-    row = session.get(JobRow, job_id)
+    row = session.execute(_OF_ID, {"of": job_id}).one_or_none()
     if row is None:
         raise JobNotFound(job_id)
     return record(row)
@@ -265,7 +269,7 @@ def locked(session: Session, job_id: str) -> JobRow:
     Raises:
         JobNotFound: there is none.
     """
-    row = session.get(JobRow, job_id, with_for_update={"key_share": True})
+    row = session.scalar(_LOCKED, {"of": job_id})
     if row is None:
         raise JobNotFound(job_id)
     return row

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
-from sqlalchemy import ColumnElement, Integer, case, cast, or_, select, update
+from sqlalchemy import ColumnElement, Double, Integer, bindparam, case, cast, or_, select, update
 from sqlalchemy.orm import Session
+from sqlalchemy.sql.dml import ReturningInsert
 
-from optimus_service.store.dialects import insert_for, present_moment
+from optimus_service.store.dialects import insert_for_dialect, is_postgresql, present_moment
 from optimus_service.store.errors import StaleLeader
 from optimus_service.store.records import LeaseRecord
-from optimus_service.store.tables import LeaseRow
+from optimus_service.store.tables import Base, LeaseRow
 
 LEADER_LEASE: Final = "scheduling-loop"
 """Whoever holds it runs the scheduling rounds; `check_fence` compares with its token."""
@@ -23,25 +25,27 @@ _YEAR_2020: Final = 1_577_836_800.0
 """POSIX seconds."""
 
 
-def acquire(session: Session, name: str, holder: str, ttl_seconds: float) -> LeaseRecord | None:
-    """See `Repository.acquire_lease`. One statement, so that the database decides who is first, by its own clock."""
-    now = present_moment(session)
-    ends = now + ttl_seconds
-    insert = insert_for(session, LeaseRow).values(name=name, holder=holder, token=_first_token(now), expires_at=ends)
+_LEASES: Final = Base.metadata.tables["leases"]
+_CURRENT: Final = select(_LEASES.c.holder, _LEASES.c.token, _LEASES.c.expires_at).where(
+    _LEASES.c.name == bindparam("lease")
+)
+_TOKEN_IN_FORCE: Final = select(_LEASES.c.token).where(_LEASES.c.name == LEADER_LEASE).with_for_update(read=True)
+
+
+@cache
+def _acquire(for_postgresql: bool) -> ReturningInsert[tuple[int, float]]:
+    """Takes `name`, `holder` and `ttl_seconds`; no row comes back if somebody else has the lease."""
+    now = present_moment(for_postgresql)
+    insert = insert_for_dialect(LeaseRow, for_postgresql)
+    insert = insert.values(token=_first_token(now), expires_at=now + bindparam("ttl_seconds", type_=Double))
+    holder, ends = insert.excluded.holder, insert.excluded.expires_at
     # An end that is further off than any lease lasts was written by another clock, or before this one was set back.
-    is_wrong = LeaseRow.expires_at > now + LONGEST_LEASE_SECONDS
-    is_free = or_(LeaseRow.holder == holder, LeaseRow.expires_at <= now, is_wrong)
-    statement = insert.on_conflict_do_update(
-        index_elements=["name"],
-        set_={
-            "holder": holder,
-            "token": case((LeaseRow.holder == holder, LeaseRow.token), else_=LeaseRow.token + 1),
-            "expires_at": ends,
-        },
-        where=is_free,
-    ).returning(LeaseRow.token, LeaseRow.expires_at)
-    row = session.execute(statement).one_or_none()
-    return None if row is None else LeaseRecord(holder=holder, token=row.token, expires_at=row.expires_at)
+    is_wrong = _LEASES.c.expires_at > now + LONGEST_LEASE_SECONDS
+    is_free = or_(_LEASES.c.holder == holder, _LEASES.c.expires_at <= now, is_wrong)
+    token = case((_LEASES.c.holder == holder, _LEASES.c.token), else_=_LEASES.c.token + 1)
+    return insert.on_conflict_do_update(
+        index_elements=["name"], set_={"holder": holder, "token": token, "expires_at": ends}, where=is_free
+    ).returning(_LEASES.c.token, _LEASES.c.expires_at)
 
 
 def _first_token(now: ColumnElement[float]) -> ColumnElement[int]:
@@ -52,9 +56,16 @@ def _first_token(now: ColumnElement[float]) -> ColumnElement[int]:
     return cast(now - _YEAR_2020, Integer)
 
 
+def acquire(session: Session, name: str, holder: str, ttl_seconds: float) -> LeaseRecord | None:
+    """See `Repository.acquire_lease`. One statement, so that the database decides who is first, by its own clock."""
+    given = {"name": name, "holder": holder, "ttl_seconds": ttl_seconds}
+    row = session.execute(_acquire(is_postgresql(session)), given).one_or_none()
+    return None if row is None else LeaseRecord(holder=holder, token=row.token, expires_at=row.expires_at)
+
+
 def current(session: Session, name: str) -> LeaseRecord | None:
     """See `Repository.current_lease`."""
-    row = session.get(LeaseRow, name)
+    row = session.execute(_CURRENT, {"lease": name}).one_or_none()
     return None if row is None else LeaseRecord(holder=row.holder, token=row.token, expires_at=row.expires_at)
 
 
@@ -73,7 +84,6 @@ def check_fence(session: Session, fence: int) -> None:
     Raises:
         StaleLeader: another process leads, or none does.
     """
-    statement = select(LeaseRow.token).where(LeaseRow.name == LEADER_LEASE).with_for_update(read=True)
-    token = session.scalar(statement)
+    token = session.scalar(_TOKEN_IN_FORCE)
     if fence != token:
         raise StaleLeader(fence, token)

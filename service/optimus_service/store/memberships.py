@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Row, func, or_, select, update
+from sqlalchemy import Row, bindparam, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from optimus_scheduler.model import Allocation, Directive, JobState, Role, TaskKey
@@ -16,7 +16,19 @@ from optimus_service.store.dialects import chunks, insert_for
 from optimus_service.store.jobs import ACTIVE_STATES, in_projects, locked
 from optimus_service.store.jobs import record as job_record
 from optimus_service.store.records import JobRecord, MembershipRecord
-from optimus_service.store.tables import JobRow, MembershipRow, SampleBlockRow, TaskRow
+from optimus_service.store.tables import Base, JobRow, MembershipRow, SampleBlockRow, TaskRow
+
+_JOBS: Final = Base.metadata.tables["jobs"]
+_MEMBERSHIPS: Final = Base.metadata.tables["memberships"]
+_OF_ACTIVE_JOBS: Final = (
+    select(_MEMBERSHIPS)
+    .join(_JOBS, _JOBS.c.id == _MEMBERSHIPS.c.job_id)
+    .where(_JOBS.c.state.in_(ACTIVE_STATES))
+    .order_by(_MEMBERSHIPS.c.job_id, _MEMBERSHIPS.c.epoch)
+)
+_HEARD: Final = (
+    update(_JOBS).where(_JOBS.c.id == bindparam("of"), _JOBS.c.heard_at.is_not(None)).values(heard_at=bindparam("now"))
+)
 
 
 def report(session: Session, job_id: str, report_: MembershipRecord) -> bool:
@@ -65,8 +77,7 @@ def _costs(report_: MembershipRecord) -> str:
 def heard(session: Session, job_id: str, now: float) -> None:
     """See `Repository.heard`."""
     # Not through the row: its version guards what is decided, which this is not.
-    statement = update(JobRow).where(JobRow.id == job_id, JobRow.heard_at.is_not(None))
-    session.execute(statement.values(heard_at=now))
+    session.connection().execute(_HEARD, {"of": job_id, "now": now})
 
 
 def _insert(session: Session, report_: MembershipRecord) -> bool:
@@ -145,14 +156,8 @@ def of_jobs(session: Session, job_ids: Collection[str]) -> dict[str, list[Member
 
 def of_active_jobs(session: Session) -> dict[str, list[MembershipRecord]]:
     """See `Repository.memberships_of_active_jobs`."""
-    statement = (
-        select(MembershipRow.__table__)
-        .join(JobRow, JobRow.id == MembershipRow.job_id)
-        .where(JobRow.state.in_(ACTIVE_STATES))
-        .order_by(MembershipRow.job_id, MembershipRow.epoch)
-    )
     records: dict[str, list[MembershipRecord]] = {}
-    for row in session.execute(statement):
+    for row in session.execute(_OF_ACTIVE_JOBS):
         records.setdefault(row.job_id, []).append(record(row))
     return records
 

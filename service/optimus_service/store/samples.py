@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -56,6 +55,7 @@ _KEYS_AT_ONCE: Final = 2000
 
 # Made once: making a statement of SQLAlchemy anew costs more than the database takes to carry it out.
 _JOB_IDS: Final[BindParameter[list[str]]] = bindparam("job_ids", expanding=True)
+_LIMIT: Final = bindparam("limit", type_=BigInteger)
 _PROGRESS: Final = ("step", "first_step", "epoch", "loss", "loss_kind", "n_samples")
 _LOCK: Final = (
     select(_JOBS.c.id, *(_JOBS.c[name] for name in _PROGRESS))
@@ -229,9 +229,7 @@ def newest(session: Session, job_id: str, limit: int) -> list[SampleRecord]:
 
 def newest_of_each(session: Session, job_ids: Collection[str], limit: int) -> dict[str, list[SampleRecord]]:
     """See `Repository.newest_samples_of_each`."""
-    before_them = (_JOBS.c.n_samples - limit).label("value")
-    known = select(_JOBS.c.id.label("key"), before_them).where(_JOBS.c.id.in_(job_ids)).subquery("known")
-    found = _after(session, known, limit)
+    found = _batches(session, _newest_of_each(is_postgresql(session)), {"job_ids": list(job_ids), "limit": limit})
     return {id_: [each for batch in batches for each in batch.records()][::-1] for id_, batches in found.items()}
 
 
@@ -242,29 +240,48 @@ def after_each(session: Session, after_ids: Mapping[str, int], limit: int) -> di
     """
     if not after_ids:
         return {}
-    if is_postgresql(session):
-        ids, lasts = cast(list(after_ids), ARRAY(Text)), cast(list(after_ids.values()), ARRAY(BigInteger))
-        known = func.unnest(ids, lasts).table_valued("key", "value", name="known").render_derived()
+    for_postgresql = is_postgresql(session)
+    known = (
+        {"ids": list(after_ids), "lasts": list(after_ids.values())} if for_postgresql else {"known": dict(after_ids)}
+    )
+    return _batches(session, _after_each(for_postgresql), {**known, "limit": limit})
+
+
+@cache
+def _newest_of_each(for_postgresql: bool) -> Select[Any]:
+    before_them = (_JOBS.c.n_samples - _LIMIT).label("value")
+    known = select(_JOBS.c.id.label("key"), before_them).where(_JOBS.c.id.in_(_JOB_IDS)).subquery("known")
+    return _after(known, for_postgresql)
+
+
+@cache
+def _after_each(for_postgresql: bool) -> Select[Any]:
+    if for_postgresql:
+        parts = bindparam("ids", type_=ARRAY(Text)), bindparam("lasts", type_=ARRAY(BigInteger))
+        known = func.unnest(*parts).table_valued("key", "value", name="known").render_derived()
     else:
-        known = func.json_each(json.dumps(dict(after_ids))).table_valued("key", "value", name="known")
-    return _after(session, known, limit)
+        known = func.json_each(bindparam("known", type_=Json())).table_valued("key", "value", name="known")
+    return _after(known, for_postgresql)
 
 
-def _after(session: Session, known: FromClause, limit: int) -> dict[str, list[SampleBatch]]:
+def _after(known: FromClause, for_postgresql: bool) -> Select[Any]:
     """One statement for all jobs: for each a look into the index. `known`: jobs (`key`) and sample ids (`value`)."""
-    statement = _reached(known, limit)
-    if is_postgresql(session):  # LATERAL, because a join might be planned as a walk through all samples
-        statement = select(statement.lateral()).select_from(known)
+    statement = _reached(known)
+    # LATERAL, because a join might be planned as a walk through all samples
+    return select(statement.lateral()).select_from(known) if for_postgresql else statement
+
+
+def _batches(session: Session, statement: Select[Any], given: Mapping[str, Any]) -> dict[str, list[SampleBatch]]:
     found: dict[str, list[SampleBatch]] = {}
-    for row in sorted(session.execute(statement), key=lambda row: (row.job_id, row.last_id)):
+    for row in sorted(session.execute(statement, given), key=lambda row: (row.job_id, row.last_id)):
         batch = SampleBatch(row.last_id - row.n_samples + 1, row.received_at, unpack(row.document))
         found.setdefault(row.job_id, []).append(batch.after(row.after_id))
     return found
 
 
-def _reached(known: FromClause, limit: int) -> Select[Any]:
+def _reached(known: FromClause) -> Select[Any]:
     """Posts with any of the `limit` samples after the known one: they end at most one post later."""
     last_id, first_id = _BATCHES.c.last_id, _BATCHES.c.last_id - _BATCHES.c.n_samples + 1
     after = cast(known.c.value, BigInteger)
-    bounds = last_id > after, last_id < after + limit + MAX_SAMPLES_PER_POST, first_id <= after + limit
+    bounds = last_id > after, last_id < after + _LIMIT + MAX_SAMPLES_PER_POST, first_id <= after + _LIMIT
     return select(_BATCHES, after.label("after_id")).where(_BATCHES.c.job_id == known.c.key, *bounds)

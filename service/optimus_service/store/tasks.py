@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, Final
 
-from sqlalchemy import Row, Table, bindparam, select, union, update
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import CompoundSelect, Row, Update, bindparam, select, union, update
+from sqlalchemy.orm import Session
 
 from optimus_scheduler.model import Role, TaskKey
 from optimus_service.store.dialects import chunks, insert_for, set_of
 from optimus_service.store.errors import JobNotFound
 from optimus_service.store.jobs import ACTIVE_STATES, locked_together
 from optimus_service.store.records import TaskRecord
-from optimus_service.store.tables import JobRow, TaskRow
+from optimus_service.store.tables import Base, JobRow, TaskRow
 
-_KEY = (TaskRow.job_id, TaskRow.role, TaskRow.rank, TaskRow.incarnation)
-_TASKS = TaskRow.__table__
+_TASKS: Final = Base.metadata.tables["tasks"]
 """Read without the session: keeping track of ten thousand objects that nobody changes costs more than reading them."""
 
 
@@ -46,21 +46,25 @@ def worker_spans(session: Session, job_ids: Collection[str]) -> dict[str, list[t
 
 
 def newest(session: Session) -> list[TaskRecord]:
-    """All that have not exited, and of each active job's (role, rank) the newest incarnation.
+    """All that have not exited, and of each active job's (role, rank) the newest incarnation."""
+    return _records(session.execute(_NEWEST))
 
-    A union, because each half has its index and their disjunction has none.
-    """
-    later = aliased(TaskRow)
+
+def _newest() -> CompoundSelect[Any]:
+    """A union, because each half has its index and their disjunction has none."""
+    tasks, later, jobs = _TASKS, _TASKS.alias(), Base.metadata.tables["jobs"]
     replaced = select(later).where(
-        later.job_id == TaskRow.job_id,
-        later.role == TaskRow.role,
-        later.rank == TaskRow.rank,
-        later.incarnation > TaskRow.incarnation,
+        later.c.job_id == tasks.c.job_id,
+        later.c.role == tasks.c.role,
+        later.c.rank == tasks.c.rank,
+        later.c.incarnation > tasks.c.incarnation,
     )
-    of_active_job = TaskRow.job_id.in_(select(JobRow.id).where(JobRow.state.in_(ACTIVE_STATES)))
-    alive = select(_TASKS).where(TaskRow.exited_at.is_(None))
-    last = select(_TASKS).where(of_active_job, ~replaced.exists())
-    return _records(session.execute(union(alive, last)))
+    of_active_job = tasks.c.job_id.in_(select(jobs.c.id).where(jobs.c.state.in_(ACTIVE_STATES)))
+    alive = select(tasks).where(tasks.c.exited_at.is_(None))
+    return union(alive, select(tasks).where(of_active_job, ~replaced.exists()))
+
+
+_NEWEST: Final = _newest()
 
 
 def _records(rows: Iterable[Row[Any]]) -> list[TaskRecord]:
@@ -81,7 +85,7 @@ def put_all(
         for key, node, gpu_type in sorted(starts)
     ]
     if values:
-        session.execute(insert_for(session, TaskRow).values(values).on_conflict_do_nothing())
+        session.execute(insert_for(session, TaskRow).on_conflict_do_nothing(), values)
 
 
 def mark_unwanted(session: Session, keys: Iterable[TaskKey], now: float) -> None:
@@ -112,15 +116,19 @@ def _update(
     session: Session, keys: Iterable[TaskKey], values: Mapping[str, Any], *, only_where_null: bool = False
 ) -> None:
     """Set columns of these tasks; with `only_where_null` unless the first of them is set already."""
-    table = TaskRow.__table__
-    assert isinstance(table, Table)
-    statement = update(table).where(*(column == bindparam(f"key_{column.key}") for column in _KEY)).values(values)
-    if only_where_null:
-        statement = statement.where(table.c[next(iter(values))].is_(None))
     # In one order, so that two writers of the same rows wait for each other instead of locking each other out.
-    parameters = [{f"key_{name}": value for name, value in _key_values(key).items()} for key in sorted(keys)]
+    parameters = [
+        {f"key_{name}": value for name, value in _key_values(key).items()} | dict(values) for key in sorted(keys)
+    ]
     if parameters:
-        session.connection().execute(statement, parameters)
+        session.connection().execute(_updating(next(iter(values)) if only_where_null else None), parameters)
+
+
+@cache
+def _updating(where_null: str | None) -> Update:
+    """Sets the columns that its parameters name, of a task by its key."""
+    statement = update(_TASKS).where(*(column == bindparam(f"key_{column.key}") for column in _TASKS.primary_key))
+    return statement if where_null is None else statement.where(_TASKS.c[where_null].is_(None))
 
 
 def _key_values(key: TaskKey) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Row, select
-from sqlalchemy.orm import Session, undefer
+from sqlalchemy import Row, bindparam, select
+from sqlalchemy.orm import Session
 
 from optimus_scheduler.lifecycle import InvalidTransition, TasksGranted
 from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Role, SetWanted, TaskKey
@@ -19,15 +19,23 @@ from optimus_service.store.dialects import chunks
 from optimus_service.store.errors import JobNotFound
 from optimus_service.store.jobs import ACTIVE_STATES, COLUMNS, advance_row, locked, locked_together
 from optimus_service.store.records import JobRecord, WantedRecord
-from optimus_service.store.tables import JobRow
+from optimus_service.store.tables import Base, JobRow
 
-_TASKS = JobRow.__table__.c.wanted_tasks
+_JOBS: Final = Base.metadata.tables["jobs"]
+_TASKS: Final = _JOBS.c.wanted_tasks
 _COLUMNS = (*COLUMNS, _TASKS)
-_WANTED = attrgetter(
+_WANTED_COLUMNS: Final = (
     *("generation", "directive", "wanted_workers", "wanted_servers", "wanted_gpu_type", "wanted_tasks"),
     *("wanted_batch", "membership_epoch"),
 )
+_WANTED: Final = attrgetter(*_WANTED_COLUMNS)
 """What a `WantedRecord` is made of, of a row."""
+_OF_JOB: Final = select(_JOBS.c.id, *(_JOBS.c[name] for name in _WANTED_COLUMNS)).where(_JOBS.c.id == bindparam("of"))
+_ACTIVE: Final = (
+    select(*jobs.STORED, *kept.as_stored([_TASKS]), _JOBS.c.network.is_not(None).label("has_network"))
+    .where(_JOBS.c.state.in_(ACTIVE_STATES))
+    .order_by(_JOBS.c.created_at, _JOBS.c.id)
+)
 _RANK = {Directive.RUN: 0, Directive.PAUSE: 0, Directive.FINISH: 1, Directive.CANCEL: 2}
 """A directive gives way to those of its own rank and above: what ends a job is not undone by an older plan."""
 
@@ -107,7 +115,7 @@ def waits_for_retry(row: JobRow, now: float) -> bool:
 
 def get(session: Session, job_id: str) -> WantedRecord:
     """See `Repository.get_wanted`."""
-    row = session.get(JobRow, job_id, options=[undefer(JobRow.wanted_tasks)])
+    row = session.execute(_OF_JOB, {"of": job_id}).one_or_none()
     if row is None:
         raise JobNotFound(job_id)
     return _record(row)
@@ -123,9 +131,7 @@ def active_with_wanted(
     session: Session, known: kept.Kept
 ) -> tuple[list[JobRecord], dict[str, WantedRecord], frozenset[str]]:
     """Active jobs, oldest first; what each should have; those of which the layers are known. One statement."""
-    has_network = JobRow.network.is_not(None).label("has_network")
-    statement = select(*jobs.STORED, *kept.as_stored([_TASKS]), has_network).where(JobRow.state.in_(ACTIVE_STATES))
-    rows = session.execute(statement.order_by(JobRow.created_at, JobRow.id)).all()
+    rows = session.execute(_ACTIVE).all()
     found = jobs.records(session, rows, known, are_all=True)
     dialect = session.get_bind().dialect
 
