@@ -399,15 +399,13 @@ def convergence(rule: dict[str, Any]) -> str:
 def allocation_table(points: Sequence[AllocationPoint]) -> RenderableType:
     """The job's memberships, oldest first."""
     table = columns_table("after", "size", "at step", "cause", "stood still", "lost", right=["at step"])
-    for before, point in zip([None, *points], points, strict=False):
+    for point in points:
         pause = point["pause_seconds"]
-        sizes = [(each["workers"], each["servers"]) for each in (before, point) if each is not None]
-        is_replaced = point["cause"] == "rescale" and len(sizes) == 2 and sizes[0] == sizes[1]
         table.add_row(
             wording.duration(point["at_seconds"]),
             f"{point['workers']}w+{point['servers']}p{_in_batches(point)}",
             wording.count(point["step"]),
-            "tasks replaced" if is_replaced else point["cause"],
+            "tasks replaced" if point["cause"] == "replaced" else point["cause"],
             wording.UNKNOWN if pause is None else f"{wording.number(pause)} s{_parts(point)}",
             wording.lost(point["lost_steps"], point.get("lost_seconds")) or wording.UNKNOWN,
         )

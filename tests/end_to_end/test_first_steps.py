@@ -155,7 +155,7 @@ HANGS = (
     r"If its training goes on, it is expected to end in about .*",
     r"When it ends cannot be said (yet: |before it goes on).*",
     r"It has waited for .*",
-    r"In the queue: no job that was submitted before it waits\.",
+    r"In the queue it is number 1 of 1\.",
     r"(It is expected to|When it will) (start|go on) .*",
 )
 """All that may be said of a job that has hung once."""

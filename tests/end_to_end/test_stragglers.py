@@ -69,7 +69,7 @@ def test_straggler_is_reported_and_replaced_on_another_node(two_nodes: Service, 
     wait_until("the slow one has left", lambda: slow not in two_nodes.processes())
     wait_until("the new one takes part", lambda: _allocations(two_nodes, job_id)[-1]["workers"] == 2)
     points = _allocations(two_nodes, job_id)
-    assert points[-1]["cause"] == "rescale"
+    assert points[-1]["cause"] in ("rescale", "replaced"), "the slow one may leave before the other joins"
     assert all(point["lost_steps"] == 0 for point in points)
     step = two_nodes.job(job_id)["step"]
     wait_until("training goes on", lambda: two_nodes.job(job_id)["step"] > step + 10)

@@ -393,7 +393,7 @@ export interface components {
              * @default null
              */
             last_error: string | null;
-            /** @description membership changes while training */
+            /** @description changes of size while training */
             rescales: number;
             /**
              * @description a stop costs it all its steps, as far as is known: a script that keeps no checkpoint

@@ -138,7 +138,7 @@ class Job(Message):
     retries: Annotated[int, About("how many of these were retries after an error, since the last resume")] = 0
     retry_at: Annotated[datetime | None, About("paused after an error: when it may go on")] = None
     last_error: Annotated[str | None, About("what the job's code raised last, in one line")] = None
-    rescales: Annotated[int, About("membership changes while training")]
+    rescales: Annotated[int, About("changes of size while training")]
     begins_anew: Annotated[
         bool, About("a stop costs it all its steps, as far as is known: a script that keeps no checkpoint")
     ] = False

@@ -27,7 +27,7 @@ from optimus_service.insight.queue import Queued
 from optimus_service.insight.reasons import gives_more
 from optimus_service.insight.unread import on_unread
 from optimus_service.observe.spec import begins_anew, deadline_of, readable_spec
-from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
+from optimus_service.store.records import REPLACED, DecisionRecord, JobRecord, MembershipRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,13 +293,9 @@ def last_rescale(case: Case) -> answers.RescaleEffect | None:
     """What the newest change of size cost and bought; None when there was none."""
     for number in range(len(case.memberships) - 1, 0, -1):
         before, after = case.memberships[number - 1], case.memberships[number]
-        if after.cause == "rescale" and not _is_of_same_size(before, after):
+        if after.cause == "rescale":
             return _effect(case, before, after, _ended_at(case, number))
     return None
-
-
-def _is_of_same_size(before: MembershipRecord, after: MembershipRecord) -> bool:
-    return _members(before) == _members(after)
 
 
 def _ended_at(case: Case, number: int) -> float:
@@ -388,10 +384,8 @@ def _on_its_history(case: Case) -> list[str]:
     had = "" if last is None else f" It last had {size(_members(last))}."
     without = [after.at - each.at for each, after in pairwise(case.memberships) if not each.workers]
     stopped = sum(each.pause_seconds or 0.0 for each in case.memberships) + sum(without)
-    changes_of_tasks = [pair for pair in pairwise(case.memberships) if pair[1].cause == "rescale"]
-    replaced = sum(_is_of_same_size(*pair) for pair in changes_of_tasks)
-    rescaled = max(0, job.rescales - replaced)
-    changed = f"was changed {times(rescaled)}" if rescaled else "was never changed"
+    replaced = sum(each.cause == REPLACED for each in case.memberships)
+    changed = f"was changed {times(job.rescales)}" if job.rescales else "was never changed"
     if replaced:
         changed += f", its tasks were replaced {times(replaced)} at the same size"
     if without:

@@ -87,11 +87,16 @@ class JobProgress:
     """By the queue simulated forward; None: that has no answer, or one that is too old."""
 
 
-def progress_of(job: JobRecord, decision: DecisionRecord | None, now: float) -> JobProgress:
+Ends = dict[str, Interval | None]
+"""Seconds until the ends of jobs that others wait for, as they are told at one time; None where nothing can be said."""
+
+
+def progress_of(job: JobRecord, decision: DecisionRecord | None, now: float, ends: Ends | None = None) -> JobProgress:
     """The latest forecast, brought up to the job's present step, and when it starts and ends. One that ended has
     nothing left.
 
     What is left of a job that went on is what its forecast says of jobs that have not ended by this step or this time.
+    `ends`: found for other jobs at this time, by job id; many may wait for one end.
     """
     end = None if decision is None else _End.of(decision.forecast)
     if job.state.is_final:
@@ -101,7 +106,7 @@ def progress_of(job: JobRecord, decision: DecisionRecord | None, now: float) -> 
         return _beyond_announced(job, end)
     # Nobody knows when an owner lets a paused job go on.
     is_held = job.owner_paused_at is not None
-    expected = None if decision is None or is_held else expected_times(decision.expected, now, waits=job.waits)
+    expected = None if decision is None or is_held else expected_times(decision.expected, now, ends, waits=job.waits)
     retry_at = job.retry_at if job.retry_at is not None and job.retry_at > now and not is_held else None
     if retry_at is not None:
         expected = _after_retry(expected, retry_at, now)
@@ -134,7 +139,9 @@ def progress_of(job: JobRecord, decision: DecisionRecord | None, now: float) -> 
     )
 
 
-def expected_times(found: ExpectedTimes | None, now: float, *, waits: bool) -> answers.ExpectedTimes | None:
+def expected_times(
+    found: ExpectedTimes | None, now: float, ends: Ends | None = None, *, waits: bool
+) -> answers.ExpectedTimes | None:
     """What the queue simulated forward says, as of now; None when it said nothing, or too long ago.
 
     `waits`: whether the job does now; one that got its tasks since has started, and of one that lost them since nothing
@@ -142,7 +149,7 @@ def expected_times(found: ExpectedTimes | None, now: float, *, waits: bool) -> a
     """
     if found is None or now > found.good_until or (waits and found.start is None and found.end is not None):
         return None
-    start = None if found.start is None or not waits else _start(found, found.start, now)
+    start = None if found.start is None or not waits else _start(found, found.start, now, {} if ends is None else ends)
     end = None if found.end is None else until_later(found.end, found.at, now)
     if start is not None and found.end is not None and found.start is not None and found.behind:
         # It takes as long as was foreseen, from a start that has moved.
@@ -157,14 +164,14 @@ def expected_times(found: ExpectedTimes | None, now: float, *, waits: bool) -> a
     )
 
 
-def _start(found: ExpectedTimes, start: Interval, now: float) -> Interval:
+def _start(found: ExpectedTimes, start: Interval, now: float, ends: Ends) -> Interval:
     """Seconds until a start: as much later or sooner than foreseen as the ends are now that it waits for.
 
     Those of jobs of which no end is said (of unknown length, without tasks since) go on as was foreseen, by the time.
     """
     by_time, moved, rest = until_later(start, found.at, now), Interval(0.0, 0.0, 0.0), 1.0
     for one in found.behind:
-        then, left = _awaited_end(one, found), _awaited_left(one, now)
+        then, left = _awaited_end(one, found), _awaited_left(one, now, ends)
         if then is not None and left is not None:
             later = _plus(_plus(left, then, -1.0), start)
             moved, rest = _plus(moved, later, one.part), rest - one.part
@@ -195,16 +202,18 @@ def _awaited_end(one: Awaited, found: ExpectedTimes) -> Interval | None:
     return None if expected is None or expected.at != found.at else expected.end
 
 
-def _awaited_left(one: Awaited, now: float) -> Interval | None:
+def _awaited_left(one: Awaited, now: float, ends: Ends) -> Interval | None:
     """Seconds until the end of a job that is waited for; None where nothing can be said."""
     if one.job is None or one.job.state.is_final:
         return Interval(0.0, 0.0, 0.0)
     if one.job.is_without_tasks:
         return None
-    left = progress_of(one.job, one.decision, now).remaining_seconds
-    if left is None or left.low is None or left.high is None:
-        return None
-    return Interval(left.mean, left.low, left.high)
+    if one.job.id not in ends:
+        left = progress_of(one.job, one.decision, now).remaining_seconds
+        ends[one.job.id] = None
+        if left is not None and left.low is not None and left.high is not None:
+            ends[one.job.id] = Interval(left.mean, left.low, left.high)
+    return ends[one.job.id]
 
 
 def _plus(value: Interval, other: Interval, times: float = 1.0) -> Interval:

@@ -39,7 +39,7 @@ from optimus_service.observe.silence import end_of_silent
 from optimus_service.observe.spec import UnreadableSpecification, begins_anew, next_step, spec_of
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.observe.unknown_tasks import less, without_record
-from optimus_service.store.records import JobRecord, MembershipRecord, Observed, TaskRecord, WantedRecord
+from optimus_service.store.records import REPLACED, JobRecord, MembershipRecord, Observed, TaskRecord, WantedRecord
 from optimus_service.store.repository import LeaderRepository, Repository
 
 _JOINS_KEPT = 4
@@ -361,11 +361,11 @@ def _is_wanted(key: TaskKey, wanted: WantedRecord | None) -> bool:
 
 
 def rescale_seconds(memberships: Iterable[MembershipRecord]) -> tuple[float, ...]:
-    """How long training stood still at each change of size, oldest first."""
+    """How long training stood still each time that the job was given other tasks, oldest first."""
     return tuple(
         membership.pause_seconds
         for membership in memberships
-        if membership.cause == "rescale" and membership.pause_seconds is not None
+        if membership.cause in ("rescale", REPLACED) and membership.pause_seconds is not None
     )
 
 

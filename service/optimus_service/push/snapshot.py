@@ -10,7 +10,7 @@ from optimus_contract import answers
 from optimus_scheduler.model import JobState, Node, Resources
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
 from optimus_service.insight.format import moment, moment_or_none
-from optimus_service.insight.progress import explain, finite, progress_of
+from optimus_service.insight.progress import Ends, explain, finite, progress_of
 from optimus_service.metrics.read import held_by, waiting_by_reason
 from optimus_service.requests import as_json
 from optimus_service.store.records import DecisionRecord, JobRecord
@@ -68,13 +68,14 @@ def read_view(
         version=version,
         cluster_error=error,
     )
-    lines = {job.id: as_json(job_line(job, decisions.get(job.id), now)) for job in shown}
+    ends: Ends = {}
+    lines = {job.id: as_json(job_line(job, decisions.get(job.id), now, ends)) for job in shown}
     return View(as_json(summary), lines)
 
 
-def job_line(job: JobRecord, decision: DecisionRecord | None, now: float) -> answers.JobLine:
-    """One job in a list. Pure."""
-    ahead, words = progress_of(job, decision, now), explain(job, decision)
+def job_line(job: JobRecord, decision: DecisionRecord | None, now: float, ends: Ends | None = None) -> answers.JobLine:
+    """One job in a list. Pure but for what `progress_of` keeps in `ends`."""
+    ahead, words = progress_of(job, decision, now, ends), explain(job, decision)
     return answers.JobLine(
         id=job.id,
         name=job.name,

@@ -15,7 +15,7 @@ from optimus_service.store import history
 from optimus_service.store.dialects import chunks, insert_for
 from optimus_service.store.jobs import ACTIVE_STATES, in_projects, locked
 from optimus_service.store.jobs import record as job_record
-from optimus_service.store.records import JobRecord, MembershipRecord
+from optimus_service.store.records import REPLACED, JobRecord, MembershipRecord
 from optimus_service.store.tables import Base, JobRow, MembershipRow, SampleBlockRow, TaskRow
 
 _JOBS: Final = Base.metadata.tables["jobs"]
@@ -30,6 +30,8 @@ _HEARD: Final = (
     update(_JOBS).where(_JOBS.c.id == bindparam("of"), _JOBS.c.heard_at.is_not(None)).values(heard_at=bindparam("now"))
 )
 
+Size = tuple[int, int, str | None]
+
 
 def report(session: Session, job_id: str, report_: MembershipRecord) -> bool:
     """See `Repository.report_membership`."""
@@ -39,6 +41,8 @@ def report(session: Session, job_id: str, report_: MembershipRecord) -> bool:
     if report_.cause == "resume":
         # Nobody had the state in memory: steps beyond the checkpoint are lost, and only the service knows of them all.
         report_ = replace(report_, lost_steps=max(report_.lost_steps, row.step - report_.step))
+    if report_.cause == "rescale" and _size_before(session, report_) == _size(report_):
+        report_ = replace(report_, cause=REPLACED)
     if not _insert(session, report_):
         return False
     row.rescales += report_.cause == "rescale"
@@ -64,6 +68,17 @@ def report(session: Session, job_id: str, report_: MembershipRecord) -> bool:
     }
     history.add_event(session, job_id, "MembershipChanged", message, data, report_.at)
     return True
+
+
+def _size_before(session: Session, report_: MembershipRecord) -> Size | None:
+    """What the job had before this membership; None: this is its first."""
+    earlier = select(MembershipRow).where(MembershipRow.job_id == report_.job_id, MembershipRow.epoch < report_.epoch)
+    before = session.scalars(earlier.order_by(MembershipRow.epoch.desc()).limit(1)).first()
+    return None if before is None else _size(before)
+
+
+def _size(membership: MembershipRecord | MembershipRow) -> Size:
+    return len(membership.workers), len(membership.servers), membership.gpu_type
 
 
 def _costs(report_: MembershipRecord) -> str:

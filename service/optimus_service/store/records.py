@@ -133,7 +133,7 @@ class JobRecord:
     token_nonce: str
     coordinator_address: str | None
     rescales: int
-    """Membership changes that the scheduler asked for while it trained."""
+    """Changes of size that the scheduler asked for while it trained."""
     version: int
     """Grows with every change of this record."""
 
@@ -275,6 +275,10 @@ class WantedRecord:
     """The global batch, of a job with an elastic one."""
     membership_epoch: int = 0
     """The highest that was reported."""
+
+
+REPLACED = "replaced"
+"""Cause of a membership of other tasks at the same size, which coordinators tell as a rescale."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

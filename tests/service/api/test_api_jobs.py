@@ -137,6 +137,7 @@ def test_ids_that_no_database_could_hold_are_not_found(api: Api) -> None:
 def test_a_running_job_shows_its_progress_and_what_is_left(api: Api) -> None:
     job_id = api.submit()
     decide(api, job_id)
+    api.repository.set_wanted(job_id, Allocation(2, 1), Directive.RUN, [], NOW)
     api.start(job_id)
     samples = [sample(sequence=n, step=10 * (n + 1), at=NOW + 2 * n, loss=3.0 - n) for n in range(3)]
     api.as_task("POST", job_id, "telemetry", json=telemetry(*samples))

@@ -335,8 +335,8 @@ def test_a_change_whose_effect_is_not_measured_yet_says_so() -> None:
 
 
 def test_tasks_that_were_replaced_are_no_change_of_size() -> None:
-    memberships = [a_membership(), a_membership(epoch=2, at=15.0, pause_seconds=0.4)]
-    ended = a_record(state=JobState.SUCCEEDED, finished_at=54.0, rescales=1)
+    memberships = [a_membership(), a_membership(epoch=2, at=15.0, pause_seconds=0.4, cause="replaced")]
+    ended = a_record(state=JobState.SUCCEEDED, finished_at=54.0)
     found = explanation_of(Case(job=ended, decision=None, now=60.0, memberships=memberships))
     assert found.last_rescale is None
     assert "Its size was never changed, its tasks were replaced once at the same size" in found.sentences[-1]

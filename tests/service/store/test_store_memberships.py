@@ -37,12 +37,21 @@ def test_the_job_shows_the_newest_membership(repository: Repository, make_job: M
     make_job()
     repository.report_membership("job-1", a_membership(epoch=1))
     repository.report_membership("job-1", a_membership(epoch=3, step=40, workers=("w",), cause="worker_lost"))
-    repository.report_membership("job-1", a_membership(epoch=2, step=20, cause="rescale"))  # late
+    repository.report_membership("job-1", a_membership(epoch=2, step=20, workers=("w",)))  # late
     job = repository.get_job("job-1")
     assert (job.membership_epoch, job.running, job.step, job.rescales) == (3, Allocation(1, 1), 40, 1)
     assert [membership.epoch for membership in repository.memberships("job-1")] == [1, 2, 3]
     assert repository.get_wanted("job-1").membership_epoch == 3
     assert repository.memberships_of_active_jobs() == {"job-1": repository.memberships("job-1")}
+
+
+def test_other_tasks_at_the_same_size_are_no_rescale(repository: Repository, make_job: MakeJob) -> None:
+    make_job()
+    for epoch, workers in enumerate((("w-0",), ("w-1",), ("w-1", "x-0"), ("w-2", "x-1")), 1):
+        repository.report_membership("job-1", a_membership(epoch=epoch, workers=workers))
+    causes = [membership.cause for membership in repository.memberships("job-1")]
+    assert causes == ["start", "replaced", "rescale", "replaced"]
+    assert repository.get_job("job-1").rescales == 1
 
 
 def test_a_rollback_takes_the_step_back(repository: Repository, make_job: MakeJob) -> None:
