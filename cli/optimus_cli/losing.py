@@ -11,9 +11,10 @@ from optimus_cli.client import Client
 
 def lost_by_a_stop(client: Client, job: Job) -> str:
     """`86 steps (3 min 05 s of work)`, `3 min 05 s of work`; empty: nothing, as far as is known."""
-    if job["state"] != "running" or not job["begins_anew"]:
+    if job["finished_at"] is not None or not job["begins_anew"]:
         return ""
-    points = client.allocations(job["id"])
-    since = wording.moment(points[-1]["at"]) if points and points[-1]["workers"] else None
-    seconds = None if since is None else (datetime.now(UTC) - since).total_seconds()
-    return wording.lost(job["step"], seconds)
+    starts = [wording.moment(task["started_at"]) for task in client.tasks(job["id"]) if task["role"] == "worker"]
+    if not starts:
+        return ""
+    since = max(starts)  # all begin with the last
+    return wording.lost(job["step"] if job["running"]["workers"] else 0, (datetime.now(UTC) - since).total_seconds())

@@ -56,8 +56,9 @@ def test_a_pause_asks_where_a_script_loses_its_steps_by_it(scripted: ScriptedSer
     scripted.has_job(cast("Job", {**job, "step": 0}))  # one that prints nothing
     assert "checkpoint, and loses" in (asked := optimus(*calls, input="n\n").stderr)
     assert "of work." in asked
-    for known in ({"begins_anew": False}, {"state": "queued"}):
+    for known, tasks in (({"begins_anew": False}, [builders.task("worker")]), ({"state": "queued"}, [])):
         scripted.has_job(cast("Job", {**job, **known}))
+        scripted.on("GET", f"/v1/jobs/{JOB}/tasks", {"tasks": tasks})
         scripted.on("POST", f"/v1/jobs/{JOB}/pause", Answer(200, {**job, **known}))
         silent = optimus(*calls, input="")
         assert (silent.exit_code, silent.stderr, "lost" in silent.stdout) == (0, "", False)

@@ -51,10 +51,11 @@ def test_a_drain_that_loses_steps_asks_first(scripted: ScriptedService, optimus:
     others = [builders.job(id="b", begins_anew=True), builders.job(id="a-worker", begins_anew=False)]
     scripted.on("GET", "/v1/nodes", {"nodes": [NODE]})
     scripted.on("GET", "/v1/jobs", {"jobs": [script, *others], "next_cursor": None})
-    scripted.on("GET", "/v1/jobs/a/allocations", {"allocations": []})
+    worker = builders.task("worker", usage=None)
+    scripted.on("GET", "/v1/jobs/a/tasks", {"tasks": [worker]})
     scripted.on("POST", "/v1/nodes/node-1/drain", NODE)
     refused = optimus("node", "drain", "node-1", "--url", scripted.url)
     assert refused.exit_code == 1, "as where a pause is refused"
-    assert "Drain node-1? Not known to go on from a checkpoint: a loses 60 steps." in refused.stderr
+    assert "Drain node-1? Not known to go on from a checkpoint: a loses 60 steps (" in refused.stderr
     assert "Nothing was drained" in refused.stderr
     assert optimus("node", "drain", "node-1", "--yes", "--url", scripted.url).exit_code == 0

@@ -103,6 +103,11 @@ export interface components {
             jobs: {
                 [key: string]: number;
             };
+            /**
+             * @description older active jobs, of which no line is told: the newest are
+             * @default 0
+             */
+            left_out: number;
             waiting_by_reason: {
                 [key: string]: number;
             };

@@ -69,7 +69,7 @@ export function Cluster({ world, now, caller }: ClusterProps) {
         <Shares active={active} cluster={cluster} colours={colours} />
       </section>
       <OverTime oldest={oldest} colours={colours} onDrawn={setDrawn} />
-      <Jobs jobs={jobs} now={now} colours={colours} caller={caller} />
+      <Jobs jobs={jobs} leftOut={cluster.left_out ?? 0} now={now} colours={colours} caller={caller} />
       <Promises />
     </>
   );

@@ -25,7 +25,21 @@ import { usePlace } from "./queue";
 import { addressOf } from "./route";
 import type { World } from "./state";
 import { lastLine, Text } from "./texts";
-import { ago, clock, count, duration, epochOf, isDue, left, number, range, size, tasks, UNKNOWN } from "./words";
+import {
+  ago,
+  clock,
+  count,
+  duration,
+  epochOf,
+  isCertain,
+  isDue,
+  left,
+  number,
+  range,
+  size,
+  tasks,
+  UNKNOWN,
+} from "./words";
 
 interface Known {
   job: Job;
@@ -214,7 +228,7 @@ function Story({ known, now, problem, again, caller, needsToken }: StoryProps) {
             {job.progress != null && `step ${count(job.step)}`}
             {job.step > 0 && job.begins_anew && !job.finished_at && !job.running.workers ? ", and begins anew" : ""}
             {predictions.total_steps && job.progress != null && !job.finished_at
-              ? ` of about ${count(predictions.total_steps.mean)}`
+              ? ` of ${isCertain(predictions.total_steps) ? "" : "about "}${count(predictions.total_steps.mean)}`
               : ""}
           </span>
         </div>

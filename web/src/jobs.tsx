@@ -77,13 +77,15 @@ const ARROW = { ascending: " ↑", descending: " ↓" };
 
 interface JobsProps {
   jobs: ReadonlyMap<string, JobLine>;
+  /** Older active jobs, of which the page is not told. */
+  leftOut: number;
   now: number;
   colours: ReadonlyMap<string, number>;
   /** Who looks; null: that is not known. */
   caller: WhoAmI | null;
 }
 
-export function Jobs({ jobs, now, colours, caller: who }: JobsProps) {
+export function Jobs({ jobs, leftOut, now, colours, caller: who }: JobsProps) {
   const caller = who?.name ?? null;
   const [query, setQuery] = useQuery();
   const [picked, pick] = useChosen();
@@ -152,6 +154,13 @@ export function Jobs({ jobs, now, colours, caller: who }: JobsProps) {
           }}
         />
       </div>
+      {leftOut > 0 && (
+        <p role="status">
+          {counted(leftOut, "older active job")} {leftOut === 1 ? "is" : "are"} not on this page, in no count and in no
+          filter. <code>optimus list --name PART</code>, <code>--mine</code> or <code>--all</code> finds them; a job’s
+          page opens by its address, <code>#/jobs/ID</code>.
+        </p>
+      )}
       <Filters jobs={jobs} query={query} choose={choose} />
       <div class="table">
         <table class={`jobs ${hasOwners ? "owned" : ""}`} aria-rowcount={found.length}>

@@ -1,7 +1,7 @@
 // Where things are: nodes and who sits on them; projects, what each is guaranteed and what it has.
 import { useState } from "preact/hooks";
 import type { JobLine, Node, NodeResources, Project, WhoAmI } from "./api";
-import { useAnswer, useChange } from "./asking";
+import { faultAt, useAnswer, useChange } from "./asking";
 import { colourOf } from "./colours";
 import { Doubt, faultOf, Marked, Refusal } from "./doubt";
 import { PAGE_SIZE, Pages, usePages } from "./pages";
@@ -239,6 +239,7 @@ export function Projects({ world, caller, needsToken }: ProjectsProps) {
                   <th scope="row">
                     {project.name}
                     <span class="under">{project.quota.may_borrow ? "may borrow" : "never gets more"}</span>
+                    {may(caller, "operate") && <WithoutQuota project={project} again={again} needsToken={needsToken} />}
                   </th>
                   <td>
                     {resources(project.guaranteed)}
@@ -281,7 +282,7 @@ export function Projects({ world, caller, needsToken }: ProjectsProps) {
             : "No job that is active belongs to a project without a quota."}{" "}
           {may(caller, "operate") ? (
             <>
-              GPUs, memory and limits: <code>optimus project set NAME --gpus a100=8 --max-priority 2</code>
+              Limits: <code>optimus project set NAME --max-priority 2</code>
             </>
           ) : (
             "Operators give quotas and limits."
@@ -300,7 +301,50 @@ export function Projects({ world, caller, needsToken }: ProjectsProps) {
   );
 }
 
-const QUOTA_FIELDS = ["name", "share", "cpu", "may_borrow"];
+const QUOTA_FIELDS = ["name", "share", "cpu", "memory_bytes", "gpus", "may_borrow"];
+const GIB = 2 ** 30;
+
+/** `a100=8 v100=2` → numbers by GPU type; null: it is not written like that. */
+export function gpusOf(text: string): Record<string, number> | null {
+  const parts = text.split(/[\s,]+/).filter(Boolean);
+  const found = parts.map((each) => /^([^=]+)=(\d+)$/.exec(each));
+  if (found.includes(null)) return null;
+  return Object.fromEntries(found.map((each) => [each?.[1] ?? "", Number(each?.[2])]));
+}
+
+interface WithoutQuotaProps {
+  project: Project;
+  again: () => void;
+  needsToken: () => void;
+}
+
+/** Takes a project's quota away, asked twice. */
+function WithoutQuota({ project, again, needsToken }: WithoutQuotaProps) {
+  const { send, sends, refusal } = useChange(needsToken);
+  const [isDoubted, setDoubted] = useState(false);
+  const take = () => {
+    setDoubted(false);
+    send({ path: `/v1/projects/${encodeURIComponent(project.name)}`, method: "DELETE" }, again);
+  };
+  return (
+    <div class="actions small">
+      {isDoubted ? (
+        <Doubt
+          words="Its jobs stay, without a guarantee; its limits go, too."
+          yes="Take the quota away"
+          no="Leave it"
+          act={take}
+          leave={() => setDoubted(false)}
+        />
+      ) : (
+        <button type="button" disabled={sends} onClick={() => setDoubted(true)}>
+          Remove<span class="unseen"> the quota of {project.name}</span>
+        </button>
+      )}
+      <Refusal fault={refusal} />
+    </div>
+  );
+}
 
 interface QuotaFormProps {
   projects: Project[];
@@ -308,20 +352,28 @@ interface QuotaFormProps {
   done: () => void;
 }
 
-/** Share and cores of a project's quota, and whether it may borrow. What it has beside these stays. */
+/** A project's quota: what it is guaranteed, and whether it may borrow. Its limits stay. */
 function QuotaForm({ projects, needsToken, done }: QuotaFormProps) {
   const [name, setName] = useState("");
   const [share, setShare] = useState("");
   const [cpu, setCpu] = useState("");
+  const [memory, setMemory] = useState("");
+  const [gpus, setGpus] = useState("");
   const [mayBorrow, setMayBorrow] = useState(true);
   const [stored, setStored] = useState<string | null>(null);
-  const { send, sends, refusal } = useChange(needsToken);
+  const { send, sends, refusal, refuse } = useChange(needsToken);
   const choose = (chosen: string) => {
     setName(chosen);
     const quota = projects.find((project) => project.name === chosen.trim())?.quota;
     if (!quota) return;
     setShare(quota.share?.toString() ?? "");
     setCpu(quota.cpu?.toString() ?? "");
+    setMemory(quota.memory_bytes == null ? "" : String(quota.memory_bytes / GIB));
+    setGpus(
+      Object.entries(quota.gpus ?? {})
+        .map(([kind, number]) => `${kind}=${number}`)
+        .join(" "),
+    );
     setMayBorrow(quota.may_borrow);
   };
   const store = () => {
@@ -329,7 +381,17 @@ function QuotaForm({ projects, needsToken, done }: QuotaFormProps) {
     const project = name.trim();
     const has = projects.find((each) => each.name === project)?.quota ?? {};
     const given = (text: string) => (text.trim() === "" ? null : Number(text));
-    const body = { ...has, share: given(share), cpu: given(cpu), may_borrow: mayBorrow };
+    const kinds = gpusOf(gpus);
+    if (!kinds) return refuse(faultAt("gpus", "must be like a100=8 v100=2"));
+    const gib = given(memory);
+    const body = {
+      ...has,
+      share: given(share),
+      cpu: given(cpu),
+      memory_bytes: gib === null ? null : Math.round(gib * GIB),
+      gpus: kinds,
+      may_borrow: mayBorrow,
+    };
     send({ path: `/v1/projects/${encodeURIComponent(project)}`, method: "PUT", body }, () => {
       setStored(project);
       done();
@@ -379,7 +441,29 @@ function QuotaForm({ projects, needsToken, done }: QuotaFormProps) {
           />
         )}
       </Marked>
-      <label>
+      <Marked label="Memory in GiB" fault={faultOf(refusal, "memory_bytes")}>
+        {(marks) => (
+          <input
+            value={memory}
+            inputMode="decimal"
+            pattern="[0-9.]*"
+            placeholder="by the share"
+            onInput={(event) => setMemory(event.currentTarget.value)}
+            {...marks}
+          />
+        )}
+      </Marked>
+      <Marked label="GPUs" fault={faultOf(refusal, "gpus")}>
+        {(marks) => (
+          <input
+            value={gpus}
+            placeholder="a100=8 v100=2"
+            onInput={(event) => setGpus(event.currentTarget.value)}
+            {...marks}
+          />
+        )}
+      </Marked>
+      <label class="check">
         <input type="checkbox" checked={mayBorrow} onChange={(event) => setMayBorrow(event.currentTarget.checked)} />{" "}
         May borrow what others leave idle
       </label>

@@ -14,6 +14,7 @@ export function inBatches(had: AllocationPoint | undefined): string {
 const CAUSES: Record<string, string> = {
   start: "start",
   rescale: "change of size",
+  replaced: "tasks replaced",
   worker_lost: "a worker was lost",
   server_lost: "a server was lost",
   coordinator_restart: "its coordinator came back",
@@ -100,7 +101,7 @@ export function Allocations({
                     {inBatches(each)}
                   </td>
                   <td>
-                    {causeOf(each, allocations[allocations.indexOf(each) - 1])}
+                    {CAUSES[each.cause] ?? each.cause}
                     {losing(each)}
                   </td>
                   <td class="figure" title={parts(each)}>
@@ -115,12 +116,6 @@ export function Allocations({
       </details>
     </section>
   );
-}
-
-/** Why it had this, after what it had before: tasks that are replaced at the same size are no change of size. */
-export function causeOf(each: AllocationPoint, before: AllocationPoint | undefined): string {
-  const isSame = before?.workers === each.workers && before.servers === each.servers;
-  return each.cause === "rescale" && isSame ? "tasks replaced" : (CAUSES[each.cause] ?? each.cause);
 }
 
 function losing(each: AllocationPoint): string {

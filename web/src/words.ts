@@ -41,6 +41,11 @@ export function wait(start: Interval | null | undefined): string {
   return isDue(start) ? "at any moment" : `in ${left(start)}`;
 }
 
+/** Nothing is left to chance: a number of steps that is given, or printed. */
+export function isCertain({ low, high }: Interval): boolean {
+  return low != null && low === high;
+}
+
 export function isDue(start: Interval): boolean {
   return Math.max(start.mean, start.high ?? 0) < 0.5;
 }

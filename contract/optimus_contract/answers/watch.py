@@ -48,6 +48,7 @@ class ClusterLine(Message):
     nodes: int
     cordoned: int
     jobs: dict[JobState, int]
+    left_out: Annotated[int, About("older active jobs, of which no line is told: the newest are")] = 0
     waiting_by_reason: dict[str, int]
     last_round_at: datetime | None
     last_round_error: str | None

@@ -12,6 +12,7 @@ from optimus_scheduler.model import TaskPhase
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.callers import Caller
 from optimus_service.api.from_tasks import CHECKPOINTS, PRINTS_TOO_MUCH, WORKER_SILENT
+from optimus_service.api.job_details import worker_starts
 from optimus_service.api.problems import documented
 from optimus_service.api.services import CallerDep, HistoriesDep, Services, ServicesDep
 from optimus_service.clusters.base import ClusterUnavailable
@@ -52,6 +53,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             decision=decisions.get(job_id),
             now=now,
             memberships=memberships,
+            began=worker_starts(repository, job),
             speeds=[replace(each, steps_per_second=counted_speed(seen, each)) for each in seen.speed_samples],
             others=others,
             decisions={each: decision for each, decision in decisions.items() if each in others or each == job_id},

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from optimus_contract import answers
 from optimus_contract.limits import MAX_TASKS
 from optimus_scheduler.allocate.allocate_with_quotas import guarantees, may_not_borrow
-from optimus_scheduler.model import Resources
+from optimus_scheduler.model import Resources, Role
 from optimus_service.api import seen
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.jobs import CursorQuery, LimitQuery, newest_of
@@ -22,7 +22,9 @@ from optimus_service.insight.bodies import allocation_point_bodies, decision_bod
 from optimus_service.insight.predictions import MAX_DECISIONS, MAX_SIZES, Question, predictions_body
 from optimus_service.insight.sizes import Limits
 from optimus_service.insight.usage import reported_by_tasks, reported_by_workers
+from optimus_service.observe.spec import begins_anew
 from optimus_service.store.records import JobRecord, TaskRecord
+from optimus_service.store.repository import Repository
 
 MAX_TAIL_BYTES = 262_144
 MAX_LOGS = 50
@@ -137,7 +139,16 @@ def list_curves(job_id: str, services: ServicesDep, histories: HistoriesDep) -> 
 def list_allocations(job_id: str, services: ServicesDep) -> answers.AllocationList:
     """The job's memberships, oldest first: how many workers and servers it had from when on."""
     job = services.repository.get_job(job_id)
-    return answers.AllocationList(allocations=allocation_point_bodies(job, services.repository.memberships(job_id)))
+    memberships, began = services.repository.memberships(job_id), worker_starts(services.repository, job)
+    return answers.AllocationList(allocations=allocation_point_bodies(job, memberships, began))
+
+
+def worker_starts(repository: Repository, job: JobRecord) -> dict[str, float]:
+    """When workers were started, by name, of a script whose stops lose work; empty for all other jobs."""
+    if not begins_anew(job.spec, job.profile):
+        return {}
+    found = repository.tasks(active_only=False, job_id=job.id)
+    return {each.key.name: each.created_at for each in found if each.key.role is Role.WORKER}
 
 
 @router.get("/v1/jobs/{job_id}/tasks", responses=documented(404))

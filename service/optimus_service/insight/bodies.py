@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Literal, cast
 
@@ -98,9 +98,11 @@ def allocation_body(allocation: Allocation) -> answers.Allocation:
     return answers.Allocation(workers=allocation.workers, servers=allocation.servers, gpu_type=allocation.gpu_type)
 
 
-def allocation_point_bodies(job: JobRecord, memberships: Sequence[MembershipRecord]) -> list[answers.AllocationPoint]:
-    """The memberships of the job's history, oldest first."""
-    return [_allocation_point(job, *each) for each in zip(memberships, losses(job, memberships), strict=True)]
+def allocation_point_bodies(
+    job: JobRecord, memberships: Sequence[MembershipRecord], began: Mapping[str, float]
+) -> list[answers.AllocationPoint]:
+    """The memberships of the job's history, oldest first. `began`: as for `losses`."""
+    return [_allocation_point(job, *each) for each in zip(memberships, losses(job, memberships, began), strict=True)]
 
 
 def _allocation_point(job: JobRecord, membership: MembershipRecord, lost: Loss) -> answers.AllocationPoint:

@@ -39,6 +39,8 @@ class Case:
     now: float
     memberships: Sequence[MembershipRecord] = ()
     """Oldest first."""
+    began: Mapping[str, float] = field(default_factory=dict)
+    """When tasks were started, by name, of a script whose stops lose work."""
     speeds: Sequence[SpeedSample] = ()
     """Measured speeds, any order."""
     others: Mapping[str, JobRecord] = field(default_factory=dict)
@@ -199,7 +201,7 @@ def _on_lost_work(case: Case) -> list[str]:
     """What a job without tasks has lost with its pause."""
     if case.job.state.is_final or not case.job.is_without_tasks or not case.memberships or _retry_wait(case):
         return []
-    lost = losses(case.job, case.memberships)[-1]
+    lost = losses(case.job, case.memberships, case.began)[-1]
     if not lost.words or not begins_anew(case.job.spec or {}, case.job.profile):
         return []
     return [f"It is not known to go on from a checkpoint: it begins anew, and {lost.words} are lost."]
@@ -393,7 +395,7 @@ def _on_its_history(case: Case) -> list[str]:
     changes = f" Its size {changed}; training stood still for {time_words(stopped)} in all."
     if job.retries:
         changes += f" It was tried again {times(job.retries)} after an error."
-    if lost := total(losses(job, case.memberships)).words:
+    if lost := total(losses(job, case.memberships, case.began)).words:
         changes += f" Lost with its stops: {lost}."
     return [f"{', '.join(told)}, and ended at step {job.step}.{missed}{had}{changes if case.memberships else ''}"]
 

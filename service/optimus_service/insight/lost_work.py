@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from optimus_service.insight.format import counted, lasted
@@ -29,9 +30,12 @@ class Loss:
         return f"{steps} ({work})" if steps and work else steps or work
 
 
-def losses(job: JobRecord, memberships: Sequence[MembershipRecord]) -> list[Loss]:
-    """Of each membership, oldest first. What a pause loses is told at the pause, also while nobody has gone on."""
-    return [_loss(job, memberships, number) for number in range(len(memberships))]
+def losses(job: JobRecord, memberships: Sequence[MembershipRecord], began: Mapping[str, float]) -> list[Loss]:
+    """Of each membership, oldest first. What a pause loses is told at the pause, also while nobody has gone on.
+
+    `began`: when workers were started, by name; without that a silent script's first minute is not counted.
+    """
+    return [_loss(job, memberships, began, number) for number in range(len(memberships))]
 
 
 def total(found: Sequence[Loss]) -> Loss:
@@ -40,7 +44,7 @@ def total(found: Sequence[Loss]) -> Loss:
     return Loss(sum(each.steps for each in found), sum(seconds) if seconds else None)
 
 
-def _loss(job: JobRecord, memberships: Sequence[MembershipRecord], number: int) -> Loss:
+def _loss(job: JobRecord, memberships: Sequence[MembershipRecord], began: Mapping[str, float], number: int) -> Loss:
     each = memberships[number]
     before = memberships[number - 1] if number else None
     after = memberships[number + 1] if number + 1 < len(memberships) else None
@@ -51,7 +55,9 @@ def _loss(job: JobRecord, memberships: Sequence[MembershipRecord], number: int) 
         steps += _rolled_back(after) if after is not None else job.step * is_lost
     if before is None or not before.workers or each.cause in _ENDING_NOTHING or not is_lost:
         return Loss(steps)
-    return Loss(steps, max(each.at - (each.pause_seconds or 0.0) - before.at, 0.0))
+    new = set(before.workers) - set(memberships[number - 2].workers if number > 1 else ())
+    since = min(before.at, max((began[name] for name in new if name in began), default=math.inf))
+    return Loss(steps, max(each.at - (each.pause_seconds or 0.0) - since, 0.0))
 
 
 def _rolled_back(after: MembershipRecord) -> int:

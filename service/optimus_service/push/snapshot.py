@@ -60,6 +60,7 @@ def read_view(
         nodes=len(nodes),
         cordoned=sum(not node.schedulable for node in nodes),
         jobs={state.value: count for state, count in repository.count_jobs_by_state(projects).items()},
+        left_out=max(len(active) - MAX_ACTIVE, 0),
         waiting_by_reason={reason: n for reason, n in waiting_by_reason(active, decisions).items() if n},
         last_round_at=None if last_round is None else moment(last_round.at),
         # What went wrong may name jobs of others.

@@ -53,8 +53,18 @@ def a_script(**changes: Any) -> JobRecord:
 def test_each_stop_tells_what_it_lost(
     memberships: list[MembershipRecord], changes: dict[str, Any], lost: list[Loss]
 ) -> None:
-    assert losses(a_script(**changes), memberships) == lost
+    assert losses(a_script(**changes), memberships, {}) == lost
     assert total(lost).steps == sum(each.steps for each in lost)
+
+
+def test_a_silent_scripts_work_counts_from_the_start_of_its_worker() -> None:
+    """Its membership is formed when it has made no step for a minute, or is paused before."""
+    late = replace(BEGAN, at=60.0)
+    assert losses(a_script(step=0), [late, PAUSED], {"w": 2.0, "v": 170.0})[1] == Loss(0, 178.0)
+    again = [late, replace(PAUSED, cause="worker_lost", workers=("w", "v")), replace(PAUSED, epoch=3, at=200.0)]
+    assert losses(a_script(step=0), again, {"w": 2.0, "v": 170.0})[2] == Loss(0, 30.0), (
+        "all began anew with the new one"
+    )
 
 
 @pytest.mark.parametrize(

@@ -341,6 +341,12 @@ def test_an_operator_gives_a_quota(at: Callable[..., Any], team: Team) -> None:
         name.fill("speech")
         expect(share).to_have_value("0.5", timeout=PATIENCE_MS)
         share.fill("0.25")
+        page.get_by_label("Memory in GiB").fill("64")
+        gpus = page.get_by_label("GPUs", exact=True)
+        gpus.fill("8 V100")
+        store.click()
+        expect(gpus).to_have_accessible_description(re.compile("a100=8"), timeout=PATIENCE_MS)
+        gpus.fill("V100=2")
         page.route("**/v1/projects/speech", lambda route: route.abort())
         store.click()
         page.get_by_text("The service cannot be reached.").wait_for()
@@ -348,9 +354,13 @@ def test_an_operator_gives_a_quota(at: Callable[..., Any], team: Team) -> None:
         page.get_by_text("The service cannot be reached.").wait_for(state="detached")
         store.click()
         page.get_by_text("The quota of speech is stored.").wait_for()
-    quota = team.ask("GET", "/v1/projects/speech")["quota"]
-    assert (quota["share"], quota["limits"]["waiting_jobs"]) == (0.25, 7)
-    team.ask("DELETE", "/v1/projects/speech")
+        quota = team.ask("GET", "/v1/projects/speech")["quota"]
+        assert (quota["share"], quota["limits"]["waiting_jobs"]) == (0.25, 7)
+        assert (quota["memory_bytes"], quota["gpus"]) == (64 * 2**30, {"V100": 2})
+        page.get_by_role("button", name="Remove the quota of speech").click()
+        page.get_by_role("button", name="Take the quota away").click()
+        page.get_by_role("row").filter(has_text="speech").wait_for(state="detached")
+    assert "speech" not in [each["name"] for each in team.ask("GET", "/v1/projects")["projects"]]
 
 
 def test_an_administrator_makes_a_user_and_a_token_and_takes_them_back(at: Callable[..., Any], team: Team) -> None:

@@ -20,6 +20,7 @@ from optimus_scheduler.model import JobState
 from optimus_service.api.stream import as_events
 from optimus_service.insight.timeline import MAX_SERIES, timeline
 from optimus_service.push import live_view as feed_module
+from optimus_service.push import snapshot
 from optimus_service.push.live_view import (
     MAX_STREAMS_OF_USER,
     Change,
@@ -181,6 +182,15 @@ def test_a_view_has_active_and_ended_jobs_and_why_some_wait(world: World) -> Non
     assert json.loads(read_view(world.repository, world.cluster, "optimus", "1", world.clock()).cluster)[
         "cluster_error"
     ]
+
+
+def test_a_view_says_how_many_jobs_it_leaves_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "MAX_ACTIVE", 2)
+    for number in range(3):
+        world.submit(f"job-{number}")
+        world.clock.now += 1.0
+    found = read_view(world.repository, world.cluster, "optimus", "1", world.clock())
+    assert (json.loads(found.cluster)["left_out"], set(found.jobs)) == (1, {"job-1", "job-2"})
 
 
 # --- over time -------------------------------------------------------------------------------------------------------
