@@ -105,7 +105,8 @@ def _plain(message: str) -> str:
     message = message.removeprefix("Value error, ")
     for theirs, ours in _WORDED.items():
         message = message.replace(theirs, ours)
-    return message
+    before, found, bounds = message.partition("Input should be ")
+    return f"{before}must be {bounds.removesuffix('.')}." if found else message
 
 
 def _unexpected(error: Exception) -> str:

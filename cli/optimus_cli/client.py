@@ -187,9 +187,9 @@ class Client:
         return cast("Explanation", self._call("GET", _job_path(job_id, "explanation")))
 
     def logs(self, job_id: str, task: str | None = None) -> list[Log]:
-        """The end of what each of the job's tasks printed."""
+        """The end of what each of the job's newest tasks printed, the oldest of these first."""
         params = {} if task is None else {"task": task}
-        return cast("list[Log]", self._call("GET", _job_path(job_id, "logs"), query=params)["logs"])
+        return cast("list[Log]", self._call("GET", _job_path(job_id, "logs"), query=params)["logs"][::-1])
 
     def trace(self, params: Params) -> Iterator[str]:
         """What happened, line by line as it comes."""

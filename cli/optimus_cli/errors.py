@@ -14,9 +14,10 @@ Every one of them is shown as one message on stderr, without a traceback.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
+from types import MappingProxyType
 
 BAD_INPUT_STATUSES = frozenset(
     {
@@ -44,6 +45,14 @@ class FieldError:
     field: str
     """Path in the request body, such as `workers.max`."""
     message: str
+
+
+NO_FLAGS: Mapping[str, str] = MappingProxyType({})
+
+
+def _flag(error: FieldError, flags: Mapping[str, str]) -> str:
+    name = error.field.rpartition(".")[2]
+    return flags.get(name) or flags.get(name.removesuffix("_bytes")) or error.field
 
 
 class Unreachable(CliError):
@@ -79,12 +88,20 @@ class AmbiguousJob(BadInput):
 class Refused(CliError):
     """The service answered with a problem document (RFC 9457)."""
 
-    def __init__(self, status: int, detail: str, errors: Sequence[FieldError] = ()) -> None:
+    def __init__(
+        self, status: int, detail: str, errors: Sequence[FieldError] = (), flags: Mapping[str, str] = NO_FLAGS
+    ) -> None:
+        """`flags`: of the command that asked, by the field that each sets; its fields are told by them."""
         self.status = status
         self.detail = detail
         self.errors = self.fields = tuple(errors)
-        fields = [f"{error.field}: {error.message}" for error in self.errors]
-        super().__init__("\n".join([detail, *(f"  {each}" for each in fields if each != detail)]))
+        told = {f"{error.field}: {error.message}": f"{_flag(error, flags)}: {error.message}" for error in self.errors}
+        more = [f"  {words}" for field, words in told.items() if field != detail]
+        super().__init__("\n".join([told.get(detail, detail), *more]))
+
+    def told_by(self, flags: Mapping[str, str]) -> Refused:
+        """The same, in terms of these flags."""
+        return Refused(self.status, self.detail, self.errors, flags)
 
     @property
     def exit_code(self) -> int:  # type: ignore[override]

@@ -98,8 +98,12 @@ def outlook(job: Job) -> str:
         return "converged, finishing"
     if job.get("finishing"):
         return "finishing"
+    if job["state"] == "queued" and job["wanted"]["workers"]:
+        return "starting"
+    if starts := render.starts_in(job):
+        return f"starts in {starts[0][1]}"
     if job["state"] == "queued":
-        return "starting" if job["wanted"]["workers"] else "waiting"
+        return "waiting"
     is_learning = render.time_left(job) == wording.UNKNOWN and not job.get("longer_than_predicted")
     return "learning" if is_learning else render.left(job)
 

@@ -14,8 +14,9 @@ from typer.core import TyperCommand, TyperGroup
 
 from optimus_cli import background, output
 from optimus_cli.client import Client
-from optimus_cli.errors import CliError
+from optimus_cli.errors import CliError, Refused
 from optimus_cli.flags import USUAL
+from optimus_cli.limits import FIELDS
 from optimus_client.configuration import place, stored
 
 TOKEN_VARIABLE = "OPTIMUS_TOKEN"  # noqa: S105 -- the variable's name, not a token
@@ -67,6 +68,15 @@ class Command(TyperCommand):
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Refused as refusal:
+            parameters: Any = self.params
+            flags = {each.name: each.opts[0] for each in parameters if each.param_type_name == "option"}
+            flags |= {field: f"--{flag}" for flag, field in FIELDS.items() if f"--{flag}" in flags.values()}
+            raise refusal.told_by(flags) from refusal
 
     def _is_usual(self, parameter: Any) -> bool:
         return any(name in self.usual for name in parameter.opts)

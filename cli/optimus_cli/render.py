@@ -169,6 +169,9 @@ def progress(job: Job) -> str:
     return "100 %" if job["state"] == "succeeded" else wording.percent(job["progress"])
 
 
+PRINTS_NOTHING = "(nothing so far)"
+"""What the API has in place of a line of a script that is silent."""
+NO_STEP = "no step was recognised in what it prints; use --progress-pattern"
 LONGER = "longer than predicted"
 """Of a job that went on beyond its likeliest end: what is left then is what such jobs still take."""
 
@@ -250,8 +253,10 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
     if profile is not None and profile.get("learned_from") is not None:
         facts.append(("Learned from", learned_from(profile, spec)))
     elif spec.get("command") and job["state"] == "running" and not job["step"]:
-        facts.append(("Learned from", "nothing: no step was recognised in what it prints; use --progress-pattern"))
-        if profile is not None and (line := profile.get("unread_line")) is not None:
+        line = None if profile is None else profile.get("unread_line")
+        lacks = "it has printed nothing so far" if line == PRINTS_NOTHING else NO_STEP
+        facts.append(("Learned from", f"nothing: {lacks}"))
+        if line is not None and line != PRINTS_NOTHING:
             facts.append(("It prints", line))
         if profile is not None and (pattern := profile.get("suggested_pattern")) is not None:
             facts.append(("Pattern for it", f"--progress-pattern '{pattern}'"))

@@ -431,6 +431,13 @@ def test_logs_of_one_task(service: ScriptedService, optimus: Optimus) -> None:
     )
 
 
+def test_logs_end_with_the_newest_task(service: ScriptedService, optimus: Optimus) -> None:
+    logs = [{"task": f"{JOB}-worker-0-{attempt}", "text": f"attempt {attempt}\n"} for attempt in (2, 1, 0)]
+    service.on("GET", f"/v1/jobs/{JOB}/logs", {"logs": logs})
+    told = optimus("logs", JOB, "--url", service.url).stdout.splitlines()
+    assert [line.rpartition(" ")[2] for line in told] == ["0", "1", "2"]
+
+
 def test_logs_follow_until_the_end(service: ScriptedService, optimus: Optimus) -> None:
     def log(text: str) -> Any:
         return {"logs": [{"task": "t", "text": text}]}

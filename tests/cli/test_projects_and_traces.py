@@ -78,6 +78,19 @@ def test_limits_of_a_project_stay_and_go_one_by_one(service: ScriptedService, op
     assert "at most waiting jobs 5, max priority 2; may not borrow" in optimus("project", "show", "vision").stdout
 
 
+def test_what_the_service_refuses_is_told_by_the_flags(service: ScriptedService, optimus: Optimus) -> None:
+    refused = ("cpu", "too many"), ("memory_bytes", "too much"), ("limits.waiting_jobs", "too few"), ("gpus", "none")
+    service.on("PUT", PATH, problem(422, "the quota is not valid", *refused))
+    done = optimus("project", "set", "vision", "--share", "0.5")
+    told = "--cpu: too many", "--memory: too much", "--max-waiting: too few", "--gpus: none"
+    assert done.exit_code == 2
+    assert done.stderr.splitlines() == ["Error: the quota is not valid", *(f"  {each}" for each in told)]
+    service.on("GET", "/v1/usage", problem(422, "month: must be a month", ("month", "must be a month")))
+    assert optimus("usage", "--month", "2026-13").stderr.startswith("Error: --month: must be a month")
+    bound = optimus("project", "set", "vision", "--share", "1.5").stderr
+    assert "Invalid value for '--share': must be less than or equal to 1." in bound
+
+
 def test_what_is_not_given_of_a_quota_stays(service: ScriptedService, optimus: Optimus) -> None:
     def sent(*flags: str) -> Any:
         done = optimus("project", "set", "vision", *flags)

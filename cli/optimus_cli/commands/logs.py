@@ -30,7 +30,7 @@ def logs(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Print the end of what a job's tasks printed. With --follow --json: one line of JSON per piece."""
+    """Print the end of what a job's tasks printed, the newest task last. With --follow --json: a line per piece."""
     with connect(url) as client:
         job_id = find_job(client, job)["id"]
         if follow:
@@ -65,7 +65,7 @@ def named(client: Client, job_id: str, task: str, newest: list[Log]) -> list[Log
 
 
 def _listed(found: list[Log]) -> str:
-    names = ", ".join(log["task"] for log in found[:SHOWN_TASKS]) or "none yet"
+    names = ", ".join(log["task"] for log in found[-SHOWN_TASKS:]) or "none yet"
     return f"It has {names}" + (f" and {len(found) - SHOWN_TASKS} more." if len(found) > SHOWN_TASKS else ".")
 
 

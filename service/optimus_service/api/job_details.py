@@ -177,7 +177,7 @@ def read_logs(
         found = [each for each in found if each.key.name == task]
         if not found:
             raise invalid_field("task", "the job has no task of this name")
-    newest = sorted(found, key=_newest_first)[:MAX_LOGS]
+    newest = sorted(found, key=_age, reverse=True)[:MAX_LOGS]
     logs = [answers.Log(task=each.key.name, text=services.cluster.log_tail(each.key, tail_bytes)) for each in newest]
     return answers.LogList(logs=logs)
 
@@ -197,5 +197,5 @@ def sizes_in(field: str, text: str) -> range:
     return range(first, last + 1)
 
 
-def _newest_first(task: TaskRecord) -> tuple[float, str]:
-    return -task.created_at, task.key.name
+def _age(task: TaskRecord) -> tuple[float, str]:
+    return task.created_at, task.key.name

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from optimus_service.store.records import JobRecord
 
+PRINTS_NOTHING = "(nothing so far)"
+"""What workers report in place of a line of a script that is silent."""
+
 
 def unread_words(line: str, pattern: str | None) -> str:
     """What was looked for, what is there, and the one-line mend."""
-    found = f"No step was recognised so far; looked for lines such as `step 12/200 loss 0.4`. It prints: {line}"
-    mend = "One line in the script, optimus_client.report(step=step, loss=loss), or --progress-pattern"
-    if pattern is None:
-        return f"{found} - {mend} shows its progress (docs/scripts.md)."
-    return f"{found} - {mend} '{pattern}' shows its progress; see that the groups fit (docs/scripts.md)."
+    mend = "One line in the script, optimus_client.report(step=step, loss=loss),"
+    if line == PRINTS_NOTHING:
+        return f"It has printed nothing so far, so that no step is known. {mend} shows its progress (docs/scripts.md)."
+    found = f"No step was recognised so far; looked for lines such as `step 12/200 loss 0.4`. It prints: `{line}`."
+    given, fits = ("", "") if pattern is None else (f" '{pattern}'", "; see that the groups fit")
+    return f"{found} {mend} or --progress-pattern{given} shows its progress{fits} (docs/scripts.md)."
 
 
 def on_unread(job: JobRecord) -> list[str]:

@@ -132,7 +132,7 @@ def test_lines_that_are_not_understood_are_told_once_and_withdrawn_when_a_step_i
     events = api.get(f"/v1/jobs/{job_id}/events").json()["events"]
     told = [event["message"] for event in events if event["type"] == "NothingLearned"]
     assert len(told) == 1
-    assert "It prints: it 12: J=3.25" in told[0]
+    assert "It prints: `it 12: J=3.25`." in told[0]
     assert "optimus_client.report(step=step, loss=loss)" in told[0]
     assert f"--progress-pattern '{unread['suggested_pattern']}'" in told[0]
     sentences = api.get(f"/v1/jobs/{job_id}/explanation").json()["sentences"]
