@@ -89,7 +89,7 @@ def test_the_owner_is_told() -> None:
     unknown = replace(job_due(600.0), speed_samples=())
     assert (
         limits(unknown).note
-        == f"Its own reports do not tell yet whether it will meet its deadline at {instant_words(NOW + 600.0)}."
+        == f"Too little of it is measured to choose its size by its deadline at {instant_words(NOW + 600.0)}."
     )
 
 

@@ -109,7 +109,7 @@ def _before(deadline: float, limits: Limits, capacity: Resources, now: float, se
             return _reported(
                 limits, Reason.DEADLINE_CANNOT_BE_MET, f"Its deadline passed at {instant_words(deadline)}."
             )
-        note = f"Its own reports do not tell yet whether it will meet its deadline at {instant_words(deadline)}."
+        note = f"Too little of it is measured to choose its size by its deadline at {instant_words(deadline)}."
         return replace(_reported(limits, None, note), claim=outlook.minimum)
     possible = list(sizes(outlook, capacity))
     least = _least(outlook, possible, min(remaining.high, settings.deadline_margin * remaining.mean), left, capacity)
@@ -118,7 +118,7 @@ def _before(deadline: float, limits: Limits, capacity: Resources, now: float, se
         note = f"To meet its deadline at {instant_words(deadline)} it needs {size_words(least)}{or_miss}."
         return replace(_reported(limits, None, note), claim=_reachable(outlook, least, possible, settings))
     if outlook.learning and left > 0 and _might_do(outlook, remaining.mean, left):
-        note = f"Whether it can meet its deadline at {instant_words(deadline)} is being found out."
+        note = f"Which size meets its deadline at {instant_words(deadline)} is still being measured."
         return replace(_reported(limits, None, note), claim=_reachable(outlook, outlook.maximum, possible, settings))
     return _without_slack(deadline, limits, possible, remaining.mean, left, capacity, settings)
 

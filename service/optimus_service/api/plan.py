@@ -20,7 +20,7 @@ from optimus_service.api.services import CallerDep, Services, ServicesDep, TaskC
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.insight.bodies import allocation_body
 from optimus_service.insight.dry_run import Previewed
-from optimus_service.insight.format import counted, foreseen, moment, size, span
+from optimus_service.insight.format import by_deadline, counted, foreseen, moment, size, span
 from optimus_service.insight.lost_work import Loss
 from optimus_service.insight.progress import finite
 from optimus_service.insight.reasons import gives_more, text_of
@@ -131,11 +131,8 @@ def _on_the_end(expected: answers.Expected, previewed: Previewed) -> str:
 
 def _on_the_deadline(previewed: Previewed, now: float) -> list[str]:
     """By the interval of its end, whatever the scheduler claims for it."""
-    due, left = deadline_of(previewed.record.asked, now), previewed.left
-    if due is None or left is None or finite(left.mean) is None or left.low >= left.high:
-        return []
-    will = "will probably meet" if left.high <= due - now else "may miss"
-    return [f"By this it {'will probably miss' if left.low > due - now else will} its deadline."]
+    due = deadline_of(previewed.record.asked, now)
+    return [] if due is None else by_deadline(_interval(previewed.left), due - now)
 
 
 def _on_money(cost: answers.Interval | None) -> list[str]:

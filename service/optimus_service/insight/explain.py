@@ -19,7 +19,7 @@ from optimus_scheduler.model import JobState, Reason, SpeedSample
 from optimus_scheduler.model.format import time_words
 from optimus_scheduler.what_if import NOT_COMPETING
 from optimus_service.insight.bodies import allocation_body
-from optimus_service.insight.format import counted, foreseen, lasted, moment, size, span, times
+from optimus_service.insight.format import by_deadline, counted, foreseen, lasted, moment, size, span, times
 from optimus_service.insight.lost_work import losses, total
 from optimus_service.insight.orders import ORDERS
 from optimus_service.insight.progress import Explanation, explain, finite, has_made_all, progress_of
@@ -283,9 +283,11 @@ def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
         return ["When it ends cannot be said yet: too little of its loss or speed is known."]
     if_so = "If its training goes on, it" if case.warnings else "It"
     ends = f"{if_so} is expected to end in {span(expected.finish_seconds)}"
+    due = deadline_of(case.job.asked, case.job.created_at)
+    meets = [] if due is None else by_deadline(expected.finish_seconds, due - case.now)
     if expected.computed_at is None:
-        return [f"{ends} if it keeps what it has: later changes of size are not counted in yet."]
-    return [f"{ends}, waiting, stops and later changes of size included."]
+        return [f"{ends} if it keeps what it has: later changes of size are not counted in yet.", *meets]
+    return [f"{ends}, waiting, stops and later changes of size included.", *meets]
 
 
 # --- the last rescale ------------------------------------------------------------------------------------------------

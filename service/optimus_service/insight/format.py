@@ -27,6 +27,15 @@ _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
 """A time is told in the largest unit of which there are two or more, as the command line and the page do."""
 
 
+def by_deadline(left: answers.Interval | None, until_due: float) -> list[str]:
+    """Whether a job that ends in `left` seconds meets a deadline in `until_due` seconds; nothing where its end is not
+    known, or a mere limit."""
+    if left is None or left.high is None or (left.low or 0.0) >= left.high or (not left.low and left.mean == left.high):
+        return []
+    will = "will probably meet" if left.high <= until_due else "may miss"
+    return [f"By this it {'will probably miss' if (left.low or 0.0) > until_due else will} its deadline."]
+
+
 def lasted(seconds: float) -> str:
     """Of a time that is over: 42 s, 2 min 29 s, 2 h 10 min, 4 d 3 h."""
     whole = max(0, round(seconds))

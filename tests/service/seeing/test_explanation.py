@@ -287,6 +287,25 @@ def test_whether_the_deadline_was_met_is_told_after_the_end(seconds: float, told
     assert told in story
 
 
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(25.0, "will probably miss"), (45.0, "may miss"), (100.0, "will probably meet")]
+)
+def test_a_running_job_is_judged_by_the_interval_of_its_end(seconds: float, told: str) -> None:
+    running = a_record(state=JobState.RUNNING, step=40, wanted=Allocation(1, 0), spec={"deadline_seconds": seconds})
+    end = Interval(40.0, 30.0, 60.0)
+    times = ExpectedTimes(job_id="job-1", at=10.0, good_until=100.0, start=None, end=end)
+    found = explanation_of(Case(job=running, decision=replace(a_decision(forecast=A_LIMIT), expected=times), now=10.0))
+    assert f"By this it {told} its deadline." in found.sentences
+
+
+A_LIMIT = a_forecast(
+    rule="max_steps",
+    total_steps={"mean": 60.0, "low": 55.0, "high": 70.0},
+    remaining_steps={"mean": 20.0, "low": 15.0, "high": 30.0},
+    steps_per_second=1.0,
+)
+
+
 def test_a_job_that_a_round_let_wait_is_not_said_to_start_at_once() -> None:
     waits = a_decision("job-1", reason="WaitingForQuota", allocation=NOTHING)
     case = Case(job=a_record(wanted=NOTHING), decision=waits, now=10.0)
