@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from operator import attrgetter
 from types import MappingProxyType
 
@@ -37,6 +38,8 @@ _MEASURED_AFTER_SECONDS = 60.0
 """By then the present size of a job has been measured, as far as it ever will be."""
 _RAISES = (1, 2, 4, 16)
 """Of a quota, in what the job needs for its next task, or to start."""
+_HALVINGS = 8
+"""Of the way from a quota that does not help to one that does: to 1 % of the cluster, or a core, or less."""
 _QUOTAS_OF_OTHERS = "quotas of others"
 _ALL_OTHERS = "all others"
 NOT_COMPETING = frozenset(
@@ -64,6 +67,8 @@ class Change:
     """Of several changes of a kind only the first that helps is told."""
     jobs: frozenset[str] = frozenset()
     """Other jobs that it is about."""
+    less: Callable[[float], Change] | None = None
+    """The same change by a part, 0 to 1, of the way to it from the one before it, which helps less."""
 
     def tells_only(self, ids: Collection[str]) -> bool:
         """Whether it tells of no other job than these, and of no other project's quota."""
@@ -95,8 +100,9 @@ def what_gives_more(
             continue
         if change.kind == _ALL_OTHERS and not change.jobs.isdisjoint(found):
             continue  # the end of one of them does
-        planned = {each.job_id: each for each in planner(change.snapshot).decisions}
+        planned = _planned(planner, change)
         if is_more(planned[job_id].allocation, decision.allocation):
+            change, planned = _smallest(change, planned, decision, planner)
             gone = {job_id, *change.jobs}
             stops = [
                 each
@@ -105,6 +111,33 @@ def what_gives_more(
             ]
             found[change.kind] = change.words + _stopping(stops, names, only_named=only_named)
     return tuple(found.values())
+
+
+def _planned(planner: Planner, change: Change) -> dict[str, Decision]:
+    return {each.job_id: each for each in planner(change.snapshot).decisions}
+
+
+def _smallest(
+    change: Change, planned: dict[str, Decision], decision: Decision, planner: Planner
+) -> tuple[Change, dict[str, Decision]]:
+    """The smallest form of a change that gives more, and what is planned with it."""
+    less, low, high = change.less, 0.0, 1.0
+    if less is None:
+        return change, planned
+    told = {less(low).words}
+    for _ in range(_HALVINGS):
+        part = (low + high) / 2.0
+        tried = less(part)
+        if tried.words == change.words:
+            high = part
+        elif tried.words in told:
+            low = part
+        elif is_more((found := _planned(planner, tried))[decision.job_id].allocation, decision.allocation):
+            change, planned, high = tried, found, part
+        else:
+            told.add(tried.words)
+            low = part
+    return change, planned
 
 
 def _stopping(jobs: Sequence[str], names: Mapping[str, str], *, only_named: bool) -> str:
@@ -204,12 +237,42 @@ def _of_quotas(snapshot: Snapshot, job: Job) -> Iterator[Change]:
         )
     if own is not None:
         free = 1.0 - sum(each.share or 0.0 for each in rest)
-        for raised in _raised(own, job, snapshot.capacity, free):
-            words = f"a quota of project {project} of {_amounts(raised)} (now {_amounts(own)})"
-            yield Change(words, replace(snapshot, quotas=(*rest, raised)), "quota")
+        for below, raised in pairwise((own, *_raised(own, job, snapshot.capacity, free))):
+            yield _of_quota(snapshot, own, below, raised)
     if rest:
         alone = () if own is None else (own,)
         yield Change("smaller quotas of other projects", replace(snapshot, quotas=alone), _QUOTAS_OF_OTHERS)
+
+
+def _of_quota(snapshot: Snapshot, own: Quota, below: Quota, raised: Quota) -> Change:
+    """The quota `raised` in the place of a project's `own`, and smaller ones down to `below`."""
+    rest = tuple(quota for quota in snapshot.quotas if quota.project != own.project)
+
+    def change(part: float) -> Change:
+        quota = _between(below, raised, part)
+        words = f"a quota of project {own.project} of {_amounts(quota)} (now {_amounts(own)})"
+        return Change(words, replace(snapshot, quotas=(*rest, quota)), "quota", less=change)
+
+    return change(1.0)
+
+
+def _between(low: Quota, high: Quota, part: float) -> Quota:
+    """A quota so far on the way from `low` to `high`, in whole percents, cores, MiB and GPUs upwards."""
+
+    def amount(least: float | None, most: float | None, unit: float) -> float | None:
+        if least is None or most is None:
+            return None
+        # 1e-9: a whole number that was computed may be a little above itself.
+        return min(math.ceil((least + part * (most - least)) / unit - 1e-9) * unit, most)
+
+    memory = amount(low.memory_bytes, high.memory_bytes, 2**20)
+    return replace(
+        high,
+        share=amount(low.share, high.share, 0.01),
+        cpu=amount(low.cpu, high.cpu, 1.0),
+        memory_bytes=None if memory is None else int(memory),
+        gpus={kind: int(amount(low.gpus.get(kind, 0), most, 1.0) or 0) for kind, most in high.gpus.items()},
+    )
 
 
 def _raised(quota: Quota, job: Job, capacity: Resources, free: float) -> Iterator[Quota]:

@@ -455,7 +455,16 @@ def test_the_smallest_larger_quota_that_helps_is_told(cpu: float) -> None:
     spec = replace(a_spec(minimum=(8, 2), maximum=(8, 2)), project="vision")
     found = tried(a_job("a", spec=spec), cpu=32.0, quotas=(Quota("vision", cpu=cpu, may_borrow=False),))
     raised = [each for each in found if "a quota of project vision" in each]
-    assert raised == [f"a quota of project vision of {cpu + 10:g} cores (now {cpu:g} cores)"]
+    assert raised == [f"a quota of project vision of 10 cores (now {cpu:g} cores)"]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.67])
+def test_a_larger_share_that_is_advised_is_no_larger_than_needed(share: float) -> None:
+    spec = replace(a_spec(minimum=(4, 1), maximum=(4, 1)), project="vision")
+    quotas = (Quota("vision", share=share, may_borrow=False),)
+    found = tried(a_job("a", spec=spec), cpu=6.0, quotas=quotas)
+    (raised,) = [each for each in found if "a quota of project vision" in each]
+    assert raised == f"a quota of project vision of 84 % of the cluster (now {100 * share:.0f} % of the cluster)"
 
 
 def test_a_closed_node_is_told_and_its_opening_is_advised() -> None:
