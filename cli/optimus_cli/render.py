@@ -51,13 +51,18 @@ def state_of(job: Job) -> Text:
     return Text("starting" if starts else job["state"], style=STATE_STYLES.get(job["state"], ""))
 
 
-def columns_table(*columns: str, right: Iterable[str] = (), folded: Iterable[str] = ()) -> Table:
-    """`folded` columns may break into lines beside those that always may; without any, what is too wide is cut off."""
+def columns_table(
+    *columns: str, right: Iterable[str] = (), folded: Iterable[str] = (), widths: Mapping[str, int] | None = None
+) -> Table:
+    """`folded` columns may break into lines beside those that always may; without any, what is too wide is cut off.
+
+    `widths`: that there is room for (`fitting`): a column of several words is never narrower.
+    """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     aligned, broken = set(right), FOLDED.union(folded)
     for column in columns:
         justify: Literal["left", "right"] = "right" if column in aligned else "left"
-        least = LEAST_WIDTHS.get(column)
+        least = LEAST_WIDTHS.get(column) if widths is None or column not in LEAST_WIDTHS else widths[column]
         table.add_column(column, justify=justify, overflow="fold", no_wrap=column not in broken, min_width=least)
     return table
 
@@ -91,7 +96,9 @@ class _JobList:
         widths = fitting(rows, LEFT_OUT, options.max_width)
         # An id is there to be copied: it is broken only where it would push the figures out of a small terminal.
         breaks_ids = _in_all(widths) > options.max_width and widths["id"] > LONGEST_WHOLE_ID
-        table = columns_table(*widths, right=["progress", "step", "loss"], folded=["id"] if breaks_ids else [])
+        table = columns_table(
+            *widths, right=["progress", "step", "loss"], folded=["id"] if breaks_ids else [], widths=widths
+        )
         for row in rows:
             table.add_row(*(row[name] for name in widths))
         yield table

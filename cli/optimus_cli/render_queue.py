@@ -32,10 +32,10 @@ class _Queue:
     rows: Sequence[Mapping[str, RenderableType]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        names = fitting(self.rows, LEFT_OUT, options.max_width)
-        table = columns_table(*names, right=["no."], folded=["why"])
+        widths = fitting(self.rows, LEFT_OUT, options.max_width)
+        table = columns_table(*widths, right=["no."], folded=["why"], widths=widths)
         for row in self.rows:
-            table.add_row(*(row[name] for name in names))
+            table.add_row(*(row[name] for name in widths))
         yield table
 
 

@@ -403,9 +403,12 @@ def test_the_queue_says_who_waits_why_and_for_how_long() -> None:
 def test_a_narrow_queue_keeps_the_words_of_its_reasons() -> None:
     expected: Any = {"start_seconds": {"mean": 300.0, "low": 120.0, "high": 600.0}}
     why = "not even its minimum fits beside the jobs ahead of it"
-    text = shown(render_queue.queue([builders.queued_job(expected=expected, why=why)], NOW), 80)
-    assert set(why.split()) <= set(text.split())
-    assert "owner" not in text
+    jobs = [builders.queued_job(expected=each, why=why) for each in (expected, None)]
+    assert "owner" not in shown(render_queue.queue(jobs, NOW), 80)
+    for width in range(70, 130):
+        for rows in (jobs, jobs[1:]):
+            text = shown(render_queue.queue(rows, NOW), width)
+            assert set(why.split()) <= set(text.split()), width
 
 
 def test_who_used_how_much() -> None:
