@@ -56,14 +56,17 @@ def columns_table(
 ) -> Table:
     """`folded` columns may break into lines beside those that always may; without any, what is too wide is cut off.
 
-    `widths`: that there is room for (`fitting`): a column of several words is never narrower.
+    `widths`: that there is room for (`fitting`): columns of several words have these.
     """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     aligned, broken = set(right), FOLDED.union(folded)
     for column in columns:
         justify: Literal["left", "right"] = "right" if column in aligned else "left"
-        least = LEAST_WIDTHS.get(column) if widths is None or column not in LEAST_WIDTHS else widths[column]
-        table.add_column(column, justify=justify, overflow="fold", no_wrap=column not in broken, min_width=least)
+        least = LEAST_WIDTHS.get(column)
+        wide = None if widths is None or least is None else widths[column]
+        table.add_column(
+            column, justify=justify, overflow="fold", no_wrap=column not in broken, min_width=least, width=wide
+        )
     return table
 
 
@@ -133,11 +136,13 @@ def _owner(job: Job) -> str:
 def fitting(rows: Sequence[Mapping[str, RenderableType]], left_out: Sequence[str], width: int) -> dict[str, int]:
     """The columns that a terminal of `width` characters has room for, with their widths; those of `left_out` go first,
     in its order."""
-    widths = {name: max(_width(name), *(_width(row[name]) for row in rows)) for name in rows[0]}
-    widths |= {name: min(widths[name], least) for name, least in LEAST_WIDTHS.items() if name in widths}
+    whole = {name: max(_width(name), *(_width(row[name]) for row in rows)) for name in rows[0]}
+    widths = whole | {name: min(whole[name], least) for name, least in LEAST_WIDTHS.items() if name in whole}
     going = [name for name in left_out if name in widths]
     while going and _in_all(widths) > width:
         del widths[going.pop(0)]
+    for name in widths:
+        widths[name] = min(whole[name], widths[name] + max(width - _in_all(widths), 0))
     return widths
 
 
