@@ -290,6 +290,10 @@ class Books:
         """What each job should have, by the number of the last change."""
         return {row["id"]: row["generation"] for row in self._look.execute("SELECT id, generation FROM jobs")}
 
+    def name_of(self, job_id: str) -> str:
+        """As its owner called it."""
+        return str(self._look.execute("SELECT name FROM jobs WHERE id = ?", (job_id,)).fetchone()["name"])
+
     def unfinished(self) -> list[str]:
         """Jobs that have not ended."""
         return sorted(job_id for job_id, job in self.jobs.items() if job.end is None and job_id not in self._deleting)

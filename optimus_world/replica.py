@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from fastapi import FastAPI
 
+from optimus_scheduler.model import Plan, Snapshot
 from optimus_service import server
 from optimus_service.api.app import create_app
 from optimus_service.api.services import Services, Turns
@@ -130,7 +131,14 @@ class Replica:
     """One life of the service on a host, from its start to its end."""
 
     def __init__(
-        self, kernel: Kernel, host: Host, life: int, settings: Settings, database: Database, make_cluster: MakeCluster
+        self,
+        kernel: Kernel,
+        host: Host,
+        life: int,
+        settings: Settings,
+        database: Database,
+        make_cluster: MakeCluster,
+        after_round: Callable[[Snapshot, Plan], None],
     ) -> None:
         self.host = host
         self.process = Process(f"{host.name}#{life}")
@@ -144,7 +152,7 @@ class Replica:
             leadership=_bound(FiberLeadership, kernel),
             holder=self.holder,
             make_wake_up=lambda: FiberCondition(kernel),
-            settle=lambda: None,
+            after_round=after_round,
         )
         parts = server.assemble(settings, URL, clock, machine)
         self.loop, self.retention = parts.loop, parts.retention

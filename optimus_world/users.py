@@ -23,6 +23,7 @@ _TRIES = 150
 CAPPED = "capped"
 """The project whose quota may not be exceeded."""
 CAPPED_CORES = 6
+QUOTA = {"cpu": CAPPED_CORES, "memory_bytes": 2**34, "may_borrow": False}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from optimus_scheduler.model import Node, Resources, Role
+from optimus_scheduler.model import Node, Plan, Resources, Role, Snapshot
 from optimus_service.clusters.base import Cluster
 from optimus_service.push.long_poll import POLL_SECONDS
 from optimus_service.settings.kubernetes import KubernetesSettings
@@ -36,6 +36,7 @@ from optimus_world.kernel import Crashed, Fiber, Kernel, Process
 from optimus_world.network import Network, Peer, Wire
 from optimus_world.replica import Host, Replica, make_settings
 from optimus_world.sealed import sealed
+from optimus_world.simulated import Simulated, trace_of
 from optimus_world.tasks import ServerAgent, TaskAgent, WorkerAgent
 from optimus_world.users import Act, Users
 
@@ -46,6 +47,8 @@ BEGIN = 1_750_000_000.0
 """POSIX seconds."""
 NODES = tuple(f"node-{number}" for number in range(3))
 CAPACITY = Resources(8.0, 2**34)
+POLICY = "optimus"
+EQUAL = "decisions equal the simulator's"
 KUBERNETES_EACH = 4
 """Of so many seeds one is a world with Kubernetes."""
 STORM_PART = 0.75
@@ -79,6 +82,14 @@ class Script:
         storm, on_kubernetes = 3600.0 * hours * STORM_PART, seed % KUBERNETES_EACH == 0
         struck = faults.draw(seed, storm, NODES, on_kubernetes=on_kubernetes)
         return cls(seed, hours, tuple(struck), tuple(users.draw(seed, storm)), on_kubernetes)
+
+    @property
+    def is_a_trace(self) -> bool:
+        """Whether jobs come and nothing else happens, which is what the simulator simulates, too.
+
+        On Kubernetes pods of coordinators take room, of which it knows nothing.
+        """
+        return not self.faults and not self.on_kubernetes and all(act.kind == "submit" for act in self.acts)
 
     @property
     def storm_seconds(self) -> float:
@@ -134,6 +145,7 @@ class World:
         self.network = Network(self.kernel, chance, self._peers, node_of=self._node_of)
         self.books = Books(self, self.broken)
         self.users = Users(self)
+        self.simulated = self._simulated() if script.is_a_trace else None
         self.storm = Storm(self, script.seed)
         self.database.wrote = self.books.wrote
         self.database.is_in_round = self._is_in_round
@@ -175,8 +187,7 @@ class World:
         """
         for host in faults.HOSTS:
             self.start(host)
-        quota = {"cpu": users.CAPPED_CORES, "memory_bytes": 2**34, "may_borrow": False}
-        self.users.call("PUT", f"/v1/projects/{users.CAPPED}", quota)
+        self.users.call("PUT", f"/v1/projects/{users.CAPPED}", users.QUOTA)
         for fault in self.script.faults:
             self.kernel.at(fault.at, partial(self.storm.strike, fault))
         for act in self.script.acts:
@@ -232,7 +243,7 @@ class World:
             data_directory=self._directory,
             database_url=self.database.url,
             secret="of the simulation, not a secret",  # noqa: S106
-            policy="optimus",
+            policy=POLICY,
             round_seconds=120.0,
             learning_round_seconds=60.0,
             debounce_seconds=2.0,
@@ -241,7 +252,7 @@ class World:
             kubernetes=kubernetes,
         )
         make_cluster = partial(self._cluster_of, host)
-        replica = Replica(self.kernel, where, self._lives[host], settings, self.database, make_cluster)
+        replica = Replica(self.kernel, where, self._lives[host], settings, self.database, make_cluster, self._decided)
         self.replicas[host] = replica
         self._holders[replica.process.name] = replica.holder.name
         self.say(f"{replica.process.name} starts")
@@ -281,6 +292,22 @@ class World:
             replica.loop.stop(0.0)
             replica.retention.stop(0.0)
             self.kernel.after(5.0, lambda: self.crash(replica.process, seconds))
+
+    def _simulated(self) -> Simulated:
+        jobs = {act.at: users.specification(self.seed, act.number) for act in self.script.acts}
+        quota = {users.CAPPED: users.QUOTA}
+        trace = trace_of(self._directory.parent / "trace.jsonl", list(self.machines.all_nodes.values()), quota, jobs)
+        return Simulated(trace, POLICY)
+
+    def _decided(self, snapshot: Snapshot, plan: Plan) -> None:
+        """A round is over."""
+        if self.simulated is not None:
+            try:
+                found = self.simulated.differences(snapshot, plan, self.books.name_of)
+            except Exception as error:  # noqa: BLE001 - the loop would go on
+                found = [repr(error)]
+            for difference in found:
+                self.broken(EQUAL, difference)
 
     def _peers(self) -> list[Peer]:
         return [Peer(each.process, each.app) for _, each in sorted(self.replicas.items()) if each.process.is_alive]

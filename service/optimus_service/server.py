@@ -231,6 +231,12 @@ def _open_repository(settings: Settings, observe: ObserveTransaction) -> Reposit
     return Repository(engine, observe, settings.scheduling.retry_backoff)
 
 
+def _settling() -> Callable[[Snapshot, Plan], None]:
+    """For the memory of the process."""
+    long_lived = LongLived()
+    return lambda _snapshot, _plan: long_lived.settle()
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """What a service uses of the machine, beside the clock: time that only grows, threads, and who it is.
@@ -248,8 +254,8 @@ class Machine:
     """Who claims the lease; None: this process."""
     make_wake_up: Callable[[], Condition] = threading.Condition
     """Makes what the loop, and retention, wait at."""
-    settle: Callable[[], None] = field(default_factory=lambda: LongLived().settle)
-    """Is called at the end of each round: for the memory of the process."""
+    after_round: Callable[[Snapshot, Plan], None] = field(default_factory=_settling)
+    """Is called at the end of each round, with what it saw and decided."""
 
 
 def assemble(settings: Settings, service_url: str, clock: Callable[[], float], machine: Machine | None = None) -> Parts:
@@ -280,7 +286,7 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
     def told(snapshot: Snapshot, plan: Plan, leader: LeaderRepository) -> None:
         ahead.note(snapshot, plan, leader)
         retention.note(leader)
-        machine.settle()
+        machine.after_round(snapshot, plan)
 
     rounds = make_rounds(settings, repository, cluster, planner, applier, clock, told)
     times = LoopTimes(

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 from unittest import mock
 
-from optimus_world import replica
+from optimus_world import replica, world
 from optimus_world.faults import Fault
 from optimus_world.users import Act
 from optimus_world.world import Script
@@ -20,7 +20,7 @@ from sqlalchemy import update
 
 from optimus_scheduler import lifecycle, reconcile
 from optimus_scheduler.allocate import allocate_with_quotas
-from optimus_scheduler.model import Directive, JobState, StartTask
+from optimus_scheduler.model import Directive, Job, JobState, StartTask
 from optimus_service.api import from_tasks, submission
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.clusters.kubernetes import job_objects
@@ -28,12 +28,14 @@ from optimus_service.loop import apply as applying
 from optimus_service.loop import exits
 from optimus_service.loop.leader import Leadership
 from optimus_service.loop.loop import SchedulingLoop
+from optimus_service.observe.snapshot import Observer
 from optimus_service.store import leases, retention, sample_queue, samples, wanted
 from optimus_service.store.counting import Counted, blocks_of
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.records import AddedSamples
 from optimus_service.store.repository import LEADER_LEASE, LeaderRepository, Repository
 from optimus_service.store.tables import LeaseRow
+from optimus_simulator.running import RunningJob
 from optimus_workers.coordinator import attempt, membership_change, tasks
 from optimus_workers.coordinator.membership import Cover
 from optimus_workers.wire.ranges import worker_slots
@@ -41,6 +43,7 @@ from optimus_workers.wire.ranges import worker_slots
 Patch = Callable[[ExitStack], None]
 
 TWO_JOBS = (Act(0, 5.0, "submit", 0), Act(1, 20.0, "submit", 1))
+EIGHT_JOBS = tuple(Act(number, 5.0 + 90 * number, "submit", number) for number in range(8))
 
 
 @dataclass(frozen=True)
@@ -207,6 +210,17 @@ _REVIVED = {
     (JobState.SUCCEEDED, lifecycle.MembershipFormed): lifecycle._start,
 }
 
+_job_of, _job_seen = Observer._job, RunningJob.seen
+
+
+def _job_without_since(self: Observer, *known: Any) -> Job:
+    return replace(_job_of(self, *known), allocated_at=None)
+
+
+def _simulated_without_since(self: RunningJob, *known: Any) -> Job:
+    return replace(_job_seen(self, *known), allocated_at=None)
+
+
 MUTATIONS = (
     Mutation(
         "exit notices of a deposed leader are not fenced",
@@ -330,7 +344,7 @@ MUTATIONS = (
         _replaced(reconcile, "_starts_with_available", _all_starts),
         "no node over capacity",
         (),
-        tuple(Act(number, 5.0 + 90 * number, "submit", number) for number in range(8)),
+        EIGHT_JOBS,
     ),
     Mutation(
         "quotas may be borrowed over",
@@ -362,5 +376,17 @@ MUTATIONS = (
         "no acknowledged sample is lost",
         (Fault(0, 3300.0, "crash", "a", 5.0), Fault(1, 3350.0, "crash", "b", 5.0)),
         seconds=7200.0,
+    ),
+    Mutation(
+        "the service forgets since when a job has its size",
+        _replaced(Observer, "_job", _job_without_since),
+        world.EQUAL,
+        acts=EIGHT_JOBS,
+    ),
+    Mutation(
+        "the simulator forgets since when a job has its size",
+        _replaced(RunningJob, "seen", _simulated_without_since),
+        world.EQUAL,
+        acts=EIGHT_JOBS,
     ),
 )
