@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from optimus_scheduler.model import JobSpec, Resources
 from optimus_simulator.bounds.bound import Bound
+from optimus_scheduler.ahead.deadlines import Answer
 from optimus_simulator.promises import Judged, summary
 from optimus_simulator.trace import TraceJob
 
@@ -36,6 +37,15 @@ class JobRecord:
     deadline_at: float | None = None
     promises: tuple[Judged, ...] = ()
     """What it was told of its time left, and what came of it."""
+    answer: Answer | None = None
+    """What was said of its deadline at its submission; None: nothing was asked, or it has none."""
+    promised: bool = False
+    """Whether it was promised, then or later, that it meets its deadline."""
+
+    @property
+    def in_time(self) -> bool:
+        """Whether it met its deadline; True without one."""
+        return self.deadline_at is None or self.finished_at <= self.deadline_at
 
     @property
     def jct_seconds(self) -> float:
@@ -75,7 +85,7 @@ class Outcome:
         fairness = np.array([job.fairness for job in self.jobs])
         first = min(job.submitted_at for job in self.jobs)
         makespan = max(job.finished_at for job in self.jobs) - first
-        in_time = [job.finished_at <= job.deadline_at for job in self.jobs if job.deadline_at is not None]
+        in_time = [job.in_time for job in self.jobs if job.deadline_at is not None]
         figures = {
             "mean_jct_seconds": float(jct.mean()),
             "p50_jct_seconds": float(np.percentile(jct, 50)),
@@ -98,6 +108,24 @@ class Outcome:
             return {}
         least = {"above_bound": "mean_jct_seconds", "makespan_above_bound": "makespan_seconds"}
         return {name: figures[of] / getattr(self.bound, of) - 1.0 for name, of in least.items()}
+
+
+def deadline_answers(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    """How true the answers to deadlines were: jobs `promised` at their submission and how many `met` theirs, promised
+    `later` and met, `declined` at their submission and how many `missed` theirs, and those of which nothing was said."""
+    jobs = [job for outcome in outcomes for job in outcome.jobs if job.answer is not None]
+    promised = [job.in_time for job in jobs if job.answer is Answer.PROMISED]
+    later = [job.in_time for job in jobs if job.promised and job.answer is not Answer.PROMISED]
+    declined = [not job.in_time for job in jobs if job.answer is Answer.DECLINED]
+    return {
+        "promised": len(promised),
+        "promised_met": sum(promised),
+        "promised_later": len(later),
+        "promised_later_met": sum(later),
+        "declined": len(declined),
+        "declined_missed": sum(declined),
+        "open": sum(job.answer is Answer.OPEN for job in jobs),
+    }
 
 
 def time_left(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:

@@ -185,6 +185,8 @@ class Replay:
             return
         if self._options.promises:
             found = self._foresee(snapshot, outcome)
+            for job in self.active.values():
+                job.answer(found[job.id].shown, snapshot.now)
             promises = {job.id: _promise(job, found[job.id], snapshot.now) for job in due}
         else:
             left = {decision.job_id: decision.forecast.remaining_seconds for decision in outcome.decisions}
@@ -319,4 +321,6 @@ def _record(job: RunningJob, fairness: float, deadline_at: float | None) -> JobR
         job.judged_predictions(),
         deadline_at,
         job.judged_promises(),
+        job.first_answer,
+        job.promised_at is not None,
     )

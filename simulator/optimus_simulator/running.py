@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from optimus_scheduler.ahead.deadlines import Answer, answer_to
+from optimus_scheduler.ahead.world import Ahead
 from optimus_scheduler.model import NOTHING, Allocation, Directive, EndedJob, Interval, Job, JobState, PlacedTask
 from optimus_simulator.promises import Judged, Promises
 from optimus_simulator.telemetry import Telemetry
@@ -55,6 +57,10 @@ class RunningJob:
     predicted: list[tuple[float, float]] = field(default_factory=list)
     """(steps done, steps in all as they were predicted then)."""
     promises: Promises = field(init=False)
+    first_answer: Answer | None = None
+    """What was said of its deadline at its submission."""
+    promised_at: float | None = None
+    """When it was promised to meet its deadline."""
 
     def __post_init__(self) -> None:
         self.promises = Promises(self.entry.submitted_at, [])
@@ -94,6 +100,16 @@ class RunningJob:
     def wants_promise(self, now: float, spacing: float) -> bool:
         """Whether what is said of its time left now will be judged."""
         return self.promises.is_due(now, self.started_at, spacing)
+
+    def answer(self, ahead: Ahead, now: float) -> None:
+        """Say what is to be said of its deadline; what was promised stays promised."""
+        deadline = self.entry.spec.deadline_at
+        if deadline is None or self.promised_at is not None:
+            return
+        answer = answer_to(deadline, ahead, now).answer
+        self.first_answer = self.first_answer or answer
+        if answer is Answer.PROMISED:
+            self.promised_at = now
 
     def judged_promises(self) -> tuple[Judged, ...]:
         """What it was promised about its end, now that it has ended."""
@@ -136,6 +152,7 @@ class RunningJob:
             wanted_tasks=self.wanted,
             attained_share_seconds=self.attained_share_seconds,
             batch=self.training.batch,
+            promised_at=self.promised_at,
             noise_steps=telemetry.noise_steps,
             noise_scales=telemetry.noise_scales,
         )

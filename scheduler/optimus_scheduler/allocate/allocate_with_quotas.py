@@ -187,7 +187,7 @@ class _QuotaAllocation:
     now: float
 
     def by_deadline(self, competing: Sequence[Outlook], available: Resources) -> Grants:
-        """The policy, but for the claims of deadlines: the earliest first, each if it fits beside those before."""
+        """The policy, but for the claims of deadlines: promised ones first, then the earliest, each if it fits beside those before."""
         return self.reserving.with_claims(competing, available, self._claims(competing, available), due_at=self.now)
 
     def _claims(self, competing: Sequence[Outlook], available: Resources) -> dict[str, Allocation]:
@@ -252,9 +252,11 @@ def _sizes(grants: Mapping[str, Grant]) -> dict[str, Allocation]:
     return {job_id: grant.allocation for job_id, grant in grants.items() if not grant.allocation.is_empty}
 
 
-def _deadline(outlook: Outlook) -> tuple[float, float, str]:
-    deadline = outlook.job.spec.deadline_at
-    return deadline if deadline is not None else float("inf"), outlook.job.submitted_at, outlook.id
+def _deadline(outlook: Outlook) -> tuple[float, float, float, str]:
+    """Promised ones first, in the order of their promises: none is broken by a later one."""
+    job = outlook.job
+    promised = job.promised_at if job.promised_at is not None else math.inf
+    return promised, job.spec.deadline_at if job.spec.deadline_at is not None else math.inf, job.submitted_at, job.id
 
 
 def _priority(outlook: Outlook) -> tuple[bool, float, float, str]:

@@ -254,6 +254,8 @@ class Job:
     """Its owner paused it, or who may act for the owner: it gets nothing."""
     paused_by: str | None = None
     """Who took what it had, in words; None: nobody, or not known."""
+    promised_at: float | None = None
+    """When it was promised that it meets its deadline, POSIX seconds; None: it was not."""
     noise_steps: tuple[float, ...] = ()
     """Steps at which the noise scale of its gradients was measured, increasing."""
     noise_scales: tuple[float, ...] = ()
