@@ -3,6 +3,7 @@
     python -m benchmarks.promises --data FOLDER [--runs pollux,paper] [--workloads 1,2] [--seeds 0] [--runs-known 1,0]
     python -m benchmarks.promises --data FOLDER --runs paper --oracle
     python -m benchmarks.promises --data FOLDER --runs pcs [--traces 2869ce] [--policies optimus,srtf] [--jobs 600]
+    python -m benchmarks.promises --data FOLDER --runs elasticflow [--clusters 195job,cluster04] [--jobs 400] [--oracle]
 
 `--data` is the folder with `pollux/`, `traces/philly.csv.gz` and `pcs/`. One JSON object a run on stdout. Each run is
 that of `optimus simulate --set promises=true`: the queue is simulated forward after rounds (`optimus_scheduler.ahead`),
@@ -19,6 +20,10 @@ promises as they were shown and, `score_uncorrected`, before they were corrected
 `pcs` is the comparison with PCS (OSDI 2024): the mean of |promised - true| / true completion time of promises at
 submission, with lengths and speeds told (`--blind`: not), beside the mean completion time under several policies. As in
 the published simulations changes of size cost nothing.
+
+`elasticflow` counts what came of the answers to deadlines (`deadline_answers`): how many that were promised at
+their submission, or later, were met, and how many that were declined were missed. The queue is simulated forward at
+each submission and each first start. Bars: 95 % of the promised ones are met, 90 % of the declined ones missed.
 """
 
 from __future__ import annotations
@@ -38,7 +43,7 @@ from typing import Any
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.model import Interval
 from optimus_simulator.options import Options
-from optimus_simulator.outcome import Outcome, time_left
+from optimus_simulator.outcome import Outcome, deadline_answers, time_left
 from optimus_simulator.promises import AT_SUBMISSION, IN_LIFE, START
 from optimus_simulator.replay import Replay
 from optimus_simulator.scenario import load
@@ -81,6 +86,7 @@ def measure(run: Run) -> dict[str, Any]:
         "mean_jct_seconds": outcome.figures()["mean_jct_seconds"],
         "cpu_seconds": time.process_time() - begin,
         **(_at_submission(outcome) if run.kind == "pcs" else {}),
+        **({"deadline_answers": deadline_answers([outcome])} if run.kind == "elasticflow" else {}),
         **_scores(outcome),
         "time_left": [row for row in time_left([outcome]) if row["kind"] in (AT_SUBMISSION, IN_LIFE, START)],
     }
@@ -143,6 +149,11 @@ def runs_of(options: argparse.Namespace) -> Iterator[Run]:
                 )
     if "pcs" in kinds:
         yield from _pcs(options)
+    if "elasticflow" in kinds:
+        for name in options.clusters.split(","):
+            path = data / "elasticflow" / "traces" / f"{name}.csv.gz"
+            rare = replace(base, promise_spacing=1e9)
+            yield Run("elasticflow", f"elasticflow:{path}", "optimus", 0, rare, options.jobs)
 
 
 def _pcs(options: argparse.Namespace) -> Iterator[Run]:
@@ -161,14 +172,15 @@ def _numbers(text: str) -> list[int]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with pollux/, traces/ and pcs/")
-    parser.add_argument("--runs", default="pollux,paper,philly", help="of pollux, paper, philly, pcs")
+    parser.add_argument("--runs", default="pollux,paper,philly", help="of pollux, paper, philly, pcs, elasticflow")
     parser.add_argument("--workloads", default="1,2,3,4,5,6,7,8", help="of Pollux")
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--runs-known", default="1,0", help="1: ended jobs teach later ones; 0: they do not")
     parser.add_argument("--oracle", action="store_true", help="lengths and speeds are told: what arrivals alone cost")
-    parser.add_argument("--jobs", type=int, default=1500, help="of philly and pcs only the first so many")
+    parser.add_argument("--jobs", type=int, default=1500, help="of philly, pcs and elasticflow only the first so many")
     parser.add_argument("--philly-cluster", type=float, default=0.02, help="part of the 2,500 GPUs that these get")
     parser.add_argument("--traces", default="0e4a51,103959,2869ce,51b7ef", help="of PCS")
+    parser.add_argument("--clusters", default="195job,cluster04,cluster10", help="of ElasticFlow")
     parser.add_argument("--policies", default="optimus,predictable,srtf,tiresias,fifo", help="for PCS")
     parser.add_argument("--blind", action="store_true", help="PCS: jobs do not tell their lengths")
     parser.add_argument("--processes", type=int, default=1)

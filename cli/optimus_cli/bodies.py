@@ -107,6 +107,7 @@ class Job(TypedDict):
     retry_at: str | None
     last_error: str | None
     rescales: int
+    deadline_promised_at: str | None
     begins_anew: bool
     usage: JobUsage | None
     noise_scale: float | None
@@ -253,6 +254,12 @@ class Effect(TypedDict):
     lost_seconds: float | None
 
 
+class DeadlineAnswer(TypedDict):
+    at: str
+    answer: str
+    earliest: str | None
+
+
 class Plan(TypedDict):
     allocation: Allocation
     reason: str
@@ -265,6 +272,7 @@ class Plan(TypedDict):
     finished_runs: int
     confidence: float
     effects: list[Effect]
+    deadline: DeadlineAnswer | None
 
 
 class SpeedPoint(TypedDict):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import stdtrit
 
-from optimus_simulator.outcome import Outcome, time_left
+from optimus_simulator.outcome import Outcome, deadline_answers, time_left
 
 
 class Figure(NamedTuple):
@@ -103,11 +103,18 @@ def as_json(results: Sequence[PolicyResult]) -> dict[str, Any]:
                 "confidence_95": {name: estimate.half_width for name, estimate in result.figures.items()},
                 "runs": [outcome.figures() for outcome in result.outcomes],
                 "time_left": time_left(result.outcomes),
+                **_answers(result),
                 **_bounds(result),
             }
             for result in results
         ],
     }
+
+
+def _answers(result: PolicyResult) -> dict[str, Any]:
+    """How true the answers to deadlines were, where they were given."""
+    found = deadline_answers(result.outcomes)
+    return {"deadline_answers": found} if any(found.values()) else {}
 
 
 def _bounds(result: PolicyResult) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from optimus_scheduler.ahead.deadlines import Answer
 from optimus_scheduler.model import JobSpec, Resources
 from optimus_simulator.bounds.bound import Bound
-from optimus_scheduler.ahead.deadlines import Answer
 from optimus_simulator.promises import Judged, summary
 from optimus_simulator.trace import TraceJob
 
@@ -112,7 +112,7 @@ class Outcome:
 
 def deadline_answers(outcomes: Sequence[Outcome]) -> dict[str, int]:
     """How true the answers to deadlines were: jobs `promised` at their submission and how many `met` theirs, promised
-    `later` and met, `declined` at their submission and how many `missed` theirs, and those of which nothing was said."""
+    `later` and met, `declined` at their submission and how many `missed` theirs; `open`: nothing was said then."""
     jobs = [job for outcome in outcomes for job in outcome.jobs if job.answer is not None]
     promised = [job.in_time for job in jobs if job.answer is Answer.PROMISED]
     later = [job.in_time for job in jobs if job.promised and job.answer is not Answer.PROMISED]

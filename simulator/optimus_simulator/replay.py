@@ -186,7 +186,7 @@ class Replay:
         if self._options.promises:
             found = self._foresee(snapshot, outcome)
             for job in self.active.values():
-                job.answer(found[job.id].shown, snapshot.now)
+                job.answer(found[job.id].shown.left(snapshot.now), snapshot.now)
             promises = {job.id: _promise(job, found[job.id], snapshot.now) for job in due}
         else:
             left = {decision.job_id: decision.forecast.remaining_seconds for decision in outcome.decisions}

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, field
 
 from optimus_scheduler.ahead.deadlines import Answer, answer_to
-from optimus_scheduler.ahead.world import Ahead
 from optimus_scheduler.model import NOTHING, Allocation, Directive, EndedJob, Interval, Job, JobState, PlacedTask
 from optimus_simulator.promises import Judged, Promises
 from optimus_simulator.telemetry import Telemetry
@@ -101,12 +100,12 @@ class RunningJob:
         """Whether what is said of its time left now will be judged."""
         return self.promises.is_due(now, self.started_at, spacing)
 
-    def answer(self, ahead: Ahead, now: float) -> None:
+    def answer(self, left: Interval | None, now: float) -> None:
         """Say what is to be said of its deadline; what was promised stays promised."""
         deadline = self.entry.spec.deadline_at
         if deadline is None or self.promised_at is not None:
             return
-        answer = answer_to(deadline, ahead, now).answer
+        answer = answer_to(deadline, left, now).answer
         self.first_answer = self.first_answer or answer
         if answer is Answer.PROMISED:
             self.promised_at = now

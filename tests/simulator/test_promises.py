@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
+from tests.simulator.conftest import GPU
 
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.model import Interval
@@ -12,7 +14,7 @@ from optimus_simulator.comparison import as_json, compare
 from optimus_simulator.options import Options
 from optimus_simulator.promises import AT_SUBMISSION, IN_LIFE, START, WHILE_RUNNING, Promise, Promises, summary
 from optimus_simulator.replay import Replay
-from optimus_simulator.trace import Trace
+from optimus_simulator.trace import Trace, TraceJob, equal_nodes, in_order
 
 
 def test_the_newest_promise_at_each_part_of_life_is_judged() -> None:
@@ -105,3 +107,18 @@ def test_what_ended_jobs_were_promised_corrects_what_later_ones_are(ring_trace: 
     for promise in said:
         assert promise.left is not None
         assert promise.left.low <= promise.left.mean <= promise.left.high
+
+
+def test_answers_to_deadlines_are_counted_with_what_came_of_them(ring_job: Callable[..., TraceJob]) -> None:
+    def due(name: str, at: float, deadline_at: float) -> TraceJob:
+        job = ring_job(name, at, steps=1000.0, most=1)
+        return replace(job, spec=replace(job.spec, deadline_at=deadline_at))
+
+    jobs = in_order([due("sure", 0.0, 4000.0), due("hopeless", 10.0, 900.0), due("sooner", 20.0, 1500.0)])
+    trace = Trace("due", equal_nodes(1, GPU), jobs)
+    outcome = Replay(trace, policy_named("optimus"), Options(promises=True, oracle=True)).run()
+    found = as_json(compare([outcome]))["policies"][0]["deadline_answers"]
+    assert (found["promised"], found["promised_met"]) == (1, 1), "the first one, which the others do not stop"
+    assert (found["declined"], found["declined_missed"]) == (2, 2)
+    without = Replay(trace, policy_named("optimus"), Options(oracle=True)).run()
+    assert "deadline_answers" not in as_json(compare([without]))["policies"][0], "nobody asked"

@@ -168,6 +168,21 @@ export interface components {
             /** @description by name; empty before the first evaluation */
             figures: components["schemas"]["MeasuredSeries"][];
         };
+        /** @description Whether a deadline can be promised (docs/deadlines.md). */
+        DeadlineAnswer: {
+            /**
+             * Format: date-time
+             * @description the deadline
+             */
+            at: string;
+            /**
+             * @description promised: met with a probability of 95 %; declined: with less than 10 %; open: neither
+             * @enum {string}
+             */
+            answer: "promised" | "declined" | "open";
+            /** @description the earliest deadline that would be promised; null: none is known */
+            earliest: string | null;
+        };
         /** @description What a new job would do to one that is there. */
         Effect: {
             job_id: string;
@@ -400,6 +415,8 @@ export interface components {
             last_error: string | null;
             /** @description changes of size while training */
             rescales: number;
+            /** @description when it was promised that it meets its deadline; null: it was not */
+            deadline_promised_at: string | null;
             /**
              * @description a stop costs it all its steps, as far as is known: a script that keeps no checkpoint
              * @default false
@@ -976,6 +993,11 @@ export interface components {
             confidence: number;
             /** @description jobs that would get another size */
             effects: components["schemas"]["Effect"][];
+            /**
+             * @description null: it has none
+             * @default null
+             */
+            deadline: components["schemas"]["DeadlineAnswer"] | null;
         };
         PredictionPoint: {
             /** Format: date-time */
@@ -1465,6 +1487,7 @@ export type Convergence = components['schemas']['Convergence'];
 export type Cost = components['schemas']['Cost'];
 export type CurvePoint = components['schemas']['CurvePoint'];
 export type Curves = components['schemas']['Curves'];
+export type DeadlineAnswer = components['schemas']['DeadlineAnswer'];
 export type Effect = components['schemas']['Effect'];
 export type ElasticBatch = components['schemas']['ElasticBatch'];
 export type EvaluationSeries = components['schemas']['EvaluationSeries'];

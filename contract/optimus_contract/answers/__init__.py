@@ -17,7 +17,15 @@ from optimus_contract.answers.cluster import (
     UsageAmounts,
     UsageLine,
 )
-from optimus_contract.answers.explanations import Effect, Expected, Explanation, Marginal, Plan, RescaleEffect
+from optimus_contract.answers.explanations import (
+    DeadlineAnswer,
+    Effect,
+    Expected,
+    Explanation,
+    Marginal,
+    Plan,
+    RescaleEffect,
+)
 from optimus_contract.answers.jobs import (
     Allocation,
     AllocationList,
@@ -107,6 +115,7 @@ __all__ = [
     "Cost",
     "CurvePoint",
     "Curves",
+    "DeadlineAnswer",
     "Decision",
     "DecisionList",
     "DeviceProgress",

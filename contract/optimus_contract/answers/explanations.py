@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from optimus_contract.answers.jobs import Allocation, Interval, JobState
 from optimus_contract.membership import PauseParts
@@ -90,6 +90,18 @@ class Effect(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlineAnswer(Message):
+    """Whether a deadline can be promised (docs/deadlines.md)."""
+
+    at: Annotated[datetime, About("the deadline")]
+    answer: Annotated[
+        Literal["promised", "declined", "open"],
+        About("promised: met with a probability of 95 %; declined: with less than 10 %; open: neither"),
+    ]
+    earliest: Annotated[datetime | None, About("the earliest deadline that would be promised; null: none is known")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(Message):
     """What would happen if a job were submitted now (`POST /v1/plan`). Nothing has been stored."""
 
@@ -104,3 +116,4 @@ class Plan(Message):
     finished_runs: Annotated[int, About("finished jobs of the same task that the forecast learned from")]
     confidence: float
     effects: Annotated[list[Effect], About("jobs that would get another size")]
+    deadline: Annotated[DeadlineAnswer | None, About("null: it has none")] = None

@@ -139,6 +139,9 @@ class Job(Message):
     retry_at: Annotated[datetime | None, About("paused after an error: when it may go on")] = None
     last_error: Annotated[str | None, About("what the job's code raised last, in one line")] = None
     rescales: Annotated[int, About("changes of size while training")]
+    deadline_promised_at: Annotated[
+        datetime | None, About("when it was promised that it meets its deadline; null: it was not")
+    ]
     begins_anew: Annotated[
         bool, About("a stop costs it all its steps, as far as is known: a script that keeps no checkpoint")
     ] = False

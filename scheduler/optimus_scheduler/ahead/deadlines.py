@@ -4,8 +4,8 @@ A deadline is *promised* when the job ends by it with a probability of 95 %, and
 Between the two nothing is said yet. A declined job is not refused: it competes like any other, and the earliest
 deadline that could be promised is told.
 
-What was promised stays promised: claims of promised deadlines are met before those of others, in the order in which they
-were promised (`allocate_with_quotas`). A promise is made beside the claims of all earlier ones, so that it breaks none.
+What was promised stays promised: claims of promised deadlines are met before those of others, in the order in which
+they were promised (`allocate_with_quotas`). A promise is made beside all earlier ones, so that it breaks none.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from optimus_scheduler.ahead.world import REACH, Ahead
+from optimus_scheduler.ahead.world import REACH
 from optimus_scheduler.model import Interval
 
 _SURE = 1.6449
@@ -37,9 +37,8 @@ class DeadlineAnswer:
     """The earliest deadline that could be promised, POSIX seconds; None: nothing is known of the job's end."""
 
 
-def answer_to(deadline: float, ahead: Ahead, now: float) -> DeadlineAnswer:
-    """What is said of a job's deadline (POSIX seconds), given what is expected of the job."""
-    left = ahead.left(now)
+def answer_to(deadline: float, left: Interval | None, now: float) -> DeadlineAnswer:
+    """What is said of a job's deadline (POSIX seconds), given the seconds that are expected until its end."""
     if left is None:
         return DeadlineAnswer(Answer.DECLINED if deadline <= now else Answer.OPEN)
     earliest = now + surely_within(left)

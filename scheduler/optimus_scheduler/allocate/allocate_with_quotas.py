@@ -187,7 +187,7 @@ class _QuotaAllocation:
     now: float
 
     def by_deadline(self, competing: Sequence[Outlook], available: Resources) -> Grants:
-        """The policy, but for the claims of deadlines: promised ones first, then the earliest, each if it fits beside those before."""
+        """The policy, but for the claims of deadlines: promised ones first, then the earliest, each if it fits."""
         return self.reserving.with_claims(competing, available, self._claims(competing, available), due_at=self.now)
 
     def _claims(self, competing: Sequence[Outlook], available: Resources) -> dict[str, Allocation]:

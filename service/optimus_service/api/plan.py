@@ -61,7 +61,7 @@ def _planned(services: Services, task_checks: TaskChecks, spec: JobSpec, caller:
 def plan_body(previewed: Previewed, active: Mapping[str, JobRecord], now: float) -> answers.Plan:
     """The answer in words and figures. Pure."""
     decision, ahead = previewed.decision, previewed.forecast
-    start, finish = _interval(previewed.waiting), _interval(previewed.left)
+    start, finish, deadline = _interval(previewed.waiting), _interval(previewed.left), _deadline(previewed, now)
     effects = [
         answers.Effect(
             job_id=effect.job_id,
@@ -91,7 +91,7 @@ def plan_body(previewed: Previewed, active: Mapping[str, JobRecord], now: float)
         sentences=[
             decision.message,
             *_on_time(expected, previewed),
-            *_on_the_deadline(previewed, now),
+            *_on_the_deadline(previewed, deadline, now),
             *_on_money(cost),
             *_on_others(effects),
         ],
@@ -101,6 +101,7 @@ def plan_body(previewed: Previewed, active: Mapping[str, JobRecord], now: float)
         finished_runs=previewed.n_similar,
         confidence=ahead.confidence,
         effects=effects,
+        deadline=deadline,
     )
 
 
@@ -129,10 +130,24 @@ def _on_the_end(expected: answers.Expected, previewed: Previewed) -> str:
     return f"It would end in {span(limit)}{known}; waiting and later changes of size are in it."
 
 
-def _on_the_deadline(previewed: Previewed, now: float) -> list[str]:
-    """By the interval of its end, whatever the scheduler claims for it."""
-    due = deadline_of(previewed.record.asked, now)
-    return [] if due is None else by_deadline(_interval(previewed.left), due - now)
+def _deadline(previewed: Previewed, now: float) -> answers.DeadlineAnswer | None:
+    due, said = deadline_of(previewed.record.asked, now), previewed.deadline
+    if due is None or said is None:
+        return None
+    earliest = None if said.earliest is None else foreseen(said.earliest)
+    return answers.DeadlineAnswer(at=moment(due), answer=said.answer.value, earliest=earliest)
+
+
+def _on_the_deadline(previewed: Previewed, said: answers.DeadlineAnswer | None, now: float) -> list[str]:
+    """By the interval of its end, whatever the scheduler claims for it, and what can be promised."""
+    if said is None:
+        return []
+    told = by_deadline(_interval(previewed.left), said.at.timestamp() - now)
+    if said.answer == "promised":
+        return [*told, "Its deadline can be promised: it comes before deadlines that are not."]
+    if said.earliest is None:
+        return [*told, "No deadline can be promised before it has run: too little is known of its end."]
+    return [*told, f"A deadline at {said.earliest:%Y-%m-%d %H:%M:%S} UTC could be promised."]
 
 
 def _on_money(cost: answers.Interval | None) -> list[str]:

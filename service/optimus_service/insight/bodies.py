@@ -17,7 +17,7 @@ from optimus_service.insight.format import moment, moment_or_none
 from optimus_service.insight.lost_work import Loss, losses
 from optimus_service.insight.progress import explain, finite, finite_document, interval_body, progress_of
 from optimus_service.insight.usage import ReportedUsage, job_usage
-from optimus_service.observe.spec import begins_anew
+from optimus_service.observe.spec import begins_anew, promised_at
 from optimus_service.observe.telemetry import newest_learning_rate, newest_noise_scale
 from optimus_service.store.records import (
     DecisionRecord,
@@ -80,6 +80,7 @@ def job_body(
         retry_at=moment_or_none(job.retry_at) if job.state is JobState.PAUSED else None,
         last_error=job.last_error,
         rescales=job.rescales,
+        deadline_promised_at=moment_or_none(promised_at(job)),
         begins_anew=begins_anew(job.spec, job.profile),
         usage=None if usage is None else answers.JobUsage(**asdict(usage)),
         noise_scale=newest_noise_scale(newest),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from optimus_scheduler.ahead.arrivals import RecentJobs
+from optimus_scheduler.ahead.deadlines import Answer, DeadlineAnswer, answer_to
 from optimus_scheduler.ahead.foresee import Foreseen, foresee
 from optimus_scheduler.ahead.world import Queue
 from optimus_scheduler.allocate.policy import Policy
@@ -38,6 +39,8 @@ from optimus_service.store.records import Document, JobRecord
 CANDIDATE = "dry-run"
 """The id that a job has while it is only thought of: submitted ones always have a random end."""
 
+_DEADLINES_TRIED = 3
+"""Later deadlines that are planned with until one is promised: each the earliest that the last one allowed."""
 _MOST_JOBS_TO_TRY = 300
 """Active jobs beyond which it is not tried what would give one of them more: that plans a dozen times."""
 Planner = Callable[[Snapshot, Callable[[str], AbstractContextManager[object]]], Plan]
@@ -78,6 +81,8 @@ class Previewed:
     """Of other jobs that would get another size."""
     gives_more: tuple[str, ...] | None
     """What each alone would give it more; None: not tried."""
+    deadline: DeadlineAnswer | None = None
+    """Whether its deadline can be promised, and the earliest that would be; None: it has none."""
 
 
 class Foresight:
@@ -131,21 +136,47 @@ class Preview:
             world = replace(without, jobs=(*without.jobs, candidate))
             planned, with_it = self._foresight.planned(world)
             present, without_it = self._foresight.planned(without)
+            decision = next(decision for decision in planned.decisions if decision.job_id == CANDIDATE)
+            ahead = self._forecast(candidate, decision.allocation, now)
+            expected = with_it[CANDIDATE].shown
+            waiting = expected.waiting(now) if decision.allocation.is_empty else Interval(0.0, 0.0, 0.0)
+            left = expected.left(now) or _after(waiting, ahead.remaining_seconds)
+            deadline = self._answer(world, expected.left(now), left)
             gives_more = self._gives_more(world, CANDIDATE, names, only_named=only_named)
-        decision = next(decision for decision in planned.decisions if decision.job_id == CANDIDATE)
-        ahead = self._forecast(candidate, decision.allocation, now)
-        expected = with_it[CANDIDATE].shown
-        waiting = expected.waiting(now) if decision.allocation.is_empty else Interval(0.0, 0.0, 0.0)
         return Previewed(
             record=record,
             decision=decision,
             forecast=ahead,
             waiting=waiting,
-            left=expected.left(now) or _after(waiting, ahead.remaining_seconds),
+            left=left,
             n_similar=len(candidate.similar),
             effects=_effects(without, present, planned, without_it, with_it, now),
             gives_more=gives_more,
+            deadline=deadline,
         )
+
+    def _answer(self, world: Snapshot, foreseen: Interval | None, left: Interval | None) -> DeadlineAnswer | None:
+        """To the candidate's deadline. With a later one it may get less: the earliest is one that was tried.
+
+        `foreseen`: seconds to its end by the look ahead, else nothing is promised; `left`: those that are told.
+        """
+        candidate = next(job for job in world.jobs if job.id == CANDIDATE)
+        if candidate.spec.deadline_at is None:
+            return None
+        said = tried = answer_to(candidate.spec.deadline_at, left, world.now)
+        if foreseen is None:
+            return DeadlineAnswer(said.answer if said.answer is Answer.DECLINED else Answer.OPEN)
+        for _ in range(_DEADLINES_TRIED):
+            if tried.answer is Answer.PROMISED or tried.earliest is None:
+                break
+            later = replace(candidate, spec=replace(candidate.spec, deadline_at=tried.earliest))
+            others = (job for job in world.jobs if job.id != CANDIDATE)
+            _, ahead = self._foresight.planned(replace(world, jobs=(*others, later)))
+            due, left = tried.earliest, ahead[CANDIDATE].shown.left(world.now)
+            tried = answer_to(due, left, world.now)
+            if tried.answer is Answer.PROMISED:
+                tried = replace(tried, earliest=due)
+        return replace(said, earliest=tried.earliest if tried.answer is Answer.PROMISED else None)
 
     def what_gives_more(
         self, job_id: str, names: Mapping[str, str], *, only_named: bool = False

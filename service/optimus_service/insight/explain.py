@@ -15,7 +15,8 @@ from itertools import pairwise
 from optimus_contract import answers
 from optimus_contract.command import is_distributed
 from optimus_contract.membership import PauseParts
-from optimus_scheduler.model import JobState, Reason, SpeedSample
+from optimus_scheduler.ahead.deadlines import Answer, answer_to
+from optimus_scheduler.model import Interval, JobState, Reason, SpeedSample
 from optimus_scheduler.model.format import time_words
 from optimus_scheduler.what_if import NOT_COMPETING
 from optimus_service.insight.bodies import allocation_body
@@ -26,7 +27,7 @@ from optimus_service.insight.progress import Explanation, explain, finite, has_m
 from optimus_service.insight.queue import Queued
 from optimus_service.insight.reasons import gives_more
 from optimus_service.insight.unread import on_unread
-from optimus_service.observe.spec import begins_anew, deadline_of, readable_spec
+from optimus_service.observe.spec import begins_anew, deadline_of, promised_at, readable_spec
 from optimus_service.store.records import REPLACED, DecisionRecord, JobRecord, MembershipRecord
 
 
@@ -73,6 +74,7 @@ def explanation_of(case: Case) -> answers.Explanation:
         *_on_lost_work(case),
         *_on_waiting(case, expected),
         *_on_the_end(case, expected),
+        *_on_the_deadline(case, expected),
         *_on_the_last_rescale(case, effect),
         *_on_its_history(case),
     ]
@@ -369,6 +371,23 @@ def _parts(parts: PauseParts | None) -> str:
     return f" ({', '.join(told)})" if told else ""
 
 
+def _on_the_deadline(case: Case, expected: answers.Expected) -> list[str]:
+    """Whether it is promised, and if not, which one would be."""
+    due = deadline_of(case.job.asked, case.job.created_at)
+    if due is None or case.job.state.is_final or case.job.is_tracked:
+        return []
+    if promised_at(case.job) is not None:
+        return ["It is promised that it meets its deadline."]
+    left = expected.finish_seconds
+    if left is None or left.high is None:
+        return ["Its deadline is not promised: too little is known of its end."]
+    said = answer_to(due, Interval(left.mean, left.low or 0.0, left.high), case.now)
+    if said.answer is Answer.PROMISED or said.earliest is None:
+        return []  # the next look at the queue promises it
+    by = f"{foreseen(said.earliest):%Y-%m-%d %H:%M:%S} UTC"
+    return [f"Its deadline is not promised: only by {by} is its end sure, with a probability of 95 %."]
+
+
 # --- what it was -----------------------------------------------------------------------------------------------------
 
 
@@ -382,8 +401,11 @@ def _on_its_history(case: Case) -> list[str]:
     due = deadline_of(job.asked, job.created_at)
     late = 0.0 if due is None else job.finished_at - due
     missed = f" It missed its deadline by {lasted(late)}." if late > 0 else ""
+    promised = promised_at(job) is not None
+    if missed and promised:
+        missed = f" It missed its deadline by {lasted(late)}, though that was promised."
     if due is not None and not missed and job.state is JobState.SUCCEEDED:
-        missed = f" It met its deadline, {lasted(-late)} before it."
+        missed = f" It met its deadline, {lasted(-late)} before it{', as was promised' * promised}."
     last = next((each for each in reversed(case.memberships) if each.workers), None)
     had = "" if last is None else f" It last had {size(_members(last))}."
     without = [after.at - each.at for each, after in pairwise(case.memberships) if not each.workers]

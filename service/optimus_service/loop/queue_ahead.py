@@ -13,23 +13,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
 
 from optimus_scheduler.ahead.arrivals import RecentJobs
-from optimus_scheduler.ahead.foresee import foresee
+from optimus_scheduler.ahead.deadlines import Answer, answer_to
+from optimus_scheduler.ahead.foresee import Foreseen, foresee
 from optimus_scheduler.ahead.world import Queue
 from optimus_scheduler.allocate.policy import Policy
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Plan, Snapshot
+from optimus_scheduler.model.format import instant_words
 from optimus_scheduler.settings import Settings
 from optimus_service.metrics.registry import Metrics
 from optimus_service.observe.promises import START_PARTS, TIME_PARTS, PromisedParts, start_promise, time_promise
 from optimus_service.store.errors import DatabaseNotAvailable, StaleLeader
 from optimus_service.store.forecasts import known
-from optimus_service.store.records import ExpectedTimes, PromiseRecord
+from optimus_service.store.records import ExpectedTimes, PromisedDeadline, PromiseRecord
 from optimus_service.store.repository import LeaderRepository
 
 THREAD = "queue ahead"
@@ -57,6 +59,19 @@ class Seen:
             for one in self.queue.outlooks
         )
         return jobs, self.queue.sizes, self.queue.nodes, self.queue.quotas
+
+
+def promised_deadlines(queue: Queue, found: Mapping[str, Foreseen]) -> list[PromisedDeadline]:
+    """Of jobs whose deadlines can be promised now, and were not before."""
+    promised = []
+    for job in (one.job for one in queue.outlooks):
+        deadline = job.spec.deadline_at
+        if deadline is None or job.promised_at is not None or job.owner_paused:
+            continue
+        if answer_to(deadline, found[job.id].shown.left(queue.now), queue.now).answer is Answer.PROMISED:
+            words = f"Its deadline at {instant_words(deadline)} is promised: it comes before what is not"
+            promised.append(PromisedDeadline(job.id, deadline, queue.now, f"{words}."))
+    return promised
 
 
 class QueueAhead:
@@ -168,7 +183,7 @@ class QueueAhead:
         said = [of(one.job, found[one.id], now) for one in queue.outlooks for of in (time_promise, start_promise)]
         promises = [promise for promise in said if promise is not None]
         new = self._new(promises, seen)
-        seen.leader.put_expected_times(times, new)
+        seen.leader.put_expected_times(times, new, promised_deadlines(queue, found))
         self._promised.stored(new, (one.id for one in queue.outlooks))
         self._good_until = good_until
 

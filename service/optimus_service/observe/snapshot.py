@@ -36,7 +36,7 @@ from optimus_service.observe.divergence import LOSS_NOT_FINITE, first_words, why
 from optimus_service.observe.finished_runs import Lessons
 from optimus_service.observe.histories import KEPT_AFTER, Histories
 from optimus_service.observe.silence import end_of_silent
-from optimus_service.observe.spec import UnreadableSpecification, begins_anew, next_step, spec_of
+from optimus_service.observe.spec import UnreadableSpecification, begins_anew, next_step, promised_at, spec_of
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.observe.unknown_tasks import less, without_record
 from optimus_service.store.records import REPLACED, JobRecord, MembershipRecord, Observed, TaskRecord, WantedRecord
@@ -275,6 +275,7 @@ class Observer:
             retry=retry_of(record, self._settings.retry_backoff),
             owner_paused=record.owner_paused_at is not None,
             paused_by=record.paused_by,
+            promised_at=promised_at(record),
             rescale_seconds=rescale_seconds(memberships),
             joining_seconds=self._joined.get(record.id, (-1, ()))[1],
             unsaved_seconds=unsaved_seconds(record, memberships, now),

@@ -266,6 +266,13 @@ def deadline_of(said: contract.JobSpec, created_at: float) -> float | None:
     return None if said.deadline_seconds is None else created_at + said.deadline_seconds
 
 
+def promised_at(job: JobRecord) -> float | None:
+    """When the job was promised to meet the deadline that it has, POSIX seconds; None: it was not."""
+    if job.promised_deadline is None or job.promised_deadline != deadline_of(job.asked, job.created_at):
+        return None
+    return job.promised_at
+
+
 _Number = TypeVar("_Number", int, float)
 
 

@@ -45,7 +45,16 @@ from optimus_service.store.charging import charge
 from optimus_service.store.dialects import chunks, insert_for, is_postgresql
 from optimus_service.store.errors import IdempotencyConflict, JobIdTaken, JobNotFound
 from optimus_service.store.pages import decode_cursor, encode_cursor, make_page
-from optimus_service.store.records import Document, JobRecord, KeptSubmission, NameMatch, NewJob, Page, SubmittedJob
+from optimus_service.store.records import (
+    Document,
+    JobRecord,
+    KeptSubmission,
+    NameMatch,
+    NewJob,
+    Page,
+    PromisedDeadline,
+    SubmittedJob,
+)
 from optimus_service.store.tables import (
     JobHistoryRow,
     JobLabelRow,
@@ -60,6 +69,7 @@ from optimus_service.store.tables import (
 Changes = Mapping[str, tuple[object, object]]
 """Old and new value by field."""
 _LAST_CHARACTER = "\U0010ffff"
+DEADLINE_PROMISED = "DeadlinePromised"
 ACTIVE_STATES = tuple(state.value for state in JobState if not state.is_final)
 _LARGE = ("wanted_tasks", "network", "planned_rates")
 """Columns that are read only where they are asked for."""
@@ -458,6 +468,17 @@ def advance(session: Session, job_id: str, event: lifecycle.Event, now: float, b
     return record(row)
 
 
+def promise_deadlines(session: Session, promised: Sequence[PromisedDeadline]) -> None:
+    """See `Repository.put_expected_times`."""
+    rows = locked_together(session, [each.job_id for each in promised]) if promised else {}
+    for each in promised:
+        row = rows[each.job_id]
+        if row.state not in ACTIVE_STATES or row.promised_deadline == each.deadline:
+            continue
+        row.promised_deadline, row.promised_at = each.deadline, each.at
+        history.add_event(session, row.id, DEADLINE_PROMISED, each.words, {"deadline": each.deadline}, each.at)
+
+
 def advance_together(
     session: Session, events: Mapping[str, lifecycle.Event], now: float, backoff: Backoff
 ) -> dict[str, JobRecord | InvalidTransition]:
@@ -498,6 +519,7 @@ def advance_row(session: Session, row: JobRow, event: lifecycle.Event, now: floa
 
 def _set_owner_paused(row: JobRow, paused: bool, by: str | None, now: float) -> None:
     row.owner_paused_at, row.paused_by = (now, by) if paused else (None, None)
+    row.promised_deadline = row.promised_at = None  # the time that a pause takes is its owner's
     if isinstance(row.spec, dict):
         row.spec = {**row.spec, "paused": paused}
     if not paused and row.wanted_at is not None:
@@ -533,6 +555,7 @@ def _carry_out(session: Session, row: JobRow, effect: lifecycle.Effect, now: flo
             _schedule_retry(session, row, effect, now, backoff.seconds(effect.number))
         case Reopen():
             row.finished_at = row.result = row.retry_at = row.last_error = None
+            row.promised_deadline = row.promised_at = None
         case EndRetryWait():
             row.retry_at = None
         case ForgetPromises():
@@ -600,6 +623,8 @@ def record(row: JobRow | Row[Any]) -> JobRecord:
         heard_at=row.heard_at,
         owner_paused_at=row.owner_paused_at,
         paused_by=row.paused_by,
+        promised_deadline=row.promised_deadline,
+        promised_at=row.promised_at,
         object_uid=row.object_uid,
         owner=row.owner,
         token_nonce=row.token_nonce,

@@ -126,6 +126,10 @@ class JobRecord:
     paused_by: str | None = None
     """Who took what it had: its owner or who may act for the owner, or other jobs; in words. None: nobody, or not
     known."""
+    promised_deadline: float | None = None
+    """The deadline that it was promised to meet, POSIX seconds: void if the job has another one by now ..."""
+    promised_at: float | None = None
+    """... and when it was."""
     object_uid: str | None = None
     """Of the Kubernetes object that is its origin; None: it was submitted by REST."""
     owner: str | None = None
@@ -225,6 +229,18 @@ class ExpectedTimes:
     """Jobs with tasks by whose end it is foreseen to start, and how likely it is that one."""
     behind: tuple[Awaited, ...] = field(default=(), compare=False)
     """The same with what they are at present; of `Repository.latest_decisions` only."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromisedDeadline:
+    """A job is promised to meet its deadline."""
+
+    job_id: str
+    deadline: float
+    """POSIX seconds."""
+    at: float
+    words: str
+    """For its owner."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,7 @@ from optimus_service.store.records import (
     Page,
     PostedSamples,
     ProjectRecord,
+    PromisedDeadline,
     PromiseRecord,
     Pruned,
     PrunedRounds,
@@ -796,14 +797,21 @@ class Repository:
             promises.add(session, promised)
             return history.add_round(session, record, decisions)
 
-    def put_expected_times(self, times: Sequence[ExpectedTimes], promised: Sequence[PromiseRecord] = ()) -> None:
+    def put_expected_times(
+        self,
+        times: Sequence[ExpectedTimes],
+        promised: Sequence[PromiseRecord] = (),
+        deadlines: Sequence[PromisedDeadline] = (),
+    ) -> None:
         """Store when jobs are expected to start and to end, in the place of all that was expected before.
 
-        What is said of jobs that are not there any more is left out. `promised`: to be judged by the ends.
+        What is said of jobs that are not there any more is left out. `promised`: to be judged by the ends. `deadlines`:
+        those that are promised now; jobs that have ended since are left out.
         """
         with self._write() as session:
             known = expected_times.replace_all(session, times)
             promises.add(session, [each for each in promised if each.job_id in known])
+            jobs.promise_deadlines(session, [each for each in deadlines if each.job_id in known])
 
     def rounds(self, cursor: str | None = None, limit: int = DEFAULT_PAGE) -> Page[RoundRecord]:
         """Rounds, newest first.

@@ -186,6 +186,10 @@ class JobRow(Base):
     owner_paused_at: Mapped[float | None]
     paused_by: Mapped[str | None] = mapped_column(Text)
     """Since when its owner wants it to have nothing; see `lifecycle.JobStatus`."""
+    promised_deadline: Mapped[float | None]
+    """The deadline that it was promised to meet ..."""
+    promised_at: Mapped[float | None]
+    """... and when: see `JobRecord`."""
     version: Mapped[int] = mapped_column()
 
     __mapper_args__ = {"version_id_col": version}  # noqa: RUF012 (the declarative base says how it is typed)

@@ -10,11 +10,13 @@ from tests.service.clusters.cluster_harness import wait_until
 from tests.service.loop.loop_world import World
 
 from optimus_contract import answers
-from optimus_scheduler.lifecycle import CancelRequested
+from optimus_scheduler.lifecycle import CancelRequested, PauseRequested, ResumeRequested
 from optimus_scheduler.model import Allocation
 from optimus_service.insight.progress import progress_of
 from optimus_service.loop.queue_ahead import LOOK_AHEAD_FAILED, THREAD
 from optimus_service.metrics.registry import Metrics
+from optimus_service.observe.spec import promised_at
+from optimus_service.store.jobs import DEADLINE_PROMISED
 from optimus_service.store.records import ExpectedTimes
 from optimus_service.store.repository import LEADER_LEASE
 
@@ -201,3 +203,62 @@ def test_a_start_goes_by_the_steps_of_the_job_ahead_and_not_by_the_clock(queue: 
         assert start == pytest.approx(end, rel=0.3), "it starts when the first ends, and as surely"
     moved = before[0].mean - start_of(queue, "second").mean
     assert before[1].mean - start_of(queue, "third").mean == pytest.approx(moved, rel=0.05)
+
+
+# --- deadlines -------------------------------------------------------------------------------------------------------
+
+
+def promised(world: World, job_id: str) -> float | None:
+    return promised_at(world.repository.get_job(job_id))
+
+
+def promises_told(world: World, job_id: str) -> int:
+    return sum(event.type == DEADLINE_PROMISED for event in world.repository.events(job_id).items)
+
+
+def edit(world: World, job_id: str, **said: Any) -> None:
+    before = world.repository.get_job(job_id).spec
+    assert world.repository.set_spec(job_id, before, {**before, **said}, {}, world.clock())
+
+
+def test_a_deadline_that_can_be_met_is_promised_once(queue: World) -> None:
+    queue.submit("due", deadline_seconds=360_000.0, **BIG)
+    queue.submit("hopeless", deadline_seconds=1.0, **BIG)
+    queue.round()
+    at = promised(queue, "due")
+    assert at == queue.clock()
+    assert promised(queue, "hopeless") is None
+    queue.clock.now += 60.0
+    queue.round()
+    assert promised(queue, "due") == at, "what was promised stays promised"
+    assert promises_told(queue, "due") == 1
+
+
+@once
+def test_a_promise_is_of_the_deadline_that_the_job_has(queue: World) -> None:
+    queue.submit("due", deadline_seconds=360_000.0, **BIG)
+    queue.round()
+    edit(queue, "due", deadline_seconds=1.0)
+    assert promised(queue, "due") is None, "another deadline was promised"
+    queue.round()
+    assert promised(queue, "due") is None
+    edit(queue, "due", deadline_seconds=720_000.0)
+    queue.clock.now += 60.0
+    queue.round()
+    assert promised(queue, "due") == queue.clock()
+    assert promises_told(queue, "due") == 2
+
+
+@once
+def test_an_owner_who_pauses_a_job_gives_its_promise_back(queue: World) -> None:
+    queue.submit("due", deadline_seconds=360_000.0, **BIG)
+    queue.round()
+    assert promised(queue, "due") is not None
+    queue.repository.advance_job("due", PauseRequested(has_tasks=False), queue.clock())
+    assert promised(queue, "due") is None
+    queue.clock.now += 60.0
+    queue.round()
+    assert promised(queue, "due") is None, "it gets nothing"
+    queue.repository.advance_job("due", ResumeRequested(), queue.clock())
+    queue.round()
+    assert promised(queue, "due") == queue.clock()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.service.loop.loop_world import World
 from optimus_contract import answers
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
-from optimus_scheduler.model import Interval, JobState
+from optimus_scheduler.model import JobState
 from optimus_service import server
 from optimus_service.api.plan import plan_body
 from optimus_service.insight.dry_run import CANDIDATE, Preview, Previewed
@@ -150,11 +150,36 @@ def test_without_a_scheduler_nobody_can_tell(api: Api) -> None:
     assert "scheduler" in problem(api.post("/v1/plan", json=job_spec()), 503)["detail"]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "says"),
-    [(30.0, "will probably miss"), (72.0, "may miss"), (3600.0, "will probably meet")],
-    ids=["too soon", "within the interval", "late enough"],
-)
-def test_the_interval_of_the_end_says_whether_a_deadline_is_met(world: World, seconds: float, says: str) -> None:
-    found = replace(preview_of(world).of(document(deadline_seconds=seconds), {}), left=Interval(72.0, 46.0, 134.0))
-    assert f"By this it {says} its deadline." in body(world, found).sentences
+@pytest.fixture
+def taught(world: World) -> World:
+    """A job of the kind has ended, another one trains."""
+    world.submit("teacher")
+    world.live_until("it has ended", lambda: world.state("teacher").is_final, rounds=40)
+    world.submit("other", convergence={"max_epochs": 50})
+    world.round()
+    world.train(40)
+    return world
+
+
+def answer(world: World, **due: Any) -> tuple[answers.DeadlineAnswer, str]:
+    found = body(world, preview_of(world).of(document(convergence={"max_epochs": 20}, **due), {}))
+    assert found.deadline is not None
+    return found.deadline, " ".join(found.sentences)
+
+
+def test_a_dry_run_answers_the_deadline_with_one_that_it_would_promise(taught: World) -> None:
+    hopeless, words = answer(taught, deadline_seconds=1.0)
+    assert hopeless.answer == "declined"
+    assert hopeless.earliest is not None
+    assert "By this it will probably miss its deadline." in words
+    assert f"A deadline at {hopeless.earliest:%Y-%m-%d %H:%M:%S} UTC could be promised." in words
+    kept, words = answer(taught, deadline=(hopeless.earliest + timedelta(seconds=1)).isoformat())
+    assert kept.answer == "promised"
+    assert "Its deadline can be promised" in words
+
+
+def test_a_dry_run_promises_nothing_of_an_unknown_kind(world: World) -> None:
+    found, words = answer(world, deadline_seconds=3600.0)
+    assert (found.answer, found.earliest) == ("open", None)
+    assert "No deadline can be promised before it has run: too little is known of its end." in words
+    assert body(world, preview_of(world).of(document(), {})).deadline is None

@@ -1,0 +1,76 @@
+"""Answers to deadlines: what is promised, what is declined, and that a promise comes before what was not promised."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from tests.scheduler.builders import ALL_SIZES, NOW, a_job, a_snapshot, a_spec, law, samples
+
+from optimus_scheduler.ahead.deadlines import Answer, answer_to, surely_within
+from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.model import ConvergenceRule, Interval, Job, Node, Resources
+from optimus_scheduler.round import plan
+
+GIB = 2**30
+
+
+@st.composite
+def intervals(draw: st.DrawFn) -> Interval:
+    low = draw(st.floats(0.0, 1e6))
+    middle = low + draw(st.floats(0.0, 1e6))
+    return Interval(middle, low, middle + draw(st.floats(0.0, 1e6)))
+
+
+@hypothesis_settings(max_examples=100, deadline=None)
+@given(left=intervals(), due=st.floats(-1e4, 3e6), later=st.floats(0.0, 1e6))
+def test_a_later_deadline_is_never_answered_worse(left: Interval, due: float, later: float) -> None:
+    order = [Answer.DECLINED, Answer.OPEN, Answer.PROMISED]
+    first, second = (answer_to(NOW + each, left, NOW) for each in (due, due + later))
+    assert order.index(first.answer) <= order.index(second.answer)
+
+
+@hypothesis_settings(max_examples=100, deadline=None)
+@given(left=intervals(), due=st.floats(0.0, 3e6))
+def test_the_earliest_deadline_is_one_that_is_promised(left: Interval, due: float) -> None:
+    earliest = answer_to(NOW + due, left, NOW).earliest
+    assert earliest is not None
+    assert answer_to(earliest, left, NOW).answer is Answer.PROMISED
+    assert surely_within(left) >= left.high, "95 % are more than 90 %"
+
+
+def test_of_an_unknown_end_nothing_is_promised() -> None:
+    assert answer_to(NOW + 60.0, None, NOW).answer is Answer.OPEN
+    assert answer_to(NOW - 1.0, None, NOW).answer is Answer.DECLINED, "it has passed"
+
+
+# --- precedence ------------------------------------------------------------------------------------------------------
+
+
+def due_in(name: str, seconds: float, promised_at: float | None = None) -> Job:
+    """Needs four workers and four servers to be in time; half the cluster below."""
+    spec = replace(a_spec(rule=ConvergenceRule(max_steps=10_000), maximum=(4, 4), minimum=(4, 4)), deadline_at=seconds)
+    return replace(a_job(name, spec=spec, measured=samples(law(), ALL_SIZES)), promised_at=promised_at)
+
+
+def runs(*jobs: Job) -> set[str]:
+    """Of these jobs, those that get tasks where there is room for one."""
+    need = jobs[0].spec.worker.resources.cpu * 4 + jobs[0].spec.server.resources.cpu * 4
+    node = Node("node-0", Resources(need, 512 * GIB))
+    decisions = plan(a_snapshot(jobs, nodes=(node,)), policy_named("optimus")).decisions
+    return {each.job_id for each in decisions if not each.allocation.is_empty}
+
+
+def test_the_earlier_deadline_comes_first() -> None:
+    assert runs(due_in("sooner", NOW + 90_000.0), due_in("later", NOW + 100_000.0)) == {"sooner"}
+
+
+def test_a_promised_deadline_comes_before_an_earlier_one_that_is_not() -> None:
+    assert runs(due_in("sooner", NOW + 90_000.0), due_in("later", NOW + 100_000.0, NOW)) == {"later"}
+
+
+def test_a_promise_is_not_broken_by_a_later_one() -> None:
+    first, second = due_in("first", NOW + 100_000.0, NOW - 60.0), due_in("second", NOW + 90_000.0, NOW)
+    assert runs(first, second) == {"first"}
