@@ -382,10 +382,11 @@ def _on_the_deadline(case: Case, expected: answers.Expected) -> list[str]:
     if left is None or left.high is None:
         return ["Its deadline is not promised: too little is known of its end."]
     said = answer_to(due, Interval(left.mean, left.low or 0.0, left.high), case.now)
-    if said.answer is Answer.PROMISED or said.earliest is None:
-        return []  # the next look at the queue promises it
-    by = f"{foreseen(said.earliest):%Y-%m-%d %H:%M:%S} UTC"
-    return [f"Its deadline is not promised: only by {by} is its end sure, with a probability of 95 %."]
+    if said.answer is Answer.PROMISED:
+        return []  # the next look at the queue says so
+    by = None if said.earliest is None else foreseen(said.earliest)
+    when = "" if by is None else f": it ends by {by:%Y-%m-%d %H:%M:%S} UTC with a probability of 95 %"
+    return [f"Its deadline is not promised{when}."]
 
 
 # --- what it was -----------------------------------------------------------------------------------------------------

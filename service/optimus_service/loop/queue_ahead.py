@@ -55,8 +55,18 @@ class Seen:
     def key(self) -> object:
         """Two rounds with equal keys see the same future."""
         jobs = tuple(
-            (one.id, one.job.state, one.job.step, one.job.directive, one.forecast.remaining_steps, one.job.retry)
-            for one in self.queue.outlooks
+            (
+                job.id,
+                job.spec,
+                job.state,
+                job.step,
+                job.directive,
+                each.forecast.remaining_steps,
+                job.retry,
+                job.promised_at,
+            )
+            for each in self.queue.outlooks
+            for job in (each.job,)
         )
         return jobs, self.queue.sizes, self.queue.nodes, self.queue.quotas
 
