@@ -2,7 +2,7 @@
 
 ln f(w) is Amdahl's law plus a Gaussian process in u = ln w: a level, a slope, and a random walk. Between measured sizes
 it interpolates, beyond them it goes on with the slope that was measured, ever less sure. Measurements of other jobs of
-the same kind tell the shape; the level is each job's own.
+the same kind tell the shape; the level is each job's own, and closer to that of jobs with the same arguments.
 
 References: Rasmussen and Williams, Gaussian Processes for Machine Learning, MIT Press 2006, chapter 2.
 """
@@ -59,6 +59,10 @@ class ScalingCurve:
     _weights: FloatArray = field(repr=False)
     _own_level: float = field(repr=False)
     """Sigma of how this job differs from the others in its level."""
+    _alike: FloatArray = field(repr=False)
+    """(n,) covariance of what arguments do to the level of this job and of the one that measured ..."""
+    _own_variance: float = field(repr=False)
+    """... and its variance."""
 
     @classmethod
     def fit(
@@ -68,16 +72,22 @@ class ScalingCurve:
         *,
         weights: ArrayLike | None = None,
         others: Sequence[tuple[ArrayLike, ArrayLike]] = (),
+        arguments: FloatArray | None = None,
     ) -> ScalingCurve:
         """Fit to parallel arrays, `speeds` in steps per second; `others` are those of jobs of the same kind, in the
         same unit. `weights` from 0 to 1 fade measurements. Never raises on data: what is not above 0 is ignored.
+        `arguments`: covariance of what they do to levels, of this job and each of the others
+        (`optimus_models.arguments.covariance`); None: nothing.
         """
         own = _points(workers, speeds, 1.0 if weights is None else weights, _NOISE, source=0)
         strangers = [_points(*each, 1.0, _STRANGER_NOISE, source=s) for s, each in enumerate(others, start=1)]
         at, target, noise, source = (np.concatenate(columns) for columns in zip(own, *strangers, strict=True))
-        own_level, others_level = _levels(own, strangers)
+        which = source.astype(np.intp)
+        between = np.zeros((len(others) + 1,) * 2) if arguments is None else arguments
+        own_level, others_level = _levels(own, strangers, between)
         levels = np.where(source == 0.0, own_level, others_level)
         covariance = _kernel(at, source, at, source, levels) + np.diag(noise**2)
+        covariance += between[np.ix_(which, which)]
         inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
         coefficients = inverse @ target
         n_points = _distinct(own[0])
@@ -86,7 +96,18 @@ class ScalingCurve:
         n_shape = _distinct(at)
         evidence = n_points + 0.7 * (n_shape - n_points)
         sure = evidence / (evidence + 2.0)
-        return cls(n_points, sure, max(error, _NOISE), at, source, inverse, coefficients, own_level)
+        return cls(
+            n_points,
+            sure,
+            max(error, _NOISE),
+            at,
+            source,
+            inverse,
+            coefficients,
+            own_level,
+            between[0, which],
+            float(between[0, 0]),
+        )
 
     @property
     def coefficients(self) -> Mapping[str, float]:
@@ -106,30 +127,30 @@ class ScalingCurve:
         """Bounds (low, high) that hold a measured speed with probability `coverage`."""
         at = _logarithm(workers)
         cross, here = self._cross(at), np.zeros(len(at))
-        variance = np.diag(_kernel(at, here, at, here, self._own_level)) - np.einsum(
-            "ni,ij,nj->n", cross, self._inverse, cross
-        )
+        prior = np.diag(_kernel(at, here, at, here, self._own_level)) + self._own_variance
+        variance = prior - np.einsum("ni,ij,nj->n", cross, self._inverse, cross)
         sigma = np.sqrt(np.maximum(variance, 0.0) + self.error**2)  # what lies off the curve widens it, too
         factor = np.exp(NormalDist().inv_cdf(0.5 + coverage / 2.0) * np.minimum(sigma, 3.0))
         mean = self.predict(workers, servers)
         return mean / factor, mean * factor
 
     def _cross(self, at: FloatArray) -> FloatArray:
-        return _kernel(at, np.zeros(len(at)), self._at, self._source, self._own_level)
+        return _kernel(at, np.zeros(len(at)), self._at, self._source, self._own_level) + self._alike
 
 
 def predict_many(curves: Sequence[ScalingCurve], curve: NDArray[np.intp], workers: FloatArray) -> FloatArray:
     """(n,) what `curves[curve[i]]` predicts for `workers[i]`, up to rounding, at a fraction of the time."""
     most = max((len(each._weights) for each in curves), default=0)
-    measured_at, weights, is_own = (np.zeros((len(curves), most)) for _ in range(3))
+    measured_at, weights, is_own, alike = (np.zeros((len(curves), most)) for _ in range(4))
     for row, each in enumerate(curves):
         n = len(each._weights)
         measured_at[row, :n], weights[row, :n], is_own[row, :n] = each._at, each._weights, each._source == 0.0
+        alike[row, :n] = each._alike
     at = np.log(np.maximum(workers, 1.0))
     there = measured_at[curve]
     shape = _SLOPE**2 * at[:, None] * there + _WALK**2 * np.minimum(at[:, None], there)
     own_level = np.array([each._own_level for each in curves])[curve]
-    kernel = shape + (_LEVEL**2 + own_level[:, None] ** 2 * is_own[curve])
+    kernel = shape + (_LEVEL**2 + own_level[:, None] ** 2 * is_own[curve] + alike[curve])
     logs = _prior(at) + np.einsum("ij,ij->i", kernel, weights[curve])
     return np.asarray(np.exp(np.clip(logs, -_FARTHEST, _FARTHEST)))
 
@@ -148,14 +169,18 @@ def _points(workers: ArrayLike, speeds: ArrayLike, weights: ArrayLike, noise: fl
     return at, target, sigma, np.full(len(at), float(source))
 
 
-def _levels(own: _Columns, others: Sequence[_Columns]) -> tuple[float, float]:
+def _levels(own: _Columns, others: Sequence[_Columns], arguments: FloatArray) -> tuple[float, float]:
     """Sigma of the level of this job and of each other one, by how much they differ at the same sizes.
 
     Where the difference is clear, it is the sigma itself (empirical Bayes): what was measured then decides the level,
-    and the others tell the shape only.
+    and the others tell the shape only. Others with other `arguments` differ by these.
     """
-    between = np.array([np.mean(target) for _, target, _, _ in others if len(target)])
-    spread = float(np.std(between)) if len(between) > 1 else 0.0
+    sets: dict[bytes, list[float]] = {}
+    for number, (_, target, _, _) in enumerate(others, 1):
+        if len(target):
+            sets.setdefault(arguments[number].tobytes(), []).append(float(np.mean(target)))
+    within = [value - sum(values) / len(values) for values in sets.values() for value in values]
+    spread = float(np.std(within)) if len(within) > 1 else 0.0
     others_level = spread if spread > _CLEARLY_OTHER * _OWN_LEVEL else _OWN_LEVEL
     theirs: dict[float, list[float]] = {}
     for at, target, _, _ in others:

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -20,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from optimus_models.arguments import covariance
 from optimus_models.speed.batch import UsableSamples
 from optimus_models.speed.goodput import StepTimes
 from optimus_models.speed.measurements import present_speeds
@@ -28,7 +30,7 @@ from optimus_models.speed.scaling import ScalingCurve
 from optimus_models.speed.servers import SpeedModel
 from optimus_scheduler.forecast.goodput_fits import ElasticData, fit_goodput, fit_step_times, is_elastic
 from optimus_scheduler.forecast.speeds import Speeds
-from optimus_scheduler.model import Architecture, EndedJob, Job, Mode, SpeedSample, SpeedSource
+from optimus_scheduler.model import Architecture, EndedJob, Job, JobSpec, Mode, SpeedSample, SpeedSource
 from optimus_scheduler.settings import Settings
 
 FloatArray = NDArray[np.float64]
@@ -62,6 +64,7 @@ class SpeedData(NamedTuple):
     similar: tuple[EndedJob, ...]
     calculated: tuple[SpeedSample, ...]
     """Speeds by arithmetic, some sizes."""
+    arguments: tuple[str, ...] = ()
     elastic: ElasticData | None = None
     """What is known beside that of a job with an elastic batch."""
 
@@ -86,9 +89,10 @@ class SpeedData(NamedTuple):
             spec.project,
             settings.sample_half_life_seconds,
             settings.full_weight_steps,
-            # Those with the same batch first, as they scale alike; of these the newest.
-            tuple(sorted(similar, key=lambda ended: ended.global_batch_size == spec.counted_batch))[-most:],
+            # Those with the same arguments and batch first, as they scale alike; of these the newest.
+            tuple(sorted(similar, key=lambda ended: _likeness(spec, ended)))[-most:],
             () if similar or job.speed_samples else job.calculated_speeds,
+            spec.arguments,
             elastic,
         )
 
@@ -168,11 +172,28 @@ def _fit_scaling(data: SpeedData) -> Speeds:
     calculated = ([sample.workers for sample in data.calculated], [each.steps_per_second for each in data.calculated])
     others = ended or ([calculated] if data.calculated else [])
     weights = np.maximum(own.weights, _LEAST_WEIGHT)  # an old size tells the shape even so
-    curve = ScalingCurve.fit(own.workers, own.speeds, weights=weights, others=others)
+    arguments = _of_arguments(data) if ended else None
+    curve = ScalingCurve.fit(own.workers, own.speeds, weights=weights, others=others, arguments=arguments)
     if not curve.n_points and not others:
         return Speeds(curve, None)
     trust = 1.0 if curve.n_points else _trust(data)
     return Speeds(replace(curve, confidence=curve.confidence * trust), _source(data, curve.n_points))
+
+
+def _of_arguments(data: SpeedData) -> FloatArray | None:
+    """Covariance of what arguments do to the speeds of the job and of those like it; None: all have the same."""
+    if all(each.arguments == data.arguments for each in data.similar):
+        return None
+    levels = [
+        [math.log(one.steps_per_second / one.workers) for one in each.speed_samples if one.steps_per_second > 0]
+        for each in data.similar
+    ]
+    means = [sum(each) / len(each) if each else 0.0 for each in levels]
+    return covariance(data.arguments, [(each.arguments, mean) for each, mean in zip(data.similar, means, strict=True)])
+
+
+def _likeness(spec: JobSpec, ended: EndedJob) -> tuple[bool, bool]:
+    return ended.arguments == spec.arguments, ended.global_batch_size == spec.counted_batch
 
 
 def _fit_goodput(data: SpeedData, elastic: ElasticData, known: Mapping[SpeedData, StepTimes]) -> Speeds:

@@ -87,6 +87,8 @@ class JobSpec:
     """GPU types that the workers may run on, one at a time; empty: the one that `worker.resources` names."""
     family: str = ""
     """What the job trains (its task's import path): speeds of the same family carry over between GPU types."""
+    arguments: tuple[str, ...] = ()
+    """Of a script: the words of its command after it. Runs of one family do the same work where these are equal."""
     project: str = "default"
     """Whose quota it counts against."""
     deadline_at: float | None = None
@@ -177,6 +179,8 @@ class EndedJob:
     noise_steps: tuple[float, ...] = field(default=(), compare=False)
     noise_scales: tuple[float, ...] = field(default=(), compare=False)
     """As in `Job`."""
+    arguments: tuple[str, ...] = field(default=(), compare=False)
+    """As in `JobSpec`."""
 
     @property
     def n_epochs(self) -> float:

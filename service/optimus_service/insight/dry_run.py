@@ -3,6 +3,7 @@ and without it."""
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from optimus_models.arguments import predicted
 from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.ahead.deadlines import Answer, DeadlineAnswer, answer_to
 from optimus_scheduler.ahead.foresee import Foreseen, foresee
@@ -41,6 +43,8 @@ CANDIDATE = "dry-run"
 
 _DEADLINES_TRIED = 3
 """Later deadlines that are planned with until one is promised: each the earliest that the last one allowed."""
+_REACH = 1.2816
+"""Standard deviations to the ends of an 80 % interval."""
 _MOST_JOBS_TO_TRY = 300
 """Active jobs beyond which it is not tried what would give one of them more: that plans a dozen times."""
 Planner = Callable[[Snapshot, Callable[[str], AbstractContextManager[object]]], Plan]
@@ -76,7 +80,9 @@ class Previewed:
     left: Interval | None
     """Seconds until it would end; None: nothing can be said."""
     n_similar: int
-    """Ended jobs of the same task that the forecast was helped by."""
+    """Ended jobs of the same task that the forecast was helped by ..."""
+    n_alike: int
+    """... and those of them that had the same arguments."""
     effects: tuple[Effect, ...]
     """Of other jobs that would get another size."""
     gives_more: tuple[str, ...] | None
@@ -150,6 +156,7 @@ class Preview:
             waiting=waiting,
             left=left,
             n_similar=len(candidate.similar),
+            n_alike=sum(each.arguments == candidate.spec.arguments for each in candidate.similar),
             effects=_effects(without, present, planned, without_it, with_it, now),
             gives_more=gives_more,
             deadline=deadline,
@@ -251,17 +258,24 @@ def like_similar(job: Job, ahead: Forecast, constants: SchedulerSettings) -> For
     """Of a job without a single loss no curve can be fitted: it is expected to take as many epochs as similar ones did.
 
     The middle one of them, from the 10th percentile to the 90th; one alone says little, so its number is halved and
-    doubled. As it is when none has ended, or nothing is known of the speed.
+    doubled. Of a script those with the same arguments; where there are none, by how much others differed. As it is when
+    none has ended, or nothing is known of the speed.
     """
     told = [
-        ended.loss_steps[-1] / ended.steps_per_epoch
+        (ended.arguments, math.log(ended.loss_steps[-1] / ended.steps_per_epoch))
         for ended in job.similar
         if ended.loss_steps and ended.steps_per_epoch
     ]
     if not told or not job.steps_per_epoch or ahead.seconds_per_step is None:
         return ahead
-    epochs = np.array(told)
-    low, middle, high = np.quantile(epochs, (0.1, 0.5, 0.9)) if len(epochs) > 1 else epochs[0] * np.array([0.5, 1, 2])
+    alike = [value for arguments, value in told if arguments == job.spec.arguments]
+    if len(alike) > 1:
+        low, middle, high = np.exp(np.quantile(alike, (0.1, 0.5, 0.9)))
+    elif alike:
+        low, middle, high = math.exp(alike[0]) * np.array([0.5, 1, 2])
+    else:
+        mean, sigma = predicted(job.spec.arguments, told)
+        low, middle, high = np.exp(mean + sigma * np.array([-_REACH, 0.0, _REACH]))
     steps = Interval(*(float(each) * job.steps_per_epoch for each in (middle, low, high)))
     seconds, _ = at_present_pace(job, steps, ahead.seconds_per_step)
     price = cost_per_second(job.spec, job.allocation, constants) if has_prices(constants) else None

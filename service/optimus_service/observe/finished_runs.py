@@ -153,6 +153,7 @@ def lesson(job: JobRecord, history: JobHistory, network: Document | None = None)
         return {}
     return {
         "task": spec.family,
+        "arguments": list(spec.arguments),
         "project": job.project,
         "steps_per_epoch": steps_per_epoch,
         "loss_steps": loss_steps,
@@ -196,6 +197,7 @@ def ended_job(job_id: str, document: Document) -> EndedJob | None:
         id=job_id,
         task=document["task"],
         project=document["project"],
+        arguments=tuple(document.get("arguments", ())),
         steps_per_epoch=document["steps_per_epoch"],
         loss_steps=tuple(document["loss_steps"]),
         losses=tuple(document["losses"]),

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import math
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
 from optimus_contract import job as contract
 from optimus_contract.codec import read
+from optimus_contract.command import script_of
 from optimus_models.speed.goodput import ElasticBatch
 from optimus_scheduler.forecast.gpu_types import ANY_GPU
 from optimus_scheduler.model import (
@@ -156,6 +157,7 @@ def _made(
         global_batch_size=said.global_batch_size or (elastic and elastic.minimum) or batch,
         priority=_above_zero("priority", said.priority),
         family=family_of(said),
+        arguments=_arguments_of(said.command or ()),
         project=said.project,
         gpu_types=tuple(said.gpu_types),
         deadline_at=None if created_at is None and said.deadline is None else deadline_of(said, created_at or 0.0),
@@ -185,6 +187,10 @@ def family_of(said: contract.JobSpec) -> str:
         return said.trains
     path = posixpath.normpath(posixpath.join(said.working_directory or "", said.trains))
     return path if said.image is None else f"{_without_tag(said.image)}:{path}"
+
+
+def _arguments_of(command: Sequence[str]) -> tuple[str, ...]:
+    return tuple(command[command.index(script_of(command)) + 1 :]) if command else ()
 
 
 def _without_tag(image: str) -> str:

@@ -242,6 +242,7 @@ def test_a_dry_run_tells_of_no_job_of_others() -> None:
         waiting=None,
         left=None,
         n_similar=2,
+        n_alike=2,
         effects=effects,
         gives_more=None,
     )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.service.loop.loop_world import World, speed
 
+from optimus_scheduler.forecast.speed_fits import SpeedData, fit_speeds
 from optimus_scheduler.lifecycle import CancelRequested
-from optimus_scheduler.model import EndedJob, JobState
+from optimus_scheduler.model import EndedJob, Job, JobState
+from optimus_scheduler.settings import Settings
 from optimus_service.observe.finished_runs import Lessons, ended_job
 from optimus_service.observe.spec import spec_of
 from optimus_service.store.records import DecisionRecord
@@ -54,6 +57,28 @@ def test_the_next_job_of_a_task_knows_what_the_first_one_did(world: World) -> No
     # The same job again: it will end where the first one did.
     assert forecast.total_steps is not None
     assert forecast.total_steps.mean == pytest.approx(world.repository.get_job("job-1").step, rel=0.25)
+
+
+@once
+def test_the_same_script_with_other_arguments_is_not_the_same_work(world: World) -> None:
+    script: dict[str, Any] = {
+        "task": None,
+        "architecture": "script",
+        "working_directory": "/srv",
+        "servers": {"min": 0, "max": 0},
+    }
+    command = ["python", "-u", "train.py", "--width"]
+    finish(world, "job-1", **script, command=[*command, "8"])
+    (taught,) = known(world.repository)
+    assert (taught.task, taught.arguments) == ("/srv/train.py", ("--width", "8"))
+    factors = {}
+    for width in ("8", "9"):
+        record = world.submit(f"width-{width}", **script, command=[*command, width])
+        job = Job(record.id, spec_of(record), record.state, record.created_at, similar=(taught,))
+        speeds = fit_speeds(SpeedData.of(job, Settings()))
+        (low,), (high,) = speeds.model.predict_interval([1], [0])
+        factors[width] = high / low
+    assert factors["8"] < 2.0 < 5.0 < factors["9"]
 
 
 @once
