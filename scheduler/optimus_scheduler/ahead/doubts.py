@@ -31,7 +31,7 @@ class Doubts:
     """Of all jobs along one trajectory, that was run."""
 
     def __init__(self, future: Trajectory, work: Sequence[Work]) -> None:
-        """`work`: of the jobs of the queue; the ends of those that come later are taken for certain."""
+        """`work`: of the jobs of the queue."""
         self._future, self._work = future, work
         self._starts: dict[int, FloatArray] = {}
         self._ends: dict[int, FloatArray] = {}
@@ -62,20 +62,16 @@ class Doubts:
 
     def told_ends(self, job: int) -> FloatArray:
         """The same for those who wait for it: inf for a job of a made-up length, which is not assumed to end."""
-        is_made_up = job < len(self._work) and self._work[job].is_made_up
-        return np.full(LEVELS, math.inf) if is_made_up else self.ends(job)
+        return np.full(LEVELS, math.inf) if self._work[job].is_made_up else self.ends(job)
 
     def _own_ends(self, job: int) -> FloatArray:
         """Started as in this future."""
-        if job >= len(self._work):
-            return np.full(LEVELS, self._future.end_of(job))
         levels: Any = np.array([self._work[job].at(deviation) for deviation in _DEVIATIONS])
         return self._future.progress.end(job, levels)
 
     def awaited(self, job: int) -> int | None:
-        """The job with tasks, of those that are there, by whose end it starts, at once or after others in between."""
+        """The job with tasks by whose end it starts, at once or after others in between."""
         cause, first = self._future.cause_of(job), None
         while cause is not None:
             first, cause = cause.job, self._future.cause_of(cause.job)
-        is_there = first is not None and first < len(self._work) and self._future.start_of(first) <= self._future.began
-        return first if is_there else None
+        return first if first is not None and self._future.start_of(first) <= self._future.began else None

@@ -47,7 +47,7 @@ class Cause(NamedTuple):
     """What a start waited for: the last end before it."""
 
     job: int
-    """Its place in the queue, those that come later behind."""
+    """Its place in the queue."""
     lag: float
     """Seconds from the first instant after that end to the start."""
 
@@ -157,10 +157,6 @@ class Trajectory:
         """For whose end it waited; None where nothing ended before it started."""
         return self._jobs[job].cause
 
-    def end_of(self, job: int) -> float:
-        """With the work that it has in this future; inf if that is not done within the instants."""
-        return self._jobs[job].ended_at
-
     def _start_the_rest(self, present: Sequence[_Virtual]) -> None:
         """Jobs that still wait when the instants are used up start then, with their minimum: further nobody looked."""
         for job in present:
@@ -260,7 +256,9 @@ class Trajectory:
             job.n_sizes += 1
 
     def _newest_end(self) -> Cause | None:
-        ended = [(job.ended_at, number) for number, job in enumerate(self._jobs) if job.ended_at <= self._now]
+        """Of the jobs that are there: those that come later are guesses, whose ends nothing is known of."""
+        there = self._jobs[: len(self._queue.outlooks)]
+        ended = [(job.ended_at, number) for number, job in enumerate(there) if job.ended_at <= self._now]
         if not ended:
             return None
         _, last = max(ended)
