@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import Engine, event, exc
 
 from optimus_service.settings import Settings
-from optimus_service.store.engine import _begin_sqlite, create_engine_from_url, upgrade
+from optimus_service.store import engine as store_engine
 from optimus_service.store.repository import ObserveTransaction, Repository
 from optimus_world.kernel import Crashed, FiberLock, Kernel, Process
 
@@ -89,24 +89,33 @@ class Database:
     def url(self) -> str:
         return f"sqlite:///{self.path}"
 
+    @property
+    def is_written(self) -> bool:
+        """Whether a transaction has the right to write now."""
+        holder = self._writer.holder
+        return holder is not None and holder.process.is_alive
+
     def arm(self, machine: str, moment: str, after_n: int, thread: str, strike: Callable[[Process], None]) -> None:
         """Have something happen to the process on this machine."""
         self.armed.setdefault(machine, []).append(Armed(moment, after_n, thread, strike))
 
     # --- a replica's own access --------------------------------------------------------------------------------------
 
-    def open(self, settings: Settings, observe: ObserveTransaction) -> Repository:
-        """As a process opens it (`optimus_service.server.Machine.open_repository`)."""
+    def open(
+        self, settings: Settings, observe: ObserveTransaction, engines: Any = store_engine, kind: Any = Repository
+    ) -> Repository:
+        """As a process opens it (`optimus_service.server.Machine.open_repository`), by what its release has."""
         backoff = settings.scheduling.retry_backoff
-        return Repository(self.engine(settings.url), observe, backoff, FiberLock(self.kernel))
+        opened: Repository = kind(self.engine(settings.url, engines), observe, backoff, FiberLock(self.kernel))
+        return opened
 
-    def engine(self, url: str) -> Engine:
+    def engine(self, url: str, engines: Any) -> Engine:
         """The service's own engine, watched."""
-        engine = create_engine_from_url(url)
+        engine: Engine = engines.create_engine_from_url(url)
         event.listen(engine, "connect", self._connected)
-        event.remove(engine, "begin", _begin_sqlite)  # what follows comes before the write lock is taken
+        event.remove(engine, "begin", engines._begin_sqlite)  # what follows comes before the write lock is taken
         event.listen(engine, "begin", self._begins)
-        event.listen(engine, "begin", _begin_sqlite)
+        event.listen(engine, "begin", engines._begin_sqlite)
         event.listen(engine, "before_cursor_execute", self._executes)
         dialect = engine.dialect
         commit, rollback = dialect.do_commit, dialect.do_rollback
@@ -228,15 +237,15 @@ def _sqlite_error(message: str, code: int) -> sqlite3.OperationalError:
     return error
 
 
-_template: Path | None = None
+_templates: dict[int, Path] = {}
 
 
-def new_file(directory: Path, scratch: Path) -> Path:
-    """A database at the newest revision. The migrations run once in a process; later files are copies."""
-    global _template
-    if _template is None or not _template.exists():
-        _template = scratch / "template.db"
-        upgrade(f"sqlite:///{_template}")
+def new_file(directory: Path, scratch: Path, engines: Any = store_engine) -> Path:
+    """A database at the newest revision of a release. Its migrations run once in a process; later files are copies."""
+    template = _templates.get(id(engines))
+    if template is None or not template.exists():
+        template = _templates[id(engines)] = scratch / f"template-{len(_templates)}.db"
+        engines.upgrade(f"sqlite:///{template}")
     path = directory / "optimus.db"
-    shutil.copy(_template, path)
+    shutil.copy(template, path)
     return path

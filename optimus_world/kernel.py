@@ -13,13 +13,21 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from greenlet import getcurrent, greenlet
 
 
 class Crashed(BaseException):
     """The process of the fiber was killed: it goes no further. No `except Exception` keeps it alive."""
+
+
+class Modules(Protocol):
+    """Modules that show in the place of others of the same names."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None: ...
 
 
 class Process:
@@ -31,6 +39,8 @@ class Process:
         self.paused_until = 0.0
         """Of virtual time: it gets no further before."""
         self.fibers: set[Fiber] = set()
+        self.modules: Modules | None = None
+        """Whose modules it sees; None: those of the present release."""
 
 
 class Fiber:
@@ -56,6 +66,7 @@ class Kernel:
         self._queue: list[tuple[float, int, Process | None, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._fibers: dict[greenlet, Fiber] = {}
+        self._modules: Modules | None = None
 
     # --- events ------------------------------------------------------------------------------------------------------
 
@@ -78,7 +89,9 @@ class Kernel:
                 self.at(process.paused_until, callback, process)
                 continue
             self.n_events += 1
+            self.use(None if process is None else process.modules)
             callback()
+            self.use(None)
             self.after_event()
         self.now = max(self.now, until)
 
@@ -125,6 +138,16 @@ class Kernel:
         if fiber is not None and not fiber.process.is_alive:
             raise Crashed
 
+    def use(self, modules: Modules | None) -> None:
+        """From here on these show; None: those of the present release."""
+        if modules is self._modules:
+            return
+        if self._modules is not None:
+            self._modules.__exit__()
+        self._modules = modules
+        if modules is not None:
+            modules.__enter__()
+
     # --- what fibers wait by -----------------------------------------------------------------------------------------
 
     def sleep(self, seconds: float) -> None:
@@ -140,7 +163,9 @@ class Kernel:
         fiber.waits_for += 1
         if seconds is not None:
             self._resume_at(self.now + seconds, fiber, waked=False)
+        modules = self._modules
         waked = bool(fiber.greenlet.parent.switch()) if fiber.greenlet.parent is not None else False
+        self.use(modules)
         self.check_alive()
         return waked
 

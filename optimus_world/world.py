@@ -11,22 +11,28 @@ from __future__ import annotations
 
 import hashlib
 import random
+import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import httpx
 
 from optimus_scheduler.model import Node, Plan, Resources, Role, Snapshot
 from optimus_service.clusters.base import Cluster
+from optimus_service.metrics.registry import Metrics
 from optimus_service.push.long_poll import POLL_SECONDS
 from optimus_service.settings.kubernetes import KubernetesSettings
+from optimus_service.store.engine import upgrade
 from optimus_world import database as databases
-from optimus_world import faults, users
+from optimus_world import faults, release, users
 from optimus_world.books import Books, Violation
 from optimus_world.cluster import ClusterSeen, Machines, RunningTask
 from optimus_world.coordinator import CoordinatorAgent
@@ -34,6 +40,7 @@ from optimus_world.database import Database
 from optimus_world.faults import Fault, Storm
 from optimus_world.kernel import Crashed, Fiber, Kernel, Process
 from optimus_world.network import Network, Peer, Wire
+from optimus_world.release import ClusterOfRelease, Release
 from optimus_world.replica import Host, Replica, make_settings
 from optimus_world.sealed import sealed
 from optimus_world.simulated import Simulated, trace_of
@@ -64,6 +71,37 @@ class Broken(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Upgrade:
+    """What `helm upgrade` does: the database first, while the earlier release is at work, then one replica after the
+    other."""
+
+    revision: str
+    """Of the repository: the earlier release."""
+    at: float
+    """Seconds since the beginning, when the database is brought up to date ..."""
+    replaced: tuple[tuple[float, str], ...]
+    """... and when each replica is replaced."""
+
+    @classmethod
+    def drawn(cls, seed: int, revision: str, until: float) -> Upgrade:
+        """What this seed says."""
+        chance = random.Random(f"{seed} upgrade")  # noqa: S311 - a simulation
+        hosts = chance.sample(faults.HOSTS, len(faults.HOSTS))
+        times = [until * chance.uniform(*part) for part in ((0.1, 0.2), (0.2, 0.4), (0.8, 0.9))]
+        return cls(revision, times[0], tuple(zip(times[1:], hosts, strict=True)))
+
+    def handed_over(self, seed: int, number: int) -> Iterator[Fault]:
+        """While both releases are at work, the lead goes from one to the other and back: whoever has it stands still
+        for longer than its lease, within a round. `number`: of the first."""
+        chance = random.Random(f"{seed} hand-over")  # noqa: S311 - a simulation
+        (begin, host), (end, other) = self.replaced
+        for turn in range(4):
+            at = begin + (turn + chance.random()) / 4 * (end - begin)
+            who = (other, host)[turn % 2]
+            yield Fault(number + turn, at, "pause", who, chance.uniform(60.0, 150.0), "begin", 0, 0.0, "round")
+
+
+@dataclass(frozen=True, slots=True)
 class Script:
     """All that happens to a world from outside."""
 
@@ -73,15 +111,19 @@ class Script:
     acts: tuple[Act, ...]
     on_kubernetes: bool = False
     """Whether tasks are pods of a model of a control plane, asked by the real backend."""
+    upgrade: Upgrade | None = None
+    """From an earlier release, which both replicas are of at first."""
     calm_after: float | None = None
     """Hours after which nothing goes wrong any more; None: `STORM_PART` of all."""
 
     @classmethod
-    def drawn(cls, seed: int, hours: float) -> Script:
-        """What this seed says."""
-        storm, on_kubernetes = 3600.0 * hours * STORM_PART, seed % KUBERNETES_EACH == 0
+    def drawn(cls, seed: int, hours: float, earlier: str | None = None) -> Script:
+        """What this seed says. `earlier`: the release that it begins with, by its revision of the repository."""
+        storm, on_kubernetes = 3600.0 * hours * STORM_PART, seed % KUBERNETES_EACH == 0 and earlier is None
         struck = faults.draw(seed, storm, NODES, on_kubernetes=on_kubernetes)
-        return cls(seed, hours, tuple(struck), tuple(users.draw(seed, storm)), on_kubernetes)
+        upgrade = None if earlier is None else Upgrade.drawn(seed, earlier, storm)
+        struck += () if upgrade is None else upgrade.handed_over(seed, len(struck))
+        return cls(seed, hours, tuple(struck), tuple(users.draw(seed, storm)), on_kubernetes, upgrade)
 
     @property
     def is_a_trace(self) -> bool:
@@ -89,7 +131,8 @@ class Script:
 
         On Kubernetes pods of coordinators take room, of which it knows nothing.
         """
-        return not self.faults and not self.on_kubernetes and all(act.kind == "submit" for act in self.acts)
+        is_plain = not self.faults and not self.on_kubernetes and self.upgrade is None
+        return is_plain and all(act.kind == "submit" for act in self.acts)
 
     @property
     def storm_seconds(self) -> float:
@@ -134,9 +177,9 @@ class World:
         """Names of holders of the lease by name of the process."""
         self._agents: dict[str, TaskAgent | CoordinatorAgent] = {}
         self._directory = directory
-        self.database = Database(
-            self.kernel, databases.new_file(directory, directory.parent), lambda: self.wall("database")
-        )
+        self._earlier = None if script.upgrade is None else release.load(script.upgrade.revision)
+        self.metrics = [Metrics] if self._earlier is None else [Metrics, self._earlier.metrics]
+        self.database = Database(self.kernel, self._new_database(), lambda: self.wall("database"))
         self.machines = Machines(
             self.kernel, {name: Node(name, CAPACITY) for name in NODES}, self._run_task, self.say, exited=self._exited
         )
@@ -169,6 +212,10 @@ class World:
             self.violation = Violation(self.kernel.now, promise, what)
             self.say(f"BROKEN: {promise}: {what}")
 
+    def unexpected(self, thread: str) -> None:
+        """A thread has survived an error that is a mistake in code, which it is handling now."""
+        self.broken("no error is unexpected", f"{thread}: {sys.exception()!r}")
+
     def _failed(self, fiber: Fiber, error: Exception) -> None:
         self.broken("no thread dies", f"{fiber.process.name}/{fiber.name}: {type(error).__name__}: {error}")
         self.story.extend(traceback.format_exception(error))
@@ -190,6 +237,10 @@ class World:
         self.users.call("PUT", f"/v1/projects/{users.CAPPED}", users.QUOTA)
         for fault in self.script.faults:
             self.kernel.at(fault.at, partial(self.storm.strike, fault))
+        if self.script.upgrade is not None:
+            self.kernel.at(self.script.upgrade.at, self._upgrade)
+            for at, host in self.script.upgrade.replaced:
+                self.kernel.at(at, partial(self._replace, host))
         for act in self.script.acts:
             self.kernel.at(act.at, partial(self.users.begin, act))
         self._run_until(self.script.storm_seconds if until is None else until)
@@ -237,25 +288,32 @@ class World:
         if host in self.replicas:
             return
         self._lives[host] = self._lives.get(host, 0) + 1
-        kubernetes = self.plane.settings if self.plane is not None else KubernetesSettings()
         where = Host(host, faults.HOSTS.index(host) + 1, lambda: self.wall(host))
-        settings = make_settings(
-            data_directory=self._directory,
-            database_url=self.database.url,
-            secret="of the simulation, not a secret",  # noqa: S106
-            policy=POLICY,
-            round_seconds=120.0,
-            learning_round_seconds=60.0,
-            debounce_seconds=2.0,
-            lease_seconds=45.0,
-            cluster="local" if self.plane is None else "kubernetes",
-            kubernetes=kubernetes,
-        )
-        make_cluster = partial(self._cluster_of, host)
-        replica = Replica(self.kernel, where, self._lives[host], settings, self.database, make_cluster, self._decided)
+        if self._earlier is not None:
+            replica = self._earlier_replica(self._earlier, where)
+        else:
+            kubernetes = self.plane.settings if self.plane is not None else KubernetesSettings()
+            settings = make_settings(**self._settings(), kubernetes=kubernetes)
+            make_cluster = partial(self._cluster_of, host)
+            replica = Replica(
+                self.kernel, where, self._lives[host], settings, self.database, make_cluster, self._decided
+            )
         self.replicas[host] = replica
         self._holders[replica.process.name] = replica.holder.name
-        self.say(f"{replica.process.name} starts")
+        self.say(f"{replica.process.name} starts{'' if self._earlier is None else ', of the earlier release'}")
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "data_directory": self._directory,
+            "database_url": self.database.url,
+            "secret": "of the simulation, not a secret",
+            "policy": POLICY,
+            "round_seconds": 120.0,
+            "learning_round_seconds": 60.0,
+            "debounce_seconds": 2.0,
+            "lease_seconds": 45.0,
+            "cluster": "local" if self.plane is None else "kubernetes",
+        }
 
     def _control_plane(self) -> ControlPlane:
         from optimus_world.control_plane import ControlPlane  # its client takes a second to import
@@ -299,14 +357,51 @@ class World:
         trace = trace_of(self._directory.parent / "trace.jsonl", list(self.machines.all_nodes.values()), quota, jobs)
         return Simulated(trace, POLICY)
 
+    # --- an upgrade --------------------------------------------------------------------------------------------------
+
+    def _new_database(self) -> Path:
+        scratch, earlier = self._directory.parent, self._earlier
+        if earlier is None:
+            return databases.new_file(self._directory, scratch)
+        with earlier:
+            return databases.new_file(self._directory, scratch, earlier.engine)
+
+    def _upgrade(self) -> None:
+        """Bring the database up to date, once nobody is in the middle of writing."""
+        if self.database.is_written:
+            self.kernel.after(0.01, self._upgrade)
+            return
+        upgrade(self.database.url)
+        self._earlier = None  # which refuses to start on this database
+        self.say("the database is brought up to date")
+
+    def _replace(self, host: str) -> None:
+        """By the present release, once the database is that one's."""
+        if self._earlier is not None:
+            self.kernel.after(1.0, partial(self._replace, host))
+        else:
+            self.stop(host, 1.0)
+
+    def _earlier_replica(self, earlier: Release, where: Host) -> Replica:
+        """As `Replica`, of another release."""
+        settings = earlier.replica.make_settings(**self._settings())
+
+        def make_cluster(process: Process, clock: Callable[[], float]) -> Any:
+            return ClusterOfRelease(self._cluster_of(where.name, process, clock), earlier, self.kernel)
+
+        opens = SimpleNamespace(open=earlier.open(self.database))
+        self.kernel.use(earlier)
+        found: Replica = earlier.replica.Replica(
+            self.kernel, where, self._lives[where.name], settings, opens, make_cluster
+        )
+        self.kernel.use(None)
+        found.process.modules = earlier
+        return found
+
     def _decided(self, snapshot: Snapshot, plan: Plan) -> None:
         """A round is over."""
         if self.simulated is not None:
-            try:
-                found = self.simulated.differences(snapshot, plan, self.books.name_of)
-            except Exception as error:  # noqa: BLE001 - the loop would go on
-                found = [repr(error)]
-            for difference in found:
+            for difference in self.simulated.differences(snapshot, plan, self.books.name_of):
                 self.broken(EQUAL, difference)
 
     def _peers(self) -> list[Peer]:
@@ -420,10 +515,12 @@ class World:
 def run(script: Script, until: float | None = None) -> Outcome:
     """Simulate it; no longer than `until` seconds after the beginning, if that is given."""
     kernel = Kernel()
-    with tempfile.TemporaryDirectory(dir=_scratch()) as name, sealed(script.seed, kernel):
+    with tempfile.TemporaryDirectory(dir=_scratch()) as name, sealed(script.seed, kernel), ExitStack() as patches:
         directory = Path(name) / "data"
         directory.mkdir()
         world = World(script, directory, kernel)
+        for kind in world.metrics:
+            patches.enter_context(mock.patch.object(kind, "count_unexpected_error", world.unexpected))
         try:
             world.live(until)
         except Broken:
