@@ -286,7 +286,7 @@ def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
     if_so = "If its training goes on, it" if case.warnings else "It"
     ends = f"{if_so} is expected to end in {span(expected.finish_seconds)}"
     due = deadline_of(case.job.asked, case.job.created_at)
-    meets = [] if due is None else by_deadline(expected.finish_seconds, due - case.now)
+    meets = [] if due is None or due <= case.now else by_deadline(expected.finish_seconds, due - case.now)
     if expected.computed_at is None:
         return [f"{ends} if it keeps what it has: later changes of size are not counted in yet.", *meets]
     return [f"{ends}, waiting, stops and later changes of size included.", *meets]
@@ -376,8 +376,11 @@ def _on_the_deadline(case: Case, expected: answers.Expected) -> list[str]:
     due = deadline_of(case.job.asked, case.job.created_at)
     if due is None or case.job.state.is_final or case.job.is_tracked:
         return []
-    if promised_at(case.job) is not None:
-        return ["It is promised that it meets its deadline."]
+    is_promised = promised_at(case.job) is not None
+    if due <= case.now:
+        return ["Its deadline has passed, though it was promised."] if is_promised else []
+    if is_promised:
+        return ["Its deadline is promised."]
     left = expected.finish_seconds
     if left is None or left.high is None:
         return ["Its deadline is not promised: too little is known of its end."]

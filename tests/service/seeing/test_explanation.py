@@ -298,6 +298,44 @@ def test_a_running_job_is_judged_by_the_interval_of_its_end(seconds: float, told
     assert f"By this it {told} its deadline." in found.sentences
 
 
+@pytest.mark.parametrize(
+    ("now", "seconds", "promised", "told"),
+    [
+        (10.0, 100.0, True, "Its deadline is promised."),
+        (
+            10.0,
+            45.0,
+            False,
+            "Its deadline is not promised: it ends by 1970-01-01 00:01:07 UTC with a probability of 95 %.",
+        ),
+        (30.0, 20.0, True, "Its deadline has passed, though it was promised."),
+        (30.0, 20.0, False, None),
+    ],
+    ids=["promised", "open", "promised and passed", "passed"],
+)
+def test_whether_its_deadline_is_promised_is_told(now: float, seconds: float, promised: bool, told: str | None) -> None:
+    kept = {"promised_deadline": seconds, "promised_at": 1.0} if promised else {}
+    running = a_record(
+        state=JobState.RUNNING, step=40, wanted=Allocation(1, 0), spec={"deadline_seconds": seconds}, **kept
+    )
+    times = ExpectedTimes(job_id="job-1", at=10.0, good_until=100.0, start=None, end=Interval(40.0, 30.0, 60.0))
+    case = Case(job=running, decision=replace(a_decision(forecast=A_LIMIT), expected=times), now=now)
+    said = [sentence for sentence in explanation_of(case).sentences if "deadline" in sentence]
+    assert told in said if told is not None else not said
+
+
+def test_a_kept_promise_is_told_after_the_end() -> None:
+    kept = {"promised_deadline": 60.0, "promised_at": 1.0}
+    ended = a_record(state=JobState.SUCCEEDED, finished_at=54.0, spec={"deadline_seconds": 60.0}, **kept)
+    assert "as was promised." in explanation_of(Case(job=ended, decision=None, now=60.0)).sentences[-1]
+    other = replace(ended, promised_deadline=70.0)
+    assert "promised" not in explanation_of(Case(job=other, decision=None, now=60.0)).sentences[-1], (
+        "of another deadline"
+    )
+    broken = replace(ended, finished_at=64.0)
+    assert "though that was promised." in explanation_of(Case(job=broken, decision=None, now=70.0)).sentences[-1]
+
+
 A_LIMIT = a_forecast(
     rule="max_steps",
     total_steps={"mean": 60.0, "low": 55.0, "high": 70.0},
