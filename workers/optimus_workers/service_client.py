@@ -39,6 +39,8 @@ class ServiceClient:
             verify=ssl.create_default_context() if url.startswith("https:") else False,
             transport=transport,
         )
+        self._urls: dict[str, httpx.URL] = {}
+        """Of the paths: they are parsed once."""
 
     def wanted(self, after: int, timeout_seconds: float) -> WantedMembership:
         """The wanted membership, once its generation is above `after` or after `timeout_seconds`."""
@@ -114,8 +116,9 @@ class ServiceClient:
         return self._call(method, path, content=content, headers={"Content-Type": "application/json"})
 
     def _call(self, method: str, path: str, **options: Any) -> httpx.Response:
+        url = self._urls.get(path) or self._urls.setdefault(path, self._client.base_url.join(path))
         try:
-            answer = self._client.request(method, path, **options)
+            answer = self._client.request(method, url, **options)
         except httpx.RequestError as error:
             raise ServiceAway(f"{method} {path}: {type(error).__name__}: {error}") from error
         if answer.status_code == httpx.codes.TOO_MANY_REQUESTS:

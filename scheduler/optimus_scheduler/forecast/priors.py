@@ -23,8 +23,14 @@ MAX_PRIORS = 128
 LEAST_LOSSES = 5
 """A run with fewer losses is no evidence for the losses of others."""
 
+MAX_RUNS = 1024
+"""Runs of ended jobs remembered, those last asked for: one more ended job changes the prior by one of 16 runs."""
+
 _PriorKey = tuple[tuple[str, ...], float, str, ConvergenceRule]
 """Ids of the ended jobs; steps per epoch, project and rule of the active one."""
+_RunKey = tuple[str, float, bool, End | None]
+"""Id of the ended job; steps per epoch of the active one, whether it is of the same project, and where its rule would
+have ended the ended one."""
 
 
 class EndedJobs:
@@ -56,6 +62,7 @@ class LossPriors:
 
     def __init__(self) -> None:
         self._priors: OrderedDict[_PriorKey, Prior] = OrderedDict()
+        self._runs: OrderedDict[_RunKey, FinishedRun | None] = OrderedDict()
 
     def of(self, job: Job) -> Prior | None:
         """What the ended jobs `job.similar` say of its losses; None when that is nothing (see `has_prior`)."""
@@ -66,11 +73,20 @@ class LossPriors:
         if prior is None:
             ends = ends_under(job.spec.convergence, job.similar)
             project, epoch = job.spec.project, job.steps_per_epoch
-            prior = Prior.of(_finished_run(ended, epoch, project, ends.get(ended.id)) for ended in job.similar)
+            prior = Prior.of(self._run(ended, epoch, project, ends.get(ended.id)) for ended in job.similar)
         self._priors[key] = prior
         if len(self._priors) > MAX_PRIORS:
             self._priors.popitem(last=False)
         return prior
+
+    def _run(self, ended: EndedJob, epoch: float, project: str, end: End | None) -> FinishedRun | None:
+        """The very same run as before: what was worked out of it is not worked out again (`convergence`)."""
+        key = ended.id, epoch, ended.project == project, end
+        run = self._runs.pop(key) if key in self._runs else _finished_run(ended, epoch, project, end)
+        self._runs[key] = run
+        if len(self._runs) > MAX_RUNS:
+            self._runs.popitem(last=False)
+        return run
 
 
 def has_prior(job: Job) -> bool:

@@ -25,6 +25,7 @@ from optimus_scheduler.model import (
 from optimus_service.clusters.base import Cluster, ClusterUnavailable, TaskLaunch, TaskRefused
 from optimus_service.loop.launch import LaunchContext, NoFreePort, Starter, choose_address, is_free
 from optimus_service.observe.snapshot import mark_unwanted_tasks
+from optimus_service.store.leases import ACTS_WITHIN_SECONDS
 from optimus_service.store.records import JobRecord
 from optimus_service.store.repository import LeaderRepository
 
@@ -32,8 +33,8 @@ _log = structlog.get_logger(__name__)
 
 _WANTED_AT_ONCE = 64
 """Jobs whose wanted tasks one transaction writes: short enough that others do not wait long."""
-_FENCE_SECONDS = 1.0
-"""While tasks are started one after the other, who leads is asked again after so long: a tenth of the usual lease."""
+_FENCE_SECONDS = ACTS_WITHIN_SECONDS
+"""While tasks are started one after the other, who leads is asked again after so long."""
 _REPORT_AGAIN_SECONDS = 600.0
 """A failure that goes on is an event again after so long: within the time for which explanations name it."""
 _FORGET_SECONDS = 2 * _REPORT_AGAIN_SECONDS
@@ -136,23 +137,34 @@ class Applier:
         leader.check_fence()
         self._starter.prepare(sorted({action.task.key.job_id for action in actions}))
         launches, addresses, problems = self._launches(actions, leader)
+        asked_at = self._monotonic()  # the transaction asks as it begins, and may have to wait for its end
         if launches:
             # The records come first: whatever is on the cluster is known to the database.
             starts = [
                 (launch.key, launch.node, next(iter(launch.resources.gpus), None)) for launch in launches.values()
             ]
             leader.put_tasks(starts, addresses, self._clock())
-        asked_at = self._monotonic()
+        asked_at = self._ask_again(asked_at, leader)
         outcomes = self._starter.start(list(launches.values()))
         for (action, launch), problem in zip(launches.items(), outcomes, strict=True):
             if problem is not None:
                 problems[action] = self._failed(action, problem, leader)
             else:
                 self._started(action, launch)
-            if self._monotonic() - asked_at > _FENCE_SECONDS:
-                leader.check_fence()
-                asked_at = self._monotonic()
+            asked_at = self._ask_again(asked_at, leader)
         return [problems.get(action) for action in actions]
+
+    def _ask_again(self, asked_at: float, leader: LeaderRepository) -> float:
+        """When it was asked last who leads: now, if that is long ago.
+
+        Raises:
+            StaleLeader: somebody else does.
+        """
+        now = self._monotonic()
+        if now - asked_at <= _FENCE_SECONDS:
+            return asked_at
+        leader.check_fence()
+        return now
 
     def _launches(
         self, actions: Sequence[StartTask], leader: LeaderRepository

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 import structlog
 
-from optimus_scheduler.lifecycle import AllTasksGone, TooManyFailures
-from optimus_scheduler.model import Directive, Role, Task, TaskKey, TaskPhase
+from optimus_scheduler.lifecycle import AllTasksGone, Event, TooManyFailures
+from optimus_scheduler.model import Directive, JobState, Role, Task, TaskKey, TaskPhase
 from optimus_scheduler.model.format import time_words
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
 from optimus_service.observe.histories import Histories
@@ -178,13 +178,18 @@ class ExitNotices:
     def _tasks_gone(
         self, view: ClusterView, jobs: Mapping[str, JobRecord], now: float, leader: LeaderRepository
     ) -> bool:
-        changed = False
         alive = {task.key.job_id for task in view.tasks if task.phase is not TaskPhase.EXITED}
-        for job in jobs.values():
-            if job.directive in (Directive.CANCEL, Directive.PAUSE) and job.id not in alive:
-                after = leader.advance_job(job.id, AllTasksGone(), now)
-                changed = changed or after.version != job.version
-        return changed
+        gone: dict[str, Event] = {
+            job.id: AllTasksGone() for job in jobs.values() if _waits_for_its_tasks(job) and job.id not in alive
+        }
+        after = leader.advance_jobs(gone, now) if gone else {}
+        return any(not isinstance(job, JobRecord) or job.version != jobs[job.id].version for job in after.values())
+
+
+def _waits_for_its_tasks(job: JobRecord) -> bool:
+    """Whether something happens to it once none of its tasks is left; a job that is paused already has had that."""
+    is_paused = job.state is JobState.PAUSED and job.directive is Directive.PAUSE
+    return job.directive in (Directive.CANCEL, Directive.PAUSE) and not is_paused
 
 
 def is_failure(exit_code: int | None, unwanted_since: float | None) -> bool:

@@ -21,6 +21,7 @@ import structlog
 
 from optimus_service.process import identity as kernel
 from optimus_service.store.errors import DatabaseNotAvailable
+from optimus_service.store.records import LeaseRecord
 from optimus_service.store.repository import LEADER_LEASE, Repository
 
 _log = structlog.get_logger(__name__)
@@ -94,8 +95,8 @@ class Leadership:
         now = self._clock()
         is_fresh = now - self._renewed_at < self._lease_seconds / _RENEWALS
         if self._token is None or not is_fresh:
-            self._token = self._acquire()
-            if self._token is None and self._release_if_dead():
+            self._token, other = self._acquire_or_see()
+            if self._token is None and other is not None and self._release_if_dead(other):
                 self._token = self._acquire()
             self._renewed_at = now
         return self._token
@@ -138,11 +139,16 @@ class Leadership:
         lease = self._repository.acquire_lease(LEADER_LEASE, self._holder.name, self._lease_seconds)
         return lease.token if lease is not None else None
 
-    def _release_if_dead(self) -> bool:
+    def _acquire_or_see(self) -> tuple[int | None, LeaseRecord | None]:
+        """The token or, in the same transaction, who has the lease."""
+        with self._repository.write() as tx:
+            lease = tx.acquire_lease(LEADER_LEASE, self._holder.name, self._lease_seconds)
+            return (lease.token, None) if lease is not None else (None, tx.current_lease(LEADER_LEASE))
+
+    def _release_if_dead(self, lease: LeaseRecord) -> bool:
         """A leader that was killed on this machine cannot resign, but everybody here can see that it is gone."""
-        lease = self._repository.current_lease(LEADER_LEASE)
-        other = Holder.parse(lease.holder) if lease is not None else None
-        if lease is None or other is None or not self._holder.sees_dead(other):
+        other = Holder.parse(lease.holder)
+        if other is None or not self._holder.sees_dead(other):
             return False
         self._repository.release_lease(LEADER_LEASE, lease.holder)
         return True

@@ -178,7 +178,7 @@ class Settings(BaseSettings):
     )
     debounce_seconds: float = Field(default=0.5, ge=0, le=60, description="events this close together share one round")
     lease_seconds: float = Field(
-        default=10.0, gt=0, le=600, description="a leader not heard of for so long is replaced"
+        default=10.0, ge=2, le=600, description="a leader not heard of for so long is replaced"
     )
     cluster: Literal["local", "kubernetes"] = "local"
     kubernetes: KubernetesSettings = Field(

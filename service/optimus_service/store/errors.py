@@ -135,10 +135,11 @@ class IdempotencyConflict(StoreError):
 
 
 class StaleLeader(StoreError):
-    """The writer's lease has passed to somebody else."""
+    """The writer's lease has passed to somebody else, or was not renewed in time."""
 
     def __init__(self, fence: int, token: int | None) -> None:
         self.fence = fence
         self.token = token
         """The token of the lease in force; None if there is none."""
-        super().__init__(f"the lease with token {fence} is over: the one in force is {token or '(none)'}")
+        why = "it was not renewed in time" if token == fence else f"the one in force is {token or '(none)'}"
+        super().__init__(f"the lease with token {fence} is over: {why}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from sqlalchemy import ColumnElement, Double, Integer, bindparam, case, cast, or_, select, update
+from sqlalchemy import ColumnElement, Double, Integer, Select, bindparam, case, cast, or_, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import ReturningInsert
 
@@ -19,6 +19,8 @@ LEADER_LEASE: Final = "scheduling-loop"
 
 LONGEST_LEASE_SECONDS: Final = 600.0
 """The largest `OPTIMUS_LEASE_SECONDS`."""
+ACTS_WITHIN_SECONDS: Final = 1.0
+"""So soon after `check_lasts` a leader acts on the cluster: nobody can have taken the lease by then."""
 _OVER: Final = 0.0
 """The end of a lease that was given up: before any now."""
 _YEAR_2020: Final = 1_577_836_800.0
@@ -46,6 +48,12 @@ def _acquire(for_postgresql: bool) -> ReturningInsert[tuple[int, float]]:
     return insert.on_conflict_do_update(
         index_elements=["name"], set_={"holder": holder, "token": token, "expires_at": ends}, where=is_free
     ).returning(_LEASES.c.token, _LEASES.c.expires_at)
+
+
+@cache
+def _left(for_postgresql: bool) -> Select[tuple[int, float]]:
+    left = _LEASES.c.expires_at - present_moment(for_postgresql)
+    return select(_LEASES.c.token, left).where(_LEASES.c.name == LEADER_LEASE)
 
 
 def _first_token(now: ColumnElement[float]) -> ColumnElement[int]:
@@ -86,4 +94,17 @@ def check_fence(session: Session, fence: int) -> None:
     """
     token = session.scalar(_TOKEN_IN_FORCE)
     if fence != token:
+        raise StaleLeader(fence, token)
+
+
+def check_lasts(session: Session, fence: int) -> None:
+    """Return if `fence` is the token in force and stays so for `ACTS_WITHIN_SECONDS`, by the database's clock.
+
+    What is done to the cluster is in no transaction that would keep others from taking a lease that is over.
+
+    Raises:
+        StaleLeader: another process leads, none does, or the lease was not renewed in time.
+    """
+    token, left = session.execute(_left(is_postgresql(session))).one_or_none() or (None, 0.0)
+    if fence != token or left < ACTS_WITHIN_SECONDS:
         raise StaleLeader(fence, token)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.orm import Session
@@ -13,7 +14,10 @@ from optimus_service.store.dialects import insert_for
 from optimus_service.store.errors import TokenNotFound, UserExists, UserNotFound
 from optimus_service.store.pages import decode_cursor, make_page
 from optimus_service.store.records import AuditRecord, MemberLimits, Page, TokenRecord, UserRecord
-from optimus_service.store.tables import AuditRow, TokenRow, UserRow
+from optimus_service.store.tables import AuditRow, Base, TokenRow, UserRow
+
+_USERS: Final = Base.metadata.tables["users"]
+_MEMBER_LIMITS: Final = select(_USERS.c.name, _USERS.c.created_at, _USERS.c.limits).where(_USERS.c.role.is_(None))
 
 
 def users(session: Session) -> list[UserRecord]:
@@ -23,8 +27,7 @@ def users(session: Session) -> list[UserRecord]:
 
 def member_limits(session: Session) -> list[MemberLimits]:
     """Of all users without a role."""
-    statement = select(UserRow.name, UserRow.created_at, UserRow.limits).where(UserRow.role.is_(None))
-    return [MemberLimits(name, since, limits or {}) for name, since, limits in session.execute(statement)]
+    return [MemberLimits(name, since, limits or {}) for name, since, limits in session.execute(_MEMBER_LIMITS)]
 
 
 def user(session: Session, name: str) -> UserRecord:

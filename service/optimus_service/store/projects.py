@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Final
 
-from sqlalchemy import delete, select
+from sqlalchemy import Row, delete, select
 from sqlalchemy.orm import Session
 
 from optimus_scheduler.model import Quota
 from optimus_service.store.dialects import insert_for
 from optimus_service.store.errors import ProjectNotFound
 from optimus_service.store.records import ProjectRecord
-from optimus_service.store.tables import ProjectRow
+from optimus_service.store.tables import Base, ProjectRow
+
+_EVERY: Final = select(Base.metadata.tables["projects"])
 
 
 def every(session: Session) -> list[ProjectRecord]:
     """See `Repository.projects`."""
-    return sorted((_record(row) for row in session.scalars(select(ProjectRow))), key=lambda one: one.quota.project)
+    return sorted((_record(row) for row in session.execute(_EVERY)), key=lambda one: one.quota.project)
 
 
 def of_rounds(session: Session) -> list[ProjectRecord]:
@@ -61,6 +64,6 @@ def remove(session: Session, name: str) -> None:
         raise ProjectNotFound(name)
 
 
-def _record(row: ProjectRow) -> ProjectRecord:
+def _record(row: ProjectRow | Row[Any]) -> ProjectRecord:
     quota = Quota(row.name, row.share, row.cpu, row.memory_bytes, row.gpus, row.may_borrow)
     return ProjectRecord(quota, row.updated_at, row.limits or {})

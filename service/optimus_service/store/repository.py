@@ -1071,13 +1071,13 @@ class LeaderRepository(Repository):
             yield session
 
     def check_fence(self) -> None:
-        """Return if the token is in force: for what is done to the cluster, right before it is done.
+        """Return if the token is in force, and stays so for a second: for what is done to the cluster within it.
 
         Raises:
-            StaleLeader: the lease was given to another process since.
+            StaleLeader: the lease was given to another process since, or may be any moment.
         """
         with self._read() as session:
-            leases.check_fence(session, self._fence)
+            leases.check_lasts(session, self._fence)
 
 
 class _Transaction(Repository):

@@ -24,6 +24,7 @@ from optimus_service.metrics.registry import Metrics
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.requests import checked
 from optimus_service.settings import Settings
+from optimus_service.store.leases import LONGEST_LEASE_SECONDS
 from optimus_service.store.records import JobRecord, MembershipRecord, RoundRecord
 from optimus_service.store.repository import LEADER_LEASE, Repository
 
@@ -134,7 +135,7 @@ class World:
         before = self.repository.current_lease(LEADER_LEASE)
         if before is not None:  # over, as far as tests care: it ends by the database's clock, which they do not set
             self.repository.release_lease(LEADER_LEASE, before.holder)
-        lease = self.repository.acquire_lease(LEADER_LEASE, f"world-{id(self)}", 10.0)
+        lease = self.repository.acquire_lease(LEADER_LEASE, f"world-{id(self)}", LONGEST_LEASE_SECONDS)
         assert lease is not None
         return lease.token
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.service import leases
@@ -17,7 +18,7 @@ from optimus_service.loop.launch import Starter
 from optimus_service.observe.snapshot import joining_seconds
 from optimus_service.store.errors import StaleLeader
 from optimus_service.store.records import MembershipRecord
-from optimus_service.store.repository import LEADER_LEASE, Repository
+from optimus_service.store.repository import LEADER_LEASE, LeaderRepository, Repository
 
 AT_ONCE = 4
 
@@ -132,6 +133,25 @@ def test_a_leader_that_is_replaced_between_two_starts_starts_no_more(
         world.round()
     assert len(world.cluster.launches) == 1
     assert len(repository.tasks()) > 1, "the others are recorded, for the successor to start"
+
+
+def test_a_leader_that_is_replaced_as_it_notes_tasks_starts_none(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apply, "_FENCE_SECONDS", 0.0)
+    world = World(repository, tmp_path)
+    world.submit()
+    put_tasks = LeaderRepository.put_tasks
+
+    def replaced(self: LeaderRepository, *arguments: Any) -> None:
+        put_tasks(self, *arguments)
+        repository.release_lease(LEADER_LEASE, f"world-{id(world)}")
+        repository.acquire_lease(LEADER_LEASE, "somebody-else", 10.0)
+
+    monkeypatch.setattr(LeaderRepository, "put_tasks", replaced)
+    with pytest.raises(StaleLeader):
+        world.round()
+    assert not world.cluster.launches
 
 
 def test_how_long_new_tasks_took_to_join_is_told_by_the_memberships_that_they_came_with() -> None:

@@ -104,6 +104,19 @@ def test_only_the_token_in_force_may_write(repository: Repository) -> None:
     assert not repository.events().items
 
 
+def test_a_leader_that_renews_too_late_acts_no_more_on_the_cluster(repository: Repository) -> None:
+    """Whatever it writes is safe: nobody takes the lease while its transaction lasts. A call to the cluster is not."""
+    lease = repository.acquire_lease(LEADER_LEASE, "a", 10.0)
+    assert lease is not None
+    leader = repository.as_leader(lease.token)
+    leader.check_fence()
+    leases.move_ends(repository, -9.5)
+    with pytest.raises(StaleLeader, match="not renewed in time"):
+        leader.check_fence()
+    leader.add_event(None, "Test", "Nothing happened.", {}, 0.0)
+    assert repository.events().items
+
+
 def test_what_is_for_reading_does_not_write(repository: Repository) -> None:
     reading = repository.reading()
     assert reading.active_jobs() == []
