@@ -131,9 +131,10 @@ def _write_ahead(connection: Any) -> None:
 
 def _begin_sqlite(connection: Connection) -> None:
     statement = connection.get_execution_options().get(_SQLITE_BEGIN, "BEGIN")
+    raw: Any = connection.connection.driver_connection
     try:
         # Past SQLAlchemy, which takes several times as long for it as SQLite does: each transaction begins here.
-        connection.connection.driver_connection.execute(statement)
+        raw.execute(statement)
     except sqlite3.Error as error:
         raise exc.DBAPIError.instance(statement, None, error, sqlite3.Error) from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Double, Integer, Select, bindparam, case, cast, or_, select, update
 from sqlalchemy.orm import Session
@@ -51,7 +51,7 @@ def _acquire(for_postgresql: bool) -> ReturningInsert[tuple[int, float]]:
 
 
 @cache
-def _left(for_postgresql: bool) -> Select[tuple[int, float]]:
+def _left(for_postgresql: bool) -> Select[Any]:
     left = _LEASES.c.expires_at - present_moment(for_postgresql)
     return select(_LEASES.c.token, left).where(_LEASES.c.name == LEADER_LEASE)
 
@@ -105,6 +105,6 @@ def check_lasts(session: Session, fence: int) -> None:
     Raises:
         StaleLeader: another process leads, none does, or the lease was not renewed in time.
     """
-    token, left = session.execute(_left(is_postgresql(session))).one_or_none() or (None, 0.0)
-    if fence != token or left < ACTS_WITHIN_SECONDS:
-        raise StaleLeader(fence, token)
+    row = session.execute(_left(is_postgresql(session))).one_or_none()
+    if row is None or row[0] != fence or row[1] < ACTS_WITHIN_SECONDS:
+        raise StaleLeader(fence, None if row is None else row[0])
