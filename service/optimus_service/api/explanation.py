@@ -21,7 +21,9 @@ from optimus_service.insight.explain import Case, explanation_of
 from optimus_service.insight.queue import in_queue
 from optimus_service.loop.exits import WORKER_HUNG
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
+from optimus_service.store.jobs import RETRY_SCHEDULED
 from optimus_service.store.records import DecisionRecord, JobRecord
+from optimus_service.store.repository import MAX_PAGE
 
 _RECENT_SECONDS = 900.0
 """A refusal is reported once; what was reported longer ago may be over."""
@@ -62,8 +64,17 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             troubles=() if job.state.is_final else _troubles(services, job_id),
             warnings=_warnings(services, job_id, _AT_THE_END if job.state.is_final else _WARNINGS),
             policy=services.settings.policy,
+            errors=_errors(services, job),
         )
     )
+
+
+def _errors(services: Services, job: JobRecord) -> list[float]:
+    """When errors were after which an ended job was tried again."""
+    if not job.state.is_final or not job.retries:
+        return []
+    events = services.repository.events(job.id, limit=MAX_PAGE).items
+    return [event.at for event in events if event.type == RETRY_SCHEDULED]
 
 
 def _as_decided(services: Services, job_id: str) -> tuple[JobRecord, list[JobRecord], Mapping[str, DecisionRecord]]:

@@ -58,6 +58,8 @@ class Case:
     """What hinders its training: the newest such events."""
     policy: str = ""
     """The name of the policy in force."""
+    errors: Sequence[float] = ()
+    """When errors of its owner's code ended its training, after each of which it was tried again."""
 
 
 def explanation_of(case: Case) -> answers.Explanation:
@@ -401,7 +403,7 @@ def _on_its_history(case: Case) -> list[str]:
         return []
     told = [f"It took {lasted(job.finished_at - job.created_at)} from submission to end"]
     if job.started_at is not None and job.started_at - job.created_at >= 1:
-        told.append(f"{time_words(job.started_at - job.created_at)} of it waiting to start")
+        told.append(f"{lasted(job.started_at - job.created_at)} of it waiting to start")
     due = deadline_of(job.asked, job.created_at)
     late = 0.0 if due is None else job.finished_at - due
     missed = f" It missed its deadline by {lasted(late)}." if late > 0 else ""
@@ -413,7 +415,8 @@ def _on_its_history(case: Case) -> list[str]:
     last = next((each for each in reversed(case.memberships) if each.workers), None)
     had = "" if last is None else f" It last had {size(_members(last))}."
     without = [after.at - each.at for each, after in pairwise(case.memberships) if not each.workers]
-    stopped = sum(each.pause_seconds or 0.0 for each in case.memberships) + sum(without)
+    after_errors = sum(_until_it_went_on(case, at) for at in case.errors)
+    stopped = sum(each.pause_seconds or 0.0 for each in case.memberships) + sum(without) + after_errors
     replaced = sum(each.cause == REPLACED for each in case.memberships)
     changed = f"was changed {times(job.rescales)}" if job.rescales else "was never changed"
     if replaced:
@@ -422,10 +425,20 @@ def _on_its_history(case: Case) -> list[str]:
         changed += f", and it was without tasks {times(len(without))}, for {time_words(sum(without))}"
     changes = f" Its size {changed}; training stood still for {time_words(stopped)} in all."
     if job.retries:
-        changes += f" It was tried again {times(job.retries)} after an error."
+        waited = f", which it waited {lasted(after_errors)} for" if after_errors else ""
+        changes += f" It was tried again {times(job.retries)} after an error{waited}."
     if lost := total(losses(job, case.memberships, case.began)).words:
         changes += f" Lost with its stops: {lost}."
     return [f"{', '.join(told)}, and ended at step {job.step}.{missed}{had}{changes if case.memberships else ''}"]
+
+
+def _until_it_went_on(case: Case, error_at: float) -> float:
+    """Seconds from an error until the job trained again; 0 where a membership without tasks accounts for them."""
+    later = [each for each in case.memberships if each.at > error_at]
+    if later and not later[0].workers:
+        return 0.0
+    end = later[0].at if later else case.job.finished_at or case.now
+    return max(end - error_at, 0.0)
 
 
 def _members(membership: MembershipRecord) -> answers.Allocation:

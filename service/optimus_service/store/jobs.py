@@ -70,6 +70,7 @@ Changes = Mapping[str, tuple[object, object]]
 """Old and new value by field."""
 _LAST_CHARACTER = "\U0010ffff"
 DEADLINE_PROMISED = "DeadlinePromised"
+RETRY_SCHEDULED = "RetryScheduled"
 ACTIVE_STATES = tuple(state.value for state in JobState if not state.is_final)
 _LARGE = ("wanted_tasks", "network", "planned_rates")
 """Columns that are read only where they are asked for."""
@@ -567,7 +568,7 @@ def _schedule_retry(session: Session, row: JobRow, retry: ScheduleRetry, now: fl
     _want_nothing(row, now)
     message = f"Waits {time_words(seconds)} after an error (retry {retry.number} of {retry.most}): {retry.error}"
     data = {"retry": retry.number, "of": retry.most, "retry_at": row.retry_at, "error": retry.error}
-    history.add_event(session, row.id, "RetryScheduled", message, data, now)
+    history.add_event(session, row.id, RETRY_SCHEDULED, message, data, now)
 
 
 def _result_document(result: lifecycle.ResultReported) -> Document:

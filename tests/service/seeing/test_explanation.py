@@ -26,7 +26,7 @@ from optimus_service.insight.progress import _after_retry, expected_times
 from optimus_service.insight.queue import in_queue
 from optimus_service.insight.reasons import TEXTS
 from optimus_service.requests import checked
-from optimus_service.store.records import ExpectedTimes, JobRecord
+from optimus_service.store.records import ExpectedTimes, JobRecord, MembershipRecord
 
 
 def explained(world: World, job_id: str, speeds: Iterable[SpeedSample] = ()) -> answers.Explanation:
@@ -314,7 +314,7 @@ def test_a_running_job_is_judged_by_the_interval_of_its_end(seconds: float, told
     ids=["promised", "open", "promised and passed", "passed"],
 )
 def test_whether_its_deadline_is_promised_is_told(now: float, seconds: float, promised: bool, told: str | None) -> None:
-    kept = {"promised_deadline": seconds, "promised_at": 1.0} if promised else {}
+    kept: dict[str, Any] = {"promised_deadline": seconds, "promised_at": 1.0} if promised else {}
     running = a_record(
         state=JobState.RUNNING, step=40, wanted=Allocation(1, 0), spec={"deadline_seconds": seconds}, **kept
     )
@@ -325,7 +325,7 @@ def test_whether_its_deadline_is_promised_is_told(now: float, seconds: float, pr
 
 
 def test_a_kept_promise_is_told_after_the_end() -> None:
-    kept = {"promised_deadline": 60.0, "promised_at": 1.0}
+    kept: dict[str, Any] = {"promised_deadline": 60.0, "promised_at": 1.0}
     ended = a_record(state=JobState.SUCCEEDED, finished_at=54.0, spec={"deadline_seconds": 60.0}, **kept)
     assert "as was promised." in explanation_of(Case(job=ended, decision=None, now=60.0)).sentences[-1]
     other = replace(ended, promised_deadline=70.0)
@@ -334,6 +334,19 @@ def test_a_kept_promise_is_told_after_the_end() -> None:
     )
     broken = replace(ended, finished_at=64.0)
     assert "though that was promised." in explanation_of(Case(job=broken, decision=None, now=70.0)).sentences[-1]
+
+
+def test_the_waits_after_errors_are_told_after_the_end() -> None:
+    joined = [
+        MembershipRecord(
+            job_id="job-1", epoch=epoch, generation=1, at=at, step=0, workers=("w-0",), servers=(), cause="start"
+        )
+        for epoch, at in ((1, 10.0), (2, 50.0))
+    ]
+    failed = a_record(state=JobState.FAILED, finished_at=130.0, retries=2)
+    story = explanation_of(Case(job=failed, decision=None, now=200.0, memberships=joined, errors=(90.0, 20.0)))
+    assert "training stood still for 70 s in all" in story.sentences[-1], "30 s, then 40 s to its end"
+    assert "It was tried again twice after an error, which it waited 1 min 10 s for." in story.sentences[-1]
 
 
 A_LIMIT = a_forecast(
