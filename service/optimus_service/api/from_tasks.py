@@ -122,8 +122,12 @@ def report_membership(
 
 def _advance(tx: Repository, job_id: str, report: MembershipReport, now: float) -> None:
     """Start, pause or resume the job, unless a newer epoch was reported: a late repetition must not undo it."""
-    if tx.get_job(job_id).membership_epoch == report.epoch:
-        tx.advance_job(job_id, Paused() if report.cause == "pause" else MembershipFormed(report.epoch), now)
+    if tx.get_job(job_id).membership_epoch != report.epoch:
+        return
+    parts = report.pause_parts
+    if report.cause == "start" and parts is not None:  # a script trains from the start of its processes on
+        now -= (parts.start_seconds or 0.0) + (parts.load_seconds or 0.0)
+    tx.advance_job(job_id, Paused() if report.cause == "pause" else MembershipFormed(report.epoch), now)
 
 
 @router.put("/v1/jobs/{job_id}/profile", status_code=204, responses=documented(409))

@@ -186,7 +186,7 @@ def test_processes_that_went_on_from_the_wrong_step_end_nothing(order: tuple[str
 
 def test_the_parts_of_a_pause_are_those_of_the_worker_that_knows_the_steps() -> None:
     world = script_world(1)
-    assert world.last.pause_parts is None, "nothing had trained"
+    assert (world.last.pause_seconds, world.last.pause_parts) == (None, None), "nothing had trained"
     world.pause = PauseParts(0.5, 0.25, 2.0, 1.0)
     world.wants("worker-0", "worker-1")
     world.arrives("worker-1")

@@ -241,9 +241,10 @@ class ScriptAttempt(Attempt):
     def started(self, task: str, message: CommandStarted) -> None:
         """A worker's processes run."""
         self.awaiting.discard(task)
+        start, load = message.start_seconds, message.load_seconds
         if message.step is not None:
             self.version = message.step
-            start, load = message.start_seconds, message.load_seconds
+        if start is not None:
             self.pause = dataclasses.replace(self.pause, start_seconds=start, load_seconds=load)
 
     def cover(self, tasks: Mapping[str, ConnectedTask], oldest_epoch: int) -> Cover:  # noqa: ARG002 - scripts keep state

@@ -95,7 +95,8 @@ class Learning(State):
         for advance in advances:
             if run.first_step is None:
                 run.first_step = advance.step - advance.n_steps
-                log.info("the first step came %.2f s after the start", time.monotonic() - run.begun_at)
+                seconds = time.monotonic() - run.begun_at
+                log.info("steps are known %.2f s after the start: step %d is made", seconds, advance.step)
             if advance.n_steps == 0:
                 continue
             if run.is_formed:

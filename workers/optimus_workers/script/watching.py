@@ -82,9 +82,9 @@ class Watching(Ending):
 
     def _started(self, run: Run, now: float) -> CommandStarted:
         """What worker 0 says of how they came up, if they made a step."""
-        if run.first_step is None:
-            return CommandStarted(run.order.epoch)
         took = now - run.begun_at
+        if run.first_step is None:
+            return CommandStarted(run.order.epoch, start_seconds=took)
         loads = min(run.loads.seconds if run.load_seconds is None else run.load_seconds, took)
         return CommandStarted(run.order.epoch, run.first_step, loads, took - loads)
 

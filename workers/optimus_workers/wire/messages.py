@@ -345,7 +345,7 @@ class CommandStarted:
     load_seconds: float | None = None
     """For which they loaded files before that step ..."""
     start_seconds: float | None = None
-    """... and what else they took from their start to it."""
+    """... and what else they took from their start to it, or until nobody waits for it any more."""
 
 
 @dataclass(frozen=True, slots=True)
