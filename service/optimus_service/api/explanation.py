@@ -13,11 +13,13 @@ from optimus_service.api.body import StrictRoute
 from optimus_service.api.callers import Caller
 from optimus_service.api.from_tasks import CHECKPOINTS, PRINTS_TOO_MUCH, WORKER_SILENT
 from optimus_service.api.job_details import worker_starts
+from optimus_service.api.jobs import newest_of
 from optimus_service.api.problems import documented
 from optimus_service.api.services import CallerDep, HistoriesDep, Services, ServicesDep
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.insight.elastic import counted_speed
 from optimus_service.insight.explain import Case, explanation_of
+from optimus_service.insight.progress import stalled
 from optimus_service.insight.queue import in_queue
 from optimus_service.loop.exits import WORKER_HUNG
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
@@ -49,6 +51,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
     others = {each.id: each for each in active if caller.reads(each.project)}
     now = services.clock()
     seen = histories.job(job, memberships, now)
+    silence = [words] if (words := stalled(newest_of(services, job), now)) else []
     return explanation_of(
         Case(
             job=job,
@@ -62,7 +65,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             queue=in_queue(active, decisions, now),
             gives_more=None if job.state.is_final else gives_more,
             troubles=() if job.state.is_final else _troubles(services, job_id),
-            warnings=_warnings(services, job_id, _AT_THE_END if job.state.is_final else _WARNINGS),
+            warnings=(*_warnings(services, job_id, _AT_THE_END if job.state.is_final else _WARNINGS), *silence),
             policy=services.settings.policy,
             errors=_errors(services, job),
         )

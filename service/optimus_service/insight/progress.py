@@ -18,7 +18,7 @@ from optimus_scheduler.ahead.world import until_later
 from optimus_scheduler.forecast.forecast import step_limit
 from optimus_scheduler.forecast.time_left import beyond_announced, given_not_ended, step_seconds, time_left
 from optimus_scheduler.model import NOTHING, Allocation, Directive, Forecast, Interval, JobState, Reason
-from optimus_scheduler.model.format import ITS_OWNER
+from optimus_scheduler.model.format import ITS_OWNER, time_words
 from optimus_service.insight.format import foreseen, moment
 from optimus_service.insight.reasons import ended_words, text_of
 from optimus_service.observe.spec import begins_anew, next_step
@@ -243,8 +243,27 @@ def _drift(job: JobRecord, decision: DecisionRecord, end: _End, now: float) -> f
     is_steady = decision.previous == decision.allocation == job.running and not job.waits
     if pace is None or not is_steady or n_steps <= 0 or seconds <= 0 or pace.mean <= 0:
         return 1.0
+    # The decision and now are somewhere within a step: up to one more or one fewer says nothing.
+    foreseen = seconds / pace.mean
+    made = min(max(foreseen, n_steps - 1.0), n_steps + 1.0)
     weight = seconds / (seconds + SPEED_WINDOW_SECONDS)
-    return math.exp(weight * math.log(seconds / n_steps / pace.mean))
+    return math.exp(weight * math.log(foreseen / made)) if made > 0 else 1.0
+
+
+_STALLED_STEPS, _STALLED_SECONDS = 5.0, 15.0
+"""A job is told to have stalled when no step came for as long as so many took, and for so long; telemetry may be a few
+seconds late."""
+
+
+def stalled(newest: Sequence[SampleRecord], now: float) -> str | None:
+    """That no step comes where they came steadily, in words; None: they come, or nothing is known of how."""
+    if not newest:
+        return None
+    last = max(newest, key=lambda sample: (sample.membership_epoch, sample.step))
+    silent, usual = now - last.received_at, last.seconds / max(last.n_steps, 1)
+    if usual <= 0 or silent < max(_STALLED_STEPS * usual, _STALLED_SECONDS):
+        return None
+    return f"It has made no step for {time_words(silent)}, where one took {time_words(usual)}."
 
 
 def _instants(now: float, seconds: Interval) -> answers.Instants:

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from optimus_contract import answers
 from optimus_scheduler.model import NOTHING, Allocation, Directive, Interval, JobState, Reason
-from optimus_service.insight.progress import MOST_PROGRESS, explain, finite_document, measured_speed, progress_of
+from optimus_service.insight.progress import (
+    MOST_PROGRESS,
+    explain,
+    finite_document,
+    measured_speed,
+    progress_of,
+    stalled,
+)
 from optimus_service.store.forecasts import from_json
 from optimus_service.store.records import DecisionRecord, ExpectedTimes, JobRecord, SampleRecord
 
@@ -163,7 +170,33 @@ def test_the_pace_since_the_forecast_counts_the_more_the_longer_it_lasts(seconds
     assert abs(few) <= abs(more) <= abs(math.log(whole)) + 1e-9
     assert few * math.log(whole) >= 0
     if whole != 1:
-        assert more / math.log(whole) == pytest.approx(40 * seconds_per_step / (40 * seconds_per_step + 30.0))
+        assert more / math.log(whole) == pytest.approx(
+            40 * seconds_per_step / (40 * seconds_per_step + 30.0), rel=0.05
+        ), "but for the step that is under way"
+
+
+@pytest.mark.parametrize("seconds", [14.0, 25.0, 37.0])
+def test_the_time_left_does_not_grow_between_two_steps(seconds: float) -> None:
+    """A step each 12 s; the second is made, and the decision was somewhere within another."""
+    size = Allocation(2, 1)
+    pace = made_at(40) | {"seconds_per_step": total(12, 12, 12)}
+    made = replace(decision(**pace), previous=size, allocation=size)
+    found = progress_of(job(step=42, running=size, started_at=0.0), made, NOW + seconds)
+    assert found.remaining_steps is not None
+    assert found.remaining_seconds is not None
+    assert found.remaining_seconds.mean == pytest.approx(12.0 * found.remaining_steps.mean, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("silent", "told"),
+    [(14.0, None), (40.0, "It has made no step for 40 s, where one took 2.0 s."), (400.0, "It has made no step for ")],
+)
+def test_a_job_whose_steps_stay_away_is_told_to_have_stalled(silent: float, told: str | None) -> None:
+    last = sample(n_steps=5, seconds=10.0)
+    found = stalled([last], NOW + silent)
+    assert found is None if told is None else (found or "").startswith(told)
+    assert stalled([replace(last, n_steps=1, seconds=100.0)], NOW + silent) is None, "its steps are slow"
+    assert stalled([], NOW + silent) is None
 
 
 def test_no_progress_is_made_up_where_nothing_says_where_the_end_is() -> None:
