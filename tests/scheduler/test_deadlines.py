@@ -74,3 +74,9 @@ def test_a_promised_deadline_comes_before_an_earlier_one_that_is_not() -> None:
 def test_a_promise_is_not_broken_by_a_later_one() -> None:
     first, second = due_in("first", NOW + 100_000.0, NOW - 60.0), due_in("second", NOW + 90_000.0, NOW)
     assert runs(first, second) == {"first"}
+
+
+def test_a_deadline_that_is_missed_anyway_does_not_make_another_one_late() -> None:
+    late, other = due_in("late", NOW + 5000.0), due_in("other", NOW + 90_000.0)  # 5,103 s are needed
+    assert runs(late, other) == {"other"}
+    assert runs(late) == {"late"}, "alone it is hurried"

@@ -161,7 +161,8 @@ def _under_limits(
     claims = {job_id: each.claim for job_id, each in limits.items() if each.claim is not None}
     if isinstance(reserving.policy, DeadlinePolicy):
         claims = {}
-    out = _QuotaAllocation(reserving, claims, inputs.capacity, finishing, now)
+    late = frozenset(job_id for job_id, each in limits.items() if each.reason is Reason.DEADLINE_CANNOT_BE_MET)
+    out = _QuotaAllocation(reserving, claims, late, inputs.capacity, finishing, now)
     grants = out.under(quotas, competing) if quotas else out.by_deadline(competing, inputs.capacity)
     by_id = {one.id: one for one in competing}
     return {
@@ -182,6 +183,8 @@ class _QuotaAllocation:
 
     reserving: ReservingPolicy
     deadlines: Claims
+    late: frozenset[str]
+    """Jobs that miss their deadlines with their claims, too."""
     capacity: Resources
     finishing: tuple[Outlook, ...]
     now: float
@@ -191,7 +194,15 @@ class _QuotaAllocation:
         return self.reserving.with_claims(competing, available, self._claims(competing, available), due_at=self.now)
 
     def _claims(self, competing: Sequence[Outlook], available: Resources) -> dict[str, Allocation]:
-        return fitting_claims(sorted(competing, key=_deadline), self.deadlines, available)
+        return fitting_claims(sorted(competing, key=self._precedence), self.deadlines, available)
+
+    def _precedence(self, outlook: Outlook) -> tuple[float, bool, float, float, str]:
+        """Promised ones first, in the order of their promises: none is broken by a later one. Then the earliest; those
+        that are late whatever they get do not make others late, too."""
+        job, is_late = outlook.job, outlook.id in self.late
+        promised = job.promised_at if job.promised_at is not None and not is_late else math.inf
+        deadline = job.spec.deadline_at if job.spec.deadline_at is not None else math.inf
+        return promised, is_late, deadline, job.submitted_at, job.id
 
     def under(self, quotas: Sequence[Quota], competing: Sequence[Outlook]) -> Grants:
         """The same for a cluster whose projects have quotas; see the head of this module."""
@@ -250,13 +261,6 @@ class _QuotaAllocation:
 
 def _sizes(grants: Mapping[str, Grant]) -> dict[str, Allocation]:
     return {job_id: grant.allocation for job_id, grant in grants.items() if not grant.allocation.is_empty}
-
-
-def _deadline(outlook: Outlook) -> tuple[float, float, float, str]:
-    """Promised ones first, in the order of their promises: none is broken by a later one."""
-    job = outlook.job
-    promised = job.promised_at if job.promised_at is not None else math.inf
-    return promised, job.spec.deadline_at if job.spec.deadline_at is not None else math.inf, job.submitted_at, job.id
 
 
 def _priority(outlook: Outlook) -> tuple[bool, float, float, str]:
