@@ -41,7 +41,7 @@ def duration(seconds: float | None) -> str:
 
 
 def duration_interval(interval: Interval | None) -> str:
-    """Time with its interval, all in the unit that suits the mean: `24 s (18–33)`, `5.4 min (2.1–?)`.
+    """Time with its interval, in the unit of the mean: `24 s (18–33)`, `5.4 min (2.1–?)`, `41.4 min (3.3–18.7 h)`.
 
     An end that nothing bounds is a question mark. `at most 77 s`: nothing is known but a limit.
     """
@@ -50,6 +50,9 @@ def duration_interval(interval: Interval | None) -> str:
     unit_seconds, unit = _unit(interval["mean"])
 
     def words(seconds: float) -> str:
+        if seconds >= 1000 * unit_seconds and _unit(seconds)[1] != unit:
+            own_seconds, own = _unit(seconds)
+            return f"{seconds / own_seconds:.1f} {own}"
         return f"{seconds / unit_seconds:.{0 if unit == 's' else 1}f}"
 
     text = f"{words(interval['mean'])} {unit}"

@@ -203,8 +203,8 @@ def _waiting(outlook: Outlook, _grant: Grant) -> str:
     least, by = size_words(outlook.minimum), outlook.job.paused_by
     paused = "Paused" if by is None else f"Paused by {by}"
     if outlook.has_tasks:
-        return f"{paused}: the cluster has no room left for {least} beside the jobs ahead of it."
-    return f"{'Waits' if by is None else paused}: there is no room for {least} beside the jobs ahead of it."
+        return f"{paused}: the cluster has no room left for {least} beside jobs that train or go first."
+    return f"{'Waits' if by is None else paused}: there is no room for {least} beside jobs that train or go first."
 
 
 def _no_feasible_node(outlook: Outlook, grant: Grant) -> str:

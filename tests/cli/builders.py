@@ -289,7 +289,7 @@ def queued_job(**changes: Any) -> QueuedJob:
         "priority": 1.0,
         "submitted_at": CREATED,
         "reason": "WaitingForResources",
-        "why": "not even its minimum fits beside the jobs ahead of it",
+        "why": "not even its minimum fits beside jobs that train or go first",
         "expected": None,
     }
     return cast("QueuedJob", {**body, **changes})

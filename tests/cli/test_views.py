@@ -402,7 +402,7 @@ def test_the_queue_says_who_waits_why_and_for_how_long() -> None:
 
 def test_a_narrow_queue_keeps_the_words_of_its_reasons() -> None:
     expected: Any = {"start_seconds": {"mean": 300.0, "low": 120.0, "high": 600.0}}
-    why = "not even its minimum fits beside the jobs ahead of it"
+    why = "not even its minimum fits beside jobs that train or go first"
     jobs = [builders.queued_job(expected=each, why=why) for each in (expected, None)]
     assert "owner" not in shown(render_queue.queue(jobs, NOW), 80)
     for width in range(70, 130):
@@ -540,7 +540,7 @@ def test_a_script_says_whether_its_size_can_change() -> None:
 def test_tables_of_explanations_fit_into_80_columns() -> None:
     """Nothing is cut off, and no figure is broken."""
     moments = [(NOW - timedelta(seconds=seconds)).isoformat() for seconds in (1461, 1506)]
-    waited = "Waits: there is no room for 1 worker and 1 server beside the jobs ahead of it"
+    waited = "Waits: there is no room for 1 worker and 1 server beside jobs that train or go first"
     decisions = [builders.decision(at=at, reason="WaitingForResources", message=waited) for at in moments]
     lines = shown(render.decision_table(decisions, NOW), 80).splitlines()
     columns = [lines[1].index(name) for name in ("when", "message")]

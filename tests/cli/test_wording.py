@@ -60,6 +60,7 @@ def test_intervals_show_open_ends() -> None:
     assert wording.duration_interval(interval(324, 126, 540)) == "5.4 min (2.1–9.0)"
     assert wording.duration_interval(interval(3e5, None, 3e5)) == "at most 3.5 d"
     assert wording.duration_interval(interval(83, 0, 154)) == "83 s (0–154)"
+    assert wording.duration_interval(interval(2484, 198, 67446)) == "41.4 min (3.3–18.7 h)"
     assert wording.duration_interval(interval(0, 0, 0)) == "0 s"
     assert wording.duration_interval(interval(0.1, 0, 0.3)) == "0 s"
     assert wording.count_interval(interval(2e4, None, 2e4)) == "at most 20 000"

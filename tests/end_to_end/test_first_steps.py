@@ -263,7 +263,7 @@ def test_a_first_day_of_mistakes_a_full_cluster_and_a_quota(shell: Shell) -> Non
     big = shell(f"{submit} --name big --workers-min 3 --workers-max 3").stdout.strip()
     wait_until("the third waits", lambda: decided(big, "WaitingForResources"))
     why = json.loads(shell(f"optimus explain {big} --json").stdout)
-    assert "there is no room for 3 workers and 1 server beside the jobs ahead of it." in why["message"]
+    assert "there is no room for 3 workers and 1 server beside jobs that train or go first." in why["message"]
     assert "`workers.min` of 1 (now 3)" in why["what_would_change_it"]
     assert shell(f"optimus cancel {first}").returncode == 0
     wait_until("it has ended", lambda: state_of(first) == "cancelled")

@@ -42,7 +42,7 @@ def decision(job: Job, grant: Grant, where: Placed | Unplaced | None = None) -> 
         (
             NEW,
             Grant(NOTHING, Reason.WAITING_FOR_RESOURCES),
-            "Waits: there is no room for 1 worker and 1 server beside the jobs ahead of it.",
+            "Waits: there is no room for 1 worker and 1 server beside jobs that train or go first.",
         ),
         (
             RUNNING,

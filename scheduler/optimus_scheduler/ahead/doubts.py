@@ -55,10 +55,14 @@ class Doubts:
         if job not in self._ends:
             own = self._own_ends(job)
             if self._future.cause_of(job) is not None:
-                later = self.starts(job) - self._future.start_of(job)
-                own = np.sort(np.add.outer(later, own), axis=None)[LEVELS // 2 :: LEVELS]
+                own = np.sort(np.add.outer(self.starts(job), self.takes(job)), axis=None)[LEVELS // 2 :: LEVELS]
             self._ends[job] = own
         return self._ends[job]
+
+    def takes(self, job: int) -> FloatArray:
+        """Seconds (LEVELS,) from its start to its end, increasing; inf where it does not start."""
+        at = self._future.start_of(job)
+        return self._own_ends(job) - at if at < math.inf else np.full(LEVELS, math.inf)
 
     def told_ends(self, job: int) -> FloatArray:
         """The same for those who wait for it: inf for a job of a made-up length, which is not assumed to end."""

@@ -58,8 +58,10 @@ def _corrected(outlook: Outlook, ahead: Ahead, now: float) -> Foreseen:
         return Foreseen(ahead._replace(start=start), ahead, AS_PREDICTED, start_by)
     by = correction(job.experience.time, job.experience.task, life_part(now - job.submitted_at, left), left, moves=True)
     end = Interval(*(now + each for each in _bounds(widened(left, by))))
-    if start is not None:  # a corrected end is not before the start
-        end = Interval(*(max(*both) for both in zip(_bounds(end), _bounds(start), strict=True)))
+    if start is not None and ahead.start is not None and ahead.end is not None:
+        # From a corrected start on it still takes as long: each end is at least that much later.
+        bounds = zip(_bounds(end), _bounds(start), _bounds(ahead.start), _bounds(ahead.end), strict=True)
+        end = Interval(*(max(late, begins + max(last - first, 0.0)) for late, begins, first, last in bounds))
     return Foreseen(ahead._replace(start=start, end=end), ahead, by, start_by)
 
 

@@ -33,6 +33,8 @@ FloatArray = NDArray[np.float64]
 MOST_DECISIONS = 2400
 """Decisions about one job's size, all instants of all futures together: what 200 ms on one core allow."""
 _MOST_FUTURES, _MOST_INSTANTS, _LEAST_INSTANTS = 2, 24, 12
+_STARTS = 21
+"""About so many of its equally likely starts are put together with the times that a job takes."""
 _NEVER = 10.0
 """A job that has not ended by then is taken to take so many times as long as the longest that did."""
 
@@ -125,22 +127,22 @@ def _starts(queue: Queue, doubts: Sequence[Doubts], *, goes_by_room: bool) -> di
 
 
 def _ahead(queue: Queue, job: int, doubts: Sequence[Doubts], starts: FloatArray | None) -> Ahead:
-    end = _interval(np.concatenate([each.ends(job) for each in doubts]), queue.now)
     if starts is None:
-        return Ahead(None, end)
+        return Ahead(None, _interval(np.concatenate([each.ends(job) for each in doubts]), queue.now))
     if not math.isfinite(np.median(starts)):  # it likely waits for an end of which nothing is known, or for ever
         return Ahead(None, None)
     start = _interval(starts, queue.now)
     assert start is not None, "half of the instants are finite"
-    if end is not None:  # no job ends before it starts
-        end = Interval(*(max(*both) for both in zip(_bounds(start), _bounds(end), strict=True)))
+    some = np.sort(starts)[len(starts) // (2 * _STARTS) :: max(len(starts) // _STARTS, 1)]
+    takes = np.concatenate([each.takes(job) for each in doubts])
+    end = _interval(np.add.outer(some, takes).ravel(), queue.now)
+    if end is not None:  # not all starts are in it
+        least = float(takes.min())
+        bounds = (start.mean, end.mean), (start.low, end.low), (start.high, end.high)
+        end = Interval(*(max(begins + least, ends) for begins, ends in bounds))
     awaited = Counter(each.awaited(job) for each in doubts)
     parts = {queue.outlooks[k].id: n / len(doubts) for k, n in sorted(awaited.items(), key=str) if k is not None}
     return Ahead(start, end, parts)
-
-
-def _bounds(value: Interval) -> tuple[float, float, float]:
-    return value.mean, value.low, value.high
 
 
 def _interval(instants: FloatArray, now: float) -> Interval | None:

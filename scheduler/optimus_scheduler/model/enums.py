@@ -109,7 +109,7 @@ class Reason(Words):
     LEARNING_SPEED = "LearningSpeed"
     """Too little is measured yet; its size is chosen so that the speed model learns."""
     WAITING_FOR_RESOURCES = "WaitingForResources"
-    """Not even its minimum fits beside the jobs ahead of it."""
+    """Not even its minimum fits beside jobs that train or go first."""
     WAITING_FOR_QUOTA = "WaitingForQuota"
     """Its project has used up what it may have, or others have a claim to the capacity that it would need."""
     WAITING_FOR_WORKER_LIMIT = "WaitingForWorkerLimit"

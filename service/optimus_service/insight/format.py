@@ -12,15 +12,22 @@ def span(seconds: answers.Interval) -> str:
     """About 5.2 min (4.0 to 8.1 with 80 % probability): all in the unit that suits the mean."""
     if seconds.high == seconds.mean and not seconds.low and seconds.high >= 0.5:
         return f"at most {time_words(seconds.high)}"  # nothing is known but a limit
-    unit_seconds, unit = next(((size, name) for size, name in _UNITS if seconds.mean >= 2 * size), (1, "s"))
+    unit_seconds, unit = _unit(seconds.mean)
 
     def words(value: float) -> str:
+        own_seconds, own = _unit(value)
+        if value >= 1000 * unit_seconds and own != unit:
+            return f"{value / own_seconds:.1f} {own}"
         return f"{value / unit_seconds:.{0 if unit == 's' else 1}f}"
 
     about = f"about {words(seconds.mean)} {unit}"
     if seconds.low is None or seconds.high is None or words(seconds.low) == words(seconds.high):
         return about
     return f"{about} ({words(seconds.low)} to {words(seconds.high)} with 80 % probability)"
+
+
+def _unit(seconds: float) -> tuple[int, str]:
+    return next(((size, name) for size, name in _UNITS if seconds >= 2 * size), (1, "s"))
 
 
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from optimus_scheduler.model.format import time_words
+from optimus_scheduler.settings import Settings
+
+_PATIENCE = Settings()
 ORDERS: Mapping[str, str] = {
-    "optimus": "those that are soon done and have a high priority come first, and one that has waited long before all",
+    "optimus": "those that are soon done and have a high priority come first, and before all one that has waited for "
+    f"{time_words(_PATIENCE.patience_seconds)} and {_PATIENCE.patience_part:g} times what it needs alone, divided by "
+    f"its priority, or for {time_words(_PATIENCE.most_patience_seconds)}",
     "optimus-paper": "those to whom their first tasks save most time come first",
     "fifo": "the oldest comes first",
     "tiresias": "the one that has had least so far comes first",

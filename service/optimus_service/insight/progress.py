@@ -151,8 +151,8 @@ def expected_times(
         return None
     start = None if found.start is None or not waits else _start(found, found.start, now, {} if ends is None else ends)
     end = None if found.end is None else until_later(found.end, found.at, now)
-    if start is not None and found.end is not None and found.start is not None and found.behind:
-        # It takes as long as was foreseen, from a start that has moved.
+    if start is not None and found.end is not None and found.start is not None:
+        # It takes as long as was foreseen, from a start that may have moved.
         takes = _plus(found.end, found.start, -1.0)
         end = Interval(*(max(*both) for both in zip(_bounds(_plus(takes, start)), _bounds(start), strict=True)))
     return answers.ExpectedTimes(
@@ -179,16 +179,17 @@ def _start(found: ExpectedTimes, start: Interval, now: float, ends: Ends) -> Int
     return Interval(mean, low, high)
 
 
-def _after_retry(expected: answers.ExpectedTimes | None, retry_at: float, now: float) -> answers.ExpectedTimes:
+def _after_retry(expected: answers.ExpectedTimes | None, retry_at: float, now: float) -> answers.ExpectedTimes | None:
     """The start of a job that waits for its retry: the later of that time and of the first expected room.
 
-    Where no room is expected yet, it is the retry, and then if there is room, as its words say.
+    Where no room is expected yet, no start is told: its words say when the retry may be.
     """
-    room = None if expected is None else expected.start_seconds
-    bounds = (None, None, None) if room is None else (room.mean, room.low, room.high)
-    wait = Interval(*(max(retry_at - now, each or 0.0) for each in bounds))
+    if expected is None or expected.start_seconds is None:
+        return None
+    room = expected.start_seconds
+    wait = Interval(*(max(retry_at - now, each or 0.0) for each in (room.mean, room.low, room.high)))
     return answers.ExpectedTimes(
-        computed_at=moment(now) if expected is None else expected.computed_at,
+        computed_at=expected.computed_at,
         start_seconds=interval_body(wait),
         start_at=_instants(now, wait),
         end_seconds=None,

@@ -64,8 +64,8 @@ TEXTS: Mapping[str, ReasonText] = {
         "A few more measurements of its speed at this size.",
     ),
     Reason.WAITING_FOR_RESOURCES: ReasonText(
-        "not even its minimum fits beside the jobs ahead of it",
-        "Jobs ahead of it finish or shrink, a smaller minimum, or a larger cluster.",
+        "not even its minimum fits beside jobs that train or go first",
+        "Those jobs end or shrink, a smaller minimum, or a larger cluster.",
     ),
     Reason.WAITING_FOR_QUOTA: ReasonText(
         "its project has used up what it may have, or others have a right to the room",
