@@ -55,6 +55,9 @@ def _loss(job: JobRecord, memberships: Sequence[MembershipRecord], began: Mappin
         steps += _rolled_back(after) if after is not None else job.step * is_lost
     if before is None or not before.workers or each.cause in _ENDING_NOTHING or not is_lost:
         return Loss(steps)
+    next_run = each if each.workers else after
+    if next_run is not None and next_run.step > before.step:
+        return Loss(steps)  # it went on from there, whatever was known of it
     new = set(before.workers) - set(memberships[number - 2].workers if number > 1 else ())
     since = min(before.at, max((began[name] for name in new if name in began), default=math.inf))
     return Loss(steps, max(each.at - (each.pause_seconds or 0.0) - since, 0.0))

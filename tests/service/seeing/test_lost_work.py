@@ -43,6 +43,12 @@ def a_script(**changes: Any) -> JobRecord:
             id="its worker was lost",
         ),
         pytest.param(
+            [BEGAN, a_membership(epoch=2, at=90.0, cause="worker_lost", workers=("v",), step=8)],
+            {},
+            [Loss(), Loss()],
+            id="it went on where it was",
+        ),
+        pytest.param(
             [BEGAN, a_membership(epoch=2, at=90.0, cause="resume", workers=("v",), lost_steps=4)],
             {},
             [Loss(), Loss(4)],
