@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated
 
 from fastapi import APIRouter, Body
@@ -19,15 +20,16 @@ from optimus_service.api.problems import invalid_field, unavailable
 from optimus_service.api.services import CallerDep, Services, ServicesDep, TaskChecksDep
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.insight.bodies import allocation_body
-from optimus_service.insight.dry_run import Previewed
+from optimus_service.insight.dry_run import Effect, Previewed
 from optimus_service.insight.format import by_deadline, counted, foreseen, moment, size, span
 from optimus_service.insight.lost_work import Loss
-from optimus_service.insight.progress import finite
+from optimus_service.insight.progress import finite, progress_of
 from optimus_service.insight.reasons import gives_more, text_of
 from optimus_service.observe.spec import deadline_of
 from optimus_service.store.records import JobRecord
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
+Told = Mapping[str, answers.Interval | None]
 
 
 @router.post("/v1/plan")
@@ -55,11 +57,21 @@ def _planned(services: Services, task_checks: TaskChecks, spec: JobSpec, caller:
     active = {job.id: job for job in services.repository.active_jobs(caller.projects)}
     names = {job.id: f"{job.name} ({job.id})" for job in active.values()}
     previewed = services.preview.of(write(spec), names, only_named=caller.projects is not None, owner=caller.name)
-    return plan_body(seen.previewed(previewed, active, caller), active, services.clock())
+    previewed, now = seen.previewed(previewed, active, caller), services.clock()
+    return plan_body(previewed, active, now, _told(services, previewed, active, now))
 
 
-def plan_body(previewed: Previewed, active: Mapping[str, JobRecord], now: float) -> answers.Plan:
-    """The answer in words and figures. Pure."""
+def _told(services: Services, previewed: Previewed, active: Mapping[str, JobRecord], now: float) -> Told:
+    """What lists and explanations say now of the time left of the jobs that would change."""
+    found = [active[each.job_id] for each in previewed.effects if each.job_id in active]
+    decisions = services.repository.latest_decisions([job.id for job in found])
+    return {job.id: progress_of(job, decisions.get(job.id), now).remaining_seconds for job in found}
+
+
+def plan_body(
+    previewed: Previewed, active: Mapping[str, JobRecord], now: float, told: Told = MappingProxyType({})
+) -> answers.Plan:
+    """The answer in words and figures. Pure. `told`: the time left of jobs that would change, as others are told it."""
     decision, ahead = previewed.decision, previewed.forecast
     start, finish, deadline = _interval(previewed.waiting), _interval(previewed.left), _deadline(previewed, now)
     effects = [
@@ -68,8 +80,8 @@ def plan_body(previewed: Previewed, active: Mapping[str, JobRecord], now: float)
             name=active[effect.job_id].name if effect.job_id in active else effect.job_id,
             before=allocation_body(effect.before),
             after=allocation_body(effect.after),
-            finish_seconds_before=_interval(effect.left_before),
-            finish_seconds_after=_interval(effect.left_after),
+            finish_seconds_before=told.get(effect.job_id) or _interval(effect.left_before),
+            finish_seconds_after=_after(effect, told.get(effect.job_id)),
             lost_steps=effect.lost_steps,
             lost_seconds=effect.lost_seconds or None,
         )
@@ -103,6 +115,16 @@ def plan_body(previewed: Previewed, active: Mapping[str, JobRecord], now: float)
         effects=effects,
         deadline=deadline,
     )
+
+
+def _after(effect: Effect, told: answers.Interval | None) -> answers.Interval | None:
+    """What is told of a job now, as much later or sooner as the look ahead finds."""
+    before, after = effect.left_before, effect.left_after
+    if told is None or told.low is None or told.high is None or before is None or after is None:
+        return _interval(after)
+    later = after.mean - before.mean
+    mean, low, high = (max(each + later, 0.0) for each in (told.mean, told.low, told.high))
+    return answers.Interval(mean=mean, low=low, high=high)
 
 
 def _on_time(expected: answers.Expected, previewed: Previewed) -> list[str]:

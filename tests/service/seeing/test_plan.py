@@ -79,6 +79,12 @@ def test_jobs_that_would_have_to_give_are_named(world: World) -> None:
     assert effect.finish_seconds_after is not None
     assert effect.finish_seconds_after.mean > effect.finish_seconds_before.mean
     assert any("greedy" in sentence and "later" in sentence for sentence in found.sentences)
+    told = answers.Interval(mean=1000.0, low=900.0, high=1200.0)  # in lists and explanations
+    (same,) = plan_body(previewed, {}, world.clock(), {"greedy": told}).effects
+    assert same.finish_seconds_before == told
+    assert same.finish_seconds_after is not None
+    later = effect.finish_seconds_after.mean - effect.finish_seconds_before.mean
+    assert same.finish_seconds_after.mean == pytest.approx(told.mean + later)
 
 
 def test_a_job_of_a_known_kind_is_told_its_end_and_its_price(world: World) -> None:
