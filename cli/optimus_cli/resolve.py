@@ -27,7 +27,9 @@ def find_job(client: Client, reference: str) -> Job:
     Raises `NoSuchJob` or `AmbiguousJob`.
     """
     if not re.fullmatch(r"[-a-z0-9]+", reference):
-        raise NoSuchJob(f"No job is called {reference!r}: names have lower-case letters, digits and - only.")
+        near = nearest(reference, list(client.jobs({}, limit=PAGE_SIZE)))
+        hint = f" Did you mean {near}?" if near else ""
+        raise NoSuchJob(f"No job is called {reference!r}: names have lower-case letters, digits and - only.{hint}")
     if len(reference) > LONGEST_REFERENCE:
         raise NoSuchJob(f"No job is called {reference!r}: names have at most {LONGEST_REFERENCE} characters.")
     try:
@@ -81,7 +83,12 @@ def only(reference: str, candidates: Sequence[Job], names: Collection[str]) -> s
 
 def no_such_job(reference: str, newest: Sequence[Job]) -> str:
     """That no job has the name, with the nearest names among the newest jobs. Pure."""
-    known = dict.fromkeys(text for job in newest for text in (job["name"], job["id"]))
-    near = difflib.get_close_matches(reference, list(known), n=SHOWN_NEAREST)
-    hint = f"Did you mean {' or '.join(near)}?" if near else "`optimus list` shows what there is."
+    near = nearest(reference, newest)
+    hint = f"Did you mean {near}?" if near else "`optimus list` shows what there is."
     return f"No job is called {reference!r}. {hint}"
+
+
+def nearest(reference: str, newest: Sequence[Job]) -> str:
+    """`one or other`: the names and ids that are nearest to a reference; empty: none is near. Pure."""
+    known = dict.fromkeys(text for job in newest for text in (job["name"], job["id"]))
+    return " or ".join(difflib.get_close_matches(reference, list(known), n=SHOWN_NEAREST))

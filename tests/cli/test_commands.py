@@ -218,6 +218,8 @@ def test_a_wrong_name_costs_a_few_answers_of_one_page_and_names_the_nearest(
     assert done.exit_code == 1
     assert "No job is called 'digits-cmm-7'. Did you mean digits-cnn-7" in done.stderr
     assert len(scripted.requests) <= 4
+    dotted = optimus(command, "digits-cnn.7", "--url", scripted.url)
+    assert "letters, digits and - only. Did you mean digits-cnn-7" in dotted.stderr
 
 
 # --- submit

@@ -144,8 +144,12 @@ def _change(case: Case, words: Explanation) -> str:
         reason = Reason.AT_MAXIMUM  # there is nothing to learn for
     if reason == Reason.LEARNING_SPEED and not case.gives_more:
         return "It grows step by step, as its speed at each size is measured: nothing else that was tried helps now."
+    lacks_room = reason in (Reason.CLUSTER_FULL, Reason.MINIMUM_ELSEWHERE) and not words.allocation.is_empty
+    is_kept = lacks_room and not case.gives_more
+    also = " Room is not all that it lacks: with more, it keeps its size for now, too." if is_kept else ""
     mend = "What keeps its tasks from running has to be mended first. " if case.troubles else ""
-    return f"{mend}{gives_more(case.gives_more, words.allocation.is_empty)}{_of_its_script(case.job, reason)}"
+    more = gives_more(case.gives_more, words.allocation.is_empty)
+    return f"{mend}{more}{also}{_of_its_script(case.job, reason)}"
 
 
 def _has_all(job: JobRecord, words: Explanation) -> bool:

@@ -218,7 +218,8 @@ def test_the_marginal_job_is_the_one_with_the_least_gain_that_holds() -> None:
         (
             (),
             "Nothing that was tried gives it more now: "
-            "its limits and priority, quotas, one more node, the end of other jobs.",
+            "its limits and priority, quotas, one more node, the end of other jobs. "
+            "Room is not all that it lacks: with more, it keeps its size for now, too.",
         ),
         (("a node",), "It gets more with this: a node."),
         (("a node", "the end of b"), "It gets more with any one of these: a node; the end of b."),
