@@ -105,7 +105,7 @@ def test_fewer_changes_than_the_paper() -> None:
 def test_a_steady_world_comes_to_rest() -> None:
     """Two long jobs alone: after the learning is done, nothing moves any more in spite of the noise."""
     jobs = [
-        TrueJob(name, 0.0, law(0.3, 0.01, 0.03, 0.002), (0.1, 0.5, 0.1), 100, ConvergenceRule(max_steps=5000))
+        TrueJob(name, 0.0, law(0.3, 0.01, 0.03, 0.002), (0.1, 0.5, 0.1), 100, ConvergenceRule(max_steps=2500))
         for name in ("left", "right")
     ]
     loop = run(jobs)

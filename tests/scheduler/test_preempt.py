@@ -64,7 +64,7 @@ def _placed(placements: Placements) -> dict[str, Mapping[TaskSlot, str]]:
     return {job_id: each.nodes for job_id, each in placements.items() if isinstance(each, Placed)}
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(running, newcomers)
 def test_a_minimum_fits_whenever_it_would_beside_the_minima_of_the_others(
     drawn: list[tuple[list[tuple[int, bool]], Resources, Resources, int]], newcomer: Request
