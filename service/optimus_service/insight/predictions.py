@@ -200,7 +200,9 @@ def predictions_body(
     # Further workers of a script that stays one process, or at its size, would train the same once more.
     workers = range(1, 2) if is_one_worker(job.spec) else question.workers
     allocations = [Allocation(w, p, _gpu_type(job)) for w in workers for p in servers]
-    basis = Ahead(question.now, settings, estimate_of(ahead.at_its_size))
+    # One that has no other size is told one time left.
+    shown = ahead.remaining_seconds if allocations == [record.intended] else ahead.at_its_size
+    basis = Ahead(question.now, settings, estimate_of(shown))
     found = sizes(job, fitted.speeds, allocations, estimate_of(ahead.remaining_steps), basis)
     beyond = {size: _beyond(job, size, question) for size in allocations}
     is_priced = has_prices(settings)

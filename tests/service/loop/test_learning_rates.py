@@ -20,13 +20,14 @@ def rate_at(step: int) -> float:
     return 0.1 if step < DROP else 0.001
 
 
-def predicted(world: World) -> Predictions:
+def predicted(world: World, most: int = 2) -> Predictions:
     record, settings = world.repository.get_job("job-1"), world.settings.scheduling
     job = HistoryCache(world.repository, None, settings).job(
         record, world.repository.memberships("job-1"), world.clock()
     )
-    decisions = world.repository.decisions("job-1", limit=10).items
-    return predictions_body(record, job, decisions, Question(range(1, 3), range(1, 3), now=world.clock()), settings)
+    decisions = list(world.repository.latest_decisions(["job-1"]).values())
+    sizes = range(1, most + 1)
+    return predictions_body(record, job, decisions, Question(sizes, sizes, now=world.clock()), settings)
 
 
 def test_a_planned_step_of_the_rate_is_in_the_forecast(repository: Repository, tmp_path: Path) -> None:
@@ -72,3 +73,19 @@ def test_a_restarted_service_knows_the_plan(repository: Repository, tmp_path: Pa
     world.submit("job-1")
     repository.put_planned_rates("job-1", {"steps": [0], "rates": [0.5]})
     assert [(each.step, each.rate) for each in predicted(world).planned_rates] == [(0, 0.5)]
+
+
+def test_a_job_of_one_size_is_told_one_time_left(repository: Repository, tmp_path: Path) -> None:
+    world = World(repository, tmp_path)
+    world.looks_ahead = True
+    world.submit("job-1", workers={"min": 1, "max": 1}, servers={"min": 1, "max": 1}, convergence={"max_steps": 5000})
+    world.live_until("its end is foreseen", lambda: predicted(world, 1).remaining_seconds is not None)
+    world.train(40)
+    world.clock.now += 7.0
+    found = predicted(world, 1)
+    (cell,) = found.speeds
+    assert found.expected is not None
+    assert found.remaining_seconds is not None
+    assert found.remaining_seconds == found.expected.end_seconds
+    assert cell.remaining_seconds is not None
+    assert cell.remaining_seconds.mean == pytest.approx(found.remaining_seconds.mean)
