@@ -951,7 +951,11 @@ export interface components {
             /** @description predictions from its beginning to its end */
             review: components["schemas"]["ReviewPoint"][];
         };
-        /** @description What a script's training stood still for, as worker 0 saw it; the rest was coordination, or a step under way. */
+        /**
+         * @description What a script's training stood still for, as worker 0 saw it; the rest was coordination, or a step under way.
+         *
+         *     Of its first start: how long ago its processes began.
+         */
         PauseParts: {
             /**
              * @description files were written, after the last step
