@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from optimus_scheduler.model import JobState, Resources
+from optimus_scheduler.model import JobState, Resources, Role
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.store.sample_documents import unpack
-from optimus_world.cluster import RunningTask
 from optimus_world.kernel import Process
 from optimus_world.users import CAPPED, CAPPED_CORES
 
@@ -31,8 +30,6 @@ STALE_STARTS = 1
 """Tasks that a leader may start which was deposed between its look at the lease and the call to the cluster."""
 EARLY = 0.9
 """A job that is ended for its `max_seconds` has trained this part of them at least, by the clock that nobody sets."""
-_JOIN_SECONDS = 120.0
-"""A task that was started has joined its job within this time."""
 _TASKS_LEAVE_SECONDS = 600.0
 """Once nothing goes wrong any more, the tasks of an ended job are gone after so long."""
 
@@ -149,35 +146,17 @@ class Books:
             )
         used = self.world.machines.used(launch.node) + launch.resources
         capacity = self.world.machines.all_nodes[launch.node].capacity
-        if is_leader and not used.fits_in(capacity):
-            used = self._held_for_long(launch.node) + launch.resources
-        if is_leader and not used.fits_in(capacity):
+        if is_leader and not used.fits_in(capacity) and not self._moves(launch.key.job_id):
             self.broken("no node over capacity", f"{launch.key.name} does not fit {launch.node}: {_words(used)}")
 
-    def _held_for_long(self, node: str) -> Resources:
-        """What tasks hold there, but those that leave as soon as newcomers of their own job have joined: nobody waits
-        for these, as two such jobs could wait for each other (`optimus_scheduler.reconcile`)."""
-        total = Resources()
-        for running in self.world.machines.alive():
-            if running.task.node == node and not self._is_being_replaced(running):
-                total += running.launch.resources
-        return total
-
-    def _is_being_replaced(self, running: RunningTask) -> bool:
-        key = running.launch.key
-        row = self._look.execute("SELECT state, wanted_tasks FROM jobs WHERE id = ?", (key.job_id,)).fetchone()
-        if row is None or row["state"] in _FINAL:
-            return False
+    def _moves(self, job_id: str) -> bool:
+        """Whether the job has tasks that leave only once its newcomers have joined: it may be one of several that would
+        wait for each other's places, which start (`optimus_scheduler.reconcile`)."""
+        row = self._look.execute("SELECT wanted_tasks FROM jobs WHERE id = ?", (job_id,)).fetchone()
         wanted = {(role, rank, incarnation) for role, rank, incarnation, _ in json.loads(row["wanted_tasks"])}
-        if (key.role.value, key.rank, key.incarnation) in wanted:
-            return False
-        there = {
-            (each.launch.key.role.value, each.launch.key.rank, each.launch.key.incarnation): each.started_at
-            for each in self.world.machines.alive()
-            if each.launch.key.job_id == key.job_id
-        }
-        joined_by = self.world.kernel.now - _JOIN_SECONDS
-        return any(there.get(each, joined_by + 1.0) > joined_by for each in wanted)
+        keys = [each.launch.key for each in self.world.machines.alive()]
+        mine = [key for key in keys if key.job_id == job_id and key.role is not Role.COORDINATOR]
+        return any((key.role.value, key.rank, key.incarnation) not in wanted for key in mine)
 
     # --- checks ------------------------------------------------------------------------------------------------------
 

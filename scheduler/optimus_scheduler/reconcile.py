@@ -171,11 +171,14 @@ class _JobSide:
 
     @cached_property
     def leaving(self) -> Sequence[Task]:
-        """Live tasks that are let go without waiting for anybody: none while others are to join first. A coordinator
-        waits for no place, so its start delays nobody."""
-        if not self._observed or any(placed.key.role is not Role.COORDINATOR for placed in self.starts):
-            return ()
+        """Live tasks that are let go, at once or when those that are to join have joined."""
         return [task for task in self._observed if task.phase is not TaskPhase.EXITED and not self._wants(task)]
+
+    @cached_property
+    def moves(self) -> bool:
+        """Whether tasks are let go when others have joined. A coordinator waits for no place, so its start delays
+        nobody."""
+        return bool(self.leaving) and any(placed.key.role is not Role.COORDINATOR for placed in self.starts)
 
     def need(self, role: Role, gpu_type: str | None = None) -> Resources:
         """What one task holds, a worker on that GPU type; a coordinator takes next to nothing."""
@@ -267,8 +270,9 @@ def _starts_with_available(
 
     `ended`: live tasks of jobs that have ended; they hold what the cluster says that they were started with.
 
-    Two tasks in one place would slow each other, and on a GPU run out of memory. No job waits for one that itself
-    waits for newcomers: two such jobs could wait for each other until their tasks are stopped.
+    Two tasks in one place would slow each other, and on a GPU run out of memory. Only jobs that move start newcomers in
+    places of others that move: the tasks of each leave when its newcomers have joined, so these jobs could wait for
+    each other, until their tasks are stopped.
     """
     sides = sorted(sides, key=lambda side: side.job_id)
     leaving = [(side, task) for side in sides for task in side.leaving]
@@ -279,17 +283,22 @@ def _starts_with_available(
             yield from map(_start, zip(side.starts))
         return
     free = {node.name: node.capacity for node in nodes if node.name in left_nodes}
+    beside = dict.fromkeys(free, Resources())
     for owner, task in (*leaving, *((side, task) for side in sides for task in side.staying())):
         if task.node in free:
             free[task.node] -= owner.held_by(task)
+    for owner, task in leaving:
+        if owner.moves and task.node in free:
+            beside[task.node] += owner.held_by(task)
     for task in ended:
         if task.node in free and task.resources is not None:
             free[task.node] -= task.resources
     for owner in sides:
         for placed in owner.starts:
             if placed.node in free:
-                need = owner.need(placed.key.role)
-                if placed.key.role is not Role.COORDINATOR and not need.fits_in(free[placed.node]):
+                need, room = owner.need(placed.key.role), free[placed.node]
+                room = room + beside[placed.node] if owner.moves else room
+                if placed.key.role is not Role.COORDINATOR and not need.fits_in(room):
                     continue
                 free[placed.node] -= need
             yield StartTask(placed)

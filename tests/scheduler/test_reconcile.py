@@ -205,6 +205,30 @@ def test_nobody_waits_for_jobs_that_wait_for_newcomers() -> None:
     assert started(actions) == [key("a", Role.SERVER, 1), key("b", Role.SERVER, 1)]
 
 
+def test_places_of_a_job_that_moves_are_waited_for() -> None:
+    """Its tasks leave when its newcomers have joined; others were started beside them."""
+    moves, new = a_job("a", has=(1, 1)), a_job("b")
+    wants = {"a": want(1, 1, node="node-1"), "b": want(1, 1)}
+    snapshot = a_snapshot([moves, new], a_cluster(2, 2))
+    actions = reconcile(snapshot, wants, SETTINGS)
+    newcomers = [key("a", Role.SERVER, 0, 1), key("a", Role.WORKER, 0, 1)]
+    assert started(actions) == [*newcomers, key("b", Role.COORDINATOR)]
+
+    after = applied(snapshot, actions)
+    assert reconcile(after, wants, SETTINGS) == ()
+    left = exited(exited(after.tasks, key("a", Role.WORKER), 0), key("a", Role.SERVER), 0)
+    actions = reconcile(replace(after, tasks=tuple(left)), wants, SETTINGS)
+    assert started(actions) == [key("b", Role.SERVER), key("b", Role.WORKER)]
+
+
+def test_jobs_that_change_places_do_not_wait_for_each_other() -> None:
+    jobs = [a_job("a", has=(1, 1)), a_job("b", has=(1, 1), nodes="node-1"), a_job("c")]
+    wants = {"a": want(1, 1, node="node-1"), "b": want(1, 1), "c": want(1, 0)}
+    actions = reconcile(a_snapshot(jobs, a_cluster(3, 2)), wants, SETTINGS)
+    roles = (Role.SERVER, Role.WORKER)
+    assert started(actions) == [*(key(job, role, 0, 1) for job in "ab" for role in roles), key("c", Role.COORDINATOR)]
+
+
 def test_shrinking_leaves_the_rest_to_the_coordinator() -> None:
     actions = actions_for(a_job("a", has=(3, 1)), want(1, 1))
     assert [type(action) for action in actions] == [SetWanted]

@@ -20,7 +20,7 @@ from sqlalchemy import update
 
 from optimus_scheduler import lifecycle, reconcile
 from optimus_scheduler.allocate import allocate_with_quotas
-from optimus_scheduler.model import Directive, Job, JobState, StartTask
+from optimus_scheduler.model import Directive, Job, JobState, Role, StartTask, TaskPhase
 from optimus_service.api import from_tasks, submission
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.clusters.kubernetes import job_objects
@@ -40,6 +40,7 @@ from optimus_workers.coordinator import attempt, membership_change, tasks
 from optimus_workers.coordinator.membership import Cover
 from optimus_workers.wire.ranges import worker_slots
 
+EXITED = TaskPhase.EXITED
 Patch = Callable[[ExitStack], None]
 
 TWO_JOBS = (Act(0, 5.0, "submit", 0), Act(1, 20.0, "submit", 1))
@@ -121,6 +122,11 @@ _starts = reconcile._starts_with_available
 
 def _starts_beside_ended(sides: Any, _ended: Any, nodes: Any) -> Any:
     return _starts(sides, (), nodes)
+
+
+def _leaving_at_once(side: Any) -> list[Any]:
+    waits = any(placed.key.role is not Role.COORDINATOR for placed in side.starts)
+    return [] if waits else [task for task in side._observed if task.phase is not EXITED and not side._wants(task)]
 
 
 def _unwanted_by_old_news(state: Any, task: Any) -> bool:
@@ -345,6 +351,14 @@ MUTATIONS = (
         "no node over capacity",
         (),
         EIGHT_JOBS,
+    ),
+    Mutation(
+        "tasks start in the place of tasks of jobs that move",
+        _replaced(reconcile._JobSide, "leaving", property(_leaving_at_once)),
+        "no node over capacity",
+        (),
+        tuple(Act(number, 5.0 + 90 * number, "submit", number) for number in range(10)),
+        seconds=7200.0,
     ),
     Mutation(
         "quotas may be borrowed over",
