@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from optimus_scheduler.model import JobState, Resources, Role
+from optimus_scheduler.model import JobState, Resources
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.store.sample_documents import unpack
 from optimus_world.kernel import Process
@@ -150,13 +150,11 @@ class Books:
             self.broken("no node over capacity", f"{launch.key.name} does not fit {launch.node}: {_words(used)}")
 
     def _moves(self, job_id: str) -> bool:
-        """Whether the job has tasks that leave only once its newcomers have joined: it may be one of several that would
-        wait for each other's places, which start (`optimus_scheduler.reconcile`)."""
+        """Whether the job had tasks, when its round looked, that leave once its newcomers have joined: it may be one of
+        several that would wait for each other's places, which start (`optimus_scheduler.reconcile`)."""
         row = self._look.execute("SELECT wanted_tasks FROM jobs WHERE id = ?", (job_id,)).fetchone()
         wanted = {(role, rank, incarnation) for role, rank, incarnation, _ in json.loads(row["wanted_tasks"])}
-        keys = [each.launch.key for each in self.world.machines.alive()]
-        mine = [key for key in keys if key.job_id == job_id and key.role is not Role.COORDINATOR]
-        return any((key.role.value, key.rank, key.incarnation) not in wanted for key in mine)
+        return any(tuple(task) not in wanted for task in self._look.execute(_LIVE_TASKS, (job_id,)))
 
     # --- checks ------------------------------------------------------------------------------------------------------
 
@@ -279,6 +277,9 @@ class Books:
 
 
 _JOBS = "SELECT id, name, project, state, directive, result, step, started_at, wanted_workers, wanted_servers FROM jobs"
+_LIVE_TASKS = (
+    "SELECT role, rank, incarnation FROM tasks WHERE job_id = ? AND exited_at IS NULL AND role != 'coordinator'"
+)
 _WHY = "SELECT message FROM events WHERE job_id = ? AND type = 'Converged' ORDER BY id DESC LIMIT 1"
 _SPEC = "SELECT spec FROM jobs WHERE id = ?"
 _SAMPLES = "SELECT document FROM sample_batches WHERE job_id = ? AND last_id > ? ORDER BY last_id"
