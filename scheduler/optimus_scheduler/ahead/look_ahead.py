@@ -23,6 +23,8 @@ from optimus_scheduler.ahead.room import drawn, room_at
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
 from optimus_scheduler.ahead.world import Ahead, Queue, Work, rest_of_life
 from optimus_scheduler.allocate.policy import PlanningPolicy, Policy
+from optimus_scheduler.forecast.alike_runs import steps_left_like_alike_runs
+from optimus_scheduler.forecast.forecast import epoch_steps
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.time_left import Habits, step_seconds
 from optimus_scheduler.model import Directive, Interval, Snapshot, total_of
@@ -79,13 +81,13 @@ def _future(queue: Queue, work: Sequence[Work], rules: Rules, number: int, n_fut
 
 def _work(outlook: Outlook, queue: Queue) -> Work:
     """Steps left, with the doubt about the speed in it: a slower job than predicted is like one with more steps."""
-    remaining = outlook.forecast.remaining_steps
+    remaining = expected_steps(outlook)
     if outlook.forecast.converged or outlook.job.directive is Directive.CANCEL:
         return Work(1e-9, 0.0, 0.0)
     size = queue.sizes.get(outlook.id, outlook.present)
     size = outlook.minimum if size.is_empty else size
     running = 0.0 if outlook.job.started_at is None else queue.now - outlook.job.started_at
-    if remaining is None or not outlook.speeds.is_known or _is_by_age_alone(outlook):
+    if remaining is None:
         rest = rest_of_life(queue.lengths, running, outlook.typical_seconds)
         speed = outlook.speeds.at(size)
         work = Work.of(Interval(rest.mean * speed, rest.low * speed, rest.high * speed))
@@ -93,6 +95,16 @@ def _work(outlook: Outlook, queue: Queue) -> Work:
     known = Work.of(remaining)
     pace = Work.of(step_seconds(outlook.speeds.promised(size), Habits(running_seconds=running)))
     return Work(known.median, math.hypot(known.down, pace.down), math.hypot(known.up, pace.up))
+
+
+def expected_steps(outlook: Outlook) -> Interval | None:
+    """Steps left by its forecast, or where that knows only its age, by what jobs like it took; None: nobody knows."""
+    remaining = outlook.forecast.remaining_steps
+    if not outlook.speeds.is_known:
+        return None
+    if remaining is not None and not _is_by_age_alone(outlook):
+        return remaining
+    return steps_left_like_alike_runs(outlook.job, epoch_steps(outlook.job))
 
 
 def _is_by_age_alone(outlook: Outlook) -> bool:

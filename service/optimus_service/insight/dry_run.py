@@ -3,20 +3,17 @@ and without it."""
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from optimus_models.arguments import predicted
 from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.ahead.deadlines import Answer, DeadlineAnswer, answer_to
 from optimus_scheduler.ahead.foresee import Foreseen, foresee
 from optimus_scheduler.ahead.world import Queue
 from optimus_scheduler.allocate.policy import Policy
+from optimus_scheduler.forecast.alike_runs import steps_of_alike_runs
 from optimus_scheduler.forecast.forecast import Overheard, at_present_pace, forecast
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices
 from optimus_scheduler.forecast.time_left import after
@@ -43,8 +40,6 @@ CANDIDATE = "dry-run"
 
 _DEADLINES_TRIED = 3
 """Later deadlines that are planned with until one is promised: each the earliest that the last one allowed."""
-_REACH = 1.2816
-"""Standard deviations to the ends of an 80 % interval."""
 _MOST_JOBS_TO_TRY = 300
 """Active jobs beyond which it is not tried what would give one of them more: that plans a dozen times."""
 Planner = Callable[[Snapshot, Callable[[str], AbstractContextManager[object]]], Plan]
@@ -256,27 +251,11 @@ def _after(waiting: Interval | None, left: Interval | None) -> Interval | None:
 
 def like_similar(job: Job, ahead: Forecast, constants: SchedulerSettings) -> Forecast:
     """Of a job without a single loss no curve can be fitted: it is expected to take as many epochs as similar ones did.
-
-    The middle one of them, from the 10th percentile to the 90th; one alone says little, so its number is halved and
-    doubled. Of a script those with the same arguments; where there are none, by how much others differed. As it is when
-    none has ended, or nothing is known of the speed.
+    As it is when none has ended, or nothing is known of the speed.
     """
-    told = [
-        (ended.arguments, math.log(ended.loss_steps[-1] / ended.steps_per_epoch))
-        for ended in job.similar
-        if ended.loss_steps and ended.steps_per_epoch
-    ]
-    if not told or not job.steps_per_epoch or ahead.seconds_per_step is None:
+    steps = steps_of_alike_runs(job, job.steps_per_epoch)
+    if steps is None or ahead.seconds_per_step is None:
         return ahead
-    alike = [value for arguments, value in told if arguments == job.spec.arguments]
-    if len(alike) > 1:
-        low, middle, high = np.exp(np.quantile(alike, (0.1, 0.5, 0.9)))
-    elif alike:
-        low, middle, high = math.exp(alike[0]) * np.array([0.5, 1, 2])
-    else:
-        mean, sigma = predicted(job.spec.arguments, told)
-        low, middle, high = np.exp(mean + sigma * np.array([-_REACH, 0.0, _REACH]))
-    steps = Interval(*(float(each) * job.steps_per_epoch for each in (middle, low, high)))
     seconds, _ = at_present_pace(job, steps, ahead.seconds_per_step)
     price = cost_per_second(job.spec, job.allocation, constants) if has_prices(constants) else None
     cost = None if price is None else _times(seconds, price)

@@ -1,0 +1,74 @@
+"""Jobs that have told nothing yet are expected to take as long as runs like them, before and after their submission."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.scheduler.builders import ALL_SIZES, NOW, a_job, a_spec, law, samples
+
+from optimus_scheduler.ahead.foresee import foresee
+from optimus_scheduler.ahead.world import Queue
+from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.forecast.alike_runs import steps_left_like_alike_runs, steps_of_alike_runs
+from optimus_scheduler.forecast.forecast import forecast
+from optimus_scheduler.model import ConvergenceRule, EndedJob, Job, Node, Resources
+from optimus_scheduler.settings import Settings
+
+GIB = 2**30
+
+
+def ended(name: str, epochs: float, arguments: tuple[str, ...] = ()) -> EndedJob:
+    return EndedJob(
+        id=name,
+        task="t",
+        project="default",
+        steps_per_epoch=10.0,
+        loss_steps=(10.0, 10.0 * epochs),
+        losses=(2.0, 1.0),
+        speed_samples=samples(law(), ALL_SIZES),
+        arguments=arguments,
+    )
+
+
+def job(*runs: EndedJob, **changes: object) -> Job:
+    spec = a_spec(rule=ConvergenceRule(loss_decrease=0.01), maximum=(2, 2))
+    found = replace(a_job("new", spec=spec), similar=runs, steps_per_epoch=10.0)
+    return replace(found, **changes)  # type: ignore[arg-type]
+
+
+def test_the_middle_of_the_runs_with_their_spread() -> None:
+    found = steps_of_alike_runs(job(*(ended(f"run-{n}", float(n)) for n in range(10, 21))), 10.0)
+    assert found is not None
+    assert found.mean == pytest.approx(150.0)
+    assert (found.low, found.high) == pytest.approx((110.0, 190.0), rel=0.02)
+
+
+def test_one_run_says_little_and_none_nothing() -> None:
+    found = steps_of_alike_runs(job(ended("run", 12.0)), 10.0)
+    assert found is not None
+    assert (found.low, found.mean, found.high) == pytest.approx((60.0, 120.0, 240.0))
+    assert steps_of_alike_runs(job(), 10.0) is None
+    assert steps_of_alike_runs(job(ended("run", 12.0)), None) is None, "nothing is known of an epoch"
+
+
+def test_what_has_been_made_is_taken_off_and_more_is_left_than_nothing() -> None:
+    runs = [ended("one", 12.0), ended("two", 12.5)]
+    left = [steps_left_like_alike_runs(job(*runs, step=step), 10.0) for step in (0, 60, 300)]
+    assert all(each is not None for each in left)
+    means = [each.mean for each in left if each is not None]
+    assert means[1] == pytest.approx(means[0] - 60.0, rel=0.05)
+    assert means[2] > 0, "it has taken longer than all runs"
+
+
+def test_a_submitted_job_has_the_end_of_runs_like_it() -> None:
+    new = job(*(ended(f"run-{n}", 12.0) for n in range(3)))
+    outlook = forecast(new, NOW, Settings())
+    assert outlook.forecast.remaining_steps is None, "its own reports say nothing"
+    queue = Queue(NOW, (Node("node-0", Resources(32.0, 256 * GIB)),), [outlook], {"new": outlook.minimum})
+    end = foresee(queue, policy_named("optimus"), Settings())["new"].shown.end
+    assert end is not None
+    assert end.low <= NOW + 120.0 / outlook.speeds.at(outlook.minimum) <= end.high * 1.5
+    unknown = forecast(job(), NOW, Settings())
+    alone = Queue(NOW, queue.nodes, [unknown], {"new": unknown.minimum})
+    assert foresee(alone, policy_named("optimus"), Settings())["new"].shown.end is None
