@@ -46,6 +46,11 @@ def test_of_an_unknown_end_nothing_is_promised() -> None:
     assert answer_to(NOW - 1.0, None, NOW).answer is Answer.DECLINED, "it has passed"
 
 
+def test_a_deadline_that_nobody_could_give_is_not_named() -> None:
+    assert answer_to(NOW + 60.0, Interval(1e6, 1e5, 1e12), NOW).earliest is None
+    assert answer_to(NOW + 60.0, Interval(1e6, 1e5, float("inf")), NOW).answer is Answer.DECLINED
+
+
 # --- precedence ------------------------------------------------------------------------------------------------------
 
 

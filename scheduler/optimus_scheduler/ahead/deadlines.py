@@ -19,6 +19,9 @@ from optimus_scheduler.model import Interval
 _SURE = 1.6449
 """Standard deviations from the middle of a normal distribution to its 95th percentile."""
 
+_FARTHEST_SECONDS = 1e9
+"""No deadline can be given that is further away."""
+
 
 class Answer(StrEnum):
     """What is said of a deadline."""
@@ -34,20 +37,21 @@ class DeadlineAnswer:
 
     answer: Answer
     earliest: float | None = None
-    """The earliest deadline that could be promised, POSIX seconds; None: nothing is known of the job's end."""
+    """The earliest deadline that could be promised, POSIX seconds; None: the job's end is not known, or too far."""
 
 
 def answer_to(deadline: float, left: Interval | None, now: float) -> DeadlineAnswer:
     """What is said of a job's deadline (POSIX seconds), given the seconds that are expected until its end."""
     if left is None:
         return DeadlineAnswer(Answer.DECLINED if deadline <= now else Answer.OPEN)
-    earliest = now + surely_within(left)
-    if earliest <= deadline:
-        return DeadlineAnswer(Answer.PROMISED, earliest)
-    return DeadlineAnswer(Answer.DECLINED if now + left.low > deadline else Answer.OPEN, earliest)
+    within = surely_within(left)
+    if now + within <= deadline:
+        return DeadlineAnswer(Answer.PROMISED, now + within)
+    answer = Answer.DECLINED if now + left.low > deadline else Answer.OPEN
+    return DeadlineAnswer(answer, now + within if within <= _FARTHEST_SECONDS else None)
 
 
 def surely_within(left: Interval) -> float:
-    """The 95th percentile of the seconds left, by their median and 90th percentile: log-normal above the median."""
-    middle = max(left.mean, 1e-9)
+    """95th percentile of the seconds left, by median and 90th: log-normal above the median, which is 1 s at least."""
+    middle = max(left.mean, 1.0)
     return middle * float((max(left.high, middle) / middle) ** (_SURE / REACH))
