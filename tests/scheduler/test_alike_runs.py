@@ -9,6 +9,7 @@ from tests.scheduler.builders import ALL_SIZES, NOW, a_job, a_spec, law, samples
 
 from optimus_scheduler.ahead.foresee import foresee
 from optimus_scheduler.ahead.world import Queue
+from optimus_scheduler.allocate.deadline_budget import limits_of
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.forecast.alike_runs import steps_left_like_alike_runs, steps_of_alike_runs
 from optimus_scheduler.forecast.forecast import forecast
@@ -72,3 +73,13 @@ def test_a_submitted_job_has_the_end_of_runs_like_it() -> None:
     unknown = forecast(job(), NOW, Settings())
     alone = Queue(NOW, queue.nodes, [unknown], {"new": unknown.minimum})
     assert foresee(alone, policy_named("optimus"), Settings())["new"].shown.end is None
+
+
+@pytest.mark.parametrize(("seconds", "claims"), [(1.0, False), (1e6, True)], ids=["hopeless", "possible"])
+def test_a_deadline_that_no_run_like_it_would_have_met_claims_nothing(seconds: float, claims: bool) -> None:
+    new = job(*(ended(f"run-{n}", 12.0) for n in range(3)))
+    new = replace(new, spec=replace(new.spec, deadline_at=NOW + seconds))
+    found = limits_of(forecast(new, NOW, Settings()), Resources(32.0, 256 * GIB), NOW, Settings())
+    assert found is not None
+    assert (found.claim is not None) == claims
+    assert (found.note is not None and "runs like it took" in found.note) != claims

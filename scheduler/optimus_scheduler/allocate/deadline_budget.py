@@ -5,8 +5,8 @@
   with less and less slack the claim only grows. It stays when the deadline will be missed, by `deadline_grace` of the
   time between submission and deadline at most; twice as much for a job that has that size, so that nothing turns back
   and forth. Beyond that the job competes like any other, and its owner is told. One of which nothing can be predicted
-  yet claims its minimum: it has to run to be known, and one whose speed is being learned claims at most one step of
-  growth.
+  yet claims its minimum, as it has to run to be known, unless even the shortest runs like it took longer. One whose
+  speed is being learned claims at most one step of growth.
 * **Budget** (`max_cost`): at most the fastest size at whose cost per step what is left pays for all steps left. Where
   no size does, the one with the cheapest steps: most steps for the money. The rule ends the job when it is spent.
 
@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from optimus_scheduler.forecast.alike_runs import steps_left_like_alike_runs
+from optimus_scheduler.forecast.forecast import epoch_steps
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices
 from optimus_scheduler.model import Allocation, JobSpec, Reason, Resources, TaskDemand
@@ -109,6 +111,10 @@ def _before(deadline: float, limits: Limits, capacity: Resources, now: float, se
             return _reported(
                 limits, Reason.DEADLINE_CANNOT_BE_MET, f"Its deadline passed at {instant_words(deadline)}."
             )
+        if (needed := _least_by_alike_runs(outlook, capacity)) is not None and needed > left:
+            missed = f"Its deadline at {instant_words(deadline)} cannot be met"
+            note = f"{missed}: runs like it took {time_words(needed)} at least, counted at the fastest size."
+            return _reported(limits, Reason.DEADLINE_CANNOT_BE_MET, note)
         note = f"Too little of it is measured to choose its size by its deadline at {instant_words(deadline)}."
         return replace(_reported(limits, None, note), claim=outlook.minimum)
     possible = list(sizes(outlook, capacity))
@@ -121,6 +127,14 @@ def _before(deadline: float, limits: Limits, capacity: Resources, now: float, se
         note = f"Which size meets its deadline at {instant_words(deadline)} is still being measured."
         return replace(_reported(limits, None, note), claim=_reachable(outlook, outlook.maximum, possible, settings))
     return _without_slack(deadline, limits, possible, remaining.mean, left, capacity, settings)
+
+
+def _least_by_alike_runs(outlook: Outlook, capacity: Resources) -> float | None:
+    """Seconds until its end at the fastest size, by the low end of what jobs like it took; None: that is not known."""
+    steps = steps_left_like_alike_runs(outlook.job, epoch_steps(outlook.job))
+    if steps is None or not outlook.speeds.is_known:
+        return None
+    return min((_seconds(outlook, size, steps.low) for size in sizes(outlook, capacity)), default=None)
 
 
 def _least(
