@@ -215,3 +215,9 @@ def test_a_certain_end_stays_certain() -> None:
     certain = Interval(100, 100, 100)
     assert given_not_ended(certain, 0.0, 50.0) == certain
     assert given_not_ended(certain, 0.0, 101.0).mean == 101
+
+
+@pytest.mark.parametrize("step", [5e-324, 1e-9, 1.0, 1e15])
+def test_a_forecast_that_is_absurdly_far_is_still_one(step: float) -> None:
+    found = given_not_ended(Interval(1.7e308, 1.0, math.inf), 0.0, step)
+    assert found.mean > step

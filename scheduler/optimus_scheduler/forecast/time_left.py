@@ -179,7 +179,7 @@ def _beyond(total: Interval, foreseen_at: float, step: float, survival: float) -
 
 def _survival(step: float, median: float, scales: tuple[float, float]) -> float:
     """P(total > step)."""
-    ratio = math.log(step / median) if step > 0 else -math.inf
+    ratio = math.log(step) - math.log(median) if step > 0 else -math.inf  # a quotient may be too small for a number
     scale = scales[0] if ratio < 0 else scales[1]
     if scale == 0:
         return 1.0 if ratio < 0 else 0.5

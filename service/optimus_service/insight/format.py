@@ -78,8 +78,8 @@ _LAST_MOMENT = 253_402_300_799.0
 
 
 def moment(seconds: float) -> datetime:
-    """POSIX seconds as a date and time in UTC; the last one that can be said for any later one."""
-    return datetime.fromtimestamp(min(seconds, _LAST_MOMENT), UTC)
+    """POSIX seconds as a date and time in UTC; the last one that can be said for any later one, 1970 for any before."""
+    return datetime.fromtimestamp(min(max(seconds, 0.0), _LAST_MOMENT), UTC)
 
 
 def foreseen(seconds: float) -> datetime | None:

@@ -248,7 +248,9 @@ def _drift(job: JobRecord, decision: DecisionRecord, end: _End, now: float) -> f
     foreseen = seconds / pace.mean
     made = min(max(foreseen, n_steps - 1.0), n_steps + 1.0)
     weight = seconds / (seconds + SPEED_WINDOW_SECONDS)
-    return math.exp(weight * math.log(foreseen / made)) if made > 0 else 1.0
+    if made <= 0 or not 0.0 < foreseen < math.inf:
+        return 1.0
+    return math.exp(weight * (math.log(foreseen) - math.log(made)))  # a quotient may be too small for a number
 
 
 _STALLED_STEPS, _STALLED_SECONDS = 5.0, 15.0

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, replace
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.scheduler.builders import a_job, law, samples
 from tests.service.seeing.test_explanation import a_record
@@ -138,3 +138,59 @@ def test_all_answers_tell_the_same_start_and_end(found: tuple[tuple[JobRecord, D
 
 def _start_in(queued: Queued) -> answers.Interval | None:
     return None if queued.expected is None else queued.expected.start_seconds
+
+
+ABSURD = st.sampled_from([0.0, 5e-324, 1e-300, 1e-9, 1.0, 1e9, 1e18, 1e300, 1.7e308, math.inf])
+
+
+@st.composite
+def absurd(draw: st.DrawFn, base: float = 0.0) -> Interval:
+    low, mean, high = sorted(draw(st.lists(ABSURD, min_size=3, max_size=3)))
+    return Interval(base + mean, base + low, base + high)
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+def test_no_figure_of_a_forecast_is_too_absurd_to_be_told(data: st.DataObject) -> None:
+    """Telemetry may say anything; a job of which something absurd follows must not hide all others from a list."""
+    draw = data.draw
+    now, size = 1.7e9, draw(st.sampled_from([NOTHING, Allocation(1, 0)]))
+    record = a_record(
+        state=draw(st.sampled_from([JobState.RUNNING, JobState.PAUSED, JobState.QUEUED])),
+        wanted=size,
+        running=size,
+        step=draw(st.sampled_from([0, 1, 10**6, 10**15])),
+        retry_at=draw(st.sampled_from([None, now + 5.0, now + 1e12])),
+        spec=draw(st.sampled_from([{}, {"deadline_seconds": 1.0}, {"convergence": {"max_steps": 10}}])),
+    )
+    forecast = a_forecast(
+        total_steps=asdict(draw(absurd())),
+        remaining_steps=asdict(draw(absurd())),
+        rule=draw(st.sampled_from([None, "max_steps", "max_seconds"])),
+        seconds_per_step=draw(st.none() | absurd().map(asdict)),
+    )
+    at = now - draw(st.sampled_from([0.0, 1e-6, 50.0, 1e9]))
+    times = ExpectedTimes(
+        job_id="job-1",
+        at=at,
+        good_until=now + 60.0,
+        start=draw(st.none() | absurd(at)),
+        end=draw(st.none() | absurd(at)),
+        steps_left=draw(st.none() | ABSURD),
+    )
+    decision = a_decision(at=at, forecast=forecast, allocation=size, previous=size)
+    decision = replace(decision, expected=draw(st.none() | st.just(times)))
+    body = job_body(record, decision, draw(st.none() | ABSURD), now)
+    sentences = explanation_of(Case(job=record, decision=decision, now=now)).sentences
+    assert body.id == record.id
+    assert all(sentences)
+
+
+def test_a_speed_that_is_absurdly_slow_moves_no_other_answer() -> None:
+    pace = {"mean": 1.7e308, "low": 1.0, "high": math.inf}
+    total = {"mean": 1e18, "low": 1.0, "high": 1e300}
+    forecast = a_forecast(total_steps=total, remaining_steps=total, rule="max_steps", seconds_per_step=pace)
+    size = Allocation(1, 0)
+    running = a_record(state=JobState.RUNNING, wanted=size, running=size, step=10**15)
+    decision = a_decision(at=NOW - 50.0, forecast=forecast, allocation=size, previous=size)
+    assert job_body(running, decision, None, NOW).id == running.id
