@@ -86,10 +86,16 @@ def measure(run: Run) -> dict[str, Any]:
         "mean_jct_seconds": outcome.figures()["mean_jct_seconds"],
         "cpu_seconds": time.process_time() - begin,
         **(_at_submission(outcome) if run.kind == "pcs" else {}),
-        **({"deadline_answers": deadline_answers([outcome])} if run.kind == "elasticflow" else {}),
+        **(_of_deadlines(outcome) if run.kind == "elasticflow" else {}),
         **_scores(outcome),
         "time_left": [row for row in time_left([outcome]) if row["kind"] in (AT_SUBMISSION, IN_LIFE, START)],
     }
+
+
+def _of_deadlines(outcome: Outcome) -> dict[str, Any]:
+    figures = outcome.figures()
+    met = {name: figures[name] for name in ("deadlines_met", "restarts_per_job")}
+    return {"deadline_answers": deadline_answers([outcome]), **met}
 
 
 def _scores(outcome: Outcome) -> dict[str, float]:

@@ -13,8 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from optimus_scheduler.ahead.world import REACH
-from optimus_scheduler.model import Interval
+from optimus_scheduler.model import REACH, Interval
 
 _SURE = 1.6449
 """Standard deviations from the middle of a normal distribution to its 95th percentile."""

@@ -11,11 +11,20 @@ import numpy as np
 
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.time_left import given_not_ended
-from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Node, Plan, Quota, Snapshot, WorkerLimit
+from optimus_scheduler.model import (
+    NOTHING,
+    REACH,
+    Allocation,
+    Interval,
+    JobState,
+    Node,
+    Plan,
+    Quota,
+    Snapshot,
+    WorkerLimit,
+)
 
 _MADE_UP = 5
-REACH = 1.2816
-"""Standard deviations from the middle of a normal distribution to the ends of its 80 % interval."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

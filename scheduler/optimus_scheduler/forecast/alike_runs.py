@@ -8,10 +8,7 @@ import numpy as np
 
 from optimus_models.arguments import predicted
 from optimus_scheduler.forecast.time_left import given_not_ended
-from optimus_scheduler.model import Interval, Job
-
-_REACH = 1.2816
-"""Standard deviations to the ends of an 80 % interval."""
+from optimus_scheduler.model import REACH, Interval, Job
 
 
 def steps_of_alike_runs(job: Job, steps_per_epoch: float | None) -> Interval | None:
@@ -34,7 +31,7 @@ def steps_of_alike_runs(job: Job, steps_per_epoch: float | None) -> Interval | N
         low, middle, high = math.exp(alike[0]) * np.array([0.5, 1, 2])
     else:
         mean, sigma = predicted(job.spec.arguments, told)
-        low, middle, high = np.exp(mean + sigma * np.array([-_REACH, 0.0, _REACH]))
+        low, middle, high = np.exp(mean + sigma * np.array([-REACH, 0.0, REACH]))
     return Interval(*(float(each) * steps_per_epoch for each in (middle, low, high)))
 
 

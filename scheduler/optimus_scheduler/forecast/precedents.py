@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from optimus_models.loss.ends import Prediction
-from optimus_scheduler.model import ConvergenceRule, EndedJob, Job
+from optimus_scheduler.model import REACH, ConvergenceRule, EndedJob, Job
 
 _LIMITS = frozenset({"max_steps", "max_epochs", "max_seconds", "max_cost"})
 """Fields of a rule that have nothing to do with how training goes."""
@@ -25,8 +25,6 @@ _SPREAD, _SPREAD_COUNT = 0.5, 2.0
 _EXPONENT, _EXPONENT_WEIGHT, _RESIDUAL = -1.0, 0.1, 0.15
 """Believed power of the decrease that epochs go by; how much that belief counts against the squared spread of ln
 decrease; the believed spread of ln epochs about such a power. Before there are two jobs the power is -1 ± 0.5."""
-_REACH = 1.2816
-"""Standard deviations to the ends of an 80 % interval."""
 _MOST_CONFIDENCE = 0.4
 """Confidence with many precedents: a curve of its own soon says more."""
 
@@ -101,7 +99,7 @@ def with_precedents(job: Job, steps_per_epoch: float | None, own: Prediction | N
     expected = math.exp(mean)
     if expected <= job.step:
         return own
-    low, high = max(expected * math.exp(-_REACH * spread), float(job.step)), expected * math.exp(_REACH * spread)
+    low, high = max(expected * math.exp(-REACH * spread), float(job.step)), expected * math.exp(REACH * spread)
     if own is not None and own.high <= expected:
         return own._replace(mean=own.high, low=min(own.high, low))
     return Prediction(expected, low, high if own is None else min(high, own.high), name)

@@ -12,10 +12,8 @@ from typing import NamedTuple
 
 from optimus_models.calibration import AS_PREDICTED, Errors, Promised, Widening
 from optimus_models.cost import Estimate
-from optimus_scheduler.model import Interval
+from optimus_scheduler.model import REACH, Interval
 
-_REACH = 1.2816
-"""Standard deviations to the ends of an 80 % interval."""
 _DRIFT = 0.06
 """Sigma of ln(mean speed over the rest of a job / its speed now): neighbours come and go. Of 22 measured runs of other
 people with their seconds per epoch; docs/models.md. What has been seen for a short while says less of the rest ..."""
@@ -74,7 +72,7 @@ def step_seconds(speed: Estimate, habits: Habits = STEADY) -> Interval:
         speed: steps/s at one moment, with the interval that holds a measured speed at this size; above 0.
         habits: how the job spends the rest of its time.
     """
-    doubt = math.hypot(_REACH * habits.drift, math.log(habits.by_stops))  # there may be twice as many, or none
+    doubt = math.hypot(REACH * habits.drift, math.log(habits.by_stops))  # there may be twice as many, or none
     slower = math.hypot(doubt, _log_ratio(speed.mean, speed.low))
     faster = math.hypot(doubt, _log_ratio(speed.high, speed.mean))
     return _around(habits.by_stops * habits.by_pauses / speed.mean, faster, slower)

@@ -13,14 +13,13 @@ from collections.abc import Sequence
 
 from optimus_models.loss.ends import Prediction
 from optimus_scheduler.forecast.precedents import precedents
-from optimus_scheduler.model import EndedJob, Job
+from optimus_scheduler.model import REACH, EndedJob, Job
 
 _EXPONENT, _EXPONENT_SPREAD = 0.75, 0.2
 """Steps of e epochs grow like e^b. Of the applications of the Pollux profiles b is 0.5 to 0.86, and 1: all alike."""
 _PRECEDENTS_SPREAD, _SPREAD_COUNT = 0.1, 2.0
 """Believed spread of the logarithm of the steps that jobs with the same epochs and batch take, and for how many jobs it
 counts."""
-_REACH = 1.2816
 
 
 def with_uneven_epochs(job: Job, own: Prediction | None) -> Prediction | None:
@@ -38,7 +37,7 @@ def with_uneven_epochs(job: Job, own: Prediction | None) -> Prediction | None:
         return own
     mean, spread = _by_precedents(took) if took else _by_power_law(job, done, job.steps_per_epoch, limit)
     total, least = max(math.exp(mean), job.step + 1.0), float(job.step)
-    low, high = (max(total * math.exp(sign * _REACH * spread), least) for sign in (-1.0, 1.0))
+    low, high = (max(total * math.exp(sign * REACH * spread), least) for sign in (-1.0, 1.0))
     return own._replace(mean=total, low=low, high=high)
 
 

@@ -12,6 +12,7 @@ from optimus_scheduler.model.enums import Architecture, Directive, JobState, Mod
 from optimus_scheduler.model.jobs import ConvergenceRule, EndedJob, Job, JobSpec, MetricTarget, SpeedSample, TaskDemand
 from optimus_scheduler.model.resources import NO_GPUS, Node, Quota, Resources, WorkerLimit, gpu_type_of, total_of
 from optimus_scheduler.model.rounds import (
+    REACH,
     Action,
     Decision,
     Forecast,
@@ -27,6 +28,7 @@ from optimus_scheduler.model.tasks import NOTHING, Allocation, PlacedTask, Task,
 __all__ = [
     "NOTHING",
     "NO_GPUS",
+    "REACH",
     "Action",
     "Allocation",
     "Architecture",

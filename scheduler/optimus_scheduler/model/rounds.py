@@ -42,6 +42,10 @@ class Snapshot:
         return total_of(node.capacity for node in self.nodes if node.schedulable)
 
 
+REACH = 1.2816
+"""Standard deviations from the middle of a normal distribution to the ends of its 80 % interval."""
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """A prediction with its 80 % interval: `low <= mean <= high`."""
