@@ -28,16 +28,16 @@ READ_DECISIONS = 100
 LONGEST_WHOLE_ID = 28
 LONGEST_LABEL = 28
 """Characters of one label in a list; `optimus describe` shows all."""
-LEFT_OUT = ("owner", "step", "age", "priority", "project", "labels", "loss")
+LEFT_OUT = ("owner", "step", "submitted", "priority", "project", "labels", "loss")
 """Columns of a list that a terminal has no room for, the first of them first."""
 COLUMN_GAP = 3
 LEAST_WORDS = 12
 """Characters for columns of several words: enough to break between words, and not in a figure."""
 LONGEST_NAME_IN_ID = 34
 """Characters of a name that an id begins with."""
-FOLDED = frozenset({"time left", "age", "cause", "message"})
+FOLDED = frozenset({"time left", "submitted", "cause", "message"})
 """Columns of several words. All others are kept on one line: half a number is no number."""
-LEAST_WIDTHS = {"why": 20} | dict.fromkeys(FOLDED, LEAST_WORDS)
+LEAST_WIDTHS = dict.fromkeys(FOLDED, LEAST_WORDS) | {"why": 20, "to what": 24}
 
 
 def state(name: str) -> Text:
@@ -116,7 +116,7 @@ class _JobList:
             ("loss", wording.number(job["loss"], wording.LOSS_DIGITS)),
             ("time left", time_left(job)),
             ("size", wording.tasks(job["running"])),
-            ("age", wording.ago(job["created_at"], self.now)),
+            ("submitted", wording.ago(job["created_at"], self.now)),
             *([("project", escape(job["project"]))] if self._differ(lambda each: each["project"]) else []),
             *([("owner", escape(_owner(job)))] if self._differ(_owner) else []),
             *([("priority", f"{_priority(job):g}")] if self._differ(_priority) else []),
@@ -144,6 +144,24 @@ def fitting(rows: Sequence[Mapping[str, RenderableType]], left_out: Sequence[str
     for name in widths:
         widths[name] = min(whole[name], widths[name] + max(width - _in_all(widths), 0))
     return widths
+
+
+@dataclass(frozen=True, slots=True)
+class FittingTable:
+    """A table with fewer columns where the terminal is narrow; `left_out`, `right`, `folded`: as of `fitting` and
+    `columns_table`."""
+
+    rows: Sequence[Mapping[str, RenderableType]]
+    left_out: Sequence[str]
+    right: Sequence[str] = ()
+    folded: Sequence[str] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widths = fitting(self.rows, self.left_out, options.max_width)
+        table = columns_table(*widths, right=self.right, folded=self.folded, widths=widths)
+        for row in self.rows:
+            table.add_row(*(row[name] for name in widths))
+        yield table
 
 
 def _width(cell: RenderableType) -> int:

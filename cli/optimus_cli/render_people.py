@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import RenderableType
+from rich.markup import escape
 from rich.text import Text
 
 from optimus_cli import limits, wording
 from optimus_cli.bodies import AuditEntry, Token, User, WhoAmI
-from optimus_cli.render import columns_table, facts_table
+from optimus_cli.render import FittingTable, columns_table, facts_table
 
 
 def caller(found: WhoAmI) -> RenderableType:
@@ -73,12 +75,29 @@ def audit_list(entries: Sequence[AuditEntry]) -> RenderableType:
     """One line per entry."""
     if not entries:
         return Text("Nothing is recorded of that.", style="dim")
-    table = columns_table("when", "who", "did", "to", "project", "what", folded=("what",))
-    for entry in entries:
-        what = json.dumps(entry["data"], ensure_ascii=False) if entry["data"] else ""
-        place = entry["target"] or wording.UNKNOWN, entry["project"] or wording.UNKNOWN
-        table.add_row(_minute(entry["at"]), entry["who"], entry["action"], *place, what)
-    return table
+    return FittingTable([dict(_recorded(entry)) for entry in entries], left_out=("project",), folded=("to what",))
+
+
+def _recorded(entry: AuditEntry) -> list[tuple[str, RenderableType]]:
+    said = [f"  {name} {_changed(value)}" for name, value in entry["data"].items()]
+    return [
+        ("when", _minute(entry["at"])),
+        ("who", escape(entry["who"])),
+        ("did", entry["action"]),
+        ("project", escape(entry["project"] or wording.UNKNOWN)),
+        ("to what", Text("\n".join([entry["target"] or wording.UNKNOWN, *said]))),
+    ]
+
+
+def _changed(value: Any) -> str:
+    """`1 → 4` of a field that had another value before; else the value."""
+    match value:
+        case {"from": before, "to": after, **rest} if not rest:
+            return f"{_changed(before)} → {_changed(after)}"
+        case str():
+            return value
+        case _:
+            return json.dumps(value, ensure_ascii=False)
 
 
 def _good_until(token: Token) -> str:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import RenderableType
 from rich.markup import escape
 from rich.text import Text
 
 from optimus_cli import wording
 from optimus_cli.bodies import QueuedJob
-from optimus_cli.render import columns_table, fitting
+from optimus_cli.render import FittingTable
 
-LEFT_OUT = ("owner", "project", "age")
+LEFT_OUT = ("owner", "project", "submitted")
 """Columns that a narrow terminal has no room for, the first of them first."""
 
 
@@ -22,21 +21,7 @@ def queue(jobs: Sequence[QueuedJob], now: datetime) -> RenderableType:
     """One line per job, from the top of the queue."""
     if not jobs:
         return Text("No job waits.", style="dim")
-    return _Queue([dict(_cells(job, now)) for job in jobs])
-
-
-@dataclass(frozen=True, slots=True)
-class _Queue:
-    """A table with fewer columns where the terminal is narrow: the reason keeps its words whole."""
-
-    rows: Sequence[Mapping[str, RenderableType]]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        widths = fitting(self.rows, LEFT_OUT, options.max_width)
-        table = columns_table(*widths, right=["no."], folded=["why"], widths=widths)
-        for row in self.rows:
-            table.add_row(*(row[name] for name in widths))
-        yield table
+    return FittingTable([dict(_cells(job, now)) for job in jobs], LEFT_OUT, right=["no."], folded=["why"])
 
 
 def _cells(job: QueuedJob, now: datetime) -> list[tuple[str, RenderableType]]:
@@ -47,6 +32,6 @@ def _cells(job: QueuedJob, now: datetime) -> list[tuple[str, RenderableType]]:
         ("project", escape(job["project"])),
         ("owner", escape(job["owner"] or wording.UNKNOWN)),
         ("starts in", wording.wait(None if expected is None else expected["start_seconds"])),
-        ("age", wording.ago(job["submitted_at"], now)),
+        ("submitted", wording.ago(job["submitted_at"], now)),
         ("why", escape(job["why"])),
     ]

@@ -144,12 +144,15 @@ def test_tokens_are_listed_with_their_last_use(
 
 def test_who_did_what_is_shown(scripted: ScriptedService, optimus: Optimus) -> None:
     entry = {
-        "id": 1, "at": MOMENT, "who": "ada", "token_id": None, "action": "job.change", "target": "digits-x",
-        "project": "vision", "data": {"priority": {"from": 1, "to": 4}}, "request_id": "r",
+        "id": 1, "at": MOMENT, "who": "ada", "token_id": None, "action": "job.change",
+        "target": "digits-allreduce-k2m4x", "project": "vision", "request_id": "r",
+        "data": {"priority": {"from": 1, "to": 4}, "deadline_seconds": {"from": None, "to": 600}},
     }  # fmt: skip
     scripted.on("GET", "/v1/audit", {"entries": [entry], "next_cursor": None})
     shown = optimus("audit", "--target", "digits-x", "--url", scripted.url).stdout
-    assert all(word in shown for word in ("ada", "job.change", "digits-x"))
+    told = "ada", "job.change", "digits-allreduce-k2m4x", "priority 1 → 4", "deadline_seconds"
+    assert all(word in shown for word in told)
+    assert len([line for line in shown.splitlines() if line.strip()]) <= 6, "a line for the most, of 80 columns"
     assert scripted.requests[-1].query["target"] == "digits-x"
 
 
