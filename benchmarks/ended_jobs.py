@@ -42,7 +42,8 @@ request_hash, token_nonce, generation, wanted_workers, wanted_servers, wanted_ta
 running_servers, rescales, step, n_samples, version) VALUES (:id, :name, :project, :owner, :spec, 'succeeded', 'run',
 :at, :at, :at, 'hash', 'nonce', 1, 0, 0, '[]', 1, 0, 0, 0, 1000, 0, 1)"""
 COUNTS = "INSERT INTO ended_jobs SELECT project, state, count(*) FROM jobs GROUP BY project, state"
-LABELS = "INSERT INTO job_labels (job_id, name, value) VALUES (:id, 'sweep', :sweep), (:id, 'team', :owner)"
+LABELS = """INSERT INTO job_labels (job_id, name, value, created_at) VALUES
+(:id, 'sweep', :sweep, :at), (:id, 'team', :owner, :at)"""
 EVENTS = "INSERT INTO events (job_id, at, type, message, data) VALUES (:id, :at, 'JobSubmitted', 'It was.', '{}')"
 SAMPLES = "INSERT INTO sample_batches (job_id, last_id, n_samples, received_at, document) VALUES (:id, :n, 1, :at, :d)"
 ROUNDS = """INSERT INTO rounds (at, trigger, seconds, phase_seconds, n_jobs, n_actions) VALUES
@@ -89,6 +90,7 @@ def calls(repository: Repository, n_jobs: int) -> dict[str, Callable[[], object]
     """What users ask for; the job and the sweep that are looked for are in the middle."""
     middle = f"{n_jobs // 2:07d}"
     second = repository.list_jobs(limit=50).next_cursor
+    sweep = f"sweep-{n_jobs // 200}"
     ended, active = {JobState.SUCCEEDED}, {JobState.QUEUED, JobState.RUNNING}
     return {
         "list": lambda: repository.list_jobs(limit=50),
@@ -97,7 +99,11 @@ def calls(repository: Repository, n_jobs: int) -> dict[str, Callable[[], object]
         "list active": lambda: repository.list_jobs(active, limit=50),
         "list by project": lambda: repository.list_jobs(project="project-7", limit=50),
         "list by owner": lambda: repository.list_jobs(owner="user-7", limit=50),
-        "list by label": lambda: repository.list_jobs(labels={"sweep": f"sweep-{n_jobs // 200}"}, limit=50),
+        "list by label": lambda: repository.list_jobs(labels={"sweep": sweep}, limit=50),
+        "list by label of 1 in 20": lambda: repository.list_jobs(labels={"team": "user-7"}, limit=50),
+        "list by two labels": lambda: repository.list_jobs(labels={"team": "user-7", "sweep": sweep}, limit=50),
+        "list by label, any value": lambda: repository.list_jobs(labels={"sweep": None}, limit=50),
+        "list by label, active": lambda: repository.list_jobs(active, labels={"team": "user-7"}, limit=50),
         "find by id": lambda: repository.list_jobs(name_contains=f"job-{middle}", name_match="one"),
         "find by name": lambda: repository.list_jobs(name_contains=f"train-{middle}", name_match="one"),
         "find by beginning": lambda: repository.list_jobs(name_contains=f"train-{middle}", name_match="start"),
@@ -118,7 +124,7 @@ def least_ms(call: Callable[[], object], repeats: int) -> float:
     return min(seconds) * 1000.0
 
 
-def sweep(repository: Repository, fence: int) -> dict[str, float]:
+def swept(repository: Repository, fence: int) -> dict[str, float]:
     """A whole one; the longest transaction is what other writers wait for."""
     leader, longest, total, n_batches = repository.as_leader(fence), 0.0, 0.0, 0
     after: float | None = 0.0
@@ -143,8 +149,8 @@ def measure(url: str, n_jobs: int, repeats: int) -> dict[str, Any]:
     lease = repository.acquire_lease(LEADER_LEASE, "benchmark", 3600.0)
     assert lease is not None, "the database is new"
     found = {name: least_ms(call, repeats) for name, call in calls(repository, n_jobs).items()}
-    first = sweep(repository, lease.token)
-    found["sweep with nothing to do"] = min(sweep(repository, lease.token)["ms"] for _ in range(repeats))
+    first = swept(repository, lease.token)
+    found["sweep with nothing to do"] = min(swept(repository, lease.token)["ms"] for _ in range(repeats))
     repository.close()
     return {
         "fill_seconds": round(filled, 1),

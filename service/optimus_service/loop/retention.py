@@ -24,8 +24,8 @@ THREAD = "retention"
 PERIOD_SECONDS = 3600.0
 _FULL_SWEEP_PERIODS = 24
 """Old rounds are looked at again so often: the decisions that kept them may have gone since."""
-_RECOUNT_AT = 1
-"""Of so many sweeps the second one counts ended jobs anew: an hour after a start an upgrade is over."""
+_MENDS_AT = 1
+"""Of so many sweeps the second one mends what an upgrade left: an hour after a start it is over."""
 _LOAD = 0.25
 """Part of the time that batches take at most."""
 _SHORTEST_PAUSE_SECONDS = 0.001
@@ -103,8 +103,8 @@ class Retention:
         deleted = 0
         try:
             deleted = self._repeat(lambda: leader.prune(self._clock(), self._keep_seconds).total)
-            if self._n_sweeps % _FULL_SWEEP_PERIODS == _RECOUNT_AT:
-                leader.recount_ended_jobs()
+            if self._n_sweeps % _FULL_SWEEP_PERIODS == _MENDS_AT:
+                leader.mend_after_upgrade()
             deleted += self._sweep_rounds(leader)
         except (DatabaseNotAvailable, StaleLeader) as error:
             _log.warning("what is old could not be deleted", error=str(error))

@@ -11,9 +11,11 @@ from sqlalchemy import (
     ColumnElement,
     Row,
     SelectBase,
+    SQLColumnExpression,
     bindparam,
     case,
     delete,
+    exists,
     func,
     insert,
     select,
@@ -21,7 +23,7 @@ from sqlalchemy import (
     union,
     update,
 )
-from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, undefer
 
 from optimus_scheduler import lifecycle
 from optimus_scheduler.lifecycle import (
@@ -81,7 +83,10 @@ STORED = kept.as_stored(COLUMNS)
 # Made once: making a statement of SQLAlchemy anew costs more than the database takes to carry it out.
 _OF_ID = select(*COLUMNS).where(JobRow.__table__.c.id == bindparam("of"))
 _LOCKED = select(JobRow).where(JobRow.id == bindparam("of")).with_for_update(key_share=True)
-_NEWEST_FIRST = (JobRow.created_at.desc(), JobRow.id.desc())
+Place = tuple[SQLColumnExpression[float], SQLColumnExpression[str]]
+"""What jobs are listed by: when they were submitted, and their ids."""
+_COUNTED_LABELS = 1000
+"""Jobs of a label at most that are counted to see which of several labels is the rarest."""
 LOOKED_THROUGH = 20_000
 """Jobs whose names one page of a search for a part of a name is made of: that takes some 30 ms."""
 
@@ -111,7 +116,7 @@ def create_many(session: Session, new: Sequence[NewJob], now: float) -> set[str]
     stored = [job for job in new if job.id in made]
     if stored:
         history.add_events(session, [(job.id, "JobSubmitted", _submitted_words(job.spec)) for job in stored], now)
-        _add_labels(session, [(job.id, job.spec) for job in stored])
+        _add_labels(session, [(job.id, job.spec) for job in stored], now)
     return made
 
 
@@ -210,7 +215,8 @@ def set_spec(session: Session, job_id: str, before: Document, spec: Document, ch
     told = "; ".join(f"{field}: {_said(old)} → {_said(new)}" for field, (old, new) in changes.items())
     data = {field: {"from": old, "to": new} for field, (old, new) in changes.items()}
     history.add_event(session, job_id, "JobChanged", f"Its owner changed {told}.", data, now)
-    _store_labels(session, job_id, spec)
+    session.execute(delete(JobLabelRow).where(JobLabelRow.job_id == job_id))
+    _add_labels(session, [(job_id, spec)], row.created_at)
     session.flush()
     return True
 
@@ -219,19 +225,20 @@ def _said(value: object) -> str:
     return "none" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _store_labels(session: Session, job_id: str, spec: Document) -> None:
-    session.execute(delete(JobLabelRow).where(JobLabelRow.job_id == job_id))
-    _add_labels(session, [(job_id, spec)])
-
-
-def _add_labels(session: Session, specs: Iterable[tuple[str, Document]]) -> None:
+def _add_labels(session: Session, specs: Iterable[tuple[str, Document]], created_at: float) -> None:
     rows = [
-        {"job_id": job_id, "name": name, "value": value}
+        {"job_id": job_id, "name": name, "value": value, "created_at": created_at}
         for job_id, spec in specs
         for name, value in (spec.get("labels") or {}).items()
     ]
     if rows:
         session.execute(insert(JobLabelRow), rows)
+
+
+def date_labels(session: Session) -> None:
+    """Write the moments of labels that a replica of an earlier release stored, which stand last in lists till then."""
+    of_job = select(JobRow.created_at).where(JobRow.id == JobLabelRow.job_id).scalar_subquery()
+    session.execute(update(JobLabelRow).where(JobLabelRow.created_at == 0.0).values(created_at=of_job))
 
 
 def get(session: Session, job_id: str) -> JobRecord:
@@ -333,34 +340,61 @@ def page(
         # Not those of an earlier user of that name; where there is no user now, of whoever had it.
         since = select(UserRow.created_at).where(UserRow.name == owner).scalar_subquery()
         chosen += [JobRow.owner == owner, JobRow.created_at >= func.coalesce(since, 0.0)]
-    for label, value in labels.items():
-        having = select(JobLabelRow.job_id).where(JobLabelRow.name == label)
-        chosen.append(JobRow.id.in_(having if value is None else having.where(JobLabelRow.value == value)))
+    # Of few jobs, found by their name or as active ones, each is asked for its labels; else a label has its own order.
+    by_name = name_contains is not None and name_match != "part"
+    is_few = by_name or (states is not None and all(not state.is_final for state in states))
+    label = None if is_few or not labels else _rarest(session, labels)
+    place: Place = (JobRow.created_at, JobRow.id)
+    if label is not None:
+        chosen += [JobRow.id == JobLabelRow.job_id, *_is_label(JobLabelRow, label, labels[label])]
+        place = (JobLabelRow.created_at, JobLabelRow.job_id)
+    for name in labels.keys() - {label}:
+        other = aliased(JobLabelRow)
+        chosen.append(exists().where(other.job_id == JobRow.id, *_is_label(other, name, labels[name])))
     if cursor is not None:
-        place = decode_cursor("jobs", cursor, (float, str))
-        chosen.append(tuple_(JobRow.created_at, JobRow.id) < tuple_(*place))
+        chosen.append(tuple_(*place) < tuple_(*decode_cursor("jobs", cursor, (float, str))))
     if name_contains is None:
-        return _newest(session, chosen, limit)
+        return _newest(session, chosen, limit, place)
     name_contains = name_contains.replace("\0", "\ufffd")
     if name_match == "part":
-        return _with_part(session, chosen, name_contains, limit)
+        return _with_part(session, chosen, name_contains, limit, place)
     # In a query of its own: the index of names is read, however few jobs have the name, not all jobs by their age.
-    return _newest(session, [*chosen, JobRow.id.in_(_named(session, name_contains, name_match))], limit)
+    return _newest(session, [*chosen, JobRow.id.in_(_named(session, name_contains, name_match))], limit, place)
 
 
-def _newest(session: Session, chosen: Sequence[ColumnElement[bool]], limit: int) -> Page[JobRecord]:
-    rows = session.scalars(select(JobRow).where(*chosen).order_by(*_NEWEST_FIRST).limit(limit + 1)).all()
-    return make_page("jobs", rows, limit, lambda row: (float(row.created_at), row.id), record)
+def _is_label(row: type[JobLabelRow], name: str, value: str | None) -> list[ColumnElement[bool]]:
+    return [row.name == name, *(() if value is None else (row.value == value,))]
 
 
-def _with_part(session: Session, chosen: Sequence[ColumnElement[bool]], part: str, limit: int) -> Page[JobRecord]:
+def _rarest(session: Session, labels: Mapping[str, str | None]) -> str:
+    """The label that the fewest jobs have."""
+    if len(labels) == 1:
+        return next(iter(labels))
+
+    def n_jobs(name: str) -> int:
+        some = select(JobLabelRow.job_id).where(*_is_label(JobLabelRow, name, labels[name])).limit(_COUNTED_LABELS)
+        return session.scalar(select(func.count()).select_from(some.subquery("looked_at"))) or 0
+
+    return min(sorted(labels), key=n_jobs)
+
+
+def _newest(session: Session, chosen: Sequence[ColumnElement[bool]], limit: int, place: Place) -> Page[JobRecord]:
+    statement = select(JobRow, *place).where(*chosen).order_by(*(part.desc() for part in place))
+    rows = session.execute(statement.limit(limit + 1)).all()
+    return make_page("jobs", rows, limit, lambda row: (float(row[1]), row[2]), lambda row: record(row[0]))
+
+
+def _with_part(
+    session: Session, chosen: Sequence[ColumnElement[bool]], part: str, limit: int, place: Place
+) -> Page[JobRecord]:
     """Those with this in their names among the newest `LOOKED_THROUGH` of the chosen; the next page goes on there."""
-    places = select(JobRow.created_at, JobRow.id, JobRow.name).where(*chosen).order_by(*_NEWEST_FIRST)
+    places = select(*place, JobRow.name).where(*chosen).order_by(*(part.desc() for part in place))
     looked_at = places.limit(LOOKED_THROUGH).subquery("looked_at")
-    found = select(looked_at.c.id).where(looked_at.c.name.icontains(part, autoescape=True))
-    page_ = _newest(session, [JobRow.id.in_(found)], limit)
+    at, id_, name = looked_at.c
+    found = [JobRow.id == id_, name.icontains(part, autoescape=True)]
+    page_ = _newest(session, found, limit, (at, id_))
     last = None if page_.next_cursor else session.execute(places.offset(LOOKED_THROUGH - 1).limit(1)).first()
-    return page_ if last is None else Page(page_.items, encode_cursor("jobs", (float(last.created_at), last.id)))
+    return page_ if last is None else Page(page_.items, encode_cursor("jobs", (float(last[0]), last[1])))
 
 
 def submitted(

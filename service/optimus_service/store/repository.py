@@ -1039,10 +1039,12 @@ class Repository:
         with self._write() as session:
             return retention.prune(session, now - keep_seconds, now, limit)
 
-    def recount_ended_jobs(self) -> None:
-        """Mend the counts of ended jobs: a replica of an earlier release may have ended some (`ended.recount`)."""
+    def mend_after_upgrade(self) -> None:
+        """Write what a replica of an earlier release left out: counts of ended jobs, moments of labels."""
         with self._write() as session:
             ended.recount(session)
+        with self._write() as session:
+            jobs.date_labels(session)
 
     def prune_rounds(self, now: float, keep_seconds: float, after: float, limit: int = PRUNE_ROWS) -> PrunedRounds:
         """Delete rounds of over `keep_seconds` ago that no decision belongs to: of `limit` rounds from `after` on

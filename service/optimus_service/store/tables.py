@@ -228,8 +228,13 @@ class JobLabelRow(Base):
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
     name: Mapped[str] = mapped_column(primary_key=True)
     value: Mapped[str]
+    created_at: Mapped[float] = mapped_column(server_default="0")
+    """When its job was submitted; 0: not written yet, by an earlier release (`jobs.date_labels`)."""
 
-    __table_args__ = (Index(None, "name", "value"),)  # list_jobs by label
+    __table_args__ = (  # list_jobs by label
+        Index("ix_job_labels_name_value_created_at", "name", "value", "created_at", "job_id"),
+        Index("ix_job_labels_name_created_at", "name", "created_at", "job_id"),
+    )
 
 
 class MembershipRow(Base):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import math
 import random
@@ -414,6 +415,51 @@ def test_a_part_of_a_name_is_looked_for_in_some_jobs_at_a_time(
     assert len(pages) <= 8
 
 
+def test_jobs_are_listed_by_labels_and_whatever_else(repository: Repository, make_job: MakeJob) -> None:
+    """Each combination of conditions, page by page, against a look at all jobs."""
+    chance = random.Random(7)
+    for number in range(60):
+        own = {name: chance.choice("xy") for name in ("sweep", "team") if chance.random() < 0.7}
+        make_job(f"job-{number:02d}", name=chance.choice(["digits", "other"]), at=float(number // 3), labels=own)
+        if number % 4 == 0:
+            repository.advance_job(f"job-{number:02d}", CancelRequested(), 50.0)
+    every = [(job, job.spec["labels"]) for job in repository.list_jobs(limit=MAX_PAGE).items]
+    wanted: list[dict[str, str | None]] = [{"sweep": "x"}, {"sweep": None}, {"sweep": "x", "team": "y"}, {"none": None}]
+    for labels, states, name in itertools.product(
+        wanted, [None, {JobState.QUEUED}, {JobState.CANCELLED}, set(JobState)], [None, "digits"]
+    ):
+        found: list[str] = []
+        cursor: str | None = None
+        while cursor != "the end":
+            page = repository.list_jobs(states, labels=labels, name_contains=name, cursor=cursor, limit=4)
+            found += [job.id for job in page.items]
+            cursor = page.next_cursor or "the end"
+        assert found == [
+            job.id
+            for job, has in every
+            if all(label in has and value in (None, has[label]) for label, value in labels.items())
+            and (states is None or job.state in states)
+            and name in (None, job.name)
+        ]
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_labels_that_an_earlier_release_stored_are_in_order_after_an_hour(
+    repository: Repository, make_job: MakeJob
+) -> None:
+    for number in range(3):
+        make_job(f"job-{number}", at=float(number + 1), labels={"sweep": "x"})
+    with repository._engine.begin() as connection:
+        connection.execute(text("UPDATE job_labels SET created_at = DEFAULT WHERE job_id = 'job-2'"))
+
+    def listed() -> list[str]:
+        return [job.id for job in repository.list_jobs(labels={"sweep": "x"}).items]
+
+    assert listed() == ["job-1", "job-0", "job-2"]
+    repository.mend_after_upgrade()
+    assert listed() == ["job-2", "job-1", "job-0"]
+
+
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_jobs_that_an_earlier_release_ended_are_counted_once_a_day(repository: Repository, make_job: MakeJob) -> None:
     for job_id in ("job-1", "job-2", "job-3"):
@@ -422,7 +468,7 @@ def test_jobs_that_an_earlier_release_ended_are_counted_once_a_day(repository: R
     with repository._engine.begin() as connection:
         connection.execute(text("UPDATE jobs SET state = 'failed' WHERE id = 'job-2'"))
     assert repository.count_jobs_by_state() != _counted(repository, None)
-    repository.recount_ended_jobs()
+    repository.mend_after_upgrade()
     assert repository.count_jobs_by_state() == _counted(repository, None)
     repository.advance_job("job-3", CancelRequested(), 2.0)
     assert repository.count_jobs_by_state() == _counted(repository, None)

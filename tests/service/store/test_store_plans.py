@@ -63,6 +63,10 @@ CALLS: dict[str, Callable[[Repository], object]] = {
     "list_jobs by a part of the name": lambda store: store.list_jobs(name_contains="a"),
     "count_jobs_by_state of a project": lambda store: store.count_jobs_by_state(["vision"]),
     "list_jobs by label": lambda store: store.list_jobs(labels={"sweep": "a"}),
+    "list_jobs by any value of a label": lambda store: store.list_jobs(labels={"sweep": None}),
+    "list_jobs by two labels": lambda store: store.list_jobs(labels={"sweep": "a", "team": None}),
+    "list_jobs by label and part of the name": lambda store: store.list_jobs(labels={"a": "b"}, name_contains="c"),
+    "list_jobs by label, active": lambda store: store.list_jobs({JobState.RUNNING}, labels={"sweep": "a"}),
     "list_jobs by owner": lambda store: store.list_jobs(owner="ada"),
     "find_submissions": lambda store: store.find_submissions(["key-1", "key-2"]),
     "advance_jobs": lambda store: store.advance_jobs({"job-1": CancelRequested()}, 1.0),
@@ -127,3 +131,14 @@ def test_queries_use_indexes(sqlite_repository: Repository, name: str) -> None:
         ]
     plan = [step for step in plan if step.removeprefix("SCAN ") not in FEW]
     assert [step for step in plan if re.match("SCAN", step) and "INDEX" not in step] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["list_jobs by label", "list_jobs by any value of a label", "list_jobs by two labels", "list_jobs by owner"]
+)
+def test_the_newest_jobs_come_from_an_index(sqlite_repository: Repository, name: str) -> None:
+    """The newest of a million jobs with a label, or of an owner, come from an index."""
+    with sqlite_repository._engine.connect() as connection:
+        for statement, parameters in _statements(sqlite_repository, name):
+            plan = [row.detail for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)]
+            assert [step for step in plan if "TEMP B-TREE" in step] == [], plan
