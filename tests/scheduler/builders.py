@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from optimus_scheduler.model import (
@@ -26,7 +26,8 @@ from optimus_scheduler.model import (
     TaskKey,
     TaskPhase,
 )
-from optimus_scheduler.place.place import TaskSlot, task_slots
+from optimus_scheduler.place.network_cost import Spread
+from optimus_scheduler.place.place import Placements, Placer, Request, TaskSlot, task_slots
 
 NOW = 10_000.0
 GIB = 2**30
@@ -138,3 +139,10 @@ def applied(snapshot: Snapshot, actions: Iterable[Action]) -> Snapshot:
             case StopTask(key):
                 tasks[key] = replace(tasks[key], phase=TaskPhase.EXITED, exit_code=143)
     return replace(snapshot, jobs=tuple(jobs.values()), tasks=tuple(tasks.values()))
+
+
+def place(
+    requests: Sequence[Request], nodes: Sequence[Node], spread: Spread, *, smallest_first: bool = True
+) -> Placements:
+    """What a placer places that has seen no round before."""
+    return Placer().place(requests, nodes, spread, smallest_first=smallest_first)

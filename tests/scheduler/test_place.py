@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.scheduler.builders import a_cluster
+from tests.scheduler.builders import a_cluster, place
 
 from optimus_scheduler.model import Allocation, Node, Resources, Role
 from optimus_scheduler.place.network_cost import Spread, spread_evenly, spread_least_transfer
@@ -18,7 +18,6 @@ from optimus_scheduler.place.place import (
     Request,
     TaskSlot,
     Unplaced,
-    place,
     task_slots,
 )
 

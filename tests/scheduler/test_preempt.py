@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.scheduler.builders import place
 
 from optimus_scheduler.model import Allocation, Node, Resources
 from optimus_scheduler.place.network_cost import spread_least_transfer
-from optimus_scheduler.place.place import Placed, Placements, Request, TaskSlot, place
+from optimus_scheduler.place.place import Placed, Placements, Request, TaskSlot
 from optimus_scheduler.place.requests import task_slots
 
 GPU = "v100"

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.decide import as_read_anew
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_snapshot, a_spec, applied, law, samples
+from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_snapshot, a_spec, applied, law, place, samples
 
 from optimus_scheduler import round as cycle
 from optimus_scheduler.allocate.allocate import current_slots
@@ -20,7 +20,7 @@ from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.forecast.forecast import RememberingForecaster
 from optimus_scheduler.model import Allocation, Job, Node, Resources, Snapshot
 from optimus_scheduler.place.network_cost import spread_least_transfer
-from optimus_scheduler.place.place import Placed, Placer, Request, TaskSlot, place
+from optimus_scheduler.place.place import Placed, Placer, Request, TaskSlot
 
 OPTIMUS = policy_named("optimus")
 RACKS = {"topology.kubernetes.io/rack": "r"}

@@ -25,7 +25,6 @@ __all__ = [
     "Request",
     "TaskSlot",
     "Unplaced",
-    "place",
     "task_slots",
 ]
 
@@ -38,7 +37,7 @@ _MOST_HOSTED = 4096
 class Placer:
     """Places round after round and keeps the assignment: only jobs that changed since the last round are placed anew.
 
-    Returns what `place` returns, sooner. Belongs to one shell; not to be shared between threads.
+    Returns what a new one returns, sooner. Belongs to one shell; not to be shared between threads.
     """
 
     def __init__(self) -> None:
@@ -51,7 +50,7 @@ class Placer:
     def place(
         self, requests: Sequence[Request], nodes: Sequence[Node], spread: Spread, *, smallest_first: bool = True
     ) -> Placements:
-        """See the function `place`."""
+        """Place every request; by job id. Jobs choose in the order of `requests`; with `smallest_first` if equal."""
         assignments = self._on(nodes, spread)
         present = {request.job_id for request in requests}
         for job_id in [job_id for job_id in assignments.jobs if job_id not in present]:
@@ -99,13 +98,6 @@ class Placer:
             self._spread = spread
             self._assignments, self._empty, self._hosted = Assignments(self._nodes, spread), None, {}
         return self._assignments
-
-
-def place(
-    requests: Sequence[Request], nodes: Sequence[Node], spread: Spread, *, smallest_first: bool = True
-) -> Placements:
-    """Place every request; by job id. Jobs choose in the order of `requests`; with `smallest_first` only if equal."""
-    return Placer().place(requests, nodes, spread, smallest_first=smallest_first)
 
 
 def _fingerprint(resources: Resources) -> tuple[float, int, tuple[tuple[str, int], ...]]:

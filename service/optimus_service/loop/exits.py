@@ -19,8 +19,8 @@ from optimus_service.store.repository import LeaderRepository
 CODE_OF_THE_USER = 3
 """The user's code failed (docs/protocol.md)."""
 _LOST_COORDINATOR = 4
+"""Follows from the death of the coordinator, whose own crash is counted."""
 _HUNG = 5
-"""A consequence of another task's death, which is counted itself."""
 HANG_SECONDS = 3600.0
 """A job whose workers hang as often within this time as tasks may crash without progress is failed, whatever its other
 workers did meanwhile."""

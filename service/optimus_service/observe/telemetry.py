@@ -48,11 +48,6 @@ Rates = tuple[tuple[float, ...], tuple[float, ...]]
 NO_RATES: Rates = ((), ())
 
 
-def steps_of(sample: Sample) -> int:
-    """Those that were computed, whatever they are worth."""
-    return sample.n_steps if sample.updates is None else sample.updates
-
-
 def newest_learning_rate(newest: Sequence[Sample]) -> float | None:
     """Of the newest sample that tells one."""
     told = [sample for sample in newest if sample.learning_rate is not None]

@@ -111,14 +111,6 @@ def blocks_of(columns: SampleColumns) -> set[Block]:
     return {Block(epoch, rank, sequence // BLOCK) for epoch, rank, sequence in keys}
 
 
-def why_ignored(epoch: int, rank: int, step: int, reported: Mapping[int, EpochBounds]) -> IgnoredWhy | None:
-    """Why the job's history, `reported` by epoch, has no place for such a sample; None when it has."""
-    place = _place_of(epoch, rank, reported)
-    if isinstance(place, str):
-        return place
-    return "old_membership" if step > place else None
-
-
 def _place_of(epoch: int, rank: int, reported: Mapping[int, EpochBounds]) -> IgnoredWhy | float:
     """The last step of this rank in this epoch that counts; or why none does."""
     if epoch > max(reported, default=0) + 1:

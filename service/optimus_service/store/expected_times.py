@@ -33,13 +33,8 @@ def _values(each: ExpectedTimes) -> dict[str, Any]:
     return {"job_id": each.job_id, "at": each.at, "good_until": each.good_until, "document": document}
 
 
-def record_of(row: ExpectedTimesRow) -> ExpectedTimes:
-    """A row as it was put."""
-    return of_document(row.job_id, row.at, row.good_until, row.document)
-
-
 def of_document(job_id: str, at: float, good_until: float, document: Document) -> ExpectedTimes:
-    """The same of its columns."""
+    """What was put, of the columns of its row."""
     return ExpectedTimes(
         job_id=job_id,
         at=at,

@@ -170,7 +170,7 @@ def of_jobs(session: Session, job_ids: Collection[str]) -> dict[str, list[Member
 
 
 def of_active_jobs(session: Session) -> dict[str, list[MembershipRecord]]:
-    """See `Repository.memberships_of_active_jobs`."""
+    """All reported memberships of each active job that has any, oldest first, by job id."""
     records: dict[str, list[MembershipRecord]] = {}
     for row in session.execute(_OF_ACTIVE_JOBS):
         records.setdefault(row.job_id, []).append(record(row))

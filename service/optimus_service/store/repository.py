@@ -582,11 +582,6 @@ class Repository:
         with self._read() as session:
             return memberships.of_jobs(session, job_ids)
 
-    def memberships_of_active_jobs(self) -> dict[str, list[MembershipRecord]]:
-        """All reported memberships of each active job that has any, oldest first, by job id."""
-        with self._read() as session:
-            return memberships.of_active_jobs(session)
-
     def jobs_since(
         self, since: float, limit: int, projects: Collection[str] | None = None
     ) -> tuple[list[JobRecord], dict[str, list[MembershipRecord]]]:

@@ -21,7 +21,6 @@ from optimus_service.store.counting import (
     blocks_of,
     mark,
     sort_out,
-    why_ignored,
 )
 from optimus_service.store.tables import join_float, split_float
 
@@ -30,7 +29,8 @@ REPORTED = {1: EpochBounds(0, 2), 2: EpochBounds(50, 4), 4: EpochBounds(60, 1)}
 
 
 def why_of(sample: Sample, reported: dict[int, EpochBounds]) -> str | None:
-    return why_ignored(sample.membership_epoch, sample.rank, sample.step, reported)
+    columns = SampleColumns.of([sample])
+    return sort_out(columns, reported, {block: Counted() for block in blocks_of(columns)}).ignored.get(0)
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,6 @@ def test_the_number_of_statements_does_not_grow_with_the_number_of_rows(
         repository.list_jobs()
         repository.active_jobs()
         repository.wanted_of_active_jobs()
-        repository.memberships_of_active_jobs()
         repository.latest_decisions(job_ids)
         repository.observed()
         event.remove(engine, "before_cursor_execute", increase)

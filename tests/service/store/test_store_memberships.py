@@ -42,7 +42,6 @@ def test_the_job_shows_the_newest_membership(repository: Repository, make_job: M
     assert (job.membership_epoch, job.running, job.step, job.rescales) == (3, Allocation(1, 1), 40, 1)
     assert [membership.epoch for membership in repository.memberships("job-1")] == [1, 2, 3]
     assert repository.get_wanted("job-1").membership_epoch == 3
-    assert repository.memberships_of_active_jobs() == {"job-1": repository.memberships("job-1")}
 
 
 def test_other_tasks_at_the_same_size_are_no_rescale(repository: Repository, make_job: MakeJob) -> None:
@@ -92,7 +91,6 @@ def test_a_late_report_of_an_ended_job_is_kept_but_nothing_runs(repository: Repo
     repository.advance_job("job-1", CancelRequested(), 1.0)
     assert repository.report_membership("job-1", a_membership())
     assert repository.get_job("job-1").running == NOTHING
-    assert repository.memberships_of_active_jobs() == {}
 
 
 def test_only_known_jobs_have_memberships(repository: Repository) -> None:

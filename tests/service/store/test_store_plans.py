@@ -28,7 +28,6 @@ CALLS: dict[str, Callable[[Repository], object]] = {
     "count_jobs_by_state": lambda store: store.count_jobs_by_state(),
     "generations": lambda store: store.generations(["job-1", "job-2"]),
     "memberships": lambda store: store.memberships("job-1"),
-    "memberships_of_active_jobs": lambda store: store.memberships_of_active_jobs(),
     "report_membership": lambda store: store.report_membership("job-1", a_membership(lost_steps=1)),
     "add_samples": lambda store: store.add_samples("job-1", [a_sample()], 1.0),
     "add_samples of many blocks": lambda store: store.add_samples(
