@@ -1,52 +1,37 @@
-"""How much telemetry one service process takes: real HTTP on loopback, the service's own web server and store.
+"""How much telemetry one service process takes: `optimus serve` as users start it, real HTTP on loopback.
 
     python -m benchmarks.telemetry [--seconds 10] [--workers 8] [--samples 100] [--form columns|samples]
                                    [--database postgresql://…] [--mlflow PYTHON]
 
 Each worker is a process with one connection that posts `--samples` new samples at a time, again as soon as it is
-answered, to a job of its own. Without `--database` it is SQLite in a temporary directory; the PostgreSQL database must
-be empty. Server and workers share the machine: beside the rate by the clock stands the rate by the server's own
-processor time (without PostgreSQL's processes). `--mlflow` names a Python that has MLflow: its tracking server then
-takes the same number of metrics by `log_batch`, one metric for a sample, in the same run, on SQLite in a temporary
-directory. Prints one JSON object.
+answered, to a tracked job of its own. The service's rounds go on as ever, and read what is posted. Without `--database`
+it is SQLite in a temporary directory; the PostgreSQL database must be empty. Server and workers share the machine:
+beside the rate by the clock stands the rate by the server's own processor time (without PostgreSQL's processes).
+`--mlflow` names a Python that has MLflow: its tracking server then takes the same number of metrics by `log_batch`, one
+metric for a sample, in the same run, on SQLite in a temporary directory. Prints one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import platform
-import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from multiprocessing.connection import Connection
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import structlog
-import uvicorn
+import httpx
 from benchmarks import telemetry_mlflow
+from benchmarks.bulk import serving
+from benchmarks.soak import stored
 from benchmarks.telemetry_clients import Target, measure
 
 from optimus_contract.codec import write
 from optimus_contract.telemetry import Sample, SampleColumns
-from optimus_scheduler.model import Node, Resources
-from optimus_service.api.app import create_app
-from optimus_service.api.services import Services
-from optimus_service.clusters.fake import FakeCluster
-from optimus_service.process.connections import bounded_protocol
-from optimus_service.process.job_tokens import JobTokens
-from optimus_service.push.long_poll import WakeUpHub
-from optimus_service.settings import Settings
-from optimus_service.store.engine import create_engine_from_url, upgrade
-from optimus_service.store.records import MembershipRecord
-from optimus_service.store.repository import Repository
-
-SECRET = b"benchmark"
 
 
 def main() -> None:
@@ -91,76 +76,25 @@ def _machine(options: argparse.Namespace) -> dict[str, Any]:
 
 def _measure_service(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     url = options.database or f"sqlite:///{folder / 'optimus.db'}"
-    upgrade(url)
-    tokens = _make_jobs(url, options.workers)
-    with _serving(url, folder, tokens) as target:
+    with serving(url, OPTIMUS_LOG_LEVEL="warning") as service:
+        port = service.client.base_url.port
+        assert port is not None, "it listens on a port of its own"
+        target = Target(port, service.pid, [_job(service.client, number) for number in range(options.workers)])
         report = measure(target, FORMS[options.form], options.samples, options.seconds)
-        report["stored"] = _stored(url)
+        report["stored"] = sum(stored(url)[0].values())
     assert report["stored"] >= report["samples_acknowledged"], "an acknowledged sample is not stored"
     return report
 
 
-def _make_jobs(url: str, n_jobs: int) -> dict[str, str]:
-    """Jobs with a first membership of one worker; their tokens by id."""
-    repository = Repository(create_engine_from_url(url))
-    tokens = {}
-    for number in range(n_jobs):
-        job_id = f"job-{number}"
-        spec = {"name": job_id, "project": "default", "task": "m:f"}
-        repository.create_job(job_id, spec, "nonce", None, "", time.time())
-        report: dict[str, Any] = {"epoch": 1, "generation": 1, "at": time.time(), "step": 0, "cause": "start"}
-        repository.report_membership(job_id, MembershipRecord(job_id=job_id, workers=("w",), servers=("s",), **report))
-        tokens[job_id] = JobTokens(SECRET).issue(job_id, "nonce")
-    repository.close()
-    return tokens
-
-
-def _stored(url: str) -> int:
-    """The newest samples' ids count them."""
-    repository = Repository(create_engine_from_url(url))
-    job_ids = [job.id for job in repository.active_jobs()]
-    newest = repository.newest_samples_of_each(job_ids, 1)
-    repository.close()
-    return sum(sample.id for (sample,) in newest.values())
-
-
-# --- the server, in a process of its own -----------------------------------------------------------------------------
-
-
-@contextmanager
-def _serving(url: str, folder: Path, tokens: dict[str, str]) -> Iterator[Target]:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(url, folder, theirs), daemon=True)
-    process.start()
-    port: int = ours.recv()
-    assert process.pid is not None, "it was started"
-    jobs = [(f"/v1/jobs/{job_id}/telemetry", {"Authorization": f"Bearer {token}"}) for job_id, token in tokens.items()]
-    try:
-        yield Target(port, process.pid, jobs)
-    finally:
-        process.terminate()
-        process.join()
-
-
-def _serve(url: str, folder: Path, told: Connection) -> None:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
-    repository = Repository(create_engine_from_url(url))
-    services = Services(
-        settings=Settings(data_directory=folder, database_url=url),
-        repository=repository,
-        cluster=FakeCluster([Node("node", Resources(8, 2**34))]),
-        hub=WakeUpHub(repository.generations),
-        job_tokens=JobTokens(SECRET),
-        version="benchmark",
-    )
-    config = uvicorn.Config(
-        create_app(services), http=bounded_protocol(), ws="none", log_level="warning", access_log=False
-    )
-    listener = socket.create_server(("127.0.0.1", 0))
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    told.send(listener.getsockname()[1])
-    uvicorn.Server(config).run(sockets=[listener])
+def _job(client: httpx.Client, number: int) -> tuple[str, dict[str, str]]:
+    """A tracked job with a first membership of one worker: where its telemetry goes, and the header with its token."""
+    job_id = client.post("/v1/jobs", json={"name": f"run-{number}", "tracked": True}).raise_for_status().json()["id"]
+    token = client.post(f"/v1/jobs/{job_id}/token").raise_for_status().json()["token"]
+    own = {"Authorization": f"Bearer {token}"}
+    report = {"epoch": 1, "generation": 1, "at": time.time(), "step": 0, "cause": "start"}
+    report |= {"workers": ["w"], "servers": []}
+    client.post(f"/v1/jobs/{job_id}/membership", json=report, headers=own).raise_for_status()
+    return f"/v1/jobs/{job_id}/telemetry", own
 
 
 # --- what the workers post -------------------------------------------------------------------------------------------

@@ -146,6 +146,7 @@ def _serve(settings: Settings, directory: DataDirectory, listener: socket.socket
         parts.retention.start()
         if training_jobs is not None:
             training_jobs.start()
+        LongLived().settle()  # a replica that follows runs no rounds, and serves all the same
         _log.info("listening", url=url, docs=f"{url}/docs", data_directory=str(settings.data_directory))
 
     # uvicorn raises the signals that stopped it again when it is done; by then there is nothing left to do.
