@@ -146,3 +146,25 @@ def test_records_after_closing_are_ignored(service: Service, telemetry: Telemetr
     telemetry.record(record(1, seconds=1.0))
     assert telemetry.flush(PATIENCE_SECONDS)
     assert service.samples == []
+
+
+def test_a_task_that_is_done_outlasts_a_service_that_is_away(service: Service) -> None:
+    telemetry = Telemetry(service.post)
+    service.trouble = ServiceAway("down")
+    telemetry.record(record(1))
+    waiting = threading.Thread(target=telemetry.outlast, args=(lambda: False,))
+    waiting.start()
+    service.wait_until(lambda: service.attempts >= 2)
+    assert not service.samples
+    service.trouble = None
+    waiting.join(PATIENCE_SECONDS)
+    telemetry.close(0.0)
+    assert [sample.step for sample in service.samples] == [1]
+
+
+def test_it_stays_no_longer_than_it_may(service: Service) -> None:
+    telemetry = Telemetry(service.post)
+    service.trouble = ServiceAway("down")
+    telemetry.record(record(1))
+    telemetry.outlast(lambda: service.attempts >= 2)
+    assert not telemetry.close(0.0)

@@ -216,7 +216,7 @@ def _words(task: Task, job: JobRecord | None = None) -> str:
         128 + signal.SIGKILL: "it was killed",
     }.get(code, "it crashed")
     if code == 0 and task.key.role is Role.WORKER and job is not None and job.asked.command is not None:
-        meaning = "it was let go, whatever its command ended with"  # a script's worker outlives the command
+        meaning = "it was let go"  # a script's worker outlives the command, whatever that ended with
     if code == CODE_OF_THE_USER and task.key.role is Role.COORDINATOR:
         meaning = "it ended the job, as the job's own code failed in a worker"
     if task.trouble is not None:

@@ -66,6 +66,7 @@ from optimus_service.store.tables import (
     SampleBatchRow,
     UserRow,
     join_float,
+    split_float,
 )
 
 Changes = Mapping[str, tuple[object, object]]
@@ -585,6 +586,8 @@ def _carry_out(session: Session, row: JobRow, effect: lifecycle.Effect, now: flo
             row.finished_at, row.pruned_at = now, None
         case StoreResult(result=result):
             row.result = _result_document(result)
+            if result.step > row.step and result.final_loss is not None:  # its last samples did not come
+                row.loss, row.loss_kind = split_float(result.final_loss)
             row.step = max(row.step, result.step)
         case ScheduleRetry():
             _schedule_retry(session, row, effect, now, backoff.seconds(effect.number))

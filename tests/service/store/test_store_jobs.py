@@ -271,6 +271,7 @@ def test_a_life_from_start_to_result(repository: Repository, make_job: MakeJob) 
     )
     assert done == repository.get_job("job-1")
     assert (done.state, done.finished_at, done.step, done.failure) == (JobState.SUCCEEDED, 40.0, 400, None)
+    assert done.loss == math.inf, "the last samples did not come: the result has the newest loss"
     assert done.result == {
         "outcome": "succeeded",
         "step": 400,

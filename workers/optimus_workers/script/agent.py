@@ -88,9 +88,11 @@ class Agent(Watching):
         finally:
             self._kill()
             self._channels.close()
-            self._telemetry.close(TELEMETRY_SECONDS)
+            self._telemetry.flush(TELEMETRY_SECONDS)
             if self._control is not None:
                 self._control.close()
+            self._telemetry.outlast(lambda: self._terminated)
+            self._telemetry.close(TELEMETRY_SECONDS)
         return TERMINATED if self._terminated else code
 
     def _live(self) -> int:

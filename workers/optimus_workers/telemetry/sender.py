@@ -17,6 +17,11 @@ from typing import Protocol
 from optimus_contract.telemetry import Sample, Usage
 from optimus_workers.errors import ServiceAway, ServiceBusy, ServiceRefused
 
+AWAY_SECONDS = 3600.0
+"""How long a task that is done stays to report to a service that is away, as its coordinator does."""
+TRY_SECONDS = 1.0
+"""Between two attempts of such a task."""
+
 # --- from steps to samples -------------------------------------------------------------------------------------------
 
 SAMPLE_SECONDS = 0.25
@@ -260,6 +265,16 @@ class Telemetry:
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._outbox.is_empty or self._closed, timeout_seconds)
             return self._outbox.is_empty
+
+    def outlast(self, is_over: Callable[[], bool]) -> None:
+        """`flush` while the service is away, for an hour at most and until `is_over()`.
+
+        For a task that is done: what it has not told yet is lost with it. Nobody can be given its place before the
+        service is back.
+        """
+        give_up_at = self._clock() + AWAY_SECONDS
+        while not is_over() and self._clock() < give_up_at and not self.flush(TRY_SECONDS):
+            pass
 
     def close(self, timeout_seconds: float) -> bool:
         """`flush`, then stop. Returns after `timeout_seconds` at the latest; what is left then is lost."""

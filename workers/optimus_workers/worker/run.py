@@ -68,9 +68,11 @@ class _Worker:
         except (UserCodeFailed, SystemExit) as error:  # nothing of Optimus' own raises SystemExit in here
             code = self._report_user_error(error)
         if self._training is not None:
-            self._training.close()
+            self._training.deliver()
         if self._control is not None:
             self._control.close()
+        if self._training is not None:
+            self._training.close(lambda: self._terminated)
         return TERMINATED if self._terminated else code
 
     def _live(self) -> int:

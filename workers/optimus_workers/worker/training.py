@@ -205,9 +205,14 @@ class Training(ABC, Generic[AnySession]):
         if session is not None:
             session.close()
 
-    def close(self) -> None:
-        """Send the last samples."""
+    def deliver(self) -> None:
+        """Send the last samples; waits some seconds for the service."""
         self._batches.close()
+        self._telemetry.flush(TELEMETRY_SECONDS)
+
+    def close(self, is_over: Callable[[], bool]) -> None:
+        """`deliver` while the service is away, until `is_over()`: see `Telemetry.outlast`."""
+        self._telemetry.outlast(is_over)
         self._telemetry.close(TELEMETRY_SECONDS)
 
     def _restore_initial(self) -> None:
