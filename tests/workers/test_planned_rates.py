@@ -20,8 +20,8 @@ from optimus_contract.job import JobSpec
 from optimus_contract.result import PlannedRates
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.task.definition import TrainingTask
-from optimus_workers.task.planned_rates import planned_rates, report_planned_rates
 from optimus_workers.telemetry.planned_rates import planned, sampled_steps, thinned
+from optimus_workers.worker.training import planned_rates, report_planned_rates
 
 STEPS_PER_EPOCH = 2.5
 """Of `task`."""

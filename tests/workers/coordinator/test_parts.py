@@ -12,8 +12,7 @@ from tests.workers.coordinator.harness import PROFILE
 from optimus_contract.codec import read
 from optimus_contract.job import JobSpec
 from optimus_workers.coordinator.barrier import AsyncBarrier, SyncBarrier
-from optimus_workers.coordinator.membership import Members, newest_cover
-from optimus_workers.coordinator.partition import MAX_FAILURES, Partition
+from optimus_workers.coordinator.membership import MAX_FAILURES, Members, Partition, newest_cover
 from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.coordinator.state import LossWindow
 from optimus_workers.wire.ranges import server_ranges

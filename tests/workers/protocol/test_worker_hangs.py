@@ -9,8 +9,7 @@ from pathlib import Path
 from tests.workers.protocol.conftest import Job, server, worker
 
 from optimus_workers.errors import HUNG
-from optimus_workers.worker.patience import FIRST_SECONDS, MIN_SECONDS
-from optimus_workers.worker.watchdog import Watchdog
+from optimus_workers.worker.watchdog import FIRST_SECONDS, MIN_SECONDS, Watchdog
 
 
 class Clock:

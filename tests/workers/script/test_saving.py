@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimus_workers.script.loading import Loads
-from optimus_workers.script.saving import LOG_SECONDS, QUIET_SECONDS, Spells, Writes
+from optimus_workers.script.checkpoints import LOG_SECONDS, QUIET_SECONDS, Loads, Spells, Writes
 
 Start = Callable[[str], "subprocess.Popen[bytes]"]
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from optimus_workers.script.standstill import LOOK_SECONDS, TOLD_SECONDS, Standstill, Usage, usage
-from optimus_workers.worker.patience import FIRST_SECONDS, MIN_SECONDS, PATIENCE
+from optimus_workers.worker.watchdog import FIRST_SECONDS, MIN_SECONDS, PATIENCE
 
 STILL = Usage(frozenset({7}), 3.0, 1000, runs=False, wakes={7: 10})
 

@@ -20,9 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from optimus_workers.errors import TaskError
-from optimus_workers.task.definition import TrainingTask
+from optimus_workers.task.definition import TorchOptimizer, TrainingTask
 from optimus_workers.task.parameter_groups import ParameterGroup, parameter_groups
-from optimus_workers.task.torch_optimizer import TorchOptimizer
 from optimus_workers.wire.ranges import Range
 from optimus_workers.worker.flat_model import FlatModel
 

@@ -12,8 +12,7 @@ from optimus_workers.checkpoint.manifest import Manifest
 from optimus_workers.coordinator.attempt import Attempt
 from optimus_workers.coordinator.barrier import AsyncBarrier, Barrier, ReportedSteps, SyncBarrier
 from optimus_workers.coordinator.journal import Ended, Formed, Past
-from optimus_workers.coordinator.membership import ConnectedTask, Members
-from optimus_workers.coordinator.partition import Partition
+from optimus_workers.coordinator.membership import ConnectedTask, Members, Partition
 from optimus_workers.coordinator.plan import JobPlan, batch_at, steps_per_epoch
 from optimus_workers.errors import LET_GO
 from optimus_workers.wire.messages import CommandIdle

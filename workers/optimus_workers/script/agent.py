@@ -26,6 +26,7 @@ from optimus_workers.errors import COORDINATOR_GONE, LET_GO, TERMINATED
 from optimus_workers.script.announced import announced
 from optimus_workers.script.channels.printed import Printed
 from optimus_workers.script.channels.tensorboard import TensorBoardFiles, log_folders
+from optimus_workers.script.checkpoints import Loads
 from optimus_workers.script.ending import KILL_SECONDS, STOPPING_TICK_SECONDS, TELEMETRY_SECONDS
 from optimus_workers.script.launch import (
     Place,
@@ -33,7 +34,6 @@ from optimus_workers.script.launch import (
     distributed_variables,
     weak_variables,
 )
-from optimus_workers.script.loading import Loads
 from optimus_workers.script.run import Run
 from optimus_workers.script.standstill import Standstill
 from optimus_workers.script.watching import Watching

@@ -13,11 +13,11 @@ from queue import Empty
 from typing import NoReturn
 
 from optimus_contract.readings.reading import Channel, Reading
+from optimus_workers.script.checkpoints import Writes
 from optimus_workers.script.learning import Learning
 from optimus_workers.script.processes import Process, signal_group
 from optimus_workers.script.run import Run, Stopping
 from optimus_workers.script.samples import finite
-from optimus_workers.script.saving import Writes
 from optimus_workers.wire.control import Delivered
 from optimus_workers.wire.messages import (
     CommandEnded,

@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 from optimus_contract.readings.progress import Progress
 from optimus_workers.script.channels.printed import Printed
 from optimus_workers.script.channels.tensorboard import TensorBoardFiles
-from optimus_workers.script.checkpoints import CheckpointWatch
-from optimus_workers.script.loading import Loads
+from optimus_workers.script.checkpoints import CheckpointWatch, Loads, Writes
 from optimus_workers.script.processes import Process
-from optimus_workers.script.saving import Writes
 from optimus_workers.script.standstill import Standstill
 from optimus_workers.wire.messages import CommandEnded, StartCommand
 from optimus_workers.wire.values import GlobalBatch

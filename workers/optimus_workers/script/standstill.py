@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from optimus_workers.script.starter import descendants
-from optimus_workers.worker.patience import Patience
+from optimus_workers.worker.watchdog import Patience
 
 LOOK_SECONDS = 5.0
 """Least time between two looks."""

@@ -19,11 +19,11 @@ from optimus_contract.readings.reading import Channel, Reading
 from optimus_contract.result import JobProfile
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.script.channels.listener import Channels
+from optimus_workers.script.checkpoints import FileKey
 from optimus_workers.script.launch import python_environment
 from optimus_workers.script.processes import Starter
 from optimus_workers.script.run import Run, Stopping
 from optimus_workers.script.samples import Gathered
-from optimus_workers.script.saving import FileKey
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.telemetry.sender import Telemetry
 from optimus_workers.wire.control import ControlConnection, Delivered

@@ -8,9 +8,8 @@ user_code         loading the task; errors that the user's code raises
 network           the layers of a network as plain data, for the service's forecast
 """
 
-from optimus_workers.task.definition import Dataset, OptimizerKind, OptimizerSpec, TrainingTask
+from optimus_workers.task.definition import Dataset, OptimizerKind, OptimizerSpec, TorchOptimizer, TrainingTask
 from optimus_workers.task.fine_tuning import fine_tuned
 from optimus_workers.task.parameter_groups import named_groups
-from optimus_workers.task.torch_optimizer import TorchOptimizer
 
 __all__ = ["Dataset", "OptimizerKind", "OptimizerSpec", "TorchOptimizer", "TrainingTask", "fine_tuned", "named_groups"]

@@ -18,9 +18,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from optimus_workers.task.definition import OptimizerSpec, TrainingTask
+from optimus_workers.task.definition import OptimizerSpec, TorchOptimizer, TrainingTask
 from optimus_workers.task.parameter_groups import parameter_groups
-from optimus_workers.task.torch_optimizer import TorchOptimizer
 from optimus_workers.task.user_code import run_user_code
 from optimus_workers.wire.memory import private_floats, shareable_floats
 from optimus_workers.wire.norms import block_squares, clip_coefficient

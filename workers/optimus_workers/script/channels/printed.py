@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from optimus_contract.readings.reading import Reading
 from optimus_workers.script.channels.epochs import Counted, EpochCounts
 from optimus_workers.script.channels.names import in_english, normal, one_blank
-from optimus_workers.script.channels.said import NUMBER, WHOLE, Said, figures_of_json, whole
-from optimus_workers.script.channels.tables import Tables
+from optimus_workers.script.channels.said import NUMBER, WHOLE, Said, Tables, figures_of_json, whole
 from optimus_workers.script.channels.unread import MAX_CHARACTERS, has_figures
 
 MAX_LINE_BYTES = 8192
