@@ -45,7 +45,7 @@ object-store: $(STAMP) ## Test checkpoints against a process that speaks S3, in 
 	PYTEST_ADDOPTS= OPTIMUS_TEST_REQUIRE_S3=1 .venv-s3/bin/python -m pytest tests/workers/protocol/test_checkpoints.py \
 		tests/workers/protocol/test_object_store.py
 
-# In an environment of its own: nothing else needs schemathesis' many parts. FUZZ_SECONDS and FUZZ_SEED may be set.
+# In an environment of its own: nothing else needs schemathesis' many parts. FUZZ_EXAMPLES and FUZZ_SEED may be set.
 fuzz: $(STAMP) ## Compare a running service with its OpenAPI document, about two minutes
 	$(BIN)/python -m venv --clear .venv-fuzz
 	.venv-fuzz/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
