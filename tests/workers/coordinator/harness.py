@@ -138,7 +138,10 @@ class World:
                 self.servers.setdefault(name, FakeServer())
             address = ("127.0.0.1", 1) if is_server else None
             hello = Hello(name, role, rank, "", "", address, None if is_server else PROFILE)
-            self.happens(TaskArrived(hello))
+            self.happens(TaskArrived(self._hello(hello)))
+
+    def _hello(self, hello: Hello) -> Hello:
+        return hello
 
     def is_silent(self, name: str) -> None:
         """It does not answer pings."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from tests.workers.coordinator.harness import World
 
-from optimus_workers.coordinator.journal import Past
+from optimus_workers.coordinator.journal import Past, replay
 from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.coordinator.script import COMPLETE_SECONDS, END_SECONDS, FAILURE_SECONDS
 from optimus_workers.wire.messages import (
@@ -20,6 +20,7 @@ from optimus_workers.wire.messages import (
     CommandStopped,
     Done,
     FromTask,
+    Hello,
     StartCommand,
     StopCommand,
     ToTask,
@@ -55,6 +56,10 @@ class ScriptWorld(World):
 
     def is_idle(self, name: str, seconds: float, *, complete: bool = False) -> None:
         self.says(name, CommandIdle(self.epoch, seconds, 100.0, complete))
+
+    def _hello(self, hello: Hello) -> Hello:
+        run = self.runs.get(hello.task)
+        return hello if run is None else replace(hello, version=self.version, running_epoch=run.epoch)
 
     def comes_to(self, step: int) -> None:
         self.version = step
@@ -96,6 +101,41 @@ def script_world(workers: int) -> ScriptWorld:
     assert set(world.runs) == set(names)
     world.comes_to(100)
     return world
+
+
+def successor_of(world: ScriptWorld) -> ScriptWorld:
+    """The coordinator dies; the next one reads its journal. The agents are still to dial again."""
+    successor = ScriptWorld.of(world.state.plan, replay(world.journal), world.now)
+    successor.journal, successor.runs, successor.version = world.journal, world.runs, world.version
+    return successor
+
+
+def test_a_new_coordinator_lets_the_processes_of_a_whole_membership_go_on() -> None:
+    successor = successor_of(script_world(2))
+    successor.version = 130
+    successor.wants("worker-0", "worker-1")
+    successor.arrives("worker-0", "worker-1")
+    assert (successor.last.cause, successor.last.step, successor.last.lost_steps) == ("coordinator_restart", 130, 0)
+    assert successor.messages(StopCommand) == []
+    assert {order.keeps_processes for order in successor.runs.values()} == {True}
+    successor.comes_to(140)
+    successor.wants("worker-0")
+    assert (successor.last.cause, successor.last.step) == ("rescale", 140)
+    assert [name for name, message in successor.sent if isinstance(message, StopCommand)] == ["worker-0", "worker-1"]
+    assert not successor.runs["worker-0"].keeps_processes
+
+
+@pytest.mark.parametrize("change", ["one runs no more", "another size", "pause"])
+def test_otherwise_it_stops_them_all_and_starts_new_ones(change: str) -> None:
+    successor = successor_of(script_world(2))
+    if change == "one runs no more":
+        del successor.runs["worker-1"]
+    names = ["worker-0"] if change == "another size" else ["worker-0", "worker-1"]
+    successor.wants(*names, directive="pause" if change == "pause" else "run")
+    successor.arrives("worker-0", "worker-1")
+    assert len(successor.messages(StopCommand)) == 2
+    assert not any(order.keeps_processes for order in successor.runs.values())
+    assert successor.last.workers == (() if change == "pause" else tuple(names))
 
 
 def test_the_job_ends_when_the_processes_of_all_workers_have_ended() -> None:

@@ -450,6 +450,10 @@ def test_processes_go_on_while_the_coordinator_is_replaced(make_script_job: Call
     assert again["cause"] == "coordinator_restart"
     assert again["lost_steps"] == 0
     assert job.wait_for_result()["outcome"] == "succeeded"
+    for name in (worker(0), worker(1)):
+        log = (job.directory / f"{name}.log").read_text()
+        assert "the processes go on in membership 2" in log
+        assert "the command stopped" not in log
 
 
 def test_a_job_that_is_paused_or_finished_stops_its_processes(

@@ -192,10 +192,21 @@ class ScriptAttempt(Attempt):
     What they go on from is their own business; `version` is what worker 0 reports then, or has reported before.
     """
 
-    def __init__(self, epoch: int, members: Members, profile: TaskProfile, *, version: int, at_once: bool) -> None:
-        """`version`: steps completed as far as is known; `at_once`: a member is missing (see `StopCommand`)."""
+    def __init__(
+        self,
+        epoch: int,
+        members: Members,
+        profile: TaskProfile,
+        *,
+        version: int,
+        at_once: bool,
+        keeps_processes: bool = False,
+    ) -> None:
+        """`version`: steps completed as far as is known; `at_once`: a member is missing (see `StopCommand`);
+        `keeps_processes`: those of all members run and go on."""
         super().__init__(epoch, members, profile, is_async=False)
         self.version = version
+        self._keeps_processes = keeps_processes
         self.finished: set[str] = set()
         """Workers whose processes had ended well by themselves."""
         self._stop = StopCommand(epoch, at_once)
@@ -207,7 +218,7 @@ class ScriptAttempt(Attempt):
 
     def halts(self, tasks: Iterable[ConnectedTask]) -> list[Send]:
         """Stop the processes on all workers, and wait for those that leave as well: they may be saving."""
-        names = sorted(task.name for task in tasks)
+        names = [] if self._keeps_processes else sorted(task.name for task in tasks)
         self.awaiting = set(names)
         return [Send(name, self._stop) for name in names]
 
@@ -260,7 +271,7 @@ class ScriptAttempt(Attempt):
         workers = self.members.workers
         self.awaiting = set(workers)
         return [
-            Send(name, StartCommand(self.epoch, rank, len(workers), self.version, self.batch))
+            Send(name, StartCommand(self.epoch, rank, len(workers), self.version, self.batch, self._keeps_processes))
             for rank, name in enumerate(workers)
         ]
 

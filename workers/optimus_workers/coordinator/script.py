@@ -43,7 +43,23 @@ def new_attempt(state: State, members: Members, profile: TaskProfile) -> ScriptA
     """The next attempt at a membership of `members`."""
     state.training.command, state.training.idle = None, {}
     at_once = state.change.cause == "worker_lost"
-    return ScriptAttempt(state.epoch, members, profile, version=state.version, at_once=at_once)
+    keeps = _keeps_processes(state, members)
+    return ScriptAttempt(state.epoch, members, profile, version=state.version, at_once=at_once, keeps_processes=keeps)
+
+
+def _keeps_processes(state: State, members: Members) -> bool:
+    """Whether a new coordinator finds the last membership as it was: nothing has to be stopped then."""
+    formed, change = state.formed, state.change
+    return (
+        change.cause == "coordinator_restart"
+        and change.n_attempts == 1
+        and state.directive == "run"
+        and state.plan.elastic is None
+        and formed is not None
+        and members.workers == formed.workers
+        and state.tasks.keys() == set(formed.workers)
+        and all(task.hello.running_epoch == formed.epoch for task in state.tasks.values())
+    )
 
 
 def stopped(state: State, name: str, message: CommandStopped) -> Effects:
@@ -55,8 +71,9 @@ def stopped(state: State, name: str, message: CommandStopped) -> Effects:
             "(--stop-seconds), and was killed"
         )
     training = state.training
-    if message.since_step is not None and training.last_step_at is not None:
-        training.last_step_at = max(training.last_step_at, state.now - message.since_step)
+    # A new coordinator has seen no step: the agents say when the last one was.
+    if message.since_step is not None and state.formed is not None:
+        training.last_step_at = max(training.last_step_at or 0.0, state.now - message.since_step)
     return [*effects]
 
 

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty
 
@@ -41,6 +42,7 @@ from optimus_workers.wire.control import ControlConnection, CoordinatorGone, Coo
 from optimus_workers.wire.messages import (
     CommandEnded,
     CommandHung,
+    CommandStarted,
     Exit,
     Go,
     Hello,
@@ -124,8 +126,18 @@ class Agent(Watching):
         self._host = host
         environment = self._environment
         profile = script_profile(self._spec.global_batch_size)
-        version = self._last_step or self._remembered_step()
-        return Hello(environment.task_name, TaskRole.WORKER, environment.rank, "", "", profile=profile, version=version)
+        run = self._run
+        step = None if run is None else run.progress.step
+        return Hello(
+            environment.task_name,
+            TaskRole.WORKER,
+            environment.rank,
+            "",
+            "",
+            profile=profile,
+            version=step or self._last_step or self._remembered_step(),
+            running_epoch=None if run is None or self._stopping is not None else run.order.epoch,
+        )
 
     def _serve(self) -> Exit | CoordinatorLost:
         """Do what the coordinator says until it says no more."""
@@ -201,6 +213,9 @@ class Agent(Watching):
 
     def _begin(self, order: StartCommand) -> None:
         """Start the processes of a membership, once it is known where they meet."""
+        if order.keeps_processes and self._run is not None:
+            self._keep(self._run, order)
+            return
         self._kill()
         self._order = order
         if order.rank == 0:
@@ -208,6 +223,15 @@ class Agent(Watching):
             self._masters = {order.epoch: master}
             self._send(Publish(order.epoch, MASTER_KEY, f"{master[0]} {master[1]}".encode().hex()))
         self._start_if_known()
+
+    def _keep(self, run: Run, order: StartCommand) -> None:
+        """The processes go on in another membership: their steps count there from now on."""
+        log.info("the processes go on in membership %d", order.epoch)
+        run.order, run.batch, run.is_formed, run.is_reported = order, order.batch, False, True
+        self._send(CommandStarted(order.epoch, run.progress.step))
+        if run.end is not None:
+            run.end = replace(run.end, epoch=order.epoch)
+            self._send_end(run)
 
     def _published(self, message: Published) -> None:
         if message.key != MASTER_KEY:

@@ -159,6 +159,8 @@ class StartCommand:
     """Steps completed as far as the coordinator knows, as the script counts them ..."""
     batch: GlobalBatch
     """... and how steps from there on count. A `Recount` corrects it if the script goes on from another step."""
+    keeps_processes: bool = False
+    """Those that run go on, as members of this epoch: a new coordinator has taken over a membership that is whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,8 @@ class Hello:
     """Workers: the newest version that they had in full."""
     local: str | None = None
     """Servers: their name for tasks on their own machine."""
+    running_epoch: int | None = None
+    """Agents of scripts: the membership whose processes still run; None: none do, or they are being stopped."""
 
 
 @dataclass(frozen=True, slots=True)
