@@ -366,9 +366,9 @@ class ReviewPoint(TypedDict):
     at: str
     step: int
     part: float
-    total_steps: Interval
-    error_percent: float
-    held: bool
+    total_steps: Interval | None
+    error_percent: float | None
+    held: bool | None
     remaining_seconds: Interval | None
     true_remaining_seconds: float
     seconds_error_percent: float | None

@@ -220,8 +220,8 @@ def review_table(points: Sequence[ReviewPoint], steps: int) -> Table:
         table.add_row(
             wording.percent(point["part"]),
             _on_two_lines(wording.count_interval(point["total_steps"])),
-            _error(point["error_percent"]),
-            _held(point["held"]),
+            _error(point.get("error_percent")),
+            _held(point.get("held")),
             _on_two_lines(wording.duration_interval(point["remaining_seconds"])),
             wording.duration(point["true_remaining_seconds"]),
             _error(point.get("seconds_error_percent")),

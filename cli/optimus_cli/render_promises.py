@@ -18,6 +18,8 @@ _KINDS = {
     "time": "time to the end",
     "start": "time to the start",
 }
+_PARTS = {"10 %": "10 to 25 %", "25 %": "25 to 50 %", "50 %": "50 to 75 %", "75 %": "75 % on"}
+"""Of a life: a prediction is made in one of these, not at its beginning."""
 _LEAST_HELD, _MOST_HELD = 0.7, 0.9
 """An 80 % interval that holds less or more often than this is marked ..."""
 _ENOUGH = 10
@@ -41,12 +43,12 @@ def _table(scores: Sequence[PromiseScore]) -> Table:
     for score in scores:
         table.add_row(
             _KINDS.get(score["kind"], score["kind"]),
-            score["part"],
+            _PARTS.get(score["part"], score["part"]),
             wording.count(score["promises"]),
             _held(score["held"], score["promises"]),
             f"{score['median_error_percent']:.0f} %",
         )
-    table.caption = "held: part whose 80 % interval held what came"
+    table.caption = "when: part of the life, or of the wait; held: part whose 80 % interval held what came"
     return table
 
 

@@ -41,22 +41,22 @@ def duration(seconds: float | None) -> str:
 
 
 def duration_interval(interval: Interval | None) -> str:
-    """Time with its interval, in the unit of the mean: `24 s (18–33)`, `5.4 min (2.1–?)`, `41.4 min (3.3–18.7 h)`.
+    """Time with its interval, in the unit of the mean: `24 s (18–33)`, `5.4 min (2.1–?)`, `24 s (18 s–18.7 h)`.
 
     An end that nothing bounds is a question mark. `at most 77 s`: nothing is known but a limit.
     """
     if interval is None or not math.isfinite(interval["mean"]):
         return UNKNOWN
     unit_seconds, unit = _unit(interval["mean"])
-
-    def words(seconds: float) -> str:
-        if seconds >= 1000 * unit_seconds and _unit(seconds)[1] != unit:
-            own_seconds, own = _unit(seconds)
-            return f"{seconds / own_seconds:.1f} {own}"
-        return f"{seconds / unit_seconds:.{0 if unit == 's' else 1}f}"
-
-    text = f"{words(interval['mean'])} {unit}"
     low, high = interval["low"], interval["high"]
+    is_far = high is not None and math.isfinite(high) and high >= 1000 * unit_seconds and _unit(high)[1] != unit
+
+    def words(seconds: float, *, is_end: bool = True) -> str:
+        own_seconds, own = _unit(seconds) if is_far and is_end else (unit_seconds, unit)
+        figure = f"{seconds / own_seconds:.{0 if own == 's' else 1}f}"
+        return figure if is_end and not is_far else f"{figure} {own}"
+
+    text = words(interval["mean"], is_end=False)
     if high == interval["mean"] and not low and high >= 0.5:
         return f"at most {text}"
     if (low is None and high is None) or low == high == interval["mean"] or (high is not None and high < 0.5):

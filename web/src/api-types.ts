@@ -951,11 +951,7 @@ export interface components {
             /** @description predictions from its beginning to its end */
             review: components["schemas"]["ReviewPoint"][];
         };
-        /**
-         * @description What a script's training stood still for, as worker 0 saw it; the rest was coordination, or a step under way.
-         *
-         *     Of its first start: how long ago its processes began.
-         */
+        /** @description What a script's training stood still for, as worker 0 saw it; the rest was coordination, or a step under way. */
         PauseParts: {
             /**
              * @description files were written, after the last step
@@ -1231,11 +1227,12 @@ export interface components {
             step: number;
             /** @description of all its steps that were done then, 0 to 1 */
             part: number;
-            total_steps: components["schemas"]["Interval"];
+            /** @description null: of its steps nothing was predicted */
+            total_steps: components["schemas"]["Interval"] | null;
             /** @description predicted over true total steps, minus 1 */
-            error_percent: number;
+            error_percent: number | null;
             /** @description whether the interval holds the truth */
-            held: boolean;
+            held: boolean | null;
             remaining_seconds: components["schemas"]["Interval"] | null;
             true_remaining_seconds: number;
             /**

@@ -10,6 +10,14 @@ const KINDS = {
   start: "time to the start",
 };
 
+/** Parts of a life: a prediction is made in one of these, not at its beginning. */
+const PARTS: Readonly<Record<string, string>> = {
+  "10 %": "10 to 25 %",
+  "25 %": "25 to 50 %",
+  "50 %": "50 to 75 %",
+  "75 %": "75 % on",
+};
+
 export function Promises() {
   const [open, setOpen] = useState(false);
   const [found, setFound] = useState<Scorecard | null>(null);
@@ -52,7 +60,7 @@ function Scores({ scores }: { scores: PromiseScore[] }) {
           {scores.map((score) => (
             <tr key={`${score.kind} ${score.part}`}>
               <td>{KINDS[score.kind]}</td>
-              <td>{score.part}</td>
+              <td>{PARTS[score.part] ?? score.part}</td>
               <td class="figure">{count(score.promises)}</td>
               <td class="figure">{percent(score.held)}</td>
               <td class="figure">{percent(score.median_error_percent / 100)}</td>

@@ -140,9 +140,9 @@ class ReviewPoint(Message):
     at: datetime
     step: int
     part: Annotated[float, About("of all its steps that were done then, 0 to 1")]
-    total_steps: Interval
-    error_percent: Annotated[float, About("predicted over true total steps, minus 1")]
-    held: Annotated[bool, About("whether the interval holds the truth")]
+    total_steps: Annotated[Interval | None, About("null: of its steps nothing was predicted")]
+    error_percent: Annotated[float | None, About("predicted over true total steps, minus 1")]
+    held: Annotated[bool | None, About("whether the interval holds the truth")]
     remaining_seconds: Interval | None
     true_remaining_seconds: float
     seconds_error_percent: Annotated[float | None, About("predicted over true time left, minus 1")] = None

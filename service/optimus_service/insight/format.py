@@ -9,18 +9,18 @@ from optimus_scheduler.model.format import time_words
 
 
 def span(seconds: answers.Interval) -> str:
-    """About 5.2 min (4.0 to 8.1 with 80 % probability): all in the unit that suits the mean."""
+    """About 5.2 min (4.0 to 8.1 with 80 % probability): in the unit that suits the mean; ends far from it in theirs."""
     if seconds.high == seconds.mean and not seconds.low and seconds.high >= 0.5:
         return f"at most {time_words(seconds.high)}"  # nothing is known but a limit
     unit_seconds, unit = _unit(seconds.mean)
+    is_far = seconds.high is not None and seconds.high >= 1000 * unit_seconds and _unit(seconds.high)[1] != unit
 
-    def words(value: float) -> str:
-        own_seconds, own = _unit(value)
-        if value >= 1000 * unit_seconds and own != unit:
-            return f"{value / own_seconds:.1f} {own}"
-        return f"{value / unit_seconds:.{0 if unit == 's' else 1}f}"
+    def words(value: float, *, is_end: bool = True) -> str:
+        own_seconds, own = _unit(value) if is_far and is_end else (unit_seconds, unit)
+        figure = f"{value / own_seconds:.{0 if own == 's' else 1}f}"
+        return figure if is_end and not is_far else f"{figure} {own}"
 
-    about = f"about {words(seconds.mean)} {unit}"
+    about = f"about {words(seconds.mean, is_end=False)}"
     if seconds.low is None or seconds.high is None or words(seconds.low) == words(seconds.high):
         return about
     return f"{about} ({words(seconds.low)} to {words(seconds.high)} with 80 % probability)"

@@ -231,7 +231,7 @@ def predictions_body(
         else None,
         advice=advice(job, fitted.speeds, settings),
         checkpoints=checkpoints,
-        outcome=outcome_body(record, decisions, promises, job.spent if is_priced else None),
+        outcome=outcome_body(record, promises, job.spent if is_priced else None),
     )
 
 

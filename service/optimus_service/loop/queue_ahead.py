@@ -190,7 +190,7 @@ class QueueAhead:
             )
             for job_id, each in sorted(found.items())
         ]
-        said = [of(one.job, found[one.id], now) for one in queue.outlooks for of in (time_promise, start_promise)]
+        said = [of(one, found[one.id], now) for one in queue.outlooks for of in (time_promise, start_promise)]
         promises = [promise for promise in said if promise is not None]
         new = self._new(promises, seen)
         seen.leader.put_expected_times(times, new, promised_deadlines(queue, found))
@@ -199,9 +199,9 @@ class QueueAhead:
 
     def _new(self, promises: Sequence[PromiseRecord], seen: Seen) -> list[PromiseRecord]:
         """Those that are made for the first time."""
-        job_ids = {one.id for one in seen.queue.outlooks}
-        if unknown := self._promised.unknown(job_ids):
-            self._promised.know(seen.leader.promised_parts(unknown), unknown)
+        steps = {one.id: one.job.step for one in seen.queue.outlooks}
+        if unknown := self._promised.unknown(steps):
+            self._promised.know(seen.leader.promised_parts(unknown), {each: steps[each] for each in unknown})
         return self._promised.new(promises)
 
     def _fail(self, seen: Seen, error: Exception) -> None:

@@ -185,8 +185,9 @@ class Round:
 
     def _promises(self, snapshot: Snapshot, plan: Plan, leader: LeaderRepository) -> list[PromiseRecord]:
         """What this round predicts of jobs that have come further, to be judged by their ends."""
+        steps = {job.id: job.step for job in snapshot.jobs}
         if unknown := self._promised.unknown(decision.job_id for decision in plan.decisions):
-            self._promised.know(leader.promised_parts(unknown), unknown)
+            self._promised.know(leader.promised_parts(unknown), {each: steps[each] for each in unknown})
         return self._promised.new(plan_promises(snapshot.jobs, plan, snapshot.now))
 
     def note_failure(self, record: RoundRecord, fence: int) -> None:

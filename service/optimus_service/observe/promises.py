@@ -6,7 +6,8 @@ size. Promises of time are rows of their own: what the queue simulated forward s
 the job's life since then, waiting included; the start of a waiting job likewise, at parts of its wait. They are kept by
 themselves, as decisions are many and are deleted some day. The end of the job judges them; jobs that failed or were
 cancelled judge nothing, as nobody knows when they would have ended. When its owner pauses a job, what was predicted
-before is forgotten: nobody could know that.
+before is forgotten: nobody could know that. Nothing is a promise that users are not told, such as the end of a job of
+which nothing tells how many steps it makes, or that is told of a step of long ago, after the service was away.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Literal, NamedTuple
 
 from optimus_models.calibration import UNCALIBRATED, Errors, Experience, Judged, Promised, Widening
 from optimus_scheduler.ahead.foresee import ANY_TASK, Foreseen, life_part
+from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Forecast, Interval, Job, Plan
 from optimus_service.store.forecasts import known
 from optimus_service.store.records import KeptPromise, PromiseRecord
@@ -34,6 +36,8 @@ TIME_PARTS = tuple(f"{_OF_TIME}{part}" for part in PARTS if part != "first step"
 _OF_START = "start "
 """... and those at which starts were: parts of the wait."""
 START_PARTS = tuple(f"{_OF_START}{part}" for part in PARTS if part != "first step")
+_LEAST_SECONDS = 1.0
+"""Less is no prediction any more: rounds and ends come seconds apart."""
 MAX_PROMISES = 2000
 """Judged promises that anything is made of, the newest: of some 200 jobs."""
 _OVERLAP_SECONDS = 600.0
@@ -47,18 +51,26 @@ class PromisedParts:
         """`orders`: the parts of a life, as they follow each other, for each sort of promise."""
         self._until = {part: order[: i + 1] for order in orders for i, part in enumerate(order)}
         self._parts: dict[str, set[str]] = {}
+        self._found_at: dict[str, float] = {}
 
     def unknown(self, job_ids: Iterable[str]) -> set[str]:
         """Those of these jobs of which it is not known yet: after the service has started."""
         return set(job_ids) - self._parts.keys()
 
-    def know(self, parts: Mapping[str, set[str]], job_ids: Iterable[str]) -> None:
-        """Take over what is stored of these jobs."""
-        self._parts |= {job_id: set(parts.get(job_id, ())) for job_id in job_ids}
+    def know(self, parts: Mapping[str, set[str]], steps: Mapping[str, float]) -> None:
+        """Take over what is stored of these jobs; `steps`: that they are at, as far as is known, by id."""
+        self._parts |= {job_id: set(parts.get(job_id, ())) for job_id in steps}
+        self._found_at |= steps
 
     def new(self, promises: Iterable[PromiseRecord]) -> list[PromiseRecord]:
-        """Those that are made for the first time."""
-        return [each for each in promises if each.part not in self._parts.get(each.job_id, ())]
+        """Those that are made for the first time. None of a job that was training before this process knew it, until it
+        is heard of: where it is by now is not known."""
+        return [
+            each
+            for each in promises
+            if each.part not in self._parts.get(each.job_id, ())
+            and not (each.step and each.step == self._found_at.get(each.job_id))
+        ]
 
     def stored(self, promises: Iterable[PromiseRecord], active: Iterable[str]) -> None:
         """These are stored now, and only these jobs can make further ones."""
@@ -67,6 +79,7 @@ class PromisedParts:
             self._parts.setdefault(each.job_id, set()).update(self._until[each.part])
         kept = set(active)
         self._parts = {job_id: parts for job_id, parts in self._parts.items() if job_id in kept}
+        self._found_at = {job_id: step for job_id, step in self._found_at.items() if job_id in kept}
 
 
 def plan_promises(jobs: Iterable[Job], plan: Plan, now: float) -> list[PromiseRecord]:
@@ -82,14 +95,21 @@ def plan_promises(jobs: Iterable[Job], plan: Plan, now: float) -> list[PromiseRe
 
 
 def part_of(job: Job, forecast: Forecast) -> str | None:
-    """Which part of its life the job is in; None when nothing is predicted."""
+    """Which part of its life the job is in; None when nothing is predicted, or what is supposed is not told."""
     total, left = forecast.total_steps, forecast.remaining_steps
-    if total is None or left is None or forecast.converged or not 0 < left.mean < math.inf or job.owner_paused:
+    if total is None or left is None or not _is_told(job, forecast) or not 0 < left.mean < math.inf:
         return None
     if job.step == 0:
         return PARTS[0]
     done = job.step / total.mean
     return PARTS[1 + sum(done >= begins for begins in _FROM)]
+
+
+def _is_told(job: Job, forecast: Forecast) -> bool:
+    """Whether users are told of the job's end: not while it is being finished, its owner has paused it, or where
+    nothing says how many steps it makes."""
+    is_guessed = forecast.remaining_steps is not None and forecast.rule is None
+    return not (forecast.converged or job.owner_paused or is_guessed)
 
 
 def _promise(job: Job, part: str, forecast: Forecast, now: float) -> PromiseRecord:
@@ -98,6 +118,7 @@ def _promise(job: Job, part: str, forecast: Forecast, now: float) -> PromiseReco
         part=part,
         task=job.spec.family,
         at=now,
+        step=job.step,
         steps=forecast.remaining_steps,
         seconds=forecast.remaining_seconds,
         total_steps=forecast.total_steps,
@@ -105,19 +126,25 @@ def _promise(job: Job, part: str, forecast: Forecast, now: float) -> PromiseReco
     )
 
 
-def time_promise(job: Job, foreseen: Foreseen, now: float) -> PromiseRecord | None:
-    """What is expected of a job's end; None where nothing is, or it is there."""
-    left = foreseen.shown.left(now)
-    if left is None or not 0 < left.mean < math.inf:
+def time_promise(outlook: Outlook, foreseen: Foreseen, now: float) -> PromiseRecord | None:
+    """What is told of a job's end; None where nothing is, or it is there."""
+    job, shown = outlook.job, foreseen.shown
+    left = shown.left(now)
+    if left is None or not _LEAST_SECONDS <= left.mean < math.inf or not _is_told(job, outlook.forecast):
+        return None
+    if job.retry is not None or (job.allocation.is_empty and shown.start is None):
         return None
     life = life_part(now - job.submitted_at, left)
     part = TIME_PARTS[sum(life >= begins for begins in _FROM)]
     by = UNCALIBRATED._replace(time=foreseen.by)
-    return PromiseRecord(job_id=job.id, part=part, task=job.spec.family, at=now, time=left, calibration=by)
+    return PromiseRecord(
+        job_id=job.id, part=part, task=job.spec.family, at=now, step=job.step, time=left, calibration=by
+    )
 
 
-def start_promise(job: Job, foreseen: Foreseen, now: float) -> PromiseRecord | None:
-    """What is expected of the first start of a job that waits; None where nothing is, or it is there."""
+def start_promise(outlook: Outlook, foreseen: Foreseen, now: float) -> PromiseRecord | None:
+    """What is told of the first start of a job that waits; None where nothing is, or it is there."""
+    job = outlook.job
     wait = foreseen.shown.waiting(now)
     if wait is None or job.started_at is not None or not 0 < wait.mean < math.inf:
         return None
@@ -127,16 +154,36 @@ def start_promise(job: Job, foreseen: Foreseen, now: float) -> PromiseRecord | N
     return PromiseRecord(job_id=job.id, part=part, task=job.spec.family, at=now, start=wait, calibration=by)
 
 
+class Came(NamedTuple):
+    """Something that was promised, what came, and whether its interval held it."""
+
+    predicted: Interval
+    true: float
+    held: bool
+
+    @property
+    def error_percent(self) -> float | None:
+        """Predicted over true, minus 1; None where nothing was left."""
+        return None if self.true <= 0 else 100.0 * (self.predicted.mean / self.true - 1.0)
+
+
+def came(kept: KeptPromise, kind: Kind) -> Came | None:
+    """Of a promise of this kind; None where there was none, or what came cannot be said."""
+    predicted, true = known(getattr(kept.promise, kind)), _truth(kept, kind)
+    if predicted is None or true is None:
+        return None
+    one = 1.0 if kind != "seconds" else 0.0  # steps are counted in whole ones, and an end is noticed
+    return Came(predicted, true, predicted.low - one <= true <= predicted.high + one)
+
+
 class Verdict(NamedTuple):
-    """A promise, what came, and whether its interval held it."""
+    """A promise that is judged."""
 
     job_id: str
     task: str
     kind: Kind
     part: str
-    predicted: Interval
-    true: float
-    held: bool
+    came: Came
     judged: Judged
     """As it was before any correction."""
 
@@ -151,20 +198,15 @@ def verdicts(kept: Iterable[KeptPromise]) -> Iterator[Verdict]:
 
 
 def _verdict(kept: KeptPromise, kind: Kind) -> Verdict | None:
-    promise, predicted = kept.promise, known(getattr(kept.promise, kind))
-    true = _truth(kept, kind)
-    if predicted is None or true is None or predicted.low >= predicted.high:
+    promise, found = kept.promise, came(kept, kind)
+    if found is None or found.predicted.low >= found.predicted.high:
         return None
     part = promise.part.removeprefix(_OF_START if kind == "start" else _OF_TIME)
     by: Widening = getattr(promise.calibration, kind)
-    said = Promised(predicted.mean, predicted.low, predicted.high)
+    said = Promised(found.predicted.mean, found.predicted.low, found.predicted.high)
     task = ANY_TASK if kind == "start" else promise.task
-    judged = Judged.of(promise.job_id, task, _LIFE[part], said.uncorrected(by), true)
-    if judged is None:
-        return None
-    one = 1.0 if kind != "seconds" else 0.0  # steps are counted in whole ones, and an end is noticed
-    held = predicted.low - one <= true <= predicted.high + one
-    return Verdict(promise.job_id, promise.task, kind, part, predicted, true, held, judged)
+    judged = Judged.of(promise.job_id, task, _LIFE[part], said.uncorrected(by), found.true)
+    return None if judged is None else Verdict(promise.job_id, promise.task, kind, part, found, judged)
 
 
 _LIFE = dict(zip(PARTS, (0.0, 0.0, *_FROM), strict=True))

@@ -29,7 +29,7 @@ def _values(promise: PromiseRecord) -> dict[str, Any]:
         "part": promise.part,
         "task": promise.task,
         "at": promise.at,
-        "document": {name: forecasts.plain(getattr(promise, name)) for name in said},
+        "document": {"step": promise.step} | {name: forecasts.plain(getattr(promise, name)) for name in said},
     }
 
 
@@ -72,6 +72,7 @@ def _record(row: PromiseRow) -> PromiseRecord:
         part=row.part,
         task=row.task,
         at=row.at,
+        step=said.get("step"),
         steps=forecasts.interval(said.get("steps")),
         seconds=forecasts.interval(said.get("seconds")),
         total_steps=forecasts.interval(said.get("total_steps")),

@@ -395,6 +395,8 @@ class PromiseRecord:
     part: str
     task: str
     at: float
+    step: float | None = None
+    """The one that the job was at; None: of an earlier release."""
     steps: Interval | None = None
     """How many were left."""
     seconds: Interval | None = None

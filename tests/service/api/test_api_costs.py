@@ -12,6 +12,7 @@ from tests.service.store.store_builders import batches_of, samples_of
 
 from optimus_scheduler.model import NOTHING, Allocation, Interval, Mode
 from optimus_service.observe.finished_runs import lesson
+from optimus_service.observe.promises import PARTS
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.store.forecasts import from_json
 from optimus_service.store.records import DecisionRecord, PromiseRecord, RoundRecord
@@ -125,8 +126,7 @@ def test_an_ended_job_shows_what_was_predicted_and_what_came(serving: Serve) -> 
         job_id = api.submit()
         api.surroundings.clock.now = NOW
         train(api, job_id)
-        for step, total in ((50, 800.0), (100, 1000.0), (200, 500.0), (390, 410.0)):
-            believe(api, job_id, at=NOW + step / 10, step=step, total=total)
+        tell(api, *(of_steps(job_id, *each) for each in ((50, 800.0), (100, 1000.0), (200, 500.0), (390, 410.0))))
         api.surroundings.clock.now = NOW + 40
         result = {"outcome": "succeeded", "step": 400, "final_loss": 0.3, "metrics": {"test_accuracy": 0.9}}
         assert api.as_task("POST", job_id, "result", json=result).status_code == 204
@@ -145,36 +145,51 @@ def test_an_ended_job_shows_what_was_predicted_and_what_came(serving: Serve) -> 
         assert [point["seconds_held"] for point in outcome["review"]] == [False, False, True, True]
 
 
-def test_the_worst_prediction_is_in_the_review_wherever_it_was_made(api: Api) -> None:
-    """Of the time left; the points are a tenth of the life apart otherwise."""
-    job_id = api.submit()
-    api.surroundings.clock.now = NOW
-    train(api, job_id)
-    for step, total in ((100, 410.0), (110, 4000.0), (115, 410.0), (300, 410.0)):
-        believe(api, job_id, at=NOW + step / 10, step=step, total=total)
-    api.surroundings.clock.now = NOW + 40
-    api.as_task("POST", job_id, "result", json={"outcome": "succeeded", "step": 400, "final_loss": 0.3})
-    assert [point["step"] for point in predictions(api, job_id)["outcome"]["review"]] == [100, 110, 300]
+def of_steps(job_id: str, step: int, total: float) -> PromiseRecord:
+    """That so many steps are left, of 0.1 s each; told as the job's 400 steps go on."""
+    part = PARTS[2 + sum(step > each for each in (50, 100, 200))]
+    left = Interval(total - step, 0.5 * (total - step), 1.6 * (total - step))
+    all_steps = Interval(*(step + each for each in (left.mean, left.low, left.high)))
+    seconds = Interval(*(each / 10 for each in (left.mean, left.low, left.high)))
+    at = NOW + step / 10
+    return PromiseRecord(
+        job_id=job_id, part=part, task="m:f", at=at, step=step, steps=left, seconds=seconds, total_steps=all_steps
+    )
 
 
-def test_the_times_of_the_review_are_those_that_were_told(api: Api) -> None:
-    """And not those at the size that the job had, which rounds predict, too."""
-    job_id = api.submit()
-    api.surroundings.clock.now = NOW
-    train(api, job_id)
-    for step, total in ((50, 410.0), (200, 410.0), (300, 410.0)):
-        believe(api, job_id, at=NOW + step / 10, step=step, total=total)
-    times = (("time 10 %", 5.0, Interval(60.0, 50.0, 70.0)), ("time 50 %", 21.0, Interval(18.0, 15.0, 22.0)))
-    told = [PromiseRecord(job_id=job_id, part=part, task="m:f", at=NOW + at, time=time) for part, at, time in times]
+def tell(api: Api, *promises: PromiseRecord) -> None:
     record = RoundRecord(at=NOW, trigger="test", seconds=0.1, phase_seconds={}, n_jobs=1, n_actions=0)
-    api.repository.add_round(record, [], told)
+    api.repository.add_round(record, [], promises)
+
+
+def test_one_job_and_the_scorecard_are_judged_alike(api: Api) -> None:
+    """By the same promises: their times are not those at the size that the job had, where others were told."""
+    job_id = api.submit()
+    api.surroundings.clock.now = NOW
+    train(api, job_id)
+    told = (
+        ("time 10 %", 4.0, 0, Interval(60.0, 50.0, 70.0)),
+        ("time 50 %", 21.0, 210, Interval(18.0, 15.0, 22.0)),
+        ("time 75 %", 30.0, None, Interval(20.0, 15.0, 22.0)),
+    )
+    times = [
+        PromiseRecord(job_id=job_id, part=part, task="m:f", at=NOW + at, step=step, time=time)
+        for part, at, step, time in told
+    ]
+    tell(api, of_steps(job_id, 50, 410.0), of_steps(job_id, 200, 300.0), *times)
     api.surroundings.clock.now = NOW + 40
     api.as_task("POST", job_id, "result", json={"outcome": "succeeded", "step": 400, "final_loss": 0.3})
     review = predictions(api, job_id)["outcome"]["review"]
-    assert [point["step"] for point in review] == [50, 200]
-    assert [point["remaining_seconds"]["mean"] for point in review] == [60.0, 18.0]
-    assert [point["true_remaining_seconds"] for point in review] == pytest.approx([35.0, 19.0])
-    assert [point["seconds_held"] for point in review] == [False, True]
+    assert [point["step"] for point in review] == [0, 50, 200, 210, 200]
+    assert review[0]["total_steps"] is None, "no step was predicted yet"
+    timed = [point for point in review if point["remaining_seconds"] is not None]
+    assert [point["remaining_seconds"]["mean"] for point in timed] == [60.0, 18.0, 20.0]
+    assert [point["true_remaining_seconds"] for point in timed] == pytest.approx([36.0, 19.0, 10.0])
+    scores = {(each["kind"], each["part"]): each for each in api.get("/v1/promises").json()["scores"]}
+    for part, point in zip(("10 %", "50 %", "75 %"), timed, strict=True):
+        score = scores["time", part]
+        assert score["median_error_percent"] == pytest.approx(abs(point["seconds_error_percent"]))
+        assert score["held"] == point["seconds_held"]
 
 
 def test_promises_of_jobs_that_succeeded_are_judged(api: Api) -> None:
@@ -208,11 +223,10 @@ def judge(api: Api, predicted: float, project: str = "default") -> None:
     api.surroundings.clock.now = NOW
     train(api, job_id)
     value = Interval(predicted, 0.9 * predicted, 1.5 * predicted)
-    promise = PromiseRecord(
-        job_id=job_id, part="25 %", task="m:f", at=NOW, steps=value, seconds=value, total_steps=value
+    tell(
+        api,
+        PromiseRecord(job_id=job_id, part="25 %", task="m:f", at=NOW, steps=value, seconds=value, total_steps=value),
     )
-    record = RoundRecord(at=NOW, trigger="test", seconds=0.1, phase_seconds={}, n_jobs=1, n_actions=0)
-    api.repository.add_round(record, [], [promise])
     api.surroundings.clock.now = NOW + 100
     api.as_task("POST", job_id, "result", json={"outcome": "succeeded", "step": 400, "final_loss": 0.3})
 

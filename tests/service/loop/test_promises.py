@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
+from tests.scheduler.builders import a_job
 from tests.service.loop.loop_world import World
 
 from optimus_models.calibration import AS_PREDICTED, Calibration, Promised, Widening
-from optimus_scheduler.ahead.foresee import ANY_TASK
-from optimus_scheduler.model import Interval
+from optimus_scheduler.ahead.foresee import ANY_TASK, Foreseen
+from optimus_scheduler.ahead.world import Ahead
+from optimus_scheduler.forecast.forecast import forecast
+from optimus_scheduler.model import Allocation, Forecast, Interval
+from optimus_scheduler.retries import Retry
+from optimus_scheduler.settings import Settings
 from optimus_service.insight.review import scorecard
 from optimus_service.observe.finished_runs import Lessons
-from optimus_service.observe.promises import PARTS, START_PARTS, TIME_PARTS, Scores, verdicts
+from optimus_service.observe.promises import (
+    PARTS,
+    START_PARTS,
+    TIME_PARTS,
+    PromisedParts,
+    Scores,
+    part_of,
+    time_promise,
+    verdicts,
+)
 from optimus_service.store.records import KeptPromise, PromiseRecord
 
 once = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -38,8 +53,8 @@ def test_a_job_leaves_one_promise_for_each_part_of_its_life(world: World) -> Non
     assert {(each.total_steps, each.finished_at) for each in kept} == {(job.step, job.finished_at)}
     assert {each.promise.task for each in kept} == {"m:f"}
     for verdict in verdicts(kept):
-        assert verdict.true > 0
-        assert verdict.predicted.low <= verdict.predicted.mean <= verdict.predicted.high
+        assert verdict.came.true > 0
+        assert verdict.came.predicted.low <= verdict.came.predicted.mean <= verdict.came.predicted.high
     assert {verdict.kind for verdict in verdicts(kept)} == {"steps", "seconds", "time"}  # it did not wait
 
 
@@ -99,12 +114,52 @@ def test_the_time_to_the_end_is_promised_at_submission_and_on_the_way(world: Wor
     waited = next(each for each in found if (each.job_id, each.part) == ("second", "submitted"))
     record = world.repository.get_job("second")
     assert record.finished_at is not None
-    assert waited.true == pytest.approx(record.finished_at - record.created_at, abs=10.0)
+    assert waited.came.true == pytest.approx(record.finished_at - record.created_at, abs=10.0)
     start = next(each for each in verdicts(world.repository.kept_promises(0.0, 100)) if each.kind == "start")
     assert (start.job_id, start.part) == ("second", "submitted")
     assert record.started_at is not None
-    assert start.true == pytest.approx(record.started_at - record.created_at, abs=10.0)
+    assert start.came.true == pytest.approx(record.started_at - record.created_at, abs=10.0)
     assert {"time", "start"} <= {score.kind for score in scorecard(world.repository.kept_promises(0.0, 100)).scores}
+
+
+class Told(NamedTuple):
+    forecast: Forecast
+    retry: Retry | None = None
+    start: Interval | None = None
+    is_told: bool = True
+
+
+KNOWN = Forecast("job-1", Interval(900.0, 800.0, 1000.0), Interval(100.0, 90.0, 120.0), 0.9, rule="max_steps")
+SOON = Interval(150.0, 140.0, 160.0)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(Told(KNOWN), id="known"),
+        pytest.param(Told(Forecast("job-1", None, None, 0.0)), id="by earlier runs"),
+        pytest.param(Told(replace(KNOWN, rule=None), is_told=False), id="guessed"),
+        pytest.param(Told(replace(KNOWN, converged=True), is_told=False), id="finishing"),
+        pytest.param(Told(KNOWN, Retry(1, 3, 200.0, 60.0, "x"), SOON, is_told=False), id="retry"),
+    ],
+)
+def test_only_ends_that_users_are_told_are_promises(case: Told) -> None:
+    job = replace(a_job("job-1"), allocation=Allocation(1, 0), step=800, retry=case.retry)
+    ahead = Ahead(case.start, Interval(200.0, 190.0, 220.0))
+    outlook = replace(forecast(job, 100.0, Settings()), forecast=case.forecast)
+    said = time_promise(outlook, Foreseen(ahead, ahead, AS_PREDICTED), 100.0)
+    assert (said is not None) == case.is_told
+    if not case.is_told and case.retry is None:
+        assert part_of(job, case.forecast) is None
+
+
+def test_nothing_is_promised_by_a_step_of_before_a_restart() -> None:
+    parts = PromisedParts(PARTS)
+    parts.know({}, {"trains": 400.0, "new": 0.0})
+    made = promise(1, 100.0, 100.0).promise
+    here = [replace(made, job_id="trains", step=400.0), replace(made, job_id="new", step=0.0)]
+    assert [each.job_id for each in parts.new(here)] == ["new"]
+    assert parts.new([replace(made, job_id="trains", step=401.0)])
 
 
 # --- judged ----------------------------------------------------------------------------------------------------------
@@ -154,7 +209,7 @@ def start_of(job_id: str, said: Interval, waited: float, by: Widening = AS_PREDI
 def test_a_start_is_judged_by_the_first_tasks_and_corrects_those_of_all_tasks() -> None:
     said = Interval(100.0, 80.0, 120.0)
     (verdict,) = verdicts([start_of("a", said, 300.0)])
-    assert (verdict.kind, verdict.part, verdict.true, verdict.held) == ("start", "submitted", 300.0, False)
+    assert (verdict.kind, verdict.part, verdict.came.true, verdict.came.held) == ("start", "submitted", 300.0, False)
     scores = Scores()
     scores.add([start_of(f"job-{number}", said, 300.0) for number in range(40)])
     by = scores.experience_of("another:task").start.widening(ANY_TASK, 0.0, Promised(*said_of(said)), moves=True)
@@ -212,4 +267,4 @@ def test_half_known_promises_are_left_out() -> None:
     made = replace(promise(1, 1000.0, 900.0).promise, seconds=None)
     found = list(verdicts([KeptPromise(promise=made, total_steps=900, finished_at=1000.0)]))
     assert [verdict.kind for verdict in found] == ["steps"]
-    assert found[0].held
+    assert found[0].came.held
