@@ -35,10 +35,7 @@ class WantedMembership(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PauseParts(Message):
-    """What a script's training stood still for, as worker 0 saw it; the rest was coordination, or a step under way.
-
-    Of its first start: how long ago its processes began.
-    """
+    """What a script's training stood still for, as worker 0 saw it; the rest was coordination, or a step under way."""
 
     save_seconds: Annotated[Duration | None, About("files were written, after the last step")] = None
     stop_seconds: Annotated[Duration | None, About("after that, until its processes had ended")] = None

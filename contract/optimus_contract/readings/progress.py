@@ -198,11 +198,6 @@ class Progress:
         return [] if newest is None or now < newest.at + PATIENCE_SECONDS else self.settle()
 
     @property
-    def trains(self) -> bool:
-        """These processes have told of their training, in steps or without any."""
-        return self.step is not None or any(_is_counted(each) for each in self._held)
-
-    @property
     def has_old_total(self) -> bool:
         """These processes have not said yet after how many steps they end; those before them had."""
         return self.learned.total_steps is not None and self._total is None

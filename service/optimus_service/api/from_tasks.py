@@ -122,14 +122,8 @@ def report_membership(
 
 def _advance(tx: Repository, job_id: str, report: MembershipReport, now: float) -> None:
     """Start, pause or resume the job, unless a newer epoch was reported: a late repetition must not undo it."""
-    job, parts = tx.get_job(job_id), report.pause_parts
-    if job.membership_epoch != report.epoch:
-        return
-    if report.cause == "start" and parts is not None:  # a script trains from the start of its processes on
-        ago = (parts.start_seconds or 0.0) + (parts.load_seconds or 0.0)
-        given_at = job.created_at if job.wanted_at is None else job.wanted_at
-        now = max(now - ago, min(given_at, now))  # not before it was given its tasks, whatever is reported
-    tx.advance_job(job_id, Paused() if report.cause == "pause" else MembershipFormed(report.epoch), now)
+    if tx.get_job(job_id).membership_epoch == report.epoch:
+        tx.advance_job(job_id, Paused() if report.cause == "pause" else MembershipFormed(report.epoch), now)
 
 
 @router.put("/v1/jobs/{job_id}/profile", status_code=204, responses=documented(409))

@@ -38,22 +38,6 @@ def post_samples(api: Api, job_id: str, *samples: dict[str, Any]) -> Any:
 # --- telemetry -------------------------------------------------------------------------------------------------------
 
 
-def test_a_script_has_trained_since_its_processes_began(api: Api) -> None:
-    """One that prints nothing forms its membership half a minute later."""
-    job_id = api.submit()
-    api.surroundings.clock.now = NOW + 40.0
-    api.start(job_id, at=NOW + 40.0, pause_parts={"start_seconds": 29.0, "load_seconds": 1.0})
-    assert api.repository.get_job(job_id).started_at == NOW + 10.0
-
-
-def test_a_job_never_starts_before_it_was_given_tasks_whatever_is_reported(api: Api) -> None:
-    job_id = api.submit()
-    api.surroundings.clock.now = NOW + 40.0
-    api.start(job_id, at=NOW + 40.0, pause_parts={"start_seconds": 1e11})
-    assert api.repository.get_job(job_id).started_at == NOW
-    assert [job["id"] for job in api.get("/v1/jobs").json()["jobs"]] == [job_id]
-
-
 def test_samples_are_counted_once(api: Api, job_id: str) -> None:
     samples = [sample(), sample(sequence=1, step=20)]
     assert post_samples(api, job_id, *samples) == {"accepted": 2, "ignored": []}

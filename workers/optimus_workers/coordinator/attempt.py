@@ -252,10 +252,9 @@ class ScriptAttempt(Attempt):
     def started(self, task: str, message: CommandStarted) -> None:
         """A worker's processes run."""
         self.awaiting.discard(task)
-        start, load = message.start_seconds, message.load_seconds
         if message.step is not None:
             self.version = message.step
-        if start is not None:
+            start, load = message.start_seconds, message.load_seconds
             self.pause = dataclasses.replace(self.pause, start_seconds=start, load_seconds=load)
 
     def cover(self, tasks: Mapping[str, ConnectedTask], oldest_epoch: int) -> Cover:  # noqa: ARG002 - scripts keep state

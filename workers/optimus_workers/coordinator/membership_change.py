@@ -25,7 +25,7 @@ from optimus_workers.coordinator.state import Checkpoint, LossWindow, Phase, Sta
 from optimus_workers.coordinator.tasks import answers_again, desired_members, dismiss_leavers, regroup
 from optimus_workers.errors import LET_GO
 from optimus_workers.wire.messages import Assumed, AssumeFailed, Exit, Halted, Hello, Joined
-from optimus_workers.wire.values import PauseParts, followed
+from optimus_workers.wire.values import followed
 
 ARRIVAL_SECONDS = 1.5
 """Tasks that arrive within this time of each other come in together: one change instead of several."""
@@ -274,14 +274,6 @@ def begin_training(state: State) -> Effects:
     return [*effects, *dismiss_leavers(state, but=attempt.members)]
 
 
-def _pause_parts(attempt: Attempt, state: State) -> PauseParts | None:
-    """What a script stood still for; of its first start, for how long its processes have run."""
-    if not isinstance(attempt, ScriptAttempt):
-        return None
-    is_first = state.change.cause == "start" and attempt.pause.start_seconds is not None
-    return attempt.pause if is_first or state.training.last_step_at is not None else None
-
-
 def _record_membership(state: State, attempt: Attempt) -> Effects:
     change, training, before = state.change, state.training, state.reported_version
     batch = None if state.plan.is_async else attempt.batch
@@ -299,7 +291,7 @@ def _record_membership(state: State, attempt: Attempt) -> Effects:
         servers=attempt.members.servers,
         cause=change.cause,
         pause_seconds=None if stopped_at is None else max(0.0, state.now - stopped_at),
-        pause_parts=_pause_parts(attempt, state),
+        pause_parts=attempt.pause if isinstance(attempt, ScriptAttempt) and stopped_at is not None else None,
         lost_steps=max(0, before - (attempt.version if batch is None else batch.reported_step(attempt.version))),
         message=change.message,
         batch=batch,

@@ -22,10 +22,8 @@ from optimus_workers.wire.messages import CommandHung, CommandIdle, CommandStart
 log = logging.getLogger(__name__)
 
 FIRST_STEP_SECONDS = 30.0
-"""A script that has not reported a step for so long after its start may never report one: the membership counts as
-formed then."""
-LINES_WITHOUT_STEP = 20
-"""So does one that begins from step 0 and has printed so many lines without one that is recognised."""
+"""The first step after a change says where training goes on. A script that has not reported one for so long may never
+report one: the membership counts as formed then. One that has told no step before trains from its start on."""
 STACKS_SECONDS = 1.0
 """For processes that hang to print where they are."""
 FILES_SECONDS = 2.0
@@ -68,11 +66,8 @@ class Watching(Ending):
             self._look_at_flood(run)
             self._look_at_standstill(run, now)
             self._look_at_end(run)
-        reports = run.order.rank == 0
-        expected = reports and run.end is None and now < run.begun_at + FIRST_STEP_SECONDS
-        # One that tells of its training, and of no step, has begun; it may do so for long before its losses count.
-        expected = expected and (bool(run.order.step) or not run.progress.trains)
-        expected = expected and not run.progress.is_misplaced and not self._is_unread(run)
+        expected = run.order.rank == 0 and run.order.step > 0 and run.end is None
+        expected = expected and now < run.begun_at + FIRST_STEP_SECONDS and not run.progress.is_misplaced
         if expected and not run.is_reported:
             run.loads.look([process.pid for process in run.processes], now)
         if not run.is_reported and (not expected or run.first_step is not None):
@@ -82,16 +77,11 @@ class Watching(Ending):
 
     def _started(self, run: Run, now: float) -> CommandStarted:
         """What worker 0 says of how they came up, if they made a step."""
-        took = now - run.begun_at
         if run.first_step is None:
-            return CommandStarted(run.order.epoch, start_seconds=took)
+            return CommandStarted(run.order.epoch)
+        took = now - run.begun_at
         loads = min(run.loads.seconds if run.load_seconds is None else run.load_seconds, took)
         return CommandStarted(run.order.epoch, run.first_step, loads, took - loads)
-
-    def _is_unread(self, run: Run) -> bool:
-        """Whether it prints what is not understood. After a change the first step says where training goes on, so it
-        is waited for all the same."""
-        return not run.order.step and run.progress.step is None and run.printed.n_lines >= LINES_WITHOUT_STEP
 
     def _look_at_unread(self, run: Run, now: float) -> None:
         """Tell what is printed while nothing is recognised; once a step is, it is told no more."""

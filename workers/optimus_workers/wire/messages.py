@@ -341,7 +341,7 @@ class CommandStopped:
 
 @dataclass(frozen=True, slots=True)
 class CommandStarted:
-    """Agent of a script: its processes run, and worker 0 has heard of a step or does not expect to."""
+    """Agent of a script: its processes run. After a change, worker 0 has heard of a step or does not expect to."""
 
     epoch: int
     step: int | None = None
@@ -349,7 +349,7 @@ class CommandStarted:
     load_seconds: float | None = None
     """For which they loaded files before that step ..."""
     start_seconds: float | None = None
-    """... and what else they took from their start to it, or until nobody waits for it any more."""
+    """... and what else they took from their start to it."""
 
 
 @dataclass(frozen=True, slots=True)
