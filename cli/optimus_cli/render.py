@@ -11,7 +11,6 @@ from typing import Any, Literal
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -76,7 +75,7 @@ def facts_table(rows: Iterable[tuple[str, RenderableType]]) -> Table:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
-        table.add_row(name, escape(value) if isinstance(value, str) else value)
+        table.add_row(name, Text(value) if isinstance(value, str) else value)
     return table
 
 
@@ -108,8 +107,8 @@ class _JobList:
 
     def _cells(self, job: Job) -> list[tuple[str, RenderableType]]:
         return [
-            ("id", escape(job["id"])),
-            *([("name", escape(job["name"]))] if any(_is_renamed(each) for each in self.jobs) else []),
+            ("id", Text(job["id"])),
+            *([("name", Text(job["name"]))] if any(_is_renamed(each) for each in self.jobs) else []),
             ("state", state_of(job)),
             ("progress", progress(job)),
             ("step", wording.count(job["step"])),
@@ -117,8 +116,8 @@ class _JobList:
             ("time left", time_left(job)),
             ("size", wording.tasks(job["running"])),
             ("submitted", wording.ago(job["created_at"], self.now)),
-            *([("project", escape(job["project"]))] if self._differ(lambda each: each["project"]) else []),
-            *([("owner", escape(_owner(job)))] if self._differ(_owner) else []),
+            *([("project", Text(job["project"]))] if self._differ(lambda each: each["project"]) else []),
+            *([("owner", Text(_owner(job)))] if self._differ(_owner) else []),
             *([("priority", f"{_priority(job):g}")] if self._differ(_priority) else []),
             *([("labels", _label_lines(job))] if any(each["spec"].get("labels") for each in self.jobs) else []),
         ]
@@ -255,12 +254,12 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
     spec, profile = job["spec"], job["profile"]
     facts: list[tuple[str, RenderableType]] = [
         ("Job", job["id"]),
-        *([("Name", escape(job["name"]))] if _is_renamed(job) else []),
+        *([("Name", job["name"])] if _is_renamed(job) else []),
         ("State", state_of(job)),
         trains(spec),
         *_processes(spec),
         ("Project", job["project"]),
-        *([("Labels", escape(labels(job)))] if spec.get("labels") else []),
+        *([("Labels", labels(job))] if spec.get("labels") else []),
         ("Priority", f"{_priority(job):g}"),
         ("Converges when", convergence(spec.get("convergence") or {})),
         ("Submitted", wording.ago(job["created_at"], now)),
@@ -469,7 +468,7 @@ def _in_batches(point: AllocationPoint) -> str:
 def event_table(events: Sequence[Event], now: datetime) -> RenderableType:
     table = columns_table("when", "event", "message")
     for event in events:
-        table.add_row(wording.ago(event["at"], now), event["type"], escape(event["message"]))
+        table.add_row(wording.ago(event["at"], now), event["type"], Text(event["message"]))
     return table
 
 
@@ -547,7 +546,7 @@ def decision_table(decisions: Sequence[Decision], now: datetime) -> RenderableTy
             when if decision is oldest else f"{since} – {when}",
             f"{wording.tasks(decision['previous'])} → {wording.tasks(decision['allocation'])}",
             decision["reason"],
-            escape(decision["message"]),
+            Text(decision["message"]),
         )
     return table
 
@@ -566,7 +565,7 @@ def node_list(nodes: Sequence[Node]) -> RenderableType:
     for node in nodes:
         used, capacity = node["used"], node["capacity"]
         table.add_row(
-            escape(node["name"]),
+            Text(node["name"]),
             wording.used_of(used, capacity),
             f"{wording.size(used['memory_bytes'])} of {wording.size(capacity['memory_bytes'])}",
             wording.gpus(capacity["gpus"]),

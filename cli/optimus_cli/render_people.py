@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import RenderableType
-from rich.markup import escape
 from rich.text import Text
 
 from optimus_cli import limits, wording
@@ -82,9 +81,9 @@ def _recorded(entry: AuditEntry) -> list[tuple[str, RenderableType]]:
     said = [f"  {name} {_changed(value)}" for name, value in entry["data"].items()]
     return [
         ("when", _minute(entry["at"])),
-        ("who", escape(entry["who"])),
+        ("who", Text(entry["who"])),
         ("did", entry["action"]),
-        ("project", escape(entry["project"] or wording.UNKNOWN)),
+        ("project", Text(entry["project"] or wording.UNKNOWN)),
         ("to what", Text("\n".join([entry["target"] or wording.UNKNOWN, *said]))),
     ]
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from rich.console import RenderableType
-from rich.markup import escape
 from rich.text import Text
 
 from optimus_cli import wording
@@ -28,10 +27,10 @@ def _cells(job: QueuedJob, now: datetime) -> list[tuple[str, RenderableType]]:
     expected = job["expected"]
     return [
         ("no.", str(job["position"])),
-        ("id", escape(job["id"])),
-        ("project", escape(job["project"])),
-        ("owner", escape(job["owner"] or wording.UNKNOWN)),
+        ("id", Text(job["id"])),
+        ("project", Text(job["project"])),
+        ("owner", Text(job["owner"] or wording.UNKNOWN)),
         ("starts in", wording.wait(None if expected is None else expected["start_seconds"])),
         ("submitted", wording.ago(job["submitted_at"], now)),
-        ("why", escape(job["why"])),
+        ("why", Text(job["why"])),
     ]

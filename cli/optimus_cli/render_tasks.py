@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from optimus_cli import wording
 from optimus_cli.bodies import Task
@@ -20,7 +20,7 @@ def task_table(tasks: Sequence[Task], now: datetime) -> Table:
         usage = task["usage"]
         table.add_row(
             f"{task['role']} {task['rank']}",
-            escape(task["node"]),
+            Text(task["node"]),
             wording.ago(task["started_at"], now),
             wording.UNKNOWN if usage is None else wording.number(usage["cpu_cores"]),
             wording.UNKNOWN if usage is None else wording.size(usage["memory_bytes"]),
@@ -29,11 +29,11 @@ def task_table(tasks: Sequence[Task], now: datetime) -> Table:
     return table
 
 
-def _gpu(task: Task) -> str:
+def _gpu(task: Task) -> Text:
     """Its type, how busy it is, and how much of its memory is used, as far as that is told."""
     kind, usage = task["gpu_type"] or "", task["usage"]
     busy = usage["gpu_utilization"] if usage is not None else None
     used = usage["gpu_memory_bytes"] if usage is not None else None
     told = [wording.percent(busy)] if busy is not None else []
     told += [wording.size(used)] if used is not None else []
-    return f"{escape(kind)} {', '.join(told)}".strip()
+    return Text(f"{kind} {', '.join(told)}".strip())

@@ -566,3 +566,12 @@ def test_no_text_of_a_job_moves_the_cursor_or_sets_a_title(capsys: pytest.Captur
     told = capsys.readouterr().out
     assert "name" in told
     assert not set("\x1b\x07\u202e\x9b\r") & set(told)
+
+
+def test_text_of_users_is_shown_as_it_is() -> None:
+    """No brackets of a pattern or a message are taken for markup."""
+    text = r"cost=\[(?P<loss>[-+.\deE]+)\] [bold] [/x]"
+    event = {"at": "2026-01-02T03:04:05Z", "type": "Note", "message": text, "data": {}}
+    table = render.event_table([event], NOW)  # type: ignore[list-item]
+    facts = render.facts_table([("Pattern", text)])
+    assert all(text in shown(each, width=160) for each in (table, facts))
