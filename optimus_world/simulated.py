@@ -25,8 +25,7 @@ from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.model import Decision, Job, Node, PlacedTask, Plan, SetWanted, Snapshot
 from optimus_simulator.options import Options
 from optimus_simulator.replay import Replay
-from optimus_simulator.running import RunningJob
-from optimus_simulator.telemetry import Telemetry
+from optimus_simulator.running import RunningJob, Telemetry
 from optimus_simulator.trace import Trace
 from optimus_simulator.traces.own import read_own
 from optimus_simulator.truth import AllReduceLaw, ParametricTraining, ParametricTruth

@@ -12,12 +12,8 @@ import typer
 
 from optimus_cli import output
 from optimus_cli.commands import (
-    bound,
     changes,
-    cluster,
-    db,
     demo,
-    export_trace,
     jobs,
     login,
     logs,
@@ -29,7 +25,6 @@ from optimus_cli.commands import (
     secrets,
     serve,
     simulate,
-    stop,
     study,
     submit,
     track,
@@ -152,7 +147,7 @@ app.command(cls=Command, rich_help_panel=JOBS)(changes.resume)
 app.command("set", cls=Command, rich_help_panel=JOBS)(changes.set_fields)
 app.command(cls=Command, rich_help_panel=JOBS)(changes.retry)
 app.command(cls=Command, rich_help_panel=JOBS)(changes.delete)
-app.command(cls=Command, rich_help_panel="Cluster")(cluster.nodes)
+app.command(cls=Command, rich_help_panel="Cluster")(node.nodes)
 app.add_typer(node.app, name="node", rich_help_panel="Cluster")
 app.command(cls=Command, rich_help_panel="Offline")(study.study)
 app.command(cls=Command, rich_help_panel=SERVICE)(serve.serve)
@@ -163,13 +158,13 @@ app.add_typer(people.user_app, name="user", rich_help_panel=PEOPLE)
 app.add_typer(people.token_app, name="token", rich_help_panel=PEOPLE)
 app.command(cls=Command, rich_help_panel=PEOPLE)(people.audit)
 app.command(cls=Command, rich_help_panel=PEOPLE)(usage.usage)
-app.command(cls=Command, rich_help_panel=SERVICE)(stop.stop)
-app.add_typer(db.app, name="db", rich_help_panel=SERVICE)
+app.command(cls=Command, rich_help_panel=SERVICE)(serve.stop)
+app.add_typer(serve.database_app, name="db", rich_help_panel=SERVICE)
 app.add_typer(secrets.app, name="secrets", rich_help_panel=SERVICE)
 app.command(cls=Command, rich_help_panel=SERVICE)(demo.demo)
 app.command(cls=Command, rich_help_panel="Experiments")(simulate.simulate)
-app.command(cls=Command, rich_help_panel="Experiments")(bound.bound)
-app.command("export-trace", cls=Command, rich_help_panel="Experiments")(export_trace.export_trace)
+app.command(cls=Command, rich_help_panel="Experiments")(simulate.bound)
+app.command("export-trace", cls=Command, rich_help_panel="Experiments")(simulate.export_trace)
 
 
 def _print_version(wanted: bool) -> None:

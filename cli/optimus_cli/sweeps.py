@@ -13,8 +13,8 @@ from optimus_cli.errors import BadInput, FieldError, Refused
 from optimus_cli.flags import FLAGS
 from optimus_cli.specification import MAX_NAME, Flag, Specification, scalar, set_field
 from optimus_contract.codec import field_types
+from optimus_contract.fields import is_label
 from optimus_contract.job import JobSpec
-from optimus_contract.labels import is_label
 from optimus_contract.limits import MAX_BATCH_JOBS
 
 SWEEP_LABEL = "sweep"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from optimus_contract.fields import Name
-from optimus_contract.labels import LABELS, MAX_ASKED_LABELS, SCHEMA
+from optimus_contract.fields import LABELS, LABELS_SCHEMA, MAX_ASKED_LABELS, Name
 from optimus_contract.limits import MAX_BATCH_JOBS
 from optimus_contract.message import About, Message
 
-_ANY_VALUE = SCHEMA | {"additionalProperties": {"anyOf": [SCHEMA["additionalProperties"], {"type": "null"}]}}
+_ANY_VALUE = LABELS_SCHEMA | {
+    "additionalProperties": {"anyOf": [LABELS_SCHEMA["additionalProperties"], {"type": "null"}]}
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

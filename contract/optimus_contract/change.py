@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Final, Literal
 
-from optimus_contract.fields import Name
+from optimus_contract.fields import LABELS, LABELS_SCHEMA, MAX_LABELS, Name
 from optimus_contract.job import Convergence
-from optimus_contract.labels import LABELS, MAX_LABELS, SCHEMA
 from optimus_contract.limits import LEAST_PRIORITY, MAX_RETRIES, MAX_TASKS, MOST_PRIORITY
 from optimus_contract.message import FINITE, About, Message
 
@@ -85,8 +84,8 @@ class JobChange(Message):
         About(
             "null takes a label away",
             max_length=MAX_LABELS,
-            json_schema=SCHEMA
-            | {"additionalProperties": {"anyOf": [SCHEMA["additionalProperties"], {"type": "null"}]}},
+            json_schema=LABELS_SCHEMA
+            | {"additionalProperties": {"anyOf": [LABELS_SCHEMA["additionalProperties"], {"type": "null"}]}},
             examples=({"team": "vision", "try": None},),
         ),
     ] = field(default_factory=dict)

@@ -12,8 +12,7 @@ from typing import Annotated, Final, Literal
 
 from optimus_contract.codec import write
 from optimus_contract.command import UnknownOption, is_distributed, launch, script_of
-from optimus_contract.fields import SIZE, GpuType, Name
-from optimus_contract.labels import LABELS, MAX_LABELS, SCHEMA
+from optimus_contract.fields import LABELS, LABELS_SCHEMA, MAX_LABELS, SIZE, GpuType, Name
 from optimus_contract.limits import (
     DEFAULT_RETRIES,
     LEAST_PRIORITY,
@@ -253,7 +252,7 @@ class JobSpec(Message):
         About(
             "words of your own to find jobs by; a TrainingJob's are those of its metadata",
             max_length=MAX_LABELS,
-            json_schema=SCHEMA,
+            json_schema=LABELS_SCHEMA,
             examples=({"team": "vision"},),
         ),
     ] = field(default_factory=dict)

@@ -1,13 +1,40 @@
-"""Who may use the service, and with which tokens (docs/people.md)."""
+"""Who may use the service, with which tokens, and how much of it: users and projects (docs/people.md)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal
 
-from optimus_contract.allowance import NO_USER_LIMITS, UserLimits
-from optimus_contract.fields import Name
+from optimus_contract.fields import SIZE, GpuType, Name
+from optimus_contract.limits import LEAST_PRIORITY, MAX_TASKS, MOST_PRIORITY
 from optimus_contract.message import FINITE, About, Message
+
+# --- what one user, or the jobs of one project, may take at most (docs/limits.md) ------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectLimits(Message):
+    """What the members of a project may have of it. Null: no limit."""
+
+    waiting_jobs: Annotated[int | None, About("jobs that wait at a time, queued or paused", ge=0, le=10**6)] = None
+    max_workers: Annotated[int | None, About("workers.max of one job", ge=1, le=MAX_TASKS)] = None
+    workers_together: Annotated[int | None, About("that all jobs hold at a time", ge=1, le=10**6)] = None
+    max_priority: Annotated[float | None, FINITE, About("of one job", ge=LEAST_PRIORITY, le=MOST_PRIORITY)] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserLimits(ProjectLimits):
+    """What a user without a role may have. Null: what the service's settings give every member."""
+
+    requests_per_second: Annotated[
+        float | None, FINITE, About("of all tokens together, to each replica", ge=0.1, le=1e6)
+    ] = None
+
+
+NO_PROJECT_LIMITS = ProjectLimits()
+NO_USER_LIMITS = UserLimits()
+
+# --- users and tokens ------------------------------------------------------------------------------------------------
 
 UserKind = Literal["person", "service"]
 Role = Literal["administrator", "operator"]
@@ -73,3 +100,32 @@ class NewToken(Message):
     expires_seconds: Annotated[
         float | None, FINITE, About("from now; null: never", ge=1, le=LONGEST_TOKEN_SECONDS, examples=(2_592_000,))
     ] = None
+
+
+# --- what a project is guaranteed, and what its members may take -----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectQuota(Message):
+    """What a project is guaranteed of the cluster (`PUT /v1/projects/{name}`).
+
+    A `share` of everything, amounts of single resources, or both: an amount overrules the share for its resource.
+    Cores and memory that are not named follow the largest part that is.
+    """
+
+    share: Annotated[float | None, FINITE, About(ge=0, le=1, examples=(0.25,))] = None
+    cpu: Annotated[float | None, FINITE, About("CPU cores", ge=0, le=1e9)] = None
+    memory_bytes: Annotated[
+        int | None, SIZE, About("bytes, or a string like 512Gi", ge=0, le=2**60, examples=("512Gi",))
+    ] = None
+    gpus: Annotated[
+        dict[GpuType, Annotated[int, About(ge=0, le=10**6)]],
+        About("by type", max_length=50, examples=({"a100": 8},), json_schema={"propertyNames": {"maxLength": 63}}),
+    ] = field(default_factory=dict)
+    may_borrow: Annotated[bool, About("whether it may have more than that while others leave it idle")] = True
+    limits: ProjectLimits = NO_PROJECT_LIMITS
+
+    def check(self) -> None:
+        given = (self.share, self.cpu, self.memory_bytes, self.gpus or None)
+        if all(each is None for each in given) and self.limits == NO_PROJECT_LIMITS:
+            raise ValueError("give at least one of share, cpu, memory_bytes, gpus, limits")

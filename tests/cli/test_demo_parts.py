@@ -18,8 +18,7 @@ from tests.cli.conftest import Optimus
 
 from optimus_cli.demo import summary as summaries
 from optimus_cli.demo.processes import LocalService, end_processes
-from optimus_cli.demo.run import MARKER, Options, run
-from optimus_cli.demo.scenario import arrivals, script_arrivals
+from optimus_cli.demo.run import MARKER, Options, arrivals, run, script_arrivals
 from optimus_cli.demo.summary import Record, prediction_at, sizes, summarize
 from optimus_cli.errors import DemoFailed
 from optimus_contract.job import JobSpec
@@ -247,7 +246,7 @@ def test_the_scripts_are_jobs_beside_one_with_servers(tmp_path: Path) -> None:
 def test_a_library_that_is_missing_is_told_before_anything_starts(
     optimus: Optimus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("optimus_cli.demo.scenario.find_spec", lambda name: None if name == "transformers" else name)
+    monkeypatch.setattr("optimus_cli.demo.run.find_spec", lambda name: None if name == "transformers" else name)
     done = optimus("demo", "--scripts", "--directory", str(tmp_path / "out"))
     assert done.exit_code == 2
     assert "pip install transformers" in done.stderr

@@ -11,7 +11,7 @@ import pytest
 from tests.cli import builders
 from tests.cli.conftest import Answer, Optimus, ScriptedService, problem
 
-from optimus_cli.commands.export_trace import moment
+from optimus_cli.commands.simulate import moment
 from optimus_cli.errors import BadInput
 
 VISION: dict[str, Any] = {

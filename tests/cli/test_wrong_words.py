@@ -88,7 +88,7 @@ def test_bug_is_one_line_and_a_file(optimus: Optimus, monkeypatch: pytest.Monkey
     def broken(_url: str) -> None:
         raise ZeroDivisionError("of ours")
 
-    monkeypatch.setattr("optimus_cli.commands.cluster.connect", broken)
+    monkeypatch.setattr("optimus_cli.commands.node.connect", broken)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(AssertionError, match="ZeroDivisionError: of ours"):
         optimus("nodes")  # the fixture refuses what a bug says

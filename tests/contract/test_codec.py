@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from optimus_contract.codec import field_types, read, write
 from optimus_contract.job import Convergence, JobSpec, TaskDemand
 from optimus_contract.membership import WantedMembership
-from optimus_contract.project import ProjectQuota
+from optimus_contract.people import ProjectQuota
 from optimus_contract.telemetry import Sample, Telemetry, Usage
 from optimus_service.requests import adapter, checked
 

@@ -21,8 +21,7 @@ from optimus_scheduler.model import Architecture, ConvergenceRule, JobSpec, Reso
 from optimus_scheduler.place.network_cost import transfer_cost
 from optimus_simulator.bounds.area import one_machine
 from optimus_simulator.bounds.bound import Bound, bound
-from optimus_simulator.bounds.needs import needs_of
-from optimus_simulator.bounds.phases import least_seconds
+from optimus_simulator.bounds.needs import least_seconds, needs_of
 from optimus_simulator.bounds.prices import JobTimes, Sizes
 from optimus_simulator.options import Options
 from optimus_simulator.outcome import Outcome

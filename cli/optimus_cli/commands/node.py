@@ -1,4 +1,4 @@
-"""`optimus node`: operators close nodes, empty them, and open them again."""
+"""`optimus nodes` lists them; `optimus node`: operators close nodes, empty them, and open them again."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from optimus_cli import output
+from optimus_cli import output, render
 from optimus_cli.client import DEFAULT_URL
-from optimus_cli.losing import lost_by_a_stop
+from optimus_cli.commands.changes import lost_by_a_stop
 from optimus_cli.options import AsJson, Command, Group, Url, ask, connect
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Close nodes, empty them, open them again (for operators).")
@@ -65,3 +65,17 @@ def _do(name: str, what: str, done: str, url: str, *, as_json: bool) -> None:
     tasks = "no tasks" if n == 0 else "1 task" if n == 1 else f"{n} tasks"
     closed = what == "uncordon" and not node["schedulable"]
     output.print_text(f"{name} {'is still closed by the cluster itself' if closed else done}; it has {tasks}")
+
+
+def nodes(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """List the cluster's nodes: what they have and what is in use."""
+    with connect(url) as client:
+        found = client.nodes()
+        readable = client.whoami()["projects"]
+    if as_json:
+        output.print_json({"nodes": found})
+    else:
+        output.show(render.node_list(found))
+        if readable is not None:
+            mine = ", ".join(sorted(readable)) or "none"
+            output.say(f"Used, and tasks: by jobs that you may see (projects: {mine}).")

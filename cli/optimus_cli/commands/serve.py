@@ -1,17 +1,20 @@
-"""`optimus serve`: run the service, in the foreground or (--detach) in the background."""
+"""`optimus serve` runs the service, in the foreground or (--detach) in the background; `optimus stop` ends it;
+`optimus db` creates and updates its tables."""
 
 from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
 from optimus_cli import background, output
 from optimus_cli.configuration import load_settings, service_is_missing
-from optimus_cli.errors import BadInput
+from optimus_cli.errors import BadInput, CliError
+from optimus_cli.options import AsJson, Command, Group
 from optimus_cli.specification import parse_assignments
 
 
@@ -133,3 +136,115 @@ def start_in_background(data_directory: Path) -> None:
     log = data_directory / background.LOG_NAME
     output.print_text(f"The service runs at {running.url} (process {running.pid}, log {log}).")
     output.print_text(f"Stop it: optimus stop --data-directory {shlex.quote(str(data_directory))} [--tasks]")
+
+
+# --- `optimus stop`: end the service of a data directory, and its tasks if that is wanted ----------------------------
+
+
+def stop(
+    data_directory: Annotated[Path | None, typer.Option(resolve_path=True, help="As given to `optimus serve`.")] = None,
+    tasks: Annotated[
+        bool, typer.Option("--tasks/--leave-tasks", help="End the training tasks on this machine, too.")
+    ] = False,
+) -> None:
+    """Stop the service that uses a data directory. Training goes on, unless --tasks ends it as well.
+
+    Jobs whose tasks were ended go on from their last checkpoints when the service runs again.
+    """
+    directory = load_settings({"data_directory": data_directory}, misspelled_are_errors=False).data_directory.resolve()
+    if data_directory is not None and not directory.is_dir():
+        raise BadInput(f"{directory} does not exist. Name the directory that `optimus serve` was given.")
+    running = background.find(directory)
+    if running is not None:
+        background.stop(running)
+        output.print_text(f"The service at {running.url} has stopped.")
+    elif not (directory / "lock").exists():
+        raise CliError(f"{directory} is no service's data directory. Name it with --data-directory.")
+    else:
+        output.print_text(f"No service runs on {directory}.")
+    n_alive = _tasks(directory, end=tasks)
+    if tasks:
+        output.print_text("No task is left.")
+    elif n_alive:
+        named = "" if data_directory is None else f" --data-directory {shlex.quote(str(data_directory))}"
+        output.print_text(f"{n_alive} training tasks go on; `optimus stop --tasks{named}` ends them.")
+
+
+def _tasks(directory: Path, *, end: bool) -> int:
+    """How many tasks of local jobs live; ended before, if `end`. Raises `CliError` when some cannot be ended."""
+    try:
+        from optimus_scheduler.model import TaskPhase
+        from optimus_service.clusters.local import LocalCluster, LocalClusterOptions
+        from optimus_service.clusters.stop_all import stop_all_tasks
+    except ImportError as error:
+        raise service_is_missing(error) from error
+    if not (directory / "local").is_dir():
+        return 0
+    cluster = LocalCluster(LocalClusterOptions(directory / "local"))
+    try:
+        if end and not stop_all_tasks(cluster):
+            raise CliError("Some tasks could not be ended; try again.")
+        return sum(task.phase is not TaskPhase.EXITED for task in cluster.tasks())
+    finally:
+        cluster.close()
+
+
+# --- `optimus db`: the database's schema -----------------------------------------------------------------------------
+
+database_app = typer.Typer(cls=Group, no_args_is_help=True, help="Create and update the database's tables.")
+
+DatabaseUrl = Annotated[
+    str | None, typer.Option(help="Default: OPTIMUS_DATABASE_URL, else SQLite in the data directory.")
+]
+DataDirectory = Annotated[Path | None, typer.Option(help="Default: OPTIMUS_DATA_DIRECTORY, else ./optimus-data.")]
+Answer = TypeVar("Answer")
+
+
+@database_app.command(cls=Command)
+def upgrade(database_url: DatabaseUrl = None, data_directory: DataDirectory = None, as_json: AsJson = False) -> None:
+    """Bring the database to the newest revision; does nothing when it is there."""
+    settings = load_settings({"database_url": database_url, "data_directory": data_directory})
+    if settings.database_url is None:
+        settings.data_directory.mkdir(parents=True, exist_ok=True)
+    engine = _store_engine()
+    _mapped(lambda: engine.upgrade(settings.url))
+    _report(_mapped(lambda: engine.current_revision(settings.url)), engine.head_revision(), as_json=as_json)
+
+
+@database_app.command(cls=Command)
+def current(database_url: DatabaseUrl = None, data_directory: DataDirectory = None, as_json: AsJson = False) -> None:
+    """Print the revision that the database has, and the newest one. Exit code 1 if they differ."""
+    settings = load_settings({"database_url": database_url, "data_directory": data_directory})
+    engine = _store_engine()
+    missing = settings.database_url is None and not (settings.data_directory / "optimus.db").exists()
+    # Looking must not create an empty database file.
+    revision = None if missing else _mapped(lambda: engine.current_revision(settings.url))
+    _report(revision, engine.head_revision(), as_json=as_json)
+
+
+def _store_engine() -> Any:
+    try:
+        from optimus_service.store import engine
+    except ImportError as error:
+        raise service_is_missing(error) from error
+    return engine
+
+
+def _mapped(action: Callable[[], Answer]) -> Answer:
+    from optimus_service.store import errors
+
+    try:
+        return action()
+    except errors.InvalidDatabaseUrl as error:
+        raise BadInput(str(error)) from error
+    except errors.StoreError as error:
+        raise CliError(f"The database cannot be used: {error}") from error
+
+
+def _report(revision: str | None, head: str, *, as_json: bool) -> None:
+    if as_json:
+        output.print_json({"revision": revision, "newest": head})
+    else:
+        output.print_text(f"revision {revision or 'none (no tables yet)'}, newest {head}")
+    if revision != head:
+        raise typer.Exit(1)

@@ -57,8 +57,7 @@ def study(
     """
     # numpy, scipy and matplotlib take most of a second to import; no other command needs them.
     from optimus_cli.study.findings import Options, as_json_document, run_study
-    from optimus_cli.study.reading import parse_columns, parse_prices, read_runs
-    from optimus_cli.study.speeds_reading import read_speeds
+    from optimus_cli.study.reading import parse_columns, parse_prices, read_runs, read_speeds
 
     runs = read_runs(logs, parse_columns(column or []))
     options = Options(

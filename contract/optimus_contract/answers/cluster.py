@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from optimus_contract.answers.jobs import JobState
 from optimus_contract.message import About, Message
-from optimus_contract.project import ProjectQuota
+from optimus_contract.people import ProjectQuota
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from optimus_contract.allowance import UserLimits
 from optimus_contract.message import About, Message
-from optimus_contract.people import ProjectRole, Role, Scope, UserKind
+from optimus_contract.people import ProjectRole, Role, Scope, UserKind, UserLimits
 
 Right = Literal["submit", "oversee", "operate", "administer", "make tokens"]
 

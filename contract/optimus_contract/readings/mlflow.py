@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from optimus_contract.limits import MAX_COUNT
-from optimus_contract.readings.announced import Announced, of_parameters
-from optimus_contract.readings.reading import Channel, Reading, moment
+from optimus_contract.readings.reading import Announced, Channel, Reading, moment, of_parameters
 
 PREFIX = "/api/2.0/mlflow/"
 MAX_METRICS = 1_000

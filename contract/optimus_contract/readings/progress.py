@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from optimus_contract.limits import MAX_COUNT, MAX_METRICS
-from optimus_contract.readings.announced import NOTHING, Announced
-from optimus_contract.readings.reading import Channel, Reading
+from optimus_contract.readings.reading import NOTHING, Announced, Channel, Reading
 
 METRIC_NAME_LENGTH = 100
 PATIENCE_SECONDS = 10.0

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Body, Header, Query, Response
 from starlette.concurrency import run_in_threadpool
 
 from optimus_contract import answers
+from optimus_contract.fields import MAX_ASKED_LABELS, is_label
 from optimus_contract.job import JobSpec
-from optimus_contract.labels import MAX_ASKED_LABELS, is_label
 from optimus_scheduler.lifecycle import CancelRequested
 from optimus_scheduler.model import JobState
 from optimus_service.api import examples, submission

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from optimus_contract import answers
-from optimus_contract.allowance import NO_USER_LIMITS, ProjectLimits, UserLimits
 from optimus_contract.codec import read
 from optimus_contract.job import JobSpec
+from optimus_contract.people import NO_USER_LIMITS, ProjectLimits, UserLimits
 from optimus_service.api.callers import Caller
 from optimus_service.api.problems import Problem, invalid
 from optimus_service.insight.format import counted

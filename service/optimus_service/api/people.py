@@ -8,9 +8,8 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Depends, Path, Query, Request, Response
 
 from optimus_contract import answers
-from optimus_contract.allowance import UserLimits
 from optimus_contract.codec import read, write
-from optimus_contract.people import MAX_TOKENS, RESERVED_USERS, NewToken, UserRights
+from optimus_contract.people import MAX_TOKENS, RESERVED_USERS, NewToken, UserLimits, UserRights
 from optimus_service.api import examples, limits
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.callers import Caller, Need

@@ -9,9 +9,8 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Path, Response
 
 from optimus_contract import answers
-from optimus_contract.allowance import ProjectLimits
 from optimus_contract.codec import read, write
-from optimus_contract.project import ProjectQuota
+from optimus_contract.people import ProjectLimits, ProjectQuota
 from optimus_scheduler.allocate.allocate_with_quotas import guarantees
 from optimus_scheduler.model import Quota, Resources, Snapshot
 from optimus_scheduler.model.resources import remaining

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from optimus_contract.fields import MAX_LABELS, is_label
 from optimus_contract.job import JobSpec
-from optimus_contract.labels import MAX_LABELS, is_label
 from optimus_scheduler.model import Role
 from optimus_service.clusters.kubernetes.names import (
     INSTALLATION,

@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from optimus_contract.allowance import UserLimits
 from optimus_contract.limits import LEAST_PRIORITY, MAX_TASKS, MOST_PRIORITY
+from optimus_contract.people import UserLimits
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.retries import Backoff
 from optimus_scheduler.settings import Settings as SchedulerSettings

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from optimus_models.analytic import count
-from optimus_models.analytic.description import FORMAT, KINDS, network_from_description
+from optimus_models.analytic.description import FORMAT, KINDS, network_from_description, network_from_paleo
 from optimus_models.analytic.layers import InvalidNetwork, Network
 from optimus_models.analytic.networks import CIFAR, NETWORKS, resnet
-from optimus_models.analytic.paleo import network_from_paleo
 
 
 def description_of(network: Network) -> dict[str, Any]:

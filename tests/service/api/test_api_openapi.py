@@ -14,8 +14,7 @@ from tests.service.api.api_harness import Api, job_spec, on_sqlite, problem
 from optimus_contract.job import JobSpec
 from optimus_contract.membership import MembershipReport
 from optimus_contract.message import Message
-from optimus_contract.people import NewToken, UserRights
-from optimus_contract.project import ProjectQuota
+from optimus_contract.people import NewToken, ProjectQuota, UserRights
 from optimus_contract.result import JobProfile, JobResult
 from optimus_contract.telemetry import Telemetry
 from optimus_service.api import examples

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimus_contract.readings.announced import NOTHING, Announced
+from optimus_contract.readings.reading import NOTHING, Announced
 from optimus_workers.script.announced import announced, of_command, of_text
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimus_contract.readings.announced import Announced
 from optimus_contract.readings.progress import Learned, Progress
+from optimus_contract.readings.reading import Announced
 from optimus_workers.script.channels.printed import Printed
 
 MAX_STEPS = 100_000

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimus_contract.readings.announced import Announced
 from optimus_contract.readings.progress import PATIENCE_SECONDS, Advance, Learned, Progress
-from optimus_contract.readings.reading import Channel, Reading
+from optimus_contract.readings.reading import Announced, Channel, Reading
 from optimus_workers.script.channels.printed import Printed
 
 START = 1_000.0

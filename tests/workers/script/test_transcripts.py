@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from optimus_contract.readings.announced import NOTHING, Announced
 from optimus_contract.readings.progress import Progress
+from optimus_contract.readings.reading import NOTHING, Announced
 from optimus_workers.script.channels.printed import Printed
 
 N_EPOCHS, N_STEPS = 3, 50

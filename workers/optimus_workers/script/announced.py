@@ -15,7 +15,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from optimus_contract.limits import MAX_COUNT
-from optimus_contract.readings.announced import EPOCHS, STEPS, Announced
+from optimus_contract.readings.reading import EPOCHS, STEPS, Announced
 
 MAX_SOURCE_BYTES = 1024 * 1024
 _STEPS_OF_A_COMMAND = frozenset({"steps", "iters", "num_steps", "n_steps"})

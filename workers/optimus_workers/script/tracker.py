@@ -24,9 +24,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from optimus_contract.membership import MembershipReport
-from optimus_contract.readings.announced import NOTHING, Announced
 from optimus_contract.readings.progress import Advance, Learned, Progress
-from optimus_contract.readings.reading import Channel, Reading
+from optimus_contract.readings.reading import NOTHING, Announced, Channel, Reading
 from optimus_contract.readings.samples import first_of_run, sample_of
 from optimus_contract.result import JobResult, PlannedRates
 from optimus_contract.telemetry import Sample

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from optimus_contract.limits import MAX_COUNT
-from optimus_contract.readings.announced import Announced
-from optimus_contract.readings.reading import Channel, Reading
+from optimus_contract.readings.reading import Announced, Channel, Reading
 from optimus_workers.script.channels.epochs import Counted
 from optimus_workers.script.channels.names import Meaning, meaning, normal
 
