@@ -43,9 +43,8 @@ def _deadline(text: str | None) -> str | None:
         try:
             deadline_moment(text)
         except ValueError as error:
-            raise ValueError(
-                f"{error} (deadline_seconds, on the command line --deadline-seconds, is from now)"
-            ) from None
+            after = "deadline_seconds, on the command line --deadline-seconds, counts from the submission"
+            raise ValueError(f"{error} ({after})") from None
     return text
 
 

@@ -135,6 +135,9 @@ def _on_gains(case: Case, words: Explanation, marginal: answers.Marginal | None)
 
 def _change(case: Case, words: Explanation) -> str:
     """What gives it more: only what was tried, where that was possible."""
+    if words.reason == Reason.WAITING_FOR_RETRY and begins_anew(case.job.spec or {}, case.job.profile):
+        again = f"cancel it, and run it again: `optimus retry {case.job.id}`"
+        return f"The end of the wait: mend what failed before that. Or {again}."
     if case.job.state.is_final or case.decision is None or case.gives_more is None:
         return words.what_would_change_it
     if words.reason in NOT_COMPETING:
@@ -429,11 +432,24 @@ def _on_its_history(case: Case) -> list[str]:
         changed += f", and it was without tasks {times(len(without))}, for {time_words(sum(without))}"
     changes = f" Its size {changed}; training stood still for {time_words(stopped)} in all."
     if job.retries:
-        waited = f", which it waited {lasted(after_errors)} for" if after_errors else ""
-        changes += f" It was tried again {times(job.retries)} after an error{waited}."
+        changes += _on_retries(case, after_errors)
     if lost := total(losses(job, case.memberships, case.began)).words:
         changes += f" Lost with its stops: {lost}."
     return [f"{', '.join(told)}, and ended at step {job.step}.{missed}{had}{changes if case.memberships else ''}"]
+
+
+def _on_retries(case: Case, waited_seconds: float) -> str:
+    """How often it was tried again; the last time it may have ended before."""
+    due, ended = case.job.retry_at, case.job.finished_at
+    is_due = due is not None and ended is not None and ended < due
+    n_tries = case.job.retries - is_due
+    waited = f"waited {lasted(waited_seconds)} for" if waited_seconds else "waited for"
+    if not n_tries:
+        return f" After an error it {waited} another try, which did not come."
+    tried = f" It was tried again {times(n_tries)} after an error"
+    if is_due:
+        return f"{tried}, and waited for another try when it ended; it {waited} them."
+    return f"{tried}, which it {waited}." if waited_seconds else f"{tried}."
 
 
 def _until_it_went_on(case: Case, error_at: float) -> float:

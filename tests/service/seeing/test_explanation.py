@@ -348,6 +348,24 @@ def test_the_waits_after_errors_are_told_after_the_end() -> None:
     story = explanation_of(Case(job=failed, decision=None, now=200.0, memberships=joined, errors=(90.0, 20.0)))
     assert "training stood still for 70 s in all" in story.sentences[-1], "30 s, then 40 s to its end"
     assert "It was tried again twice after an error, which it waited 1 min 10 s for." in story.sentences[-1]
+    ended_before = Case(job=replace(failed, retry_at=390.0), decision=None, now=200.0, memberships=joined)
+    assert (
+        "It was tried again once after an error, and waited for another try when it ended"
+        in (explanation_of(ended_before).sentences[-1])
+    )
+    never = explanation_of(replace(ended_before, job=replace(failed, retry_at=390.0, retries=1)))
+    assert "After an error it waited for another try, which did not come." in never.sentences[-1]
+
+
+def test_a_job_without_checkpoint_that_failed_is_not_told_to_be_resumed() -> None:
+    script = {"task": None, "command": ["python", "train.py"], "working_directory": "/w", "architecture": "script"}
+    waits = a_record(state=JobState.PAUSED, retries=1, retry_at=90.0, step=20, started_at=1.0, spec=script)
+    made = a_decision("job-1", reason=Reason.WAITING_FOR_RETRY)
+    kept = replace(waits, profile={"resumes": True})
+    told = [explanation_of(Case(job=each, decision=made, now=60.0)).what_would_change_it for each in (waits, kept)]
+    assert "optimus retry job-1" in told[0]
+    assert "resume" not in told[0]
+    assert "resume" in told[1]
 
 
 A_LIMIT = a_forecast(
