@@ -27,7 +27,9 @@ import statistics
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -69,14 +71,17 @@ CALLS = {
 class Service:
     """The process, as its clients and workers know it."""
 
-    def __init__(self, folder: Path, n_jobs: int) -> None:
-        self.n_jobs = n_jobs
+    def __init__(
+        self, settings: Settings, n_jobs: int, serve: Callable[[Settings, int, Connection], None] | None = None
+    ) -> None:
+        """`serve`: what its process does; None: rounds are asked for, and the time is that of the machine."""
+        self.n_jobs = self.n_submitted = n_jobs
         self._n_told = 0
-        self.settings = _settings(folder)
+        self.settings = settings
         self.repository = Repository(create_engine_from_url(self.settings.url))
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(folder, n_jobs, theirs), daemon=True)
+        self._process = context.Process(target=serve or _serve, args=(settings, n_jobs, theirs), daemon=True)
         self._process.start()
         self.port: int = self._pipe.recv()
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=120.0)
@@ -100,7 +105,7 @@ class Service:
 
     def label(self, turn: str) -> None:
         """A hundredth of the jobs, the newest, get this label, in one transaction."""
-        newest = [f"job-{self.n_jobs - 1 - number:05d}" for number in range(max(1, self.n_jobs // CHANGED_PART))]
+        newest = [f"job-{self.n_submitted - 1 - number:05d}" for number in range(max(1, self.n_jobs // CHANGED_PART))]
         with self.repository.write() as tx:
             for job in tx.jobs_by_id(newest).values():
                 tx.set_spec(job.id, job.spec, job.spec | {"labels": {"turn": turn}}, {}, time.time())
@@ -127,21 +132,29 @@ def _settings(folder: Path) -> Settings:
     )
 
 
-def _serve(folder: Path, n_jobs: int, pipe: Connection) -> None:
+def _serve(settings: Settings, n_jobs: int, pipe: Connection) -> None:
+    parts, _, port = begin(settings, n_jobs, time.time, Machine())
+    pipe.send(port)
+    while True:
+        pipe.send(_answer(parts, pipe.recv()))
+
+
+def begin(
+    settings: Settings, n_jobs: int, clock: Callable[[], float], machine: Machine
+) -> tuple[Parts, FakeCluster, int]:
+    """The whole service, with room for the tasks of a fifth of the jobs: its parts, its cluster, its port."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     raise_descriptor_limit()
     node = Resources(cpu=float(TASKS * 16), memory_bytes=2**44)
     cluster = FakeCluster([Node(f"node-{n:04d}", node) for n in range(-(-n_jobs // (16 * TRAIN_PART)))])
-    parts = assemble(_settings(folder), "http://127.0.0.1:1", time.time, Machine(make_cluster=lambda *_: cluster))
+    parts = assemble(settings, "http://127.0.0.1:1", clock, replace(machine, make_cluster=lambda *_: cluster))
     config = uvicorn.Config(
         create_app(parts.services), http=bounded_protocol(), ws="none", log_level="warning", access_log=False
     )
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     threading.Thread(target=uvicorn.Server(config).run, kwargs={"sockets": [listener]}, daemon=True).start()
     parts.loop.start()
-    pipe.send(listener.getsockname()[1])
-    while True:
-        pipe.send(_answer(parts, pipe.recv()))
+    return parts, cluster, listener.getsockname()[1]
 
 
 def _answer(parts: Parts, what: str) -> Any:
@@ -150,9 +163,7 @@ def _answer(parts: Parts, what: str) -> Any:
         case "cpu":
             return time.process_time()
         case "memory":
-            status = Path("/proc/self/status").read_text()
-            found = (re.search(rf"{name}:\s+(\d+) kB", status) for name in ("VmRSS", "VmHWM"))
-            return [0 if each is None else int(each[1]) // 1024 for each in found]
+            return memory()
         case "ahead":
             begun = time.process_time()
             parts.ahead.look()
@@ -163,17 +174,24 @@ def _answer(parts: Parts, what: str) -> Any:
             return time.process_time() - begun
 
 
+def memory() -> list[int]:
+    """Of this process."""
+    status = Path("/proc/self/status").read_text()
+    found = (re.search(rf"{name}:\s+(\d+) kB", status) for name in ("VmRSS", "VmHWM"))
+    return [0 if each is None else int(each[1]) // 1024 for each in found]
+
+
 def _round(parts: Parts) -> None:
     """One of now, in the thread of the loop."""
     repository = parts.services.repository
-    before = _newest_round(repository)
+    before = newest_round(repository)
     parts.loop.trigger("benchmark")
-    while (found := _newest_round(repository)) is None or (before is not None and found.id == before.id):
+    while (found := newest_round(repository)) is None or (before is not None and found.id == before.id):
         time.sleep(0.02)
     assert found.error is None, found.error
 
 
-def _newest_round(repository: Repository) -> RoundRecord | None:
+def newest_round(repository: Repository) -> RoundRecord | None:
     return next(iter(repository.rounds(limit=1).items), None)
 
 
@@ -189,7 +207,7 @@ def measured_calls(service: Service, running: list[str]) -> dict[str, float]:
     """Every call, and the read that all who watch share."""
     found = {}
     for name, path in CALLS.items():
-        path = path.format(last=f"job-{service.n_jobs - 1:05d}")
+        path = path.format(last=f"job-{service.n_submitted - 1:05d}")
         first = service.get(path)
         if name == "scrape":
             found["scrape, first"] = first
@@ -205,7 +223,7 @@ def measured_calls(service: Service, running: list[str]) -> dict[str, float]:
     return found
 
 
-async def watched(service: Service, n_viewers: int) -> dict[str, float]:
+async def watched(service: Service, n_viewers: int, repeats: int = REPEATS) -> dict[str, float]:
     """So many pages watch: what their beginning costs, and what a change of a hundredth of the jobs costs for all.
 
     Of the newest jobs, whose owners give them a label: where there are many, pages show the newest.
@@ -216,7 +234,7 @@ async def watched(service: Service, n_viewers: int) -> dict[str, float]:
     found = {f"stream: {n_viewers} begin": time.perf_counter() - begun}
     found[f"stream: {n_viewers} begin, processor"] = service.ask("cpu") - cpu
     seconds, spent = [], []
-    for number in range(REPEATS):
+    for number in range(repeats):
         await asyncio.sleep(2.0)  # the present state is read, and all have it
         cpu, begun = service.ask("cpu"), time.perf_counter()
         service.label(f"{number}")
@@ -272,10 +290,11 @@ def day(service: Service, n_turns: int) -> dict[str, float]:
 def at_size(n_jobs: int, n_viewers: int, n_turns: int) -> dict[str, float]:
     """With so many active jobs."""
     with tempfile.TemporaryDirectory() as folder:
-        upgrade(_settings(Path(folder)).url)
-        with closing(Repository(create_engine_from_url(_settings(Path(folder)).url))) as repository:
+        settings = _settings(Path(folder))
+        upgrade(settings.url)
+        with closing(Repository(create_engine_from_url(settings.url))) as repository:
             submit(repository, n_jobs)
-        with closing(Service(Path(folder), n_jobs)) as service:
+        with closing(Service(settings, n_jobs)) as service:
             found = {"round that starts the tasks": service.ask("round")}
             running = form_memberships(service.repository)
             post(service.repository, running, 0, SAMPLES)

@@ -39,14 +39,15 @@ POST_SAMPLES = 100
 POSTS_AT_ONCE, JOBS_AT_ONCE = 50, 1000
 
 
-def submit(repository: Repository, n_jobs: int, first: int = 0) -> None:
-    """Jobs of one size, numbered from `first` on."""
+def submit(repository: Repository, n_jobs: int, first: int = 0, at: float | None = None) -> None:
+    """Jobs of one size, numbered from `first` on, `at` this moment (POSIX seconds; None: now)."""
+    at = time.time() if at is None else at
     sizes = {"workers": {"min": WORKERS, "max": WORKERS}, "servers": {"min": SERVERS, "max": SERVERS}}
     spec = write(checked(JobSpec, {"name": "job", "task": "m:f", **sizes}))
     job_ids = [f"job-{number:05d}" for number in range(first, first + n_jobs)]
     new = [NewJob(job_id, {**spec, "name": job_id}, "nonce", None, "hash") for job_id in job_ids]
     for begin in range(0, n_jobs, JOBS_AT_ONCE):
-        repository.create_jobs(new[begin : begin + JOBS_AT_ONCE], time.time())
+        repository.create_jobs(new[begin : begin + JOBS_AT_ONCE], at)
 
 
 def post(repository: Repository, job_ids: list[str], first: int, n_samples: int) -> None:

@@ -88,8 +88,9 @@ def train(repository: Repository) -> None:
         repository.add_samples(job_id, [a_sample(number, at) for number in range(SAMPLES_PER_JOB)], at)
 
 
-def form_memberships(repository: Repository) -> list[str]:
-    """Every job that should have tasks has them; which ones had none."""
+def form_memberships(repository: Repository, at: float | None = None) -> list[str]:
+    """Every job that should have tasks has them, `at` this moment (POSIX seconds; None: now); which ones had none."""
+    at = time.time() if at is None else at
     formed = []
     for job in repository.active_jobs():
         if job.membership_epoch or job.wanted.is_empty:
@@ -97,7 +98,6 @@ def form_memberships(repository: Repository) -> list[str]:
         tasks = repository.get_wanted(job.id).tasks
         formed.append(job.id)
         names = {role: tuple(task.key.name for task in tasks if task.key.role is role) for role in Role}
-        at = time.time()
         repository.report_membership(
             job.id,
             MembershipRecord(

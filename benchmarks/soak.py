@@ -216,15 +216,17 @@ class Load:
                     self.seen.latencies[kind].append((begun - self.begun, time.monotonic() - begun))
 
 
-def slope(points: list[tuple[float, float]]) -> dict[str, float] | None:
-    """Least squares of the second by the first; its standard error. None for fewer than three points."""
+def slope(points: list[tuple[float, float]], digits: int = 3) -> dict[str, float] | None:
+    """Least squares of the second by the first (seconds), for an hour; its standard error. None for fewer than three
+    points."""
     if len(points) < 3:
         return None
     x, y = zip(*points, strict=True)
     fit = statistics.linear_regression(x, y)
     residual = sum((b - fit.intercept - fit.slope * a) ** 2 for a, b in points) / (len(points) - 2)
     spread = sum((a - statistics.fmean(x)) ** 2 for a in x)
-    return {"per_hour": round(fit.slope * 3600, 3), "standard_error": round((residual / spread) ** 0.5 * 3600, 3)}
+    error = (residual / spread) ** 0.5
+    return {"per_hour": round(fit.slope * 3600, digits), "standard_error": round(error * 3600, digits)}
 
 
 def of_calls(calls: list[tuple[float, float]]) -> dict[str, Any]:

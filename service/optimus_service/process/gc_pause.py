@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -35,12 +35,14 @@ class LongLived:
     a tenth. Once an hour all is walked, so that cycles which became garbage since do not stay.
     """
 
-    def __init__(self) -> None:
-        self._walked_at = time.monotonic()
+    def __init__(self, monotonic: Callable[[], float] | None = None) -> None:
+        """`monotonic`: a clock that only grows; None: `time.monotonic`."""
+        self._monotonic = monotonic or time.monotonic
+        self._walked_at = self._monotonic()
 
     def settle(self) -> None:
         """To be called at the end of a round."""
-        now = time.monotonic()
+        now = self._monotonic()
         if now - self._walked_at >= _WHOLE_SECONDS:
             self._walked_at = now
             gc.unfreeze()
