@@ -18,6 +18,7 @@ from optimus_contract.job import JobSpec
 from optimus_scheduler.model import JobState
 from optimus_service import server
 from optimus_service.api.plan import plan_body
+from optimus_service.insight import dry_run
 from optimus_service.insight.dry_run import CANDIDATE, Preview, Previewed
 from optimus_service.requests import checked
 
@@ -189,3 +190,29 @@ def test_a_dry_run_promises_nothing_of_an_unknown_kind(world: World) -> None:
     assert (found.answer, found.earliest) == ("open", None)
     assert "No deadline can be promised before it has run: too little is known of its end." in words
     assert body(world, preview_of(world).of(document(), {})).deadline is None
+
+
+def test_planning_what_gives_more_ends_after_so_many_plans(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was tried till then is told; where nothing of it helps, that not all was tried."""
+    world.submit("greedy", workers={"min": 64, "max": 64})
+    world.submit("other", workers={"min": 1, "max": 4}, servers={"min": 1, "max": 4})
+    world.round()
+    preview, everything_tried = preview_of(world), preview_of(world).what_gives_more("greedy", {})
+    assert everything_tried
+    planned: list[int] = []
+    plan = preview._foresight.plan
+
+    def counted(*arguments: Any) -> Any:
+        planned.append(1)
+        return plan(*arguments)
+
+    preview._foresight.plan = counted
+    told = set[tuple[str, ...] | None]()
+    for most in range(1, 20):
+        planned.clear()
+        monkeypatch.setattr(dry_run, "_MOST_PLANNED", 2 * most)
+        found = preview.what_gives_more("greedy", {})
+        assert len(planned) <= most
+        assert found is None or set(found) <= set(everything_tried)
+        told.add(found)
+    assert told >= {None, everything_tried}
