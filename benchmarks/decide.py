@@ -7,7 +7,7 @@ process; as in every shell, the garbage collector waits until a round is over):
 
 * cold: every job is known (speeds fitted, ends predicted), nobody has a task, nothing is remembered;
 * incremental: all of that runs; one job in 200 has told a new speed and one in 200 has ended and been followed by a
-  new one, while the shell has kept its `Placer` and its models. As in the service,
+  new one, while the shell has kept its `RoundMemory` and its models. As in the service,
   which reads its database and its cluster anew, every value in the snapshot is a new object, equal or not.
 
 `decide` is what the paper counts: allocate (who gets how many tasks) and place (on which nodes), from the snapshot to
@@ -33,6 +33,7 @@ from typing import Any
 from benchmarks.made_up_cluster import NOW, OwnSpeeds, made_up_jobs, made_up_nodes
 
 from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.forecast.forecast import RememberingForecaster
 from optimus_scheduler.model import (
     Action,
     Decision,
@@ -45,8 +46,7 @@ from optimus_scheduler.model import (
     Task,
     TaskPhase,
 )
-from optimus_scheduler.place.place import Placer
-from optimus_scheduler.round import plan
+from optimus_scheduler.round import RoundMemory, plan
 from optimus_service.process.gc_pause import collector_paused
 
 PHASES = ("forecast", "allocate", "place", "reconcile")
@@ -58,14 +58,14 @@ class Shell:
     """Runs rounds and takes the time of their phases."""
 
     def __init__(self, policy: str) -> None:
-        self._policy, self._forecaster, self._placer = policy_named(policy), OwnSpeeds(), Placer()
+        self._policy, self._forecaster, self._memory = policy_named(policy), RememberingForecaster(OwnSpeeds()), RoundMemory()
         self.seconds: dict[str, float] = {}
 
     def round(self, snapshot: Snapshot) -> Plan:
         self.seconds = dict.fromkeys(PHASES, 0.0)
         begin = time.process_time()
         with collector_paused():  # as every shell does, until the round is over
-            decided = plan(snapshot, self._policy, None, self._timer, self._forecaster, self._placer)
+            decided = plan(snapshot, self._policy, None, self._timer, self._forecaster, self._memory)
             whole = time.process_time() - begin
         self.seconds["explain"] = whole - sum(self.seconds.values())
         self.seconds["decide"] = self.seconds["allocate"] + self.seconds["place"]
@@ -111,7 +111,7 @@ def _anew(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _anew(each) for key, each in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{each.name: _anew(getattr(value, each.name)) for each in fields(value)})
+        return replace(value, **{each.name: _anew(getattr(value, each.name)) for each in fields(value) if each.init})
     return value  # a word or a number
 
 

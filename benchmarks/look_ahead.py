@@ -21,6 +21,7 @@ from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.ahead.foresee import foresee
 from optimus_scheduler.ahead.world import Queue
 from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.forecast.forecast import RememberingForecaster
 from optimus_scheduler.model import Snapshot
 from optimus_scheduler.round import plan
 from optimus_scheduler.settings import Settings
@@ -29,7 +30,7 @@ from optimus_scheduler.settings import Settings
 def measure(n_jobs: int, n_nodes: int, runs: int, policy_name: str) -> dict[str, object]:
     """The figures."""
     policy, settings, jobs, nodes = policy_named(policy_name), Settings(), made_up_jobs(n_jobs), made_up_nodes(n_nodes)
-    forecaster = OwnSpeeds()
+    forecaster = RememberingForecaster(OwnSpeeds())
     decided = plan(Snapshot(NOW, nodes, jobs), policy, settings, forecaster=forecaster)
     outlooks = forecaster(jobs, NOW, settings)
     recent = RecentJobs()

@@ -9,13 +9,11 @@ their size, is drawn from a fixed seed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
-from optimus_scheduler.forecast.forecast import RememberingForecaster
-from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.forecast.fits import Fits, Fitted
 from optimus_scheduler.forecast.speeds import Speeds
 from optimus_scheduler.model import (
     Architecture,
@@ -60,25 +58,12 @@ def made_up_jobs(count: int, first: int = 0) -> tuple[Job, ...]:
     return tuple(_job(number) for number in range(first, first + count))
 
 
-class OwnSpeeds:
-    """A forecaster that shares no speeds between jobs, though many of the jobs here are alike.
+class OwnSpeeds(Fits):
+    """Fits that share no speeds between jobs, though many of the jobs here are alike."""
 
-    Like the live one, it fits a job again only when the job has told something new.
-    """
-
-    def __init__(self) -> None:
-        self._forecaster = RememberingForecaster()
-        self._known: dict[str, tuple[Speeds, Speeds]] = {}
-
-    def __call__(self, jobs: Sequence[Job], now: float, settings: Settings) -> tuple[Outlook, ...]:
-        """The outlook of every job, sorted by job id."""
-        return tuple(replace(outlook, speeds=self._own(outlook)) for outlook in self._forecaster(jobs, now, settings))
-
-    def _own(self, outlook: Outlook) -> Speeds:
-        known = self._known.get(outlook.id)
-        if known is None or known[0] is not outlook.speeds:
-            known = self._known[outlook.id] = (outlook.speeds, Speeds(outlook.speeds.model))
-        return known[1]
+    def of(self, jobs: Sequence[Job], settings: Settings) -> list[Fitted]:
+        """The models of each job."""
+        return [each._replace(speeds=Speeds(each.speeds.model)) for each in super().of(jobs, settings)]
 
 
 def _job(number: int) -> Job:

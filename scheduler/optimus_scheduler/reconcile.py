@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
+from operator import is_
+from typing import NamedTuple
 
 from optimus_scheduler.forecast.gpu_types import has_left_its_type
 from optimus_scheduler.model import (
@@ -28,6 +30,7 @@ from optimus_scheduler.model import (
     Job,
     JobState,
     Node,
+    Nodes,
     PlacedTask,
     Resources,
     Role,
@@ -69,41 +72,101 @@ def reconcile(snapshot: Snapshot, wants: Mapping[str, Want], settings: Settings)
 
     `wants` has an entry for every job of the snapshot.
     """
-    tasks_by_job: dict[str, list[Task]] = {job.id: [] for job in snapshot.jobs}
-    orphans: list[Task] = []
-    for task in snapshot.tasks:
-        tasks_by_job.get(task.key.job_id, orphans).append(task)
-    sets: list[SetWanted] = []
-    stops: list[StopTask] = list(_stops(orphans, snapshot.now, settings.drain_seconds, 2 * settings.drain_seconds))
-    open_nodes = frozenset(node.name for node in snapshot.nodes if node.schedulable)
-    emptied = frozenset(node.name for node in snapshot.nodes if node.emptied)
-    moving, settled = list[_JobSide](), list[Job]()
-    for job in snapshot.jobs:
-        observed = tasks_by_job[job.id]
-        stays = not emptied or not any(task.node in emptied for task in observed)
-        if stays and _is_settled(job, wants[job.id], observed):
-            settled.append(job)
-        else:
-            moving.append(_JobSide(job, wants[job.id], observed, open_nodes, emptied))
-    for side in moving:
-        sets += side.set_wanted()
-        stops += side.stops(snapshot.now, settings)
-    ended = [task for task in orphans if task.phase is not TaskPhase.EXITED]
-    left_nodes = {task.node for side in moving for task in side.leaving} | {task.node for task in ended}
-    for job in settled if left_nodes else ():  # their remaining tasks occupy nodes that others free
-        if any(task.node in left_nodes for task in tasks_by_job[job.id]):
-            moving.append(_JobSide(job, wants[job.id], tasks_by_job[job.id], open_nodes, emptied))
-    return (
-        *sorted(sets, key=lambda action: action.job_id),
-        *sorted(stops, key=lambda action: action.key),
-        *_starts_with_available(moving, ended, snapshot.nodes),
+    return Reconciler().reconcile(snapshot, wants, settings)
+
+
+class _Settled(NamedTuple):
+    """A job that had what it should have, all of it alive, and what that was seen by."""
+
+    wanted: tuple[PlacedTask, ...]
+    nodes: Mapping[TaskSlot, str]
+    observed: tuple[Task, ...]
+    used: frozenset[str]
+    """The nodes of these tasks."""
+
+
+class Reconciler:
+    """Reconciles round after round: a job with the very tasks of the round before is not compared again.
+
+    Returns what `reconcile` returns, sooner. Belongs to one shell; not to be shared between threads.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, tuple[Task, ...]] = {}
+        self._settled: dict[str, _Settled] = {}
+
+    def reconcile(self, snapshot: Snapshot, wants: Mapping[str, Want], settings: Settings) -> tuple[Action, ...]:
+        """See the function `reconcile`."""
+        self._tasks = tasks_by_job = _by_job(snapshot.tasks, self._tasks)
+        before, self._settled = self._settled, {}
+        nodes = Nodes.of(snapshot.nodes)
+        moving, settled = list[_JobSide](), list[tuple[Job, _Settled]]()
+        for job in snapshot.jobs:
+            want, observed = wants[job.id], tasks_by_job.get(job.id, ())
+            known = _as_settled(job, want, observed, before.get(job.id))
+            if known is not None and known.used.isdisjoint(nodes.emptied_names):
+                self._settled[job.id] = known
+                settled.append((job, known))
+            else:
+                moving.append(_JobSide(job, want, observed, nodes))
+        active = {job.id for job in snapshot.jobs}
+        orphans = [task for job_id, tasks in tasks_by_job.items() if job_id not in active for task in tasks]
+        sets: list[SetWanted] = []
+        stops: list[StopTask] = list(_stops(orphans, snapshot.now, settings.drain_seconds, 2 * settings.drain_seconds))
+        for side in moving:
+            sets += side.set_wanted()
+            stops += side.stops(snapshot.now, settings)
+        ended = [task for task in orphans if task.phase is not TaskPhase.EXITED]
+        left_nodes = {task.node for side in moving for task in side.leaving} | {task.node for task in ended}
+        for job, known in settled if left_nodes else ():  # their remaining tasks occupy nodes that others free
+            if not known.used.isdisjoint(left_nodes):
+                moving.append(_JobSide(job, wants[job.id], known.observed, nodes))
+        return (
+            *sorted(sets, key=lambda action: action.job_id),
+            *sorted(stops, key=lambda action: action.key),
+            *_starts_with_available(moving, ended, snapshot.nodes),
+        )
+
+
+def _by_job(tasks: Sequence[Task], before: Mapping[str, tuple[Task, ...]]) -> dict[str, tuple[Task, ...]]:
+    """The tasks of each job that has any: the very tuple of `before` where that is the same.
+
+    Tasks mostly come sorted by job, and most are those of the round before: so these are passed over together.
+    """
+    found: dict[str, tuple[Task, ...]] = {}
+    at, n = 0, len(tasks)
+    while at < n:
+        job_id = tasks[at].key.job_id
+        known = before.get(job_id, ())
+        end = at + len(known)
+        if not (known and all(map(is_, tasks[at:end], known)) and len(tasks[at:end]) == len(known)):
+            known, end = (), at
+        while end < n and tasks[end].key.job_id == job_id:
+            end += 1
+        own = known if end == at + len(known) else tuple(tasks[at:end])
+        found[job_id] = (*found[job_id], *own) if job_id in found else own
+        at = end
+    return found
+
+
+def _as_settled(job: Job, want: Want, observed: tuple[Task, ...], before: _Settled | None) -> _Settled | None:
+    """What makes the job settled; None if it is not."""
+    if want.directive is not job.directive or want.batch != job.batch:
+        return None
+    if want.allocation is not job.allocation and want.allocation != job.allocation:
+        return None
+    is_same = before is not None and (
+        before.observed is observed and before.nodes is want.nodes and before.wanted is job.wanted_tasks
     )
+    if is_same:
+        return before
+    if not _is_settled(job, want, observed):
+        return None
+    return _Settled(job.wanted_tasks, want.nodes, observed, frozenset([task.node for task in observed]))
 
 
 def _is_settled(job: Job, want: Want, observed: Sequence[Task]) -> bool:
-    """Whether the job has exactly what it should have, all of it alive: most jobs in most rounds."""
-    if want.allocation != job.allocation or want.directive is not job.directive or want.batch != job.batch:
-        return False
+    """Whether the job, which has its size, has just these tasks, all of them alive: most jobs in most rounds."""
     wanted = job.wanted_tasks
     if len(want.nodes) != len(wanted) or len(observed) != len(wanted) + bool(wanted):
         return False
@@ -123,10 +186,9 @@ def _is_settled(job: Job, want: Want, observed: Sequence[Task]) -> bool:
 class _JobSide:
     """One job: its observed tasks beside the wanted ones."""
 
-    def __init__(
-        self, job: Job, want: Want, observed: Iterable[Task], open_nodes: frozenset[str], emptied: frozenset[str]
-    ) -> None:
-        self._job, self._want, self._open_nodes, self._emptied = job, want, open_nodes, emptied
+    def __init__(self, job: Job, want: Want, observed: Iterable[Task], nodes: Nodes) -> None:
+        self._job, self._want = job, want
+        self._open_nodes, self._emptied = nodes.open_names, nodes.emptied_names
         self.job_id = job.id
         self._has_left = has_left_its_type(job)
         self._observed = sorted(observed, key=lambda task: task.key)

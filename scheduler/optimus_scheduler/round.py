@@ -7,17 +7,17 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from operator import attrgetter
 
-from optimus_scheduler.allocate.allocate import allocate, batch_for, current_slots, request_for
+from optimus_scheduler.allocate.allocate import CurrentSlots, allocate, batch_for, request_for
 from optimus_scheduler.allocate.policy import Grant, Policy
 from optimus_scheduler.explain import by_urgency, decide, decide_tracked, paused_by
 from optimus_scheduler.forecast.forecast import Forecaster, forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.gpu_types.choose import choose_and_forecast
 from optimus_scheduler.gpu_types.fallback import with_fallback_types
-from optimus_scheduler.model import NOTHING, Directive, Job, Plan, Reason, Snapshot
+from optimus_scheduler.model import NOTHING, Directive, Job, Node, Nodes, Plan, Reason, Snapshot
 from optimus_scheduler.place.place import Placed, Placements, Placer
 from optimus_scheduler.place.requests import CurrentNodes
-from optimus_scheduler.reconcile import Want, reconcile
+from optimus_scheduler.reconcile import Reconciler, Want
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.stragglers import move_stragglers
 
@@ -33,20 +33,40 @@ def _untimed(_: str) -> AbstractContextManager[object]:
     return nullcontext()
 
 
+class RoundMemory:
+    """What a shell keeps from round to round, so that a round does anew only what has changed.
+
+    It changes no plan. Things are recognised by their values, and sooner where they are the very same objects. Its size
+    is that of the last round. It belongs to one shell and one thread; `forecast.RememberingForecaster` does the same for
+    models.
+    """
+
+    def __init__(self) -> None:
+        self.placer, self.slots, self.reconciler = Placer(), CurrentSlots(), Reconciler()
+        self._nodes = Nodes()
+
+    def nodes(self, nodes: Sequence[Node]) -> Nodes:
+        """Those of the round before, if these are equal."""
+        if nodes is not self._nodes and nodes != self._nodes:
+            self._nodes = Nodes.of(nodes)
+        return self._nodes
+
+
 def plan(
     snapshot: Snapshot,
     policy: Policy,
     settings: Settings | None = None,
     timer: Timer = _untimed,
     forecaster: Forecaster = forecast_all,
-    placer: Placer | None = None,
+    memory: RoundMemory | None = None,
 ) -> Plan:
     """What to do with the cluster now. Deterministic, and independent of the order of anything in `snapshot`.
 
-    A shell that passes the same `placer` every time gets the same plan sooner: a placer keeps the assignment of the
-    round before. It belongs to one shell and one thread; `forecast.RememberingForecaster` does the same for models.
+    A shell that passes the same `memory` every time gets the same plan sooner.
     """
-    settings, placer = settings or Settings(), placer or Placer()
+    settings, memory = settings or Settings(), memory or RoundMemory()
+    placer = memory.placer
+    snapshot = replace(snapshot, nodes=memory.nodes(snapshot.nodes))
     if settings.scale_batches and not policy.scales_batches:
         settings = replace(settings, scale_batches=False)
 
@@ -59,7 +79,7 @@ def plan(
 
         # 2. Allocate: how many workers and servers does each job get?
         with timer("allocate"):
-            current = current_slots(snapshot)
+            current = memory.slots.of(snapshot)
             grants = allocate(outlooks, snapshot, current, policy, settings, placer)
 
         # 3. Place: on which nodes? Fragmentation may leave a job with less than it was granted.
@@ -78,7 +98,7 @@ def plan(
             for one in outlooks
         }
         wants = move_stragglers(snapshot, wants)
-        actions = reconcile(snapshot, wants, settings)
+        actions = memory.reconciler.reconcile(snapshot, wants, settings)
 
     # 5. Say why. Jobs that run outside the cluster are forecast, too.
     decisions = [

@@ -33,7 +33,6 @@ from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.allocate.policies import Policy, UnknownPolicy, policy_named
 from optimus_scheduler.forecast.forecast import Forecaster, Overheard, RememberingForecaster
 from optimus_scheduler.model import Plan, Snapshot
-from optimus_scheduler.place.place import Placer
 from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
@@ -354,12 +353,12 @@ def make_preview(
 
 def make_planner(policy: Policy, settings: Settings, forecaster: Forecaster | None = None) -> Planner:
     """The pure middle of a round, with this policy. To be called by one thread at a time: it remembers rounds."""
-    constants, placer = settings.scheduling, Placer()  # assignments, from round to round
+    constants, memory = settings.scheduling, cycle.RoundMemory()
     forecaster = forecaster or RememberingForecaster()
 
     def planner(snapshot: Snapshot, timer: cycle.Timer) -> Plan:
         with collector_paused():
-            return cycle.plan(snapshot, policy, constants, timer, forecaster, placer)
+            return cycle.plan(snapshot, policy, constants, timer, forecaster, memory)
 
     return planner
 

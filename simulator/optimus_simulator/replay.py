@@ -18,8 +18,7 @@ from optimus_scheduler.forecast.forecast import Overheard, RememberingForecaster
 from optimus_scheduler.forecast.prices import cost_per_second
 from optimus_scheduler.forecast.priors import EndedJobs
 from optimus_scheduler.model import Directive, Interval, Job, JobState, Plan, SetWanted, Snapshot, StartTask, StopTask
-from optimus_scheduler.place.place import Placer
-from optimus_scheduler.round import plan
+from optimus_scheduler.round import RoundMemory, plan
 from optimus_scheduler.settings import Settings
 from optimus_simulator.cluster import Cluster, shape_of
 from optimus_simulator.engine import ARRIVAL, CHANGE, ROUND, Engine
@@ -57,7 +56,7 @@ class Replay:
         self._options, self._settings = options or Options(), settings or Settings()
         self._progress = progress
         self._engine, self._cluster = Engine(), Cluster(trace.nodes)
-        self._capacity, self._placer = trace.capacity, Placer()
+        self._capacity, self._memory = trace.capacity, RoundMemory()
         self.active: dict[str, RunningJob] = {}
         self._ended: dict[str, RunningJob] = {}
         self._taught = EndedJobs()
@@ -156,7 +155,7 @@ class Replay:
         now = self._engine.now
         jobs = tuple(self._seen(job) for job in self.active.values())
         snapshot = Snapshot(now, self._cluster.nodes, jobs, self._cluster.tasks, self._trace.quotas)
-        outcome = plan(snapshot, self._policy, self._settings, forecaster=self._forecaster, placer=self._placer)
+        outcome = plan(snapshot, self._policy, self._settings, forecaster=self._forecaster, memory=self._memory)
         for decision in outcome.decisions:
             job = self.active[decision.job_id]
             job.note_prediction(decision.forecast.total_steps)

@@ -13,6 +13,8 @@ from optimus_scheduler.model import (
     Allocation,
     Directive,
     Job,
+    Nodes,
+    PlacedTask,
     Reason,
     Resources,
     Role,
@@ -63,16 +65,48 @@ def _may_stay(outlook: Outlook, allocation: Allocation, current: Mapping[TaskSlo
     return len(set(current.values())) <= 1 and tasks < _DOUBLED * before
 
 
+class CurrentSlots:
+    """Finds `current_slots`, and keeps those of the round before.
+
+    A job with the same tasks on nodes that are still open has the very same mapping. Belongs to one shell; not to be
+    shared between threads.
+    """
+
+    def __init__(self) -> None:
+        self._is_open: Mapping[str, bool] = {}
+        self._known: dict[str, tuple[tuple[PlacedTask, ...], Mapping[TaskSlot, str]]] = {}
+        """Of jobs that leave nothing behind: with the tasks that they want."""
+
+    def of(self, snapshot: Snapshot) -> dict[str, Mapping[TaskSlot, str]]:
+        """See `current_slots`."""
+        is_open = Nodes.of(snapshot.nodes).is_open
+        if is_open is not self._is_open and is_open != self._is_open:
+            self._known = {}
+        before, self._is_open, self._known = self._known, is_open, {}
+        live: frozenset[TaskKey] = frozenset()
+        if not all(is_open.values()):
+            live = frozenset(task.key for task in snapshot.tasks if task.phase is not TaskPhase.EXITED)
+        found: dict[str, Mapping[TaskSlot, str]] = {}
+        for job in snapshot.jobs:
+            wanted, known = job.wanted_tasks, before.get(job.id)
+            if known is None or (known[0] is not wanted and known[0] != wanted) or has_left_its_type(job):
+                slots = _current(job, is_open, live)
+                stay = len(slots) == len(wanted) and all(is_open[node] for node in slots.values())
+                known = (wanted, slots) if stay else None
+                found[job.id] = slots
+            else:
+                found[job.id] = known[1]
+            if known is not None:
+                self._known[job.id] = known
+        return found
+
+
 def current_slots(snapshot: Snapshot) -> CurrentNodes:
     """Where each job has tasks that may stay: on nodes that are not being emptied, on cordoned ones while they live.
 
     By job id, an entry for every job. Workers of a job that changes its GPU type do not stay.
     """
-    is_open = {node.name: node.schedulable for node in snapshot.nodes if not node.emptied}
-    live: frozenset[TaskKey] = frozenset()
-    if not all(is_open.values()):
-        live = frozenset(task.key for task in snapshot.tasks if task.phase is not TaskPhase.EXITED)
-    return {job.id: _current(job, is_open, live) for job in snapshot.jobs}
+    return CurrentSlots().of(snapshot)
 
 
 def _current(job: Job, is_open: Mapping[str, bool], live: frozenset[TaskKey]) -> dict[TaskSlot, str]:
@@ -122,7 +156,7 @@ def allocate(
     finishing: list[Outlook] = []
     capacity, leaving = usable_capacity(snapshot, current), Resources()
     feasible = _Feasibility(snapshot, policy, placer)
-    names = sorted(node.name for node in snapshot.nodes if not node.schedulable)
+    names = sorted(Nodes.of(snapshot.nodes).closed_names)
     closed = f"Closed or lost: {', '.join(names[:_NAMED])}{' and others' * (len(names) > _NAMED)}." if names else None
     for outlook in outlooks:
         if outlook.job.directive is Directive.CANCEL:
@@ -156,7 +190,7 @@ def allocate(
 def usable_capacity(snapshot: Snapshot, current: CurrentNodes) -> Resources:
     """What the schedulable nodes offer, and what jobs hold on cordoned ones: that is theirs while they stay."""
     total = snapshot.capacity
-    cordoned = {node.name for node in snapshot.nodes if not node.schedulable}
+    cordoned = Nodes.of(snapshot.nodes).closed_names
     if not cordoned:
         return total
     for job in snapshot.jobs:

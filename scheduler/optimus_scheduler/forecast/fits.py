@@ -5,7 +5,7 @@ A fit is a pure function of what was reported, so remembering it changes no answ
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
 from optimus_models.history import LossHistory
@@ -78,7 +78,7 @@ class Fitted(NamedTuple):
 
 
 class Fits:
-    """Fits models, and keeps those of the last call only: its size is that of the jobs of the last call.
+    """Fits models, and keeps the last ones of each job, until it is told which jobs are left (`keep_only`).
 
     A job without new reports is recognised by its earlier ones, which mostly is the very same values. Belongs
     to one shell; not to be shared between threads.
@@ -100,8 +100,13 @@ class Fits:
         new = [(job, each) for job, each in zip(jobs, reported, strict=True) if job.id not in found]
         fitted = self._fitted([job for job, _ in new], settings, self._known_step_times(new, settings))
         found |= {job.id: (each, models) for (job, each), models in zip(new, fitted, strict=True)}
-        self._known = found
+        self._known |= found
         return [found[job.id][1] for job in jobs]
+
+    def keep_only(self, job_ids: Container[str]) -> None:
+        """Forget all other jobs."""
+        for gone in [job_id for job_id in self._known if job_id not in job_ids]:
+            del self._known[gone]
 
     def _known_step_times(self, new: Sequence[tuple[Job, _Reported]], settings: Settings) -> dict[SpeedData, StepTimes]:
         found: dict[SpeedData, StepTimes] = {}

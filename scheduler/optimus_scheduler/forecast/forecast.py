@@ -17,10 +17,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from statistics import median
 from typing import NamedTuple
 
-from optimus_models.calibration import AS_PREDICTED, Calibration, Errors, Widening
+from optimus_models.calibration import AS_PREDICTED, Calibration, Widening
 from optimus_models.convergence import LEAST_POINTS, Rule, convergence_step, has_converged, whole_steps
 from optimus_models.cost import Estimate
 from optimus_models.loss.curve import LossCurve
@@ -54,30 +55,114 @@ _ENFORCED_BY_COORDINATOR = ("max_steps", "max_epochs")
 
 
 class RememberingForecaster:
-    """Forecasts, remembering the fits of the call before: a job without new reports is not fitted again.
+    """Forecasts, remembering what the call before found: of a job without new reports only what time changes is new.
 
     Gives what `forecast_all` gives, sooner. Belongs to one shell; not to be shared between threads.
     """
 
-    def __init__(self) -> None:
-        self._fits, self._stops, self._ends = Fits(), _Stops(), _Ends()
+    def __init__(self, fits: Fits | None = None) -> None:
+        """`fits`: fits the models, and remembers them."""
+        self._fits, self._stops = fits or Fits(), _Stops()
+        self._settings: Settings | None = None
+        self._known: dict[str, _Known] = {}
 
     def __call__(self, jobs: Sequence[Job], now: float, settings: Settings) -> tuple[Outlook, ...]:
         """The outlook of every job, sorted by job id."""
-        ordered = sorted(jobs, key=lambda job: job.id)
-        fits = self._fits.of(ordered, settings)
-        stops = self._stops.of(ordered)
+        ordered = sorted(jobs, key=attrgetter("id"))
+        before = self._known if settings == self._settings else {}
+        told = [_told(job) for job in ordered]
+        known = [before.get(job.id) for job in ordered]
+        changed = [at for at, one in enumerate(known) if one is None or one.told != told[at]]
+        fits = self._fits.of([ordered[at] for at in changed], settings)
         has_price = has_prices(settings)
-        uses = [
-            _Use.of(job, fitted.speeds, now, settings, has_price) for job, fitted in zip(ordered, fits, strict=True)
-        ]
-        ends = self._ends.of(ordered, fits, uses, settings)
-        return tuple(
-            [
-                _outlook(job, _forecast(job, fitted, use, end, stop, now), fitted.speeds, stop, now, settings)
-                for job, fitted, use, end, stop in zip(ordered, fits, uses, ends, stops, strict=True)
-            ]
+        for at, fitted in zip(changed, fits, strict=True):
+            job = ordered[at]
+            use = _Use.of(job, fitted.speeds, now, settings, has_price)
+            known[at] = _Known(told[at], fitted, use, _end(job, fitted, use, settings, known[at]), _steps_here(job))
+        found = []
+        stops = self._stops.of(ordered)
+        for job, one, stop in zip(ordered, known, stops, strict=True):
+            assert one is not None, "all that was not known is by now"
+            found.append(one.at(job, stop, now, settings))
+        self._settings, self._known = settings, {job.id: one for job, one in zip(ordered, known, strict=True) if one}
+        self._fits.keep_only(self._known)
+        return tuple(found)
+
+
+_told = attrgetter(
+    *("spec", "state", "submitted_at", "started_at", "step", "steps_per_epoch", "epochs", "loss_steps", "losses"),
+    *("rate_steps", "learning_rates", "planned_rate_steps", "planned_rates", "metric_steps", "metric_values"),
+    *("speed_samples", "calculated_speeds", "similar", "spent", "allocation", "allocated_at", "directive"),
+    *("rescale_seconds", "joining_seconds", "batch", "noise_steps", "noise_scales", "busy_part", "experience.task"),
+    *("experience.steps", "experience.seconds"),
+)
+"""Of a job all that its outlook is made of, but for the job itself, what others' stops took, and the time."""
+
+
+class _Known:
+    """What is known of a job for as long as it tells nothing new."""
+
+    __slots__ = ("_outlook", "_steps_here", "_use", "end", "fitted", "told")
+
+    def __init__(self, told: tuple[object, ...], fitted: Fitted, use: _Use, end: _End, steps_here: int) -> None:
+        self.told, self.fitted, self._use, self.end, self._steps_here = told, fitted, use, end, steps_here
+        self._outlook: Outlook | None = None
+        """The last one."""
+
+    def at(self, job: Job, stop_seconds: float, now: float, settings: Settings) -> Outlook:
+        """The outlook of the job, which has told just this. `stop_seconds`: predicted of its next stop."""
+        before, fitted = self._outlook, self.fitted
+        if before is None:
+            forecast = _forecast(job, fitted, self._use, self.end, stop_seconds, now)
+            found = self._first(job, forecast, stop_seconds, now, settings)
+        else:
+            end = self.end
+            if job.spec.convergence.has_clock:
+                self._use = _Use.of(job, fitted.speeds, now, settings, self._use.has_price)
+                self.end = _End.of(job, fitted, self._use, settings)
+            forecast = before.forecast
+            if self._use.speed is not None or self.end is not end:
+                forecast = _forecast(job, fitted, self._use, self.end, stop_seconds, now)
+            found = before.later(
+                job=job,
+                forecast=forecast,
+                waited_seconds=_waited_seconds(job, now),
+                held_seconds=_held_seconds(job, now),
+                measured=self._is_measured(job, now, settings),
+            )
+            if stop_seconds != before.stop_seconds:
+                found = found.later(stop_seconds=stop_seconds, joining_seconds=_joining_seconds(job, stop_seconds))
+        self._outlook = found
+        return found
+
+    def _first(
+        self, job: Job, forecast: Forecast, stop_seconds: float, now: float, settings: Settings
+    ) -> Outlook:
+        speeds = self.fitted.speeds
+        return Outlook(
+            job=job,
+            forecast=forecast,
+            speeds=speeds,
+            stop_seconds=stop_seconds,
+            waited_seconds=_waited_seconds(job, now),
+            measured=self._is_measured(job, now, settings),
+            learning=speeds.model.confidence < settings.sure_speed,
+            typical_seconds=settings.typical_seconds,
+            held_seconds=_held_seconds(job, now),
+            joining_seconds=_joining_seconds(job, stop_seconds),
         )
+
+    def _is_measured(self, job: Job, now: float, settings: Settings) -> bool:
+        """Whether enough steps were measured at the present size since it was granted."""
+        is_long = job.allocated_at is None or now - job.allocated_at >= settings.measuring_seconds
+        return is_long and self._steps_here >= settings.measuring_steps
+
+
+def _end(job: Job, fitted: Fitted, use: _Use, settings: Settings, before: _Known | None) -> _End:
+    """The end of a job; that of before where nothing has changed that it depends on, whatever else has."""
+    if before is None or before.fitted is not fitted or job.spec.convergence.has_clock:
+        return _End.of(job, fitted, use, settings)
+    return before.end if before.end.asked == _asked(job) else _End.of(job, fitted, use, settings)
 
 
 Forecaster = Callable[[Sequence[Job], float, Settings], tuple[Outlook, ...]]
@@ -137,23 +222,6 @@ def _joining_seconds(job: Job, stop_seconds: float) -> float:
     return max(median(observed) - stop_seconds, 0.0) if observed else 0.0
 
 
-def _outlook(
-    job: Job, forecast: Forecast, speeds: Speeds, stop_seconds: float, now: float, settings: Settings
-) -> Outlook:
-    return Outlook(
-        job=job,
-        forecast=forecast,
-        speeds=speeds,
-        stop_seconds=stop_seconds,
-        waited_seconds=_waited_seconds(job, now),
-        measured=_is_measured(job, now, settings),
-        learning=speeds.model.confidence < settings.sure_speed,
-        typical_seconds=settings.typical_seconds,
-        held_seconds=_held_seconds(job, now),
-        joining_seconds=_joining_seconds(job, stop_seconds),
-    )
-
-
 def _forecast(job: Job, fitted: Fitted, use: _Use, end: _End, stop_seconds: float, now: float) -> Forecast:
     curve, speeds, remaining = fitted.curve, fitted.speeds, end.remaining
     pace = None if use.speed is None else step_seconds(use.speed, habits_of(job, now, stop_seconds))
@@ -191,6 +259,8 @@ class _End(NamedTuple):
     """The part of the rule that holds, or is predicted to hold first."""
     is_here: bool
     loss_curve: dict[str, float]
+    asked: tuple[object, ...]
+    """What it depended on, see `_asked`."""
 
     @classmethod
     def of(cls, job: Job, fitted: Fitted, use: _Use, settings: Settings) -> _End:
@@ -211,33 +281,12 @@ class _End(NamedTuple):
             holds or _what_ends(job, whole, limit, prediction, remaining),
             is_here,
             _describe_curve(fitted.curve),
+            _asked(job),
         )
 
 
-class _Ends:
-    """The ends of the last call's jobs: a job that has told nothing since, and got no further, has the same."""
-
-    def __init__(self) -> None:
-        self._settings: Settings | None = None
-        self._known: dict[str, tuple[tuple[object, ...], Fitted, Errors, _End]] = {}
-        """With all that they depend on; models are those of the last call only where all reports are equal."""
-
-    def of(self, jobs: Sequence[Job], fits: Sequence[Fitted], uses: Sequence[_Use], settings: Settings) -> list[_End]:
-        """The end of each job."""
-        before = self._known if settings == self._settings else {}
-        self._settings, self._known, found = settings, {}, []
-        for job, fitted, use in zip(jobs, fits, uses, strict=True):
-            experience, known = job.experience, before.get(job.id)
-            asked = job.step, job.steps_per_epoch, job.epochs, job.directive, experience.task
-            if known is not None and known[1] is fitted and known[2] is experience.steps and known[0] == asked:
-                end = known[3]
-            else:
-                known, end = None, _End.of(job, fitted, use, settings)
-            found.append(end)
-            rule = job.spec.convergence
-            if rule.max_seconds is None and rule.max_cost is None:
-                self._known[job.id] = known or (asked, fitted, experience.steps, end)
-        return found
+_asked = attrgetter("step", "steps_per_epoch", "epochs", "directive", "experience.task", "experience.steps")
+"""Of a job all that its end depends on beside its models, where no limit of time or money does."""
 
 
 def _what_ends(
@@ -472,14 +521,11 @@ def _describe_speed(model: SpeedLaw) -> dict[str, float]:
     return {**model.coefficients, "error": model.error, "confidence": model.confidence, "n_points": model.n_points}
 
 
-def _is_measured(job: Job, now: float, settings: Settings) -> bool:
-    """Whether enough steps were measured at the present size since it was granted."""
+def _steps_here(job: Job) -> int:
+    """How many steps were measured at the present size since it was granted."""
     size = (job.allocation.workers, job.allocation.servers)
-    since = job.allocated_at if job.allocated_at is not None else float("-inf")
-    if now - since < settings.measuring_seconds:
-        return False
-    here = (s.n_steps for s in job.speed_samples if (s.workers, s.servers) == size and s.at >= since)
-    return sum(here) >= settings.measuring_steps
+    since = job.allocated_at if job.allocated_at is not None else -math.inf
+    return sum([s.n_steps for s in job.speed_samples if (s.workers, s.servers) == size and s.at >= since])
 
 
 def _waited_seconds(job: Job, now: float) -> float:

@@ -23,7 +23,7 @@ from dataclasses import replace
 
 from optimus_models.rescale import RescaleCost
 from optimus_scheduler.forecast.gpu_type_speeds import RelativeSpeeds
-from optimus_scheduler.model import Directive, Job, JobSpec, Node, Resources
+from optimus_scheduler.model import Directive, Job, JobSpec, Node, Nodes
 from optimus_scheduler.settings import Settings
 
 ANY_GPU = "gpu"
@@ -41,16 +41,6 @@ def accepted_types(spec: JobSpec, nodes: Sequence[Node]) -> tuple[str, ...]:
     offered = sorted({kind for node in nodes for kind, count in node.capacity.gpus.items() if count > 0})
     wanted = spec.gpu_types or (offered if named == ANY_GPU else (named,))
     return tuple(kind for kind in wanted if kind in offered and _is_hosted(spec, kind, nodes)) or (named,)
-
-
-def one_of_each(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """One node of each kind: thousands of them are alike, and only what they offer counts here."""
-    kinds: dict[object, Node] = {}
-    for node in nodes:
-        capacity = node.capacity
-        key = (node.schedulable, capacity.cpu, capacity.memory_bytes, tuple(capacity.gpus.items()))
-        kinds.setdefault(key, node)
-    return tuple(kinds.values())
 
 
 def _is_hosted(spec: JobSpec, gpu_type: str, nodes: Sequence[Node]) -> bool:
@@ -105,7 +95,7 @@ def has_left_its_type(job: Job) -> bool:
 
 def types_of_each(jobs: Sequence[Job], nodes: Sequence[Node]) -> dict[str, tuple[str, ...]]:
     """The types that each GPU job may run on; looked up once for jobs that ask for the same."""
-    nodes = one_of_each(nodes)
+    nodes = Nodes.of(nodes).kinds
     known: dict[object, tuple[str, ...]] = {}
     choices: dict[str, tuple[str, ...]] = {}
     for job in jobs:
@@ -121,8 +111,7 @@ def types_of_each(jobs: Sequence[Job], nodes: Sequence[Node]) -> dict[str, tuple
 
 def gpus_by_type(nodes: Sequence[Node]) -> dict[str, int]:
     """What schedulable nodes offer."""
-    total = sum((node.capacity for node in nodes if node.schedulable), Resources())
-    return dict(total.gpus)
+    return dict(Nodes.of(nodes).capacity.gpus)
 
 
 # --- choosing --------------------------------------------------------------------------------------------------------

@@ -72,10 +72,11 @@ def step_seconds(speed: Estimate, habits: Habits = STEADY) -> Interval:
         speed: steps/s at one moment, with the interval that holds a measured speed at this size; above 0.
         habits: how the job spends the rest of its time.
     """
-    doubt = math.hypot(REACH * habits.drift, math.log(habits.by_stops))  # there may be twice as many, or none
+    by_stops = habits.by_stops
+    doubt = math.hypot(REACH * habits.drift, math.log(by_stops))  # there may be twice as many, or none
     slower = math.hypot(doubt, _log_ratio(speed.mean, speed.low))
     faster = math.hypot(doubt, _log_ratio(speed.high, speed.mean))
-    return _around(habits.by_stops * habits.by_pauses / speed.mean, faster, slower)
+    return _around(by_stops * habits.by_pauses / speed.mean, faster, slower)
 
 
 def time_left(

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from optimus_scheduler.forecast.gpu_types import ANY_GPU, accepted_types, has_left_its_type, one_of_each
+from optimus_scheduler.forecast.gpu_types import ANY_GPU, accepted_types, has_left_its_type
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import Directive, Job, Node, Snapshot
+from optimus_scheduler.model import Directive, Job, Node, Nodes, Snapshot
 from optimus_scheduler.place.place import Placed, Placements
 
 
@@ -28,7 +28,7 @@ def with_fallback_types(reported: Snapshot, outlooks: Sequence[Outlook], placeme
     if not stuck:
         return None
     free = _free_gpus(reported, _typed(outlooks), placements)
-    nodes = one_of_each(reported.nodes)
+    nodes = Nodes.of(reported.nodes).kinds
     instead = {one.id: _instead(one, jobs[one.id], nodes, free) for one in stuck.values()}
     fewer = {job_id: types for job_id, types in instead.items() if types}
     if not fewer:

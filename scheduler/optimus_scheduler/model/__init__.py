@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from optimus_scheduler.model.enums import Architecture, Directive, JobState, Mode, Reason, Role, SpeedSource, TaskPhase
 from optimus_scheduler.model.jobs import ConvergenceRule, EndedJob, Job, JobSpec, MetricTarget, SpeedSample, TaskDemand
-from optimus_scheduler.model.resources import NO_GPUS, Node, Quota, Resources, WorkerLimit, gpu_type_of, total_of
+from optimus_scheduler.model.resources import NO_GPUS, Node, Nodes, Quota, Resources, WorkerLimit, gpu_type_of, total_of
 from optimus_scheduler.model.rounds import (
     REACH,
     Action,
@@ -44,6 +44,7 @@ __all__ = [
     "MetricTarget",
     "Mode",
     "Node",
+    "Nodes",
     "PlacedTask",
     "Plan",
     "Quota",

@@ -65,6 +65,11 @@ class ConvergenceRule:
     max_cost: float | None = None
     """Money spent, at the prices of `Settings`."""
 
+    @property
+    def has_clock(self) -> bool:
+        """Whether time alone, or money, may end it."""
+        return self.max_seconds is not None or self.max_cost is not None
+
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
@@ -101,8 +106,11 @@ class JobSpec:
     """It runs outside the cluster, by its owner's own means: it is forecast, and nothing is decided about it."""
     size_stays: bool = False
     """Its owner allows other sizes, but a change would make it begin anew, or go on from the wrong step."""
+    gpu_type: str | None = field(init=False, compare=False, repr=False)
+    """The GPU type that `worker.resources` names; None for a CPU job."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "gpu_type", gpu_type_of(self.worker.resources))
         if self.elastic_batch is not None and self.architecture is not Architecture.ALLREDUCE:
             raise ValueError("only all-reduce jobs may have an elastic batch")
 
@@ -110,11 +118,6 @@ class JobSpec:
     def counted_batch(self) -> int | None:
         """The batch in whose steps work is counted."""
         return self.elastic_batch.minimum if self.elastic_batch is not None else self.global_batch_size
-
-    @property
-    def gpu_type(self) -> str | None:
-        """The GPU type that `worker.resources` names; None for a CPU job."""
-        return gpu_type_of(self.worker.resources)
 
     def on(self, gpu_type: str | None) -> JobSpec:
         """The same job with workers on this one GPU type; unchanged for a CPU job and for None."""

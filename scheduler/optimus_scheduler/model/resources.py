@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 
 NO_GPUS: Mapping[str, int] = MappingProxyType({})
@@ -116,6 +117,50 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=_nothing_named)
     emptied: bool = False
     """True for a cordoned node that nothing may stay on either: its tasks are to move."""
+
+
+class Nodes(tuple[Node, ...]):
+    """The nodes of a cluster, with what follows from all of them together: found out when it is first asked for."""
+
+    @classmethod
+    def of(cls, nodes: Iterable[Node]) -> Nodes:
+        """`nodes` itself if it is one."""
+        return nodes if isinstance(nodes, Nodes) else cls(nodes)
+
+    @cached_property
+    def capacity(self) -> Resources:
+        """What the schedulable nodes offer together."""
+        return total_of(node.capacity for node in self if node.schedulable)
+
+    @cached_property
+    def is_open(self) -> Mapping[str, bool]:
+        """Whether each node is schedulable, by name, without those that are being emptied."""
+        return {node.name: node.schedulable for node in self if not node.emptied}
+
+    @cached_property
+    def open_names(self) -> frozenset[str]:
+        """Of schedulable nodes."""
+        return frozenset(node.name for node in self if node.schedulable)
+
+    @cached_property
+    def closed_names(self) -> frozenset[str]:
+        """Of all others ..."""
+        return frozenset(node.name for node in self if not node.schedulable)
+
+    @cached_property
+    def emptied_names(self) -> frozenset[str]:
+        """... and of those among them that are being emptied."""
+        return frozenset(node.name for node in self if node.emptied)
+
+    @cached_property
+    def kinds(self) -> tuple[Node, ...]:
+        """One node of each kind: thousands of them are alike, where only what they offer counts."""
+        found: dict[object, Node] = {}
+        for node in self:
+            capacity = node.capacity
+            key = (node.schedulable, capacity.cpu, capacity.memory_bytes, tuple(capacity.gpus.items()))
+            found.setdefault(key, node)
+        return tuple(found.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from optimus_models.calibration import UNCALIBRATED, Calibration
 from optimus_scheduler.model.enums import Directive, Reason, SpeedSource
 from optimus_scheduler.model.jobs import Job
-from optimus_scheduler.model.resources import Node, Quota, Resources, WorkerLimit, total_of
+from optimus_scheduler.model.resources import Node, Nodes, Quota, Resources, WorkerLimit
 from optimus_scheduler.model.tasks import Allocation, PlacedTask, Task, TaskKey
 
 _NO_FIGURES: Mapping[str, float] = MappingProxyType({})
@@ -39,7 +39,7 @@ class Snapshot:
     @property
     def capacity(self) -> Resources:
         """What the schedulable nodes offer together."""
-        return total_of(node.capacity for node in self.nodes if node.schedulable)
+        return Nodes.of(self.nodes).capacity
 
 
 REACH = 1.2816

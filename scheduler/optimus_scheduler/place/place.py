@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
-from optimus_scheduler.model import NOTHING, Allocation, Node, Resources, Role
+from optimus_scheduler.model import NOTHING, Allocation, Node, Nodes, Resources, Role
 from optimus_scheduler.place.assignment import Assignment, Assignments
 from optimus_scheduler.place.bottleneck import Extra
 from optimus_scheduler.place.free_capacity import FreeCapacity
@@ -41,7 +41,7 @@ class Placer:
     """
 
     def __init__(self) -> None:
-        self._nodes: tuple[Node, ...] = ()
+        self._nodes = Nodes()
         self._spread: Spread | None = None
         self._assignments: Assignments | None = None
         self._empty: FreeCapacity | None = None
@@ -92,7 +92,7 @@ class Placer:
     def _on(self, nodes: Sequence[Node], spread: Spread) -> Assignments:
         """The task slots of the round before, if it had the same nodes."""
         if nodes is not self._nodes:  # compare once a round: there are many calls
-            before, self._nodes = self._nodes, tuple(nodes)
+            before, self._nodes = self._nodes, Nodes.of(nodes)
             self._assignments = self._assignments if self._nodes == before else None
         if self._assignments is None or self._spread is not spread:
             self._spread = spread
