@@ -58,7 +58,11 @@ class Shell:
     """Runs rounds and takes the time of their phases."""
 
     def __init__(self, policy: str) -> None:
-        self._policy, self._forecaster, self._memory = policy_named(policy), RememberingForecaster(OwnSpeeds()), RoundMemory()
+        self._policy, self._forecaster, self._memory = (
+            policy_named(policy),
+            RememberingForecaster(OwnSpeeds()),
+            RoundMemory(),
+        )
         self.seconds: dict[str, float] = {}
 
     def round(self, snapshot: Snapshot) -> Plan:

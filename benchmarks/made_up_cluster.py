@@ -8,12 +8,14 @@ their size, is drawn from a fixed seed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
 
+from optimus_models.speed.goodput import StepTimes
 from optimus_scheduler.forecast.fits import Fits, Fitted
+from optimus_scheduler.forecast.speed_fits import SpeedData
 from optimus_scheduler.forecast.speeds import Speeds
 from optimus_scheduler.model import (
     Architecture,
@@ -61,9 +63,11 @@ def made_up_jobs(count: int, first: int = 0) -> tuple[Job, ...]:
 class OwnSpeeds(Fits):
     """Fits that share no speeds between jobs, though many of the jobs here are alike."""
 
-    def of(self, jobs: Sequence[Job], settings: Settings) -> list[Fitted]:
-        """The models of each job."""
-        return [each._replace(speeds=Speeds(each.speeds.model)) for each in super().of(jobs, settings)]
+    def _fitted(
+        self, jobs: Sequence[Job], settings: Settings, step_times: Mapping[SpeedData, StepTimes]
+    ) -> list[Fitted]:
+        found = super()._fitted(jobs, settings, step_times)
+        return [each._replace(speeds=Speeds(each.speeds.model)) for each in found]
 
 
 def _job(number: int) -> Job:

@@ -37,19 +37,15 @@ _DOUBLED = 2
 
 def request_for(outlook: Outlook, allocation: Allocation, current: Mapping[TaskSlot, str], policy: Policy) -> Request:
     """What is to be placed so that the job has `allocation`."""
+    spec, present = outlook.job.spec, outlook.present
     # Jobs without tasks keep nothing.
     stays = current and (
-        allocation == outlook.present or (policy.keeps_places and _may_stay(outlook, allocation, current))
+        allocation is present
+        or allocation == present
+        or (policy.keeps_places and _may_stay(outlook, allocation, current))
     )
-    return Request(
-        job_id=outlook.id,
-        worker=outlook.job.spec.worker.resources,
-        server=outlook.job.spec.server.resources,
-        allocation=allocation,
-        minimum=outlook.minimum,
-        current=current if stays else {},
-        before={} if stays else current,
-    )
+    kept, before = (current, {}) if stays else ({}, current)
+    return Request(outlook.id, spec.worker.resources, spec.server.resources, allocation, outlook.minimum, kept, before)
 
 
 def _may_stay(outlook: Outlook, allocation: Allocation, current: Mapping[TaskSlot, str]) -> bool:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from optimus_models.calibration import AS_PREDICTED, Calibration, Widening
 from optimus_models.convergence import LEAST_POINTS, Rule, convergence_step, has_converged, whole_steps
@@ -121,8 +121,10 @@ class _Known:
                 self._use = _Use.of(job, fitted.speeds, now, settings, self._use.has_price)
                 self.end = _End.of(job, fitted, self._use, settings)
             forecast = before.forecast
-            if self._use.speed is not None or self.end is not end:
+            if self.end is not end:
                 forecast = _forecast(job, fitted, self._use, self.end, stop_seconds, now)
+            elif self._use.speed is not None:  # how long it has run says how well its pace is known
+                forecast = forecast.later(**_times(job, self._use, end, stop_seconds, now))
             found = before.later(
                 job=job,
                 forecast=forecast,
@@ -135,9 +137,7 @@ class _Known:
         self._outlook = found
         return found
 
-    def _first(
-        self, job: Job, forecast: Forecast, stop_seconds: float, now: float, settings: Settings
-    ) -> Outlook:
+    def _first(self, job: Job, forecast: Forecast, stop_seconds: float, now: float, settings: Settings) -> Outlook:
         speeds = self.fitted.speeds
         return Outlook(
             job=job,
@@ -223,28 +223,43 @@ def _joining_seconds(job: Job, stop_seconds: float) -> float:
 
 
 def _forecast(job: Job, fitted: Fitted, use: _Use, end: _End, stop_seconds: float, now: float) -> Forecast:
-    curve, speeds, remaining = fitted.curve, fitted.speeds, end.remaining
-    pace = None if use.speed is None else step_seconds(use.speed, habits_of(job, now, stop_seconds))
-    seconds, by_seconds = _seconds(job, remaining, pace, end.prediction, now)
+    curve, speeds = fitted.curve, fitted.speeds
     experts = curve.experts
     return Forecast(
         job_id=job.id,
         total_steps=end.total,
-        remaining_steps=remaining,
+        remaining_steps=end.remaining,
         confidence=end.confidence,
         rule=end.rule,
         loss_curve=end.loss_curve,
         speed_model=_describe_speed(speeds.model),
         steps_per_second=use.steps_per_second,
-        remaining_seconds=seconds,
-        seconds_per_step=pace,
-        calibration=Calibration(end.by_steps, by_seconds),
         converged=end.is_here,
         finished_runs=experts.n_runs if experts else 0,
         finished_runs_share=1.0 - experts.own_share if experts else 0.0,
         speed_from=speeds.source,
-        cost=_cost(seconds, use.cost_per_second),
+        **_times(job, use, end, stop_seconds, now),
     )
+
+
+class _Times(TypedDict):
+    """The part of a forecast that changes with time."""
+
+    remaining_seconds: Interval | None
+    seconds_per_step: Interval | None
+    calibration: Calibration
+    cost: Interval | None
+
+
+def _times(job: Job, use: _Use, end: _End, stop_seconds: float, now: float) -> _Times:
+    pace = None if use.speed is None else step_seconds(use.speed, habits_of(job, now, stop_seconds))
+    seconds, by_seconds = _seconds(job, end.remaining, pace, end.prediction, now)
+    return {
+        "remaining_seconds": seconds,
+        "seconds_per_step": pace,
+        "calibration": Calibration(end.by_steps, by_seconds),
+        "cost": _cost(seconds, use.cost_per_second),
+    }
 
 
 class _End(NamedTuple):
@@ -316,6 +331,8 @@ _BY_LOSS = ("target_metric", "target_loss", "loss_decrease")
 def habits_of(job: Job, now: float, stop_seconds: float) -> Habits:
     """How the job has spent its time. `stop_seconds`: predicted of its next stop."""
     running = now - job.started_at if job.started_at is not None else 0.0
+    if not job.rescale_seconds:
+        return Habits(job.busy_part, running, 0.0, 0, stop_seconds)
     stops = [seconds for seconds in job.rescale_seconds if 0.0 <= seconds < math.inf]
     return Habits(job.busy_part, running, sum(stops), len(stops), stop_seconds)
 

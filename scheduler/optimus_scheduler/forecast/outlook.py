@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -36,25 +36,22 @@ class Outlook:
     joining_seconds: float = 0.0
     """Predicted time from the start of new tasks until they take part; it trains on at its present size meanwhile."""
 
+    # Asked for many times of each job in a round: found out once.
+    id: str = field(init=False)
+    present: Allocation = field(init=False)
+    has_tasks: bool = field(init=False)
+    """Whether the job has tasks."""
+
+    def __post_init__(self) -> None:
+        job = self.job
+        self.__dict__.update(id=job.id, present=job.allocation, has_tasks=not job.allocation.is_empty)
+
     def later(self, **changed: Any) -> Outlook:
-        """The same with some fields changed, none of them in the job's specification: in a quarter of the time that
-        `replace` takes, and what was found out from the specification is kept."""
+        """The same with some fields changed, but for the specification and the size of the job: in a quarter of the time
+        that `replace` takes, and what was found out from these is kept."""
         found = object.__new__(Outlook)
         found.__dict__.update(self.__dict__, **changed)
         return found
-
-    @property
-    def id(self) -> str:
-        return self.job.id
-
-    @property
-    def present(self) -> Allocation:
-        return self.job.allocation
-
-    @property
-    def has_tasks(self) -> bool:
-        """Whether the job has tasks."""
-        return not self.job.allocation.is_empty
 
     @cached_property
     def gpu_type(self) -> str | None:

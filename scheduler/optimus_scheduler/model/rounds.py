@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from optimus_models.calibration import UNCALIBRATED, Calibration
 from optimus_scheduler.model.enums import Directive, Reason, SpeedSource
@@ -55,7 +55,7 @@ class Interval:
     high: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Forecast:
     """What a round believes of one job. Every `None` means: nothing can be said yet."""
 
@@ -88,6 +88,12 @@ class Forecast:
     cost: Interval | None = None
     """Predicted money still to be spent at the present allocation; None without prices."""
     converged: bool = False
+
+    def later(self, **changed: Any) -> Forecast:
+        """The same with some fields changed, in a fifth of the time that `replace` takes."""
+        found = object.__new__(Forecast)
+        found.__dict__.update(self.__dict__, **changed)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

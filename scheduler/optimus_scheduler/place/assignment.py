@@ -64,12 +64,16 @@ class Assignments:
     def knows(self, request: Request) -> bool:
         """Whether the last request was equal, and the job had all tasks of its allocation."""
         assignment = self.jobs.get(request.job_id)
-        return (
-            assignment is not None
-            and assignment.outcome is not None
-            and assignment.request == request
-            and assignment.outcome == (request.allocation, request.current)
-        )
+        if assignment is None or assignment.outcome is None or assignment.request != request:
+            return False
+        allocation, nodes = assignment.outcome
+        if nodes is request.current and allocation is request.allocation:
+            return True
+        if nodes != request.current or allocation != request.allocation:
+            return False
+        # The next round recognises it by the very objects.
+        assignment.request, assignment.outcome = request, Placed(request.allocation, request.current)
+        return True
 
     def keeps(self, request: Request) -> bool:
         """Whether the job has exactly the task slots that it would get if it were admitted anew."""
