@@ -7,8 +7,9 @@ process; as in every shell, the garbage collector waits until a round is over):
 
 * cold: every job is known (speeds fitted, ends predicted), nobody has a task, nothing is remembered;
 * incremental: all of that runs; one job in 200 has told a new speed and one in 200 has ended and been followed by a
-  new one, while the shell has kept its `RoundMemory` and its models. As in the service,
-  which reads its database and its cluster anew, every value in the snapshot is a new object, equal or not.
+  new one, while the shell has kept its `RoundMemory` and its models. As in the service, jobs and nodes are new
+  objects, equal or not; what a job has is what was made of its rows and reports before, where these are the same
+  (`store/kept.py`), and so are tasks (`observe/snapshot.py`).
 
 `decide` is what the paper counts: allocate (who gets how many tasks) and place (on which nodes), from the snapshot to
 the node of every task. Reported beside it and not part of it: forecast (refitting is measured by `refit`), reconcile
@@ -23,12 +24,11 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from multiprocessing import get_context
-from typing import Any
 
 from benchmarks.made_up_cluster import NOW, OwnSpeeds, made_up_jobs, made_up_nodes
 
@@ -95,28 +95,18 @@ def measure(n_jobs: int, n_nodes: int, policy: str) -> dict[str, float]:
     figures |= {f"cold_{phase}": seconds for phase, seconds in shell.seconds.items()}
     snapshot = _applied(snapshot, cold.actions)
     for _ in range(2):  # the first one still finds everything new
-        snapshot = as_read_anew(_with_changes(snapshot, n_jobs))
+        snapshot = as_the_service_reads(_with_changes(snapshot, n_jobs))
         decided = shell.round(snapshot)
         snapshot = _applied(snapshot, decided.actions)
     figures |= {f"incremental_{phase}": seconds for phase, seconds in shell.seconds.items()}
     return {**figures, "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
-def as_read_anew(snapshot: Snapshot) -> Snapshot:
-    """An equal snapshot that shares no object with this one."""
-    anew: Snapshot = _anew(snapshot)
-    return anew
-
-
-def _anew(value: Any) -> Any:
-    if isinstance(value, tuple):
-        parts = map(_anew, value)
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if isinstance(value, Mapping):
-        return {key: _anew(each) for key, each in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{each.name: _anew(getattr(value, each.name)) for each in fields(value) if each.init})
-    return value  # a word or a number
+def as_the_service_reads(snapshot: Snapshot) -> Snapshot:
+    """An equal snapshot with the objects that the service would have made anew."""
+    nodes = tuple([replace(node, capacity=replace(node.capacity)) for node in snapshot.nodes])
+    jobs = tuple([replace(job, speed_samples=(*job.speed_samples,)) for job in snapshot.jobs])
+    return replace(snapshot, nodes=nodes, jobs=jobs, tasks=(*snapshot.tasks,))
 
 
 def _size(decision: Decision) -> int:

@@ -37,8 +37,8 @@ class RoundMemory:
     """What a shell keeps from round to round, so that a round does anew only what has changed.
 
     It changes no plan. Things are recognised by their values, and sooner where they are the very same objects. Its size
-    is that of the last round. It belongs to one shell and one thread; `forecast.RememberingForecaster` does the same for
-    models.
+    is that of the last round. It belongs to one shell and one thread; `forecast.RememberingForecaster` does the same
+    for models.
     """
 
     def __init__(self) -> None:

@@ -6,10 +6,11 @@ import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
 
 import pytest
-from benchmarks.decide import as_read_anew
+from benchmarks.decide import as_the_service_reads
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_snapshot, a_spec, applied, law, place, samples
@@ -18,7 +19,7 @@ from optimus_scheduler import round as cycle
 from optimus_scheduler.allocate.allocate import current_slots
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.forecast.forecast import RememberingForecaster
-from optimus_scheduler.model import Allocation, Job, Node, Resources, Snapshot
+from optimus_scheduler.model import Allocation, Job, Node, Resources, Snapshot, TaskPhase
 from optimus_scheduler.place.network_cost import spread_least_transfer
 from optimus_scheduler.place.place import Placed, Placer, Request, TaskSlot
 
@@ -40,6 +41,9 @@ changes = st.lists(
         st.tuples(st.just("shrinks"), st.integers(0, 3)),
         st.tuples(st.just("tells"), st.integers(0, 9), st.sampled_from([0.5, 1.1, 3.0])),
         st.tuples(st.just("trains"), st.integers(0, 9), st.integers(1, 10_000)),
+        st.tuples(st.just("fails"), st.integers(0, 9)),
+        st.tuples(st.just("stops"), st.integers(0, 9), st.sampled_from([5.0, 90.0])),
+        st.tuples(st.just("is paused"), st.integers(0, 9)),
         st.tuples(st.just("nothing")),
     ),
     min_size=1,
@@ -47,8 +51,29 @@ changes = st.lists(
 )
 
 
-@pytest.mark.parametrize("read", [as_read_anew, lambda snapshot: snapshot], ids=["new-objects", "same-objects"])
-@settings(max_examples=40, deadline=None)
+def as_read_anew(snapshot: Snapshot) -> Snapshot:
+    """An equal snapshot that shares no object with this one."""
+    anew: Snapshot = _anew(snapshot)
+    return anew
+
+
+def _anew(value: Any) -> Any:
+    if isinstance(value, tuple):
+        parts = map(_anew, value)
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, Mapping):
+        return {key: _anew(each) for key, each in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{each.name: _anew(getattr(value, each.name)) for each in fields(value) if each.init})
+    return value  # a word or a number
+
+
+@pytest.mark.parametrize(
+    "read",
+    [as_read_anew, as_the_service_reads, lambda snapshot: snapshot],
+    ids=["new-objects", "as-the-service", "same-objects"],
+)
+@settings(max_examples=30, deadline=None)
 @given(happened=changes)
 def test_every_round_is_what_it_would_be_without_memory(
     read: Callable[[Snapshot], Snapshot], happened: list[tuple[object, ...]]
@@ -74,6 +99,14 @@ def _after(snapshot: Snapshot, number: int, change: tuple[object, ...]) -> Snaps
             return _with_job(snapshot, index, lambda job: _faster(job, factor, NOW + 60.0 * number))
         case ("trains", int(index), int(steps)) if snapshot.jobs:
             return _with_job(snapshot, index, lambda job: replace(job, step=job.step + steps))
+        case ("fails", int(index)) if snapshot.tasks:
+            tasks = list(snapshot.tasks)
+            tasks[index % len(tasks)] = replace(tasks[index % len(tasks)], phase=TaskPhase.EXITED, exit_code=1)
+            return replace(snapshot, tasks=tuple(tasks))
+        case ("stops", int(index), float(seconds)) if snapshot.jobs:
+            return _with_job(snapshot, index, lambda job: replace(job, rescale_seconds=(*job.rescale_seconds, seconds)))
+        case ("is paused", int(index)) if snapshot.jobs:
+            return _with_job(snapshot, index, lambda job: replace(job, owner_paused=not job.owner_paused))
         case ("cordons", int(index)):
             return _with_node(snapshot, index, lambda node: replace(node, schedulable=not node.schedulable))
         case ("empties", int(index)):

@@ -47,8 +47,10 @@ class Outlook:
         self.__dict__.update(id=job.id, present=job.allocation, has_tasks=not job.allocation.is_empty)
 
     def later(self, **changed: Any) -> Outlook:
-        """The same with some fields changed, but for the specification and the size of the job: in a quarter of the time
-        that `replace` takes, and what was found out from these is kept."""
+        """The same with some fields changed, but for the specification and the size of the job.
+
+        It takes a quarter of the time of `replace`, and what was found out from these two is kept.
+        """
         found = object.__new__(Outlook)
         found.__dict__.update(self.__dict__, **changed)
         return found

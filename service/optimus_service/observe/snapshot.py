@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from types import MappingProxyType
 
 import structlog
 
@@ -44,6 +45,7 @@ from optimus_service.store.repository import LeaderRepository, Repository
 
 _JOINS_KEPT = 4
 """Newest times of joining that are kept of a job: machines and their load change."""
+NO_TASKS: Mapping[TaskKey, Task] = MappingProxyType({})
 _log = structlog.get_logger(__name__)
 
 
@@ -79,6 +81,8 @@ class Observer:
         self._histories = histories
         self._settings = settings
         self._lessons = lessons
+        self._tasks: dict[TaskKey, Task] = {}
+        """Those of the last look: a round passes over tasks that are the very same objects."""
         self._told: set[tuple[str, str]] = set()
         self._since: float | None = None
         """When the first look was: before that nobody may have listened."""
@@ -184,7 +188,8 @@ class Observer:
                 jobs.append(self._job(record, wanted, memberships.get(record.id, []), history, capacity, now))
             except UnreadableSpecification as problem:
                 self._unreadable.append(problem)
-        tasks = merge_tasks(view.tasks, observed.tasks)
+        tasks = merge_tasks(view.tasks, observed.tasks, self._tasks)
+        self._tasks = {task.key: task for task in tasks}
         quotas = tuple(each.quota for each in observed.projects if each.quota != Quota(each.quota.project))
         limits = worker_limits(observed, self._member_workers)
         # What the database has no record of takes room all the same: else it would be given away a second time.
@@ -308,8 +313,11 @@ def stragglers(
     return tuple(keys[name] for name in found if name in keys)
 
 
-def merge_tasks(seen: Iterable[Task], records: Iterable[TaskRecord]) -> tuple[Task, ...]:
-    """Tasks of the cluster together with what the database knows of them, sorted by key.
+def merge_tasks(
+    seen: Iterable[Task], records: Iterable[TaskRecord], before: Mapping[TaskKey, Task] = NO_TASKS
+) -> tuple[Task, ...]:
+    """Tasks of the cluster together with what the database knows of them, sorted by key; the very ones of `before`
+    where they are equal.
 
     `records` are the newest of each active job's ranks, and all that have not exited. What the cluster has but the
     database has no record of is left out: `unknown_tasks.py` deals with it. A task that was recorded but is not on the
@@ -322,8 +330,26 @@ def merge_tasks(seen: Iterable[Task], records: Iterable[TaskRecord]) -> tuple[Ta
         if record.exited_at is not None:
             task = Task(record.key, record.node, TaskPhase.EXITED, exit_code=record.exit_code)
         if task is not None:
-            found[record.key] = replace(task, unwanted_since=record.unwanted_since, gpu_type=record.gpu_type)
+            known = before.get(record.key)
+            found[record.key] = known if known is not None and _is_same(known, task, record) else _merged(task, record)
     return tuple(found[key] for key in sorted(found))
+
+
+def _merged(task: Task, record: TaskRecord) -> Task:
+    return replace(task, unwanted_since=record.unwanted_since, gpu_type=record.gpu_type)
+
+
+def _is_same(known: Task, task: Task, record: TaskRecord) -> bool:
+    """Whether `known` is what would be made of the other two: quicker found out than made."""
+    return (
+        known.phase is task.phase
+        and known.node == task.node
+        and known.exit_code == task.exit_code
+        and known.unwanted_since == record.unwanted_since
+        and known.gpu_type == record.gpu_type
+        and known.trouble == task.trouble
+        and known.resources == task.resources
+    )
 
 
 def mark_unwanted_tasks(
