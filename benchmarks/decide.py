@@ -29,6 +29,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from multiprocessing import get_context
+from operator import attrgetter
 
 from benchmarks.made_up_cluster import NOW, OwnSpeeds, made_up_jobs, made_up_nodes
 
@@ -106,7 +107,7 @@ def as_the_service_reads(snapshot: Snapshot) -> Snapshot:
     """An equal snapshot with the objects that the service would have made anew."""
     nodes = tuple([replace(node, capacity=replace(node.capacity)) for node in snapshot.nodes])
     jobs = tuple([replace(job, speed_samples=(*job.speed_samples,)) for job in snapshot.jobs])
-    return replace(snapshot, nodes=nodes, jobs=jobs, tasks=(*snapshot.tasks,))
+    return replace(snapshot, nodes=nodes, jobs=jobs, tasks=tuple(sorted(snapshot.tasks, key=attrgetter("key"))))
 
 
 def _size(decision: Decision) -> int:

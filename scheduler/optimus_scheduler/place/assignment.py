@@ -83,14 +83,14 @@ class Assignments:
             request.server,
         ):
             return False
-        if assignment.outcome != (request.allocation, request.current):
-            if self._current(request) != assignment.taken:
-                return False
-            # The next round recognises it: it has what it requests.
-            size = request.allocation.workers + request.allocation.servers
-            is_all = len(request.current) == len(assignment.taken) == size
-            assignment.outcome = Placed(request.allocation, request.current) if is_all else None
+        has_all = assignment.outcome == (request.allocation, request.current)
+        if not has_all and self._current(request) != assignment.taken:
+            return False
+        size = request.allocation.workers + request.allocation.servers
+        has_all = has_all or len(request.current) == len(assignment.taken) == size
+        # The next round recognises it by the very objects.
         assignment.request = request
+        assignment.outcome = Placed(request.allocation, request.current) if has_all else None
         return True
 
     def admit(self, requests: Sequence[Request]) -> bool:
