@@ -181,15 +181,10 @@ def _rows(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes) -> _C
 
 def _first_points(frontiers: Sequence[Frontier], most: IntArray) -> _Columns:
     """The lowest sizes of these frontiers, `most` (n,) of each, in their order."""
-    length = np.minimum(np.array([len(frontier.costs) for frontier in frontiers], dtype=np.int64), most)
-    cuts = list(zip(frontiers, length.tolist(), strict=True))
-    return (
-        np.repeat(np.arange(len(frontiers)), length),
-        np.concatenate([frontier.workers[:height] for frontier, height in cuts]),
-        np.concatenate([frontier.servers[:height] for frontier, height in cuts]),
-        np.concatenate([frontier.costs[:height] for frontier, height in cuts]),
-        np.concatenate([frontier.speeds[:height] for frontier, height in cuts]),
-    )
+    parts = [frontier.points[:height] for frontier, height in zip(frontiers, most.tolist(), strict=True)]
+    job = np.repeat(np.arange(len(frontiers)), list(map(len, parts)))
+    workers, servers, costs, speeds = np.ascontiguousarray(np.concatenate(parts).T)
+    return job, workers.astype(np.int64), servers.astype(np.int64), costs, speeds
 
 
 def _is_present(job: IntArray, workers: IntArray, servers: IntArray, sizes: Sizes) -> BoolArray:

@@ -20,14 +20,11 @@ _CROWDED = 0.75
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frontier:
-    """One job's sizes in the order in which it grows, nothing first; arrays of one length."""
+    """One job's sizes in the order in which it grows, nothing first."""
 
-    workers: IntArray
-    servers: IntArray
-    speeds: FloatArray
-    """Steps per second."""
-    costs: FloatArray
-    """Shares of the cluster: that of a worker and that of a server, each times their number."""
+    points: FloatArray
+    """(k, 4) workers, servers, what they cost, and steps per second. The cost is shares of the cluster: that of a
+    worker and that of a server, each times their number. In one array, as a round joins those of thousands of jobs."""
     best_speed_per_share: float
 
 
@@ -126,10 +123,8 @@ def _cut(job: IntArray, workers: IntArray, servers: IntArray, speeds: FloatArray
     np.divide(speeds, costs, out=per_share, where=workers + servers > 0)
     best = np.maximum.reduceat(per_share, first).tolist()
     bounds = [*first.tolist(), len(job)]
-    return [
-        Frontier(workers[a:b], servers[a:b], speeds[a:b], costs[a:b], each)
-        for a, b, each in zip(bounds, bounds[1:], best, strict=False)
-    ]
+    points = np.stack([workers, servers, costs, speeds], axis=1)
+    return [Frontier(points[a:b], each) for a, b, each in zip(bounds, bounds[1:], best, strict=False)]
 
 
 def _climb(wanted: _Wanted, worker_shares: FloatArray, server_shares: FloatArray) -> list[Frontier]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.forecast.outlook import STEADY_FIGURES, Outlook
 from optimus_scheduler.model import Resources
 
 FloatArray = NDArray[np.float64]
@@ -28,20 +28,26 @@ class ResourceShapes:
     def __init__(self) -> None:
         self.all: list[Resources] = []
         """By number."""
-        self._numbers: dict[object, int] = {}
+        self._number_of: dict[object, int] = {}
+        self._numbers: dict[object, tuple[int, int]] = {}
 
-    def numbers(self, resources: Iterable[Resources]) -> list[int]:
-        """The number of each: the same for equal amounts."""
-        numbers = self._numbers
-        found = []
-        for one in resources:
-            key = (one.cpu, one.memory_bytes, tuple(one.gpus.items()) if one.gpus else ())
-            number = numbers.get(key)
-            if number is None:
-                number = numbers[key] = len(self.all)
-                self.all.append(one)
-            found.append(number)
+    def numbers(self, outlooks: Iterable[Outlook]) -> list[tuple[int, int]]:
+        """The numbers of a worker's and of a server's, the same for equal amounts."""
+        numbers, found = self._numbers, []
+        for one in outlooks:
+            pair = numbers.get(one.asks)
+            if pair is None:
+                worker, server = one.job.spec.worker.resources, one.job.spec.server.resources
+                pair = numbers[one.asks] = self._number(one.asks[0], worker), self._number(one.asks[1], server)
+            found.append(pair)
         return found
+
+    def _number(self, key: object, resources: Resources) -> int:
+        number = self._number_of.get(key)
+        if number is None:
+            number = self._number_of[key] = len(self.all)
+            self.all.append(resources)
+        return number
 
     @property
     def gpu_types(self) -> list[str]:
@@ -64,19 +70,8 @@ def amounts(resources: Resources, gpu_types: Sequence[str]) -> list[float]:
 
 
 _ATTRIBUTES = {
-    "workers": "job.allocation.workers",
-    "servers": "job.allocation.servers",
-    "least_workers": "job.spec.worker.minimum",
-    "least_servers": "job.spec.server.minimum",
-    "most_workers": "job.spec.worker.maximum",
-    "most_servers": "job.spec.server.maximum",
-    "priority": "job.spec.priority",
-    "submitted_at": "job.submitted_at",
     "attained": "job.attained_share_seconds",
     "confidence": "forecast.confidence",
-    "speeds_known": "speeds.is_known",
-    "sure_of_speed": "speeds.confidence",
-    "learning": "learning",
     "measured": "measured",
     "claimed": "claimed",
     "stop_seconds": "stop_seconds",
@@ -84,13 +79,11 @@ _ATTRIBUTES = {
     "unsaved_seconds": "job.unsaved_seconds",
     "waited_seconds": "waited_seconds",
     "held_seconds": "held_seconds",
-    "typical_seconds": "typical_seconds",
 }
-"""The columns, and what of an outlook they hold ..."""
-FIGURES = (*_ATTRIBUTES, "remaining")
-"""... and the steps left; NaN where unknown."""
+"""Columns, and what of an outlook they hold ..."""
+FIGURES = (*STEADY_FIGURES, *_ATTRIBUTES, "remaining")
+"""... beside those that time does not change, and the steps left; NaN where unknown."""
 _figures_of = attrgetter(*_ATTRIBUTES.values())
-_shapes_of = attrgetter("job.spec.worker.resources", "job.spec.server.resources")
 
 
 class Rows(NamedTuple):
@@ -106,15 +99,15 @@ class Rows(NamedTuple):
 
 def rows_of(outlooks: Sequence[Outlook]) -> Rows:
     """The rows of these jobs."""
-    n, width = len(outlooks), len(_ATTRIBUTES)
+    n, steady, width = len(outlooks), len(STEADY_FIGURES), len(_ATTRIBUTES)
     figures = np.empty((len(FIGURES), n))
+    figures[:steady] = np.frombuffer(b"".join([one.figures for one in outlooks])).reshape(-1, steady).T
     reported = np.fromiter(chain.from_iterable(map(_figures_of, outlooks)), np.float64, n * width)
-    figures[:width] = reported.reshape(-1, width).T
+    figures[steady:-1] = reported.reshape(-1, width).T
     left = [one.forecast.remaining_steps for one in outlooks]
-    figures[width] = [math.nan if each is None else each.mean for each in left]
+    figures[-1] = [math.nan if each is None else each.mean for each in left]
     shapes = ResourceShapes()
-    numbers = shapes.numbers(chain.from_iterable(map(_shapes_of, outlooks)))
-    return Rows(figures, np.array(numbers, dtype=np.int64).reshape(-1, 2), shapes)
+    return Rows(figures, np.array(shapes.numbers(outlooks), dtype=np.int64).reshape(-1, 2), shapes)
 
 
 class JobColumns(tuple[Outlook, ...]):
