@@ -21,6 +21,7 @@ Learning, MIT Press 2006, section 2.7.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -155,12 +156,23 @@ def _prior(points: SpeedPoints, rows: FloatArray, mode: Mode, terms: Terms, batc
 
     They are scaled to the measurements, on geometric average; without any, a step takes 1 s at 1 + 1.
     """
-    shares = prior_shares(mode, terms)
-    values = shares / step_terms(np.ones(1), np.ones(1), mode, terms, batch)[0]
+    values, shares = _unscaled_prior(mode, terms, batch)
     if not len(points):
         return _Prior(values, shares)
-    values = values * np.exp(-np.average(np.log(rows @ values), weights=points.weights))
-    return _Prior(values, np.average(rows * values, axis=0, weights=points.weights))
+    values = values * np.exp(-_average(np.log(rows @ values)[:, None], points.weights)[0])
+    return _Prior(values, _average(rows * values, points.weights))
+
+
+@lru_cache(maxsize=256)  # of few batches, in every fit
+def _unscaled_prior(mode: Mode, terms: Terms, batch: float) -> _Prior:
+    shares = prior_shares(mode, terms)
+    return _Prior(shares / step_terms(np.ones(1), np.ones(1), mode, terms, batch)[0], shares)
+
+
+def _average(values: FloatArray, weights: FloatArray) -> FloatArray:
+    """(t,) weighted averages over the rows of `values` (n, t): those of `np.average`, in a third of its time."""
+    column = weights[:, None]
+    return np.asarray((values * column).sum(axis=0) / column.sum(axis=0))
 
 
 class _LeastSquares(NamedTuple):
