@@ -6,7 +6,7 @@ Nothing is advised that the speeds' intervals do not bear out: the bounds below 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from optimus_contract import answers
 from optimus_models.checkpoints import best_interval, lost_share, seconds_between
@@ -34,12 +34,17 @@ MOST_TIMES = 4
 """Sizes up to so many times the present one are looked at: speeds further away are guesses."""
 
 
-def advice(job: Job, speeds: Speeds, settings: Settings) -> list[answers.Advice]:
-    """The cheaper size and the faster size that are worth a thought; none while too little is measured."""
+def advice(
+    job: Job, speeds: Speeds, settings: Settings, may_have: Callable[[Allocation], bool]
+) -> list[answers.Advice]:
+    """The cheaper size and the faster size that are worth a thought; none while too little is measured.
+
+    `may_have`: whether the job's limits and the cluster allow a size.
+    """
     present = _present(job)
     if present is None or speeds.source is None or len(_measured_workers(job)) < LEAST_SIZES:
         return []
-    others = list(_others(present))
+    others = [size for size in _others(present) if may_have(size)]
     speed = promised_speeds(speeds, [present, *others])
     terms = ("dearer", "cheaper") if has_prices(settings) else ("more task-hours", "fewer task-hours")
     choices = [_choice(job, present, other, speed, settings) for other in others]

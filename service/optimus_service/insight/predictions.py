@@ -229,7 +229,13 @@ def predictions_body(
         )
         if is_priced
         else None,
-        advice=advice(job, fitted.speeds, settings),
+        # What runs outside the cluster has the size that its owner gives it.
+        advice=advice(
+            job,
+            fitted.speeds,
+            settings,
+            lambda size: job.spec.tracked or _beyond(job, size, question) is None,
+        ),
         checkpoints=checkpoints,
         outcome=outcome_body(record, promises, job.spent if is_priced else None),
     )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.scheduler.builders import a_job, a_spec, samples
+import pytest
+from tests.scheduler.builders import GIB, a_job, a_spec, samples
+from tests.service.seeing.test_explanation import a_record
 
 from optimus_models.cost import Estimate
 from optimus_scheduler.forecast.fits import Fits
-from optimus_scheduler.model import Architecture, Job, JobState, SpeedSample, TaskDemand
+from optimus_scheduler.model import Allocation, Architecture, Directive, Job, JobState, Resources, SpeedSample, TaskDemand
 from optimus_scheduler.settings import Settings
 from optimus_service.insight.advice import LEAST_FASTER, LEAST_SAVED, MOST_DEARER, MOST_SLOWER, advice
+from optimus_service.insight.predictions import Question, predictions_body
 
 SETTINGS = Settings()
 
@@ -22,9 +25,13 @@ def script(has: int, measured: tuple[SpeedSample, ...]) -> Job:
     return replace(a_job("run", has=(has, 0), spec=spec, measured=measured), state=JobState.RUNNING)
 
 
+def may_have(_size: Allocation) -> bool:
+    return True
+
+
 def advised(job: Job, settings: Settings = SETTINGS) -> dict[str, tuple[int, str]]:
     (fitted,) = Fits().of([job], settings)
-    return {each.kind: (each.workers, each.message) for each in advice(job, fitted.speeds, settings)}
+    return {each.kind: (each.workers, each.message) for each in advice(job, fitted.speeds, settings, may_have)}
 
 
 def measured(*sizes: int, limit: float, repeats: int = 8) -> tuple[SpeedSample, ...]:
@@ -71,7 +78,7 @@ def test_an_ended_job_is_advised_by_the_size_that_it_mostly_had() -> None:
 def test_the_bounds_hold_at_the_unlikely_end() -> None:
     job = script(16, measured(1, 2, 3, 4, 6, 8, 12, 16, limit=4.0))
     (fitted,) = Fits().of([job], SETTINGS)
-    for each in advice(job, fitted.speeds, SETTINGS):
+    for each in advice(job, fitted.speeds, SETTINGS, may_have):
         seconds = Estimate(each.seconds_ratio.mean, each.seconds_ratio.low or 0.0, each.seconds_ratio.high or 1e9)
         cost = Estimate(each.cost_ratio.mean, each.cost_ratio.low or 0.0, each.cost_ratio.high or 1e9)
         if each.kind == "cheaper":
@@ -80,3 +87,19 @@ def test_the_bounds_hold_at_the_unlikely_end() -> None:
         else:
             assert seconds.high <= LEAST_FASTER
             assert cost.high <= MOST_DEARER
+
+
+@pytest.mark.parametrize(
+    ("most", "cpus", "is_tracked", "workers"),
+    [(16, 64, False, 8), (3, 64, False, 3), (16, 4, False, 4), (2, 64, False, None), (2, 1, True, 8)],
+    ids=["any size", "its limit", "the cluster", "its size", "outside the cluster"],
+)
+def test_no_size_is_advised_that_the_job_may_not_have(
+    most: int, cpus: float, is_tracked: bool, workers: int | None
+) -> None:
+    job = script(2, measured(1, 2, 3, 4, 6, 8, limit=100.0))
+    spec = replace(job.spec, tracked=is_tracked, worker=replace(job.spec.worker, maximum=most))
+    job = replace(job, spec=spec, directive=Directive.RUN)
+    question = Question(range(1, 9), range(1), now=100.0, room=Resources(cpus, 1024 * GIB))
+    found = predictions_body(a_record(wanted=job.allocation), job, [], question, SETTINGS).advice
+    assert {each.kind: each.workers for each in found}.get("faster") == workers
