@@ -10,7 +10,16 @@ from tests.service.seeing.test_explanation import a_record
 
 from optimus_models.cost import Estimate
 from optimus_scheduler.forecast.fits import Fits
-from optimus_scheduler.model import Allocation, Architecture, Directive, Job, JobState, Resources, SpeedSample, TaskDemand
+from optimus_scheduler.model import (
+    Allocation,
+    Architecture,
+    Directive,
+    Job,
+    JobState,
+    Resources,
+    SpeedSample,
+    TaskDemand,
+)
 from optimus_scheduler.settings import Settings
 from optimus_service.insight.advice import LEAST_FASTER, LEAST_SAVED, MOST_DEARER, MOST_SLOWER, advice
 from optimus_service.insight.predictions import Question, predictions_body
