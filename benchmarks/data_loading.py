@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from optimus_workers.data.prefetching import Prefetcher
 from optimus_workers.task import OptimizerSpec, TrainingTask
-from optimus_workers.worker.compute import Batches, compute_slots
+from optimus_workers.worker.compute import Batches, compute_slots, sync_slots
 from optimus_workers.worker.flat_model import make_flat
-from optimus_workers.worker.slots import sync_slots
 
 N_EXAMPLES, WIDTH, BATCH, SLOTS = 4096, 1024, 128, 4
 

@@ -27,7 +27,7 @@ from optimus_workers.task import OptimizerSpec, TrainingTask
 from optimus_workers.task.user_code import load_task
 from optimus_workers.telemetry.gradients import ELASTIC_PERIOD, GradientStatistics
 from optimus_workers.wire.values import GlobalBatch, constant_batch
-from optimus_workers.worker.slots import sync_slots
+from optimus_workers.worker.compute import sync_slots
 
 MULTIPLES = (1, 2, 4, 8)
 """Of the smallest batch."""

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from optimus_models.gpu_types import GpuTypeModel, KindOfJob, TypeSpeed
+from optimus_models.gpu_types import GpuTypeModel, JobFeatures, TypeSpeed
 
 GPU_TYPES = ("k80", "p100", "v100")
 
@@ -33,7 +33,7 @@ def load_speeds(path: Path) -> list[TypeSpeed]:
             name, workers = ast.literal_eval(key)
             if by_neighbour["null"] > 0:
                 family, _, batch = name.partition(" (batch size ")
-                kind = KindOfJob(name, family, float(batch.rstrip(")") or 1), float(workers))
+                kind = JobFeatures(name, family, float(batch.rstrip(")") or 1), float(workers))
                 speeds.append(TypeSpeed(kind, gpu_type, by_neighbour["null"]))
     return speeds
 

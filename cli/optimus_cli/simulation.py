@@ -14,7 +14,7 @@ from rich.table import Table
 from optimus_cli import output
 from optimus_cli.errors import BadInput, CliError, MissingPart
 from optimus_simulator.bounds.bound import Bound
-from optimus_simulator.comparison import Estimate, Figure, PolicyResult, compare, figures_among
+from optimus_simulator.comparison import Column, Estimate, PolicyResult, columns_among, compare
 from optimus_simulator.comparison import as_json as document
 from optimus_simulator.errors import BadTrace, SimulatorError
 from optimus_simulator.options import Options
@@ -55,7 +55,7 @@ def _fits(table: Table, console: Console, options: ConsoleOptions) -> bool:
 def _by_policy(title: str, results: Sequence[PolicyResult]) -> Table:
     table = Table(title=title)
     table.add_column("policy", style="bold", no_wrap=True)
-    shown = figures_among(results[0].figures)
+    shown = columns_among(results[0].figures)
     for figure in shown:
         table.add_column(figure.title, justify="right", no_wrap=True)
     for result in results:
@@ -68,12 +68,12 @@ def _by_figure(title: str, results: Sequence[PolicyResult]) -> Table:
     table.add_column("", style="bold", no_wrap=True)
     for result in results:
         table.add_column(result.policy, justify="right", overflow="fold")
-    for figure in figures_among(results[0].figures):
+    for figure in columns_among(results[0].figures):
         table.add_row(figure.title, *(_cell(result.figures[figure.name], figure) for result in results))
     return table
 
 
-def _cell(estimate: Estimate, figure: Figure) -> str:
+def _cell(estimate: Estimate, figure: Column) -> str:
     spread = f" ± {figure.write(estimate.half_width)}" if estimate.half_width else ""
     return figure.write(estimate.mean) + spread
 

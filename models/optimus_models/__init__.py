@@ -29,7 +29,7 @@ from optimus_models.cost import (
     times_and_costs,
     worth_considering,
 )
-from optimus_models.gpu_types import GpuTypeModel, KindOfJob, TypeSpeed
+from optimus_models.gpu_types import GpuTypeModel, JobFeatures, TypeSpeed
 from optimus_models.history import LossBuckets, LossHistory
 from optimus_models.loss.curve import LossCurve, MetricCurve, PaperLossCurve
 from optimus_models.loss.ends import Prediction
@@ -56,7 +56,7 @@ __all__ = [
     "FinishedRun",
     "Goodput",
     "GpuTypeModel",
-    "KindOfJob",
+    "JobFeatures",
     "LossBuckets",
     "LossCurve",
     "LossHistory",

@@ -41,7 +41,7 @@ _SCALE_EVIDENCE = 6.0
 _PEAKS = {name.lower(): float(np.log(device.flops_per_second / 1e12)) for name, device in DEVICES.items()}
 
 
-class KindOfJob(NamedTuple):
+class JobFeatures(NamedTuple):
     """What tells jobs apart and makes them similar."""
 
     name: str
@@ -56,7 +56,7 @@ class KindOfJob(NamedTuple):
 class TypeSpeed(NamedTuple):
     """One measurement."""
 
-    job: KindOfJob
+    job: JobFeatures
     gpu_type: str
     steps_per_second: float
 
@@ -93,13 +93,13 @@ class GpuTypeModel:
         n = len(usable)
         return cls(n, n / (n + 6.0), scale, at, mean, inverse, weights)
 
-    def predict(self, job: KindOfJob, gpu_types: Sequence[str]) -> FloatArray:
+    def predict(self, job: JobFeatures, gpu_types: Sequence[str]) -> FloatArray:
         """Steps per second of `job` on each of `gpu_types`, above 0."""
         _, cross = self._places(job, gpu_types)
         return np.exp(self._log_mean(gpu_types, cross))
 
     def predict_interval(
-        self, job: KindOfJob, gpu_types: Sequence[str], coverage: float = 0.8
+        self, job: JobFeatures, gpu_types: Sequence[str], coverage: float = 0.8
     ) -> tuple[FloatArray, FloatArray]:
         """Bounds (low, high) that hold a measured speed on each of `gpu_types` with probability `coverage`."""
         at, cross = self._places(job, gpu_types)
@@ -110,7 +110,7 @@ class GpuTypeModel:
         # Beyond this a double has no numbers: who measured nonsense is told an interval that says nothing.
         return np.exp(mean - reach), np.exp(np.minimum(mean + reach, 700.0))
 
-    def _places(self, job: KindOfJob, gpu_types: Sequence[str]) -> tuple[_Places, FloatArray]:
+    def _places(self, job: JobFeatures, gpu_types: Sequence[str]) -> tuple[_Places, FloatArray]:
         """The pairs that are asked for, n, and (n, m) their covariance with the m measurements."""
         at = _Places.of((job, gpu_type) for gpu_type in gpu_types)
         return at, at.covariance(self._at)
@@ -131,7 +131,7 @@ class _Places(NamedTuple):
     log_workers: FloatArray
 
     @classmethod
-    def of(cls, pairs: Iterable[tuple[KindOfJob, str]]) -> _Places:
+    def of(cls, pairs: Iterable[tuple[JobFeatures, str]]) -> _Places:
         rows = list(pairs)
         jobs = np.array([job.name for job, _ in rows], dtype=object)
         families = np.array([job.family or f"only {job.name}" for job, _ in rows], dtype=object)

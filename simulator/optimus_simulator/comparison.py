@@ -13,7 +13,7 @@ from scipy.special import stdtrit
 from optimus_simulator.outcome import Outcome, deadline_answers, time_left
 
 
-class Figure(NamedTuple):
+class Column(NamedTuple):
     """One column of a table."""
 
     name: str
@@ -35,22 +35,22 @@ def _percent(value: float) -> str:
 
 
 FIGURES = (
-    Figure("mean_jct_seconds", "mean JCT s", _whole),
-    Figure("p50_jct_seconds", "p50 JCT s", _whole),
-    Figure("p99_jct_seconds", "p99 JCT s", _whole),
-    Figure("makespan_seconds", "makespan s", _whole),
-    Figure("restarts_per_job", "restarts/job", _two_digits),
-    Figure("utilisation", "utilisation", _percent),
-    Figure("useful_utilisation", "training", _percent),
-    Figure("fairness_p90", "ρ p90", _two_digits),
-    Figure("fairness_worst", "ρ worst", _two_digits),
-    Figure("deadlines_met", "deadlines met", _percent),
-    Figure("above_bound", "JCT above bound", _percent),
-    Figure("makespan_above_bound", "makespan above bound", _percent),
+    Column("mean_jct_seconds", "mean JCT s", _whole),
+    Column("p50_jct_seconds", "p50 JCT s", _whole),
+    Column("p99_jct_seconds", "p99 JCT s", _whole),
+    Column("makespan_seconds", "makespan s", _whole),
+    Column("restarts_per_job", "restarts/job", _two_digits),
+    Column("utilisation", "utilisation", _percent),
+    Column("useful_utilisation", "training", _percent),
+    Column("fairness_p90", "ρ p90", _two_digits),
+    Column("fairness_worst", "ρ worst", _two_digits),
+    Column("deadlines_met", "deadlines met", _percent),
+    Column("above_bound", "JCT above bound", _percent),
+    Column("makespan_above_bound", "makespan above bound", _percent),
 )
 
 
-def figures_among(names: Collection[str]) -> tuple[Figure, ...]:
+def columns_among(names: Collection[str]) -> tuple[Column, ...]:
     """Those that there are values for: not every trace has deadlines."""
     return tuple(figure for figure in FIGURES if figure.name in names)
 

@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from optimus_simulator.comparison import Estimate, PolicyResult, figures_among
+from optimus_simulator.comparison import Estimate, PolicyResult, columns_among
 from optimus_simulator.outcome import Moment, Outcome, time_left
 from optimus_simulator.promises import AT_SUBMISSION, IN_LIFE, START, WHILE_RUNNING
 
@@ -69,7 +69,7 @@ pre {{ background: #f5f5f5; padding: 1rem; overflow-x: auto; }}
 
 
 def _table(results: Sequence[PolicyResult]) -> str:
-    shown = figures_among(results[0].figures)
+    shown = columns_among(results[0].figures)
     header = "".join(f"<th>{title}</th>" for _, title, _ in shown)
     rows = []
     for result in results:

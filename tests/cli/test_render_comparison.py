@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from optimus_cli.simulation import Comparison
-from optimus_simulator.comparison import PolicyResult, compare, figures_among
+from optimus_simulator.comparison import PolicyResult, columns_among, compare
 from optimus_simulator.outcome import JobRecord, Moment, Outcome
 
 POLICIES = ("optimus", "optimus-paper, interval 600", "drf")
@@ -41,7 +41,7 @@ def test_no_figure_is_cut_off(results: list[PolicyResult], width: int, deadline_
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
     for result in results:
-        for figure in figures_among(result.figures):
+        for figure in columns_among(result.figures):
             assert figure.write(result.figures[figure.name].mean) in text
     assert "mean JCT s" in text
     assert ("deadlines met" in text) == (deadline_at is not None)

@@ -10,9 +10,8 @@ from tests.client.agent import ROOT, Agent, run
 from tests.client.test_docs import BEFORE
 
 from optimus_workers.task import TrainingTask
-from optimus_workers.worker.compute import compute_slots
+from optimus_workers.worker.compute import compute_slots, sync_slots
 from optimus_workers.worker.flat_model import make_flat
-from optimus_workers.worker.slots import sync_slots
 
 NEEDED = {"from-plain-loop": (), "from-hugging-face": ("transformers", "accelerate"), "from-lightning": ("lightning",)}
 """The pages, and the packages that their examples use."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimus_models.gpu_types import MAX_POINTS, GpuTypeModel, KindOfJob, TypeSpeed
+from optimus_models.gpu_types import MAX_POINTS, GpuTypeModel, JobFeatures, TypeSpeed
 
 TYPES = ["K80", "P100", "V100"]
 _LEVELS = {"dense": 4.0, "sparse": 40.0}
@@ -17,8 +17,8 @@ _GAINS = {"dense": (1.0, 4.0, 7.0), "sparse": (1.0, 1.3, 1.1)}
 """Speed by type: dense networks use what a GPU has, sparse ones do not."""
 
 
-def _job(family: str, batch: int) -> KindOfJob:
-    return KindOfJob(f"{family} {batch}", family, batch)
+def _job(family: str, batch: int) -> JobFeatures:
+    return JobFeatures(f"{family} {batch}", family, batch)
 
 
 def _speed(family: str, batch: int, gpu_type: str) -> float:
@@ -40,18 +40,18 @@ def test_the_family_tells_how_much_a_faster_gpu_helps() -> None:
 
 
 def test_a_family_never_seen_is_less_certain_than_one_that_was() -> None:
-    model = GpuTypeModel.fit([*_table(), TypeSpeed(KindOfJob("new"), "K80", 1.0)])
+    model = GpuTypeModel.fit([*_table(), TypeSpeed(JobFeatures("new"), "K80", 1.0)])
     widths = [np.log(high / low) for low, high in (_interval(model, "new"), _interval(model, "dense 32", "dense", 32))]
     assert widths[0] > 2 * widths[1]
 
 
 def _interval(model: GpuTypeModel, name: str, family: str = "", batch: float = 1.0) -> tuple[float, float]:
-    low, high = model.predict_interval(KindOfJob(name, family, batch), ["V100"])
+    low, high = model.predict_interval(JobFeatures(name, family, batch), ["V100"])
     return float(low[0]), float(high[0])
 
 
 def test_without_any_other_job_the_data_sheets_speak() -> None:
-    job = KindOfJob("alone")
+    job = JobFeatures("alone")
     model = GpuTypeModel.fit([TypeSpeed(job, "K80", 10.0)])
     on_p100, on_v100 = model.predict(job, ["P100", "V100"])
     assert 10.0 < on_p100 < on_v100
@@ -73,26 +73,26 @@ def test_types_are_the_same_in_any_case() -> None:
 
 
 def test_only_the_newest_measurements_are_kept() -> None:
-    rows = [TypeSpeed(KindOfJob(str(index)), "K80", 1.0) for index in range(MAX_POINTS + 50)]
+    rows = [TypeSpeed(JobFeatures(str(index)), "K80", 1.0) for index in range(MAX_POINTS + 50)]
     assert GpuTypeModel.fit(rows).n_points == MAX_POINTS
 
 
 def test_more_coverage_means_a_wider_interval() -> None:
     model = GpuTypeModel.fit(_table())
-    job = KindOfJob("unknown")
+    job = JobFeatures("unknown")
     low80, high80 = model.predict_interval(job, TYPES, 0.8)
     low95, high95 = model.predict_interval(job, TYPES, 0.95)
     assert np.all((low95 < low80) & (high80 < high95))
 
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
-KINDS = st.builds(KindOfJob, st.sampled_from("abc"), st.sampled_from(["", "x", "y"]), NUMBERS, NUMBERS)
+KINDS = st.builds(JobFeatures, st.sampled_from("abc"), st.sampled_from(["", "x", "y"]), NUMBERS, NUMBERS)
 ROWS = st.builds(TypeSpeed, KINDS, st.sampled_from(["K80", "V100", "something"]), NUMBERS)
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(ROWS, max_size=12), KINDS)
-def test_any_measurements_give_finite_ordered_predictions(rows: list[TypeSpeed], job: KindOfJob) -> None:
+def test_any_measurements_give_finite_ordered_predictions(rows: list[TypeSpeed], job: JobFeatures) -> None:
     model = GpuTypeModel.fit(rows)
     mean = model.predict(job, TYPES)
     low, high = model.predict_interval(job, TYPES)

@@ -37,7 +37,7 @@ from optimus_service.store.repository import LEADER_LEASE, LeaderRepository, Rep
 from optimus_service.store.tables import LeaseRow
 from optimus_simulator.running import RunningJob
 from optimus_workers.coordinator import attempt, membership_change, tasks
-from optimus_workers.coordinator.membership import Cover
+from optimus_workers.coordinator.membership import VersionSources
 from optimus_workers.wire.ranges import worker_slots
 
 EXITED = TaskPhase.EXITED
@@ -142,7 +142,7 @@ def _overlapping_slots(n_slots: int, rank: int, n_workers: int) -> tuple[int, in
     return max(first - 1, 0), end
 
 
-class _OlderCover(Cover):
+class _WrongVersion(VersionSources):
     """Says that the state is one step further than it is."""
 
     def __init__(self, version: int, sources: Any) -> None:
@@ -374,7 +374,7 @@ MUTATIONS = (
     ),
     Mutation(
         "training goes on from a step later than the checkpoint",
-        _replaced(membership_change, "Cover", _OlderCover),
+        _replaced(membership_change, "VersionSources", _WrongVersion),
         "exactly once",
         tuple(Fault(number, 600.0 + number, "crashed task", after_n=number) for number in range(8)),
     ),

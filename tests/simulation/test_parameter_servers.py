@@ -113,7 +113,7 @@ class Cluster:
         self.late += [(each, *frame) for each in self.connections for frame in each.frames]
         self.connections = []
         addresses = {name: (name, 1) for name in held}
-        cover = membership.newest_cover(held, addresses, N_FLOATS, oldest_epoch=self.formed_epoch, same_version=True)
+        cover = membership.newest_sources(held, addresses, N_FLOATS, oldest_epoch=self.formed_epoch, same_version=True)
         names = self.chance.sample(sorted(self.servers), self.chance.randint(1, 3))
         n_workers, version = self.chance.randint(1, 4), 0 if cover is None else cover.version
         for name, part in zip(names, server_ranges(N_FLOATS, len(names)), strict=True):
@@ -240,13 +240,13 @@ def test_a_seed_says_the_whole_schedule() -> None:
     ]
 
 
-_cover = membership.newest_cover
+_cover = membership.newest_sources
 _BUGS: dict[str, tuple[object, str, Any]] = {
     "frames of an earlier epoch are taken": (ShardService, "_served", lambda self, _connection: self.shard),
     "frames that come twice are taken": (sync_shard.SyncShard, "_check_due", lambda *_: None),
     "parts of several versions go together": (
         membership,
-        "newest_cover",
+        "newest_sources",
         lambda *held, oldest_epoch, same_version: _cover(*held, oldest_epoch=oldest_epoch, same_version=False),
     ),
 }

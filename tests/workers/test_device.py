@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from optimus_workers.errors import TaskError
-from optimus_workers.worker.compute import Batches, compute_slots
+from optimus_workers.worker.compute import Batches, compute_slots, sync_slots
 from optimus_workers.worker.device import ComputeOptions, called_from_anywhere, to_device
 from optimus_workers.worker.flat_model import FlatModel
-from optimus_workers.worker.slots import sync_slots
 from optimus_workers.zoo.digits import mlp
 
 META = torch.device("meta")

@@ -17,8 +17,8 @@ from optimus_workers.wire.messages import Assume
 from optimus_workers.wire.norms import block_squares
 from optimus_workers.wire.ranges import block_floats, server_ranges
 from optimus_workers.wire.values import TaskProfile
+from optimus_workers.worker.compute import Slot
 from optimus_workers.worker.device import UsageMeter
-from optimus_workers.worker.slots import Slot
 
 
 def test_the_estimates_are_right_on_average() -> None:

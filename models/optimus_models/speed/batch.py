@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from optimus_models.history import FloatArray
 
@@ -213,3 +213,8 @@ def _bounded(seconds: FloatArray) -> FloatArray:
 
 def _exp(logs: FloatArray) -> FloatArray:
     return np.asarray(np.exp(np.minimum(np.maximum(logs, -3.0 * _FARTHEST), 3.0 * _FARTHEST)))
+
+
+def worker_counts(workers: ArrayLike) -> NDArray[np.int64]:
+    """Numbers of workers as a vector, each at least 1."""
+    return np.maximum(np.asarray(workers, dtype=np.int64).reshape(-1), 1)

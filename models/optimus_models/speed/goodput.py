@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from optimus_models.history import FloatArray
-from optimus_models.speed.batch import BatchSpeed
+from optimus_models.speed.batch import BatchSpeed, worker_counts
 
 IntArray = NDArray[np.int64]
 
@@ -243,7 +243,7 @@ class Goodput:
     def predict(self, workers: ArrayLike, servers: ArrayLike) -> FloatArray:
         """(n,) goodput with so many workers and the best batch for them; `servers` says nothing."""
         del servers
-        w = _counts(workers)
+        w = worker_counts(workers)
         return self._of_best(w)[0][w - 1]
 
     def predict_interval(
@@ -284,7 +284,3 @@ class Goodput:
         order = np.lexsort((-table.batches, goodputs, table.workers))
         best = order[np.append(table.first[1:], len(order)) - 1]
         return goodputs[best], table.batches[best]
-
-
-def _counts(workers: ArrayLike) -> IntArray:
-    return np.maximum(np.asarray(workers, dtype=np.int64).reshape(-1), 1)

@@ -19,10 +19,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from optimus_models.history import FloatArray
-from optimus_models.speed.batch import BatchSamples, BatchSpeed, UsableSamples, relative_error
+from optimus_models.speed.batch import BatchSamples, BatchSpeed, UsableSamples, relative_error, worker_counts
 
 _USUAL_WORKERS = 4.0
 """Priors of a pass and of an exchange are stated for the batch of one worker among so many."""
@@ -108,7 +108,7 @@ class RingSpeed:
     def predict(self, workers: ArrayLike, servers: ArrayLike) -> FloatArray:
         """(n,) steps per second with so many workers, above 0; `servers` says nothing."""
         del servers
-        w = _counts(workers)
+        w = worker_counts(workers)
         most = int(w.max(initial=1))
         if most > len(self._known[0].speeds):
             self._known[0] = _Sizes.of(self._steps, self.batch, most)
@@ -118,12 +118,8 @@ class RingSpeed:
         self, workers: ArrayLike, servers: ArrayLike, coverage: float = 0.8
     ) -> tuple[FloatArray, FloatArray]:
         """Bounds (low, high) that hold a measured speed with probability `coverage`."""
-        w = _counts(workers)
+        w = worker_counts(workers)
         sigma = np.hypot(self._steps.deviation(w, self.batch / w), self.error)
         factor = np.exp(NormalDist().inv_cdf(0.5 + coverage / 2.0) * np.minimum(sigma, _MOST_SIGMA))
         mean = self.predict(w, servers)
         return mean / factor, mean * factor
-
-
-def _counts(workers: ArrayLike) -> NDArray[np.int64]:
-    return np.maximum(np.asarray(workers, dtype=np.int64).reshape(-1), 1)

@@ -7,14 +7,16 @@ files and drawing belong to the command line.
 from optimus_models.study.runs import BetaFit, BetaRegression, Run, Target, first_epoch_at, fit_betas
 from optimus_models.study.scaling import (
     ComputeCheck,
+    MeasuredSpeed,
+    MeasuredSpeeds,
     ScalingPoint,
     Setting,
     check_compute,
+    measured_time_to_target,
     network_of,
     scaling,
     time_to_target,
 )
-from optimus_models.study.speeds import MeasuredSpeed, MeasuredSpeeds, measured_time_to_target
 from optimus_models.study.stretch import StretchedCurve, Template
 
 __all__ = [

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from optimus_models.gpu_types import MAX_POINTS, GpuTypeModel, KindOfJob, TypeSpeed
+from optimus_models.gpu_types import MAX_POINTS, GpuTypeModel, JobFeatures, TypeSpeed
 from optimus_scheduler.model import EndedJob, Job, SpeedSample
 from optimus_scheduler.settings import Settings
 
@@ -36,7 +36,7 @@ class RelativeSpeeds:
 
     def of(self, job: Job) -> Callable[[str], float]:
         """Steps per second of the job on a type, above 0; only the ratio between types means something."""
-        return self._of(_kind(job))
+        return self._of(_features(job))
 
     def samples_on(self, job: Job, gpu_type: str) -> tuple[SpeedSample, ...]:
         """What the job measured, as it would be on that type."""
@@ -51,7 +51,7 @@ class RelativeSpeeds:
         return self._ended[key]
 
     def _ended_on(self, one: EndedJob, gpu_type: str) -> EndedJob:
-        exact = self._factors(one.speed_samples, self._of(_kind_of_ended(one)), gpu_type)
+        exact = self._factors(one.speed_samples, self._of(_features_of_ended(one)), gpu_type)
         if not exact:
             return one
         # In steps, so that what is fitted to them changes only when it matters; the id says what was done to them.
@@ -65,15 +65,15 @@ class RelativeSpeeds:
         others = {sample.gpu_type for sample in samples} - {None, gpu_type}
         return {kind: of(gpu_type) / of(kind) for kind in others if kind is not None}
 
-    def _of(self, kind: KindOfJob) -> Callable[[str], float]:
+    def _of(self, features: JobFeatures) -> Callable[[str], float]:
         # Jobs that were never measured differ by nothing but their family and batch.
-        name = kind.name if kind.name in self._measured else ""
-        known = self._known.setdefault((name, kind.family, kind.batch_size), {})
+        name = features.name if features.name in self._measured else ""
+        known = self._known.setdefault((name, features.family, features.batch_size), {})
 
         def speed(gpu_type: str) -> float:
             if gpu_type not in known:
                 asked = list(dict.fromkeys([*self._gpu_types, gpu_type]))
-                known.update(zip(asked, self._model.predict(kind, asked).tolist(), strict=True))
+                known.update(zip(asked, self._model.predict(features, asked).tolist(), strict=True))
             return known[gpu_type]
 
         return speed
@@ -85,7 +85,7 @@ def relative_speeds(jobs: Sequence[Job], settings: Settings) -> RelativeSpeeds:
     ended = {one.id: one for job in ordered for one in job.similar}
     rows = list(_rows_of_ended(ended, settings))[-MAX_ENDED:]
     for job in ordered:
-        rows += _rows(_kind(job), job.speed_samples, settings)
+        rows += _rows(_features(job), job.speed_samples, settings)
     rows = rows[-MAX_POINTS:]
     types = sorted({row.gpu_type for row in rows} | {kind for job in ordered for kind in job.spec.gpu_types})
     return RelativeSpeeds(GpuTypeModel.fit(rows), frozenset(row.job.name for row in rows), types)
@@ -93,10 +93,10 @@ def relative_speeds(jobs: Sequence[Job], settings: Settings) -> RelativeSpeeds:
 
 def _rows_of_ended(ended: Mapping[str, EndedJob], settings: Settings) -> Iterator[TypeSpeed]:
     for one in ended.values():
-        yield from _rows(_kind_of_ended(one), one.speed_samples, settings)
+        yield from _rows(_features_of_ended(one), one.speed_samples, settings)
 
 
-def _rows(kind: KindOfJob, samples: Iterable[SpeedSample], settings: Settings) -> Iterator[TypeSpeed]:
+def _rows(features: JobFeatures, samples: Iterable[SpeedSample], settings: Settings) -> Iterator[TypeSpeed]:
     """One row for each type that the job was measured on: the geometric mean, brought to one worker."""
     logs: dict[str, list[float]] = {}
     for sample in samples:
@@ -105,15 +105,15 @@ def _rows(kind: KindOfJob, samples: Iterable[SpeedSample], settings: Settings) -
             alone = np.log(speed) - settings.gpu_scaling * np.log(max(sample.workers, 1))
             logs.setdefault(sample.gpu_type, []).append(float(alone))
     for gpu_type in sorted(logs):
-        yield TypeSpeed(kind, gpu_type, float(np.exp(np.mean(logs[gpu_type]))))
+        yield TypeSpeed(features, gpu_type, float(np.exp(np.mean(logs[gpu_type]))))
 
 
-def _kind(job: Job) -> KindOfJob:
-    return KindOfJob(job.id, job.spec.family, float(job.spec.global_batch_size or 1))
+def _features(job: Job) -> JobFeatures:
+    return JobFeatures(job.id, job.spec.family, float(job.spec.global_batch_size or 1))
 
 
-def _kind_of_ended(job: EndedJob) -> KindOfJob:
-    return KindOfJob(job.id, job.task, float(job.global_batch_size or 1))
+def _features_of_ended(job: EndedJob) -> JobFeatures:
+    return JobFeatures(job.id, job.task, float(job.global_batch_size or 1))
 
 
 @lru_cache(maxsize=4096)

@@ -1,4 +1,4 @@
-"""The coordinator's pure parts: the barrier, the cover, the plan, the loss window, partitions."""
+"""The coordinator's pure parts: the barrier, the newest version, the plan, the loss window, partitions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.workers.coordinator.harness import PROFILE
 from optimus_contract.codec import read
 from optimus_contract.job import JobSpec
 from optimus_workers.coordinator.barrier import AsyncBarrier, SyncBarrier
-from optimus_workers.coordinator.membership import MAX_FAILURES, Members, Partition, newest_cover
+from optimus_workers.coordinator.membership import MAX_FAILURES, Members, Partition, newest_sources
 from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.coordinator.state import LossWindow
 from optimus_workers.wire.ranges import server_ranges
@@ -68,19 +68,19 @@ def test_a_cover_is_the_newest_version_that_is_whole(n_servers: int, newest: int
         version for version in range(newest + 1) if all((server, version) not in gone for server in range(n_servers))
     ]
     addresses = dict.fromkeys(held, ("127.0.0.1", 1))
-    cover = newest_cover(held, addresses, 320, oldest_epoch=5, same_version=True)
+    found = newest_sources(held, addresses, 320, oldest_epoch=5, same_version=True)
     if not whole:
-        assert cover is None
+        assert found is None
         return
-    assert cover is not None
-    assert cover.version == max(whole)
-    assert [source.first for source in cover.sources] == [0, *(source.end for source in cover.sources[:-1])]
-    assert cover.sources[-1].end == 320
+    assert found is not None
+    assert found.version == max(whole)
+    assert [source.first for source in found.sources] == [0, *(source.end for source in found.sources[:-1])]
+    assert found.sources[-1].end == 320
     for first, end in server_ranges(320, 3):
-        parts = cover.part(first, end)
+        parts = found.part(first, end)
         assert min(part.first for part in parts) <= first
         assert max(part.end for part in parts) >= end
-    assert newest_cover(held, addresses, 320, oldest_epoch=6, same_version=True) is None
+    assert newest_sources(held, addresses, 320, oldest_epoch=6, same_version=True) is None
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimus_workers.data import cifar10, fashion_mnist
 from optimus_workers.errors import TaskError
+from optimus_workers.zoo import cifar10
+from optimus_workers.zoo import fashion as fashion_mnist
 
 N = 12
 

@@ -17,7 +17,7 @@ from optimus_workers.errors import TaskError
 from optimus_workers.task import OptimizerSpec, TrainingTask
 from optimus_workers.wire.ranges import worker_slots
 from optimus_workers.wire.values import GlobalBatch, TaskProfile, UpdateRule, followed
-from optimus_workers.worker.slots import sync_slots
+from optimus_workers.worker.compute import sync_slots
 
 SIZES = [7, 0, 12, 5, 30, 1]
 

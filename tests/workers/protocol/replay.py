@@ -24,7 +24,7 @@ from optimus_workers.task.parameter_groups import parameter_groups
 from optimus_workers.wire.norms import block_squares, clip_coefficient
 from optimus_workers.wire.ranges import aligned, block_floats, worker_slots
 from optimus_workers.wire.values import GlobalBatch, UpdateRule, constant_batch
-from optimus_workers.worker.slots import slot_seed
+from optimus_workers.worker.compute import slot_seed
 
 
 def history(directory: Path) -> list[Formed]:

@@ -11,7 +11,7 @@ from tests.workers.protocol import noisy_quadratic
 from tests.workers.protocol.conftest import Job, server, worker
 
 from optimus_workers.telemetry.gradients import PERIOD
-from optimus_workers.worker.slots import async_slots
+from optimus_workers.worker.compute import async_slots
 
 N_MEASURED = 40
 NEARLY_STILL = 1e-3

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from optimus_workers.worker.compute import slot_seed
 from optimus_workers.worker.flat_model import FlatModel
-from optimus_workers.worker.slots import slot_seed
 
 
 class Mixed(nn.Module):

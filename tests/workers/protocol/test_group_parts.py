@@ -16,9 +16,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from optimus_workers.allreduce import gloo_sockets
-from optimus_workers.allreduce.abort import AbortableOperations
 from optimus_workers.allreduce.gradients import GroupCompression, SharedGradients
-from optimus_workers.allreduce.process_group import ProcessGroup
+from optimus_workers.allreduce.process_group import AbortableOperations, ProcessGroup
 from optimus_workers.allreduce.rendezvous import Rendezvous, RendezvousStore
 from optimus_workers.errors import ConnectionOver, WireError
 from optimus_workers.wire.messages import Publish, Published

@@ -23,10 +23,9 @@ from optimus_workers.wire.ranges import server_ranges, worker_slots
 from optimus_workers.wire.sockets import Transport
 from optimus_workers.wire.values import ServerRange
 from optimus_workers.worker.buckets import GradientHooks
-from optimus_workers.worker.compute import Batches, compute_slots
+from optimus_workers.worker.compute import Batches, compute_slots, sync_slots
 from optimus_workers.worker.flat_model import FlatModel, task_profile
 from optimus_workers.worker.session import DataOptions, Session
-from optimus_workers.worker.slots import sync_slots
 from optimus_workers.worker.staging import DeviceStaging, DirectStaging, Staging, Wait
 
 TOKEN = "secret"

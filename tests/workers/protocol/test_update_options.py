@@ -27,9 +27,8 @@ from optimus_workers.wire.messages import Assume
 from optimus_workers.wire.norms import block_squares, clip_coefficient
 from optimus_workers.wire.ranges import block_floats, server_ranges, worker_slots
 from optimus_workers.wire.values import TaskProfile
-from optimus_workers.worker.compute import compute_slots
+from optimus_workers.worker.compute import compute_slots, sync_slots
 from optimus_workers.worker.flat_model import FlatModel, clip, make_flat, square_on_device, task_profile
-from optimus_workers.worker.slots import sync_slots
 
 Size = tuple[int, int]
 """Workers and servers."""

@@ -15,9 +15,8 @@ from torch import nn
 from optimus_workers.data.examples import find
 from optimus_workers.errors import TaskError
 from optimus_workers.task import TrainingTask
-from optimus_workers.worker.compute import compute_slots
+from optimus_workers.worker.compute import compute_slots, sync_slots
 from optimus_workers.worker.flat_model import FlatModel
-from optimus_workers.worker.slots import sync_slots
 from optimus_workers.zoo import cifar10, images, ranking, text
 
 TASKS: dict[str, Callable[[], TrainingTask]] = {

@@ -21,7 +21,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from optimus_workers.worker.slots import Slot
+from optimus_workers.worker.compute import Slot
 
 Future = torch.futures.Future[Tensor]
 Hook = Callable[[GradBucket], Future]

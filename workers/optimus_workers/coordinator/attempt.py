@@ -1,11 +1,12 @@
 """One attempt at a membership epoch: the messages to each of its tasks, and which tasks have answered. Pure.
 
 Parameter servers:
-    halts() ─▶ every server reports what it holds ─▶ cover() ─▶ assumes() ─▶ every server has its range
+    halts() ─▶ every server reports what it holds ─▶ newest_sources() ─▶ assumes() ─▶ every server has its range
             ─▶ joins() ─▶ every worker has the parameters ─▶ formed
 All-reduce, where every worker holds the whole state:
-    halts() ─▶ every worker reports which version it has ─▶ cover() ─▶ joins() ─▶ every worker is in the new process
-            group and has the newest version: from its own memory, broadcast by the root, or read from the checkpoint
+    halts() ─▶ every worker reports which version it has ─▶ newest_sources() ─▶ joins() ─▶ every worker is in the new
+            process group and has the newest version: from its own memory, broadcast by the root, or read from the
+            checkpoint
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 from optimus_workers.coordinator.events import Send
-from optimus_workers.coordinator.membership import ConnectedTask, Cover, Members, newest_cover
+from optimus_workers.coordinator.membership import ConnectedTask, Members, VersionSources, newest_sources
 from optimus_workers.wire.messages import (
     Assume,
     CommandQuiet,
@@ -68,32 +69,34 @@ class Attempt:
         self._held[task] = holdings
         self.awaiting.discard(task)
 
-    def cover(self, tasks: Mapping[str, ConnectedTask], oldest_epoch: int) -> Cover | None:
-        """The newest state that the servers still there have together (see `newest_cover`)."""
+    def newest_sources(self, tasks: Mapping[str, ConnectedTask], oldest_epoch: int) -> VersionSources | None:
+        """The newest state that the servers still there have together (see `newest_sources`)."""
         held = {name: holdings for name, holdings in self._held.items() if name in tasks}
-        cover = newest_cover(
+        newest = newest_sources(
             held,
             {name: tasks[name].address for name in held},
             self._profile.total_floats,
             oldest_epoch=oldest_epoch,
             same_version=not self._is_async,
         )
-        return cover and Cover(cover.version, tuple(_with_local_name(source, tasks) for source in cover.sources))
+        if newest is None:
+            return None
+        return VersionSources(newest.version, tuple(_with_local_name(source, tasks) for source in newest.sources))
 
-    def assumes(self, cover: Cover) -> list[Send]:
+    def assumes(self, newest: VersionSources) -> list[Send]:
         """Each server gets its range from the sources that have it; without any sources worker 0 brings it."""
-        self.version = cover.version
-        self._brings_parameters = not cover.sources
+        self.version = newest.version
+        self._brings_parameters = not newest.sources
         self.awaiting = set(self.members.servers)
         return [
-            Send(name, self._assume(cover, first, end))
+            Send(name, self._assume(newest, first, end))
             for name, (first, end) in zip(self.members.servers, self.ranges, strict=True)
         ]
 
-    def _assume(self, cover: Cover, first: int, end: int) -> Assume:
-        n_workers, sources = len(self.members.workers), cover.part(first, end)
+    def _assume(self, newest: VersionSources, first: int, end: int) -> Assume:
+        n_workers, sources = len(self.members.workers), newest.part(first, end)
         return Assume(
-            self.epoch, cover.version, first, end, self._profile, n_workers, self._is_async, sources, len(self.ranges)
+            self.epoch, newest.version, first, end, self._profile, n_workers, self._is_async, sources, len(self.ranges)
         )
 
     def joins(self, tasks: Mapping[str, ConnectedTask], /) -> list[Send]:
@@ -146,7 +149,7 @@ class GroupAttempt(Attempt):
         self.awaiting = set(self.members.workers) & {task.name for task in listed}
         return [Send(task.name, Halt(self.epoch)) for task in listed]
 
-    def cover(self, tasks: Mapping[str, ConnectedTask], oldest_epoch: int) -> Cover | None:
+    def newest_sources(self, tasks: Mapping[str, ConnectedTask], oldest_epoch: int) -> VersionSources | None:
         """The newest version that a member has. Two members differ by one at most: when a death cuts a step short,
         some may have applied it already, and then the others take it from them; else it is repeated."""
         held = {
@@ -160,19 +163,19 @@ class GroupAttempt(Attempt):
         version = max(holding.version for holding in held.values())
         self._holders = frozenset(name for name, holding in held.items() if holding.version == version)
         root = next(name for name in self.members.workers if name in self._holders)
-        return Cover(version, (Source(0, self._profile.total_floats, version, task=root),))
+        return VersionSources(version, (Source(0, self._profile.total_floats, version, task=root),))
 
     def _is_whole(self, holding: Holding) -> bool:
         return (holding.first, holding.end) == (0, self._profile.total_floats)
 
-    def assumes(self, cover: Cover) -> list[Send]:
+    def assumes(self, newest: VersionSources) -> list[Send]:
         """No task has to do anything yet. Without any sources training begins."""
-        self.version = cover.version
+        self.version = newest.version
         self.awaiting = set()
-        self._files = tuple(source for source in cover.sources if source.file is not None)
-        if self._files or not cover.sources:
+        self._files = tuple(source for source in newest.sources if source.file is not None)
+        if self._files or not newest.sources:
             self._holders = frozenset()
-        self._brings_parameters = not cover.sources
+        self._brings_parameters = not newest.sources
         self._root = next((rank for rank, name in enumerate(self.members.workers) if name in self._holders), 0)
         return []
 
@@ -257,13 +260,13 @@ class ScriptAttempt(Attempt):
             start, load = message.start_seconds, message.load_seconds
             self.pause = dataclasses.replace(self.pause, start_seconds=start, load_seconds=load)
 
-    def cover(self, tasks: Mapping[str, ConnectedTask], oldest_epoch: int) -> Cover:  # noqa: ARG002 - scripts keep state
+    def newest_sources(self, tasks: Mapping[str, ConnectedTask], oldest_epoch: int) -> VersionSources:  # noqa: ARG002 - scripts keep state
         """As far as any worker came. No task hands anything over."""
-        return Cover(self.version, ())
+        return VersionSources(self.version, ())
 
-    def assumes(self, cover: Cover) -> list[Send]:
+    def assumes(self, newest: VersionSources) -> list[Send]:
         """No task has to do anything yet."""
-        self.version = cover.version
+        self.version = newest.version
         return []
 
     def joins(self, _: Mapping[str, ConnectedTask]) -> list[Send]:

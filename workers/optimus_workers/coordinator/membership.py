@@ -96,7 +96,7 @@ def _choose(
 
 
 @dataclass(frozen=True, slots=True)
-class Cover:
+class VersionSources:
     """A version, and a source of each part of the whole vector."""
 
     version: int
@@ -114,14 +114,14 @@ class _Piece:
     address: Address
 
 
-def newest_cover(
+def newest_sources(
     held: Mapping[str, tuple[Holding, ...]],
     addresses: Mapping[str, Address],
     total_floats: int,
     *,
     oldest_epoch: int,
     same_version: bool,
-) -> Cover | None:
+) -> VersionSources | None:
     """The newest version that the servers have together, or None when part of the vector is nowhere.
 
     `held`: server → what it holds. What was made before membership epoch `oldest_epoch` is of a history that was given
@@ -136,16 +136,16 @@ def newest_cover(
         if holding.epoch >= oldest_epoch and holding.first < holding.end
     ]
     if not same_version:
-        sources = _cover(pieces, total_floats)
-        return Cover(min(source.version for source in sources), sources) if sources else None
+        sources = _sources_of_all(pieces, total_floats)
+        return VersionSources(min(source.version for source in sources), sources) if sources else None
     for version in sorted({piece.holding.version for piece in pieces}, reverse=True):
-        sources = _cover([piece for piece in pieces if piece.holding.version == version], total_floats)
+        sources = _sources_of_all([piece for piece in pieces if piece.holding.version == version], total_floats)
         if sources:
-            return Cover(version, sources)
+            return VersionSources(version, sources)
     return None
 
 
-def _cover(pieces: list[_Piece], total_floats: int) -> tuple[Source, ...]:
+def _sources_of_all(pieces: list[_Piece], total_floats: int) -> tuple[Source, ...]:
     """Consecutive sources for [0, total_floats), the newest version at each place; empty if there is a gap."""
     sources: list[Source] = []
     bounds = sorted({0, total_floats, *_bounds(pieces)})

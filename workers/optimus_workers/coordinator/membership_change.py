@@ -18,7 +18,7 @@ from optimus_workers.coordinator.events import (
     WantedArrived,
 )
 from optimus_workers.coordinator.journal import Formed, Forming, Profiled
-from optimus_workers.coordinator.membership import ConnectedTask, Cover, Members
+from optimus_workers.coordinator.membership import ConnectedTask, Members, VersionSources
 from optimus_workers.coordinator.plan import next_batch, steps_per_epoch
 from optimus_workers.coordinator.script import all_stopped, end_of_command, new_attempt, recount_script
 from optimus_workers.coordinator.state import Checkpoint, LossWindow, Phase, State
@@ -183,11 +183,11 @@ def find_newest_state(state: State) -> Effects:
     attempt = state.change.present
     if attempt.awaiting:
         return []
-    cover = attempt.cover(state.tasks, oldest_epoch=state.formed.epoch if state.formed else 0)
-    if state.plan.is_script and cover is not None and (end := all_stopped(state, cover)) is not None:
+    newest = attempt.newest_sources(state.tasks, oldest_epoch=state.formed.epoch if state.formed else 0)
+    if state.plan.is_script and newest is not None and (end := all_stopped(state, newest)) is not None:
         return end
-    if cover is not None:
-        return _begin_assuming(state, cover)
+    if newest is not None:
+        return _begin_assuming(state, newest)
     state.phase = Phase.RESTORING
     return [ReadCheckpoint(state.epoch)]
 
@@ -202,27 +202,27 @@ def checkpoint_read(state: State, event: CheckpointRead) -> Effects:
         return pause(state)  # before anything was trained
     if manifest is None:
         state.checkpoints.newest = None
-        return _begin_assuming(state, Cover(0, ()))
+        return _begin_assuming(state, VersionSources(0, ()))
     if event.is_origin:
         mismatch = parameter_mismatch(manifest.profile, profile)
         if mismatch is not None:
             return fail(state, f"the job cannot start from {event.path}: {mismatch}", permanent=True)
         state.checkpoints.newest = None
-        return _begin_assuming(state, Cover(0, manifest.as_origin))
+        return _begin_assuming(state, VersionSources(0, manifest.as_origin))
     if manifest.profile != profile:
         error = f"the checkpoint is of a different task: {manifest.profile} instead of {profile}"
         return fail(state, error, permanent=True)
     state.checkpoints.newest = Checkpoint(manifest.version, event.path)
-    return _begin_assuming(state, Cover(manifest.version, manifest.sources))
+    return _begin_assuming(state, VersionSources(manifest.version, manifest.sources))
 
 
 # --- ASSUMING and JOINING: ranges and parameters ---------------------------------------------------------------------
 
 
-def _begin_assuming(state: State, cover: Cover) -> Effects:
+def _begin_assuming(state: State, newest: VersionSources) -> Effects:
     """Tell each server its range and where to get it; from here on the version and the batch are known."""
     attempt, training = state.change.present, state.training
-    assumes = attempt.assumes(cover)
+    assumes = attempt.assumes(newest)
     if not state.plan.is_async and attempt.members.workers:
         attempt.batch = next_batch(
             state.plan,

@@ -11,7 +11,7 @@ from optimus_contract.telemetry import Note
 from optimus_workers.coordinator.attempt import Attempt, ScriptAttempt
 from optimus_workers.coordinator.ending import fail, finish, pause
 from optimus_workers.coordinator.events import Effects, Log, ReportNote, Send
-from optimus_workers.coordinator.membership import Cover, Members
+from optimus_workers.coordinator.membership import Members, VersionSources
 from optimus_workers.coordinator.plan import next_batch
 from optimus_workers.coordinator.state import CommandEnds, Phase, State
 from optimus_workers.coordinator.tasks import dismiss_leavers
@@ -94,10 +94,10 @@ def _attempt(state: State) -> ScriptAttempt:
     return attempt
 
 
-def all_stopped(state: State, cover: Cover) -> Effects | None:
+def all_stopped(state: State, newest: VersionSources) -> Effects | None:
     """HALTING: no process runs any more. What follows instead of another membership; None: nothing."""
     attempt = _attempt(state)
-    state.version = cover.version
+    state.version = newest.version
     was = state.formed.workers if state.formed else ()
     is_done = bool(was) and attempt.finished >= set(was)
     if state.plan.max_steps is not None and state.reported_version >= state.plan.max_steps:

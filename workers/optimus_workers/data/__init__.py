@@ -1,1 +1,1 @@
-"""Reading published data sets from files, and changing examples on the way to the model. Nothing is downloaded."""
+"""Examples for training: read from files, changed on the way to the model, made ahead. Nothing is downloaded."""

@@ -90,10 +90,10 @@ class Sending:
         except BlockingIOError:
             return buffers
         except OSError:
-            self._abort()
+            self.abort()
             return []
 
-    def _abort(self) -> None:
+    def abort(self) -> None:
         """The receiving thread notices, and says so."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -105,7 +105,7 @@ class Sending:
                 send_buffers(self._socket, list(chain.from_iterable(frames)))
                 self._sent(len(frames))
         except OSError:
-            self._abort()
+            self.abort()
 
     def _sent(self, n_frames: int) -> None:
         with self._ordering:
@@ -149,7 +149,7 @@ class Service(Protocol):
     def place(self, connection: DataConnection, header: Header) -> Floats:
         """Where a frame's numbers go; may wait. Raises `WireError` for one that must not come now."""
 
-    def room(self, connection: DataConnection, header: Header) -> memoryview:
+    def memory_for(self, connection: DataConnection, header: Header) -> memoryview:
         """The same place as bytes."""
 
     def received(self, connection: DataConnection, header: Header, payload: bytes) -> None:
@@ -195,8 +195,7 @@ class DataConnection:
         self._sending.send_buffers(buffers)
 
     def abort(self) -> None:
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        self._sending.abort()
 
     def run(self) -> None:
         """Serve the caller until one end hangs up."""
@@ -276,7 +275,7 @@ class DataConnection:
         if header.codec is Codec.SHARED:
             return
         if header.codec is Codec.FLOAT32:
-            receive_into(self._socket, self._service.room(self, header))
+            receive_into(self._socket, self._service.memory_for(self, header))
             return
         place = self._service.place(self, header)
         payload = self._scratch(header.length)

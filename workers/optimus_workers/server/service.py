@@ -103,8 +103,8 @@ class ShardService:
     def place(self, connection: DataConnection, header: Header) -> Floats:
         return self._served(connection).place(header)
 
-    def room(self, connection: DataConnection, header: Header) -> memoryview:
-        return self._served(connection).room(header)
+    def memory_for(self, connection: DataConnection, header: Header) -> memoryview:
+        return self._served(connection).memory_for(header)
 
     def received(self, connection: DataConnection, header: Header, payload: bytes) -> None:
         match header.type:

@@ -130,7 +130,7 @@ class Shard(ABC):
             raise WireError("buffers are not compressed")
         return self._staging(header, index)
 
-    def room(self, header: Header) -> memoryview:
+    def memory_for(self, header: Header) -> memoryview:
         """What `place` gives, as bytes."""
         return as_bytes(self.place(header))
 

@@ -112,7 +112,7 @@ class SyncShard(Shard):
             self._unused.extend(slab)
         return self._unused.pop()
 
-    def room(self, header: Header) -> memoryview:
+    def memory_for(self, header: Header) -> memoryview:
         place = self.place(header)
         return self._bytes.get(id(place)) or as_bytes(place)
 

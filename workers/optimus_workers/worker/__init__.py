@@ -3,8 +3,7 @@
 run                the life of the process: control messages, signals, the user's errors
 training           what all workers do: load the task, join, halt, report, evaluate
 loop               one step with parameter servers, from top to bottom
-slots              what a step trains on: the slots of a worker, the learning rate
-compute            the batches of the slots and their gradients
+compute            what a step trains on (slots, learning rate); the batches of the slots and their gradients
 session            one membership epoch: the exchange of a step with all servers
 server_connection  the connection to one server
 flat_model         the model as one flat vector

@@ -50,12 +50,11 @@ from optimus_workers.wire.messages import (
     SnapshotTaken,
 )
 from optimus_workers.wire.values import Address
-from optimus_workers.worker.compute import Batches, Computed
+from optimus_workers.worker.compute import Batches, Computed, Steps
 from optimus_workers.worker.device import ComputeOptions, UsageMeter
 from optimus_workers.worker.evaluation import EVALUATING_RANK, Evaluations, evaluate
 from optimus_workers.worker.flat_model import export_model, make_flat, task_profile
 from optimus_workers.worker.session import Exchanged
-from optimus_workers.worker.slots import Steps
 from optimus_workers.worker.staging import Staging
 from optimus_workers.worker.watchdog import Watchdog
 
