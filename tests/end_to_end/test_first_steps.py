@@ -100,6 +100,14 @@ def test_the_readmes_block_works_when_it_is_pasted(shell: Shell) -> None:
     assert shell("optimus list").returncode == 1
 
 
+LOOP = """
+import time
+for epoch in range(1000):
+    print(f"epoch {epoch + 1}/1000 loss {1 / (epoch + 1)}", flush=True)
+    time.sleep(0.5)
+"""
+
+
 def test_a_service_in_the_background_is_ready_told_and_stopped(shell: Shell) -> None:
     started = shell("optimus serve --detach")
     assert started.returncode == 0, started.stderr
@@ -116,9 +124,16 @@ def test_a_service_in_the_background_is_ready_told_and_stopped(shell: Shell) -> 
     assert f"cannot listen on 127.0.0.1 port {shell.port}" in elsewhere.stderr
     assert "--port" in elsewhere.stderr
     assert "Traceback" not in again.stderr + elsewhere.stderr
+    (shell.directory / "loop.py").write_text(LOOP)
+    assert shell("optimus submit --name loop -- python loop.py").returncode == 0
+    assert shell("""until optimus list --json | grep -q '"state": "running"'; do sleep 0.2; done""").returncode == 0
+    refused = shell("optimus stop --tasks < /dev/null")
+    assert refused.returncode == 1
+    assert re.search(r"End all tasks\? Not known to go on from a checkpoint: loop-\S+ loses .* of work", refused.stderr)
     stopped = shell("optimus stop")
     assert stopped.returncode == 0, stopped.stderr
     assert "has stopped" in stopped.stdout
+    assert "No task is left" in shell("optimus stop --tasks").stdout
     assert "No service runs" in shell("optimus stop").stdout
     assert shell("optimus stop --data-directory nowhere").returncode == 2
 

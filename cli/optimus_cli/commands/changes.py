@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -161,3 +162,11 @@ def lost_by_a_stop(client: Client, job: Job) -> str:
         return ""
     since = max(starts)  # all begin with the last
     return wording.lost(job["step"] if job["running"]["workers"] else 0, (datetime.now(UTC) - since).total_seconds())
+
+
+def lost_by_stops(client: Client, tasks: Collection[str]) -> str:
+    """`ID loses 86 steps (3 min 05 s of work)` of each running job with a worker among these tasks; may be empty."""
+    running = client.jobs({"state": "running"}, None) if tasks else iter(())
+    there = (job for job in running if any(task.startswith(f"{job['id']}-worker-") for task in tasks))
+    lost = {job["id"]: lost_by_a_stop(client, job) for job in there if job["begins_anew"]}
+    return "; ".join(f"{job_id} loses {words}" for job_id, words in lost.items() if words)

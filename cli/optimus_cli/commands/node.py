@@ -8,7 +8,7 @@ import typer
 
 from optimus_cli import output, render
 from optimus_cli.client import DEFAULT_URL
-from optimus_cli.commands.changes import lost_by_a_stop
+from optimus_cli.commands.changes import lost_by_stops
 from optimus_cli.options import AsJson, Command, Group, Url, ask, connect
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Close nodes, empty them, open them again (for operators).")
@@ -33,20 +33,13 @@ def drain(
     No step is lost, but by scripts: those are stopped and go on from their checkpoint. Asks first where one is not
     known to have any: it begins anew.
     """
-    if not yes and (losing := _begin_anew(name, url)):
-        lost = "; ".join(f"{job_id} loses {words}" for job_id, words in losing.items())
-        ask(f"Drain {name}? Not known to go on from a checkpoint: {lost}.", "drained")
+    if not yes:
+        with connect(url) as client:
+            tasks = next((node["tasks"] for node in client.nodes() if node["name"] == name), [])
+            lost = lost_by_stops(client, tasks)
+        if lost:
+            ask(f"Drain {name}? Not known to go on from a checkpoint: {lost}.", "drained")
     _do(name, "drain", "is being emptied", url, as_json=as_json)
-
-
-def _begin_anew(name: str, url: str) -> dict[str, str]:
-    """What the running jobs lose, by id, with workers on the node that would begin anew elsewhere."""
-    with connect(url) as client:
-        tasks = next((node["tasks"] for node in client.nodes() if node["name"] == name), [])
-        running = client.jobs({"state": "running"}, None) if tasks else iter(())
-        there = (job for job in running if any(task.startswith(f"{job['id']}-worker-") for task in tasks))
-        lost = {job["id"]: lost_by_a_stop(client, job) for job in there if job["begins_anew"]}
-        return {job_id: words for job_id, words in lost.items() if words}
 
 
 @app.command(cls=Command)

@@ -12,9 +12,10 @@ from typing import Annotated, Any, Literal, TypeVar
 import typer
 
 from optimus_cli import background, output
+from optimus_cli.commands.changes import lost_by_stops
 from optimus_cli.configuration import load_settings, service_is_missing
 from optimus_cli.errors import BadInput, CliError
-from optimus_cli.options import AsJson, Command, Group
+from optimus_cli.options import AsJson, Command, Group, ask, connect
 from optimus_cli.specification import parse_assignments
 
 
@@ -146,16 +147,20 @@ def stop(
     tasks: Annotated[
         bool, typer.Option("--tasks/--leave-tasks", help="End the training tasks on this machine, too.")
     ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Stop the service that uses a data directory. Training goes on, unless --tasks ends it as well.
 
-    Jobs whose tasks were ended go on from their last checkpoints when the service runs again.
+    Jobs whose tasks were ended go on from their last checkpoints when the service runs again. Asks first where one is
+    not known to have any: it begins anew.
     """
     directory = load_settings({"data_directory": data_directory}, misspelled_are_errors=False).data_directory.resolve()
     if data_directory is not None and not directory.is_dir():
         raise BadInput(f"{directory} does not exist. Name the directory that `optimus serve` was given.")
     running = background.find(directory)
     if running is not None:
+        if tasks and not yes and (lost := _lost(running.url)):
+            ask(f"End all tasks? Not known to go on from a checkpoint: {lost}.", "stopped")
         background.stop(running)
         output.print_text(f"The service at {running.url} has stopped.")
     elif not (directory / "lock").exists():
@@ -168,6 +173,16 @@ def stop(
     elif n_alive:
         named = "" if data_directory is None else f" --data-directory {shlex.quote(str(data_directory))}"
         output.print_text(f"{n_alive} training tasks go on; `optimus stop --tasks{named}` ends them.")
+
+
+def _lost(url: str) -> str:
+    """What the end of all tasks loses; a service that does not say holds nobody up."""
+    try:
+        with connect(url) as client:
+            return lost_by_stops(client, [task for node in client.nodes() for task in node["tasks"]])
+    except CliError as error:
+        output.say(f"Whether a job loses work cannot be said: {error}")
+        return ""
 
 
 def _tasks(directory: Path, *, end: bool) -> int:
