@@ -97,6 +97,7 @@ class Job(TypedDict):
     expected: ExpectedTimes | None
     longer_than_predicted: bool
     finishing: bool
+    standstill: str | None
     reason: str | None
     message: str | None
     profile: JobProfile | None

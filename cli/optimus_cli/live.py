@@ -104,6 +104,8 @@ def outlook(job: Job) -> str:
         return f"starts in {starts[0][1]}"
     if job["state"] == "queued":
         return "waiting"
+    if job.get("standstill"):
+        return render.left(job)
     is_learning = render.time_left(job) == wording.UNKNOWN and not job.get("longer_than_predicted")
     return "learning" if is_learning else render.left(job)
 

@@ -211,7 +211,10 @@ def time_left(job: Job) -> str:
         return f"took {wording.duration(job['jct_seconds'])}"
     if starts := starts_in(job):
         return f"starts in {starts[0][1]}"
-    return wording.duration_interval(job["remaining_seconds"])
+    time, still = wording.duration_interval(job["remaining_seconds"]), job.get("standstill")
+    if still is None:
+        return time
+    return still if time == wording.UNKNOWN else f"{time}; {still}"
 
 
 def left(job: Job) -> str:
@@ -220,6 +223,8 @@ def left(job: Job) -> str:
         return "finishing"
     time = wording.duration_interval(job["remaining_seconds"])
     is_longer = job.get("longer_than_predicted")
+    if still := job.get("standstill"):
+        return still if time == wording.UNKNOWN else f"{time} left; {still}"
     if time == wording.UNKNOWN:
         return LONGER if is_longer else "not known yet how much is left"
     return f"{time} left" + (f", {LONGER}" if is_longer else "")

@@ -387,6 +387,11 @@ export interface components {
             longer_than_predicted: boolean;
             /** @description its rule holds, or all steps that it announced are made: it saves and ends */
             finishing: boolean;
+            /**
+             * @description why it makes no step now: it hangs, or a worker is replaced
+             * @default null
+             */
+            standstill: string | null;
             /** @description reason code of the last decision */
             reason: string | null;
             message: string | null;
@@ -461,6 +466,11 @@ export interface components {
             longer_than_predicted: boolean;
             /** @description its rule holds, or all steps that it announced are made: it saves and ends */
             finishing: boolean;
+            /**
+             * @description why it makes no step now: it hangs, or a worker is replaced
+             * @default null
+             */
+            standstill: string | null;
             /** Format: date-time */
             created_at: string;
             started_at: string | null;

@@ -360,7 +360,7 @@ function timeOf(job: JobLine, age: number): string {
   }
 }
 
-/** Why a job waits, or why it failed: one or two lines; the job's page has the rest. */
+/** Why a job waits, makes no step, or why it failed: one or two lines; the job's page has the rest. */
 function Cause({ job }: { job: JobLine }) {
   if (groupOf(job) === "waiting") {
     return (
@@ -369,6 +369,7 @@ function Cause({ job }: { job: JobLine }) {
       </span>
     );
   }
+  if (job.standstill) return <span class="under cause">{job.standstill}</span>;
   if (job.state !== "failed" || !job.message) return null;
   return (
     <span class="under cause" title={job.message}>

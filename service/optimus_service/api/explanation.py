@@ -13,16 +13,15 @@ from optimus_service.api.body import StrictRoute
 from optimus_service.api.callers import Caller
 from optimus_service.api.from_tasks import CHECKPOINTS, PRINTS_TOO_MUCH, WORKER_SILENT
 from optimus_service.api.job_details import worker_starts
-from optimus_service.api.jobs import newest_of
 from optimus_service.api.problems import documented
 from optimus_service.api.services import CallerDep, HistoriesDep, Services, ServicesDep
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.insight.elastic import counted_speed
 from optimus_service.insight.explain import Case, explanation_of
-from optimus_service.insight.progress import stalled
 from optimus_service.insight.queue import in_queue
 from optimus_service.loop.exits import WORKER_HUNG
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
+from optimus_service.observe.standstills import standstills
 from optimus_service.store.jobs import RETRY_SCHEDULED
 from optimus_service.store.records import DecisionRecord, JobRecord
 from optimus_service.store.repository import MAX_PAGE
@@ -51,7 +50,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
     others = {each.id: each for each in active if caller.reads(each.project)}
     now = services.clock()
     seen = histories.job(job, memberships, now)
-    silence = [words] if (words := stalled(newest_of(services, job), now)) else []
+    still = standstills(repository, [job], decisions, now)
     return explanation_of(
         Case(
             job=job,
@@ -62,10 +61,11 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             speeds=[replace(each, steps_per_second=counted_speed(seen, each)) for each in seen.speed_samples],
             others=others,
             decisions={each: decision for each, decision in decisions.items() if each in others or each == job_id},
-            queue=in_queue(active, decisions, now),
+            queue=in_queue(active, decisions, now, still),
             gives_more=None if job.state.is_final else gives_more,
             troubles=() if job.state.is_final else _troubles(services, job_id),
-            warnings=(*_warnings(services, job_id, _AT_THE_END if job.state.is_final else _WARNINGS), *silence),
+            warnings=_warnings(services, job_id, _AT_THE_END if job.state.is_final else _WARNINGS),
+            still=still,
             policy=services.settings.policy,
             errors=_errors(services, job),
         )

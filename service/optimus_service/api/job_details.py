@@ -23,6 +23,7 @@ from optimus_service.insight.predictions import MAX_DECISIONS, MAX_SIZES, Questi
 from optimus_service.insight.sizes import Limits
 from optimus_service.insight.usage import reported_by_tasks, reported_by_workers
 from optimus_service.observe.spec import begins_anew
+from optimus_service.observe.standstills import standstills
 from optimus_service.store.records import JobRecord, TaskRecord
 from optimus_service.store.repository import Repository
 
@@ -89,7 +90,9 @@ def predict_job(
     latest = services.repository.latest_decisions([job_id]).values()  # with what is expected
     earlier = services.repository.decisions(job_id, limit=MAX_DECISIONS).items
     decisions = [*latest, *(each for each in earlier if each.id not in {one.id for one in latest})]
-    question = Question(*sizes, now, Limits(deadline_seconds, budget), *_room(services, job.spec.project))
+    still = standstills(services.repository, [record], {each.job_id: each for each in latest}, now)
+    limits = Limits(deadline_seconds, budget)
+    question = Question(*sizes, now, limits, *_room(services, job.spec.project), still)
     checkpoints = _checkpoints(record, services)
     told = services.repository.promises(job_id) if record.state.is_final else ()
     body = predictions_body(record, job, decisions, question, services.settings.scheduling, checkpoints, told)

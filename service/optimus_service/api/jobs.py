@@ -20,6 +20,7 @@ from optimus_service.api.problems import Problem, documented, invalid_field
 from optimus_service.api.services import AuditDep, CallerDep, Services, ServicesDep, TaskChecksDep
 from optimus_service.insight.bodies import job_body
 from optimus_service.insight.progress import measured_speed
+from optimus_service.observe.standstills import standstills
 from optimus_service.store.records import JobRecord, NameMatch, SampleRecord
 
 MAX_LIMIT = 200
@@ -141,14 +142,15 @@ def issue_token(job_id: str, services: ServicesDep) -> answers.JobToken:
 
 
 def shown(services: Services, jobs: Sequence[JobRecord]) -> list[answers.Job]:
-    """Bodies with the latest decisions and speeds: one query for all decisions, one for all samples."""
+    """Bodies with the latest decisions and speeds: one query for all decisions, a few for all samples."""
     decisions = services.repository.latest_decisions([job.id for job in jobs])
     running = [job.id for job in jobs if job.state is JobState.RUNNING]
     samples = services.repository.newest_samples_of_each(running, SPEED_SAMPLES)
     bodies, now = [], services.clock()
+    still = standstills(services.repository, jobs, decisions, now)
     for job in jobs:
         newest = samples.get(job.id, [])
-        bodies.append(job_body(job, decisions.get(job.id), measured_speed(newest, now), now, newest))
+        bodies.append(job_body(job, decisions.get(job.id), measured_speed(newest, now), now, newest, still))
     return bodies
 
 

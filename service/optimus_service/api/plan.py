@@ -26,6 +26,7 @@ from optimus_service.insight.lost_work import Loss
 from optimus_service.insight.progress import finite, progress_of
 from optimus_service.insight.reasons import gives_more, text_of
 from optimus_service.observe.spec import deadline_of
+from optimus_service.observe.standstills import standstills
 from optimus_service.store.records import JobRecord
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
@@ -65,7 +66,8 @@ def _told(services: Services, previewed: Previewed, active: Mapping[str, JobReco
     """What lists and explanations say now of the time left of the jobs that would change."""
     found = [active[each.job_id] for each in previewed.effects if each.job_id in active]
     decisions = services.repository.latest_decisions([job.id for job in found])
-    return {job.id: progress_of(job, decisions.get(job.id), now).remaining_seconds for job in found}
+    still = standstills(services.repository, found, decisions, now)
+    return {job.id: progress_of(job, decisions.get(job.id), now, None, still).remaining_seconds for job in found}
 
 
 def plan_body(

@@ -11,6 +11,7 @@ from optimus_service.api.services import CallerDep, ServicesDep
 from optimus_service.insight.format import moment
 from optimus_service.insight.queue import Queued, in_queue
 from optimus_service.insight.reasons import waiting_words
+from optimus_service.observe.standstills import standstills
 from optimus_service.store.pages import decode_cursor, make_page
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
@@ -28,7 +29,8 @@ def list_queue(
     after = 0 if cursor is None else decode_cursor("queue", cursor, (int,))[0]
     active = services.repository.active_jobs()
     decisions = services.repository.latest_decisions([job.id for job in active if job.waits])
-    waiting = in_queue(active, decisions, services.clock())
+    now = services.clock()
+    waiting = in_queue(active, decisions, now, standstills(services.repository, (), decisions, now))
     mine = [each for each in waiting if each.position > int(after) and caller.reads(each.job.project)]
     page = make_page("queue", mine[: limit + 1], limit, lambda each: (each.position,), queued_body)
     return answers.Queue(waiting=len(waiting), jobs=list(page.items), next_cursor=page.next_cursor)

@@ -20,6 +20,7 @@ from optimus_service.api.problems import documented
 from optimus_service.api.services import CallerDep, Services, ServicesDep
 from optimus_service.insight.timeline import timeline, unit_of
 from optimus_service.metrics.registry import Metrics
+from optimus_service.observe.standstills import NewestStandstills
 from optimus_service.push.live_view import Change, Feed, Places
 from optimus_service.push.snapshot import View, read_view
 
@@ -41,6 +42,7 @@ class Feeds:
         self._services = services
         self._places = Places()
         self._feeds: dict[frozenset[str] | None, Feed] = {}
+        self._still = NewestStandstills()
 
     @contextmanager
     def watching(self, projects: frozenset[str] | None, user: str | None = None) -> Iterator[AsyncGenerator[Change]]:
@@ -60,8 +62,9 @@ class Feeds:
         settings = services.settings
 
         def read() -> View:
-            now = services.clock()
-            return read_view(services.repository, services.cluster, settings.policy, services.version, now, projects)
+            repository, now = services.repository, services.clock()
+            still = self._still.at(repository, now)
+            return read_view(repository, services.cluster, settings.policy, services.version, now, projects, still)
 
         return Feed(read, lambda: services.hub.closed, places=self._places)
 

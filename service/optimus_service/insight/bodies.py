@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from types import MappingProxyType
 from typing import Literal, cast
 
 from optimus_contract import answers
@@ -18,6 +19,7 @@ from optimus_service.insight.lost_work import Loss, losses
 from optimus_service.insight.progress import explain, finite, finite_document, interval_body, progress_of
 from optimus_service.insight.usage import ReportedUsage, job_usage
 from optimus_service.observe.spec import begins_anew, promised_at
+from optimus_service.observe.standstills import Standstills
 from optimus_service.observe.telemetry import newest_learning_rate, newest_noise_scale
 from optimus_service.store.records import (
     DecisionRecord,
@@ -37,10 +39,11 @@ def job_body(
     steps_per_second: float | None,
     now: float,
     newest: Sequence[Sample] = (),
+    still: Standstills = MappingProxyType({}),
 ) -> answers.Job:
     """A job with what its latest decision and its newest samples say of it."""
     usage = job_usage(newest)
-    ahead = progress_of(job, decision, now)
+    ahead = progress_of(job, decision, now, None, still)
     explanation = explain(job, decision)
     # Not validated: rules for requests would be asked of the stored specification again.
     return answers.Job(
@@ -70,6 +73,7 @@ def job_body(
         expected=ahead.expected,
         longer_than_predicted=ahead.longer_than_predicted,
         finishing=ahead.finishing,
+        standstill=still[job.id].words if job.id in still else None,
         reason=explanation.reason,
         message=explanation.message,
         profile=_profile(job),

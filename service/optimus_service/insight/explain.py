@@ -28,6 +28,7 @@ from optimus_service.insight.queue import Queued
 from optimus_service.insight.reasons import gives_more
 from optimus_service.insight.unread import on_unread
 from optimus_service.observe.spec import begins_anew, deadline_of, promised_at, readable_spec
+from optimus_service.observe.standstills import Standstills
 from optimus_service.store.records import REPLACED, DecisionRecord, JobRecord, MembershipRecord
 
 
@@ -56,6 +57,8 @@ class Case:
     """What keeps its tasks from running, as the cluster says."""
     warnings: Sequence[str] = ()
     """What hinders its training: the newest such events."""
+    still: Standstills = field(default_factory=dict)
+    """Jobs that make no step now."""
     policy: str = ""
     """The name of the policy in force."""
     errors: Sequence[float] = ()
@@ -71,6 +74,7 @@ def explanation_of(case: Case) -> answers.Explanation:
         words.message,
         *(f"The cluster says: {trouble}" for trouble in case.troubles),
         *case.warnings,
+        *_on_standstill(case),
         *on_unread(case.job),
         *_on_gains(case, words, marginal),
         *_on_lost_work(case),
@@ -98,6 +102,11 @@ def explanation_of(case: Case) -> answers.Explanation:
         last_rescale=effect,
         troubles=list(case.troubles),
     )
+
+
+def _on_standstill(case: Case) -> list[str]:
+    found = case.still.get(case.job.id)
+    return [] if found is None else [f"{found.words[0].upper()}{found.words[1:]}."]
 
 
 # --- gains -----------------------------------------------------------------------------------------------------------
@@ -179,7 +188,7 @@ def _of_its_script(job: JobRecord, reason: str | None) -> str:
 def _expected(case: Case) -> answers.Expected:
     if case.job.state.is_final:
         return answers.Expected(start_seconds=None, finish_seconds=None, finish_at=None)
-    ahead = progress_of(case.job, case.decision, case.now)
+    ahead = progress_of(case.job, case.decision, case.now, None, case.still)
     left, times = ahead.remaining_seconds, ahead.expected
     return answers.Expected(
         start_seconds=times.start_seconds if times is not None and case.job.waits else None,
@@ -264,7 +273,7 @@ def _when_it_starts(case: Case, expected: answers.Expected) -> str:
 def _is_without_end(job: JobRecord, case: Case) -> bool:
     """Whether it has tasks, and nothing tells when it ends."""
     decision = case.decisions.get(job.id)
-    return not job.wanted.is_empty and progress_of(job, decision, case.now).remaining_seconds is None
+    return not job.wanted.is_empty and progress_of(job, decision, case.now, None, case.still).remaining_seconds is None
 
 
 def _named(jobs: Sequence[JobRecord], in_all: int | None = None) -> str:
@@ -281,13 +290,15 @@ def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
         return ["When it ends cannot be said before it goes on."]
     if has_made_all(case.job):
         left = "" if expected.finish_seconds is None else f": by that it may end in {span(expected.finish_seconds)}"
-        if not progress_of(case.job, case.decision, case.now).longer_than_predicted:
+        if not progress_of(case.job, case.decision, case.now, None, case.still).longer_than_predicted:
             return ["It has made all steps that it announced: it is finishing."]
         return [f"It has made all steps that it announced and goes on, longer than predicted{left}."]
-    if progress_of(case.job, case.decision, case.now).is_guessed:
+    if progress_of(case.job, case.decision, case.now, None, case.still).is_guessed:
         return ["When it ends cannot be said: neither its command nor what it prints tells how many steps it makes."]
     if expected.finish_seconds is None and case.job.waits and case.job.step > 0:
         return ["When it ends cannot be said before it goes on."]
+    if expected.finish_seconds is None and case.job.id in case.still:
+        return ["When it ends cannot be said while no step comes."]
     if expected.finish_seconds is None:
         if case.job.waits and expected.start_seconds is None:
             return [f"When it ends cannot be said before it {'starts' if case.job.started_at is None else 'goes on'}."]

@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +37,7 @@ from optimus_service.observe.finished_runs import Lessons
 from optimus_service.observe.histories import Histories
 from optimus_service.observe.snapshot import rescale_seconds, spent
 from optimus_service.observe.spec import spec_of
+from optimus_service.observe.standstills import Standstills
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord, PromiseRecord
 from optimus_service.store.repository import Repository
 
@@ -169,6 +171,8 @@ class Question(NamedTuple):
     """What the cluster has; None: not known."""
     quota: Resources | None = None
     """What its project may have at most; None: no such limit."""
+    still: Standstills = MappingProxyType({})
+    """Jobs that make no step now."""
 
 
 def predictions_body(
@@ -193,7 +197,7 @@ def predictions_body(
     """
     latest = decisions[0] if decisions else None
     believed = Forecast(record.id, None, None, 0.0) if latest is None else latest.forecast
-    ahead = progress_of(record, latest, question.now)
+    ahead = progress_of(record, latest, question.now, None, question.still)
     total_steps = interval_body(believed.total_steps)
     fitted = Fits().of([job], settings)[0]
     servers = question.servers if job.spec.server.maximum else range(1)  # none: an all-reduce job

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from optimus_contract import answers
@@ -18,10 +19,11 @@ from optimus_scheduler.ahead.world import until_later
 from optimus_scheduler.forecast.forecast import step_limit
 from optimus_scheduler.forecast.time_left import beyond_announced, given_not_ended, step_seconds, time_left
 from optimus_scheduler.model import NOTHING, Allocation, Directive, Forecast, Interval, JobState, Reason
-from optimus_scheduler.model.format import ITS_OWNER, time_words
+from optimus_scheduler.model.format import ITS_OWNER
 from optimus_service.insight.format import foreseen, moment
 from optimus_service.insight.reasons import ended_words, text_of
 from optimus_service.observe.spec import begins_anew, next_step
+from optimus_service.observe.standstills import Standstills
 from optimus_service.store.forecasts import known
 from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimes, JobRecord, SampleRecord
 
@@ -87,16 +89,26 @@ class JobProgress:
     """By the queue simulated forward; None: that has no answer, or one that is too old."""
 
 
+_LIKELY = 0.5
+"""A start that waits for the end of a stalled job in this part of what may come is not told."""
+
 Ends = dict[str, Interval | None]
 """Seconds until the ends of jobs that others wait for, as they are told at one time; None where nothing can be said."""
 
 
-def progress_of(job: JobRecord, decision: DecisionRecord | None, now: float, ends: Ends | None = None) -> JobProgress:
+def progress_of(
+    job: JobRecord,
+    decision: DecisionRecord | None,
+    now: float,
+    ends: Ends | None = None,
+    still: Standstills = MappingProxyType({}),
+) -> JobProgress:
     """The latest forecast, brought up to the job's present step, and when it starts and ends. One that ended has
     nothing left.
 
     What is left of a job that went on is what its forecast says of jobs that have not ended by this step or this time.
-    `ends`: found for other jobs at this time, by job id; many may wait for one end.
+    `ends`: found for other jobs at this time, by job id; many may wait for one end. `still`: jobs that make no step: of
+    one that has stalled no end is told, nor a start that likely waits for it.
     """
     end = None if decision is None else _End.of(decision.forecast)
     if job.state.is_final:
@@ -106,7 +118,9 @@ def progress_of(job: JobRecord, decision: DecisionRecord | None, now: float, end
         return _beyond_announced(job, end)
     # Nobody knows when an owner lets a paused job go on.
     is_held = job.owner_paused_at is not None
-    expected = None if decision is None or is_held else expected_times(decision.expected, now, ends, waits=job.waits)
+    expected = (
+        None if decision is None or is_held else expected_times(decision.expected, now, ends, still, waits=job.waits)
+    )
     retry_at = job.retry_at if job.retry_at is not None and job.retry_at > now and not is_held else None
     if retry_at is not None:
         expected = _after_retry(expected, retry_at, now)
@@ -118,7 +132,7 @@ def progress_of(job: JobRecord, decision: DecisionRecord | None, now: float, end
     step = next_step(job)
     total = given_not_ended(end.total, end.made_at, step, _step_limit(job))
     left = Interval(total.mean - step, max(total.low - step, 0.0), total.high - step)
-    if retry_at is not None:
+    if retry_at is not None or _has_stalled(job, still):
         return JobProgress(_part(step, total), interval_body(left), None, expected=without_end)
     drift = 1.0 if decision is None else _drift(job, decision, end, now)
     at_its_size = None if is_held else interval_body(end.seconds(left, drift))
@@ -139,8 +153,17 @@ def progress_of(job: JobRecord, decision: DecisionRecord | None, now: float, end
     )
 
 
+def _has_stalled(job: JobRecord | None, still: Standstills) -> bool:
+    return job is not None and not job.waits and job.id in still and still[job.id].is_stalled
+
+
 def expected_times(
-    found: ExpectedTimes | None, now: float, ends: Ends | None = None, *, waits: bool
+    found: ExpectedTimes | None,
+    now: float,
+    ends: Ends | None = None,
+    still: Standstills = MappingProxyType({}),
+    *,
+    waits: bool,
 ) -> answers.ExpectedTimes | None:
     """What the queue simulated forward says, as of now; None when it said nothing, or too long ago.
 
@@ -149,6 +172,10 @@ def expected_times(
     """
     if found is None or now > found.good_until or (waits and found.start is None and found.end is not None):
         return None
+    if waits and sum(one.part for one in found.behind if _has_stalled(one.job, still)) >= _LIKELY:
+        return answers.ExpectedTimes(
+            computed_at=moment(found.at), start_seconds=None, start_at=None, end_seconds=None, end_at=None
+        )
     start = None if found.start is None or not waits else _start(found, found.start, now, {} if ends is None else ends)
     end = None if found.end is None else until_later(found.end, found.at, now)
     if start is not None and found.end is not None and found.start is not None:
@@ -251,22 +278,6 @@ def _drift(job: JobRecord, decision: DecisionRecord, end: _End, now: float) -> f
     if made <= 0 or not 0.0 < foreseen < math.inf:
         return 1.0
     return math.exp(weight * (math.log(foreseen) - math.log(made)))  # a quotient may be too small for a number
-
-
-_STALLED_STEPS, _STALLED_SECONDS = 5.0, 15.0
-"""A job is told to have stalled when no step came for as long as so many took, and for so long; telemetry may be a few
-seconds late."""
-
-
-def stalled(newest: Sequence[SampleRecord], now: float) -> str | None:
-    """That no step comes where they came steadily, in words; None: they come, or nothing is known of how."""
-    if not newest:
-        return None
-    last = max(newest, key=lambda sample: (sample.membership_epoch, sample.step))
-    silent, usual = now - last.received_at, last.seconds / max(last.n_steps, 1)
-    if usual <= 0 or silent < max(_STALLED_STEPS * usual, _STALLED_SECONDS):
-        return None
-    return f"It has made no step for {time_words(silent)}, where one took {time_words(usual)}."
 
 
 def _instants(now: float, seconds: Interval) -> answers.Instants:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from optimus_contract import answers
 from optimus_scheduler.model import Directive
 from optimus_service.insight.progress import Ends, progress_of
+from optimus_service.observe.standstills import Standstills
 from optimus_service.store.records import DecisionRecord, JobRecord
 
 
@@ -23,12 +25,17 @@ class Queued(NamedTuple):
     """As `progress_of` tells it: the queue is in the order of what is shown."""
 
 
-def in_queue(active: Iterable[JobRecord], decisions: Mapping[str, DecisionRecord], now: float) -> list[Queued]:
+def in_queue(
+    active: Iterable[JobRecord],
+    decisions: Mapping[str, DecisionRecord],
+    now: float,
+    still: Standstills = MappingProxyType({}),
+) -> list[Queued]:
     """Those of the active jobs that wait, the one that is expected to start first at the top; those of which no start
     is told come last, by priority and then by age. Not tracked jobs, nor those that their owner paused."""
     waiting = [job for job in active if job.waits and job.directive is not Directive.CANCEL]
     ends: Ends = {}
-    told = {job.id: progress_of(job, decisions.get(job.id), now, ends).expected for job in waiting}
+    told = {job.id: progress_of(job, decisions.get(job.id), now, ends, still).expected for job in waiting}
     waiting.sort(key=lambda job: (_start(told[job.id]), -job.asked.priority, job.created_at, job.id))
     return [Queued(number, job, decisions.get(job.id), told[job.id]) for number, job in enumerate(waiting, 1)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from optimus_contract import answers
 from optimus_scheduler.model import JobState, Node, Resources
@@ -12,6 +13,7 @@ from optimus_service.clusters.base import Cluster, ClusterUnavailable
 from optimus_service.insight.format import moment, moment_or_none
 from optimus_service.insight.progress import Ends, explain, finite, progress_of
 from optimus_service.metrics.read import held_by, waiting_by_reason
+from optimus_service.observe.standstills import Standstills
 from optimus_service.requests import as_json
 from optimus_service.store.records import DecisionRecord, JobRecord
 from optimus_service.store.repository import Repository
@@ -41,6 +43,7 @@ def read_view(
     version: str,
     now: float,
     projects: Collection[str] | None = None,
+    still: Standstills = MappingProxyType({}),
 ) -> View:
     """The present state as seen by those who may read these projects (None: all). A few queries, whatever the number of
     jobs.
@@ -70,13 +73,19 @@ def read_view(
         cluster_error=error,
     )
     ends: Ends = {}
-    lines = {job.id: as_json(job_line(job, decisions.get(job.id), now, ends)) for job in shown}
+    lines = {job.id: as_json(job_line(job, decisions.get(job.id), now, ends, still)) for job in shown}
     return View(as_json(summary), lines)
 
 
-def job_line(job: JobRecord, decision: DecisionRecord | None, now: float, ends: Ends | None = None) -> answers.JobLine:
+def job_line(
+    job: JobRecord,
+    decision: DecisionRecord | None,
+    now: float,
+    ends: Ends | None = None,
+    still: Standstills = MappingProxyType({}),
+) -> answers.JobLine:
     """One job in a list. Pure but for what `progress_of` keeps in `ends`."""
-    ahead, words = progress_of(job, decision, now, ends), explain(job, decision)
+    ahead, words = progress_of(job, decision, now, ends, still), explain(job, decision)
     return answers.JobLine(
         id=job.id,
         name=job.name,
@@ -97,6 +106,7 @@ def job_line(job: JobRecord, decision: DecisionRecord | None, now: float, ends: 
         start_seconds=None if ahead.expected is None else _steady(ahead.expected.start_seconds),
         longer_than_predicted=ahead.longer_than_predicted,
         finishing=ahead.finishing,
+        standstill=still[job.id].words if job.id in still else None,
         created_at=moment(job.created_at),
         started_at=moment_or_none(job.started_at),
         finished_at=moment_or_none(job.finished_at),

@@ -9,19 +9,20 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.service.store.store_builders import a_membership
 
 from optimus_contract import answers
-from optimus_scheduler.model import NOTHING, Allocation, Directive, Interval, JobState, Reason
+from optimus_scheduler.model import NOTHING, Allocation, Directive, Interval, JobState, Reason, Role, TaskKey
 from optimus_service.insight.progress import (
     MOST_PROGRESS,
     explain,
     finite_document,
     measured_speed,
     progress_of,
-    stalled,
 )
+from optimus_service.observe.standstills import Standstill, is_replaced, stalled
 from optimus_service.store.forecasts import from_json
-from optimus_service.store.records import DecisionRecord, ExpectedTimes, JobRecord, SampleRecord
+from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimes, JobRecord, SampleRecord, TaskRecord
 
 NOW = 1000.0
 
@@ -189,7 +190,7 @@ def test_the_time_left_does_not_grow_between_two_steps(seconds: float) -> None:
 
 @pytest.mark.parametrize(
     ("silent", "told"),
-    [(14.0, None), (40.0, "It has made no step for 40 s, where one took 2.0 s."), (400.0, "It has made no step for ")],
+    [(14.0, None), (40.0, "no step came for 40 s, where one took 2.0 s"), (400.0, "no step came for ")],
 )
 def test_a_job_whose_steps_stay_away_is_told_to_have_stalled(silent: float, told: str | None) -> None:
     last = sample(n_steps=5, seconds=10.0)
@@ -197,6 +198,32 @@ def test_a_job_whose_steps_stay_away_is_told_to_have_stalled(silent: float, told
     assert found is None if told is None else (found or "").startswith(told)
     assert stalled([replace(last, n_steps=1, seconds=100.0)], NOW + silent) is None, "its steps are slow"
     assert stalled([], NOW + silent) is None
+
+
+def test_no_end_is_told_of_a_stalled_job_nor_a_start_that_waits_for_it() -> None:
+    hangs = job(id="hangs", step=42, running=Allocation(1, 0), wanted=Allocation(1, 0), started_at=0.0)
+    foreseen = ExpectedTimes(
+        job_id="hangs", at=NOW, good_until=NOW + 100.0, start=None, end=Interval(NOW + 60.0, NOW + 50.0, NOW + 80.0)
+    )
+    pace = made_at(40) | {"seconds_per_step": total(12, 12, 12)}
+    made = replace(decision(**pace), job_id="hangs", expected=foreseen)
+    waiting = job(id="waits", state=JobState.QUEUED, wanted=NOTHING, running=NOTHING)
+    start = replace(foreseen, job_id="waits", start=foreseen.end, behind=(Awaited(1.0, hangs, made),))
+    still = {"hangs": Standstill("no step came for 40 s, where one took 2.0 s", is_stalled=True)}
+    for found, told in ((still, False), ({}, True), ({"hangs": Standstill("a worker", is_stalled=False)}, True)):
+        assert (progress_of(hangs, made, NOW, None, found).remaining_seconds is not None) == told
+        expected = progress_of(waiting, replace(made, expected=start), NOW, None, found).expected
+        assert expected is not None
+        assert (expected.start_seconds is not None) == told
+
+
+def test_a_worker_is_being_replaced_until_the_new_one_takes_part() -> None:
+    was, now = TaskKey("job-1", Role.WORKER, 0, 0), TaskKey("job-1", Role.WORKER, 0, 1)
+    membership = a_membership(epoch=1, workers=(was.name,), servers=())
+    tasks = [TaskRecord(key=each, node="n", created_at=1.0) for each in (was, now)]
+    assert not is_replaced([membership], tasks[:1])
+    assert is_replaced([membership], tasks[1:])
+    assert not is_replaced([], tasks)
 
 
 def test_no_progress_is_made_up_where_nothing_says_where_the_end_is() -> None:

@@ -1,0 +1,96 @@
+"""What keeps a running job from making steps now, as far as rows tell: no step comes, or a worker is being replaced."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from optimus_scheduler.model import Directive, JobState
+from optimus_scheduler.model.format import time_words
+from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord, SampleRecord, TaskRecord
+from optimus_service.store.repository import Repository
+
+_STALLED_STEPS, _STALLED_SECONDS = 5.0, 15.0
+"""A job is told to have stalled when no step came for as long as so many took, and for so long; telemetry may be a few
+seconds late."""
+SECONDS_OLD = 5.0
+REPLACED = "a worker is being replaced"
+
+
+class Standstill(NamedTuple):
+    """Why a job makes no step now."""
+
+    words: str
+    """A phrase: `no step came for 40 s, where one took 2.0 s`."""
+    is_stalled: bool
+    """Nothing tells whether it goes on."""
+
+
+Standstills = Mapping[str, Standstill]
+"""By job id, of those that make no step."""
+
+
+def standstills(
+    repository: Repository, jobs: Iterable[JobRecord], decisions: Mapping[str, DecisionRecord], now: float
+) -> dict[str, Standstill]:
+    """Of these jobs, and of those whose ends they wait for by `decisions`; a few statements."""
+    found = {job.id: job for job in jobs}
+    awaited = [one.job for each in decisions.values() if each.expected for one in each.expected.behind]
+    found |= {job.id: job for job in awaited if job is not None}
+    running = {job.id: job for job in found.values() if job.state is JobState.RUNNING and _trains(job)}
+    if not running:
+        return {}
+    newest = repository.newest_samples_of_each(running, 1)
+    tasks: dict[str, list[TaskRecord]] = {}
+    for task in repository.tasks(job_ids=running):
+        tasks.setdefault(task.key.job_id, []).append(task)
+    steady = [each for each in tasks if running[each].running == running[each].wanted]
+    changing = [each for each in steady if _are_young(tasks[each], newest.get(each, ()))]
+    memberships = repository.memberships_of(changing)
+    found_words = {each: stalled(newest.get(each, ()), now) for each in running}
+    stalls = {each: Standstill(words, is_stalled=True) for each, words in found_words.items() if words is not None}
+    replaced = [each for each in memberships if is_replaced(memberships[each], tasks[each])]
+    return stalls | {each: Standstill(REPLACED, is_stalled=False) for each in replaced}
+
+
+class NewestStandstills:
+    """Those of all jobs, a few seconds old: for views that are read each second."""
+
+    def __init__(self) -> None:
+        self._found: Standstills = {}
+        self._at = -math.inf
+
+    def at(self, repository: Repository, now: float) -> Standstills:
+        """As of now, or of up to `SECONDS_OLD` ago."""
+        if not 0.0 <= now - self._at < SECONDS_OLD:
+            self._found, self._at = standstills(repository, repository.active_jobs(), {}, now), now
+        return self._found
+
+
+def stalled(newest: Sequence[SampleRecord], now: float) -> str | None:
+    """That no step comes where they came steadily, in words; None: they come, or nothing is known of how."""
+    if not newest:
+        return None
+    last = max(newest, key=lambda sample: (sample.membership_epoch, sample.step))
+    silent, usual = now - last.received_at, last.seconds / max(last.n_steps, 1)
+    if usual <= 0 or silent < max(_STALLED_STEPS * usual, _STALLED_SECONDS):
+        return None
+    return f"no step came for {time_words(silent)}, where one took {time_words(usual)}"
+
+
+def is_replaced(memberships: Sequence[MembershipRecord], tasks: Collection[TaskRecord]) -> bool:
+    """Whether a task was started that does not take part yet, in place of one that is gone."""
+    if not memberships:
+        return False
+    had = {*memberships[-1].workers, *memberships[-1].servers}
+    return not had <= {task.key.name for task in tasks}
+
+
+def _trains(job: JobRecord) -> bool:
+    return not job.running.is_empty and job.directive is Directive.RUN
+
+
+def _are_young(tasks: Iterable[TaskRecord], newest: Sequence[SampleRecord]) -> bool:
+    """Whether a task is younger than the last step."""
+    return max(task.created_at for task in tasks) > max((each.at for each in newest), default=0.0)
