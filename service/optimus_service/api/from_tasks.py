@@ -12,7 +12,6 @@ from fastapi import APIRouter, Body, Query
 from starlette.concurrency import run_in_threadpool
 
 from optimus_contract.codec import write
-from optimus_contract.job import Convergence
 from optimus_contract.membership import MembershipReport, WantedMembership
 from optimus_contract.result import JobProfile, JobResult, Network, PlannedRates
 from optimus_contract.telemetry import IgnoredSample, SampleColumns, Telemetry, TelemetryAnswer
@@ -25,6 +24,7 @@ from optimus_service.api.body import StrictRoute
 from optimus_service.api.problems import Problem, documented, invalid_field
 from optimus_service.api.services import SampleQueueDep, Services, ServicesDep
 from optimus_service.insight.bodies import wanted_body
+from optimus_service.insight.progress import announced_beyond
 from optimus_service.insight.unread import unread_words
 from optimus_service.metrics.read import prediction_error
 from optimus_service.observe.divergence import fails_on_nonfinite, why_not_succeeded
@@ -33,9 +33,6 @@ from optimus_service.store.repository import MAX_PAGE, Repository
 
 MAX_WAIT_SECONDS = 60.0
 """Longest long poll: below the idle timeouts of common proxies."""
-
-EARLY = 0.9
-"""A command that ends before this part of the steps that it announced has ended early."""
 
 CHECKPOINTS = "Checkpoints"
 """The event of a job whose checkpoints cannot be written, or can be again."""
@@ -253,9 +250,8 @@ def _noted_at_end(job: JobRecord, event: ResultReported) -> tuple[str, str] | No
 
 def _ended_early(job: JobRecord, event: ResultReported) -> str | None:
     """What to say of a command that ended well, but long before it said that it would; None: it did not."""
-    total = (job.profile or {}).get("total_steps")
-    is_limited = replace(job.asked.convergence, command_ends=None) != Convergence()
-    if not total or is_limited or event.step >= EARLY * total:
+    total = announced_beyond(job, event.step)
+    if total is None:
         return None
     if job.asked.command is None:
         return f"The training said that it has ended, at step {event.step} of {total}."

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from optimus_contract import answers
+from optimus_contract.job import Convergence
 from optimus_models.calibration import Widening
 from optimus_models.convergence import Rule
 from optimus_models.cost import Estimate
@@ -113,7 +114,10 @@ def progress_of(
     end = None if decision is None else _End.of(decision.forecast)
     if job.state.is_final:
         made = None if end is None or end.is_guessed else _part(job.step, end.total)
-        return JobProgress(1.0 if job.state is JobState.SUCCEEDED else made, None, None)
+        if job.state is JobState.SUCCEEDED:
+            announced = announced_beyond(job, job.step)
+            made = 1.0 if announced is None else job.step / announced
+        return JobProgress(made, None, None)
     if has_made_all(job):
         return _beyond_announced(job, end)
     # Nobody knows when an owner lets a paused job go on.
@@ -280,6 +284,10 @@ def _drift(job: JobRecord, decision: DecisionRecord, end: _End, now: float) -> f
     return math.exp(weight * (math.log(foreseen) - math.log(made)))  # a quotient may be too small for a number
 
 
+EARLY = 0.9
+"""A command that ends before this part of the steps that it announced has ended early."""
+
+
 def _instants(now: float, seconds: Interval) -> answers.Instants:
     return answers.Instants(
         mean=foreseen(now + seconds.mean), low=foreseen(now + seconds.low), high=foreseen(now + seconds.high)
@@ -298,6 +306,13 @@ def _beyond_announced(job: JobRecord, end: _End | None) -> JobProgress:
         longer_than_predicted=is_beyond,
         finishing=not is_beyond or job.directive is Directive.FINISH,
     )
+
+
+def announced_beyond(job: JobRecord, step: int) -> int | None:
+    """How many steps a command announced that ends by itself at this one, long before; None: it does not."""
+    total: int | None = (job.profile or {}).get("total_steps")
+    is_limited = replace(job.asked.convergence, command_ends=None) != Convergence()
+    return total if total and not is_limited and step < EARLY * total else None
 
 
 def has_made_all(job: JobRecord) -> bool:

@@ -271,6 +271,15 @@ def test_an_ended_job_has_nothing_left(state: JobState, progress: float) -> None
     assert (found.progress, found.remaining_steps, found.remaining_seconds) == (progress, None, None)
 
 
+def test_a_command_that_ended_long_before_it_said_it_would_is_not_whole() -> None:
+    command = {"command": ["python", "loop.py"], "convergence": {"command_ends": True}}
+    ended = {"state": JobState.SUCCEEDED, "profile": {"total_steps": 100}}
+    assert progress_of(job(**ended, spec=command), None, NOW).progress == 0.4
+    assert progress_of(job(**ended, spec=command, step=99), None, NOW).progress == 1.0
+    by_target = command | {"convergence": {"target_loss": 0.1}}
+    assert progress_of(job(**ended, spec=by_target), None, NOW).progress == 1.0
+
+
 # --- speed -----------------------------------------------------------------------------------------------------------
 
 
