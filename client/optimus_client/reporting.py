@@ -97,8 +97,8 @@ def report_schedule(
 
     The loss falls where rates are lowered, so that the end can be predicted before. The training calls
     `scheduler.step()` `calls` times after every `per_steps` optimizer steps, of which `begun` are done already. The
-    scheduler stays as it is. Does nothing outside Optimus, and where nobody can tell (`ReduceLROnPlateau`); never
-    raises. Call it again when the plan has changed.
+    scheduler stays as it is. Does nothing outside Optimus, and for schedules that depend on the loss
+    (`ReduceLROnPlateau`); never raises. Call it again when the plan has changed.
     """
     reporter = _reporter or _start()
     if reporter is None or reporter.rank:

@@ -26,7 +26,7 @@ RateOf = Callable[[int], float]
 def planned_rates(
     scheduler: Any, *, step: int, total_steps: int, calls: int = 1, per_steps: int = 1, begun: int = 0
 ) -> list[tuple[int, float]] | None:
-    """Steps from `step` to before `total_steps`, and the learning rate of each; None if nobody can tell.
+    """Steps from `step` to before `total_steps`, and the learning rate of each; None if they are not known.
 
     Of several parameter groups the first one's. The training calls `scheduler.step()` `calls` times after every
     `per_steps` optimizer steps, of which `begun` are done already. Never raises.

@@ -1,6 +1,6 @@
 """Messages to and from JSON values, without the checks that requests are put to.
 
-Whoever reads what another release may have written reads it here: a field that is not known is ignored, and a field
+What another release may have written is read here: a field that is not known is ignored, and a field
 that is missing or has a wrong type has its default. So what is read is not written back over what was stored: it would
 lose the fields of a newer release.
 """

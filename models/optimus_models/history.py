@@ -206,7 +206,7 @@ class LossBuckets:
         self, steps: ArrayLike, losses: ArrayLike, n_examples: ArrayLike = 1, at: ArrayLike = math.nan
     ) -> None:
         """Count reports (n,) in this order: the same, to the last bit, as one after the other. `at`: when each was
-        made, POSIX seconds; NaN: nobody told."""
+        made, POSIX seconds; NaN: not known."""
         steps, losses = np.asarray(steps, dtype=np.int64), _as_floats(losses)
         weights = np.maximum(np.broadcast_to(_as_floats(n_examples), steps.shape), 1.0)
         moments = np.broadcast_to(_as_floats(at), steps.shape)

@@ -249,7 +249,7 @@ export interface components {
                 [key: string]: unknown;
             };
         };
-        /** @description When a job is expected to start and to end; null where nothing can be said. */
+        /** @description When a job is expected to start and to end; null: not known. */
         Expected: {
             /** @description from now, of a job that waits; 0: with the next round */
             start_seconds: components["schemas"]["Interval"] | null;
@@ -345,7 +345,7 @@ export interface components {
             id: string;
             name: string;
             project: string;
-            /** @description who submitted it; null: nobody can tell */
+            /** @description who submitted it; null: not known */
             owner: string | null;
             /** @enum {string} */
             state: "queued" | "running" | "paused" | "succeeded" | "failed" | "cancelled";
@@ -904,7 +904,7 @@ export interface components {
         /** @description A value that a job reported; of many steps together, their mean. */
         MeasuredPoint: {
             step: number;
-            /** @description null: nobody knows how many steps an epoch has */
+            /** @description null: the number of steps of an epoch is not known */
             epoch: number | null;
             /** @description since submission; null: of samples of an older release */
             at_seconds: number | null;
@@ -1197,7 +1197,7 @@ export interface components {
             id: string;
             name: string;
             project: string;
-            /** @description who submitted it; null: nobody can tell */
+            /** @description who submitted it; null: not known */
             owner: string | null;
             priority: number;
             /** Format: date-time */
@@ -1411,7 +1411,7 @@ export interface components {
             gpu_hours: number;
             /** @description at the prices that the service is set to now; null: nothing has a price */
             cost: number | null;
-            /** @description null: nobody can tell */
+            /** @description null: not known */
             owner: string | null;
             project: string;
             /** @description null: none */

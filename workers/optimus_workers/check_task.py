@@ -102,7 +102,7 @@ def _find_one(name: str, locations: Sequence[str], *, is_top_level: bool) -> imp
 
 def _no_module(name: str, locations: Sequence[str]) -> Answer:
     parent, _, last = name.rpartition(".")
-    of_python = frozenset() if parent else sys.stdlib_module_names  # nobody trains these
+    of_python = frozenset() if parent else sys.stdlib_module_names  # not training code
     siblings = sorted({module.name for module in pkgutil.iter_modules(locations)} - of_python)
     where = f" in {parent}" if parent else ""
     hint = _hint(last, siblings, list_all=bool(parent))

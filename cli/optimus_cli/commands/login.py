@@ -55,7 +55,7 @@ def logout() -> None:
 
 
 def _signed_in(url: str) -> str:
-    """The token that the service gives whoever signs in in a browser."""
+    """The token that the service gives after a sign-in in a browser."""
     with Client(url, None, ca_file=ca_file.get()) as client:
         begun = client.start_sign_in()
         output.say(f"Open {begun['verification_uri']} and enter the code {begun['user_code']}")

@@ -126,7 +126,7 @@ class UsageAmounts(Message):
 class UsageLine(UsageAmounts):
     """What the jobs of one owner in one project were given on one GPU type."""
 
-    owner: Annotated[str | None, About("null: nobody can tell")]
+    owner: Annotated[str | None, About("null: not known")]
     project: str
     gpu_type: Annotated[str | None, About("null: none")]
 

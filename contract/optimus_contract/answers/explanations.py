@@ -22,7 +22,7 @@ class Marginal(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected(Message):
-    """When a job is expected to start and to end; null where nothing can be said."""
+    """When a job is expected to start and to end; null: not known."""
 
     start_seconds: Annotated[Interval | None, About("from now, of a job that waits; 0: with the next round")]
     finish_seconds: Annotated[Interval | None, About("from now; without `computed_at` if it keeps what it has")]

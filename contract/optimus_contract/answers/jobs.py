@@ -102,7 +102,7 @@ class Job(Message):
     id: str
     name: str
     project: str
-    owner: Annotated[str | None, About("who submitted it; null: nobody can tell")]
+    owner: Annotated[str | None, About("who submitted it; null: not known")]
     state: JobState
     directive: Literal["run", "pause", "finish", "cancel"]
     spec: JobSpec
@@ -187,7 +187,7 @@ class QueuedJob(Message):
     id: str
     name: str
     project: str
-    owner: Annotated[str | None, About("who submitted it; null: nobody can tell")]
+    owner: Annotated[str | None, About("who submitted it; null: not known")]
     priority: float
     submitted_at: datetime
     reason: Annotated[str | None, About("reason code of the last decision; null: no round has looked at it yet")]
@@ -238,7 +238,7 @@ class Calibration(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast(Message):
-    """What a round believed of a job, at the size that the job had then; null means that nothing could be said."""
+    """What a round believed of a job, at the size that the job had then; null: not known."""
 
     job_id: str
     total_steps: Annotated[Interval | None, About("at which the convergence rule holds")]

@@ -82,7 +82,7 @@ class DeviceSignIn(Message):
 class DeviceProgress(Message):
     """How a sign-in on another device goes."""
 
-    made: Annotated[MadeToken | None, About("null: nobody has signed in yet")]
+    made: Annotated[MadeToken | None, About("null: the sign-in has not been completed yet")]
     slow_down: Annotated[bool, About("wait five seconds longer between two questions")]
 
 

@@ -63,7 +63,7 @@ class MeasuredPoint(Message):
     """A value that a job reported; of many steps together, their mean."""
 
     step: float
-    epoch: Annotated[float | None, About("null: nobody knows how many steps an epoch has")]
+    epoch: Annotated[float | None, About("null: the number of steps of an epoch is not known")]
     at_seconds: Annotated[float | None, About("since submission; null: of samples of an older release")]
     value: Annotated[float | None, About("null: not finite")]
 

@@ -1,1 +1,1 @@
-"""How a training tells its steps and losses by the protocols of stock libraries, and what these tell of it. Pure."""
+"""Protocols of stock libraries by which a training reports its steps and losses, and how they are read. Pure."""

@@ -57,7 +57,7 @@ class Learned:
     steps_per_epoch: float | None = None
     resumes: bool | None = None
     total_workers: int | None = None
-    """The workers of the processes that said `total_steps`."""
+    """The workers of the processes that reported `total_steps`."""
     fixed_workers: int | None = None
     """The only number of workers at which the script can go on; None: any."""
     checkpoint_every_seconds: float | None = None
@@ -73,11 +73,11 @@ class Learned:
     epoch_before_began: int | None = None
     """... and with which step the epoch before it began."""
     assumes_no_loss: bool | None = None
-    """That step was not said: it is assumed that no step was lost before."""
+    """That step was not reported: it is assumed that no step was lost before."""
     unread_line: str | None = None
     """It prints such lines, and no step is recognised."""
     tells_no_step: bool | None = None
-    """It tells losses or epochs only, which count as steps."""
+    """It reports losses or epochs only, which count as steps."""
 
 
 class Progress:
@@ -99,11 +99,11 @@ class Progress:
         `announced`: how long the training is meant to last, where it does not say so with its steps."""
         self.learned = learned
         self.stopped_at: int | None = None
-        """The step at which the script said that it stops."""
+        """The step at which the script reported that it stops."""
         self.metrics: dict[str, float] = {}
         """The newest figures of evaluations."""
         self.step: int | None = None
-        """Steps completed, as the job counts them; None: no reading has said."""
+        """Steps completed, as the job counts them; None: no reading has it."""
         self._known_total = learned.total_steps
         """Of the first membership: what steps are counted in."""
         self._total: int | None = None
@@ -128,7 +128,7 @@ class Progress:
         self._told_total = False
         """The newest total is the training's own."""
         self._held: list[Reading] = []
-        """The readings without a step, while it is not known yet whether another channel tells steps."""
+        """The readings without a step, while it is not known yet whether another channel reports steps."""
         self._loss: float | None = None
         self._rate: float | None = None
         self._planned_rates: tuple[tuple[int, float], ...] = ()
@@ -182,8 +182,8 @@ class Progress:
         return self._advance(reading, step)
 
     def settle(self) -> list[Advance]:
-        """No other channel tells steps, or the processes have ended: what came without a step counts now, each reading
-        at its own time."""
+        """No other channel reports steps, or the processes have ended: what came without a step counts now, each
+        reading at its own time."""
         held, self._held = self._held, []
         if self.step is not None or self.is_misplaced or not any(_is_counted(each) for each in held):
             return []
@@ -198,7 +198,7 @@ class Progress:
 
     @property
     def has_old_total(self) -> bool:
-        """These processes have not said yet after how many steps they end; those before them had."""
+        """These processes have not reported yet after how many steps they end; those before them had."""
         return self.learned.total_steps is not None and self._total is None
 
     def take_planned_rates(self) -> list[tuple[int, float]]:
@@ -295,7 +295,7 @@ class Progress:
         return round(step * known_each / each)
 
     def _begins_misplaced(self, reading: Reading, step: int | None) -> bool:
-        """Whether this reading, before the first step, tells that the processes went on from the wrong step."""
+        """Whether this reading, before the first step, shows that the processes went on from the wrong step."""
         known, total, workers = self._known_total, self._total, self.learned.total_workers
         if self.step is not None or self._weight is not None or not self._version or self.learned.resumes is False:
             return False

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from optimus_contract.limits import MAX_COUNT
 
-# --- how long a training is meant to last, as somebody said beside its steps -----------------------------------------
+# --- the planned length of a training, where it is reported beside its steps -----------------------------------------
 
 STEPS = frozenset(
     {"max_steps", "max_iters", "max_iter", "max_iterations", "max_train_steps", "max_updates", "total_steps"}
@@ -25,7 +25,7 @@ EPOCHS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """How long a training is meant to last; None: nobody said."""
+    """The planned length of a training; None: not known."""
 
     total_steps: int | None = None
     total_epochs: int | None = None
@@ -80,7 +80,7 @@ class Channel(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What one channel learned at one moment. None: it said nothing about that."""
+    """What one channel learned at one moment. None: it reported nothing about that."""
 
     channel: Channel
     at: float
@@ -96,9 +96,9 @@ class Reading:
     first_epoch: int | None = None
     """What the script calls its first epoch: 0 or 1."""
     announced: Announced | None = None
-    """How long the training is meant to last, said beside its steps."""
+    """The planned length of the training, reported beside its steps."""
     corrects: bool = False
-    """Totals that were said before are wrong: what seemed to be the training's was an epoch's."""
+    """Totals that were reported before are wrong: what seemed to be the training's was an epoch's."""
     epoch: float | None = None
     """Passes over the data so far."""
     total_epochs: float | None = None

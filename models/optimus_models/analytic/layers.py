@@ -134,7 +134,7 @@ class Concatenate(Layer):
 
 @dataclass(frozen=True, slots=True)
 class Counted(Layer):
-    """Anything else, with what it costs counted by whoever wrote it down (recurrence, attention, embedding)."""
+    """Anything else, with the costs that its description gives (recurrence, attention, embedding)."""
 
     shape: Shape = ()
     """Of what comes out."""

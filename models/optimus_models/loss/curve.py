@@ -254,7 +254,7 @@ def _confidence(
     by_count = 1.0 - np.exp2(-(counts - 1) / _SURE_POINTS)
     spread = batch.losses.max(axis=1) - batch.losses.min(axis=1)
     by_fit = np.where(spread > 0, 1.0 - np.minimum(1.0, 2.0 * residual / np.maximum(spread, 1e-300)), 0.5)
-    by_trend = np.where(fall > 0, 1.0, 0.2)  # nobody can say when a curve ends that does not fall
+    by_trend = np.where(fall > 0, 1.0, 0.2)  # the end of a curve that does not fall is not known
     ends_finite = np.array([history.ends_finite for history in histories])
     return np.where(ends_finite, np.clip(by_count * by_fit * by_trend, 0.0, 1.0), 0.0)
 

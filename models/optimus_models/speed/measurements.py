@@ -19,7 +19,7 @@ _REPEATS = 4.0
 _LEAST_WEIGHT = 1e-6
 """Measurements that weigh less than this, relative to the heaviest, are forgotten."""
 _LARGEST_COUNT = 1e6
-"""No cluster has more workers or servers: a larger count is an error of whoever reported it."""
+"""No cluster has more workers or servers: a larger count is a reporting error."""
 
 
 class SpeedPoints(NamedTuple):

@@ -39,9 +39,9 @@ class EpochPlateau:
         """What to multiply the learning rate with."""
         return float(self._optimizer.param_groups[0]["lr"]) / self._base_rate
 
-    def add(self, told: Tensor, *, ends_epoch: bool) -> None:
-        """Count a step. `told`, (2,): the summed loss of all members' examples, and how many they are."""
-        self._sums += told.to("cpu", torch.float32)
+    def add(self, sums: Tensor, *, ends_epoch: bool) -> None:
+        """Count a step. `sums`, (2,): the summed loss of all members' examples, and how many they are."""
+        self._sums += sums.to("cpu", torch.float32)
         if ends_epoch:
             total, n_examples = self._sums
             self._schedule.step(float(total / n_examples))
@@ -50,7 +50,7 @@ class EpochPlateau:
     def reset(self) -> None:
         """Before the first step."""
         assert self._task.plateau is not None
-        # An optimizer of its own: what it does to the rate is all that is wanted of it.
+        # An optimizer of its own: only its learning rate is used.
         self._optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=self._base_rate)
         made: object = self._task.plateau(self._optimizer)
         if not isinstance(made, ReduceLROnPlateau):
@@ -97,7 +97,7 @@ class OwnState:
 
     @property
     def counts_losses(self) -> bool:
-        """Whether it is to be told the losses of all steps."""
+        """Whether it needs the losses of all steps."""
         return self._plateau is not None
 
     @property

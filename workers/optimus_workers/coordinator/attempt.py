@@ -213,7 +213,7 @@ class ScriptAttempt(Attempt):
         self.finished: set[str] = set()
         """Workers whose processes had ended well by themselves."""
         self._stop = StopCommand(epoch, at_once)
-        """What the agents were told last."""
+        """The newest order to the agents."""
         self._quiet: set[str] = set()
         """Workers whose processes write nothing."""
         self.pause = PauseParts()

@@ -30,7 +30,7 @@ class TaskLost:
 
 @dataclass(frozen=True, slots=True)
 class TaskSilent:
-    """A task said nothing for so many seconds, pings notwithstanding; its `TaskLost` follows."""
+    """A task sent nothing for this many seconds, although it was pinged; its `TaskLost` follows."""
 
     task: str
     seconds: float

@@ -232,7 +232,7 @@ class Journal:
 
 
 def _in_force(records: Iterable[tuple[int, JournalRecord | Began]]) -> Iterator[JournalRecord]:
-    """Those that were written by whoever had begun last."""
+    """The records of the coordinator that began last."""
     newest = 0
     for writer, record in records:
         newest = max(newest, writer)

@@ -258,7 +258,7 @@ class State:
     wanted_tasks: frozenset[str] = frozenset()
     """The names of the wanted tasks."""
     heard_at: float = -math.inf
-    """When the service last said what is wanted, changed or not."""
+    """When the service last answered which membership it wants, changed or not."""
     partition: Partition = field(default_factory=Partition)
     story: deque[tuple[str, tuple[Phase, ...]]] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))
     """The last events that changed the phase, each with the phases that it led through."""

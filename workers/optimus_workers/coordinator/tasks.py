@@ -40,7 +40,7 @@ def regroup(state: State, cause: Cause, message: str) -> Effects:
 
 
 def silent(state: State, event: TaskSilent) -> Effects:
-    """The task is stopped or cannot be reached: its owner is told, for its process may run on for long."""
+    """The task is stopped or cannot be reached: its owner gets a note, because its process may run on for long."""
     if event.task not in state.tasks:
         return []
     state.silent.add(event.task)

@@ -176,7 +176,7 @@ _ROWS = (
     Row([Phase.EVALUATING], [TaskLost], ending.lost_while_evaluating),
     Row(_GIVEN_UP, [TaskLost], tasks.forget_lost),
     Row(_ALIVE, [TaskSilent], tasks.silent),
-    Row([Phase.CLOSING], [TaskSilent], _ignore),  # nobody waits for it any more
+    Row([Phase.CLOSING], [TaskSilent], _ignore),  # no phase waits for it any more
     Row(_ALL - {Phase.GATHERING, Phase.OVER}, [Leave], tasks.wants_to_leave),
     Row([Phase.GATHERING], [Leave], tasks.wants_to_leave_while_gathering),
     Row(_ALL - {Phase.OVER}, [Pong], _ignore),  # the shell's lease is all that it is for

@@ -306,7 +306,7 @@ class Agent(Watching):
 
 
 def _free_port(host: str) -> int:
-    """A port of this machine that nobody listens on."""
+    """A port of this machine on which nothing listens."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""What the processes of a script are told: their place, their part of the batch, their environment. Pure."""
+"""What the processes of a script get to know: their place, their part of the batch, their environment. Pure."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Learning(State):
             run.standstill.stepped(time.monotonic())
 
     def _look_at_silence(self, run: Run) -> None:
-        """Losses count as steps, of processes that have told nothing else for a while."""
+        """Losses count as steps if the processes have reported nothing else for a while."""
         if run.order.rank == 0:
             self._advance(run, run.progress.settle_if_silent(time.time()))
 

@@ -188,7 +188,7 @@ class Starter:
     def _beat(self) -> None:
         while not self._closed.wait(self._lease_seconds / BEATS_PER_LEASE):
             if self.has_lapsed:
-                continue  # who asks for it has to notice
+                continue  # it stays lapsed until its user begins another one
             self._beat_at = time.monotonic()
             with self._sending, suppress(OSError):
                 if self._control is not None:

@@ -41,7 +41,7 @@ class Run:
     load_seconds: float | None = None
     """For which they have loaded a checkpoint, and ..."""
     save_seconds: float | None = None
-    """... saved one at their end, if they said so."""
+    """... saved one at their end, if they reported that."""
     is_flood_told: bool = False
     """The owner knows that they print more than is read."""
     looks_at_stop_file: bool = False

@@ -15,7 +15,7 @@ from optimus_workers.telemetry.sender import Aggregator
 from optimus_workers.wire.values import GlobalBatch
 
 NEWS = 0.2
-"""A time of checkpoints that changed by less than this part is told no more."""
+"""A time of checkpoints that changed by less than this part is not reported again."""
 
 
 def counted_as(advance: Advance, batch: GlobalBatch) -> Advance:

@@ -292,7 +292,7 @@ def own_frames_only(kind: type[BaseException], error: BaseException, trace: Trac
 
 
 def set_first_path(directory: str) -> None:
-    """Python puts the script's directory first, unless it was told not to."""
+    """Python puts the script's directory first, unless a flag forbids it."""
     if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
         sys.path[0] = directory
 

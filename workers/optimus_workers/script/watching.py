@@ -29,7 +29,7 @@ STACKS_SECONDS = 1.0
 FILES_SECONDS = 2.0
 """How often event files are looked at."""
 UNREAD_SECONDS, UNREAD_LINES = 120.0, 200
-"""So long after the start, or after so many lines with figures, the user is told that no step was recognised."""
+"""So long after the start, or after so many lines with figures, the user gets a note that no step was recognised."""
 PRINTS_TOO_MUCH = (
     "It prints {:,} lines a second. All of them are in its log; 50 a second and the newest are read, so that steps and "
     "losses between them may be missed. Print less often, or report with optimus_client (docs/scripts.md)."
@@ -84,7 +84,7 @@ class Watching(Ending):
         return CommandStarted(run.order.epoch, run.first_step, loads, took - loads)
 
     def _look_at_unread(self, run: Run, now: float) -> None:
-        """Tell what is printed while nothing is recognised; once a step is, it is told no more."""
+        """Report what is printed while no step is recognised, and stop with the first one that is."""
         line = None if run.progress.step is not None else unread_line(run.printed.unread, run.printed.n_lines)
         is_late = now >= run.begun_at + UNREAD_SECONDS or run.printed.n_unread >= UNREAD_LINES
         told = run.progress.learned.unread_line
@@ -116,7 +116,7 @@ class Watching(Ending):
             run.progress.learned = with_checkpoints(run.progress.learned, run.checkpoints.found)
 
     def _look_at_standstill(self, run: Run, now: float) -> None:
-        """Tell the coordinator, who knows of all workers, if these processes do nothing."""
+        """Report to the coordinator, which knows of all workers, if these processes do nothing."""
         standstill, starter = run.standstill, self._starter.pid
         if starter is None or not standstill.is_due(now):
             return
@@ -127,7 +127,7 @@ class Watching(Ending):
             self._send(CommandIdle(run.order.epoch, idle, standstill.patience_seconds, complete))
 
     def _hung(self, message: CommandHung) -> None:
-        """Nobody gets any further: show where the processes are, and let another worker take this one's place."""
+        """No worker gets any further: show where the processes are, and let another worker take this one's place."""
         run = self._run
         if run is None or run.order.epoch != message.epoch or self._stopping is not None:
             return

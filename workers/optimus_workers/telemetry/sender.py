@@ -269,7 +269,7 @@ class Telemetry:
     def outlast(self, is_over: Callable[[], bool]) -> None:
         """`flush` while the service is away, for an hour at most and until `is_over()`.
 
-        For a task that is done: what it has not told yet is lost with it. Nobody can be given its place before the
+        For a task that is done: what it has not reported yet is lost with it. No other task gets its place before the
         service is back.
         """
         give_up_at = self._clock() + AWAY_SECONDS

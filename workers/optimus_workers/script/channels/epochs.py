@@ -17,7 +17,7 @@ class Counted:
     total_steps: int | None = None
     steps_per_epoch: int | None = None
     corrects: bool = False
-    """What was said before of totals was wrong."""
+    """Totals that were printed before were wrong."""
     steps_into_epoch: int | None = None
     """How many of the steps are of the present epoch, where the count is of an epoch."""
     may_be_whole: bool = False
@@ -90,7 +90,7 @@ class EpochCounts:
         self._is_whole: bool | None = None
         """The count is of the whole training; None: it is not known yet."""
         self._said: int | None = None
-        """The newest total of the whole training that was said ..."""
+        """The newest printed total of the whole training ..."""
         self._each: int | None = None
         """The newest length of an epoch that was found by what was printed."""
         self._said_each = False
@@ -130,7 +130,7 @@ class EpochCounts:
             self._outer, self._total_epochs, self._is_below, self._n_done = total, total, True, count
 
     def count(self, count: int, total: int | None) -> Counted | None:
-        """A count, with its end if that was said; None: it is of something else."""
+        """A count, with its end if that was printed; None: it is of something else."""
         if not 0 <= count <= MAX_COUNT:
             return None
         return self._open(count) if total is None else self._bar(count, total)
@@ -142,7 +142,7 @@ class EpochCounts:
         return 0 if self._epoch is None else max(0, self._epoch - (self.first_epoch or 0))
 
     def _open(self, count: int) -> Counted:
-        """`step 30`: no end was said."""
+        """`step 30`: no end was printed."""
         if self._counted_epoch is None and self._known is not None and count < self._epochs_before() * self._known / 2:
             self._before = round(self._epochs_before() * self._known)  # a count of all steps would be further
             self._is_whole = False

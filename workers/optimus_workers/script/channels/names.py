@@ -39,7 +39,7 @@ _STEPS = frozenset({"step", "steps", "iter", "iters", "iteration", "iterations",
 _EPISODES = frozenset({"episode", "episodes"})
 _EPOCHS = frozenset({"epoch", "epochs", "ep"})
 _PASSES = frozenset({"pass", "round"})
-"""Epochs, where their number is said too: `pass 5 of 30`."""
+"""Epochs, where their number is printed too: `pass 5 of 30`."""
 _BATCHES = frozenset({"batch", "batches", "minibatch"})
 _TOTALS = frozenset({"total", "max", "maximum"})
 _ALL_STEPS = frozenset({"num train steps", "num training steps", "num optimization steps"})

@@ -29,7 +29,7 @@ NEWEST_SECONDS = 0.1
 """Between two of the newest lines that are read in spite of that."""
 
 FLOOD_LINES, FLOOD_SECONDS = 1_000, 10.0
-"""So many lines a second, for so long, are told to the job's owner: most of them are not read."""
+"""The owner of a job that prints more lines a second for this time gets a note that most of them are not read."""
 
 _ANSI = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 _PAIR = re.compile(
@@ -138,7 +138,7 @@ class Printed:
         return found
 
     def finish(self, at: float) -> list[Reading]:
-        """The output has ended: what its newest line said, if that was skipped."""
+        """The output has ended: what its newest line says, if that was skipped."""
         self._newest_at = float("-inf")
         return self.newest(at)
 

@@ -70,9 +70,9 @@ class Said:
     gradient_norm: float | None = None
     metrics: dict[str, float] | None = None
     each: int | None = None
-    """Steps of an epoch, said where it begins: `Epoch 3 | Batch size: 32 | Steps: 50`."""
+    """Steps of an epoch, printed where it begins: `Epoch 3 | Batch size: 32 | Steps: 50`."""
     all_steps: int | None = None
-    """How many there are, said beside any count."""
+    """How many there are, printed beside any count."""
     all_epochs: int | None = None
     _is_plain_loss: bool = False
     _plural: dict[str, tuple[float, str | None]] | None = None
@@ -128,7 +128,7 @@ class Said:
         self._plural = None
 
     def make_evaluation(self) -> None:
-        """The line is of an evaluation, as one before it has said."""
+        """The line is of an evaluation, as an earlier line says."""
         self.is_evaluation = True
         if self.loss is not None:
             self._figure("val loss", self.loss)
@@ -167,7 +167,7 @@ class Said:
 
     @property
     def announced(self) -> Announced | None:
-        """How long the training is said to last."""
+        """The planned length of the training."""
         if self.all_steps is None and self.all_epochs is None:
             return None
         return Announced(self.all_steps, self.all_epochs)
