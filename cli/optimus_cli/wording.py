@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from optimus_cli.bodies import Allocation, Interval, NodeResources
+from optimus_contract.interval_words import NOT_KNOWN, interval_words, is_limit
 
 UNKNOWN = "—"
 MINUTE_SECONDS = 60
@@ -41,27 +42,19 @@ def duration(seconds: float | None) -> str:
 
 
 def duration_interval(interval: Interval | None) -> str:
-    """Time with its interval, in the unit of the mean: `24 s (18–33)`, `5.4 min (2.1–?)`, `24 s (18 s–18.7 h)`.
+    """Time with its interval: `24 s (18–33)`, `5.4 min (2.1–?)`, `24 s (18 s–18.7 h)`; see `interval_words`.
 
     An end that nothing bounds is a question mark. `at most 77 s`: nothing is known but a limit.
     """
     if interval is None or not math.isfinite(interval["mean"]):
         return UNKNOWN
-    unit_seconds, unit = _unit(interval["mean"])
-    low, high = interval["low"], interval["high"]
-    is_far = high is not None and math.isfinite(high) and high >= 1000 * unit_seconds and _unit(high)[1] != unit
-
-    def words(seconds: float, *, is_end: bool = True) -> str:
-        own_seconds, own = _unit(seconds) if is_far and is_end else (unit_seconds, unit)
-        figure = f"{seconds / own_seconds:.{0 if own == 's' else 1}f}"
-        return figure if is_end and not is_far else f"{figure} {own}"
-
-    text = words(interval["mean"], is_end=False)
-    if high == interval["mean"] and not low and high >= 0.5:
-        return f"at most {text}"
-    if (low is None and high is None) or low == high == interval["mean"] or (high is not None and high < 0.5):
-        return text
-    return f"{text} ({_end(low, words)}–{_end(high, words)})"
+    mean, low, high = interval["mean"], interval["low"], interval["high"]
+    words = interval_words(mean, low, high)
+    if is_limit(mean, low, high):
+        return f"at most {words.mean}"
+    if (low is None and high is None) or low == high == mean or (high is not None and high < 0.5):
+        return words.mean
+    return f"{words.mean} ({words.low}–{words.high})"
 
 
 def wait(start: Interval | None) -> str:
@@ -71,14 +64,6 @@ def wait(start: Interval | None) -> str:
     return duration_interval(start)
 
 
-def _unit(seconds: float) -> tuple[int, str]:
-    """The largest unit of which there are two or more."""
-    for unit_seconds, unit in ((DAY_SECONDS, "d"), (HOUR_SECONDS, "h"), (MINUTE_SECONDS, "min")):
-        if seconds >= 2 * unit_seconds:
-            return unit_seconds, unit
-    return 1, "s"
-
-
 def count_interval(interval: Interval | None) -> str:
     """Steps with their interval: `1 310 (1 100–1 600)`."""
     if interval is None or not math.isfinite(interval["mean"]):
@@ -86,11 +71,11 @@ def count_interval(interval: Interval | None) -> str:
     low, high = interval["low"], interval["high"]
     if low is None and high is None:
         return count(interval["mean"])
-    if high == interval["mean"] and not low and high >= 0.5:
+    if is_limit(interval["mean"], low, high):
         return f"at most {count(high)}"
     if low == high == interval["mean"]:
         return count(interval["mean"])
-    return f"{count(interval['mean'])} ({_end(low, count)}–{_end(high, count)})"
+    return f"{count(interval['mean'])} ({_end(low)}–{_end(high)})"
 
 
 def count(value: float | None) -> str:
@@ -100,9 +85,9 @@ def count(value: float | None) -> str:
     return f"{round(value):,}".replace(",", " ")
 
 
-def _end(value: float | None, words: Callable[[float], str]) -> str:
-    """One end of an interval; None means that nothing bounds it."""
-    return "?" if value is None or not math.isfinite(value) else words(value)
+def _end(value: float | None) -> str:
+    """One end of an interval of steps."""
+    return NOT_KNOWN if value is None or not math.isfinite(value) else count(value)
 
 
 def percent(fraction: float | None) -> str:

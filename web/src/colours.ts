@@ -23,31 +23,44 @@ function preferred(id: string): number {
 }
 
 /**
- * `before` with colours for `ids`, those that are drawn first. What has a colour keeps it; where two that are shown
- * together want the same one, the later takes the next that is free, while there are any.
+ * `before` with colours for `drawn`, then for `others`. What has a colour keeps it; where two that are shown together want
+ * the same one, the later takes the next that is free. Where none is, one of `others` is grey, as it is in the picture,
+ * and one that is drawn shares the colour that it wants.
  */
-export function coloured(before: ReadonlyMap<string, number>, ids: string[]): Map<string, number> {
+export function coloured(
+  before: ReadonlyMap<string, number>,
+  drawn: string[],
+  others: string[] = [],
+): Map<string, number> {
   const colours = new Map(before);
   const taken = new Set<number>();
-  for (const id of [...ids.filter((each) => before.has(each)), ...ids.filter((each) => !before.has(each))]) {
-    const wanted = before.get(id) ?? preferred(id);
-    const turns = [...Array(OTHERS).keys()].map((turn) => (wanted + turn) % OTHERS);
-    const found = turns.find((colour) => !taken.has(colour)) ?? wanted;
-    taken.add(found);
-    colours.set(id, found);
-  }
+  const give = (ids: string[], alone: boolean) => {
+    for (const id of [...ids.filter((each) => before.has(each)), ...ids.filter((each) => !before.has(each))]) {
+      const known = before.get(id) ?? OTHERS;
+      const wanted = known === OTHERS ? preferred(id) : known;
+      const turns = [...Array(OTHERS).keys()].map((turn) => (wanted + turn) % OTHERS);
+      const found = turns.find((colour) => !taken.has(colour)) ?? (alone ? OTHERS : wanted);
+      taken.add(found);
+      colours.set(id, found);
+    }
+  };
+  give(drawn, false);
+  give(
+    others.filter((id) => !drawn.includes(id)),
+    true,
+  );
   return colours;
 }
 
-/** Colours of jobs that are shown together: those with an area in the picture, then all others that train. */
+/** Colours of jobs that are shown together, and of no others: those with an area in the picture, then all that train. */
 export function coloursOf(drawn: string[], others: string[]): ReadonlyMap<string, number> {
-  const first = coloured(known, drawn);
-  const next = coloured(first, [...drawn, ...others.filter((id) => !drawn.includes(id))].slice(0, KEPT));
+  const next = coloured(known, drawn, others.slice(0, KEPT));
   if ([...next].some(([id, colour]) => known.get(id) !== colour)) {
     known = new Map([...next].slice(-KEPT));
     localStorage.setItem(PLACE, JSON.stringify([...known]));
   }
-  return next;
+  const shown = new Set([...drawn, ...others]);
+  return new Map([...next].filter(([id]) => shown.has(id)));
 }
 
 /** At the end of a session: the colours tell the ids of jobs. */

@@ -3,10 +3,13 @@ import { useMemo } from "preact/hooks";
 import type uPlot from "uplot";
 import type { EvaluationSeries, Job, Predictions } from "./api";
 import { AsTable, axes, Chart, colour, logScale, positive, WHOLE, type Reading } from "./charts";
-import { count, number } from "./words";
+import { count, isLimit, number, stepsOf } from "./words";
 
 /** Fewer measured points than this are drawn large. */
 const FEW_POINTS = 20;
+
+/** A picture goes on to the high end of the interval, but not further than so many times the likeliest end. */
+const FURTHEST = 2;
 
 /** Linear or logarithmic, for all curves by step. */
 export function Scale({ logarithmic, choose }: { logarithmic: boolean; choose: (wanted: boolean) => void }) {
@@ -34,8 +37,13 @@ export function Loss({ job, predictions, logarithmic }: LossProps) {
   const { losses, fitted, total_steps: total } = predictions;
   const data = useMemo(() => aligned(losses, fitted, logarithmic), [predictions, logarithmic]);
   if (!losses.length) return null;
+  const end = total && !job.finished_at ? total : null;
+  const reach = end ? Math.min(end.high ?? end.mean, FURTHEST * end.mean) : 0;
   const options = (): Omit<uPlot.Options, "width" | "height"> => ({
-    scales: { x: { time: false }, ...(logarithmic ? { y: logScale } : {}) },
+    scales: {
+      x: { time: false, range: (_plot, low, high) => [low, Math.max(high, reach)] },
+      ...(logarithmic ? { y: logScale } : {}),
+    },
     axes: axes({ x: { incrs: WHOLE } }),
     bands: [{ series: [4, 3], fill: colour("band") }],
     series: [
@@ -49,7 +57,7 @@ export function Loss({ job, predictions, logarithmic }: LossProps) {
       { label: "low", stroke: "transparent", points: { show: false }, spanGaps: true },
       { label: "high", stroke: "transparent", points: { show: false }, spanGaps: true },
     ],
-    hooks: total && !job.finished_at ? { drawAxes: [(plot) => drawEnd(plot, total.low, total.mean, total.high)] } : {},
+    hooks: end ? { drawAxes: [(plot) => drawEnd(plot, end.low, end.mean, end.high)] } : {},
   });
   const last = losses[losses.length - 1];
   const read = (index: number): Reading => reading(data, index, ["measured", "fitted", "low", "high"]);
@@ -58,11 +66,11 @@ export function Loss({ job, predictions, logarithmic }: LossProps) {
       <h2 id="loss">Loss</h2>
       <Chart
         title="Loss by step"
-        summary={`${losses.length} points, the newest ${number(last?.loss, 4)} at step ${count(last?.step ?? 0)}. ${total ? `The end is predicted at step ${count(total.mean)}.` : ""}`}
+        summary={`${losses.length} points, the newest ${number(last?.loss, 4)} at step ${count(last?.step ?? 0)}. ${total ? `The end is predicted at ${stepsOf(total)}.` : ""}`}
         data={data}
         options={options}
         read={read}
-        shape={`${logarithmic}-${job.finished_at}-${total?.mean}-${losses.length < FEW_POINTS}`}
+        shape={`${logarithmic}-${job.finished_at}-${end?.low}-${end?.mean}-${end?.high}-${losses.length < FEW_POINTS}`}
       >
         <ul class="legend">
           <li>
@@ -82,10 +90,10 @@ export function Loss({ job, predictions, logarithmic }: LossProps) {
             </li>
           )}
           {fitted.length === 0 && <li class="quiet">too few points for a curve so far</li>}
-          {total && !job.finished_at && (
+          {end && (
             <li>
               <span class="swatch end" />
-              80 % interval of the end
+              {isLimit(end) ? "the end" : "80 % interval of the end"}: {stepsOf(end)}
             </li>
           )}
         </ul>

@@ -31,7 +31,6 @@ import {
   count,
   duration,
   epochOf,
-  isCertain,
   isDue,
   left,
   number,
@@ -39,6 +38,7 @@ import {
   size,
   tasks,
   UNKNOWN,
+  totalSteps,
 } from "./words";
 
 interface Known {
@@ -228,7 +228,7 @@ function Story({ known, now, problem, again, caller, needsToken }: StoryProps) {
             {job.progress != null && `step ${count(job.step)}`}
             {job.step > 0 && job.begins_anew && !job.finished_at && !job.running.workers ? ", and begins anew" : ""}
             {predictions.total_steps && job.progress != null && !job.finished_at
-              ? ` of ${isCertain(predictions.total_steps) ? "" : "about "}${count(predictions.total_steps.mean)}`
+              ? ` of ${totalSteps(predictions.total_steps)}`
               : ""}
           </span>
         </div>

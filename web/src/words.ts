@@ -12,27 +12,56 @@ export function duration(seconds: number | null | undefined): string {
   return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }
 
+const UNITS: [number, string][] = [
+  [86_400, "d"],
+  [3600, "h"],
+  [60, "min"],
+];
+/** An end of so many units of the mean is written in its own unit, and so is the other end. */
+const FAR = 1000;
+
 /** The largest unit of which there are two or more: seconds, and its name. */
 function unitOf(seconds: number): [number, string] {
-  if (seconds >= 172_800) return [86_400, "d"];
-  if (seconds >= 7200) return [3600, "h"];
-  return seconds >= 120 ? [60, "min"] : [1, "s"];
+  return UNITS.find(([size]) => seconds >= 2 * size) ?? [1, "s"];
 }
 
-/** A function that writes seconds as a figure of that unit. */
-function figures(size: number): (seconds: number) => string {
-  return (seconds) => (Math.max(0, seconds) / size).toFixed(size === 1 ? 0 : 1);
+function figure(seconds: number, [size]: [number, string]): string {
+  return (Math.max(0, seconds) / size).toFixed(size === 1 ? 0 : 1);
 }
 
-/** 5.0 min (4.2–8.1), as the command line says it */
+interface IntervalWords {
+  mean: string;
+  low: string;
+  high: string;
+  /** That of both ends; empty where each has its own. */
+  unit: string;
+}
+
+/** Each end in the unit of the mean, or in its own where the high one is far from that: as the command line writes it. */
+export function intervalWords({ mean, low, high }: Interval): IntervalWords {
+  const unit = unitOf(mean);
+  const isFar = high != null && high >= FAR * unit[0] && unitOf(high)[1] !== unit[1];
+  const inFull = (seconds: number, own: [number, string]) => `${figure(seconds, own)} ${own[1]}`;
+  const end = (seconds: number | null | undefined) => {
+    if (seconds == null) return "?";
+    return isFar ? inFull(seconds, unitOf(seconds)) : figure(seconds, unit);
+  };
+  return { mean: inFull(mean, unit), low: end(low), high: end(high), unit: isFar ? "" : unit[1] };
+}
+
+/** Nothing is known but that it is `high` at most. */
+export function isLimit({ mean, low, high }: Interval): boolean {
+  return high === mean && !low && high >= 0.5;
+}
+
+/** 5.0 min (4.2–8.1), at most 77 s, as the command line says it */
 export function left(interval: Interval | null | undefined): string {
   if (!interval || !Number.isFinite(interval.mean)) return UNKNOWN;
-  const [size, unit] = unitOf(interval.mean);
-  const figure = figures(size);
-  const about = `${figure(interval.mean)} ${unit}`;
-  if (interval.low == null || interval.high == null) return about;
-  const [low, high] = [figure(interval.low), figure(interval.high)];
-  return low === high ? about : `${about} (${low}–${high})`;
+  const { mean, low, high } = intervalWords(interval);
+  if (isLimit(interval)) return `at most ${mean}`;
+  if (interval.low == null && interval.high == null) return mean;
+  if (isCertain(interval) || (interval.high != null && interval.high < 0.5)) return mean;
+  return `${mean} (${low}–${high})`;
 }
 
 /** Time until a start: in 5.0 min (4.2–8.1), or at any moment where it is due and the job still waits. */
@@ -42,7 +71,7 @@ export function wait(start: Interval | null | undefined): string {
 }
 
 /** Nothing is left to chance: a number of steps that is given, or printed. */
-export function isCertain({ low, high }: Interval): boolean {
+function isCertain({ low, high }: Interval): boolean {
   return low != null && low === high;
 }
 
@@ -52,10 +81,10 @@ export function isDue(start: Interval): boolean {
 
 /** 4.2–8.1 min, with 80 % probability */
 export function range(interval: Interval | null | undefined): string {
+  if (interval && isLimit(interval)) return "its limit";
   if (!interval || interval.low == null || interval.high == null) return "how sure that is cannot be said";
-  const [size, unit] = unitOf(interval.mean);
-  const figure = figures(size);
-  return `${figure(interval.low)}–${figure(interval.high)} ${unit} with 80 % probability`;
+  const { low, high, unit } = intervalWords(interval);
+  return `${low}–${high}${unit && ` ${unit}`} with 80 % probability`;
 }
 
 /** What is lost: 86 steps (3 min 5 s of work), 3 min 5 s of work; empty: nothing. */
@@ -86,6 +115,19 @@ export function count(value: number): string {
   return Math.round(value)
     .toString()
     .replace(/\B(?=(\d{3})+$)/g, " ");
+}
+
+/** 937, about 2 048, at most 1 437 */
+export function totalSteps(total: Interval): string {
+  const how = isLimit(total) ? "at most " : "about ";
+  return `${isCertain(total) ? "" : how}${count(total.mean)}`;
+}
+
+/** 2 048 (1 684–2 395) steps, at most 1 437 steps, 937 steps */
+export function stepsOf(total: Interval): string {
+  const [mean, low, high] = [total.mean, total.low, total.high].map((end) => (end == null ? "?" : count(end)));
+  if (isLimit(total)) return `at most ${mean} steps`;
+  return low === high ? `${mean} steps` : `${mean} (${low}–${high}) steps`;
 }
 
 /** 2 workers */

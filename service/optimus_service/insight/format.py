@@ -5,39 +5,25 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from optimus_contract import answers
+from optimus_contract.interval_words import interval_words, is_limit
 from optimus_scheduler.model.format import time_words
 
 
 def span(seconds: answers.Interval) -> str:
-    """About 5.2 min (4.0 to 8.1 with 80 % probability): in the unit that suits the mean; ends far from it in theirs."""
-    if seconds.high == seconds.mean and not seconds.low and seconds.high >= 0.5:
-        return f"at most {time_words(seconds.high)}"  # nothing is known but a limit
-    unit_seconds, unit = _unit(seconds.mean)
-    is_far = seconds.high is not None and seconds.high >= 1000 * unit_seconds and _unit(seconds.high)[1] != unit
-
-    def words(value: float, *, is_end: bool = True) -> str:
-        own_seconds, own = _unit(value) if is_far and is_end else (unit_seconds, unit)
-        figure = f"{value / own_seconds:.{0 if own == 's' else 1}f}"
-        return figure if is_end and not is_far else f"{figure} {own}"
-
-    about = f"about {words(seconds.mean, is_end=False)}"
-    if seconds.low is None or seconds.high is None or words(seconds.low) == words(seconds.high):
-        return about
-    return f"{about} ({words(seconds.low)} to {words(seconds.high)} with 80 % probability)"
-
-
-def _unit(seconds: float) -> tuple[int, str]:
-    return next(((size, name) for size, name in _UNITS if seconds >= 2 * size), (1, "s"))
-
-
-_UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
-"""A time is told in the largest unit of which there are two or more, as the command line and the page do."""
+    """About 5.2 min (4.0 to 8.1 with 80 % probability): see `interval_words`."""
+    mean, low, high = seconds.mean, seconds.low, seconds.high
+    if high is not None and is_limit(mean, low, high):
+        return f"at most {time_words(high)}"
+    words = interval_words(mean, low, high)
+    if low is None or high is None or words.low == words.high:
+        return f"about {words.mean}"
+    return f"about {words.mean} ({words.low} to {words.high} with 80 % probability)"
 
 
 def by_deadline(left: answers.Interval | None, until_due: float) -> list[str]:
     """Whether a job that ends in `left` seconds meets a deadline in `until_due` seconds; nothing where its end is not
     known, or a mere limit."""
-    if left is None or left.high is None or (left.low or 0.0) >= left.high or (not left.low and left.mean == left.high):
+    if left is None or left.high is None or (left.low or 0.0) >= left.high or is_limit(left.mean, left.low, left.high):
         return []
     will = "will probably meet" if left.high <= until_due else "may miss"
     return [f"By this it {'will probably miss' if (left.low or 0.0) > until_due else will} its deadline."]

@@ -28,7 +28,7 @@ class Timeline:
 
     at: tuple[float, ...]
     jobs: tuple[JobRecord, ...]
-    """Those with a series, largest first."""
+    """Those with a series, largest first. There are `MAX_SERIES`: those that hold something now, then the largest."""
     held: tuple[tuple[float, ...], ...]
     """By series."""
     others: tuple[float, ...]
@@ -64,7 +64,10 @@ def timeline(
     )
     active = sum((_active(job, grid).astype(int) for job in jobs), np.zeros(n_points, dtype=int))
     largest = sorted(jobs, key=lambda job: (-float(held[job.id].sum()), job.created_at, job.id))
-    shown = [job for job in largest[:MAX_SERIES] if held[job.id].any()]
+    # Those that hold something now come first: a job of the page's bar and list is no "other" of its picture.
+    present = [job for job in largest if held[job.id].any()]
+    kept = {job.id for job in sorted(present, key=lambda job: not held[job.id][-1])[:MAX_SERIES]}
+    shown = [job for job in present if job.id in kept]
     rest: FloatArray = sum((held[job.id] for job in jobs if job not in shown), np.zeros(n_points))
     return Timeline(
         at=tuple(grid.tolist()),

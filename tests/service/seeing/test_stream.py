@@ -226,6 +226,18 @@ def test_a_job_whose_workers_are_gone_holds_nothing_whatever_its_last_membership
     assert found.training == (0, 1, 1, 0, 1, 1)
 
 
+def test_jobs_that_hold_something_now_have_areas_before_larger_ones_that_ended() -> None:
+    ended = [a_record(f"ended-{number}", finished_at=90.0) for number in range(MAX_SERIES)]
+    jobs = [*ended, a_record("now", finished_at=None), a_record("waits", finished_at=None)]
+    members = {
+        job.id: [a_membership(job.id, epoch=1, at=80.0 if job.id == "now" else 0.0, workers=("w",), servers=())]
+        for job in jobs[:-1]
+    }
+    found = timeline(jobs, members, "cpu_cores", 0.0, 100.0, 6)
+    assert [job.id for job in found.jobs] == [*(job.id for job in ended[:-1]), "now"]
+    assert max(found.others) == 1.0
+
+
 @settings(deadline=None)
 @given(st.lists(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 9)), max_size=4), max_size=15))
 def test_nothing_is_lost_between_series_and_others(sizes: list[list[tuple[float, int]]]) -> None:

@@ -1,0 +1,95 @@
+"""Words and colours of the page, as its own sources make them, without a browser."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optimus_cli import wording
+from optimus_cli.bodies import Interval
+
+WEB = Path(__file__).resolve().parents[3] / "web"
+PROGRAM = """
+const [module, calls] = JSON.parse(require("fs").readFileSync(0, "utf8"));
+const typescript = require("typescript");
+const source = require("fs").readFileSync(`src/${module}.ts`, "utf8");
+const { outputText } = typescript.transpileModule(source, { compilerOptions: { module: "CommonJS", target: "ES2022" } });
+globalThis.localStorage = { getItem: () => null, setItem: () => undefined };
+const made = { exports: {} };
+new Function("module", "exports", outputText)(made, made.exports);
+const plain = (value) => (value instanceof Map ? Object.fromEntries(value) : value);
+console.log(JSON.stringify(calls.map(([name, ...given]) => plain(made.exports[name](...given)))));
+"""
+
+
+def called(module: str, *calls: list[Any]) -> list[Any]:
+    """What functions of a module of the page return, in one process: each call is a name and arguments."""
+    if not (WEB / "node_modules" / "typescript").exists():
+        pytest.skip("the front end's tools are not installed (npm ci in web/)")
+    done = subprocess.run(
+        ["node", "-e", PROGRAM], cwd=WEB, input=json.dumps([module, calls]), capture_output=True, text=True, check=True
+    )
+    found: list[Any] = json.loads(done.stdout)
+    return found
+
+
+def test_the_page_says_times_as_the_command_line_does() -> None:
+    cases: list[Interval] = [
+        {"mean": mean, "low": low, "high": high}
+        for mean, low, high in [
+            (118, 15, 1130),
+            (93, 12, 1314),
+            (24, 18, 33),
+            (324, 126, 540),
+            (2484, 198, 67_446),
+            (300_000, None, 300_000),
+            (77, 0, 77),
+            (77, 77, 77),
+            (24, 18, None),
+            (24, None, None),
+            (83, 0, 154),
+            (0, 0, 0.3),
+        ]
+    ]
+    assert called("words", *(["left", case] for case in cases)) == [wording.duration_interval(case) for case in cases]
+    assert called("words", ["range", cases[0]], ["range", cases[2]], ["range", cases[6]]) == [
+        "15 s–18.8 min with 80 % probability",
+        "18–33 s with 80 % probability",
+        "its limit",
+    ]
+
+
+def test_the_page_says_a_limit_of_steps_as_one() -> None:
+    limit, sure, open_end = (
+        {"mean": 937, "low": low, "high": high} for low, high in ((0, 937), (937, 937), (500, 2000))
+    )
+    each = [limit, sure, open_end]
+    assert called("words", *(["stepsOf", one] for one in each), *(["totalSteps", one] for one in each)) == [
+        "at most 937 steps",
+        "937 steps",
+        "937 (500–2 000) steps",
+        "at most 937",
+        "937",
+        "about 937",
+    ]
+
+
+GREY = 10
+
+
+def test_a_job_without_an_area_of_its_own_has_the_colour_of_the_others() -> None:
+    drawn, training = [f"drawn-{k}" for k in range(10)], [f"trains-{k}" for k in range(12)]
+    (first, full, later) = called(
+        "colours", ["coloursOf", [], training[:5]], ["coloursOf", drawn, training], ["coloursOf", drawn[:8], training]
+    )
+    assert len(set(first.values())) == 5
+    assert {full[job] for job in drawn} == set(range(10))
+    assert {full[job] for job in training} == {GREY}
+    assert [job for job in later if job not in {*drawn[:8], *training}] == []
+    given = [later[job] for job in (*drawn[:8], *training) if later[job] != GREY]
+    assert sorted(given) == list(range(10)), "what is free is given, each colour once"
+    assert all(later[job] == full[job] for job in drawn[:8])
