@@ -17,7 +17,8 @@ PROGRAM = """
 const [module, calls] = JSON.parse(require("fs").readFileSync(0, "utf8"));
 const typescript = require("typescript");
 const source = require("fs").readFileSync(`src/${module}.ts`, "utf8");
-const { outputText } = typescript.transpileModule(source, { compilerOptions: { module: "CommonJS", target: "ES2022" } });
+const compilerOptions = { module: "CommonJS", target: "ES2022" };
+const { outputText } = typescript.transpileModule(source, { compilerOptions });
 globalThis.localStorage = { getItem: () => null, setItem: () => undefined };
 const made = { exports: {} };
 new Function("module", "exports", outputText)(made, made.exports);
