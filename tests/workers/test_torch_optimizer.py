@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
-from optimus_workers.allreduce.own_state import EpochPlateau
-from optimus_workers.allreduce.torch_state import TravellingOptimizer, n_sections, state_layout
+from optimus_workers.allreduce.own_state import EpochPlateau, TravellingOptimizer, n_sections, state_layout
 from optimus_workers.errors import TaskError
 from optimus_workers.task import OptimizerSpec, TorchOptimizer, TrainingTask, named_groups
 from optimus_workers.worker.flat_model import make_flat
