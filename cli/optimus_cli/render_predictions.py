@@ -227,7 +227,7 @@ def review_table(points: Sequence[ReviewPoint], steps: int) -> Table:
             _error(point.get("seconds_error_percent")),
             _held(point.get("seconds_held")),
         )
-    table.caption = f"true total: {wording.count(steps)} steps; held: by the 80 % interval; time left: at the size then"
+    table.caption = f"true total: {wording.count(steps)} steps; held: by the 80 % interval"
     return table
 
 

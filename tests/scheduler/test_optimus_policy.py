@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tests.scheduler.builders import ALL_SIZES, NOW, SpeedLaw, a_job, a_spec, law, samples
 
+from optimus_scheduler.allocate.optimus.guarantees import comes_first_in
 from optimus_scheduler.allocate.policies import AllocationInput, Grant, policy_named
 from optimus_scheduler.forecast.forecast import forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
@@ -252,3 +253,16 @@ def test_new_tasks_that_would_join_shortly_before_the_end_are_not_started() -> N
     assert size(allocate([known("a", joining_seconds=(30.0,), **at)], 4)["a"]) == (2, 1)  # type: ignore[arg-type]
     long = running(a_spec(rule=ConvergenceRule(max_steps=2500)), 30.0)
     assert size(allocate([long], 8)["a"]) > (1, 1)
+
+
+def test_room_is_kept_for_a_job_that_has_waited_as_long_as_it_is_told() -> None:
+    """It needs more at once than comes free: those that came later pass it until then, and not any more."""
+    running = known("running", spec=a_spec(minimum=(1, 1), maximum=(1, 1)))
+    gang = a_job("gang", spec=a_spec(minimum=(2, 1)), submitted_at=NOW - 400.0)
+    (outlook,) = outlooks(gang)
+    patience = comes_first_in(outlook, SETTINGS) + 400.0
+    for waited, passes in ((patience - 1.0, True), (patience + 1.0, False)):
+        waits = a_job("gang", spec=a_spec(minimum=(2, 1)), submitted_at=NOW - waited)
+        grants = allocate([running, waits, a_job("later", submitted_at=NOW - 10.0)], 4)
+        assert grants["gang"].allocation.is_empty
+        assert grants["later"].allocation.is_empty != passes

@@ -8,7 +8,10 @@ from dataclasses import replace
 from fastapi import APIRouter
 
 from optimus_contract import answers
-from optimus_scheduler.model import TaskPhase
+from optimus_scheduler.allocate.optimus.guarantees import comes_first_in
+from optimus_scheduler.allocate.optimus.policy import OptimusPolicy
+from optimus_scheduler.forecast.forecast import forecast
+from optimus_scheduler.model import Job, TaskPhase
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.callers import Caller
 from optimus_service.api.from_tasks import CHECKPOINTS, PRINTS_TOO_MUCH, WORKER_SILENT
@@ -67,9 +70,18 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             warnings=_warnings(services, job_id, _AT_THE_END if job.state.is_final else _WARNINGS),
             still=still,
             policy=services.settings.policy,
+            first_at=_first_at(services, job, seen, now),
             errors=_errors(services, job),
         )
     )
+
+
+def _first_at(services: Services, job: JobRecord, seen: Job, now: float) -> float | None:
+    """From when on no other job starts before this one, where the policy says so of jobs that wait."""
+    settings = services.settings
+    if not job.waits or job.state.is_final or settings.policy != OptimusPolicy.name:
+        return None
+    return now + comes_first_in(forecast(seen, now, settings.scheduling), settings.scheduling)
 
 
 def _errors(services: Services, job: JobRecord) -> list[float]:

@@ -61,6 +61,8 @@ class Case:
     """Jobs that make no step now."""
     policy: str = ""
     """The name of the policy in force."""
+    first_at: float | None = None
+    """From when on no other job starts before this one, which waits; None: its policy knows of no such time."""
     errors: Sequence[float] = ()
     """When errors of its owner's code ended its training, after each of which it was tried again."""
 
@@ -214,7 +216,7 @@ def _on_waiting(case: Case, expected: answers.Expected) -> list[str]:
             )
             return [f"It may begin anew in {soonest}, if there is room for it then{lost}."]
         return [f"It may go on in {soonest}, if there is room for it then."]
-    return [*_how_long(case), *_place_in_the_queue(case), _when_it_starts(case, expected)]
+    return [*_how_long(case), *_place_in_the_queue(case), *_before_all(case), _when_it_starts(case, expected)]
 
 
 def _on_lost_work(case: Case) -> list[str]:
@@ -249,6 +251,16 @@ def _place_in_the_queue(case: Case) -> list[str]:
     order = ORDERS.get(case.policy) if ahead else None
     by = "" if order is None else f" Each round of the policy `{case.policy}` decides anew who starts: {order}."
     return [f"{place}{behind}.{by}"]
+
+
+def _before_all(case: Case) -> list[str]:
+    """From when on room is kept for it."""
+    if case.first_at is None or case.decision is None or case.decision.reason != Reason.WAITING_FOR_RESOURCES:
+        return []
+    but = "but for promised deadlines, guarantees of quotas, and jobs that have waited too long before it"
+    if case.first_at <= case.now:
+        return [f"It has waited so long that no other job starts before it, {but}."]
+    return [f"From {moment(case.first_at):%Y-%m-%d %H:%M:%S} UTC on no other job starts before it, {but}."]
 
 
 def _when_it_starts(case: Case, expected: answers.Expected) -> str:
@@ -441,7 +453,8 @@ def _on_its_history(case: Case) -> list[str]:
         changed += f", its tasks were replaced {times(replaced)} at the same size"
     if without:
         changed += f", and it was without tasks {times(len(without))}, for {time_words(sum(without))}"
-    changes = f" Its size {changed}; training stood still for {time_words(stopped)} in all."
+    stood_still = f"stood still for {time_words(stopped)} in all" if stopped else "never stood still"
+    changes = f" Its size {changed}; training {stood_still}."
     if job.retries:
         changes += _on_retries(case, after_errors)
     if lost := total(losses(job, case.memberships, case.began)).words:

@@ -337,6 +337,17 @@ def test_a_kept_promise_is_told_after_the_end() -> None:
     assert "though that was promised." in explanation_of(Case(job=broken, decision=None, now=70.0)).sentences[-1]
 
 
+@pytest.mark.parametrize(
+    ("first_at", "told"), [(None, None), (90.0, "From 1970-01-01 00:01:30 UTC on"), (50.0, "so long")]
+)
+def test_a_waiting_job_is_told_from_when_on_none_passes_it(first_at: float | None, told: str | None) -> None:
+    made = a_decision("job-1", reason=Reason.WAITING_FOR_RESOURCES, allocation=NOTHING)
+    waits = a_record(state=JobState.QUEUED, wanted=NOTHING)
+    case = Case(job=waits, decision=made, now=60.0, first_at=first_at, policy="optimus")
+    found = [each for each in explanation_of(case).sentences if "no other job starts before it" in each]
+    assert found == [] if told is None else told in found[0]
+
+
 def test_the_waits_after_errors_are_told_after_the_end() -> None:
     joined = [
         MembershipRecord(

@@ -108,17 +108,27 @@ def is_known(jobs: JobColumns) -> BoolArray:
 
 
 def overdue_seconds(jobs: JobColumns, least_speed: FloatArray, settings: Settings) -> FloatArray:
-    """(n,) seconds by which a waiting job exceeds its patience; negative before that.
+    """(n,) seconds by which a waiting job exceeds its patience; negative before that. `least_speed`: see `patience`."""
+    waited, least = jobs.column("waited_seconds"), settings.patience_seconds
+    return waited - np.where(waited <= least, least, patience(jobs, least_speed, settings))
+
+
+def patience(jobs: JobColumns, least_speed: FloatArray, settings: Settings) -> FloatArray:
+    """(n,) seconds that a job waits at most before no other passes it.
 
     The longer a job takes and the lower its priority, the longer it may wait: a fixed patience plus a part of the time
     that it needs at its minimum, where it does `least_speed` (n,) steps per second, divided by its priority; but never
     longer than `most_patience_seconds`.
     """
-    waited, patience = jobs.column("waited_seconds"), settings.patience_seconds
     needed = np.where(jobs.is_unknown, jobs.column("typical_seconds"), jobs.remaining / least_speed)
-    longer = patience + settings.patience_part * needed / jobs.column("priority")
-    longer = np.minimum(longer, max(settings.most_patience_seconds, patience))
-    return waited - np.where(waited <= patience, patience, longer)
+    longer = settings.patience_seconds + settings.patience_part * needed / jobs.column("priority")
+    return np.minimum(longer, max(settings.most_patience_seconds, settings.patience_seconds))
+
+
+def comes_first_in(outlook: Outlook, settings: Settings) -> float:
+    """Seconds until no other job starts before this waiting one; negative: it is so already."""
+    speed = np.array([outlook.speeds.at(outlook.minimum) if outlook.speeds.is_known else np.nan])
+    return float(patience(JobColumns.of([outlook]), speed, settings)[0]) - outlook.waited_seconds
 
 
 def _kept(jobs: JobColumns, candidates: Candidates, settings: Settings, unchanged: Collection[int]) -> IntArray:
