@@ -19,7 +19,7 @@ from optimus_scheduler import round as cycle
 from optimus_scheduler.allocate.allocate import current_slots
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.forecast.forecast import RememberingForecaster
-from optimus_scheduler.model import Allocation, Job, Node, Resources, Snapshot, TaskPhase
+from optimus_scheduler.model import Allocation, ConvergenceRule, Job, Node, Resources, Snapshot, TaskPhase
 from optimus_scheduler.place.network_cost import spread_least_transfer
 from optimus_scheduler.place.place import Placed, Placer, Request, TaskSlot
 
@@ -28,7 +28,8 @@ RACKS = {"topology.kubernetes.io/rack": "r"}
 
 
 def newcomer(name: str, most: int, cpu: float) -> Job:
-    spec = a_spec(maximum=(most, most), worker_cpu=cpu, server_cpu=1.0)
+    rule = ConvergenceRule(max_steps=10_000, max_seconds=300.0 if most % 3 == 0 else None)
+    spec = a_spec(maximum=(most, most), worker_cpu=cpu, server_cpu=1.0, rule=rule)
     return a_job(name, spec=spec, measured=samples(law(), ALL_SIZES))
 
 

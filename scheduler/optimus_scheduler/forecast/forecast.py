@@ -93,8 +93,7 @@ _told = attrgetter(
     *("spec", "state", "submitted_at", "started_at", "step", "steps_per_epoch", "epochs", "loss_steps", "losses"),
     *("rate_steps", "learning_rates", "planned_rate_steps", "planned_rates", "metric_steps", "metric_values"),
     *("speed_samples", "calculated_speeds", "similar", "spent", "allocation", "allocated_at", "directive"),
-    *("rescale_seconds", "joining_seconds", "batch", "noise_steps", "noise_scales", "busy_part", "experience.task"),
-    *("experience.steps", "experience.seconds"),
+    *("rescale_seconds", "joining_seconds", "batch", "noise_steps", "noise_scales", "busy_part", "experience"),
 )
 """Of a job all that its outlook is made of, but for the job itself, what others' stops took, and the time."""
 
@@ -111,37 +110,21 @@ class _Known:
 
     def at(self, job: Job, stop_seconds: float, now: float, settings: Settings) -> Outlook:
         """The outlook of the job, which has told just this. `stop_seconds`: predicted of its next stop."""
-        before, fitted = self._outlook, self.fitted
-        if before is None:
-            forecast = _forecast(job, fitted, self._use, self.end, stop_seconds, now)
-            found = self._first(job, forecast, stop_seconds, now, settings)
+        before, has_clock = self._outlook, job.spec.convergence.has_clock
+        if before is not None and has_clock:
+            self._use = _Use.of(job, self.fitted.speeds, now, settings, self._use.has_price)
+            self.end = _End.of(job, self.fitted, self._use, settings)
+        if before is None or has_clock or before.stop_seconds != stop_seconds:
+            self._outlook = self._anew(job, stop_seconds, now, settings)
         else:
-            end = self.end
-            if job.spec.convergence.has_clock:
-                self._use = _Use.of(job, fitted.speeds, now, settings, self._use.has_price)
-                self.end = _End.of(job, fitted, self._use, settings)
-            forecast = before.forecast
-            if self.end is not end:
-                forecast = _forecast(job, fitted, self._use, self.end, stop_seconds, now)
-            elif self._use.speed is not None:  # how long it has run says how well its pace is known
-                forecast = forecast.later(**_times(job, self._use, end, stop_seconds, now))
-            found = before.later(
-                job=job,
-                forecast=forecast,
-                waited_seconds=_waited_seconds(job, now),
-                held_seconds=_held_seconds(job, now),
-                measured=self._is_measured(job, now, settings),
-            )
-            if stop_seconds != before.stop_seconds:
-                found = found.later(stop_seconds=stop_seconds, joining_seconds=_joining_seconds(job, stop_seconds))
-        self._outlook = found
-        return found
+            self._outlook = self._later(before, job, now, settings)
+        return self._outlook
 
-    def _first(self, job: Job, forecast: Forecast, stop_seconds: float, now: float, settings: Settings) -> Outlook:
+    def _anew(self, job: Job, stop_seconds: float, now: float, settings: Settings) -> Outlook:
         speeds = self.fitted.speeds
         return Outlook(
             job=job,
-            forecast=forecast,
+            forecast=_forecast(job, self.fitted, self._use, self.end, stop_seconds, now),
             speeds=speeds,
             stop_seconds=stop_seconds,
             waited_seconds=_waited_seconds(job, now),
@@ -152,10 +135,20 @@ class _Known:
             joining_seconds=_joining_seconds(job, stop_seconds),
         )
 
+    def _later(self, before: Outlook, job: Job, now: float, settings: Settings) -> Outlook:
+        measured = self._is_measured(job, now, settings)
+        if not before.has_tasks:
+            return before.later(job=job, waited_seconds=_waited_seconds(job, now), measured=measured)
+        forecast = before.forecast
+        if self._use.speed is not None:  # how long it has run says how well its pace is known
+            forecast = forecast.later(_times(job, self._use, self.end, before.stop_seconds, now))
+        return before.later(job=job, forecast=forecast, held_seconds=_held_seconds(job, now), measured=measured)
+
     def _is_measured(self, job: Job, now: float, settings: Settings) -> bool:
         """Whether enough steps were measured at the present size since it was granted."""
-        is_long = job.allocated_at is None or now - job.allocated_at >= settings.measuring_seconds
-        return is_long and self._steps_here >= settings.measuring_steps
+        if self._steps_here < settings.measuring_steps:
+            return False
+        return job.allocated_at is None or now - job.allocated_at >= settings.measuring_seconds
 
 
 def _end(job: Job, fitted: Fitted, use: _Use, settings: Settings, before: _Known | None) -> _End:

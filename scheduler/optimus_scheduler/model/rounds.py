@@ -89,10 +89,11 @@ class Forecast:
     """Predicted money still to be spent at the present allocation; None without prices."""
     converged: bool = False
 
-    def later(self, **changed: Any) -> Forecast:
-        """The same with some fields changed, in a fifth of the time that `replace` takes."""
+    def later(self, changed: Mapping[str, Any]) -> Forecast:
+        """The same with these fields changed, in a fifth of the time that `replace` takes."""
         found = object.__new__(Forecast)
-        found.__dict__.update(self.__dict__, **changed)
+        found.__dict__.update(self.__dict__)
+        found.__dict__.update(changed)
         return found
 
 
