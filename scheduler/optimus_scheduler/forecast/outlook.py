@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from operator import attrgetter
 from struct import Struct
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from optimus_scheduler.forecast.speeds import Speeds
 from optimus_scheduler.model import Allocation, Forecast, Job, Resources, TaskDemand
+
+_Value = TypeVar("_Value")
+
+
+class _derived(Generic[_Value]):  # noqa: N801 - a decorator, as `cached_property` is
+    """`functools.cached_property` without its lock, which took as long as all that is derived of an outlook."""
+
+    def __init__(self, find: Callable[[Any], _Value]) -> None:
+        self._find, self.__doc__ = find, find.__doc__
+
+    def __get__(self, outlook: Any, _: type) -> _Value:
+        found = outlook.__dict__[self._find.__name__] = self._find(outlook)
+        return found
+
 
 _STEADY = {
     "workers": "job.allocation.workers",
@@ -76,31 +91,31 @@ class Outlook:
         found.__dict__.update(self.__dict__, **changed)
         return found
 
-    @cached_property
+    @_derived
     def gpu_type(self) -> str | None:
         """The one GPU type that workers ask for, None for a CPU job."""
         return self.job.spec.gpu_type
 
-    @cached_property
+    @_derived
     def minimum(self) -> Allocation:
         return self.size(self.job.spec.worker.minimum, self.job.spec.server.minimum)
 
-    @cached_property
+    @_derived
     def maximum(self) -> Allocation:
         return self.size(self.job.spec.worker.maximum, self.job.spec.server.maximum)
 
-    @cached_property
+    @_derived
     def requested(self) -> Allocation:
         """What a policy gives that does not choose sizes: what the owner asked for, within minimum and maximum."""
         spec = self.job.spec
         return self.size(_within(spec.requested_workers, spec.worker), _within(spec.requested_servers, spec.server))
 
-    @cached_property
+    @_derived
     def figures(self) -> bytes:
         """`STEADY_FIGURES` as 64-bit floats, one after the other: a round joins those of thousands of jobs."""
         return _pack(*_steady_of(self))
 
-    @cached_property
+    @_derived
     def asks(self) -> tuple[object, object]:
         """What a worker and a server need, in a form that is equal where that is equal, and can be looked up by."""
         spec = self.job.spec
