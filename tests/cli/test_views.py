@@ -554,7 +554,7 @@ def test_tables_of_explanations_fit_into_80_columns() -> None:
     }  # fmt: skip
     text = shown(render_predictions.review_table([point], 2395), 80)
     assert max(map(len, text.splitlines())) <= 80
-    for words in ("2 395", "(2 117–12 395)", "2.3 min", "(2.0–33.3)", "1 min 51 s", "+33 %", "no", "at the size then"):
+    for words in ("2 395", "(2 117–12 395)", "2.3 min", "(2.0–33.3)", "1 min 51 s", "+33 %", "no", "true total"):
         assert words in text
 
 
