@@ -647,6 +647,8 @@ def record(row: JobRow | Row[Any]) -> JobRecord:
         membership_epoch=row.membership_epoch,
         running=Allocation(row.running_workers, row.running_servers, row.running_gpu_type),
         step=row.step,
+        step_at=row.step_at,
+        formed_at=row.formed_at,
         first_step=row.first_step,
         epoch=row.epoch,
         loss=join_float(row.loss, row.loss_kind),

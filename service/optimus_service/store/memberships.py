@@ -135,7 +135,7 @@ def _name(task: TaskRow) -> str:
 
 
 def _make_current(session: Session, row: JobRow, report_: MembershipRecord) -> None:
-    row.membership_epoch = report_.epoch
+    row.membership_epoch, row.formed_at = report_.epoch, report_.at
     waits_after_error = row.retry_at is not None and row.directive == Directive.PAUSE and not row.wanted_workers
     if not JobState(row.state).is_final and not waits_after_error:  # else the report is of tasks that are leaving
         row.running_workers, row.running_servers = len(report_.workers), len(report_.servers)

@@ -98,6 +98,10 @@ class JobRecord:
     """With an elastic batch: the global batch that goes with `wanted`."""
     step: int
     """Steps completed."""
+    step_at: float | None = None
+    """When a sample of `step` came; None before the first one."""
+    formed_at: float | None = None
+    """When the newest membership began, by its coordinator."""
     first_step: int | None
     """The lowest step that a sample covered; None before the first sample."""
     epoch: float | None

@@ -56,7 +56,7 @@ _KEYS_AT_ONCE: Final = 2000
 # Made once: making a statement of SQLAlchemy anew costs more than the database takes to carry it out.
 _JOB_IDS: Final[BindParameter[list[str]]] = bindparam("job_ids", expanding=True)
 _LIMIT: Final = bindparam("limit", type_=BigInteger)
-_PROGRESS: Final = ("step", "first_step", "epoch", "loss", "loss_kind", "n_samples")
+_PROGRESS: Final = ("step", "step_at", "first_step", "epoch", "loss", "loss_kind", "n_samples")
 _LOCK: Final = (
     select(_JOBS.c.id, *(_JOBS.c[name] for name in _PROGRESS))
     .where(_JOBS.c.id.in_(_JOB_IDS))
@@ -104,6 +104,7 @@ class _Job:
     """What a transaction knows of a job that samples came of."""
 
     progress: Progress
+    step_at: float | None
     n_samples: int
     reported: dict[int, EpochBounds]
     blocks: dict[Block, Counted]
@@ -133,9 +134,9 @@ def _locked(connection: Connection, job_ids: Collection[str]) -> dict[str, _Job]
     found: dict[str, _Job] = {}
     for chunk in chunks(job_ids):
         rows = connection.execute(_LOCK, {"job_ids": chunk})
-        for job_id, step, first_step, epoch, loss, loss_kind, n_samples in rows:
+        for job_id, step, step_at, first_step, epoch, loss, loss_kind, n_samples in rows:
             progress = Progress(step, first_step, epoch, join_float(loss, loss_kind))
-            found[job_id] = _Job(progress, n_samples, {}, {})
+            found[job_id] = _Job(progress, step_at, n_samples, {}, {})
         for job_id, membership_epoch, step, n_workers in connection.execute(_REPORTED, {"job_ids": chunk}):
             if job_id in found:
                 found[job_id].reported[membership_epoch] = EpochBounds(step, n_workers)
@@ -181,7 +182,9 @@ def _count(post: PostedSamples, job: _Job | None, batches: list[dict[str, Any]])
     except InvalidValue as error:
         return error
     mark(columns, job.blocks)
-    job.progress = advance_progress(job.progress, columns)
+    before, job.progress = job.progress.step, advance_progress(job.progress, columns)
+    if job.progress.step > before:
+        job.step_at = post.received_at
     job.n_samples += len(columns)
     job.is_changed = True
     row = {"job_id": post.job_id, "last_id": job.n_samples, "n_samples": len(columns)}
@@ -211,6 +214,7 @@ def _progress_row(job_id: str, job: _Job) -> dict[str, Any]:
     return {
         "of": job_id,
         "new_step": job.progress.step,
+        "new_step_at": job.step_at,
         "new_first_step": job.progress.first_step,
         "new_epoch": job.progress.epoch,
         "new_loss": loss,

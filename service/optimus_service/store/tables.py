@@ -157,8 +157,12 @@ class JobRow(Base):
     running_servers: Mapped[int] = mapped_column(default=0)
     running_gpu_type: Mapped[str | None]
     rescales: Mapped[int] = mapped_column(default=0)
+    formed_at: Mapped[float | None]
+    """When `membership_epoch` began, by its coordinator."""
 
     step: Mapped[int] = mapped_column(default=0)
+    step_at: Mapped[float | None]
+    """When a sample of `step` came."""
     first_step: Mapped[int | None]
     epoch: Mapped[float | None]
     loss: Mapped[float | None]

@@ -176,6 +176,24 @@ def test_the_pace_since_the_forecast_counts_the_more_the_longer_it_lasts(seconds
         ), "but for the step that is under way"
 
 
+def test_the_pace_is_that_of_steps_that_came_in_the_membership_of_the_forecast() -> None:
+    size = Allocation(2, 1)
+    made = replace(decision(**made_at(40)), previous=size, allocation=size)
+
+    def left(**known: Any) -> tuple[float, float]:
+        found = progress_of(job(step=50, running=size, started_at=0.0, **known), made, NOW + 60.0)
+        assert found.remaining_seconds is not None
+        assert found.remaining_steps is not None
+        return found.remaining_seconds.mean, 0.5 * found.remaining_steps.mean
+
+    assert left(step_at=NOW + 60.0)[0] > 2 * left(step_at=NOW + 60.0)[1], "10 steps in 60 s, where each took 0.5 s"
+    assert left(step_at=NOW + 5.0)[0] == pytest.approx(left()[1], rel=0.01), (
+        "no step came for 55 s: the service was away"
+    )
+    anew = left(step_at=NOW + 60.0, formed_at=NOW + 50.0)
+    assert anew[0] == pytest.approx(anew[1]), "training stood still meanwhile"
+
+
 @pytest.mark.parametrize("seconds", [14.0, 25.0, 37.0])
 def test_the_time_left_does_not_grow_between_two_steps(seconds: float) -> None:
     """A step each 12 s; the second is made, and the decision was somewhere within another."""
