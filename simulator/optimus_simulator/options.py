@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Self
 
 
@@ -84,6 +84,8 @@ class Options:
     """The cluster has so many times the nodes of the trace, of each capacity: what would half of it do, or twice?"""
     pollux: bool = False
     """Semantics of the published Pollux simulations: rounds only on ticks, epochs of whole seconds, their oracle."""
+    elasticflow: bool = False
+    """Semantics of the published ElasticFlow simulations: rounds at events, a minute apart; declined jobs leave."""
     limit_days: float = 400.0
     """Virtual time after which a simulation that has not ended is stuck."""
 
@@ -93,6 +95,11 @@ class Options:
         changed |= {"round_seconds": 60.0, "rounds_on_events": False, "restart_seconds": 30.0, "restart_spread": 0.0}
         changed |= {"oracle": True, "pollux": True}
         return type(self)(**changed)
+
+    def like_elasticflow(self) -> Self:
+        """These options with everything set as the published ElasticFlow simulations have it."""
+        free = replace(self, restart_seconds=0.0, restart_spread=0.0, debounce_seconds=0.0, rounds_on_events=True)
+        return replace(free, oracle=True, elasticflow=True)
 
     def flags(self) -> list[str]:
         """The command-line words that give these options."""

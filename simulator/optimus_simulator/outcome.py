@@ -41,11 +41,13 @@ class JobRecord:
     """What was said of its deadline at its submission; None: nothing was asked, or it has none."""
     promised: bool = False
     """Whether it was promised, then or later, that it meets its deadline."""
+    dropped: bool = False
+    """Whether it was declined and left, without a start and an end: both are its submission then."""
 
     @property
     def in_time(self) -> bool:
         """Whether it met its deadline; True without one."""
-        return self.deadline_at is None or self.finished_at <= self.deadline_at
+        return self.deadline_at is None or (not self.dropped and self.finished_at <= self.deadline_at)
 
     @property
     def jct_seconds(self) -> float:
@@ -78,11 +80,12 @@ class Outcome:
 
     def figures(self) -> dict[str, float]:
         """The figures by which policies are compared, by name. `deadlines_met` only if jobs have deadlines: the part of
-        those that ended in time. `above_bound` and `makespan_above_bound` only with a bound: how much above it, 0.1 for
-        a tenth.
+        those that ended in time. Jobs that were dropped count in no other figure. `above_bound` and
+        `makespan_above_bound` only with a bound: how much above it, 0.1 for a tenth.
         """
-        jct = np.array([job.jct_seconds for job in self.jobs])
-        fairness = np.array([job.fairness for job in self.jobs])
+        ran = [job for job in self.jobs if not job.dropped] or self.jobs
+        jct = np.array([job.jct_seconds for job in ran])
+        fairness = np.array([job.fairness for job in ran])
         first = min(job.submitted_at for job in self.jobs)
         makespan = max(job.finished_at for job in self.jobs) - first
         in_time = [job.in_time for job in self.jobs if job.deadline_at is not None]
@@ -91,13 +94,13 @@ class Outcome:
             "p50_jct_seconds": float(np.percentile(jct, 50)),
             "p99_jct_seconds": float(np.percentile(jct, 99)),
             "makespan_seconds": makespan,
-            "restarts_per_job": sum(job.restarts for job in self.jobs) / len(self.jobs),
+            "restarts_per_job": sum(job.restarts for job in ran) / len(ran),
             "utilisation": sum(job.held_share_seconds for job in self.jobs) / makespan,
             "useful_utilisation": sum(job.trained_share_seconds for job in self.jobs) / makespan,
             "fairness_p90": float(np.percentile(fairness, 90)),
             "fairness_worst": float(fairness.max()),
-            "mean_wait_seconds": float(np.mean([job.started_at - job.submitted_at for job in self.jobs])),
-            "longest_wait_seconds": max(job.started_at - job.submitted_at for job in self.jobs),
+            "mean_wait_seconds": float(np.mean([job.started_at - job.submitted_at for job in ran])),
+            "longest_wait_seconds": max(job.started_at - job.submitted_at for job in ran),
         }
         if in_time:
             figures["deadlines_met"] = sum(in_time) / len(in_time)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -11,16 +11,29 @@ import numpy as np
 
 from optimus_models.calibration import MOST_JUDGED, Errors, Experience, Judged
 from optimus_scheduler.ahead.arrivals import RecentJobs
+from optimus_scheduler.ahead.deadlines import Answer
 from optimus_scheduler.ahead.foresee import ANY_TASK, Foreseen, foresee, judged
 from optimus_scheduler.ahead.world import Ahead, Queue
 from optimus_scheduler.allocate.policy import Policy
 from optimus_scheduler.forecast.forecast import Overheard, RememberingForecaster
 from optimus_scheduler.forecast.prices import cost_per_second
 from optimus_scheduler.forecast.priors import EndedJobs
-from optimus_scheduler.model import Directive, Interval, Job, JobState, Plan, SetWanted, Snapshot, StartTask, StopTask
+from optimus_scheduler.model import (
+    Directive,
+    Interval,
+    Job,
+    JobState,
+    Plan,
+    Reason,
+    SetWanted,
+    Snapshot,
+    StartTask,
+    StopTask,
+)
 from optimus_scheduler.round import RoundMemory, plan
 from optimus_scheduler.settings import Settings
 from optimus_simulator.cluster import Cluster, shape_of
+from optimus_simulator.elasticflow import SLOT_SECONDS, PublishedElasticFlow
 from optimus_simulator.engine import ARRIVAL, CHANGE, ROUND, Engine
 from optimus_simulator.errors import Stuck
 from optimus_simulator.faults import Faults
@@ -62,7 +75,7 @@ class Replay:
         self._taught = EndedJobs()
         self._timeline: list[Moment] = []
         self._n_rounds = 0
-        self._next_round = 0.0
+        self._next_round, self._last_round = 0.0, -math.inf
         self._faults = Faults(self._engine, self._cluster, self._options, np.random.default_rng(seed), self._disturbed)
         forecaster = Oracle(self.active, self._options, seed) if self._options.oracle else RememberingForecaster()
         self._forecaster = Overheard(forecaster)
@@ -84,8 +97,9 @@ class Replay:
         for number, entry in enumerate(self._trace.jobs):
             self._engine.at(entry.submitted_at, ARRIVAL, partial(self._arrive, number, entry))
         self._faults.begin(self._trace.nodes)
-        self._next_round = self._engine.now + self._options.round_seconds
-        self._engine.at(self._next_round, ROUND, self._periodic_round)
+        if not self._options.elasticflow:
+            self._next_round = self._engine.now + self._options.round_seconds
+            self._engine.at(self._next_round, ROUND, self._periodic_round)
         limit = self._options.limit_days * 86_400
         while len(self._ended) < len(self._trace.jobs):
             if self._engine.now > limit:
@@ -132,6 +146,8 @@ class Replay:
     def _wake(self) -> None:
         """A round soon, unless one is coming anyway."""
         soon = self._engine.now + self._options.debounce_seconds
+        if self._options.elasticflow:
+            soon = max(soon, self._last_round + SLOT_SECONDS)
         if self._options.rounds_on_events and not self._engine.now <= self._next_round <= soon:
             self._next_round = soon
             self._engine.at(soon, ROUND, self._round)
@@ -152,7 +168,8 @@ class Replay:
         if not self.active:
             return
         self._n_rounds += 1
-        now = self._engine.now
+        now = self._last_round = self._engine.now
+        before = {job.id: job.version for job in self.active.values()}
         jobs = tuple(self._seen(job) for job in self.active.values())
         snapshot = Snapshot(now, self._cluster.nodes, jobs, self._cluster.tasks, self._trace.quotas)
         outcome = plan(snapshot, self._policy, self._settings, forecaster=self._forecaster, memory=self._memory)
@@ -168,8 +185,36 @@ class Replay:
                     self._cluster.start(task)
                 case StopTask(key):
                     self._cluster.stop(key)
+        if isinstance(self._policy, PublishedElasticFlow):
+            self._like_elasticflow(self._policy, outcome, before)
         self._note()
         self._progress(len(self._ended), now)
+
+    def _like_elasticflow(self, policy: PublishedElasticFlow, outcome: Plan, before: Mapping[str, int]) -> None:
+        """Declined jobs leave, others are admitted; every running job stands still for a moment, changed or not."""
+        now, gpus = self._engine.now, sum(self._capacity.gpus.values())
+        for decision in outcome.decisions:
+            job = self.active[decision.job_id]
+            if decision.reason is Reason.DEADLINE_CANNOT_BE_MET:
+                job.first_answer = Answer.DECLINED
+                self._ended[job.id] = self.active.pop(job.id)
+                self._cluster.remove_job(job.id)
+                continue
+            if job.promised_at is None and job.entry.spec.deadline_at is not None:
+                job.first_answer, job.promised_at = Answer.PROMISED, now
+            if job.shape:
+                changed = job.version != before[job.id]
+                job.stopped_until = now + policy.pause(job.allocation.workers, gpus, changed=changed)
+                job.version += 1
+                self._expect_end(job)
+        if policy.seconds < math.inf:
+            self._next_round = now + max(policy.seconds, SLOT_SECONDS)
+            self._engine.at(self._next_round, ROUND, partial(self._planned_round, self._next_round))
+
+    def _planned_round(self, at: float) -> None:
+        """Unless another round has come between, which planned anew."""
+        if self._next_round == at:
+            self._round()
 
     def _seen(self, job: RunningJob) -> Job:
         family = job.entry.spec.family
@@ -279,7 +324,7 @@ class Replay:
 
     def _outcome(self) -> Outcome:
         jobs = [self._ended[entry.id] for entry in self._trace.jobs]
-        finished = [job.finished_at or 0.0 for job in jobs]
+        finished = [job.entry.submitted_at if job.finished_at is None else job.finished_at for job in jobs]
         fairness = finish_time_fairness(self._trace.jobs, finished, self._capacity, self._options.restart_seconds)
         rows = zip(jobs, fairness, self._trace.jobs, strict=True)
         records = tuple(_record(job, rho, entry.spec.deadline_at) for job, rho, entry in rows)
@@ -305,20 +350,20 @@ def _wait(ahead: Ahead, now: float) -> Interval | None:
 
 
 def _record(job: RunningJob, fairness: float, deadline_at: float | None) -> JobRecord:
-    assert job.started_at is not None
-    assert job.finished_at is not None
+    dropped = job.finished_at is None
     return JobRecord(
         job.id,
         job.entry.submitted_at,
-        job.started_at,
-        job.finished_at,
+        job.entry.submitted_at if dropped or job.started_at is None else job.started_at,
+        job.entry.submitted_at if job.finished_at is None else job.finished_at,
         job.restarts,
         job.attained_share_seconds,
         job.trained_share_seconds,
         fairness,
         job.judged_predictions(),
         deadline_at,
-        job.judged_promises(),
+        () if dropped else job.judged_promises(),
         job.first_answer,
         job.promised_at is not None,
+        dropped,
     )

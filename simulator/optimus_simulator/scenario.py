@@ -12,6 +12,7 @@ from pathlib import Path
 
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_simulator.bounds.bound import Bound, bound
+from optimus_simulator.elasticflow import PublishedElasticFlow
 from optimus_simulator.errors import BadTrace, Stuck
 from optimus_simulator.options import Options
 from optimus_simulator.outcome import Outcome
@@ -91,6 +92,8 @@ def simulate(scenario: Scenario, progress: Progress = unwatched) -> Outcome:
     """
     options, seed = scenario.options, scenario.seed
     trace, policy = load(scenario.trace, options, seed, scenario.policy), policy_named(scenario.policy)
+    if options.elasticflow and policy.name == PublishedElasticFlow.name:
+        policy = PublishedElasticFlow()
     try:
         outcome = Replay(trace, policy, options, seed=seed, progress=progress).run()
     except (Stuck, AssertionError) as error:

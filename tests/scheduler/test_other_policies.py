@@ -31,7 +31,9 @@ def size(grant: Grant) -> tuple[int, int]:
 
 def test_policies_are_found_by_name() -> None:
     assert all(policy_named(name).name == name for name in POLICIES)
-    with pytest.raises(UnknownPolicy, match="unknown policy 'best'; there are drf, edf, fifo, max-min, optimus, "):
+    with pytest.raises(
+        UnknownPolicy, match="unknown policy 'best'; there are drf, edf, elasticflow, fifo, max-min, optimus, "
+    ):
         policy_named("best")
 
 

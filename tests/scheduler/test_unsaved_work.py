@@ -46,7 +46,7 @@ def holder(jobs: list[Job], policy: str = "optimus") -> list[str]:
     return [each.job_id for each in decisions if not each.allocation.is_empty]
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES.keys() - {"edf"}))
+@pytest.mark.parametrize("policy", sorted(POLICIES.keys() - {"edf", "elasticflow"}))
 def test_a_deadline_preempts_a_script_only_where_that_loses_less_than_it_gains(policy: str) -> None:
     old = job("old", 100.0, runs=True)
     assert holder([old, due(5000.0)], policy) == ["new"], "what it has made is kept"
@@ -63,9 +63,10 @@ def test_a_deadline_that_can_wait_for_the_end_of_a_script_does() -> None:
     assert holder([old, replace(new, spec=replace(new.spec, deadline_at=NOW + 1300.0))]) == ["new"]
 
 
-def test_edf_goes_by_deadlines_whatever_is_lost() -> None:
+@pytest.mark.parametrize("policy", ["edf", "elasticflow"])
+def test_policies_of_deadlines_alone_do_not_count_what_is_lost(policy: str) -> None:
     old = replace(job("old", 100.0, runs=True), unsaved_seconds=9000.0)
-    assert holder([old, due(5000.0)], "edf") == ["new"]
+    assert holder([old, due(5000.0)], policy) == ["new"]
 
 
 @hypothesis_settings(max_examples=60, deadline=None)

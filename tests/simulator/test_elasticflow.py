@@ -11,6 +11,7 @@ from optimus_scheduler.allocate.policies import policy_named
 from optimus_simulator.bounds.bound import bound
 from optimus_simulator.errors import BadTrace
 from optimus_simulator.options import Options
+from optimus_simulator.outcome import deadline_answers
 from optimus_simulator.replay import Replay
 from optimus_simulator.scenario import Scenario, load, simulate
 from optimus_simulator.trace import Trace
@@ -106,3 +107,28 @@ def test_the_scenario_names_it(tmp_path: Path) -> None:
     path = written(tmp_path, *ROWS)
     outcome = simulate(Scenario(f"elasticflow:{path}", "edf", 0, Options(oracle=True)))
     assert outcome.trace == "195job"
+
+
+def test_the_published_simulation_drops_declined_jobs(tmp_path: Path) -> None:
+    """Three jobs that take 250 s of half of the node: the third would be late beside the others, and never runs."""
+    rows = ("a,0,750,net,400,64,4,250", "b,61,750,net,461,64,4,250", "c,122,750,net,450,64,4,250")
+    options = Options(cluster=0.0625).like_elasticflow()
+    outcome = simulate(Scenario(f"elasticflow:{written(tmp_path, *rows)}", "elasticflow", 0, options))
+    assert [job.in_time for job in outcome.jobs] == [True, True, False]
+    assert [job.dropped for job in outcome.jobs] == [False, False, True]
+    assert outcome.figures()["mean_jct_seconds"] == sum(job.jct_seconds for job in outcome.jobs[:2]) / 2
+    answers = deadline_answers([outcome])
+    assert (answers["promised"], answers["promised_met"], answers["declined"], answers["declined_missed"]) == (
+        2,
+        2,
+        1,
+        1,
+    )
+
+
+@pytest.mark.parametrize(("policy", "published"), [("elasticflow", 0.981), ("edf", 0.769)])
+def test_the_published_figures_come_out(data: Path, policy: str, published: float) -> None:
+    """Within one per cent of the jobs."""
+    trace = f"elasticflow:{data}/elasticflow/traces/cluster10.csv.gz"
+    outcome = simulate(Scenario(trace, policy, 0, Options().like_elasticflow()))
+    assert outcome.figures()["deadlines_met"] == pytest.approx(published, abs=0.01)

@@ -41,6 +41,9 @@ def simulate(
     like_pollux: Annotated[
         bool, typer.Option("--like-pollux", help="The exact semantics of the published Pollux simulations.")
     ] = False,
+    like_elasticflow: Annotated[
+        bool, typer.Option("--like-elasticflow", help="The semantics of the published ElasticFlow simulations.")
+    ] = False,
     elastic_batch: Annotated[
         bool, typer.Option("--elastic-batch", help="Let the jobs of a Pollux workload have their batch chosen.")
     ] = False,
@@ -66,6 +69,10 @@ def simulate(
 
     flags = [f"{name}=true" for name, given in (("elastic_batch", elastic_batch), ("bound", bound)) if given]
     options = options_of(oracle, like_pollux, [*(settings or []), *flags])
+    if like_elasticflow:
+        if like_pollux:
+            raise BadInput("--like-elasticflow: the published simulations of --like-pollux are others; choose one")
+        options = options.like_elasticflow()
     variants = _variants(options, _numbers("--load", load), _numbers("--interval", interval))
     runs = range(seed, seed + seeds)
     scenarios = [each for label, changed in variants for each in _scenarios(trace, policy, runs, changed, label)]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from optimus_scheduler.allocate.deadline_budget import Limits, limits_of, may_have_limits
 from optimus_scheduler.allocate.policy import AllocationInput, DeadlinePolicy, Grant, Policy
@@ -130,7 +130,8 @@ def allocate_with_quotas(
     Just the policy's, unless there are quotas or a job has a deadline or budget. `finishing`: jobs that keep what they
     have for the moment, which is `contest.leaving`; it counts against their projects' quotas.
     """
-    grants = _under_limits(inputs, ReservingPolicy(policy, settings, inputs.leaving), now, quotas, tuple(finishing))
+    reserving = ReservingPolicy(policy, settings, inputs.leaving, now)
+    grants = _under_limits(inputs, reserving, now, quotas, tuple(finishing))
     # Cheap check first: it spares most jobs the costly one.
     moved = {
         one.id: one
@@ -156,7 +157,7 @@ def _under_limits(
     found = {one.id: limits_of(one, inputs.capacity, now, settings) for one in limited}
     limits = {job_id: each for job_id, each in found.items() if each is not None}
     if not limits and not quotas:
-        return reserving.policy.allocate(inputs, settings)
+        return reserving.policy.allocate(replace(inputs, now=now), settings)
     competing = tuple(limits[one.id].outlook if one.id in limits else one for one in inputs.competing)
     claims = {job_id: each.claim for job_id, each in limits.items() if each.claim is not None}
     if isinstance(reserving.policy, DeadlinePolicy):

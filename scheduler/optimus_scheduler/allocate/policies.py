@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from optimus_scheduler.allocate.baselines.drf import DrfPolicy
 from optimus_scheduler.allocate.baselines.edf import EdfPolicy
+from optimus_scheduler.allocate.baselines.elasticflow import ElasticFlowPolicy
 from optimus_scheduler.allocate.baselines.fifo import FifoPolicy
 from optimus_scheduler.allocate.baselines.max_min import MaxMinPolicy
 from optimus_scheduler.allocate.baselines.optimus_paper import OptimusPaperPolicy
@@ -25,6 +26,7 @@ _ALL: tuple[Policy, ...] = (
     FifoPolicy(),
     PredictablePolicy(),
     EdfPolicy(),
+    ElasticFlowPolicy(),
 )
 POLICIES: dict[str, Policy] = {policy.name: policy for policy in _ALL}
 """The registered policies."""

@@ -22,6 +22,8 @@ class AllocationInput:
     """What the competing jobs may use together."""
     leaving: Resources = field(default_factory=Resources)
     """What jobs that are being finished will free in a moment; not part of `capacity`."""
+    now: float = 0.0
+    """POSIX seconds, for policies that go by deadlines."""
 
 
 class Grant(NamedTuple):

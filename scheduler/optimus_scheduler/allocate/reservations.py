@@ -39,12 +39,13 @@ class ReservingPolicy:
     policy: Policy
     settings: Settings
     leaving: Resources = field(default_factory=Resources)
+    now: float = 0.0
 
     def without_claims(self, competing: Sequence[Outlook], capacity: Resources) -> Grants:
         """What the policy does by itself."""
         if not competing:
             return {}
-        inputs = AllocationInput(tuple(competing), capacity, self.leaving)
+        inputs = AllocationInput(tuple(competing), capacity, self.leaving, self.now)
         return dict(self.policy.allocate(inputs, self.settings))
 
     def with_claims(

@@ -20,6 +20,7 @@ ORDERS: Mapping[str, str] = {
     "tetris": "those that pack well and are short come first",
     "predictable": "the oldest comes first, and one that is done before a gap is needed goes into it",
     "edf": "the one with the earliest deadline comes first",
+    "elasticflow": "those whose deadlines can all be met come first, by deadline, then the oldest",
     "srtf": "the one with the shortest time left comes first",
 }
 """By which order policies let waiting jobs start, in words."""

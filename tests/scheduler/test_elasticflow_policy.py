@@ -1,0 +1,120 @@
+"""ElasticFlow: an admitted job is in time, in a world without noise and without stops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from tests.scheduler.builders import ALL_SIZES, GIB, NOW, a_job, a_spec, law, samples
+
+from optimus_scheduler.allocate.baselines.elasticflow import ElasticFlowPolicy
+from optimus_scheduler.allocate.policy import AllocationInput
+from optimus_scheduler.forecast.forecast import forecast_all
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.model import Allocation, Interval, Reason, Resources
+from optimus_scheduler.settings import Settings
+
+SETTINGS, SLOT, TASKS = Settings(), 60.0, 16
+(MEASURED,) = forecast_all([a_job("measured", measured=samples(law(), ALL_SIZES))], NOW, SETTINGS)
+ALONE = MEASURED.speeds.at(Allocation(1, 1))
+
+
+def due(name: str, *, takes: float, within: float, at: float = NOW, most: int = 8) -> Outlook:
+    """A job that takes so many slots with a worker and a server, and is due `within` so many of its submission."""
+    spec = replace(a_spec(maximum=(most, most)), deadline_at=at + within * SLOT)
+    job = replace(a_job(name, spec=spec), submitted_at=at)
+    return with_left(replace(MEASURED, job=job, stop_seconds=0.0), takes * SLOT * ALONE)
+
+
+def with_left(outlook: Outlook, steps: float) -> Outlook:
+    return replace(outlook, forecast=replace(outlook.forecast, remaining_steps=Interval(steps, steps, steps)))
+
+
+class World:
+    """Rounds at every slot; declined jobs leave, as in the published simulations."""
+
+    def __init__(self) -> None:
+        self.now, self.jobs = NOW, dict[str, Outlook]()
+        self.admitted, self.declined, self.late = set[str](), set[str](), set[str]()
+
+    def round(self, arriving: list[Outlook]) -> None:
+        competing = (*self.jobs.values(), *arriving)
+        inputs = AllocationInput(competing, Resources(float(TASKS), 64 * GIB), now=self.now)
+        grants = ElasticFlowPolicy().allocate(inputs, SETTINGS)
+        assert sum(grant.allocation.workers + grant.allocation.servers for grant in grants.values()) <= TASKS
+        for one in competing:
+            size = grants[one.id].allocation
+            assert size.is_empty or (size.workers, size.servers) in ((1, 1), (2, 2), (4, 4), (8, 8))
+            assert size.workers <= one.maximum.workers
+            if grants[one.id].reason is Reason.DEADLINE_CANNOT_BE_MET:
+                self.declined.add(one.id)
+                continue
+            self.admitted.add(one.id)
+            self._advance(one, size)
+        self.jobs = {job_id: one for job_id, one in self.jobs.items() if job_id not in self.declined}
+        self.now += SLOT
+
+    def _advance(self, one: Outlook, size: Allocation) -> None:
+        assert one.forecast.remaining_steps is not None
+        left, speed = one.forecast.remaining_steps.mean, one.speeds.at(size) if not size.is_empty else 0.0
+        deadline = one.job.spec.deadline_at or 0.0
+        if left <= speed * SLOT * (1 + 1e-9):
+            self.jobs.pop(one.id, None)
+            if self.now + left / speed > deadline + 1e-3:
+                self.late.add(one.id)
+            return
+        if self.now + SLOT > deadline:
+            self.late.add(one.id)
+        started = one.job.started_at if size.is_empty else one.job.started_at or self.now
+        job = replace(one.job, allocation=size, started_at=started, promised_at=one.job.promised_at or self.now)
+        self.jobs[one.id] = with_left(replace(one, job=job), left - speed * SLOT)
+
+
+jobs_drawn = st.lists(
+    st.tuples(st.integers(0, 30), st.floats(0.2, 60.0), st.floats(0.2, 3.0), st.sampled_from((1, 2, 4, 8))),
+    min_size=1,
+    max_size=12,
+)
+
+
+def test_a_job_that_makes_others_late_is_declined() -> None:
+    """Each needs four workers and four servers from now on, and there are sixteen cores."""
+    world = World()
+    world.round([due(name, takes=20.0, within=10.6) for name in ("first", "second")])
+    world.round([due("third", takes=20.0, within=10.6, at=world.now)])
+    assert world.admitted == {"first", "second"}
+    assert world.declined == {"third"}
+
+
+def test_what_is_left_goes_where_it_costs_least() -> None:
+    """Beside a job that may have one worker only, another has the rest; a declined one gets a part of it, too."""
+    small, large = due("small", takes=5.0, within=100.0, most=1), due("large", takes=50.0, within=1000.0)
+    hopeless = due("hopeless", takes=50.0, within=1.0, most=2)
+    inputs = AllocationInput((small, large, hopeless), Resources(float(TASKS), 64 * GIB), now=NOW)
+    grants = ElasticFlowPolicy().allocate(inputs, SETTINGS)
+    assert {job_id: grant.allocation.workers for job_id, grant in grants.items()} == {
+        "small": 1,
+        "large": 4,
+        "hopeless": 2,
+    }
+    assert grants["hopeless"].reason is Reason.DEADLINE_CANNOT_BE_MET
+
+
+@hypothesis_settings(max_examples=25, deadline=None)
+@given(drawn=jobs_drawn)
+def test_an_admitted_job_is_in_time(drawn: list[tuple[int, float, float, int]]) -> None:
+    world, number = World(), 0
+    while number <= 30 or world.jobs:
+        arriving = [
+            due(f"job-{place}", takes=takes, within=takes * tight, at=world.now, most=most)
+            for place, (slot, takes, tight, most) in enumerate(drawn)
+            if slot == number
+        ]
+        world.round(arriving)
+        number += 1
+        assert number < 5000
+    assert world.admitted.isdisjoint(world.declined)
+    assert len(world.admitted) + len(world.declined) == len(drawn)
+    assert not world.late, (world.late, drawn)
