@@ -53,6 +53,16 @@ def test_one_run_says_little_and_none_nothing() -> None:
     assert steps_of_alike_runs(job(ended("run", 12.0)), None) is None, "nothing is known of an epoch"
 
 
+def test_runs_that_told_no_epochs_are_counted_in_steps() -> None:
+    runs = [replace(ended(name, 12.0), steps_per_epoch=None, total_steps=400) for name in ("one", "two")]
+    found = steps_of_alike_runs(job(*runs), None)
+    assert found is not None
+    assert (found.low, found.mean, found.high) == pytest.approx((400.0, 400.0, 400.0))
+    assert steps_of_alike_runs(job(*runs, ended("three", 30.0)), 10.0) == steps_of_alike_runs(
+        job(ended("three", 30.0)), 10.0
+    ), "epochs say more"
+
+
 def test_what_has_been_made_is_taken_off_and_more_is_left_than_nothing() -> None:
     runs = [ended("one", 12.0), ended("two", 12.5)]
     left = [steps_left_like_alike_runs(job(*runs, step=step), 10.0) for step in (0, 60, 300)]

@@ -1,4 +1,4 @@
-"""How many steps a job takes that has told nothing yet from which its end follows: as many epochs as runs like it."""
+"""How many steps a job takes that has told nothing yet from which its end follows: as many as runs like it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from optimus_scheduler.model import REACH, Interval, Job
 
 
 def steps_of_alike_runs(job: Job, steps_per_epoch: float | None) -> Interval | None:
-    """Steps in all, by the epochs of ended jobs of the same task; None where none has ended, or none told epochs.
+    """Steps in all, by the epochs of ended jobs of the same task, or by their steps where none told epochs; None where
+    none has ended, or epochs are told and nothing is known of one.
 
     The middle one of them, from the 10th percentile to the 90th; one alone says little, so its number is halved and
     doubled. Of a script those with the same arguments; where there are none, by how much others differed.
@@ -22,6 +23,9 @@ def steps_of_alike_runs(job: Job, steps_per_epoch: float | None) -> Interval | N
         for ended in job.similar
         if ended.loss_steps and ended.steps_per_epoch and ended.loss_steps[-1] > 0
     ]
+    if not told:
+        told = [(ended.arguments, math.log(ended.total_steps)) for ended in job.similar if ended.total_steps > 0]
+        steps_per_epoch = 1.0
     if not told or not steps_per_epoch:
         return None
     alike = [value for arguments, value in told if arguments == job.spec.arguments]

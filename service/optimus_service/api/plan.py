@@ -146,7 +146,12 @@ def _on_the_end(expected: answers.Expected, previewed: Previewed) -> str:
     if limit is None and previewed.decision.allocation.is_empty and expected.start_seconds is None:
         return "When it would end cannot be said before it starts."
     if limit is None:
-        return "When it would end cannot be said: no job of this kind has ended yet, and its speed is not measured."
+        unknown = {
+            "no finished job like it tells how many steps it makes": previewed.forecast.total_steps is None,
+            "its speed is not known": previewed.forecast.seconds_per_step is None,
+        }
+        missing = [what for what, is_so in unknown.items() if is_so]
+        return f"When it would end cannot be said: {', and '.join(missing) or 'too little is known of other jobs'}."
     if limit.low is None and limit.high == limit.mean:
         ends = f"It would end in {span(limit)}, which is its limit"
         return f"{ends}: when it converges is not known before it has run."

@@ -274,7 +274,8 @@ def _after(waiting: Interval | None, left: Interval | None) -> Interval | None:
 
 
 def like_similar(job: Job, ahead: Forecast, constants: SchedulerSettings) -> Forecast:
-    """Of a job without a single loss no curve can be fitted: it is expected to take as many epochs as similar ones did.
+    """Of a job without a single loss no curve can be fitted: it is expected to take as many epochs or steps as similar
+    ones did.
     As it is when none has ended, or nothing is known of the speed.
     """
     steps = steps_of_alike_runs(job, job.steps_per_epoch)

@@ -105,10 +105,23 @@ def test_a_job_of_a_known_kind_is_told_its_end_and_its_price(world: World) -> No
     assert any("1 finished job of the same task" in sentence for sentence in found.sentences)
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_job_of_a_kind_that_tells_no_epochs_is_told_its_end(world: World) -> None:
+    world.steps_per_epoch = None
+    world.submit("teacher", convergence={"max_seconds": 60})
+    world.live_until("it has ended", lambda: world.state("teacher") is JobState.SUCCEEDED)
+    world.round()  # learns from it
+    found = body(world, preview_of(world).of(document(workers={"max": 1}, servers={"max": 1}), {}))
+    assert found.speed_from == "similar jobs"
+    assert found.expected.finish_seconds is not None
+    assert any("1 finished job of the same task" in sentence for sentence in found.sentences)
+
+
 def test_of_an_unknown_kind_no_end_is_made_up(world: World) -> None:
     found = body(world, preview_of(world).of(document(), {}))
     assert (found.expected.finish_seconds, found.cost, found.speed_from, found.effects) == (None, None, None, [])
-    assert any("cannot be said" in sentence for sentence in found.sentences)
+    missing = "no finished job like it tells how many steps it makes, and its speed is not known"
+    assert f"When it would end cannot be said: {missing}." in found.sentences
 
 
 # --- over HTTP -------------------------------------------------------------------------------------------------------
