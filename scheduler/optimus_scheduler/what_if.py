@@ -53,6 +53,8 @@ NOT_COMPETING = frozenset(
     }
 )
 """Reasons of jobs that take no part in the sharing."""
+LACKING_ROOM = frozenset({Reason.CLUSTER_FULL, Reason.MINIMUM_ELSEWHERE, Reason.BETTER_USED_ELSEWHERE})
+"""Reasons of jobs that keep their size for want of room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,18 @@ def what_gives_more(
             ]
             found[change.kind] = change.words + _stopping(stops, names, only_named=only_named)
     return tuple(found.values())
+
+
+def kept_with_room(snapshot: Snapshot, job_id: str, planner: Planner) -> str | None:
+    """Why a job that lacks room keeps its size on a cluster of twice its nodes, too, in a sentence; None: it does not,
+    or it lacks room there as well."""
+    twice = tuple(replace(node, name=f"{node.name}-more", schedulable=True) for node in snapshot.nodes)
+    larger = replace(snapshot, nodes=(*snapshot.nodes, *twice))
+    before, after = (
+        next(each for each in planner(world).decisions if each.job_id == job_id) for world in (snapshot, larger)
+    )
+    lacks_room = after.reason in LACKING_ROOM or before.reason not in LACKING_ROOM
+    return None if lacks_room or is_more(after.allocation, before.allocation) else after.message
 
 
 def _planned(planner: Planner, change: Change) -> dict[str, Decision]:

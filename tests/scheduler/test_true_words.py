@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
-from tests.scheduler.builders import NOW, a_cluster, a_job, a_snapshot, a_spec, law, samples
+from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_snapshot, a_spec, law, samples
 from tests.scheduler.constrained_worlds import PRICES, next_round, trained, worlds
 
 from optimus_scheduler.allocate.allocate_with_quotas import guarantees
@@ -33,7 +33,7 @@ from optimus_scheduler.model import (
 )
 from optimus_scheduler.retries import Retry
 from optimus_scheduler.round import plan
-from optimus_scheduler.what_if import Change, what_gives_more
+from optimus_scheduler.what_if import Change, kept_with_room, what_gives_more
 
 OPTIMUS = policy_named("optimus")
 HAIR = 1e-6
@@ -475,3 +475,13 @@ def test_a_closed_node_is_told_and_its_opening_is_advised() -> None:
     assert decision.reason is Reason.NO_FEASIBLE_NODE
     assert "Closed or lost: node-0." in decision.message
     assert any("optimus node uncordon node-0" in each for each in tried(a_job("a"), cpu=8.0, schedulable=False))
+
+
+@pytest.mark.parametrize(("stop_seconds", "kept"), [(120.0, True), (0.1, False)])
+def test_a_job_that_would_keep_its_size_with_more_room_is_told_why(stop_seconds: float, kept: bool) -> None:
+    job = a_job("a", has=(1, 1), measured=samples(law(), [*ALL_SIZES, (1, 1)]))
+    world = a_snapshot([replace(job, rescale_seconds=(stop_seconds,))], a_cluster(2.0))
+    found = kept_with_room(world, "a", lambda each: plan(each, policy_named("optimus")))
+    assert plan(world, policy_named("optimus")).decisions[0].reason is Reason.CLUSTER_FULL
+    assert (found is not None) == kept
+    assert found is None or "the change is predicted to stop training" in found

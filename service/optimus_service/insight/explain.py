@@ -18,7 +18,7 @@ from optimus_contract.membership import PauseParts
 from optimus_scheduler.ahead.deadlines import Answer, answer_to
 from optimus_scheduler.model import Interval, JobState, Reason, SpeedSample
 from optimus_scheduler.model.format import time_words
-from optimus_scheduler.what_if import NOT_COMPETING
+from optimus_scheduler.what_if import LACKING_ROOM, NOT_COMPETING
 from optimus_service.insight.bodies import allocation_body
 from optimus_service.insight.format import by_deadline, counted, foreseen, lasted, moment, size, span, times
 from optimus_service.insight.lost_work import losses, total
@@ -53,6 +53,8 @@ class Case:
     """All jobs that wait (`in_queue`)."""
     gives_more: Sequence[str] | None = None
     """What each alone would give it more, tried by planning again; None: not tried."""
+    kept_with_room: str | None = None
+    """Why it would keep its size with more room, too, in a sentence; None: not known."""
     troubles: Sequence[str] = ()
     """What keeps its tasks from running, as the cluster says."""
     warnings: Sequence[str] = ()
@@ -74,6 +76,7 @@ def explanation_of(case: Case) -> answers.Explanation:
     expected = _expected(case)
     sentences = [
         words.message,
+        *_on_more_room(case, words),
         *(f"The cluster says: {trouble}" for trouble in case.troubles),
         *case.warnings,
         *_on_standstill(case),
@@ -104,6 +107,14 @@ def explanation_of(case: Case) -> answers.Explanation:
         last_rescale=effect,
         troubles=list(case.troubles),
     )
+
+
+def _on_more_room(case: Case, words: Explanation) -> list[str]:
+    """Why the room is not all that it lacks."""
+    kept = case.kept_with_room
+    if kept is None or words.reason not in LACKING_ROOM or words.allocation.is_empty:
+        return []
+    return [f"With more room, too, it {kept[0].lower()}{kept[1:]}"]
 
 
 def _on_standstill(case: Case) -> list[str]:
@@ -158,12 +169,9 @@ def _change(case: Case, words: Explanation) -> str:
         reason = Reason.AT_MAXIMUM  # there is nothing to learn for
     if reason == Reason.LEARNING_SPEED and not case.gives_more:
         return "It grows step by step, as its speed at each size is measured: nothing else that was tried helps now."
-    lacks_room = reason in (Reason.CLUSTER_FULL, Reason.MINIMUM_ELSEWHERE) and not words.allocation.is_empty
-    is_kept = lacks_room and not case.gives_more
-    also = " Room is not all that it lacks: with more, it keeps its size for now, too." if is_kept else ""
     mend = "What keeps its tasks from running has to be mended first. " if case.troubles else ""
     more = gives_more(case.gives_more, words.allocation.is_empty)
-    return f"{mend}{more}{also}{_of_its_script(case.job, reason)}"
+    return f"{mend}{more}{_of_its_script(case.job, reason)}"
 
 
 def _has_all(job: JobRecord, words: Explanation) -> bool:

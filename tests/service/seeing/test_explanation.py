@@ -218,8 +218,7 @@ def test_the_marginal_job_is_the_one_with_the_least_gain_that_holds() -> None:
         (
             (),
             "Nothing that was tried gives it more now: "
-            "its limits and priority, quotas, one more node, the end of other jobs. "
-            "Room is not all that it lacks: with more, it keeps its size for now, too.",
+            "its limits and priority, quotas, one more node, the end of other jobs.",
         ),
         (("a node",), "It gets more with this: a node."),
         (("a node", "the end of b"), "It gets more with any one of these: a node; the end of b."),
@@ -323,6 +322,13 @@ def test_whether_its_deadline_is_promised_is_told(now: float, seconds: float, pr
     case = Case(job=running, decision=replace(a_decision(forecast=A_LIMIT), expected=times), now=now)
     said = [sentence for sentence in explanation_of(case).sentences if "deadline" in sentence]
     assert told in said if told is not None else not said
+
+
+def test_a_job_that_keeps_its_size_with_more_room_is_told_why() -> None:
+    case = a_running_case(gives_more=(), kept_with_room="Keeps 2 workers and 1 server: it is near its end.")
+    assert "With more room, too, it keeps 2 workers and 1 server: it is near its end." in explanation_of(case).sentences
+    other = replace(case, decision=a_decision("job-1", reason="AtMaximum", allocation=Allocation(2, 1)))
+    assert not any("With more room" in each for each in explanation_of(other).sentences)
 
 
 def test_a_kept_promise_is_told_after_the_end() -> None:
