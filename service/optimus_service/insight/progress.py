@@ -133,7 +133,7 @@ def progress_of(
     without_end = None if expected is None else replace(expected, end_seconds=None, end_at=None)
     if end.is_guessed:  # rounds have to suppose something of it; to people it is no prediction
         return JobProgress(None, None, None, is_guessed=True, expected=without_end)
-    step = next_step(job)
+    step = 0 if _begins_anew_now(job, still) else next_step(job)
     total = given_not_ended(end.total, end.made_at, step, _step_limit(job))
     left = Interval(total.mean - step, max(total.low - step, 0.0), total.high - step)
     if retry_at is not None or _has_stalled(job, still):
@@ -155,6 +155,12 @@ def progress_of(
         at_its_size=at_its_size,
         expected=expected,
     )
+
+
+def _begins_anew_now(job: JobRecord, still: Standstills) -> bool:
+    """Whether its processes are gone, and those that take their place have nothing to go on from."""
+    is_replaced = job.id in still and not still[job.id].is_stalled
+    return is_replaced and begins_anew(job.spec or {}, job.profile)
 
 
 def _has_stalled(job: JobRecord | None, still: Standstills) -> bool:

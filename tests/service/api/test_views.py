@@ -194,6 +194,15 @@ def test_the_pace_is_that_of_steps_that_came_in_the_membership_of_the_forecast()
     assert anew[0] == pytest.approx(anew[1]), "training stood still meanwhile"
 
 
+@pytest.mark.parametrize(("keeps", "left"), [(False, 100.0), (True, 60.0)])
+def test_a_script_whose_worker_is_replaced_begins_anew_unless_it_keeps_checkpoints(keeps: bool, left: float) -> None:
+    script = job(step=40, running=Allocation(1, 0), spec={"command": ["python", "loop.py"], "resumes": keeps})
+    still = {script.id: Standstill("a worker is being replaced", is_stalled=False)}
+    found = progress_of(script, decision(total_steps=total(100), steps_per_second=2.0), NOW, still=still)
+    assert found.remaining_steps is not None
+    assert found.remaining_steps.mean == pytest.approx(left, rel=0.1)
+
+
 @pytest.mark.parametrize("seconds", [14.0, 25.0, 37.0])
 def test_the_time_left_does_not_grow_between_two_steps(seconds: float) -> None:
     """A step each 12 s; the second is made, and the decision was somewhere within another."""
