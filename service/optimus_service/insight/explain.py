@@ -329,7 +329,25 @@ def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
     meets = [] if due is None or due <= case.now else by_deadline(expected.finish_seconds, due - case.now)
     if expected.computed_at is None:
         return [f"{ends} if it keeps what it has: later changes of size are not counted in yet.", *meets]
-    return [f"{ends}, waiting, stops and later changes of size included.", *meets]
+    return [f"{ends}, waiting, stops and later changes of size included.", *_on_changes_ahead(case, expected), *meets]
+
+
+_OTHERWISE = 1.2
+"""An end that is so many times as far as at the present size is told beside that one: something is expected between."""
+
+
+def _on_changes_ahead(case: Case, expected: answers.Expected) -> list[str]:
+    """What the present size would give, where another end is expected."""
+    here, left = progress_of(case.job, case.decision, case.now, None, case.still).at_its_size, expected.finish_seconds
+    if case.job.waits or here is None or left is None or here.mean <= 0 or abs(left.mean - here.mean) < 5.0:
+        return []
+    if left.mean > _OTHERWISE * here.mean:
+        return [
+            f"Undisturbed, at the size that it has, it would take {span(here)}: other jobs are expected to need room."
+        ]
+    if here.mean > _OTHERWISE * left.mean:
+        return [f"At the size that it has it would take {span(here)}: it is expected to grow."]
+    return []
 
 
 # --- the last rescale ------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from optimus_service.insight.progress import _after_retry, expected_times
 from optimus_service.insight.queue import in_queue
 from optimus_service.insight.reasons import TEXTS
 from optimus_service.requests import checked
+from optimus_service.store.forecasts import from_json
 from optimus_service.store.records import ExpectedTimes, JobRecord, MembershipRecord
 
 
@@ -329,6 +330,28 @@ def test_a_job_that_keeps_its_size_with_more_room_is_told_why() -> None:
     assert "With more room, too, it keeps 2 workers and 1 server: it is near its end." in explanation_of(case).sentences
     other = replace(case, decision=a_decision("job-1", reason="AtMaximum", allocation=Allocation(2, 1)))
     assert not any("With more room" in each for each in explanation_of(other).sentences)
+
+
+@pytest.mark.parametrize(
+    ("end", "told"), [(300.0, "others are expected to need room"), (104.0, None), (50.0, "it is expected to grow")]
+)
+def test_an_end_that_the_present_size_does_not_give_is_told_with_that_one(end: float, told: str | None) -> None:
+    """It has 100 steps of a second left."""
+    pace = {"mean": 1.0, "low": 0.9, "high": 1.2}
+    left = {"mean": 100.0, "low": 90.0, "high": 120.0}
+    all_steps = {name: 400.0 + value for name, value in left.items()}
+    known = {"total_steps": all_steps, "remaining_steps": left, "seconds_per_step": pace, "rule": "max_steps"}
+    foreseen = ExpectedTimes(
+        job_id="job-1", at=10.0, good_until=100.0, start=None, end=Interval(10 + end, 10 + 0.9 * end, 10 + 1.2 * end)
+    )
+    case = a_running_case()
+    assert case.decision is not None
+    decision = replace(case.decision, forecast=from_json("job-1", known), expected=foreseen, at=10.0)
+    job = replace(case.job, step=400, running=Allocation(2, 1), state=JobState.RUNNING, started_at=1.0)
+    said = " ".join(explanation_of(replace(case, job=job, decision=decision)).sentences)
+    assert "is expected to end in" in said
+    assert ("it would take about 100 s" in said) == (told is not None)
+    assert told is None or told in said
 
 
 def test_a_kept_promise_is_told_after_the_end() -> None:
