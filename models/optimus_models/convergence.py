@@ -90,7 +90,8 @@ def convergence_step(
 
     The rule is predicted as `has_converged` judges it, on the fitted curve: noise of the losses plays no part. With
     finished runs, what is known of the end is their ends and that of the job's own curve (`predicted_end`). Where the
-    loss may end the job and says nothing yet, any end up to the limit is believed, log-uniformly.
+    loss may end the job and says nothing yet, any end up to the limit is believed, log-uniformly. Where its curve says
+    that the limit ends the job, the interval begins as much sooner as the curve is unsure.
     """
     progress = _Progress(elapsed_seconds, steps_per_second, spent, cost_per_second)
     limit = min(_limits(rule, steps_per_epoch, now_step, progress), default=None)
@@ -100,6 +101,9 @@ def convergence_step(
         by_loss = _as_sure_as_the_curve(by_loss, curve, now_step, latest)
     if limit is None:
         return by_loss
+    if _is_at_limit(by_loss, curve, rule, latest):
+        soonest = _soonest_before_the_limit(by_loss, curve.confidence, now_step, latest)
+        return Prediction(latest, soonest, latest, limit.rule)
     if by_loss is None:
         soonest = _soonest_end(curve, rule, _epoch_steps(steps_per_epoch) or 0.0, now_step, latest)
         low, mean = (soonest * (latest / soonest) ** part if soonest > 0 else latest for part in (0.1, 0.5))
@@ -233,6 +237,41 @@ def _soonest_end(curve: LossCurve, rule: Rule, epoch: float, now_step: float, la
         return latest
     least = epoch * (1 + max(rule.patience_epochs, 1)) if rule.loss_decrease is not None else epoch
     return min(max(now_step, least, 1.0), latest)
+
+
+def _is_at_limit(by_loss: Prediction | None, curve: LossCurve, rule: Rule, latest: float) -> bool:
+    """Whether a curve without finished runs says that the loss goes on falling up to the limit."""
+    of_loss = rule.loss_decrease is not None or rule.target_loss is not None
+    if not of_loss or rule.target_metric is not None or curve.experts is not None or curve.n_points < LEAST_POINTS:
+        return False
+    if by_loss is not None:
+        return by_loss.mean >= latest
+    return rule.loss_decrease is None or _has_fallen(curve, rule, rule.loss_decrease)
+
+
+def _soonest_before_the_limit(own: Prediction | None, sure: float, now_step: float, latest: float) -> float:
+    """The 10th percentile of the end where the curve says that the limit ends the job; the limit may be it.
+
+    With the probability `sure` the curve is right, else any end up to the limit is believed, log-uniformly.
+    """
+    if not 0 < now_step < latest:
+        return latest
+    width = 0.0 if own is None or own.low <= 0 else math.log(own.mean / own.low) / _TAIL_ODDS
+
+    def before(step: float) -> float:
+        """P(the end comes before `step`)."""
+        by_curve = 0.0
+        if own is not None and width > 0:
+            by_curve = 1.0 / (1.0 + math.exp(min(math.log(own.mean / step) / width, 700.0)))
+        return sure * by_curve + (1.0 - sure) * math.log(step / now_step) / math.log(latest / now_step)
+
+    if before(latest) <= _TAIL:
+        return latest
+    low, high = math.log(now_step), math.log(latest)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if before(math.exp(middle)) < _TAIL else (low, middle)
+    return math.exp(high)
 
 
 def _as_sure_as_the_curve(end: Prediction, curve: LossCurve, now_step: float, latest: float) -> Prediction:

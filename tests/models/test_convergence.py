@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -291,6 +292,24 @@ def test_whichever_comes_first_is_named(losses: Any) -> None:
     predicted = convergence_step(fitted(losses, 100), rule, steps_per_epoch=EPOCH, now_step=100)
     assert predicted is not None
     assert predicted.rule == "loss_decrease"
+
+
+@pytest.mark.parametrize(
+    "rule", [Rule(target_loss=0.01, max_steps=400), Rule(loss_decrease=1e-4, max_steps=400)], ids=["target", "decrease"]
+)
+def test_a_limit_is_as_sure_as_the_curve_that_says_it_ends_the_job(losses: Any, rule: Rule) -> None:
+    """Another part of the rule may still hold before."""
+    curve = fitted(losses, 60)
+    found = [
+        convergence_step(replace(curve, confidence=sure), rule, steps_per_epoch=EPOCH, now_step=60)
+        for sure in (0.2, 0.5, 0.8, 0.95)
+    ]
+    assert {(each.mean, each.high, each.rule) for each in found if each} == {(400.0, 400.0, "max_steps")}
+    lows = [each.low for each in found if each]
+    assert 60 < lows[0] < lows[1] < lows[2] < lows[3] == 400.0
+    assert lows[0] == pytest.approx(60 * (400 / 60) ** (0.1 / 0.8), rel=0.01)
+    alone = convergence_step(replace(curve, confidence=0.2), Rule(max_steps=400), steps_per_epoch=EPOCH, now_step=60)
+    assert alone == Prediction(400.0, 400.0, 400.0, "max_steps")
 
 
 def test_without_a_curve_and_a_limit_nothing_can_be_said() -> None:
