@@ -21,14 +21,12 @@ from optimus_cli.commands import (
     people,
     predict,
     project,
-    promises,
     secrets,
     serve,
     simulate,
     study,
     submit,
     track,
-    usage,
     watch,
 )
 from optimus_cli.errors import BadInput, CliError, FieldError
@@ -140,7 +138,7 @@ app.command(cls=Command, rich_help_panel=JOBS)(jobs.explain)
 app.command(cls=Command, rich_help_panel=JOBS)(watch.watch)
 app.command(cls=Command, rich_help_panel=JOBS)(logs.logs)
 app.command(cls=Command, rich_help_panel=JOBS)(predict.predict)
-app.command(cls=Command, rich_help_panel=JOBS)(promises.promises)
+app.command(cls=Command, rich_help_panel=JOBS)(predict.promises)
 app.command(cls=Command, rich_help_panel=JOBS)(jobs.cancel)
 app.command(cls=Command, rich_help_panel=JOBS)(changes.pause)
 app.command(cls=Command, rich_help_panel=JOBS)(changes.resume)
@@ -157,7 +155,7 @@ app.command(cls=Command, rich_help_panel=PEOPLE)(people.whoami)
 app.add_typer(people.user_app, name="user", rich_help_panel=PEOPLE)
 app.add_typer(people.token_app, name="token", rich_help_panel=PEOPLE)
 app.command(cls=Command, rich_help_panel=PEOPLE)(people.audit)
-app.command(cls=Command, rich_help_panel=PEOPLE)(usage.usage)
+app.command(cls=Command, rich_help_panel=PEOPLE)(project.usage)
 app.command(cls=Command, rich_help_panel=SERVICE)(serve.stop)
 app.add_typer(serve.database_app, name="db", rich_help_panel=SERVICE)
 app.add_typer(secrets.app, name="secrets", rich_help_panel=SERVICE)

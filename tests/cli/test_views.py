@@ -19,10 +19,7 @@ from optimus_cli import (
     output,
     render,
     render_predictions,
-    render_promises,
-    render_queue,
-    render_tasks,
-    render_usage,
+    render_tables,
     wording,
 )
 from optimus_cli.live import Frame
@@ -381,46 +378,46 @@ def test_how_predictions_turned_out() -> None:
         {"kind": "seconds", "part": "50 %", "promises": 4, "held": 1.0, "median_error_percent": 8.0},
     ]
     tasks: list[Any] = [{"task": "m:f", "scores": scores}, {"task": "other:task", "scores": scores[:1]}]
-    text = shown(render_promises.scorecard({"scores": scores, "tasks": tasks}))
+    text = shown(render_tables.scorecard({"scores": scores, "tasks": tasks}))
     for words in ("steps left", "first step", "12", "50 %", "31 %", "time left", "100 %", "m:f", "other:task"):
         assert words in text
-    alone = shown(render_promises.scorecard({"scores": scores, "tasks": tasks[:1]}, "m:f"))
+    alone = shown(render_tables.scorecard({"scores": scores, "tasks": tasks[:1]}, "m:f"))
     assert "other:task" not in alone
-    assert "No prediction" in shown(render_promises.scorecard({"scores": [], "tasks": []}))
+    assert "No prediction" in shown(render_tables.scorecard({"scores": [], "tasks": []}))
 
 
 def test_the_queue_says_who_waits_why_and_for_how_long() -> None:
     expected: Any = {"start_seconds": {"mean": 300.0, "low": 120.0, "high": 600.0}}
     jobs = [builders.queued_job(expected=expected), builders.queued_job(owner=None)]
-    text = shown(render_queue.queue(jobs, NOW), 130)
+    text = shown(render_tables.queue(jobs, NOW), 130)
     for words in ("digits-mlp-x7k2p", "vision", "ada", "5.0 min (2.0–10.0)", "—", "minimum"):
         assert words in text
     expected["start_seconds"] = {"mean": 0.0, "low": 0.0, "high": 0.3}
-    assert "a moment" in shown(render_queue.queue([builders.queued_job(expected=expected)], NOW))
-    assert "No job waits." in shown(render_queue.queue([], NOW))
+    assert "a moment" in shown(render_tables.queue([builders.queued_job(expected=expected)], NOW))
+    assert "No job waits." in shown(render_tables.queue([], NOW))
 
 
 def test_a_narrow_queue_keeps_the_words_of_its_reasons() -> None:
     expected: Any = {"start_seconds": {"mean": 300.0, "low": 120.0, "high": 600.0}}
     why = "not even its minimum fits beside jobs that train or go first"
     jobs = [builders.queued_job(expected=each, why=why) for each in (expected, None)]
-    assert "owner" not in shown(render_queue.queue(jobs, NOW), 80)
+    assert "owner" not in shown(render_tables.queue(jobs, NOW), 80)
     for width in range(70, 130):
         for rows in (jobs, jobs[1:]):
-            text = shown(render_queue.queue(rows, NOW), width)
+            text = shown(render_tables.queue(rows, NOW), width)
             assert set(why.split()) <= set(text.split()), width
 
 
 def test_who_used_how_much() -> None:
-    text = shown(render_usage.usage(builders.usage()))
+    text = shown(render_tables.usage(builders.usage()))
     for words in ("vision", "ada", "v100", "40.00", "81.25", "all", "2026-11 (UTC), until"):
         assert words in text
     free: Any = {"worker_hours": 1.0, "core_hours": 1.0, "gpu_hours": 0.0, "cost": None}
     line: Any = {**free, "project": "vision", "owner": None, "gpu_type": None}
-    text = shown(render_usage.usage(builders.usage(total=free, lines=[line])))
+    text = shown(render_tables.usage(builders.usage(total=free, lines=[line])))
     assert "cost" not in text
     assert "none" in text
-    assert "Nothing was used in 2026-11." in shown(render_usage.usage(builders.usage(lines=[])))
+    assert "Nothing was used in 2026-11." in shown(render_tables.usage(builders.usage(lines=[])))
 
 
 def test_of_an_ended_job_predictions_stand_beside_what_came() -> None:
@@ -503,7 +500,7 @@ def test_tasks_show_what_each_takes_of_its_machine() -> None:
         builders.task("server", rank=1, node="[red]node"),
         builders.task("coordinator", usage=None),
     ]
-    lines = [line.split() for line in shown(render_tasks.task_table(tasks, NOW), width=120).splitlines()]
+    lines = [line.split() for line in shown(render_tables.task_table(tasks, NOW), width=120).splitlines()]
     rows = {line[0]: " ".join(line) for line in lines if line}
     assert rows["worker"].endswith("1.50 1.0 GiB v100 40 %, 2.0 GiB")
     assert rows["server"].startswith("server 1 [red]node")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from optimus_cli import output, render, render_predictions, render_queue, render_tasks
+from optimus_cli import output, render, render_predictions, render_tables
 from optimus_cli.client import DEFAULT_URL
 from optimus_cli.errors import BadInput
 from optimus_cli.options import AsJson, JobReference, OptionalJobReference, Url, connect
@@ -71,7 +71,7 @@ def queue(
     that wait, also those that you may not read."""
     with connect(url) as client:
         jobs = client.queue(None if everything else limit)
-    output.print_json({"jobs": jobs}) if as_json else output.show(render_queue.queue(jobs, datetime.now(UTC)))
+    output.print_json({"jobs": jobs}) if as_json else output.show(render_tables.queue(jobs, datetime.now(UTC)))
 
 
 def describe(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
@@ -84,7 +84,7 @@ def describe(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False)
         output.print_json({**found, "allocations": allocations, "tasks": tasks, "events": events})
         return
     now = datetime.now(UTC)
-    shown = render_tasks.task_table(tasks, now) if tasks else None
+    shown = render_tables.task_table(tasks, now) if tasks else None
     output.show(render.job_description(found, allocations, events, now, shown))
 
 

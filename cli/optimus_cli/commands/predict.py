@@ -1,4 +1,5 @@
-"""`optimus predict`: how long a job would take with other numbers of workers and servers."""
+"""`optimus predict`: how long a job would take with other numbers of workers and servers; `optimus promises`: how well
+predictions have turned out."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from optimus_cli import output, render_predictions
+from optimus_cli import output, render_predictions, render_tables
 from optimus_cli.client import DEFAULT_URL
 from optimus_cli.errors import BadInput
 from optimus_cli.options import AsJson, JobReference, Url, connect
@@ -76,3 +77,29 @@ def checked_range(flag: str, text: str) -> str:
     if not 1 <= low <= high:
         raise BadInput(f"{flag} {text}: expected a number above 0, or two like 1-8")
     return f"{low}-{high}"
+
+
+# --- `optimus promises`: how well predictions have turned out --------------------------------------------------------
+
+TaskName = Annotated[
+    str | None, typer.Option(metavar="TASK", help="Only jobs of this task, such as package.module:name.")
+]
+
+
+def promises(task: TaskName = None, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show how predictions turned out: how often their 80 % intervals held what came, and by how much they erred.
+
+    Judged by the newest jobs that succeeded, for each part of a job's life at which something was predicted.
+    """
+    with connect(url) as client:
+        found = client.promises()
+    if task is not None:
+        known = {each["task"]: each for each in found["tasks"]}
+        if task not in known:
+            there = ", ".join(known) or "none yet"
+            raise BadInput(f"--task: no job of {task!r} has been judged; there are: {there}")
+        found = {"scores": known[task]["scores"], "tasks": [known[task]]}
+    if as_json:
+        output.print_json(found)
+    else:
+        output.show(render_tables.scorecard(found, task))

@@ -1,4 +1,4 @@
-"""`optimus project`: quotas of projects, what they come to, and who borrows."""
+"""`optimus project`: quotas of projects, what they come to, and who borrows; `optimus usage`: who used how much."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from optimus_cli import limits, output, wording
+from optimus_cli import limits, output, render_tables, wording
 from optimus_cli.bodies import NodeResources, Project, ProjectQuota
 from optimus_cli.client import DEFAULT_URL, Client
 from optimus_cli.errors import BadInput, Refused
@@ -189,3 +189,15 @@ def _counts(assignments: list[str]) -> dict[str, int] | None:
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
             raise BadInput(f"--gpus {gpu_type}={count}: expected a number of GPUs")
     return counts
+
+
+# --- `optimus usage`: who used how much of the cluster in a month ----------------------------------------------------
+
+Month = Annotated[str | None, typer.Option(metavar="YYYY-MM", help="In UTC; default: this month.")]
+
+
+def usage(month: Month = None, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show what jobs of the projects that you may read were given in a month, and what it cost."""
+    with connect(url) as client:
+        found = client.usage(month)
+    output.print_json(found) if as_json else output.show(render_tables.usage(found))

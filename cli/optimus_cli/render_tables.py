@@ -1,0 +1,152 @@
+"""Short tables: how predictions turned out, who used how much, which jobs wait, the tasks of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from optimus_cli import wording
+from optimus_cli.bodies import PromiseScore, QueuedJob, Scorecard, Task, Usage, UsageAmounts
+from optimus_cli.render import FittingTable, columns_table
+
+# --- how predictions turned out --------------------------------------------------------------------------------------
+
+_KINDS = {
+    "steps": "steps left",
+    "seconds": "time left at its size",
+    "time": "time to the end",
+    "start": "time to the start",
+}
+_PARTS = {"10 %": "10 to 25 %", "25 %": "25 to 50 %", "50 %": "50 to 75 %", "75 %": "75 % on"}
+"""Of a life: a prediction is made in one of these, not at its beginning."""
+_LEAST_HELD, _MOST_HELD = 0.7, 0.9
+"""An 80 % interval that holds less or more often than this is marked ..."""
+_ENOUGH = 10
+"""... when so many were judged: of fewer, chance decides."""
+
+
+def scorecard(found: Scorecard, task: str | None = None) -> RenderableType:
+    """All tasks together, or one, and then how often the time left was held by task."""
+    if not found["scores"]:
+        return Text("No prediction has been judged yet: that takes a job that succeeded.")
+    title = "All tasks" if task is None else task
+    parts: list[RenderableType] = [Text(title, style="bold"), _table(found["scores"])]
+    if task is None and len(found["tasks"]) > 1:
+        parts += [Text("\nBy task", style="bold"), _by_task(found)]
+    return Group(*parts)
+
+
+def _table(scores: Sequence[PromiseScore]) -> Table:
+    figures = ("judged", "held", "median error")
+    table = columns_table("predicted", "when", *figures, right=figures)
+    for score in scores:
+        table.add_row(
+            _KINDS.get(score["kind"], score["kind"]),
+            _PARTS.get(score["part"], score["part"]),
+            wording.count(score["promises"]),
+            _held(score["held"], score["promises"]),
+            f"{score['median_error_percent']:.0f} %",
+        )
+    table.caption = "when: part of the life, or of the wait; held: part whose 80 % interval held what came"
+    return table
+
+
+def _by_task(found: Scorecard) -> Table:
+    table = columns_table("task", "judged", "steps held", "time held", right=["judged", "steps held", "time held"])
+    for each in found["tasks"]:
+        cells = []
+        for kind in ("steps", "seconds"):
+            those = [score for score in each["scores"] if score["kind"] == kind]
+            judged = sum(score["promises"] for score in those)
+            held = sum(score["held"] * score["promises"] for score in those) / judged if judged else None
+            cells.append(Text(wording.UNKNOWN) if held is None else _held(held, judged))
+        table.add_row(Text(each["task"]), wording.count(sum(score["promises"] for score in each["scores"])), *cells)
+    return table
+
+
+def _held(part: float, judged: int) -> Text:
+    is_odd = judged >= _ENOUGH and not _LEAST_HELD <= part <= _MOST_HELD
+    return Text(wording.percent(part), style="yellow" if is_odd else "")
+
+
+# --- who used how much -----------------------------------------------------------------------------------------------
+
+
+def usage(found: Usage) -> RenderableType:
+    """One line for each project, owner and GPU type, and their sum. Without prices there is no cost."""
+    if not found["lines"]:
+        return Text(f"Nothing was used in {found['month']}.", style="dim")
+    priced = found["total"]["cost"] is not None
+    figures = ("worker hours", "core hours", "GPU hours", *(("cost",) if priced else ()))
+    table = columns_table("project", "owner", "GPU type", *figures, right=figures)
+    for line in found["lines"]:
+        whose = (line["project"], line["owner"] or wording.UNKNOWN, line["gpu_type"] or "none")
+        table.add_row(*whose, *_figures(line))
+    table.add_section()
+    table.add_row("all", "", "", *_figures(found["total"]))
+    table.caption = f"{found['month']} (UTC), until {found['until'][:16].replace('T', ' ')}"
+    return table
+
+
+def _figures(amounts: UsageAmounts) -> list[str]:
+    hours = [f"{amounts[name]:.2f}" for name in ("worker_hours", "core_hours", "gpu_hours")]
+    return hours if amounts["cost"] is None else [*hours, f"{amounts['cost']:.2f}"]
+
+
+# --- which jobs wait -------------------------------------------------------------------------------------------------
+
+LEFT_OUT = ("owner", "project", "submitted")
+"""Columns that a narrow terminal has no room for, the first of them first."""
+
+
+def queue(jobs: Sequence[QueuedJob], now: datetime) -> RenderableType:
+    """One line per job, from the top of the queue."""
+    if not jobs:
+        return Text("No job waits.", style="dim")
+    return FittingTable([dict(_cells(job, now)) for job in jobs], LEFT_OUT, right=["no."], folded=["why"])
+
+
+def _cells(job: QueuedJob, now: datetime) -> list[tuple[str, RenderableType]]:
+    expected = job["expected"]
+    return [
+        ("no.", str(job["position"])),
+        ("id", Text(job["id"])),
+        ("project", Text(job["project"])),
+        ("owner", Text(job["owner"] or wording.UNKNOWN)),
+        ("starts in", wording.wait(None if expected is None else expected["start_seconds"])),
+        ("submitted", wording.ago(job["submitted_at"], now)),
+        ("why", Text(job["why"])),
+    ]
+
+
+# --- a job's tasks, and what each takes of its machine ---------------------------------------------------------------
+
+
+def task_table(tasks: Sequence[Task], now: datetime) -> Table:
+    """Those that have not ended."""
+    table = columns_table("task", "node", "since", "CPU cores", "memory", "GPU", right=["CPU cores", "memory"])
+    for task in tasks:
+        usage = task["usage"]
+        table.add_row(
+            f"{task['role']} {task['rank']}",
+            Text(task["node"]),
+            wording.ago(task["started_at"], now),
+            wording.UNKNOWN if usage is None else wording.number(usage["cpu_cores"]),
+            wording.UNKNOWN if usage is None else wording.size(usage["memory_bytes"]),
+            _gpu(task),
+        )
+    return table
+
+
+def _gpu(task: Task) -> Text:
+    """Its type, how busy it is, and how much of its memory is used, as far as that is told."""
+    kind, usage = task["gpu_type"] or "", task["usage"]
+    busy = usage["gpu_utilization"] if usage is not None else None
+    used = usage["gpu_memory_bytes"] if usage is not None else None
+    told = [wording.percent(busy)] if busy is not None else []
+    told += [wording.size(used)] if used is not None else []
+    return Text(f"{kind} {', '.join(told)}".strip())
