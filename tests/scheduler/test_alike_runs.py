@@ -92,4 +92,4 @@ def test_a_deadline_that_no_run_like_it_would_have_met_claims_nothing(seconds: f
     found = limits_of(forecast(new, NOW, Settings()), Resources(32.0, 256 * GIB), NOW, Settings())
     assert found is not None
     assert (found.claim is not None) == claims
-    assert (found.note is not None and "runs like it took" in found.note) != claims
+    assert (found.note is not None and "by runs like it" in found.note) != claims

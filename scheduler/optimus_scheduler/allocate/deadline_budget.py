@@ -112,8 +112,8 @@ def _before(deadline: float, limits: Limits, capacity: Resources, now: float, se
                 limits, Reason.DEADLINE_CANNOT_BE_MET, f"Its deadline passed at {instant_words(deadline)}."
             )
         if (needed := _least_by_alike_runs(outlook, capacity)) is not None and needed > left:
-            missed = f"Its deadline at {instant_words(deadline)} cannot be met"
-            note = f"{missed}: runs like it took {time_words(needed)} at least, counted at the fastest size."
+            missed = f"Its deadline at {instant_words(deadline)} can hardly be met"
+            note = f"{missed}: by runs like it, it takes {time_words(needed)} or more with a probability of 90 %."
             return _reported(limits, Reason.DEADLINE_CANNOT_BE_MET, note)
         note = f"Too little of it is measured to choose its size by its deadline at {instant_words(deadline)}."
         return replace(_reported(limits, None, note), claim=outlook.minimum)

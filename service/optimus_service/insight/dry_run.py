@@ -39,7 +39,8 @@ CANDIDATE = "dry-run"
 """The id that a job has while it is only thought of: submitted ones always have a random end."""
 
 _DEADLINES_TRIED = 3
-"""Later deadlines that are planned with until one is promised: each the earliest that the last one allowed."""
+"""Later deadlines that are planned with until one is promised, each the earliest that the last one allowed; and so many
+between that one and the latest that is not."""
 _MOST_JOBS_TO_TRY = 300
 """Active jobs beyond which it is not tried what would give one of them more: that plans a dozen times."""
 _MOST_PLANNED = 5_000
@@ -188,20 +189,19 @@ class Preview:
         candidate = next(job for job in world.jobs if job.id == CANDIDATE)
         if candidate.spec.deadline_at is None:
             return None
-        said = tried = answer_to(candidate.spec.deadline_at, left, world.now)
+        said = answer_to(candidate.spec.deadline_at, left, world.now)
         if foreseen is None:
             return DeadlineAnswer(said.answer if said.answer is Answer.DECLINED else Answer.OPEN)
-        for _ in range(_DEADLINES_TRIED):
-            if tried.answer is Answer.PROMISED or tried.earliest is None:
-                break
-            later = replace(candidate, spec=replace(candidate.spec, deadline_at=tried.earliest))
-            others = (job for job in world.jobs if job.id != CANDIDATE)
+        if said.answer is Answer.PROMISED:
+            return said
+        others = tuple(job for job in world.jobs if job.id != CANDIDATE)
+
+        def answer(due: float) -> DeadlineAnswer:
+            later = replace(candidate, spec=replace(candidate.spec, deadline_at=due))
             _, ahead = self._foresight.planned(replace(world, jobs=(*others, later)))
-            due, left = tried.earliest, ahead[CANDIDATE].shown.left(world.now)
-            tried = answer_to(due, left, world.now)
-            if tried.answer is Answer.PROMISED:
-                tried = replace(tried, earliest=due)
-        return replace(said, earliest=tried.earliest if tried.answer is Answer.PROMISED else None)
+            return answer_to(due, ahead[CANDIDATE].shown.left(world.now), world.now)
+
+        return replace(said, earliest=earliest_promised(answer, candidate.spec.deadline_at, said.earliest))
 
     def what_gives_more(
         self, job_id: str, names: Mapping[str, str], *, only_named: bool = False
@@ -252,6 +252,29 @@ class Preview:
         constants, granted = self._foresight.constants, replace(job, allocation=size, allocated_at=now)
         ahead = forecast(granted, now, constants).forecast
         return ahead if ahead.total_steps is not None else like_similar(granted, ahead, constants)
+
+
+def earliest_promised(answer: Callable[[float], DeadlineAnswer], refused: float, later: float | None) -> float | None:
+    """The earliest deadline of those tried that is promised; None: none is. `refused`: one that is not; `later`: what
+    may be instead. A job with a later one may get less, or nothing of others: so each is planned with."""
+    promised = None
+    for _ in range(_DEADLINES_TRIED):
+        if later is None:
+            return None
+        tried = answer(later)
+        if tried.answer is Answer.PROMISED:
+            promised = later
+            break
+        refused, later = later, tried.earliest
+    if promised is None:
+        return None
+    for _ in range(_DEADLINES_TRIED):
+        between = (refused + promised) / 2.0
+        if answer(between).answer is Answer.PROMISED:
+            promised = between
+        else:
+            refused = between
+    return promised
 
 
 def _effects(

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.service.api.api_harness import Api, job_spec, problem
 from tests.service.api.conftest import serve
 from tests.service.loop.loop_world import World
@@ -15,11 +17,12 @@ from tests.service.loop.loop_world import World
 from optimus_contract import answers
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
+from optimus_scheduler.ahead.deadlines import Answer, DeadlineAnswer
 from optimus_scheduler.model import JobState
 from optimus_service import server
 from optimus_service.api.plan import plan_body
 from optimus_service.insight import dry_run
-from optimus_service.insight.dry_run import CANDIDATE, Preview, Previewed
+from optimus_service.insight.dry_run import CANDIDATE, Preview, Previewed, earliest_promised
 from optimus_service.requests import checked
 
 SPEC: dict[str, Any] = {"workers": {"max": 4}, "servers": {"max": 4}, "convergence": {"loss_decrease": {"below": 0.05}}}
@@ -229,3 +232,24 @@ def test_planning_what_gives_more_ends_after_so_many_plans(world: World, monkeyp
         assert found is None or set(found) <= set(everything_tried)
         told.add(found)
     assert told >= {None, everything_tried}
+
+
+@given(refused=st.floats(0.0, 1e4), wait=st.floats(1.0, 1e4), first=st.floats(1.0, 2e4))
+def test_the_earliest_deadline_is_one_that_was_tried_and_near_the_first_that_is_promised(
+    refused: float, wait: float, first: float
+) -> None:
+    """Deadlines from `refused + wait` on are promised; the plan of each other names one that is."""
+    least, promised = refused + wait, set[float]()
+
+    def answer(due: float) -> DeadlineAnswer:
+        if due < least:
+            return DeadlineAnswer(Answer.OPEN, least + 1.0)
+        promised.add(due)
+        return DeadlineAnswer(Answer.PROMISED, due)
+
+    found = earliest_promised(answer, refused, refused + first)
+    assert found is not None
+    assert found in promised
+    assert found == min(promised)
+    assert found - least <= max(first, wait + 1.0) / 2**3 + 1e-6
+    assert earliest_promised(lambda _: DeadlineAnswer(Answer.OPEN), refused, refused + first) is None
