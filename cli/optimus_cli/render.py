@@ -36,7 +36,7 @@ LONGEST_NAME_IN_ID = 34
 """Characters of a name that an id begins with."""
 FOLDED = frozenset({"time left", "submitted", "cause", "message"})
 """Columns of several words. All others are kept on one line: half a number is no number."""
-LEAST_WIDTHS = dict.fromkeys(FOLDED, LEAST_WORDS) | {"why": 20, "to what": 24}
+LEAST_WIDTHS = dict.fromkeys((*FOLDED, "stood still", "lost"), LEAST_WORDS) | {"why": 20, "to what": 24}
 
 
 def state(name: str) -> Text:
@@ -53,7 +53,7 @@ def state_of(job: Job) -> Text:
 def columns_table(
     *columns: str, right: Iterable[str] = (), folded: Iterable[str] = (), widths: Mapping[str, int] | None = None
 ) -> Table:
-    """`folded` columns may break into lines beside those that always may; without any, what is too wide is cut off.
+    """`folded` columns may break into lines beside those that always may; what is too wide in others is cut with a "…".
 
     `widths`: that there is room for (`fitting`): columns of several words have these.
     """
@@ -63,9 +63,9 @@ def columns_table(
         justify: Literal["left", "right"] = "right" if column in aligned else "left"
         least = LEAST_WIDTHS.get(column)
         wide = None if widths is None or least is None else widths[column]
-        table.add_column(
-            column, justify=justify, overflow="fold", no_wrap=column not in broken, min_width=least, width=wide
-        )
+        is_whole = column not in broken
+        overflow: Literal["ellipsis", "fold"] = "ellipsis" if is_whole else "fold"
+        table.add_column(column, justify=justify, overflow=overflow, no_wrap=is_whole, min_width=least, width=wide)
     return table
 
 
@@ -437,18 +437,22 @@ def convergence(rule: dict[str, Any]) -> str:
 
 def allocation_table(points: Sequence[AllocationPoint]) -> RenderableType:
     """The job's memberships, oldest first."""
-    table = columns_table("after", "size", "at step", "cause", "stood still", "lost", right=["at step"])
+    rows: list[dict[str, RenderableType]] = []
     for point in points:
         pause = point["pause_seconds"]
-        table.add_row(
-            wording.duration(point["at_seconds"]),
-            f"{point['workers']}w+{point['servers']}p{_in_batches(point)}",
-            wording.count(point["step"]),
-            "tasks replaced" if point["cause"] == "replaced" else point["cause"],
-            wording.UNKNOWN if pause is None else f"{wording.number(pause)} s{_parts(point)}",
-            wording.lost(point["lost_steps"], point.get("lost_seconds")) or wording.UNKNOWN,
+        cause = "tasks replaced" if point["cause"] == "replaced" else point["cause"].replace("_", " ")
+        still = wording.UNKNOWN if pause is None else f"{wording.number(pause)} s{_parts(point)}"
+        rows.append(
+            {
+                "after": wording.duration(point["at_seconds"]),
+                "size": f"{point['workers']}w+{point['servers']}p{_in_batches(point)}",
+                "at step": wording.count(point["step"]),
+                "cause": cause,
+                "stood still": still,
+                "lost": wording.lost(point["lost_steps"], point.get("lost_seconds")) or wording.UNKNOWN,
+            }
         )
-    return table
+    return FittingTable(rows, left_out=(), right=["at step"], folded=["stood still", "lost"])
 
 
 def _parts(point: AllocationPoint) -> str:

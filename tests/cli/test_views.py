@@ -121,6 +121,34 @@ def test_the_pause_of_a_script_is_shown_with_its_parts() -> None:
     assert "2.50 s (save 0.3, stop 0.1, start 2.0)" in shown(render.allocation_table([point]), width=140)
 
 
+def test_the_sizes_of_a_script_are_whole_in_a_narrow_terminal() -> None:
+    parts = {"save_seconds": 12.3, "stop_seconds": 0.1, "start_seconds": 12.0, "load_seconds": 10.5}
+    change = builders.allocation(
+        140,
+        12,
+        0,
+        pause_seconds=34.9,
+        pause_parts=parts,
+        lost_steps=11,
+        lost_seconds=185.0,
+        cause="coordinator_restart",
+    )
+    points = [builders.allocation(3, 1, 0, cause="start", pause_seconds=None), change]
+    lines = shown(render.allocation_table(points), 80).splitlines()
+    for whole in ("2 min 20 s", "12w+0p", "1 400", "coordinator", "12.3,", "10.5)", "11 steps", "3 min 05"):
+        assert any(whole in line for line in lines), whole
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_no_table_cuts_words_without_a_sign(width: int) -> None:
+    table = render.columns_table("state", "node", "message")
+    table.add_row("x" * 30, "y" * 50, "several words that may break")
+    text = shown(table, width)
+    assert ("x" * 30 in text, "y" * 50 in text) != (True, True), "there is no room for both"
+    for letter, length in (("x", 30), ("y", 50)):
+        assert letter * length in text or f"{letter}…" in text
+
+
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
 def test_a_list_breaks_no_figure_and_no_usual_id(width: int) -> None:
     jobs = [builders.job(id="digits-resnet-abcd1234", step=12_345), builders.finished_job(id="digits-cnn-abcd1234")]
