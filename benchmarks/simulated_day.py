@@ -3,11 +3,11 @@
     python -m benchmarks.simulated_day [--jobs 10000] [--hours 24] [--turns 2] [--samples 20] [--viewers 500]
 
 The service of `benchmarks.at_size`, a process of its own, by a virtual clock: its loop, its sweeps of retention and the
-look at the queue go by that time. A fifth of the jobs train with 10 tasks each. `--turns` times an hour each of these
-posts `--samples` samples over HTTP, a hundredth of all jobs ends (those that train longest), as many are submitted, and
-the next round follows: a period of 30 minutes, where the default is one, as a day of those would take hours of this
-machine. What is older than a quarter of the time is deleted. Once an hour the calls, and the pages that watch, are
-measured.
+look at the queue go by that time. A fifth of the jobs have tasks, 10 each, as the policy wants it. `--turns` times an
+hour each of these posts `--samples` samples over HTTP, a hundredth of all jobs ends (those that trained longest), as
+many are submitted, the next round follows, and jobs that have other tasks than before report their memberships. So a
+round comes each 30 minutes, where the default is one minute: a day of those would take this machine hours. What is
+older than a quarter of the time is deleted. Once an hour the calls, and the pages that watch, are measured.
 
 Prints one JSON object: by hour the processor seconds of the service for a round, a look at the queue, calls and
 pages, its memory and the size of its database in MB; of each the mean, and the slope for a day by least squares with
@@ -25,9 +25,11 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -36,21 +38,25 @@ from typing import Any
 import structlog
 from benchmarks.at_size import CHANGED_PART, Service, begin, memory, newest_round, watched
 from benchmarks.restart import submit
-from benchmarks.round_statements import a_sample, form_memberships
+from benchmarks.round_statements import a_sample
 from benchmarks.soak import slope
 
 from optimus_contract.codec import write
-from optimus_contract.telemetry import SampleColumns
+from optimus_contract.telemetry import Sample, SampleColumns
+from optimus_scheduler.model import Directive, Role
 from optimus_service.process.connections import raise_descriptor_limit
 from optimus_service.process.gc_pause import LongLived
 from optimus_service.process.job_tokens import job_tokens_of
 from optimus_service.server import Machine
 from optimus_service.settings import Settings
 from optimus_service.store.engine import create_engine_from_url, upgrade
+from optimus_service.store.records import JobRecord
 from optimus_service.store.repository import Repository
 
 HOUR = 3600.0
 CONNECTIONS = 8
+MEMBERS = (Role.WORKER, Role.SERVER)
+PROFILE = json.dumps({"n_parameters": 10, "n_examples": 57_600, "global_batch_size": 32, "steps_per_epoch": 1800.0})
 CALLS = {
     "scrape": "/metrics",
     "list of 50": "/v1/jobs",
@@ -160,66 +166,103 @@ def serve(settings: Settings, n_jobs: int, pipe: Connection) -> None:
 
 
 class Workers:
-    """The tasks of all jobs that train, as the service hears of them."""
+    """The tasks of all jobs that have some, as the service hears of them."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, seconds: float) -> None:
+        """`seconds` of virtual time pass between two posts of a job."""
         self._service = service
+        self._seconds = seconds
         self._tokens = job_tokens_of(service.settings)
         self._pool = ThreadPoolExecutor(CONNECTIONS)
-        self.posted: dict[str, int] = {}
-        """Samples that each has told of, those that train longest first."""
+        self._generations: dict[str, int] = {}
+        self.training: dict[str, JobRecord] = {}
+        """Those that train, the oldest first."""
+        self.posted: Counter[str] = Counter()
+        """Samples that each has told of."""
 
     def close(self) -> None:
         """End."""
         self._pool.shutdown()
 
-    def begin(self, at: float) -> None:
-        """Jobs that were given tasks begin; those that the service has ended are forgotten."""
-        self.posted |= dict.fromkeys(form_memberships(self._service.repository, at), 0)
-        active = {job.id for job in self._service.repository.active_jobs()}
-        self.posted = {job_id: n for job_id, n in self.posted.items() if job_id in active}
+    def begin(self, at: float) -> int:
+        """Jobs with new tasks form their memberships; those that are to stop stop, those that are done end. How many
+        of them have another membership."""
+        active = self._service.repository.active_jobs()
+        self._call("POST", "result", {job.id: _ended(job) for job in active if job.directive is Directive.FINISH})
+        have = [job for job in active if not job.wanted.is_empty and job.directive is Directive.RUN]
+        moved = [job for job in have if self._generations.get(job.id) != job.generation]
+        self._call("PUT", "profile", {job.id: PROFILE for job in moved if not job.membership_epoch})
+        self._call("POST", "membership", {job.id: self._membership(job, at) for job in moved})
+        now = self._service.repository.jobs_by_id([job.id for job in have])
+        self.training = {job.id: now[job.id] for job in have}
+        self._generations = {job.id: job.generation for job in have}
+        return len(moved)
+
+    def _membership(self, job: JobRecord, at: float) -> str:
+        tasks = self._service.repository.get_wanted(job.id).tasks
+        workers, servers = ([task.key.name for task in tasks if task.key.role is each] for each in MEMBERS)
+        epoch, cause = job.membership_epoch + 1, "rescale" if job.membership_epoch else "start"
+        report = {"epoch": epoch, "generation": job.generation, "at": at, "step": job.step, "cause": cause}
+        return json.dumps(report | {"workers": workers, "servers": servers, "pause_seconds": 5.0})
 
     def post(self, n_samples: int, at: float) -> float:
         """Each tells of so many samples more; seconds of the clock for one post."""
 
         @cache
-        def body(first: int) -> str:
-            columns = SampleColumns.of([a_sample(number, at) for number in range(first, first + n_samples)])
+        def body(first: int, epoch: int) -> str:
+            numbers = range(first, first + n_samples)
+            columns = SampleColumns.of([_sample(number, epoch, at, self._seconds / n_samples) for number in numbers])
             return json.dumps({"columns": write(columns, without_none=True)})
 
-        begun = time.perf_counter()
-        self._call("telemetry", [(job_id, body(first)) for job_id, first in self.posted.items()])
-        took = time.perf_counter() - begun
-        n_posts = max(1, len(self.posted))
-        self.posted = {job_id: n + n_samples for job_id, n in self.posted.items()}
-        return took / n_posts
+        begun, training = time.perf_counter(), self.training.values()
+        bodies = {job.id: body(self.posted[job.id], job.membership_epoch) for job in training}
+        self._call("POST", "telemetry", bodies)
+        self.posted.update(dict.fromkeys(bodies, n_samples))
+        return (time.perf_counter() - begun) / max(1, len(bodies))
 
     def end(self, n_jobs: int) -> None:
-        """So many have done what they should."""
-        ended = list(self.posted)[:n_jobs]
-        self._call(
-            "result", [(each, json.dumps({"outcome": "succeeded", "step": self.posted.pop(each)})) for each in ended]
-        )
+        """So many, which trained longest, have done what they should."""
+        oldest = sorted(self.training.values(), key=lambda job: (-self.posted[job.id], job.id))[:n_jobs]
+        self._call("POST", "result", {job.id: _ended(job) for job in oldest})
 
-    def _call(self, what: str, bodies: Sequence[tuple[str, str]]) -> None:
+    def _call(self, method: str, what: str, bodies: Mapping[str, str]) -> None:
         """One call for each job, over some connections, which are new: the service closes those without calls."""
-        parts = [(what, bodies[number::CONNECTIONS]) for number in range(CONNECTIONS)]
-        for refused in self._pool.map(self._post, *zip(*parts, strict=True)):
+        every = list(bodies.items())
+        parts = [(method, what, every[number::CONNECTIONS]) for number in range(CONNECTIONS)]
+        for refused in self._pool.map(self._send, *zip(*parts, strict=True)):
             assert refused == [], refused
 
-    def _post(self, what: str, bodies: Sequence[tuple[str, str]]) -> list[str]:
+    def _send(self, method: str, what: str, bodies: Sequence[tuple[str, str]]) -> list[str]:
         """What was wrong."""
         refused = []
         with closing(http.client.HTTPConnection("127.0.0.1", self._service.port, timeout=300)) as own:
             for job_id, body in bodies:
                 token = self._tokens.issue(job_id, "nonce")
                 headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-                own.request("POST", f"/v1/jobs/{job_id}/{what}", body, headers)
+                own.request(method, f"/v1/jobs/{job_id}/{what}", body, headers)
                 answer = own.getresponse()
                 text = answer.read().decode()
                 if answer.status not in (200, 204):
                     refused.append(f"{job_id} {what}: {answer.status} {text}")
         return refused
+
+
+def _ended(job: JobRecord) -> str:
+    return json.dumps({"outcome": "succeeded", "step": job.step})
+
+
+def _sample(number: int, epoch: int, at: float, seconds: float) -> Sample:
+    """So many seconds of steps of a second each; 20 samples are an epoch."""
+    n_steps = max(1, round(seconds))
+    told = a_sample(number, at)
+    return replace(
+        told,
+        membership_epoch=epoch,
+        step=told.step * n_steps,
+        n_steps=n_steps,
+        n_examples=told.n_examples * n_steps,
+        seconds=seconds,
+    )
 
 
 def megabytes(service: Service) -> float:
@@ -230,13 +273,14 @@ def megabytes(service: Service) -> float:
 def turn(service: Service, workers: Workers, n_samples: int) -> dict[str, float]:
     """What happens between two rounds, and the second of them."""
     now = service.ask("now")
+    training = len(workers.training)
     seconds = workers.post(n_samples, now)
     workers.end(max(1, service.n_jobs // CHANGED_PART))
     n_new = service.n_jobs - len(service.repository.active_jobs())
     submit(service.repository, n_new, service.n_submitted, now)
     service.n_submitted += n_new
-    found = {"post of telemetry, of the clock": seconds, "round": service.ask("round")}
-    workers.begin(service.ask("now"))
+    found = {"post of telemetry, of the clock": seconds, "round": service.ask("round"), "training": training}
+    found["given other tasks"] = workers.begin(service.ask("now"))
     return found
 
 
@@ -274,7 +318,10 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     with closing(Repository(create_engine_from_url(settings.url))) as repository:
         submit(repository, options.jobs, at=time.time() - HOUR)
     begun = time.perf_counter()
-    with closing(Service(settings, options.jobs, serve)) as service, closing(Workers(service)) as workers:
+    with (
+        closing(Service(settings, options.jobs, serve)) as service,
+        closing(Workers(service, HOUR / options.turns)) as workers,
+    ):
         service.ask("round")
         workers.begin(service.ask("now"))
         hours = [hour(service, workers, options) for _ in range(round(options.hours))]
@@ -283,7 +330,6 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "jobs": options.jobs,
         "hours": len(hours),
         "rounds_an_hour": options.turns,
-        "training": len(workers.posted),
         "ended": n_ended,
         "minutes": round((time.perf_counter() - begun) / 60, 1),
         "load": round(os.getloadavg()[0], 1),
