@@ -91,15 +91,15 @@ class Refused(CliError):
     def __init__(
         self, status: int, detail: str, errors: Sequence[FieldError] = (), flags: Mapping[str, str] = NO_FLAGS
     ) -> None:
-        """`flags`: of the command that asked, by the field that each sets; its fields are told by them."""
+        """`flags`: of the command that asked, by the field that each sets; messages name them."""
         self.status = status
         self.detail = detail
         self.errors = self.fields = tuple(errors)
-        told = {f"{error.field}: {error.message}": f"{_flag(error, flags)}: {error.message}" for error in self.errors}
-        more = [f"  {words}" for field, words in told.items() if field != detail]
-        super().__init__("\n".join([told.get(detail, detail), *more]))
+        named = {f"{error.field}: {error.message}": f"{_flag(error, flags)}: {error.message}" for error in self.errors}
+        more = [f"  {words}" for field, words in named.items() if field != detail]
+        super().__init__("\n".join([named.get(detail, detail), *more]))
 
-    def told_by(self, flags: Mapping[str, str]) -> Refused:
+    def naming(self, flags: Mapping[str, str]) -> Refused:
         """The same, in terms of these flags."""
         return Refused(self.status, self.detail, self.errors, flags)
 

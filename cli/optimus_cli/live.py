@@ -78,7 +78,7 @@ def job_block(job: Job) -> RenderableType:
     top.add_column(width=9)
     top.add_column()
     top.add_row(
-        Text(job["name"], style="bold"), bar(job), render.progress(job), render.state_of(job), Text(outlook(job))
+        Text(job["name"], style="bold"), bar(job), render.progress(job), render.state_of(job), Text(expectation(job))
     )
     return Group(top, Text(f"  {details(job)}"), _last_words(job), Text())
 
@@ -90,7 +90,7 @@ def bar(job: Job) -> ProgressBar:
     return ProgressBar(total=1.0, completed=done, width=BAR_WIDTH, complete_style=colour, finished_style="green")
 
 
-def outlook(job: Job) -> str:
+def expectation(job: Job) -> str:
     """What to expect: the time left, or what it took."""
     if is_final(job):
         return render.time_left(job)
@@ -141,7 +141,7 @@ def _last_words(job: Job) -> Text:
 
 def line(job: Job) -> str:
     """One job in one line, for logs and pipes."""
-    parts = [f"{render.state_of(job)} {render.progress(job)}", details(job), outlook(job)]
+    parts = [f"{render.state_of(job)} {render.progress(job)}", details(job), expectation(job)]
     if job["reason"] is not None and not is_final(job):
         parts.append(job["reason"])
     return f"{job['name']}: {', '.join(parts)}"

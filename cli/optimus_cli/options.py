@@ -76,7 +76,7 @@ class Command(TyperCommand):
             parameters: Any = self.params
             flags = {each.name: each.opts[0] for each in parameters if each.param_type_name == "option"}
             flags |= {field: f"--{flag}" for flag, field in FIELDS.items() if f"--{flag}" in flags.values()}
-            raise refusal.told_by(flags) from refusal
+            raise refusal.naming(flags) from refusal
 
     def _is_usual(self, parameter: Any) -> bool:
         return any(name in self.usual for name in parameter.opts)

@@ -393,10 +393,10 @@ def test_a_job_whose_time_left_is_unknown_says_that_it_takes_longer() -> None:
 def test_a_job_that_took_longer_than_predicted_says_so() -> None:
     job = builders.job(longer_than_predicted=True)
     assert "24 s (18–33) left, longer than predicted" in shown(render.job_description(job, [], [], NOW))
-    assert live.outlook(job) == "24 s (18–33) left, longer than predicted"
+    assert live.expectation(job) == "24 s (18–33) left, longer than predicted"
     expected = {"start_seconds": {"mean": 24.0, "low": 18.0, "high": 33.0}}
     waits = builders.job(state="queued", wanted={"workers": 0, "servers": 0}, expected=expected)
-    assert live.outlook(waits) == render.time_left(waits) == "starts in 24 s (18–33)"
+    assert live.expectation(waits) == render.time_left(waits) == "starts in 24 s (18–33)"
     assert "longer" not in shown(render.job_description(builders.job(), [], [], NOW))
 
 
