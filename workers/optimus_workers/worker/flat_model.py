@@ -166,7 +166,7 @@ def task_profile(
 
 
 def update_rule(optimizer: OptimizerSpec | TorchOptimizer) -> UpdateRule:
-    """As values. Of torch's optimizers only their members know what they do (`allreduce.torch_state`)."""
+    """As values. Of torch's optimizers only their members know what they do (`allreduce.own_state`)."""
     limit = None if optimizer.max_gradient_norm is None else float(optimizer.max_gradient_norm)
     if isinstance(optimizer, TorchOptimizer):
         return UpdateRule("torch", 0.0, False, 0.0, (0.0, 0.0), 0.0, max_gradient_norm=limit)
