@@ -145,7 +145,7 @@ class Errors:
         down, up = promised.down, promised.up
         made_up = np.array([each * min(up if each > 0 else down, _WIDEST) for each in _MADE_UP_ERRORS])
         errors = np.concatenate([self._errors, made_up])
-        weights = np.concatenate([self._weights(task, life, promised.doubt), np.ones(_MADE_UP)])
+        weights = np.concatenate([self._weights(task, life, promised.doubt), np.full(len(made_up), 1.0 / _PER_JOB)])
         low, middle, high = _percentiles(errors, weights)
         if not moves:
             low, middle, high = min(low, 0.0), 0.0, max(high, 0.0)
@@ -196,5 +196,12 @@ def _percentiles(errors: FloatArray, weights: FloatArray) -> tuple[float, float,
 
 
 _REACH = NormalDist().inv_cdf(1.0 - _TAIL)
-_MADE_UP_ERRORS = [NormalDist(0.0, 1.0 / _REACH).inv_cdf((n + 0.5) / _MADE_UP) for n in range(_MADE_UP)]
+_PER_JOB = 10
+"""Made-up errors for each such job: bounds do not jump between the 5th and the 15th percentile."""
+_MOST_TAIL = 0.05
+"""Made-up errors end at the 5th and the 95th percentile: a job that erred without bound moves no bound beyond it."""
+_MADE_UP_ERRORS = [
+    NormalDist(0.0, 1.0 / _REACH).inv_cdf(min(max((n + 0.5) / (_MADE_UP * _PER_JOB), _MOST_TAIL), 1.0 - _MOST_TAIL))
+    for n in range(_MADE_UP * _PER_JOB)
+]
 """In half-widths: of a promise that is as sure as it says."""

@@ -50,6 +50,13 @@ def test_without_promises_nothing_changes() -> None:
     assert by([]) == AS_PREDICTED
 
 
+@pytest.mark.parametrize("error", [-0.1, -0.01, 0.0, 0.01, 0.1])
+def test_a_promise_unlike_the_next_one_changes_nothing(error: float) -> None:
+    """Of another task and another part of life: it weighs next to nothing, and the promise stays as it is."""
+    found = by([judged(error, "one", "b", life=0.1)], life=0.75)
+    assert (found.down, found.up) == pytest.approx((1.0, 1.0), abs=0.03)
+
+
 def test_few_promises_change_next_to_nothing() -> None:
     found = by(errors_of([0.25]))
     assert found.up == pytest.approx(1.15, abs=0.2)
