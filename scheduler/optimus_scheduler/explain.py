@@ -15,7 +15,7 @@ from optimus_scheduler.place.place import Placed, Unplaced
 
 def by_urgency(growing: Iterable[tuple[Outlook, Grant]]) -> list[tuple[Outlook, Grant]]:
     """Jobs that get more in a round: those first that do for their deadlines."""
-    return sorted(growing, key=lambda each: (each[1].reason not in _FOR_DEADLINES, each[0].id))
+    return sorted(growing, key=lambda each: (not _has_a_deadline(*each), each[0].id))
 
 
 def paused_by(outlook: Outlook, growing: Sequence[tuple[Outlook, Grant]], policy: str) -> str | None:
@@ -27,9 +27,14 @@ def paused_by(outlook: Outlook, growing: Sequence[tuple[Outlook, Grant]], policy
         return None
     first, grant = growing[0]
     name = f"job {first.id}" if first.job.spec.project == outlook.job.spec.project else "another job"
-    if grant.reason in _FOR_DEADLINES:
+    if _has_a_deadline(first, grant):
         return f"{name}, which has a deadline"
     return f"the policy {policy}, for {name}{' and others' if len(growing) > 1 else ''}"
+
+
+def _has_a_deadline(outlook: Outlook, grant: Grant) -> bool:
+    """Whether that is why it goes first: its reason may be another, as that it has all that its owner allows."""
+    return grant.reason in _FOR_DEADLINES or outlook.job.spec.deadline_at is not None
 
 
 _FOR_DEADLINES = frozenset({Reason.MEETING_DEADLINE, Reason.DEADLINE_CANNOT_BE_MET})

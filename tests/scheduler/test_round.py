@@ -262,8 +262,9 @@ def test_a_job_that_lost_its_nodes_is_paused() -> None:
 
 def test_a_job_that_pauses_for_another_says_for_which() -> None:
     whole = a_spec(minimum=(2, 2), maximum=(2, 2))
-    for project, name in (("default", "job urgent"), ("theirs", "another job")):
-        urgent = replace(whole, deadline_at=NOW + 400.0, project=project)
+    known = [("default", "job urgent", 400.0), ("theirs", "another job", 400.0), ("default", "job urgent", 40_000.0)]
+    for project, name, seconds in known:
+        urgent = replace(whole, deadline_at=NOW + seconds, project=project)
         urgent = replace(urgent, convergence=ConvergenceRule(max_steps=200))
         has = a_job("has", has=(2, 2), spec=whole, measured=samples(law(), ALL_SIZES))
         new = a_job("urgent", spec=urgent, measured=samples(law(), ALL_SIZES))
