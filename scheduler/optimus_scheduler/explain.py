@@ -93,7 +93,7 @@ def _as_placed(outlook: Outlook, grant: Grant, placed: Placed | Unplaced | None)
         return grant
     if isinstance(placed, Unplaced):
         return grant._replace(allocation=NOTHING, reason=Reason.NO_FEASIBLE_NODE)
-    if placed.allocation == grant.allocation:
+    if placed.allocation is grant.allocation or placed.allocation == grant.allocation:
         return grant
     grows = _tasks(placed.allocation) > _tasks(outlook.present)
     reason = grant.reason if grows else Reason.NO_FEASIBLE_NODE

@@ -16,7 +16,6 @@ A comparison, not a history: whatever failed before is found again here. Applied
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
 from operator import is_
@@ -53,9 +52,8 @@ _placed: Callable[[Iterable[object]], PlacedTask] = partial(tuple.__new__, Place
 _start: Callable[[Iterable[object]], StartTask] = partial(tuple.__new__, StartTask)
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
-    """What one job should have from now on."""
+class Want(NamedTuple):
+    """What one job should have from now on. A tuple, as each round makes one for every job."""
 
     directive: Directive
     allocation: Allocation

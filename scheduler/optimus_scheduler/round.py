@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import cache
 from operator import attrgetter
 
 from optimus_scheduler.allocate.allocate import CurrentSlots, allocate, batch_for, request_for
@@ -92,11 +93,15 @@ def plan(
 
     # 4. Reconcile: what has to be started, stopped and sent, given what is there?
     with timer("reconcile"):
-        growing = by_urgency((one, grants[one.id]) for one in outlooks if _grows(one, placements))
-        wants = {
-            one.id: _want(one, grants[one.id], placements, settings, lambda one: paused_by(one, growing, policy.name))
-            for one in outlooks
-        }
+
+        @cache  # in most rounds, no job has others pause
+        def growing() -> list[tuple[Outlook, Grant]]:
+            return by_urgency((one, grants[one.id]) for one in outlooks if _grows(one, placements))
+
+        def pauser(one: Outlook) -> str | None:
+            return paused_by(one, growing(), policy.name)
+
+        wants = {one.id: _want(one, grants[one.id], placements, settings, pauser) for one in outlooks}
         wants = move_stragglers(snapshot, wants)
         actions = memory.reconciler.reconcile(snapshot, wants, settings)
 

@@ -7,7 +7,6 @@ measured anew. Between rounds nothing needs to be remembered, for a wanted task 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from optimus_scheduler.model import Directive, Job, Node, Resources, Role, Snapshot, TaskKey
 from optimus_scheduler.reconcile import Want
@@ -31,7 +30,7 @@ def move_stragglers(snapshot: Snapshot, wants: Mapping[str, Want]) -> dict[str, 
             beside = list(want.nodes.values())
             there = min(free_capacity, key=lambda node: (-beside.count(node), node))
             free[there] -= need
-            moved[job_id] = replace(want, nodes={**want.nodes, slot: there})
+            moved[job_id] = want._replace(nodes={**want.nodes, slot: there})
     return moved
 
 

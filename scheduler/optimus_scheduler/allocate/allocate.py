@@ -155,11 +155,12 @@ def allocate(
     names = sorted(Nodes.of(snapshot.nodes).closed_names)
     closed = f"Closed or lost: {', '.join(names[:_NAMED])}{' and others' * (len(names) > _NAMED)}." if names else None
     for outlook in outlooks:
-        if outlook.job.directive is Directive.CANCEL:
+        job = outlook.job
+        if job.directive is Directive.CANCEL:
             grants[outlook.id] = Grant(NOTHING, Reason.CANCELLING)
-        elif outlook.job.owner_paused:
+        elif job.owner_paused:
             grants[outlook.id] = Grant(NOTHING, Reason.PAUSED_BY_OWNER)
-        elif outlook.job.retry is not None and not outlook.job.retry.is_due(snapshot.now):
+        elif job.retry is not None and not job.retry.is_due(snapshot.now):
             grants[outlook.id] = Grant(NOTHING, Reason.WAITING_FOR_RETRY)
         elif outlook.forecast.converged and outlook.has_tasks:
             is_limit = outlook.forecast.rule in LIMITS

@@ -20,7 +20,7 @@ def with_fallback_types(reported: Snapshot, outlooks: Sequence[Outlook], placeme
 
     `outlooks` are those that were placed, each on one type; `reported` has the types that owners accept.
     """
-    without = [one for one in outlooks if not isinstance(placements.get(one.job.id), Placed)]
+    without = [one for one in outlooks if not isinstance(placements.get(one.id), Placed)]
     if not without:
         return None
     jobs = {job.id: job for job in reported.jobs}
