@@ -57,7 +57,10 @@ def step_terms(workers: FloatArray, servers: FloatArray, mode: Mode, terms: Term
         columns.insert(0, batch / w)
     if terms != "paper":
         columns.append(1.0 / p)
-    return np.column_stack(columns)
+    found = np.empty((len(w), len(columns)))
+    for number, column in enumerate(columns):
+        found[:, number] = column
+    return found
 
 
 def prior_shares(mode: Mode, terms: Terms) -> FloatArray:
@@ -187,7 +190,10 @@ class _LeastSquares(NamedTuple):
 def _least_squares(rows: FloatArray, weights: FloatArray, unit: FloatArray, stiffness: FloatArray) -> _LeastSquares:
     """Weighted NNLS on `rows` (n, t) with targets 1, and for each coefficient a row `stiffness * (θ/unit - 1) = 0`."""
     root = np.sqrt(weights)
-    stacked = np.vstack([rows * unit * root[:, None], np.diag(stiffness)])
+    n, t = rows.shape
+    stacked = np.zeros((n + t, t))
+    stacked[:n] = rows * unit * root[:, None]
+    stacked[n:].flat[:: t + 1] = stiffness  # its diagonal
     multiples, _ = nnls(stacked, np.concatenate([root, stiffness]))
     squared_error = float(weights @ (rows @ (multiples * unit) - 1.0) ** 2)
     evidence = float(weights.sum()) + _NOISE_EVIDENCE

@@ -59,14 +59,16 @@ class SpeedPoints(NamedTuple):
 
 
 def _merged(w: FloatArray, p: FloatArray, f: FloatArray, v: FloatArray) -> SpeedPoints:
-    pairs, group = np.unique(np.column_stack([w, p]), axis=0, return_inverse=True)
-    group = group.reshape(-1)
+    order = np.lexsort((p, w))
+    pairs, f, v = np.empty((len(w), 2)), f[order], v[order]
+    pairs[:, 0], pairs[:, 1] = w[order], p[order]
+    is_new = np.ones(len(f), dtype=bool)
+    is_new[1:] = (pairs[1:] != pairs[:-1]).any(axis=1)
+    if is_new.all():  # each size was measured once
+        return SpeedPoints(pairs[:, 0], pairs[:, 1], f, np.minimum(v, _REPEATS))
+    group, pairs = np.cumsum(is_new) - 1, pairs[is_new]
     totals = np.minimum(np.bincount(group, weights=v), _REPEATS)
-    if len(pairs) == len(f):  # each size was measured once
-        medians = np.empty_like(f)
-        medians[group] = f
-    else:
-        medians = np.array([_weighted_median(f[group == g], v[group == g]) for g in range(len(pairs))])
+    medians = np.array([_weighted_median(f[group == g], v[group == g]) for g in range(len(pairs))])
     return SpeedPoints(pairs[:, 0], pairs[:, 1], medians, totals)
 
 

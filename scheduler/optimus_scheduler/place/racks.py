@@ -120,20 +120,21 @@ class Racks:
     def _refresh(self) -> None:
         """Take the changes since the last question into the arrays, all at once."""
         weights, racks = self._known_weights, set[int]()
+        rack_of_node, totals, free, node_weight = self._rack, self._total, self._free, self._node_weight
         for node, (before, available) in self._changed.items():
-            rack = self._rack[node]
+            rack = rack_of_node[node]
             racks.add(rack)
-            total = self._total[rack]
+            total = totals[rack]
             for resource, (old, new) in enumerate(zip(before, available, strict=True)):
                 if old != new:
-                    self._free[resource][node] = new
+                    free[resource][node] = new
                     total[resource] += new - old
             weight = weights.get(available)
             if weight is None:
                 if len(weights) >= _REMEMBERED:
                     weights.clear()
                 weight = weights[available] = self._weight(available)
-            self._node_weight[node] = weight
+            node_weight[node] = weight
         for rack in racks:
             total = self._total[rack]
             for amounts, amount in zip(self._totals, total, strict=True):
