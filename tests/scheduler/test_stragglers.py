@@ -68,7 +68,7 @@ def test_beside_the_others_of_its_job_rather_than_alone() -> None:
 def test_a_job_that_is_stopping_and_a_task_that_leaves_anyway_are_left_alone() -> None:
     job = a_slow_job()
     snapshot = a_snapshot([job], a_cluster(8, 8))
-    finishing = replace(stays(job), directive=Directive.FINISH)
+    finishing = stays(job)._replace(directive=Directive.FINISH)
     assert move_stragglers(snapshot, {"a": finishing}) == {"a": finishing}
     smaller = Want(Directive.RUN, Allocation(1, 1), {(Role.WORKER, 0): "node-0", (Role.SERVER, 0): "node-0"})
     assert move_stragglers(snapshot, {"a": smaller}) == {"a": smaller}
