@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.service.loop.loop_world import World
 
 from optimus_contract.telemetry import Sample
-from optimus_scheduler.model import JobState, Role, TaskKey
+from optimus_scheduler.model import JobState, Resources, Role, Task, TaskKey, TaskPhase, Trouble
 from optimus_service.loop.exits import WORKER_HUNG, is_failure
+from optimus_service.observe.snapshot import merge_tasks
+from optimus_service.store.records import TaskRecord
 
 WORKER = TaskKey("job-1", Role.WORKER, 0)
 SERVER = TaskKey("job-1", Role.SERVER, 0)
@@ -224,3 +228,41 @@ def test_hangs_that_are_long_ago_do_not_count(world: World) -> None:
         world.train(5)
         crash(world, Role.WORKER, code=5)
     assert world.state() is JobState.RUNNING
+
+
+some_tasks = st.lists(
+    st.builds(
+        Task,
+        st.builds(TaskKey, st.just("a"), st.just(Role.WORKER), st.integers(0, 1)),
+        st.sampled_from(["node-0", "node-1"]),
+        st.sampled_from([TaskPhase.STARTING, TaskPhase.RUNNING]),
+        trouble=st.sampled_from([None, Trouble("ImagePull", "no such image")]),
+        resources=st.sampled_from([None, Resources(1.0)]),
+    ),
+    max_size=2,
+    unique_by=lambda task: task.key,
+)
+some_records = st.lists(
+    st.builds(
+        TaskRecord,
+        st.builds(TaskKey, st.just("a"), st.just(Role.WORKER), st.integers(0, 1)),
+        st.just("node-0"),
+        st.just(0.0),
+        unwanted_since=st.sampled_from([None, 5.0]),
+        exited_at=st.sampled_from([None, 9.0]),
+        exit_code=st.sampled_from([None, 1]),
+        gpu_type=st.sampled_from([None, "v100"]),
+    ),
+    max_size=2,
+    unique_by=lambda record: record.key,
+)
+
+
+@given(some_tasks, some_records, some_tasks, some_records)
+def test_tasks_that_are_as_before_are_the_very_same(
+    seen: list[Task], records: list[TaskRecord], seen_before: list[Task], records_before: list[TaskRecord]
+) -> None:
+    before = {task.key: task for task in merge_tasks(seen_before, records_before)}
+    merged = merge_tasks(seen, records, before)
+    assert merged == merge_tasks(seen, records)
+    assert all(task is before[task.key] for task in merged if task == before.get(task.key))
