@@ -245,9 +245,9 @@ some_tasks = st.lists(
 some_records = st.lists(
     st.builds(
         TaskRecord,
-        st.builds(TaskKey, st.just("a"), st.just(Role.WORKER), st.integers(0, 1)),
-        st.just("node-0"),
-        st.just(0.0),
+        key=st.builds(TaskKey, st.just("a"), st.just(Role.WORKER), st.integers(0, 1)),
+        node=st.just("node-0"),
+        created_at=st.just(0.0),
         unwanted_since=st.sampled_from([None, 5.0]),
         exited_at=st.sampled_from([None, 9.0]),
         exit_code=st.sampled_from([None, 1]),
