@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from functools import lru_cache
 from operator import attrgetter
 from statistics import median
@@ -89,13 +90,13 @@ class RememberingForecaster:
         return tuple(found)
 
 
-_told = attrgetter(
-    *("spec", "state", "submitted_at", "started_at", "step", "steps_per_epoch", "epochs", "loss_steps", "losses"),
-    *("rate_steps", "learning_rates", "planned_rate_steps", "planned_rates", "metric_steps", "metric_values"),
-    *("speed_samples", "calculated_speeds", "similar", "spent", "allocation", "allocated_at", "directive"),
-    *("rescale_seconds", "joining_seconds", "batch", "noise_steps", "noise_scales", "busy_part", "experience"),
+_ASIDE = frozenset(
+    {"id", "owner", "wanted_tasks", "stragglers", "unsaved_seconds", "attained_share_seconds"}
+    | {"retry", "owner_paused", "paused_by", "promised_at"}
 )
-"""Of a job all that its outlook is made of, but for the job itself, what others' stops took, and the time."""
+"""Of a job what no forecast reads; some of it changes from round to round."""
+_told = attrgetter(*[each.name for each in fields(Job) if each.name not in _ASIDE])
+"""All else: what its outlook is made of, beside what others' stops took and the time."""
 
 
 class _Known:
