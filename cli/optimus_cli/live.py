@@ -98,7 +98,7 @@ def expectation(job: Job) -> str:
         return "converged, finishing"
     if job.get("finishing"):
         return "finishing"
-    if job["state"] == "queued" and job["wanted"]["workers"]:
+    if job["state"] in render.BEFORE_TASKS and job["wanted"]["workers"]:
         return "starting"
     if starts := render.starts_in(job):
         return f"starts in {starts[0][1]}"

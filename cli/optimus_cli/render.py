@@ -44,9 +44,13 @@ def state(name: str) -> Text:
     return Text(name, style=STATE_STYLES.get(name, ""))
 
 
+BEFORE_TASKS = ("queued", "paused")
+"""States of a job without tasks: one that has been given some is starting."""
+
+
 def state_of(job: Job) -> Text:
-    """A job's state, as the page says it: a queued job whose tasks are on their way is starting."""
-    starts = job["state"] == "queued" and bool(job["wanted"]["workers"])
+    """A job's state, as the page says it: one that waits and whose tasks are on their way is starting."""
+    starts = job["state"] in BEFORE_TASKS and bool(job["wanted"]["workers"])
     return Text("starting" if starts else job["state"], style=STATE_STYLES.get(job["state"], ""))
 
 
@@ -489,7 +493,7 @@ def explanation(
     `with_fit`: with the coefficients of the fitted models.
     """
     has_ended = why["state"] in ENDED
-    is_starting = why["state"] == "queued" and why["allocation"]["workers"]
+    is_starting = why["state"] in BEFORE_TASKS and why["allocation"]["workers"]
     decided = f"{why['reason']}, {wording.ago(why['at'], now)}" if why["reason"] else ""
     facts: list[tuple[str, RenderableType]] = [
         ("Job", why["job_id"]),

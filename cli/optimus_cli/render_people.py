@@ -78,7 +78,7 @@ def audit_list(entries: Sequence[AuditEntry]) -> RenderableType:
 
 
 def _recorded(entry: AuditEntry) -> list[tuple[str, RenderableType]]:
-    said = [f"  {name} {_changed(value)}" for name, value in entry["data"].items()]
+    said = [f"  {name} {_changed(value)}" for name, value in entry["data"].items() if (name, value) != ("new", True)]
     return [
         ("when", _minute(entry["at"])),
         ("who", Text(entry["who"])),

@@ -212,11 +212,13 @@ def test_a_list_shows_what_tells_its_jobs_apart() -> None:
     assert {"project", "vision", "priority", "4"} <= set(text.split())
 
 
-def test_a_job_whose_tasks_are_on_their_way_is_said_to_start() -> None:
+@pytest.mark.parametrize("state", ["queued", "paused"])
+def test_a_job_whose_tasks_are_on_their_way_is_said_to_start(state: str) -> None:
     nothing = {"workers": 0, "servers": 0}
-    job = builders.job(state="queued", wanted={"workers": 2, "servers": 1}, running=nothing)
+    job = builders.job(state=state, wanted={"workers": 2, "servers": 1}, running=nothing)
     assert "starting" in shown(render.job_list([job], NOW), 200)
-    assert "starting" not in shown(render.job_list([builders.job(state="queued", wanted=nothing)], NOW), 200)
+    assert live.line(job).count("starting") or "starting" in shown(live.view(Frame([job], builders.cluster(), 1.0)))
+    assert "starting" not in shown(render.job_list([builders.job(state=state, wanted=nothing)], NOW), 200)
     ended = builders.finished_job(running=nothing)
     assert "starting" not in shown(render.job_list([ended], NOW), 200)
 

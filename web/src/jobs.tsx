@@ -379,8 +379,8 @@ function Cause({ job }: { job: JobLine }) {
 }
 
 export function Badge({ job }: { job: Pick<JobLine, "state" | "wanted_workers" | "workers" | "finished_at"> }) {
-  const queued = job.wanted_workers > 0 ? "starting" : "queued";
-  const words = job.state === "queued" ? queued : job.state;
+  const isStarting = (job.state === "queued" || job.state === "paused") && job.wanted_workers > 0;
+  const words = isStarting ? "starting" : job.state;
   return <span class={`badge ${words}`}>{words}</span>;
 }
 

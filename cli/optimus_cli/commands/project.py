@@ -50,7 +50,7 @@ def quota_words(quota: ProjectQuota) -> str:
     """25 % of everything, 8 a100; may not borrow"""
     share, cpu, memory = quota["share"], quota["cpu"], quota["memory_bytes"]
     parts = [] if share is None else [f"{100 * share:.4g} % of everything"]
-    parts += [] if cpu is None else [f"{cpu:g} cores"]
+    parts += [] if cpu is None else [_cores(cpu)]
     parts += [] if memory is None else [wording.size(memory)]
     parts += [f"{count} {gpu_type}" for gpu_type, count in sorted(quota["gpus"].items())]
     most = limits.words(quota.get("limits", {}))
@@ -58,9 +58,13 @@ def quota_words(quota: ProjectQuota) -> str:
     return (", ".join(parts) or "none") + ("" if quota["may_borrow"] else "; may not borrow")
 
 
+def _cores(cpu: float) -> str:
+    return f"{cpu:.4g} core{'s' * (cpu != 1)}"
+
+
 def resources(amount: NodeResources) -> str:
     """4 cores, 16 GiB, 2 a100; a dash for nothing"""
-    parts = [f"{amount['cpu']:.4g} cores"] if amount["cpu"] else []
+    parts = [_cores(amount["cpu"])] if amount["cpu"] else []
     parts += [wording.size(amount["memory_bytes"])] if amount["memory_bytes"] else []
     parts += [f"{count} {gpu_type}" for gpu_type, count in sorted(amount["gpus"].items()) if count]
     return ", ".join(parts) or wording.UNKNOWN

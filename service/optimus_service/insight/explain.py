@@ -405,7 +405,7 @@ def _on_the_last_rescale(case: Case, effect: answers.RescaleEffect | None) -> li
     told = f"Its last change of size{since} {change} {cost}"
     slow, fast, saved = effect.steps_per_second_before, effect.steps_per_second_after, effect.saved_seconds
     if slow is None or fast is None or saved is None:
-        return [f"{told}; what it bought is not measured yet."]
+        return [f"{told}; what it bought {'was never measured' if case.job.state.is_final else 'is not measured yet'}."]
     makes, has, far = ("made", "", "") if case.job.state.is_final else ("makes", "has ", " so far")
     bought = (
         f"{has}saved {time_words(saved)}{far}" if saved > 0 else f"{has}cost {time_words(-saved)} more than it saved"

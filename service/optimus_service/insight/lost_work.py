@@ -39,8 +39,9 @@ def losses(job: JobRecord, memberships: Sequence[MembershipRecord], began: Mappi
 
 
 def total(found: Sequence[Loss]) -> Loss:
-    """All of them together."""
-    seconds = [each.seconds for each in found if each.seconds is not None]
+    """All of them together: no time, where that of some steps is not known."""
+    is_known = all(each.seconds is not None for each in found if each.steps)
+    seconds = [each.seconds for each in found if each.seconds is not None] if is_known else []
     return Loss(sum(each.steps for each in found), sum(seconds) if seconds else None)
 
 

@@ -29,6 +29,11 @@ def a_script(**changes: Any) -> JobRecord:
     return job(**{"id": "job-1", "spec": spec, "profile": None, **stopped, **changes})
 
 
+def test_all_losses_together_have_a_time_only_where_each_has() -> None:
+    assert total([Loss(6, 8.0), Loss(12), Loss(12)]) == Loss(30, None)
+    assert total([Loss(6, 8.0), Loss(), Loss(0, 5.0)]) == Loss(6, 13.0)
+
+
 @pytest.mark.parametrize(
     ("memberships", "changes", "lost"),
     [
