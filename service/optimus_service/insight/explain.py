@@ -76,6 +76,7 @@ def explanation_of(case: Case) -> answers.Explanation:
     expected = _expected(case)
     sentences = [
         words.message,
+        *_on_a_change_under_way(case),
         *_on_more_room(case, words),
         *(f"The cluster says: {trouble}" for trouble in case.troubles),
         *case.warnings,
@@ -115,6 +116,14 @@ def _on_more_room(case: Case, words: Explanation) -> list[str]:
     if kept is None or words.reason not in LACKING_ROOM or words.allocation.is_empty:
         return []
     return [f"With more room, too, it {kept[0].lower()}{kept[1:]}"]
+
+
+def _on_a_change_under_way(case: Case) -> list[str]:
+    """What it trains with while what was decided is still to come."""
+    job, (has, gets) = case.job, (allocation_body(each) for each in (case.job.running, case.job.wanted))
+    if job.state.is_final or job.is_tracked or job.running.is_empty or job.wanted.is_empty or size(has) == size(gets):
+        return []
+    return [f"It trains with {size(has)} as yet: the change to {size(gets)} is under way."]
 
 
 def _on_standstill(case: Case) -> list[str]:

@@ -202,6 +202,14 @@ def a_running_case(**changes: Any) -> Case:
     return Case(job=a_record(wanted=Allocation(2, 1)), decision=decision, now=10.0, **changes)
 
 
+@pytest.mark.parametrize(("running", "is_told"), [((1, 1), True), ((2, 1), False), ((0, 0), False)])
+def test_a_change_that_is_under_way_is_told(running: tuple[int, int], is_told: bool) -> None:
+    case = a_running_case()
+    found = explanation_of(replace(case, job=replace(case.job, running=Allocation(*running)))).sentences
+    told = "It trains with 1 worker and 1 server as yet: the change to 2 workers and 1 server is under way."
+    assert (told in found) == is_told
+
+
 def test_the_marginal_job_is_the_one_with_the_least_gain_that_holds() -> None:
     """Whichever round stored it: a decision that stays the same is not stored again."""
     others = {job_id: a_record(job_id) for job_id in ("job-2", "job-3", "job-4")}
