@@ -487,6 +487,11 @@ def _on_its_history(case: Case) -> list[str]:
     if without:
         changed += f", and it was without tasks {times(len(without))}, for {time_words(sum(without))}"
     stood_still = f"stood still for {time_words(stopped)} in all" if stopped else "never stood still"
+    if n_unknown := sum(
+        each.cause == "coordinator_restart" and each.pause_seconds is None for each in case.memberships
+    ):
+        begins = f"{stood_still}, and" if stopped else "stood still"
+        stood_still = f"{begins} {times(n_unknown)} for a time that is not known"
     changes = f" Its size {changed}; training {stood_still}."
     if job.retries:
         changes += _on_retries(case, after_errors)

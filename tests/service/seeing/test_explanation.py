@@ -385,6 +385,26 @@ def test_a_waiting_job_is_told_from_when_on_none_passes_it(first_at: float | Non
     assert found == [] if told is None else told in found[0]
 
 
+@pytest.mark.parametrize(
+    ("pauses", "told"),
+    [
+        ([None], "stood still once for a time that is not known."),
+        ([2.0, None, None], "stood still for 2.0 s in all, and twice for a time that is not known."),
+        ([2.0], "stood still for 2.0 s in all."),
+        ([], "never stood still."),
+    ],
+    ids=["unknown", "both", "known", "none"],
+)
+def test_a_stop_of_unknown_length_is_told_as_one(pauses: list[float | None], told: str) -> None:
+    members = [
+        a_membership(epoch=n, at=10.0 * n, pause_seconds=pause, cause="coordinator_restart")
+        for n, pause in enumerate(pauses, 2)
+    ]
+    ended = a_record(state=JobState.SUCCEEDED, finished_at=130.0)
+    story = explanation_of(Case(job=ended, decision=None, now=200.0, memberships=[a_membership(), *members]))
+    assert story.sentences[-1].endswith(f"training {told}")
+
+
 def test_the_waits_after_errors_are_told_after_the_end() -> None:
     joined = [
         MembershipRecord(
