@@ -1,15 +1,16 @@
 """A day in the life of the whole service with many active jobs, on a virtual clock: is anything not flat?
 
-    python -m benchmarks.simulated_day [--jobs 10000] [--hours 24] [--turns 2] [--samples 20] [--viewers 500]
+    python -m benchmarks.simulated_day [--jobs 10000] [--hours 24] [--turns 1] [--samples 20] [--viewers 500]
 
 The service of `benchmarks.at_size`, a process of its own, by a virtual clock: its loop, its sweeps of retention and the
 look at the queue go by that time. A fifth of the jobs have tasks, 10 each, as the policy wants it. `--turns` times an
 hour each of these posts `--samples` samples over HTTP, a hundredth of all jobs ends (those that trained longest), as
 many are submitted, the next round follows, and jobs that have other tasks than before report their memberships. So a
-round comes each 30 minutes, where the default is one minute: a day of those would take this machine hours. What is
-older than a quarter of the time is deleted. Once an hour the calls, and the pages that watch, are measured.
+round comes each hour, where the default is one minute: a day of those would take this machine hours. What is older than
+a quarter of the time is deleted. After each eighth of the time (an hour at least) the calls, and the pages that watch,
+are measured.
 
-Prints one JSON object: by hour the processor seconds of the service for a round, a look at the queue, calls and
+Prints one JSON object: by eighths the processor seconds of the service for a round, a look at the queue, calls and
 pages, its memory and the size of its database in MB; of each the mean, and the slope for a day by least squares with
 its standard error. The first quarter, in which nothing is old enough to be deleted, is not in the slopes.
 """
@@ -54,6 +55,7 @@ from optimus_service.store.records import JobRecord
 from optimus_service.store.repository import Repository
 
 HOUR = 3600.0
+LOOKS = 8
 CONNECTIONS = 8
 MEMBERS = (Role.WORKER, Role.SERVER)
 PROFILE = json.dumps({"n_parameters": 10, "n_examples": 57_600, "global_batch_size": 32, "steps_per_epoch": 1800.0})
@@ -284,9 +286,9 @@ def turn(service: Service, workers: Workers, n_samples: int) -> dict[str, float]
     return found
 
 
-def hour(service: Service, workers: Workers, options: argparse.Namespace) -> dict[str, float]:
-    """The turns of an hour, and a look at everything at its end."""
-    turns = [turn(service, workers, options.samples) for _ in range(options.turns)]
+def stretch(service: Service, workers: Workers, options: argparse.Namespace, n_turns: int) -> dict[str, float]:
+    """Some turns, and a look at everything at their end."""
+    turns = [turn(service, workers, options.samples) for _ in range(n_turns)]
     found = {name: statistics.fmean(each[name] for each in turns) for name in turns[0]}
     found["look at the queue ahead"] = service.ask("ahead")
     for name, path in CALLS.items():
@@ -299,12 +301,13 @@ def hour(service: Service, workers: Workers, options: argparse.Namespace) -> dic
     return found
 
 
-def over_time(values: list[float]) -> dict[str, Any]:
-    """By hour; without the first quarter the mean and the slope, in the unit of the values a day."""
-    settled = [(number * HOUR, value) for number, value in enumerate(values)][len(values) // 4 :]
+def over_time(values: list[float], hours: float) -> dict[str, Any]:
+    """Each value; without the first quarter the mean and the slope, in the unit of the values a day. `hours` lie
+    between two values."""
+    settled = [(number * hours * HOUR, value) for number, value in enumerate(values)][len(values) // 4 :]
     fit = slope(settled, digits=6)
     return {
-        "by_hour": [round(value, 4) for value in values],
+        "values": [round(value, 4) for value in values],
         "mean": round(statistics.fmean(value for _, value in settled), 4),
         "slope_a_day": None if fit is None else round(24.0 * fit["per_hour"], 4),
         "standard_error": None if fit is None else round(24.0 * fit["standard_error"], 4),
@@ -324,17 +327,20 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     ):
         service.ask("round")
         workers.begin(service.ask("now"))
-        hours = [hour(service, workers, options) for _ in range(round(options.hours))]
+        between = max(1, round(options.hours / LOOKS))
+        n_looks = max(1, round(options.hours / between))
+        looks = [stretch(service, workers, options, between * options.turns) for _ in range(n_looks)]
         highest, n_ended = service.ask("memory")[1], service.n_submitted - options.jobs
     return {
         "jobs": options.jobs,
-        "hours": len(hours),
+        "hours": n_looks * between,
         "rounds_an_hour": options.turns,
         "ended": n_ended,
         "minutes": round((time.perf_counter() - begun) / 60, 1),
         "load": round(os.getloadavg()[0], 1),
         "memory_highest": highest,
-        "figures": {name: over_time([each[name] for each in hours]) for name in hours[0]},
+        "hours_between_values": between,
+        "figures": {name: over_time([each[name] for each in looks], between) for name in looks[0]},
     }
 
 
@@ -342,8 +348,8 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=10_000)
-    parser.add_argument("--hours", type=float, default=24.0)
-    parser.add_argument("--turns", type=int, default=2, help="rounds an hour")
+    parser.add_argument("--hours", type=int, default=24)
+    parser.add_argument("--turns", type=int, default=1, help="rounds an hour")
     parser.add_argument("--samples", type=int, default=20, help="of each job that trains, in each turn")
     parser.add_argument("--viewers", type=int, default=500)
     options = parser.parse_args()
