@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 from optimus_contract.codec import read
 from optimus_contract.job import JobSpec
 from optimus_contract.membership import WantedMembership
-from optimus_contract.result import JobProfile, JobResult
+from optimus_contract.result import JobProfile
 from optimus_workers.checkpoint.manifest import manifest_name, newest_manifest, write_manifest
 from optimus_workers.coordinator.events import (
     Append,
@@ -176,8 +175,8 @@ class CoordinatorAgent:
                 formed = effect.formed
                 self._calls.append(lambda: self._report_membership(formed))
             case ReportResult():
-                result = JobResult(**asdict(effect.ended), attempt=self._attempt)
-                self._calls.append(lambda: self._client.post_result(result))
+                ended = effect.ended
+                self._calls.append(lambda: self._client.post_result(ended.as_result(self._attempt, self.world.now())))
             case ReportCheckpoints():
                 news = effect.news
                 self._calls.append(lambda: self._client.post_checkpoints(news))

@@ -59,6 +59,7 @@ class JobResult(TypedDict):
     model: str | None
     error: str | None
     permanent: bool
+    seconds_ago: float
     attempt: int | None
 
 

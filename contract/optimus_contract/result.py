@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from optimus_contract.fields import Count, Measured
+from optimus_contract.fields import Count, Duration, Measured
 from optimus_contract.limits import MAX_COUNT, MAX_RATE_POINTS
 from optimus_contract.message import FINITE, About, Message
 
@@ -99,6 +99,7 @@ class JobResult(Message):
     model: Annotated[str | None, About("path of the trained model's state_dict", max_length=4096)] = None
     error: Annotated[str | None, About("with `failed`: what went wrong", max_length=20000)] = None
     permanent: Annotated[bool, About("with `failed`: a retry would fail likewise, so none is made")] = False
+    seconds_ago: Annotated[Duration, About("since it ended: the service may have been away")] = 0.0
     attempt: Annotated[
         int | None,
         About(

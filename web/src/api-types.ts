@@ -566,6 +566,11 @@ export interface components {
              */
             permanent: boolean;
             /**
+             * @description since it ended: the service may have been away
+             * @default 0
+             */
+            seconds_ago: number;
+            /**
              * @description which attempt ended (`OPTIMUS_ATTEMPT`): the end of an older one is ignored; default: the present
              * @default null
              */

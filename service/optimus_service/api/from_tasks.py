@@ -215,19 +215,25 @@ def report_result(
         attempt=result.attempt,
         permanent=result.permanent,
     )
-    end_job(services, job_id, event)
+    end_job(services, job_id, event, result.seconds_ago)
 
 
-def end_job(services: Services, job_id: str, event: ResultReported) -> None:
-    """Note how a job ended. Raises `InvalidTransition`: it has ended in another way already."""
+def end_job(services: Services, job_id: str, event: ResultReported, seconds_ago: float = 0.0) -> None:
+    """Note how a job ended. Raises `InvalidTransition`: it has ended in another way already.
+
+    `seconds_ago`: since it succeeded, if the service was away then.
+    """
     with services.repository.write() as tx:
         before = tx.get_job(job_id)
         had_ended = before.state.is_final
         if event.outcome is Outcome.SUCCEEDED and (why := why_not_succeeded(before)) is not None:
             event = replace(event, outcome=Outcome.FAILED, error=why, permanent=True)
-        job = tx.advance_job(job_id, event, services.clock())
+        now = at = services.clock()
+        if event.outcome is Outcome.SUCCEEDED:  # what failed may wait for its retry from now on
+            at = max(now - seconds_ago, min(before.started_at or before.created_at, now))
+        job = tx.advance_job(job_id, event, at)
         if not had_ended and (noted := _noted_at_end(job, event)) is not None:
-            tx.add_event(job_id, *noted, {"step": event.step}, services.clock())
+            tx.add_event(job_id, *noted, {"step": event.step}, at)
     if job.state.is_final and not had_ended:
         _observe_end(services, job, event)
     services.hub.notify(job_id, job.generation)

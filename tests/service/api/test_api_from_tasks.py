@@ -414,6 +414,17 @@ def test_a_result_ends_the_job_and_may_be_repeated(api: Api, job_id: str) -> Non
     assert "result" in api.surroundings.triggers
 
 
+@pytest.mark.parametrize(("seconds_ago", "took"), [(20.0, 40.0), (1e6, 0.0)], ids=["as told", "not before its start"])
+def test_a_job_ended_when_it_says_so(api: Api, job_id: str, seconds_ago: float, took: float) -> None:
+    api.as_task("POST", job_id, "membership", json=membership(job_id))
+    started = api.repository.get_job(job_id).started_at
+    assert started is not None
+    api.surroundings.clock.now = started + 60.0
+    result = {"outcome": "succeeded", "step": 9, "seconds_ago": seconds_ago}
+    assert api.as_task("POST", job_id, "result", json=result).status_code == 204
+    assert api.repository.get_job(job_id).finished_at == pytest.approx(started + took)
+
+
 def test_a_diverged_result_is_legal_and_shown_as_null(api: Api, job_id: str) -> None:
     result = {"outcome": "succeeded", "step": 9, "final_loss": "Infinity", "metrics": {"test_loss": "NaN", "x": None}}
     assert api.as_task("POST", job_id, "result", json=result).status_code == 204

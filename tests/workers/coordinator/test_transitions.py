@@ -395,7 +395,8 @@ def test_limits_are_met_exactly(plan: dict[str, Any], last: int) -> None:
     for _ in range(last):
         assert world.result is None
         world.step()
-    assert world.result == Ended("succeeded", last, 1.0, {"accuracy": 0.5, "bad": None}, f"manifest-{last}", None)
+    ended = Ended("succeeded", last, 1.0, {"accuracy": 0.5, "bad": None}, f"manifest-{last}", None, at=world.now)
+    assert world.result == ended
     assert world.exit_code == 0
     assert not world.connected
 

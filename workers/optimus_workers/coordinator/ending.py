@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from optimus_workers.coordinator.events import (
     Append,
@@ -73,7 +74,7 @@ def fail(state: State, error: str, *, permanent: bool = False) -> Effects:
 
 def _end(state: State, ended: Ended) -> Effects:
     """Remember how the job ended. The service gets the result once the tasks have gone, after their last samples."""
-    state.ending.ended = ended
+    state.ending.ended = ended = replace(ended, at=state.now)
     return [Append(ended)]
 
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from optimus_contract.membership import Cause
+from optimus_contract.result import JobResult
 from optimus_workers.errors import WireError
 from optimus_workers.wire.codec import decode_line, encode_line
 from optimus_workers.wire.values import GlobalBatch, PauseParts, TaskProfile, followed
@@ -114,6 +115,15 @@ class Ended:
     model: str | None = None
     permanent: bool = False
     """With `error`: another attempt would fail likewise."""
+    at: float | None = None
+    """POSIX seconds; None in journals of earlier releases."""
+
+    def as_result(self, attempt: int, now: float) -> JobResult:
+        """What the service is told at this time (POSIX seconds); it may have been away since the end."""
+        fields = asdict(self)
+        at = fields.pop("at")
+        seconds_ago = 0.0 if at is None else max(0.0, now - at)
+        return JobResult(**fields, seconds_ago=seconds_ago, attempt=attempt)
 
 
 JournalRecord = Profiled | Forming | Formed | Recounted | Reported | Restarted | Ended

@@ -142,7 +142,7 @@ class Reporter:
             raise
 
     def _result(self, ended: Ended) -> JobResult:
-        return JobResult(**asdict(ended), attempt=self._attempt)
+        return ended.as_result(self._attempt, time.time())
 
     def drain(self, timeout_seconds: float) -> bool:
         """Wait until all reports have been made; whether they were in time."""
