@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from optimus_scheduler.allocate.baselines.elasticflow import ElasticFlowPolicy, Ladder, planned
+from optimus_scheduler.allocate.baselines.elasticflow import ElasticFlowPolicy
+from optimus_scheduler.allocate.filling import Ladder, planned
 from optimus_scheduler.allocate.policy import AllocationInput, Grant
 from optimus_scheduler.model import Resources
 from optimus_scheduler.settings import Settings

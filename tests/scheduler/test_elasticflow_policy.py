@@ -1,15 +1,20 @@
-"""ElasticFlow: an admitted job is in time, in a world without noise and without stops."""
+"""Progressive filling, and ElasticFlow by it: an admitted job is in time, without noise and stops."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate, product
 
+import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, GIB, NOW, a_job, a_spec, law, samples
 
+from optimus_scheduler.allocate.allocate_with_quotas import allocate_with_quotas
 from optimus_scheduler.allocate.baselines.elasticflow import ElasticFlowPolicy
+from optimus_scheduler.allocate.filling import Ladder, beyond_reach
+from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.allocate.policy import AllocationInput
 from optimus_scheduler.forecast.forecast import forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
@@ -17,6 +22,7 @@ from optimus_scheduler.model import Allocation, Interval, Reason, Resources
 from optimus_scheduler.settings import Settings
 
 SETTINGS, SLOT, TASKS = Settings(), 60.0, 16
+CAPACITY = Resources(float(TASKS), 64 * GIB)
 (MEASURED,) = forecast_all([a_job("measured", measured=samples(law(), ALL_SIZES))], NOW, SETTINGS)
 ALONE = MEASURED.speeds.at(Allocation(1, 1))
 
@@ -41,7 +47,7 @@ class World:
 
     def round(self, arriving: list[Outlook]) -> None:
         competing = (*self.jobs.values(), *arriving)
-        inputs = AllocationInput(competing, Resources(float(TASKS), 64 * GIB), now=self.now)
+        inputs = AllocationInput(competing, CAPACITY, now=self.now)
         grants = ElasticFlowPolicy().allocate(inputs, SETTINGS)
         assert sum(grant.allocation.workers + grant.allocation.servers for grant in grants.values()) <= TASKS
         for one in competing:
@@ -92,7 +98,7 @@ def test_what_is_left_goes_where_it_costs_least() -> None:
     """Beside a job that may have one worker only, another has the rest; a declined one gets a part of it, too."""
     small, large = due("small", takes=5.0, within=100.0, most=1), due("large", takes=50.0, within=1000.0)
     hopeless = due("hopeless", takes=50.0, within=1.0, most=2)
-    inputs = AllocationInput((small, large, hopeless), Resources(float(TASKS), 64 * GIB), now=NOW)
+    inputs = AllocationInput((small, large, hopeless), CAPACITY, now=NOW)
     grants = ElasticFlowPolicy().allocate(inputs, SETTINGS)
     assert {job_id: grant.allocation.workers for job_id, grant in grants.items()} == {
         "small": 1,
@@ -118,3 +124,52 @@ def test_an_admitted_job_is_in_time(drawn: list[tuple[int, float, float, int]]) 
     assert world.admitted.isdisjoint(world.declined)
     assert len(world.admitted) + len(world.declined) == len(drawn)
     assert not world.late, (world.late, drawn)
+
+
+# --- under other policies: which deadlines are given up ---------------------------------------------------------------
+
+
+def whole(name: str, *, takes: int, within: int, promised: bool = False) -> Ladder:
+    """A job that has the whole cluster while it runs."""
+    size = (TASKS // 2, TASKS // 2)
+    job = replace(a_job(name, spec=a_spec(minimum=size, maximum=size)), promised_at=NOW if promised else None)
+    job = replace(job, spec=replace(job.spec, deadline_at=NOW + within * SLOT))
+    one = with_left(replace(MEASURED, job=job), takes * SLOT * MEASURED.speeds.at(Allocation(*size)))
+    return Ladder(one, [one.minimum], CAPACITY, NOW)
+
+
+def most_in_time(jobs: list[tuple[int, int]]) -> int:
+    """By trying every set of jobs, one after the other by their deadlines."""
+    best = 0
+    for chosen in product((False, True), repeat=len(jobs)):
+        kept = sorted((within, takes) for (takes, within), take in zip(jobs, chosen, strict=True) if take)
+        ends = accumulate(takes for _, takes in kept)
+        if all(end <= within for end, (within, _) in zip(ends, kept, strict=True)):
+            best = max(best, len(kept))
+    return best
+
+
+@hypothesis_settings(max_examples=60, deadline=None)
+@given(drawn=st.lists(st.tuples(st.integers(1, 6), st.integers(1, 14)), min_size=1, max_size=7))
+def test_one_after_the_other_as_few_as_possible_are_given_up(drawn: list[tuple[int, int]]) -> None:
+    jobs = [whole(f"job-{place}", takes=takes, within=within) for place, (takes, within) in enumerate(drawn)]
+    assert len(jobs) - len(beyond_reach(jobs, CAPACITY)) == most_in_time(drawn)
+
+
+def test_a_promised_deadline_is_not_given_up() -> None:
+    dear, cheap = whole("dear", takes=8, within=9), [whole(f"cheap-{n}", takes=2, within=9 + n) for n in range(3)]
+    assert beyond_reach([dear, *cheap], CAPACITY) == {"dear"}
+    promised = whole("dear", takes=8, within=9, promised=True)
+    assert beyond_reach([promised, *cheap], CAPACITY) == {"cheap-0", "cheap-2"}, "eight slots of eleven are taken"
+
+
+@pytest.mark.parametrize("policy", ["optimus", "fifo"])
+def test_a_deadline_that_keeps_several_others_from_theirs_is_given_up(policy: str) -> None:
+    """The dear one, with the earliest deadline, needs half of the cluster until then; the cheap ones cannot wait."""
+    dear = due("dear", takes=40.0, within=21.0, most=4)
+    cheap = [due(f"cheap-{place}", takes=20.0, within=21.5, most=1) for place in range(6)]
+    inputs = AllocationInput((dear, *cheap), CAPACITY)
+    grants = allocate_with_quotas(inputs, policy_named(policy), SETTINGS, now=NOW)
+    assert all(grants[one.id].allocation.workers == 1 for one in cheap)
+    assert grants["dear"].allocation.workers <= 2
+    assert "jobs that need less" in (grants["dear"].note or "")

@@ -18,7 +18,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from optimus_scheduler.allocate.deadline_budget import Limits, limits_of, may_have_limits
+from optimus_scheduler.allocate.deadline_budget import Limits, in_step, limits_of, may_have_limits
+from optimus_scheduler.allocate.filling import Ladder, beyond_reach
 from optimus_scheduler.allocate.policy import AllocationInput, DeadlinePolicy, Grant, Policy
 from optimus_scheduler.allocate.reservations import (
     Claims,
@@ -162,6 +163,9 @@ def _under_limits(
     claims = {job_id: each.claim for job_id, each in limits.items() if each.claim is not None}
     if isinstance(reserving.policy, DeadlinePolicy):
         claims = {}
+    for job_id in _given_up(competing, claims, limits, inputs.capacity, now, settings):
+        limits[job_id] = replace(limits[job_id], reason=Reason.DEADLINE_CANNOT_BE_MET, note=_GIVEN_UP)
+        del claims[job_id]
     late = frozenset(job_id for job_id, each in limits.items() if each.reason is Reason.DEADLINE_CANNOT_BE_MET)
     out = _QuotaAllocation(reserving, claims, late, inputs.capacity, finishing, now)
     grants = out.under(quotas, competing) if quotas else out.by_deadline(competing, inputs.capacity)
@@ -170,6 +174,27 @@ def _under_limits(
         job_id: _with_limits(grant, limits[job_id], by_id[job_id]) if job_id in limits else grant
         for job_id, grant in grants.items()
     }
+
+
+def _given_up(
+    competing: Sequence[Outlook],
+    claims: Claims,
+    limits: Mapping[str, Limits],
+    capacity: Resources,
+    now: float,
+    settings: Settings,
+) -> frozenset[str]:
+    """Jobs that do not claim what they need for their deadlines, so that more others are in time."""
+    claiming = [one for one in competing if one.id in claims]
+    if demand_of(claiming, claims).fits_in(capacity):
+        return frozenset()
+    margin = settings.deadline_margin
+    ladders = [
+        Ladder(one, in_step(one), capacity, now, margin)
+        for one in claiming
+        if limits[one.id].reason is not Reason.DEADLINE_CANNOT_BE_MET and one.forecast.remaining_steps is not None
+    ]
+    return beyond_reach([job for job in ladders if job.alone <= job.left], capacity)
 
 
 def _on_its_type(grant: Grant, outlook: Outlook) -> Grant:
@@ -301,4 +326,5 @@ def _with_limits(grant: Grant, limits: Limits, outlook: Outlook) -> Grant:
     return grant._replace(reason=told, note=note)
 
 
+_GIVEN_UP = "Its deadline cannot be met beside those of jobs that need less for theirs."
 _NO_ROOM_FOR_CLAIM = "cannot be had now, beside earlier deadlines and what other projects are guaranteed."

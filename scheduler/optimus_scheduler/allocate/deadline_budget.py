@@ -90,6 +90,13 @@ def sizes(outlook: Outlook, capacity: Resources) -> Iterator[Allocation]:
                 yield size
 
 
+def in_step(outlook: Outlook) -> Iterator[Allocation]:
+    """Growing sizes with as many servers as workers, where there may be so many."""
+    server = outlook.job.spec.server
+    for workers in _counts(outlook.job.spec.worker):
+        yield outlook.size(workers, min(max(workers, server.minimum), server.maximum))
+
+
 def _counts(demand: TaskDemand) -> list[int]:
     """Numbers of tasks that are tried, increasing."""
     counts = set(range(demand.minimum, min(demand.maximum, max(_EVERY_SIZE_TO, demand.minimum)) + 1))
