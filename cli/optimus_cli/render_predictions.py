@@ -140,7 +140,7 @@ def _sizes(job: Job, predictions: Predictions) -> Iterator[RenderableType]:
     yield Text()
     yield speed_table(speeds, job)
     money_too = " and the cost to finish" if cost is not None else ""
-    yield Text(f"Each cell: time left, with steps per second{money_too} below; the present size is bold.", style="dim")
+    yield Text(f"Each cell: time left, with steps per second{money_too} below; *: the present size.", style="dim")
     beyond = list(dict.fromkeys(what for point in speeds if (what := point.get("beyond")) is not None))
     if beyond:
         yield Text(f"(no): not to be had now; beyond {', '.join(beyond)}.", style="dim")
@@ -181,7 +181,8 @@ def _speed_cell(point: SpeedPoint | None, present: tuple[int, int]) -> Text:
     speed = f"\n{wording.number(point['steps_per_second'])}/s"
     cost = "" if point["cost"] is None else f" {money(point['cost']['mean'])}"
     barred = "" if point.get("beyond") is None else " (no)"
-    return Text.assemble((left, "bold green" if is_present else ""), (barred + speed + cost, "dim"))
+    time = (f"{left} *", "bold green") if is_present else (left, "")
+    return Text.assemble(time, (barred + speed + cost, "dim"))
 
 
 # --- jobs that have ended --------------------------------------------------------------------------------------------

@@ -327,6 +327,8 @@ def test_speeds_are_a_row_per_number_of_workers() -> None:
     text = shown(render_predictions.prediction(builders.job(), builders.predictions()))
     assert "p = 1" in text
     assert "p = 2" in text
+    here = builders.job(running={"workers": 1, "servers": 1})
+    assert " * " in shown(render_predictions.prediction(here, builders.predictions())), "also where nothing is bold"
     assert "5 min 00 s" in text
     unknown = {"steps_per_second": None, "remaining_seconds": None, "measured": None, "cost": None}
     for speeds in ([], [{"workers": 1, "servers": 1, **unknown}]):
