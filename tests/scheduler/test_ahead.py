@@ -14,13 +14,15 @@ from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_spec, l
 from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.ahead.foresee import foresee
 from optimus_scheduler.ahead.look_ahead import look_ahead
+from optimus_scheduler.ahead.progress import Progress
 from optimus_scheduler.ahead.room import DRAWS, room_at
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
 from optimus_scheduler.ahead.world import Ahead, Expected, Queue, as_fresh, rest_of_life
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.forecast.forecast import forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import Allocation, ConvergenceRule, Interval, Job, Resources, total_of
+from optimus_scheduler.model import NOTHING, Allocation, ConvergenceRule, Interval, Job, JobState, Resources, total_of
+from optimus_scheduler.retries import Retry
 from optimus_scheduler.settings import Settings
 
 OPTIMUS = policy_named("optimus")
@@ -313,3 +315,27 @@ def test_how_long_jobs_took_is_seen_when_they_are_gone() -> None:
     recent.note(outlooks[:1], NOW + 100.0)
     recent.note(outlooks[:1], NOW + 200.0)
     assert recent.lengths == (100.0,)
+
+
+def test_the_end_of_a_wait_after_an_error_is_a_start_without_doubt_where_there_is_room() -> None:
+    """However far apart the instants are that are looked at."""
+    retry = Retry(2, 2, NOW + 248.0, 300.0, "OSError")
+    failed = replace(
+        running("failed", 100), allocation=NOTHING, state=JobState.PAUSED, allocated_at=NOW - 50, retry=retry
+    )
+    queue = a_queue(failed, running("long", 100_000, most=1))
+    waits = replace(queue, sizes={**queue.sizes, "failed": NOTHING})
+    start = foresee(waits, policy_named("optimus"), Settings())["failed"].shown.start
+    assert start == Interval(NOW + 248.0, NOW + 248.0, NOW + 248.0)
+
+
+def test_a_foreseen_pause_is_as_doubtful_as_it_is_likely() -> None:
+    """An end without it is as likely: rounds that are to come decide."""
+    progress = Progress()
+    progress.note(0.0, np.array([1.0, 1.0]), np.array([0.0, 0.0]))
+    progress.note(10.0, np.array([0.0, 2.0]), np.array([0.0, 0.0]))
+    progress.note(60.0, np.array([1.0, 2.0]), np.array([0.0, 0.0]))
+    steps = np.array([30.0])
+    assert progress.end(0, steps) == pytest.approx([80.0])
+    assert progress.end_without_pause(0, steps) == pytest.approx([30.0])
+    assert progress.end_without_pause(1, steps) is None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,9 +45,10 @@ class Doubts:
         cause, at, now = self._future.cause_of(job), self._future.start_of(job), self._future.began
         if cause is not None:
             return self.told_ends(cause.job) + cause.lag
-        if self._future.is_planned or not now < at < math.inf:
+        certain = max(now, self._future.may_start_at(job))
+        if self._future.is_planned or not certain < at < math.inf:
             return np.full(LEVELS, at)
-        return now + (at - now) * _WAITS
+        return certain + (at - certain) * _WAITS
 
     def ends(self, job: int) -> FloatArray:
         """Instants (LEVELS,) at which it ends, increasing."""
@@ -58,6 +58,13 @@ class Doubts:
                 own = np.sort(np.add.outer(self.starts(job), self.takes(job)), axis=None)[LEVELS // 2 :: LEVELS]
             self._ends[job] = own
         return self._ends[job]
+
+    def ends_or_undisturbed(self, job: int) -> FloatArray:
+        """Instants at which a job that has tasks ends. A pause is foreseen of rounds that are to come: where it loses
+        its tasks in this future, it may as likely keep what it has."""
+        ends, kept = self.ends(job), self._future.progress.end_without_pause(job, self._levels(job))
+        both: FloatArray = np.concatenate([ends, ends if kept is None else kept])
+        return both
 
     def takes(self, job: int) -> FloatArray:
         """Seconds (LEVELS,) from its start to its end, increasing; inf where it does not start."""
@@ -70,8 +77,11 @@ class Doubts:
 
     def _own_ends(self, job: int) -> FloatArray:
         """Started as in this future."""
-        levels: Any = np.array([self._work[job].at(deviation) for deviation in _DEVIATIONS])
-        return self._future.progress.end(job, levels)
+        return self._future.progress.end(job, self._levels(job))
+
+    def _levels(self, job: int) -> FloatArray:
+        levels: FloatArray = np.array([self._work[job].at(deviation) for deviation in _DEVIATIONS])
+        return levels
 
     def awaited(self, job: int) -> int | None:
         """The job with tasks by whose end it starts, at once or after others in between."""

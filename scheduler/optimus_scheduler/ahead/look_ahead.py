@@ -140,7 +140,7 @@ def _starts(queue: Queue, doubts: Sequence[Doubts], *, goes_by_room: bool) -> di
 
 def _ahead(queue: Queue, job: int, doubts: Sequence[Doubts], starts: FloatArray | None) -> Ahead:
     if starts is None:
-        return Ahead(None, _interval(np.concatenate([each.ends(job) for each in doubts]), queue.now))
+        return Ahead(None, _interval(np.concatenate([each.ends_or_undisturbed(job) for each in doubts]), queue.now))
     if not math.isfinite(np.median(starts)):  # it likely waits for an end of which nothing is known, or for ever
         return Ahead(None, None)
     start = _interval(starts, queue.now)

@@ -45,6 +45,15 @@ class Progress:
         ends_at: FloatArray = np.where(np.isnan(found), begins[at], found)
         return ends_at
 
+    def end_without_pause(self, job: int, steps: FloatArray) -> FloatArray | None:
+        """The instants at which a job that has tasks at first and then loses them would have done so many steps with
+        what it has at first; None: it has none at first, or does not lose them."""
+        times, speeds, resumes = self._of(job)
+        if speeds[0] <= 0 or (speeds > 0).all():
+            return None
+        ends_at: FloatArray = max(times[0], resumes[0]) + steps / speeds[0]
+        return ends_at
+
     def _of(self, job: int) -> tuple[FloatArray, FloatArray, FloatArray]:
         first = next(k for k, speeds in enumerate(self._speeds) if len(speeds) > job)
         return (

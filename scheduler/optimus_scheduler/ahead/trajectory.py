@@ -99,7 +99,7 @@ class Trajectory:
         self._jobs = [self._begin(*each) for each in zip(queue.outlooks, work, strict=True)]
         self._has_changed = True
         self._expected = list(queue.expected)
-        self._now = queue.now
+        self._now = self._decided_at = queue.now
         self.progress = Progress()
         self.sizes: list[tuple[Allocation, ...]] = []
         """Of the jobs of the queue and then of those that came later, from each instant of a decision on."""
@@ -152,6 +152,10 @@ class Trajectory:
     def start_of(self, job: int) -> float:
         """When this job gets its first tasks; inf if it does not within the instants."""
         return self._jobs[job].started_at
+
+    def may_start_at(self, job: int) -> float:
+        """The end of its wait after an error; -inf without one."""
+        return _retry_at(self._jobs[job].outlook)
 
     def cause_of(self, job: int) -> Cause | None:
         """For whose end it waited; None where nothing ended before it started."""
@@ -242,6 +246,7 @@ class Trajectory:
             granted = grants[job.outlook.id]
             job.is_feasible = granted.reason is not Reason.NO_FEASIBLE_NODE
             self._resize(job, granted.allocation)
+        self._decided_at = self._now
 
     def _resize(self, job: _Virtual, size: Allocation) -> None:
         if size == job.size:
@@ -252,7 +257,10 @@ class Trajectory:
         if not size.is_empty:
             job.resumes = self._now + job.outlook.stop_seconds
             if job.started_at == math.inf:
-                job.started_at, job.cause = self._now, self._newest_end()
+                at = _retry_at(job.outlook)
+                # The wait after an error may end between two instants that are looked at.
+                job.started_at = at if self._decided_at < at <= self._now else self._now
+                job.cause = None if job.started_at < self._now else self._newest_end()
             job.n_sizes += 1
 
     def _newest_end(self) -> Cause | None:
@@ -306,6 +314,10 @@ class Trajectory:
         speeds = np.array([job.speed for job in self._jobs])
         resumes = np.array([job.resumes for job in self._jobs])
         self.progress.note(self._now, speeds, resumes)
+
+
+def _retry_at(outlook: Outlook) -> float:
+    return -math.inf if outlook.job.retry is None else outlook.job.retry.at
 
 
 def _finite(value: float) -> float | None:
