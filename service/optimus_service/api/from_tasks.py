@@ -117,10 +117,17 @@ def report_membership(
         services.metrics.observe_pause(report.cause, report.pause_seconds)
 
 
+def _within_its_life(job: JobRecord, at: float, now: float) -> float:
+    """What a task says of when something happened, as far as it can be: not before the job had what it has."""
+    return min(max(at, job.wanted_at or job.created_at, job.started_at or 0.0), now)
+
+
 def _advance(tx: Repository, job_id: str, report: MembershipReport, now: float) -> None:
     """Start, pause or resume the job, unless a newer epoch was reported: a late repetition must not undo it."""
-    if tx.get_job(job_id).membership_epoch == report.epoch:
-        tx.advance_job(job_id, Paused() if report.cause == "pause" else MembershipFormed(report.epoch), now)
+    job = tx.get_job(job_id)
+    if job.membership_epoch == report.epoch:
+        event = Paused() if report.cause == "pause" else MembershipFormed(report.epoch)
+        tx.advance_job(job_id, event, _within_its_life(job, report.at, now))
 
 
 @router.put("/v1/jobs/{job_id}/profile", status_code=204, responses=documented(409))
@@ -230,7 +237,7 @@ def end_job(services: Services, job_id: str, event: ResultReported, seconds_ago:
             event = replace(event, outcome=Outcome.FAILED, error=why, permanent=True)
         now = at = services.clock()
         if event.outcome is Outcome.SUCCEEDED:  # what failed may wait for its retry from now on
-            at = max(now - seconds_ago, min(before.started_at or before.created_at, now))
+            at = _within_its_life(before, now - seconds_ago, now)
         job = tx.advance_job(job_id, event, at)
         if not had_ended and (noted := _noted_at_end(job, event)) is not None:
             tx.add_event(job_id, *noted, {"step": event.step}, at)
