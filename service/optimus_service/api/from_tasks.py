@@ -235,6 +235,9 @@ def end_job(services: Services, job_id: str, event: ResultReported, seconds_ago:
         had_ended = before.state.is_final
         if event.outcome is Outcome.SUCCEEDED and (why := why_not_succeeded(before)) is not None:
             event = replace(event, outcome=Outcome.FAILED, error=why, permanent=True)
+        if before.asked.command is not None and before.loss is not None and before.step >= event.step:
+            # The coordinator of a script hears of losses now and then only; its samples have the last one.
+            event = replace(event, final_loss=before.loss)
         now = at = services.clock()
         if event.outcome is Outcome.SUCCEEDED:  # what failed may wait for its retry from now on
             at = _within_its_life(before, now - seconds_ago, now)

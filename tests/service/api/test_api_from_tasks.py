@@ -425,6 +425,14 @@ def test_a_job_ended_when_it_says_so(api: Api, job_id: str, seconds_ago: float, 
     assert api.repository.get_job(job_id).finished_at == pytest.approx(started + took)
 
 
+def test_the_final_loss_of_a_script_is_that_of_its_last_sample(api: Api) -> None:
+    job_id = api.submit(task=None, command=["python", "loop.py"])
+    api.as_task("POST", job_id, "membership", json=membership(job_id))
+    api.as_task("POST", job_id, "telemetry", json=telemetry(sample(step=10, loss=0.111)))
+    api.as_task("POST", job_id, "result", json={"outcome": "succeeded", "step": 10, "final_loss": 0.112})
+    assert api.job(job_id)["result"]["final_loss"] == 0.111
+
+
 def test_a_diverged_result_is_legal_and_shown_as_null(api: Api, job_id: str) -> None:
     result = {"outcome": "succeeded", "step": 9, "final_loss": "Infinity", "metrics": {"test_loss": "NaN", "x": None}}
     assert api.as_task("POST", job_id, "result", json=result).status_code == 204
