@@ -114,9 +114,9 @@ def test_with_less_slack_a_claim_only_grows_until_it_is_hopeless() -> None:
 
 
 @hypothesis_settings(max_examples=20, deadline=None)
-@given(part=st.floats(0.8, 1.6), noise=st.lists(st.floats(0.93, 1.07), min_size=25, max_size=25))
+@given(part=st.floats(0.8, 1.6), noise=st.lists(st.floats(0.95, 1.05), min_size=25, max_size=25))
 def test_a_job_near_its_deadline_is_not_resized_to_and_fro(part: float, noise: list[float]) -> None:
-    """Rounds that follow each other, speeds that are measured a little differently each time, and a rival."""
+    """Rounds that follow each other, speeds that are measured up to 5 % differently each time, and a rival."""
     steps, every = 2_000, 20.0
     due = part * steps / 10_000 * _soonest()
     world = a_snapshot(
