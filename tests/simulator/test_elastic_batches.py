@@ -43,9 +43,9 @@ def test_training_in_parts_is_training_in_one_go(parts: list[float], batch: int)
     whole, cut_up = TRUTH.begin(), TRUTH.begin()
     whole.batch = cut_up.batch = batch
     trained = sum(cut_up.advance(part, FOUR) for part in parts)
-    assert whole.advance(sum(parts), FOUR) == pytest.approx(trained)
-    assert whole.step == pytest.approx(cut_up.step, rel=1e-6)
-    assert whole.updates == pytest.approx(cut_up.updates, rel=1e-6)
+    assert whole.advance(sum(parts), FOUR) == pytest.approx(trained, rel=1e-5)
+    assert whole.step == pytest.approx(cut_up.step, rel=1e-5)
+    assert whole.updates == pytest.approx(cut_up.updates, rel=1e-5)
 
 
 @settings(max_examples=20, deadline=None)
