@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from optimus_scheduler.allocate.baselines.elasticflow import ElasticFlowPolicy
-from optimus_scheduler.allocate.filling import Ladder, planned
+from optimus_scheduler.allocate.filling import SizedJob, planned
 from optimus_scheduler.allocate.policy import AllocationInput, Grant
 from optimus_scheduler.model import Resources
 from optimus_scheduler.settings import Settings
@@ -42,7 +42,7 @@ class PublishedElasticFlow(ElasticFlowPolicy):
         self.seconds, self._rounds = found.seconds, self._rounds + 1
         return found.grants
 
-    def admitted(self, jobs: Sequence[Ladder], capacity: Resources) -> list[Ladder]:
+    def admitted(self, jobs: Sequence[SizedJob], capacity: Resources) -> list[SizedJob]:
         """All of them, or only those that were admitted before."""
         return [job for job in jobs if job.is_promised] if planned(jobs, capacity).late else list(jobs)
 

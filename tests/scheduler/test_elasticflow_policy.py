@@ -13,7 +13,7 @@ from tests.scheduler.builders import ALL_SIZES, GIB, NOW, a_job, a_spec, law, sa
 
 from optimus_scheduler.allocate.allocate_with_quotas import allocate_with_quotas
 from optimus_scheduler.allocate.baselines.elasticflow import ElasticFlowPolicy
-from optimus_scheduler.allocate.filling import Ladder, beyond_reach
+from optimus_scheduler.allocate.filling import SizedJob, beyond_reach
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.allocate.policy import AllocationInput
 from optimus_scheduler.forecast.forecast import forecast_all
@@ -129,13 +129,13 @@ def test_an_admitted_job_is_in_time(drawn: list[tuple[int, float, float, int]]) 
 # --- under other policies: which deadlines are given up ---------------------------------------------------------------
 
 
-def whole(name: str, *, takes: int, within: int, promised: bool = False) -> Ladder:
+def whole(name: str, *, takes: int, within: int, promised: bool = False) -> SizedJob:
     """A job that has the whole cluster while it runs."""
     size = (TASKS // 2, TASKS // 2)
     job = replace(a_job(name, spec=a_spec(minimum=size, maximum=size)), promised_at=NOW if promised else None)
     job = replace(job, spec=replace(job.spec, deadline_at=NOW + within * SLOT))
     one = with_left(replace(MEASURED, job=job), takes * SLOT * MEASURED.speeds.at(Allocation(*size)))
-    return Ladder(one, [one.minimum], CAPACITY, NOW)
+    return SizedJob(one, [one.minimum], CAPACITY, NOW)
 
 
 def most_in_time(jobs: list[tuple[int, int]]) -> int:

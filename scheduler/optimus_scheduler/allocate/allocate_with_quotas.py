@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from optimus_scheduler.allocate.deadline_budget import Limits, in_step, limits_of, may_have_limits
-from optimus_scheduler.allocate.filling import Ladder, beyond_reach
+from optimus_scheduler.allocate.filling import SizedJob, beyond_reach
 from optimus_scheduler.allocate.policy import AllocationInput, DeadlinePolicy, Grant, Policy
 from optimus_scheduler.allocate.reservations import (
     Claims,
@@ -190,7 +190,7 @@ def _given_up(
         return frozenset()
     margin = settings.deadline_margin
     ladders = [
-        Ladder(one, in_step(one), capacity, now, margin)
+        SizedJob(one, in_step(one), capacity, now, margin)
         for one in claiming
         if limits[one.id].reason is not Reason.DEADLINE_CANNOT_BE_MET and one.forecast.remaining_steps is not None
     ]

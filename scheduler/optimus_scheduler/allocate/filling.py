@@ -26,7 +26,7 @@ _HAIR = 1e-9
 """Amounts and steps are compared to within so much, as elsewhere."""
 
 
-class Ladder:
+class SizedJob:
     """One job with the sizes that it is planned with, from its minimum to its fastest."""
 
     def __init__(
@@ -86,12 +86,12 @@ class Piece(NamedTuple):
 Pieces = tuple[Piece, ...]
 
 
-def by_deadline(job: Ladder) -> tuple[float, float, str]:
+def by_deadline(job: SizedJob) -> tuple[float, float, str]:
     """Sorts jobs by deadline, then by arrival."""
     return job.left, job.outlook.job.submitted_at, job.id
 
 
-def spent(job: Ladder, pieces: Pieces) -> float:
+def spent(job: SizedJob, pieces: Pieces) -> float:
     """Parts of the cluster times seconds."""
     return float(sum(job.share[level] * (end - begin) for begin, end, level in pieces))
 
@@ -110,7 +110,7 @@ class Plan:
     late: frozenset[str] = frozenset()
 
 
-def planned(jobs: Iterable[Ladder], capacity: Resources) -> Plan:
+def planned(jobs: Iterable[SizedJob], capacity: Resources) -> Plan:
     """Every job with its least share, in the order of the deadlines."""
     plan, late = Plan(Free(capacity)), []
     for job in sorted(jobs, key=by_deadline):
@@ -133,11 +133,11 @@ class Free:
         """When the present segment ends."""
         return float(self._begins[1]) if len(self._begins) > 1 else math.inf
 
-    def fits_now(self, job: Ladder, level: int, instead_of: int) -> bool:
+    def fits_now(self, job: SizedJob, level: int, instead_of: int) -> bool:
         added = job.demand[level] - job.demand[instead_of]
         return bool(np.all(self._free[0] + _HAIR >= added))
 
-    def fill(self, job: Ladder, steps: float, first: int) -> Found:
+    def fill(self, job: SizedJob, steps: float, first: int) -> Found:
         """The least share of a job for `steps`, from segment `first` on; as large as can be if it is late anyway."""
         if math.isinf(job.left):
             return Found((), True)
@@ -158,7 +158,9 @@ class Free:
         chosen = np.where(np.arange(len(begins)) < point, levels[max(level - 1, 0)], levels[level])
         return Found(self._until_done(job, steps, begins, ends, chosen), True)
 
-    def _until_done(self, job: Ladder, steps: float, begins: FloatArray, ends: FloatArray, levels: IntArray) -> Pieces:
+    def _until_done(
+        self, job: SizedJob, steps: float, begins: FloatArray, ends: FloatArray, levels: IntArray
+    ) -> Pieces:
         speeds = job.speeds[levels]
         with np.errstate(invalid="ignore"):
             done = np.cumsum(np.where(speeds > 0, speeds * (ends - begins), 0.0))
@@ -172,7 +174,7 @@ class Free:
         tail = Piece(float(begins[last]), end, int(levels[last]))
         return tuple(piece for piece in (*map(Piece._make, pieces), tail) if piece.level and piece.end > piece.begin)
 
-    def take(self, job: Ladder, pieces: Pieces, *, times: int = 1) -> None:
+    def take(self, job: SizedJob, pieces: Pieces, *, times: int = 1) -> None:
         """The job has these pieces, each until the end of the slot; `times` -1: it gives them back."""
         for number, (begin, end, level) in enumerate(pieces):
             until = _slot_after(end) if number == len(pieces) - 1 else end
@@ -197,7 +199,7 @@ def _slot_after(seconds: float) -> float:
 # --- where not all can be in time ------------------------------------------------------------------------------------
 
 
-def beyond_reach(jobs: Iterable[Ladder], capacity: Resources) -> frozenset[str]:
+def beyond_reach(jobs: Iterable[SizedJob], capacity: Resources) -> frozenset[str]:
     """The jobs to give up so that the others are in time: few, by the rule of Moore and Hodgson.
 
     Jobs are planned in the order of their deadlines, promised ones first. Where one is late, the one among those so far
@@ -208,7 +210,7 @@ def beyond_reach(jobs: Iterable[Ladder], capacity: Resources) -> frozenset[str]:
     Science 15, 1968.
     """
     free, out = Free(capacity), set[str]()
-    held: dict[str, tuple[float, Ladder, Pieces]] = {}  # of jobs that may be given up, with what they take
+    held: dict[str, tuple[float, SizedJob, Pieces]] = {}  # of jobs that may be given up, with what they take
     for job in sorted(jobs, key=lambda job: (not job.is_promised, *by_deadline(job))):
         pieces, in_time = free.fill(job, job.steps, 0)
         takes = 0.0 if job.is_promised else _takes_alone(job, capacity)
@@ -232,6 +234,6 @@ def beyond_reach(jobs: Iterable[Ladder], capacity: Resources) -> frozenset[str]:
     return frozenset(out)
 
 
-def _takes_alone(job: Ladder, capacity: Resources) -> float:
+def _takes_alone(job: SizedJob, capacity: Resources) -> float:
     """Parts of an empty cluster times seconds, by its priority."""
     return spent(job, Free(capacity).fill(job, job.steps, 0).pieces) / job.outlook.job.spec.priority

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from optimus_scheduler.allocate.baselines.fixed_ratio import by_arrival, grant
-from optimus_scheduler.allocate.filling import Free, Ladder, Piece, Pieces, Plan, planned, spent
+from optimus_scheduler.allocate.filling import Free, Piece, Pieces, Plan, SizedJob, planned, spent
 from optimus_scheduler.allocate.policy import AllocationInput, Grant
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Allocation, Reason, Resources
@@ -49,7 +49,7 @@ class ElasticFlowPolicy:
 
     def schedule(self, inputs: AllocationInput, _settings: Settings, /) -> Schedule:
         """The grants, and how long they last as far as is known now."""
-        jobs = [Ladder(one, _sizes(one), inputs.capacity, inputs.now) for one in inputs.competing]
+        jobs = [SizedJob(one, _sizes(one), inputs.capacity, inputs.now) for one in inputs.competing]
         admitted = self.admitted([job for job in jobs if job.has_deadline], inputs.capacity)
         plan = planned(admitted, inputs.capacity)
         others = sorted((job for job in jobs if job.id not in plan.pieces), key=lambda job: by_arrival(job.outlook))
@@ -60,7 +60,7 @@ class ElasticFlowPolicy:
         grants = {job.id: _grant(job, levels[job.id], job.id in declined) for job in jobs}
         return Schedule(grants, plan.free.first_end())
 
-    def admitted(self, jobs: Sequence[Ladder], capacity: Resources) -> list[Ladder]:
+    def admitted(self, jobs: Sequence[SizedJob], capacity: Resources) -> list[SizedJob]:
         """Those whose deadlines are met together, and those that were promised theirs."""
         admitted = [job for job in jobs if job.is_promised]
         late = planned(admitted, capacity).late
@@ -76,12 +76,12 @@ class Schedule(NamedTuple):
     """Until the plan changes a size; infinite where it does not."""
 
 
-def _grant(job: Ladder, level: int, is_declined: bool) -> Grant:
+def _grant(job: SizedJob, level: int, is_declined: bool) -> Grant:
     found = grant(job.outlook, job.size(level))
     return found._replace(reason=Reason.DEADLINE_CANNOT_BE_MET) if is_declined else found
 
 
-def _turn(job: Ladder) -> tuple[bool, float, str]:
+def _turn(job: SizedJob) -> tuple[bool, float, str]:
     return job.outlook.job.started_at is None, *by_arrival(job.outlook)
 
 
@@ -107,7 +107,7 @@ class _Larger(NamedTuple):
     pieces: Pieces
 
 
-def _with_the_rest(jobs: Sequence[Ladder], plan: Plan, sign: float) -> dict[str, int]:
+def _with_the_rest(jobs: Sequence[SizedJob], plan: Plan, sign: float) -> dict[str, int]:
     """The number of the size that each job has now; those that cost least (`sign` -1: most) grow first, as long as
     there is room."""
     levels = {job.id: _now(plan.pieces.get(job.id, ())) for job in jobs}
@@ -130,7 +130,7 @@ def _with_the_rest(jobs: Sequence[Ladder], plan: Plan, sign: float) -> dict[str,
     return levels
 
 
-def _larger(number: int, job: Ladder, before: int, plan: Plan, sign: float) -> _Larger | None:
+def _larger(number: int, job: SizedJob, before: int, plan: Plan, sign: float) -> _Larger | None:
     """None where there is no room for it, or no use."""
     level, pieces, free = before + 1, plan.pieces.get(job.id, ()), plan.free
     if level > job.top or not free.fits_now(job, level, before):
@@ -144,7 +144,7 @@ def _larger(number: int, job: Ladder, before: int, plan: Plan, sign: float) -> _
     return _Larger(more / float(job.share[level] - job.share[before]), number, level, found)
 
 
-def _forced(job: Ladder, level: int, free: Free) -> Pieces:
+def _forced(job: SizedJob, level: int, free: Free) -> Pieces:
     """The job's plan with that size until what is free changes, and its least share from then on."""
     speed = float(job.speeds[level])
     until = min(free.first_end(), job.steps / speed)
@@ -158,7 +158,7 @@ def _now(pieces: Pieces) -> int:
     return pieces[0].level if pieces and pieces[0].begin <= 0.0 else 0
 
 
-def _spent(job: Ladder, pieces: Pieces, level: int) -> float:
+def _spent(job: SizedJob, pieces: Pieces, level: int) -> float:
     """Parts of the cluster times seconds until its end; as it is now, where nothing is planned for it."""
     if math.isinf(job.left):
         return float(job.share[level] * job.steps / job.speeds[level])
