@@ -47,8 +47,8 @@ def _sayable(outlook: Outlook, ahead: Ahead) -> Ahead:
     retry = outlook.job.retry
     if retry is not None and ahead.start is not None:
         ahead = ahead._replace(start=Interval(*(max(each, retry.at) for each in _bounds(ahead.start))))
-    is_known = outlook.forecast.remaining_steps is not None or expected_steps(outlook) is not None
-    return ahead if (is_known and outlook.speeds.is_known) or outlook.forecast.converged else ahead._replace(end=None)
+    is_known = outlook.forecast.converged or expected_steps(outlook) is not None
+    return ahead if is_known else ahead._replace(end=None)
 
 
 def _corrected(outlook: Outlook, ahead: Ahead, now: float) -> Foreseen:

@@ -128,11 +128,12 @@ def progress_of(
     retry_at = job.retry_at if job.retry_at is not None and job.retry_at > now and not is_held else None
     if retry_at is not None:
         expected = _after_retry(expected, retry_at, now)
-    if end is None:
-        return JobProgress(None, None, None if expected is None else expected.end_seconds, expected=expected)
     without_end = None if expected is None else replace(expected, end_seconds=None, end_at=None)
-    if end.is_guessed:  # rounds have to suppose something of it; to people it is no prediction
-        return JobProgress(None, None, None, is_guessed=True, expected=without_end)
+    if end is None or end.is_guessed:
+        # Rounds have to suppose something of it: to people it is no prediction. What ended jobs like it took is one.
+        expected = without_end if _has_stalled(job, still) else expected
+        by_runs = None if expected is None else expected.end_seconds
+        return JobProgress(None, None, by_runs, is_guessed=end is not None and by_runs is None, expected=expected)
     step = 0 if _begins_anew_now(job, still) else next_step(job)
     total = given_not_ended(end.total, end.made_at, step, _step_limit(job))
     left = Interval(total.mean - step, max(total.low - step, 0.0), total.high - step)

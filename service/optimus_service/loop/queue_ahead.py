@@ -21,6 +21,7 @@ import structlog
 from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.ahead.deadlines import Answer, answer_to
 from optimus_scheduler.ahead.foresee import Foreseen, foresee
+from optimus_scheduler.ahead.look_ahead import expected_steps
 from optimus_scheduler.ahead.world import Queue
 from optimus_scheduler.allocate.policy import Policy
 from optimus_scheduler.forecast.outlook import Outlook
@@ -82,6 +83,24 @@ def promised_deadlines(queue: Queue, found: Mapping[str, Foreseen]) -> list[Prom
             words = f"Its deadline at {instant_words(deadline)} is promised: it comes before what is not"
             promised.append(PromisedDeadline(job.id, deadline, queue.now, f"{words}."))
     return promised
+
+
+def times_of(queue: Queue, found: Mapping[str, Foreseen], good_until: float) -> list[ExpectedTimes]:
+    """What a look says, as it is stored, by job id."""
+    steps = {one.id: known(expected_steps(one)) for one in queue.outlooks}
+    left = {job_id: each.mean for job_id, each in steps.items() if each is not None}
+    return [
+        ExpectedTimes(
+            job_id=job_id,
+            at=queue.now,
+            good_until=good_until,
+            start=each.shown.start,
+            end=each.shown.end,
+            steps_left=left.get(job_id),
+            awaited=each.shown.awaited,
+        )
+        for job_id, each in sorted(found.items())
+    ]
 
 
 class QueueAhead:
@@ -176,20 +195,7 @@ class QueueAhead:
         found = foresee(queue, self._policy, self._constants)
         rest = (time.monotonic() - started) / _LOAD
         good_until = now + self._good_seconds + 2.0 * rest
-        forecasts = [one.forecast for one in queue.outlooks]
-        left = {each.job_id: steps.mean for each in forecasts if (steps := known(each.remaining_steps)) is not None}
-        times = [
-            ExpectedTimes(
-                job_id=job_id,
-                at=now,
-                good_until=good_until,
-                start=each.shown.start,
-                end=each.shown.end,
-                steps_left=left.get(job_id),
-                awaited=each.shown.awaited,
-            )
-            for job_id, each in sorted(found.items())
-        ]
+        times = times_of(queue, found, good_until)
         said = [of(one, found[one.id], now) for one in queue.outlooks for of in (time_promise, start_promise)]
         promises = [promise for promise in said if promise is not None]
         new = self._new(promises, seen)

@@ -130,7 +130,7 @@ def time_promise(outlook: Outlook, foreseen: Foreseen, now: float) -> PromiseRec
     """What is told of a job's end; None where nothing is, or it is there."""
     job, shown = outlook.job, foreseen.shown
     left = shown.left(now)
-    if left is None or not _LEAST_SECONDS <= left.mean < math.inf or not _is_told(job, outlook.forecast):
+    if left is None or not _LEAST_SECONDS <= left.mean < math.inf or outlook.forecast.converged or job.owner_paused:
         return None
     if job.retry is not None or (job.allocation.is_empty and shown.start is None):
         return None

@@ -253,10 +253,18 @@ def test_a_worker_is_being_replaced_until_the_new_one_takes_part() -> None:
     assert not is_replaced([], tasks)
 
 
-def test_no_progress_is_made_up_where_nothing_says_where_the_end_is() -> None:
+def test_no_end_is_made_up_where_only_the_age_is_known_and_that_of_ended_runs_stays() -> None:
     found = progress_of(job(step=40), decision(**made_at(40) | {"rule": None}), NOW)
     assert (found.progress, found.is_guessed) == (None, True)
     assert (found.remaining_steps, found.remaining_seconds) == (None, None), "nor a time: it would be a guess"
+    by_runs = Interval(NOW + 90.0, NOW + 80.0, NOW + 120.0)
+    foreseen = ExpectedTimes(job_id="job-1", at=NOW, good_until=NOW + 99.0, start=None, end=by_runs, steps_left=60.0)
+    guessed = replace(decision(**made_at(40) | {"rule": None}), expected=foreseen)
+    trains = job(step=40, running=Allocation(2, 1), started_at=0.0)
+    found = progress_of(trains, guessed, NOW + 10.0)
+    assert (found.remaining_seconds, found.is_guessed) == (answers.Interval(mean=80, low=70, high=110), False)
+    still = {"job-1": Standstill("no step came for 40 s, where one took 2.0 s", is_stalled=True)}
+    assert progress_of(trains, guessed, NOW + 10.0, None, still).remaining_seconds is None
     done = made_at(100) | {"rule": None, "remaining_steps": total(0, 0, 0), "total_steps": total(100, 100, 100)}
     assert progress_of(job(step=100), decision(**done), NOW).progress is not None, "it is being finished"
 

@@ -138,7 +138,7 @@ SOON = Interval(150.0, 140.0, 160.0)
     [
         pytest.param(Told(KNOWN), id="known"),
         pytest.param(Told(Forecast("job-1", None, None, 0.0)), id="by earlier runs"),
-        pytest.param(Told(replace(KNOWN, rule=None), is_told=False), id="guessed"),
+        pytest.param(Told(replace(KNOWN, rule=None)), id="by earlier runs, with its first steps"),
         pytest.param(Told(replace(KNOWN, converged=True), is_told=False), id="finishing"),
         pytest.param(Told(KNOWN, Retry(1, 3, 200.0, 60.0, "x"), SOON, is_told=False), id="retry"),
     ],
@@ -151,6 +151,7 @@ def test_only_ends_that_users_are_told_are_promises(case: Told) -> None:
     assert (said is not None) == case.is_told
     if not case.is_told and case.retry is None:
         assert part_of(job, case.forecast) is None
+    assert part_of(job, replace(KNOWN, rule=None)) is None, "what is supposed by its age alone"
 
 
 def test_nothing_is_promised_by_a_step_of_before_a_restart() -> None:

@@ -6,14 +6,21 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.scheduler.builders import ALL_SIZES, NOW, a_spec, law, samples
+from tests.scheduler.test_alike_runs import GIB, ended, job
 from tests.service.clusters.cluster_harness import wait_until
 from tests.service.loop.loop_world import World
 
 from optimus_contract import answers
+from optimus_scheduler.ahead.foresee import foresee
+from optimus_scheduler.ahead.world import Queue
+from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.lifecycle import CancelRequested, PauseRequested, ResumeRequested
-from optimus_scheduler.model import Allocation
+from optimus_scheduler.model import Allocation, ConvergenceRule, Node, Resources
+from optimus_scheduler.settings import Settings
 from optimus_service.insight.progress import progress_of
-from optimus_service.loop.queue_ahead import LOOK_AHEAD_FAILED, THREAD
+from optimus_service.loop.queue_ahead import LOOK_AHEAD_FAILED, THREAD, times_of
 from optimus_service.metrics.registry import Metrics
 from optimus_service.observe.spec import promised_at
 from optimus_service.store.jobs import DEADLINE_PROMISED
@@ -60,6 +67,26 @@ def queue(world: World) -> World:
     world.round()
     assert [world.state(job_id) for job_id in ("first", "second", "third")] == ["running", "queued", "queued"]
     return world
+
+
+@pytest.mark.parametrize("n_runs", [0, 3])
+def test_with_its_first_steps_a_job_keeps_the_end_of_runs_like_it(n_runs: int) -> None:
+    """Its age alone says next to nothing: 4 steps left after the first 4."""
+    runs = [ended(f"run-{n}", 12.0) for n in range(n_runs)]
+    spec, speeds = a_spec(rule=ConvergenceRule(), maximum=(2, 2)), samples(law(), ALL_SIZES)
+    trains = job(*runs, step=4, spec=spec, speed_samples=speeds, allocation=Allocation(1, 1), started_at=NOW - 9.0)
+    outlook = forecast(trains, NOW, Settings())
+    assert outlook.forecast.remaining_steps is not None
+    assert (outlook.forecast.remaining_steps.mean, outlook.forecast.rule) == (4.0, None)
+    nodes = (Node("node-0", Resources(32.0, 256 * GIB)),)
+    queue = Queue(NOW, nodes, [outlook], {"new": trains.allocation})
+    (times,) = times_of(queue, foresee(queue, policy_named("optimus"), Settings()), NOW + 30.0)
+    if not runs:
+        assert (times.end, times.steps_left) == (None, None)
+    else:
+        assert times.end is not None
+        assert times.steps_left == pytest.approx(116.0)
+        assert times.end.mean > NOW + 40.0 / outlook.speeds.at(Allocation(2, 2))
 
 
 def test_waiting_jobs_have_intervals_of_start_and_end(queue: World) -> None:
