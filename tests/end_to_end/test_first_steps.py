@@ -155,7 +155,8 @@ def test_commands_wait_for_a_service_that_is_starting(shell: Shell) -> None:
 
 ENDED = (
     r"It took [\d a-z]+ from submission to end, [\d a-z]+ of it waiting to start, and ended at step \d+\. "
-    r"It last had .*\. Its size was .*; training stood still for .* in all\.( \d+ steps? (was|were) made again\.)?"
+    r"It last had .*\. Its size was .*; training (never stood still|stood still for .* in all)\."
+    r"( \d+ steps? (was|were) made again\.)?"
 )
 """The last sentence about a job that has ended."""
 ANEW = r"Nothing: it has ended\. `optimus retry \S+` runs it again from the beginning\."
@@ -166,6 +167,7 @@ HUNG = (
 HANGS = (
     r"(Starts with|Keeps) 1 worker and 1 server.*",
     HUNG,
+    r"A worker is being replaced\.|No step came for .*, where one took .*\.",
     r"Its next task would gain .*|One more task would .*",
     r"If its training goes on, it is expected to end in about .*",
     r"When it ends cannot be said (yet: |before it goes on).*",
