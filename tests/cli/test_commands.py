@@ -281,7 +281,7 @@ def test_a_lost_answer_is_asked_for_again_with_the_same_key(service: ScriptedSer
 
 def test_a_conflict_is_a_failed_operation(service: ScriptedService, optimus: Optimus) -> None:
     service.on("POST", f"/v1/jobs/{JOB}/cancel", problem(409, "the job is succeeded already"))
-    done = optimus("cancel", JOB, "--url", service.url)
+    done = optimus("cancel", JOB, "--yes", "--url", service.url)
     assert done.exit_code == 1
     assert done.stderr == "Error: the job is succeeded already\n"
 

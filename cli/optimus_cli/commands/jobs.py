@@ -119,6 +119,9 @@ def cancel(
         typer.Option(metavar="NAME[=VALUE]", help="All active jobs with this label; repeatable: with all of them."),
     ] = None,
     project: Annotated[str | None, typer.Option(help="With --label: only jobs of this project.")] = None,
+    yes: Annotated[  # noqa: ARG001 - it never asks; scripts give it to every command that ends something
+        bool, typer.Option("--yes", "-y", help="Do not ask; it never does.")
+    ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:

@@ -203,6 +203,9 @@ def _delay(effect: answers.Effect) -> str:
     if before is None or after is None:
         return ""
     later = after.mean - before.mean
+    has_fewer = effect.after.workers < effect.before.workers
+    if later < 0 and has_fewer:
+        return f" at first, and still end {time_words(-later)} sooner"
     return f" and end {time_words(abs(later))} {'later' if later >= 0 else 'sooner'}"
 
 

@@ -323,7 +323,11 @@ def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
             return ["It has made all steps that it announced: it is finishing."]
         return [f"It has made all steps that it announced and goes on, longer than predicted{left}."]
     if progress_of(case.job, case.decision, case.now, None, case.still).is_guessed:
-        return ["When it ends cannot be said: neither its command nor what it prints tells how many steps it makes."]
+        return [
+            "When it ends cannot be said: neither its command nor what it prints tells how many steps it makes.",
+            "`report(total_steps=...)` of optimus_client tells it, --progress-pattern reads it from its output, and "
+            "--max-steps sets a limit.",
+        ]
     if expected.finish_seconds is None and case.job.waits and case.job.step > 0:
         return ["When it ends cannot be said before it goes on."]
     if expected.finish_seconds is None and case.job.id in case.still:

@@ -194,3 +194,14 @@ def test_a_speed_that_is_absurdly_slow_moves_no_other_answer() -> None:
     running = a_record(state=JobState.RUNNING, wanted=size, running=size, step=10**15)
     decision = a_decision(at=NOW - 50.0, forecast=forecast, allocation=size, previous=size)
     assert job_body(running, decision, None, NOW).id == running.id
+
+
+def test_where_nothing_tells_the_number_of_steps_it_is_said_how_to_tell_it() -> None:
+    total, size = {"mean": 20.0, "low": 11.0, "high": 100.0}, Allocation(1, 0)
+    left = {"mean": 10.0, "low": 1.0, "high": 90.0}
+    forecast = a_forecast(total_steps=total, remaining_steps=left, rule=None)
+    running = a_record(state=JobState.RUNNING, wanted=size, running=size, step=10)
+    decision = a_decision(at=NOW, forecast=forecast, allocation=size, previous=size)
+    words = " ".join(explanation_of(Case(job=running, decision=decision, now=NOW)).sentences)
+    assert "When it ends cannot be said" in words
+    assert all(way in words for way in ("report(total_steps=...)", "--progress-pattern", "--max-steps"))
