@@ -58,9 +58,16 @@ def look_ahead(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Ah
     rules = Rules(policy, settings, n_instants)
     futures = [_future(queue, work, rules, number, n_futures) for number in range(n_futures)]
     doubts = [Doubts(future, work) for future in futures]
-    goes_by_room = not (isinstance(policy, PlanningPolicy) or queue.quotas or queue.worker_limits)
-    starts = _starts(queue, doubts, goes_by_room=goes_by_room)
-    return {one.id: _ahead(queue, j, doubts, starts.get(j)) for j, one in enumerate(outlooks)}
+    starts = _starts(queue, doubts)
+    awaiting = doubts
+    if queue.quotas or queue.worker_limits:
+        if starts and queue.expected:
+            alone = Doubts(_future(replace(queue, expected=()), work, rules, 0, 1), work)
+            starts = {j: _with_and_without_arrivals(each, alone.starts(j)) for j, each in starts.items()}
+            awaiting = [*doubts, *[alone] * n_futures]
+    elif not isinstance(policy, PlanningPolicy):
+        starts |= _or_with_room(queue, doubts, starts)
+    return {one.id: _ahead(queue, j, doubts, starts.get(j), awaiting) for j, one in enumerate(outlooks)}
 
 
 def _extent(n_jobs: int) -> tuple[int, int]:
@@ -112,33 +119,48 @@ def _is_by_age_alone(outlook: Outlook) -> bool:
     return outlook.forecast.rule is None and outlook.job.spec.announced_steps is None
 
 
-def _starts(queue: Queue, doubts: Sequence[Doubts], *, goes_by_room: bool) -> dict[int, FloatArray]:
-    """Equally likely instants at which each job gets tasks that has none or has not had any yet.
+def _starts(queue: Queue, doubts: Sequence[Doubts]) -> dict[int, FloatArray]:
+    """Equally likely instants, in the futures, at which each job gets tasks that has none or has not had any yet."""
+    outlooks = enumerate(queue.outlooks)
+    jobs = [j for j, one in outlooks if one.job.started_at is None or queue.sizes.get(one.id, one.present).is_empty]
+    return {j: np.concatenate([each.starts(j) for each in doubts]) for j in jobs}
+
+
+def _with_and_without_arrivals(foreseen: FloatArray, alone: FloatArray) -> FloatArray:
+    """Equally likely instants of a start: as in the futures, as in one `alone` without later jobs, and the first of both.
+
+    Later jobs are guesses. In a future they take room that a job with more tasks waits for; in truth they may not come.
+    """
+    foreseen, alone = np.sort(foreseen), np.repeat(np.sort(alone), len(foreseen) // len(alone))
+    return np.concatenate([foreseen, alone, np.minimum(foreseen, alone)])
+
+
+def _or_with_room(queue: Queue, doubts: Sequence[Doubts], starts: dict[int, FloatArray]) -> dict[int, FloatArray]:
+    """Those of jobs without tasks once more, where there are no quotas or limits: what is free is free for all.
 
     In a future jobs grow where it is worth it by their predicted speeds, and shrink for those that wait. Rounds do so
     later, as they measure first and mind the cost of a change: what ends meanwhile leaves its room to those who wait.
     So a job may start as in a future, with the first room, or with what comes first; each is as likely.
     """
     sizes = [queue.sizes.get(one.id, one.present) for one in queue.outlooks]
-    has_had = [one.job.started_at is not None for one in queue.outlooks]
-    jobs = [j for j, size in enumerate(sizes) if size.is_empty or not has_had[j]]
-    found = {j: np.concatenate([each.starts(j) for each in doubts]) for j in jobs}
-    if not goes_by_room:
-        return found
     free, running = Snapshot(queue.now, queue.nodes, ()).capacity, [j for j, size in enumerate(sizes) if size.workers]
     held = [queue.outlooks[j].demand(sizes[j]) for j in running]
     free = free - total_of(held)
     ends = [np.concatenate([each.told_ends(j) for each in doubts]) for j in running]
-    waiting = [j for j in jobs if sizes[j].is_empty]
-    waiting.sort(key=lambda j: (float(np.median(found[j])), queue.outlooks[j].id))
+    waiting = [j for j in starts if sizes[j].is_empty]
+    waiting.sort(key=lambda j: (float(np.median(starts[j])), queue.outlooks[j].id))
     needed = [queue.outlooks[j].demand(queue.outlooks[j].minimum) for j in waiting]
+    found = {}
     for j, rooms in zip(waiting, room_at(queue.now, free, held, ends, needed), strict=True):
-        foreseen = drawn(found[j], np.random.default_rng(j))
+        foreseen = drawn(starts[j], np.random.default_rng(j))
         found[j] = np.concatenate([foreseen, rooms, np.minimum(foreseen, rooms)])
     return found
 
 
-def _ahead(queue: Queue, job: int, doubts: Sequence[Doubts], starts: FloatArray | None) -> Ahead:
+def _ahead(
+    queue: Queue, job: int, doubts: Sequence[Doubts], starts: FloatArray | None, awaiting: Sequence[Doubts]
+) -> Ahead:
+    """`awaiting`: equally likely futures, by which the start comes with the end of another job."""
     if starts is None:
         return Ahead(None, _interval(np.concatenate([each.ends_or_undisturbed(job) for each in doubts]), queue.now))
     if not math.isfinite(np.median(starts)):  # it likely waits for an end of which nothing is known, or for ever
@@ -152,8 +174,8 @@ def _ahead(queue: Queue, job: int, doubts: Sequence[Doubts], starts: FloatArray 
         least = float(takes.min())
         bounds = (start.mean, end.mean), (start.low, end.low), (start.high, end.high)
         end = Interval(*(max(begins + least, ends) for begins, ends in bounds))
-    awaited = Counter(each.awaited(job) for each in doubts)
-    parts = {queue.outlooks[k].id: n / len(doubts) for k, n in sorted(awaited.items(), key=str) if k is not None}
+    awaited = Counter(each.awaited(job) for each in awaiting)
+    parts = {queue.outlooks[k].id: n / len(awaiting) for k, n in sorted(awaited.items(), key=str) if k is not None}
     return Ahead(start, end, parts)
 
 
