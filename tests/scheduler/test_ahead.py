@@ -12,16 +12,32 @@ from numpy.typing import NDArray
 from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_spec, law, samples
 
 from optimus_scheduler.ahead.arrivals import RecentJobs
+from optimus_scheduler.ahead.doubts import Doubts
 from optimus_scheduler.ahead.foresee import foresee
 from optimus_scheduler.ahead.look_ahead import look_ahead
 from optimus_scheduler.ahead.progress import Progress
 from optimus_scheduler.ahead.room import DRAWS, room_at
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
-from optimus_scheduler.ahead.world import Ahead, Expected, Queue, as_fresh, rest_of_life
+from optimus_scheduler.ahead.world import Ahead, Expected, Queue, Work, as_fresh, rest_of_life
+from optimus_scheduler.allocate.allocate import allocate
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.forecast.forecast import forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import NOTHING, Allocation, ConvergenceRule, Interval, Job, JobState, Resources, total_of
+from optimus_scheduler.model import (
+    NOTHING,
+    Allocation,
+    Architecture,
+    ConvergenceRule,
+    Interval,
+    Job,
+    JobState,
+    Quota,
+    Resources,
+    Snapshot,
+    total_of,
+)
+from optimus_scheduler.place.place import Placer
+from optimus_scheduler.place.requests import TaskSlot
 from optimus_scheduler.retries import Retry
 from optimus_scheduler.settings import Settings
 
@@ -339,3 +355,98 @@ def test_a_foreseen_pause_is_as_doubtful_as_it_is_likely() -> None:
     assert progress.end(0, steps) == pytest.approx([80.0])
     assert progress.end_without_pause(0, steps) == pytest.approx([30.0])
     assert progress.end_without_pause(1, steps) is None
+
+
+# --- starts of waiting jobs ------------------------------------------------------------------------------------------
+
+FOUR = a_cluster(4.0)
+QUOTA = (Quota("others", cpu=1.0),)
+
+
+def of_slots(name: str, slots: int, seconds: float, has: bool) -> Job:
+    """A job of one size, of one step a second: a worker, with a server where it needs two slots."""
+    size = (1, slots - 1)
+    spec = a_spec(minimum=size, maximum=size, rule=ConvergenceRule(max_steps=int(seconds)))
+    if slots == 1:
+        spec = replace(spec, architecture=Architecture.ALLREDUCE)
+    measured = samples(lambda _w, _p: 1.0, [size])
+    return a_job(name, has=size if has else (0, 0), spec=spec, measured=measured, submitted_at=NOW - 10.0)
+
+
+def steps_of(job: Job) -> int:
+    """In all."""
+    steps = job.spec.convergence.max_steps
+    assert steps is not None
+    return steps
+
+
+def of_four_slots(ends: list[float], waiting: list[tuple[int, float]], quotas: tuple[Quota, ...]) -> Queue:
+    """Four jobs of a slot each that end in so many seconds, and those that wait: slots and seconds."""
+    jobs = [of_slots(f"f{n}", 1, seconds, has=True) for n, seconds in enumerate(ends)]
+    jobs += [replace(of_slots(f"g{n}", *each, has=False), submitted_at=NOW - 9.0 + n) for n, each in enumerate(waiting)]
+    return replace(a_queue(*jobs, cpu=4.0), quotas=quotas)
+
+
+def replayed(queue: Queue) -> dict[str, float]:
+    """Starts of the jobs that wait, by rounds of the policy itself right after each end; nobody comes."""
+    jobs = {one.id: one.job for one in queue.outlooks}
+    stops = {one.id: one.stop_seconds for one in queue.outlooks}
+    ends = {name: NOW + steps_of(job) for name, job in jobs.items() if not job.allocation.is_empty}
+    starts: dict[str, float] = {}
+    while ends:
+        ended = min(ends, key=lambda name: ends[name])
+        now = ends.pop(ended)
+        del jobs[ended]
+        outlooks = forecast_all([replace(job, step=_made(job, ends, now)) for job in jobs.values()], now, Settings())
+        snapshot = Snapshot(now, FOUR, tuple(one.job for one in outlooks), (), queue.quotas)
+        nowhere = {name: dict[TaskSlot, str]() for name in jobs}
+        granted = allocate(outlooks, snapshot, nowhere, OPTIMUS, Settings(), Placer())
+        for name in [name for name in jobs if name not in ends and not granted[name].allocation.is_empty]:
+            starts[name] = now
+            ends[name] = now + stops[name] + steps_of(jobs[name])
+            has = granted[name].allocation
+            jobs[name] = replace(jobs[name], state=JobState.RUNNING, started_at=now, allocation=has, allocated_at=now)
+    return starts
+
+
+def _made(job: Job, ends: dict[str, float], now: float) -> int:
+    """Steps of a job by now; it makes one a second."""
+    steps = steps_of(job)
+    return int(min(max(steps - (ends[job.id] - now), 0), steps)) if job.id in ends else 0
+
+
+apart = st.permutations([100.0, 190.0, 290.0, 400.0])
+waiters = st.lists(st.tuples(st.integers(1, 2), st.floats(900.0, 1500.0)), min_size=1, max_size=3)
+in_four_slots = waiters.filter(lambda drawn: sum(slots for slots, _ in drawn) <= 4)
+
+
+@settings(max_examples=8)
+@given(ends=apart, waiting=in_four_slots, quotas=st.sampled_from([(), QUOTA]))
+def test_a_foreseen_start_is_that_of_the_policy_replayed(
+    ends: list[float], waiting: list[tuple[int, float]], quotas: tuple[Quota, ...]
+) -> None:
+    """Lengths and speeds are known, nothing fails, and nobody comes."""
+    queue = of_four_slots(ends, waiting, quotas)
+    work = [Work(steps_of(one.job), 0.0, 0.0) for one in queue.outlooks]
+    future = Trajectory(queue, [each.median for each in work], Rules(OPTIMUS, Settings(), 24))
+    future.run()
+    found = Doubts(future, work)
+    starts = {one.id: set(found.starts(j)) for j, one in enumerate(queue.outlooks) if not one.has_tasks}
+    assert starts == {name: {at} for name, at in replayed(queue).items()}
+
+
+@settings(max_examples=8)
+@given(ends=apart, waiting=in_four_slots, quotas=st.sampled_from([(), QUOTA]), after=st.floats(5.0, 90.0))
+def test_a_start_counts_that_guessed_jobs_may_not_come(
+    ends: list[float], waiting: list[tuple[int, float]], quotas: tuple[Quota, ...], after: float
+) -> None:
+    """They take slots that a job of two slots waits for: without them it starts one end earlier."""
+    queue = of_four_slots(ends, waiting, quotas)
+    guessed = [as_fresh(queue.outlooks[0], f"guessed-{n}", NOW + after * n) for n in range(1, 4)]
+    expected = tuple(Expected(each.job.submitted_at, each, 1000.0) for each in guessed)
+    found = looked(replace(queue, expected=expected))
+    for name, at in replayed(queue).items():
+        start = found[name].start
+        assert start is not None
+        assert start.low <= at <= start.high, name
+        assert start.mean - NOW <= 1.25 * (at - NOW), name

@@ -127,7 +127,7 @@ def _starts(queue: Queue, doubts: Sequence[Doubts]) -> dict[int, FloatArray]:
 
 
 def _with_and_without_arrivals(foreseen: FloatArray, alone: FloatArray) -> FloatArray:
-    """Equally likely instants of a start: as in the futures, as in one `alone` without later jobs, and the first of both.
+    """Equally likely instants of a start: as in the futures, in one `alone` without later jobs, and the first of both.
 
     Later jobs are guesses. In a future they take room that a job with more tasks waits for; in truth they may not come.
     """
