@@ -46,7 +46,7 @@ object-store: $(STAMP) ## Test checkpoints against a process that speaks S3, in 
 		tests/workers/protocol/test_object_store.py
 
 # In an environment of its own: nothing else needs schemathesis' many parts. FUZZ_EXAMPLES and FUZZ_SEED may be set.
-fuzz: $(STAMP) ## Compare a running service with its OpenAPI document, about two minutes
+fuzz: $(STAMP) ## Compare a running service with its OpenAPI document, about five minutes
 	$(BIN)/python -m venv --clear .venv-fuzz
 	.venv-fuzz/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	.venv-fuzz/bin/python -m pip install --quiet --group fuzz
