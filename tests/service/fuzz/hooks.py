@@ -68,6 +68,8 @@ RULES = [
     ("body", "^is no export of OTLP metrics|may have metrics of"),
     (r"[a-z_]+", "^must be (text of 1 to|a list of|a whole number)|: value must be a number"),
     (r"tags\.optimus\..*|project", "."),
+    # a job that a sequence of calls has made a watched one
+    (r".*", "^the job runs outside the cluster and is only watched"),
     # sizes of predictions
     ("workers|servers", r"must have the smaller number first|may be \d+ sizes at most"),
 ]
