@@ -55,7 +55,7 @@ RULES = [
     (r"columns\.\w+", r"has \d+ values; membership_epoch has \d+"),
     (r"columns\.(updates|rank)\.\d+", r"updates and global_batch go together|^\(\d+\) must be below workers"),
     # free-form bodies, of which the document names no field
-    ("body", r"^must not contain the character NUL"),
+    (".*", "^must not contain the character NUL"),
     ("body", "send samples or columns, not both"),
     ("layers", "^layer |^the "),
     ("body", "give one rate for each step|steps must be increasing"),
