@@ -101,7 +101,7 @@ def close(state: State, reason: str, code: int) -> Effects:
     state.ending.exit_code = code
     state.ending.deadline = state.now + CLOSING_SECONDS
     state.phase = Phase.CLOSING
-    return [Send(name, Exit(reason)) for name in sorted(state.tasks)]
+    return [Send(name, Exit(reason, job_is_over=True)) for name in sorted(state.tasks)]
 
 
 def exit_when_closed(state: State) -> Effects:

@@ -59,7 +59,7 @@ def task_arrived(state: State, event: TaskArrived) -> Effects:
 
 def task_arrived_while_closing(state: State, event: TaskArrived) -> Effects:
     """The task is dismissed, but remembered: the process waits until it has disconnected."""
-    return [Send(event.hello.task, Exit("the job is closing")), *_connected(state, event.hello)]
+    return [Send(event.hello.task, Exit("the job is closing", job_is_over=True)), *_connected(state, event.hello)]
 
 
 def _connected(state: State, hello: Hello) -> Effects:

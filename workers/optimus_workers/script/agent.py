@@ -93,7 +93,7 @@ class Agent(Watching):
             self._telemetry.flush(TELEMETRY_SECONDS)
             if self._control is not None:
                 self._control.close()
-            self._telemetry.outlast(lambda: self._terminated)
+            self._telemetry.outlast(lambda: self._terminated or not self._job_is_over)
             self._telemetry.close(TELEMETRY_SECONDS)
         return TERMINATED if self._terminated else code
 
@@ -103,6 +103,7 @@ class Agent(Watching):
             reason = self._serve()
             if isinstance(reason, Exit):
                 log.info("let go: %s", reason.reason)
+                self._job_is_over = reason.job_is_over
                 self._end()
                 return LET_GO
             # The processes go on: the next coordinator forms a membership with them.

@@ -48,6 +48,7 @@ class State:
         self._control: ControlConnection | None = None
         self._stop_dialling = threading.Event()
         self._terminated = False
+        self._job_is_over = False
         self._leave_by: float | None = None
         self._host = "127.0.0.1"
         self._channels = Channels(self._queue.put, directory)

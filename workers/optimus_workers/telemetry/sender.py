@@ -269,8 +269,8 @@ class Telemetry:
     def outlast(self, is_over: Callable[[], bool]) -> None:
         """`flush` while the service is away, for an hour at most and until `is_over()`.
 
-        For a task that is done: what it has not reported yet is lost with it. No other task gets its place before the
-        service is back.
+        For a task whose job is over: what it has not reported yet is lost with it. No other task gets its place before
+        the service is back.
         """
         give_up_at = self._clock() + AWAY_SECONDS
         while not is_over() and self._clock() < give_up_at and not self.flush(TRY_SECONDS):

@@ -175,6 +175,8 @@ class Exit:
     """Any task: leave, with exit code 0."""
 
     reason: str
+    job_is_over: bool = False
+    """No other task goes on with the job: what this one has not told the service yet it should."""
 
 
 # --- a task to its coordinator ---------------------------------------------------------------------------------------

@@ -57,6 +57,7 @@ class _Worker:
         self._training: Training[Any] | None = None
         self._stop_dialling = threading.Event()
         self._terminated = False
+        self._job_is_over = False
 
     def run(self) -> int:
         signal.signal(signal.SIGTERM, lambda *_: self._terminate())
@@ -72,7 +73,7 @@ class _Worker:
         if self._control is not None:
             self._control.close()
         if self._training is not None:
-            self._training.close(lambda: self._terminated)
+            self._training.close(lambda: self._terminated or not self._job_is_over)
         return TERMINATED if self._terminated else code
 
     def _live(self) -> int:
@@ -82,6 +83,7 @@ class _Worker:
             reason = self._serve(training)
             if isinstance(reason, Exit):
                 log.info("let go: %s", reason.reason)
+                self._job_is_over = reason.job_is_over
                 return LET_GO
             log.warning("the coordinator is lost: %s", reason.reason)
             self._control.close()
