@@ -435,13 +435,11 @@ def test_a_foreseen_start_is_that_of_the_policy_replayed(
     assert starts == {name: {at} for name, at in replayed(queue).items()}
 
 
-@settings(max_examples=8)
-@given(ends=apart, waiting=in_four_slots, quotas=st.sampled_from([(), QUOTA]), after=st.floats(5.0, 90.0))
-def test_a_start_counts_that_guessed_jobs_may_not_come(
-    ends: list[float], waiting: list[tuple[int, float]], quotas: tuple[Quota, ...], after: float
-) -> None:
+@pytest.mark.parametrize("after", [5.0, 30.0, 90.0])
+@pytest.mark.parametrize("quotas", [(), QUOTA], ids=["no quota", "a quota"])
+def test_a_start_counts_that_guessed_jobs_may_not_come(quotas: tuple[Quota, ...], after: float) -> None:
     """They take slots that a job of two slots waits for: without them it starts one end earlier."""
-    queue = of_four_slots(ends, waiting, quotas)
+    queue = of_four_slots([80.0, 171.0, 262.0, 380.0], [(1, 300.0), (2, 300.0)], quotas)
     guessed = [as_fresh(queue.outlooks[0], f"guessed-{n}", NOW + after * n) for n in range(1, 4)]
     expected = tuple(Expected(each.job.submitted_at, each, 1000.0) for each in guessed)
     found = looked(replace(queue, expected=expected))
