@@ -142,12 +142,12 @@ def issue_token(job_id: str, services: ServicesDep) -> answers.JobToken:
 
 
 def shown(services: Services, jobs: Sequence[JobRecord]) -> list[answers.Job]:
-    """Bodies with the latest decisions and speeds: one query for all decisions, a few for all samples."""
+    """Bodies with the latest decisions and speeds, a few statements for all."""
     decisions = services.repository.latest_decisions([job.id for job in jobs])
     running = [job.id for job in jobs if job.state is JobState.RUNNING]
-    samples = services.repository.newest_samples_of_each(running, SPEED_SAMPLES)
+    samples = dict.fromkeys(running, ()) | services.repository.newest_samples_of_each(running, SPEED_SAMPLES)
     bodies, now = [], services.clock()
-    still = standstills(services.repository, jobs, decisions, now)
+    still = standstills(services.repository, jobs, decisions, now, samples)
     for job in jobs:
         newest = samples.get(job.id, [])
         bodies.append(job_body(job, decisions.get(job.id), measured_speed(newest, now), now, newest, still))

@@ -90,6 +90,8 @@ class JobProgress:
     """By the queue simulated forward; None: that has no answer, or one that is too old."""
 
 
+_EARLY = 0.9
+"""A command that ends before this part of the steps that it announced has ended early."""
 _LIKELY = 0.5
 """A start that waits for the end of a stalled job in this part of what may come is not told."""
 
@@ -294,10 +296,6 @@ def _drift(job: JobRecord, decision: DecisionRecord, end: _End, now: float) -> f
     return math.exp(weight * (math.log(foreseen) - math.log(made)))  # a quotient may be too small for a number
 
 
-EARLY = 0.9
-"""A command that ends before this part of the steps that it announced has ended early."""
-
-
 def _instants(now: float, seconds: Interval) -> answers.Instants:
     return answers.Instants(
         mean=foreseen(now + seconds.mean), low=foreseen(now + seconds.low), high=foreseen(now + seconds.high)
@@ -322,7 +320,7 @@ def announced_beyond(job: JobRecord, step: int) -> int | None:
     """How many steps a command announced that ends by itself at this one, long before; None: it does not."""
     total: int | None = (job.profile or {}).get("total_steps")
     is_limited = replace(job.asked.convergence, command_ends=None) != Convergence()
-    return total if total and not is_limited and step < EARLY * total else None
+    return total if total and not is_limited and step < _EARLY * total else None
 
 
 def has_made_all(job: JobRecord) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from optimus_scheduler.model import Directive, JobState
@@ -32,16 +33,22 @@ Standstills = Mapping[str, Standstill]
 
 
 def standstills(
-    repository: Repository, jobs: Iterable[JobRecord], decisions: Mapping[str, DecisionRecord], now: float
+    repository: Repository,
+    jobs: Iterable[JobRecord],
+    decisions: Mapping[str, DecisionRecord],
+    now: float,
+    samples: Mapping[str, Sequence[SampleRecord]] = MappingProxyType({}),
 ) -> dict[str, Standstill]:
-    """Of these jobs, and of those whose ends they wait for by `decisions`; a few statements."""
+    """Of these jobs, and of those whose ends they wait for by `decisions`; a few statements. `samples`: the newest ones
+    of jobs of which they were read already."""
     found = {job.id: job for job in jobs}
     awaited = [one.job for each in decisions.values() if each.expected for one in each.expected.behind]
     found |= {job.id: job for job in awaited if job is not None}
     running = {job.id: job for job in found.values() if job.state is JobState.RUNNING and _trains(job)}
     if not running:
         return {}
-    newest = repository.newest_samples_of_each(running, 1)
+    unread = running.keys() - samples.keys()
+    newest = {**samples, **(repository.newest_samples_of_each(unread, 1) if unread else {})}
     tasks: dict[str, list[TaskRecord]] = {}
     for task in repository.tasks(job_ids=running):
         tasks.setdefault(task.key.job_id, []).append(task)

@@ -75,7 +75,7 @@ def test_page_of_jobs(repository: Repository, tmp_path: Path) -> None:
     with counted(repository._engine) as page:
         bodies = shown(services, repository.list_jobs(limit=12).items)
     assert len(bodies) == 12
-    assert page.statements == 5, "jobs, decisions, samples; of those that run the newest sample and the tasks"
+    assert page.statements == 4, "jobs, decisions, samples, tasks of those that run"
 
 
 def test_live_view_and_scrape(repository: Repository, tmp_path: Path) -> None:
