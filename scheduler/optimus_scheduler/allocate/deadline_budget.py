@@ -28,7 +28,7 @@ from optimus_scheduler.settings import Settings
 
 _ROOM_TO_SHRINK = 1.1
 """A job that is in time gives up tasks when it would be with a tenth more steps, too: speeds err by a few per cent."""
-_ABOUT_AS_SOON = 1.05
+_ABOUT_AS_SOON = 1.03
 """Ends that differ by less are about the same."""
 _EVERY_SIZE_TO = 16
 """Up to so many tasks of a role each number is looked at, beyond it only every eighth power of two and the maximum."""
