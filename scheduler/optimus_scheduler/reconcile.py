@@ -65,14 +65,6 @@ class Want(NamedTuple):
     """Of one that loses all it has to others: who has it pause, in words."""
 
 
-def reconcile(snapshot: Snapshot, wants: Mapping[str, Want], settings: Settings) -> tuple[Action, ...]:
-    """The actions, in the order in which they are to be applied: wanted sets, stops, starts.
-
-    `wants` has an entry for every job of the snapshot.
-    """
-    return Reconciler().reconcile(snapshot, wants, settings)
-
-
 class _Settled(NamedTuple):
     """A job that had what it should have, all of it alive, and what that was seen by."""
 
@@ -86,7 +78,7 @@ class _Settled(NamedTuple):
 class Reconciler:
     """Reconciles round after round: a job with the very tasks of the round before is not compared again.
 
-    Returns what `reconcile` returns, sooner. Belongs to one shell; not to be shared between threads.
+    What it returns does not depend on the rounds before. Belongs to one shell; not to be shared between threads.
     """
 
     def __init__(self) -> None:
@@ -94,7 +86,10 @@ class Reconciler:
         self._settled: dict[str, _Settled] = {}
 
     def reconcile(self, snapshot: Snapshot, wants: Mapping[str, Want], settings: Settings) -> tuple[Action, ...]:
-        """See the function `reconcile`."""
+        """The actions, in the order in which they are to be applied: wanted sets, stops, starts.
+
+        `wants` has an entry for every job of the snapshot.
+        """
         self._tasks = tasks_by_job = _by_job(snapshot.tasks, self._tasks)
         before, self._settled = self._settled, {}
         nodes = Nodes.of(snapshot.nodes)

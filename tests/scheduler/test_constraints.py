@@ -15,7 +15,7 @@ from optimus_scheduler.allocate.policies import POLICIES, policy_named
 from optimus_scheduler.forecast.gpu_types import accepted_types
 from optimus_scheduler.model import Job, Resources, Role, Snapshot, StartTask
 from optimus_scheduler.place.place import task_slots
-from optimus_scheduler.reconcile import Want, reconcile
+from optimus_scheduler.reconcile import Reconciler, Want
 from optimus_scheduler.round import plan
 
 EVERY_POLICY = sorted(POLICIES)
@@ -71,7 +71,7 @@ def test_every_plan_is_sound(policy: str, world: Snapshot) -> None:
             for job in world.jobs
         }
         typed = replace(world, jobs=tuple(_on_its_type(job) for job in world.jobs))
-        late = reconcile(typed, wants, PRICES)
+        late = Reconciler().reconcile(typed, wants, PRICES)
         assert all(isinstance(action, StartTask) for action in late), "nothing is left but starts that wait for room"
         world = trained(world, 60.0)
 

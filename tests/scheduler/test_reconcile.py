@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.scheduler.builders import NOW, a_cluster, a_job, a_snapshot, applied, live_tasks
 
-from optimus_scheduler.allocate.allocate import current_slots
+from optimus_scheduler.allocate.allocate import CurrentSlots
 from optimus_scheduler.model import (
     NOTHING,
     Action,
@@ -28,7 +28,7 @@ from optimus_scheduler.model import (
     TaskPhase,
 )
 from optimus_scheduler.place.place import task_slots
-from optimus_scheduler.reconcile import Want, reconcile
+from optimus_scheduler.reconcile import Reconciler, Want
 from optimus_scheduler.settings import Settings
 
 SETTINGS = Settings(drain_seconds=20.0, cancel_force_seconds=10.0)
@@ -48,7 +48,7 @@ def snapshot_of(job: Job, tasks: Iterable[Task] | None = None) -> Snapshot:
 
 
 def actions_for(job: Job, wanted: Want, tasks: Iterable[Task] | None = None) -> tuple[Action, ...]:
-    return reconcile(snapshot_of(job, tasks), {job.id: wanted}, SETTINGS)
+    return Reconciler().reconcile(snapshot_of(job, tasks), {job.id: wanted}, SETTINGS)
 
 
 def started(actions: Iterable[Action]) -> list[TaskKey]:
@@ -111,7 +111,7 @@ def test_an_exited_coordinator_starts_again_where_it_was() -> None:
     job = a_job("a", has=(1, 1), nodes="node-1")
     tasks = exited(live_tasks([job]), key("a", Role.COORDINATOR), 1)
     snapshot = a_snapshot([job], a_cluster(16, 16), tuple(tasks))
-    actions = reconcile(snapshot, {"a": want(1, 1, node="node-1")}, SETTINGS)
+    actions = Reconciler().reconcile(snapshot, {"a": want(1, 1, node="node-1")}, SETTINGS)
     assert actions == (StartTask(PlacedTask(key("a", Role.COORDINATOR, 0, 1), "node-1")),)
 
 
@@ -123,7 +123,7 @@ def test_a_coordinator_whose_node_is_closed_or_gone_starts_beside_the_first_serv
         for task in live_tasks([job])
     ]
     nodes = (*a_cluster(16), *((replace(a_cluster(16)[0], name="lost", schedulable=False),) if is_known else ()))
-    actions = reconcile(a_snapshot([job], nodes, tuple(tasks)), {"a": want(1, 1)}, SETTINGS)
+    actions = Reconciler().reconcile(a_snapshot([job], nodes, tuple(tasks)), {"a": want(1, 1)}, SETTINGS)
     assert actions == (StartTask(PlacedTask(key("a", Role.COORDINATOR, 0, 1), "node-0")),)
 
 
@@ -133,7 +133,7 @@ def test_a_coordinator_leaves_a_node_that_is_being_emptied_before_the_others() -
     tasks = exited(live_tasks([job]), key("a", Role.COORDINATOR), None)
     first, *_ = a_cluster(16)
     nodes = (replace(first, schedulable=False), replace(first, name="node-9"))
-    actions = reconcile(a_snapshot([job], nodes, tuple(tasks)), {"a": want(1, 1)}, SETTINGS)
+    actions = Reconciler().reconcile(a_snapshot([job], nodes, tuple(tasks)), {"a": want(1, 1)}, SETTINGS)
     assert actions == (StartTask(PlacedTask(key("a", Role.COORDINATOR, 0, 1), "node-9")),)
 
 
@@ -142,28 +142,28 @@ def test_a_node_is_emptied_with_its_coordinator_last() -> None:
     first, second = a_cluster(16, 16)
     nodes = (replace(first, schedulable=False, emptied=True), second)
     snapshot = a_snapshot([job], nodes, tuple(live_tasks([job])))
-    assert current_slots(snapshot) == {"a": {}}, "nothing of it may stay"
+    assert CurrentSlots().of(snapshot) == {"a": {}}, "nothing of it may stay"
     wants = {"a": want(1, 1, node="node-1")}
-    actions = reconcile(snapshot, wants, SETTINGS)
+    actions = Reconciler().reconcile(snapshot, wants, SETTINGS)
     assert set(started(actions)) == {key("a", Role.WORKER, 0, 1), key("a", Role.SERVER, 0, 1)}
     assert stopped(actions) == [], "they leave at a step boundary, when the others have joined"
 
     moved = applied(snapshot, actions)
     for role in (Role.WORKER, Role.SERVER):
         moved = replace(moved, tasks=tuple(exited(moved.tasks, key("a", role), 0)))
-    actions = reconcile(moved, wants, SETTINGS)
+    actions = Reconciler().reconcile(moved, wants, SETTINGS)
     assert (started(actions), stopped(actions)) == ([], [StopTask(key("a", Role.COORDINATOR), force=False)])
     left = replace(moved, tasks=tuple(exited(moved.tasks, key("a", Role.COORDINATOR), 143)))
-    actions = reconcile(left, wants, SETTINGS)
+    actions = Reconciler().reconcile(left, wants, SETTINGS)
     assert actions == (StartTask(PlacedTask(key("a", Role.COORDINATOR, 0, 1), "node-1")),)
-    assert reconcile(applied(left, actions), wants, SETTINGS) == ()
+    assert Reconciler().reconcile(applied(left, actions), wants, SETTINGS) == ()
 
 
 def test_a_coordinator_stays_where_no_other_node_is_open() -> None:
     job = a_job("a", has=(1, 1), nodes="node-0")
     nodes = (replace(a_cluster(16)[0], schedulable=False, emptied=True),)
     coordinator = tuple(task for task in live_tasks([job]) if task.key.role is Role.COORDINATOR)
-    assert stopped(reconcile(a_snapshot([job], nodes, coordinator), {"a": want(1, 1)}, SETTINGS)) == []
+    assert stopped(Reconciler().reconcile(a_snapshot([job], nodes, coordinator), {"a": want(1, 1)}, SETTINGS)) == []
 
 
 def test_a_place_is_taken_when_it_has_been_left() -> None:
@@ -172,14 +172,14 @@ def test_a_place_is_taken_when_it_has_been_left() -> None:
     wants = {"a": want(1, 1), "b": want(2, 0)}
     newcomer = key("b", Role.WORKER, 1)
     snapshot = a_snapshot([shrinks, grows], a_cluster(4))
-    actions = reconcile(snapshot, wants, SETTINGS)
+    actions = Reconciler().reconcile(snapshot, wants, SETTINGS)
     assert {action.job_id for action in actions if isinstance(action, SetWanted)} == {"a", "b"}
     assert started(actions) == []
 
     after = applied(snapshot, actions)
-    assert reconcile(after, wants, SETTINGS) == ()
+    assert Reconciler().reconcile(after, wants, SETTINGS) == ()
     left = exited(after.tasks, key("a", Role.WORKER, 1), 0)
-    assert started(reconcile(replace(after, tasks=tuple(left)), wants, SETTINGS)) == [newcomer]
+    assert started(Reconciler().reconcile(replace(after, tasks=tuple(left)), wants, SETTINGS)) == [newcomer]
 
 
 def test_a_place_is_waited_for_while_the_coordinator_of_its_task_is_replaced() -> None:
@@ -188,20 +188,20 @@ def test_a_place_is_waited_for_while_the_coordinator_of_its_task_is_replaced() -
     wants = {"a": want(1, 1), "b": want(2, 0)}
     snapshot = a_snapshot([shrinks, grows], a_cluster(4))
     lost = exited(snapshot.tasks, key("a", Role.COORDINATOR), 137)
-    actions = reconcile(replace(snapshot, tasks=tuple(lost)), wants, SETTINGS)
+    actions = Reconciler().reconcile(replace(snapshot, tasks=tuple(lost)), wants, SETTINGS)
     assert started(actions) == [key("a", Role.COORDINATOR, 0, 1)]
 
 
 def test_a_task_is_started_beside_one_that_leaves_if_there_is_room_for_both() -> None:
     jobs = [a_job("a", has=(2, 1)), a_job("b", has=(1, 0))]
-    actions = reconcile(a_snapshot(jobs, a_cluster(5)), {"a": want(1, 1), "b": want(2, 0)}, SETTINGS)
+    actions = Reconciler().reconcile(a_snapshot(jobs, a_cluster(5)), {"a": want(1, 1), "b": want(2, 0)}, SETTINGS)
     assert started(actions) == [key("b", Role.WORKER, 1)]
 
 
 def test_nobody_waits_for_jobs_that_wait_for_newcomers() -> None:
     """Each gives a worker up for a server: waiting for the other's worker, both would stand until it is stopped."""
     jobs = [a_job("a", has=(2, 1)), a_job("b", has=(2, 1))]
-    actions = reconcile(a_snapshot(jobs, a_cluster(6)), {"a": want(1, 2), "b": want(1, 2)}, SETTINGS)
+    actions = Reconciler().reconcile(a_snapshot(jobs, a_cluster(6)), {"a": want(1, 2), "b": want(1, 2)}, SETTINGS)
     assert started(actions) == [key("a", Role.SERVER, 1), key("b", Role.SERVER, 1)]
 
 
@@ -210,21 +210,21 @@ def test_places_of_a_job_that_moves_are_waited_for() -> None:
     moves, new = a_job("a", has=(1, 1)), a_job("b")
     wants = {"a": want(1, 1, node="node-1"), "b": want(1, 1)}
     snapshot = a_snapshot([moves, new], a_cluster(2, 2))
-    actions = reconcile(snapshot, wants, SETTINGS)
+    actions = Reconciler().reconcile(snapshot, wants, SETTINGS)
     newcomers = [key("a", Role.SERVER, 0, 1), key("a", Role.WORKER, 0, 1)]
     assert started(actions) == [*newcomers, key("b", Role.COORDINATOR)]
 
     after = applied(snapshot, actions)
-    assert reconcile(after, wants, SETTINGS) == ()
+    assert Reconciler().reconcile(after, wants, SETTINGS) == ()
     left = exited(exited(after.tasks, key("a", Role.WORKER), 0), key("a", Role.SERVER), 0)
-    actions = reconcile(replace(after, tasks=tuple(left)), wants, SETTINGS)
+    actions = Reconciler().reconcile(replace(after, tasks=tuple(left)), wants, SETTINGS)
     assert started(actions) == [key("b", Role.SERVER), key("b", Role.WORKER)]
 
 
 def test_jobs_that_change_places_do_not_wait_for_each_other() -> None:
     jobs = [a_job("a", has=(1, 1)), a_job("b", has=(1, 1), nodes="node-1"), a_job("c")]
     wants = {"a": want(1, 1, node="node-1"), "b": want(1, 1), "c": want(1, 0)}
-    actions = reconcile(a_snapshot(jobs, a_cluster(3, 2)), wants, SETTINGS)
+    actions = Reconciler().reconcile(a_snapshot(jobs, a_cluster(3, 2)), wants, SETTINGS)
     roles = (Role.SERVER, Role.WORKER)
     assert started(actions) == [*(key(job, role, 0, 1) for job in "ab" for role in roles), key("c", Role.COORDINATOR)]
 
@@ -258,7 +258,7 @@ def test_cancelling_stops_at_once(since: float | None, force: bool) -> None:
 
 def test_tasks_of_ended_jobs_have_time_to_leave() -> None:
     leaving = Task(key("gone", Role.WORKER), "node-0", TaskPhase.RUNNING, unwanted_since=NOW - 1)
-    assert reconcile(a_snapshot([], a_cluster(4), (leaving,)), {}, SETTINGS) == ()
+    assert Reconciler().reconcile(a_snapshot([], a_cluster(4), (leaving,)), {}, SETTINGS) == ()
 
 
 def test_starts_wait_until_tasks_of_ended_jobs_have_left() -> None:
@@ -268,14 +268,14 @@ def test_starts_wait_until_tasks_of_ended_jobs_have_left() -> None:
     left = replace(leaving, phase=TaskPhase.EXITED, exit_code=0)
     for task, roles in ((leaving, [Role.COORDINATOR, Role.SERVER]), (left, list(Role))):
         snapshot = a_snapshot([a_job("a")], a_cluster(2), (task,))
-        starts = started(reconcile(snapshot, {"a": want(1, 1)}, SETTINGS))
+        starts = started(Reconciler().reconcile(snapshot, {"a": want(1, 1)}, SETTINGS))
         assert {start.role for start in starts} == set(roles)
 
 
 def test_orphans_are_stopped() -> None:
     live = Task(key("gone", Role.WORKER), "node-0", TaskPhase.RUNNING, unwanted_since=NOW - 60)
     dead = Task(key("gone", Role.SERVER), "node-0", TaskPhase.EXITED, exit_code=0)
-    actions = reconcile(a_snapshot([], a_cluster(4), (live, dead)), {}, SETTINGS)
+    actions = Reconciler().reconcile(a_snapshot([], a_cluster(4), (live, dead)), {}, SETTINGS)
     assert actions == (StopTask(live.key, force=True),)
 
 
@@ -318,5 +318,5 @@ def test_nothing_is_left_to_do_after_it_was_done(directive: Directive) -> None:
     job = a_job("a", has=(3, 2))
     tasks = exited(live_tasks([job]), key("a", Role.WORKER, 0), 1)
     snapshot, wants = snapshot_of(job, tasks), {"a": want(2, 4, directive)}
-    after = applied(snapshot, reconcile(snapshot, wants, SETTINGS))
-    assert reconcile(after, wants, SETTINGS) == ()
+    after = applied(snapshot, Reconciler().reconcile(snapshot, wants, SETTINGS))
+    assert Reconciler().reconcile(after, wants, SETTINGS) == ()

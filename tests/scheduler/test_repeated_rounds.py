@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_snapshot, a_spec, applied, law, place, samples
 
 from optimus_scheduler import round as cycle
-from optimus_scheduler.allocate.allocate import current_slots
+from optimus_scheduler.allocate.allocate import CurrentSlots
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.forecast.forecast import RememberingForecaster
 from optimus_scheduler.model import Allocation, ConvergenceRule, Job, Node, Resources, Snapshot, TaskPhase
@@ -175,10 +175,10 @@ def test_workers_stay_on_cordoned_nodes_only_while_they_live() -> None:
     job, gone = a_job("a", has=(2, 1)), a_job("b", has=(1, 1), nodes="no-such-node")
     snapshot = a_snapshot([job, gone], a_cluster(4))
     everywhere = {(task.key.role, task.key.rank): "node-0" for task in job.wanted_tasks}
-    assert current_slots(snapshot) == {"a": everywhere, "b": {}}
+    assert CurrentSlots().of(snapshot) == {"a": everywhere, "b": {}}
     cordoned = _with_node(snapshot, 0, lambda node: replace(node, schedulable=False))
-    assert current_slots(cordoned) == {"a": everywhere, "b": {}}
-    assert current_slots(replace(cordoned, tasks=())) == {"a": {}, "b": {}}
+    assert CurrentSlots().of(cordoned) == {"a": everywhere, "b": {}}
+    assert CurrentSlots().of(replace(cordoned, tasks=())) == {"a": {}, "b": {}}
 
 
 def test_500_equal_rounds_of_new_objects_take_no_more_memory_and_no_more_work() -> None:

@@ -35,7 +35,7 @@ from optimus_scheduler.model import (
     TaskPhase,
 )
 from optimus_scheduler.place.place import task_slots
-from optimus_scheduler.reconcile import Want, reconcile
+from optimus_scheduler.reconcile import Reconciler, Want
 from optimus_scheduler.round import plan
 from optimus_scheduler.settings import Settings
 
@@ -194,9 +194,11 @@ def test_every_plan_is_sound(policy: str, data: st.DataObject) -> None:
     check_capacity(before, after)
     check_decisions(before, outcome, after)
     check_actions(before, outcome)
-    late = reconcile(after, wants_of(after), Settings())
+    late = Reconciler().reconcile(after, wants_of(after), Settings())
     assert all(isinstance(action, StartTask) for action in late), "nothing is left but to start what waited for room"
-    assert reconcile(applied(after, late), wants_of(after), Settings()) == (), "nothing is left to do after that"
+    assert Reconciler().reconcile(applied(after, late), wants_of(after), Settings()) == (), (
+        "nothing is left to do after that"
+    )
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -21,7 +21,7 @@ from optimus_scheduler.model import (
     TaskKey,
 )
 from optimus_scheduler.place.place import TaskSlot, task_slots
-from optimus_scheduler.reconcile import Want, reconcile
+from optimus_scheduler.reconcile import Reconciler, Want
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.stragglers import move_stragglers
 
@@ -43,7 +43,7 @@ def test_it_moves_to_a_node_with_room_as_a_new_task() -> None:
     wants = move_stragglers(snapshot, {"a": stays(job)})
     assert wants["a"].nodes[Role.WORKER, 1] == "node-1"
     assert [slot for slot, node in wants["a"].nodes.items() if node != "node-0"] == [(Role.WORKER, 1)]
-    actions = reconcile(snapshot, wants, Settings())
+    actions = Reconciler().reconcile(snapshot, wants, Settings())
     replacement = SLOW._replace(incarnation=1)
     assert [action.task.key for action in actions if isinstance(action, StartTask)][-1] == replacement
     (wanted,) = (action for action in actions if isinstance(action, SetWanted))

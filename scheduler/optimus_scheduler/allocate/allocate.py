@@ -62,7 +62,7 @@ def _may_stay(outlook: Outlook, allocation: Allocation, current: Mapping[TaskSlo
 
 
 class CurrentSlots:
-    """Finds `current_slots`, and keeps those of the round before.
+    """Finds where each job has tasks that may stay, and keeps what it found in the round before.
 
     A job with the same tasks on nodes that are still open has the very same mapping. Belongs to one shell; not to be
     shared between threads.
@@ -74,7 +74,10 @@ class CurrentSlots:
         """Of jobs that leave nothing behind: with the tasks that they want."""
 
     def of(self, snapshot: Snapshot) -> dict[str, Mapping[TaskSlot, str]]:
-        """See `current_slots`."""
+        """On nodes that are not being emptied, on cordoned ones while the tasks live.
+
+        By job id, an entry for every job. Workers of a job that changes its GPU type do not stay.
+        """
         is_open = Nodes.of(snapshot.nodes).is_open
         if is_open is not self._is_open and is_open != self._is_open:
             self._known = {}
@@ -95,14 +98,6 @@ class CurrentSlots:
             if known is not None:
                 self._known[job.id] = known
         return found
-
-
-def current_slots(snapshot: Snapshot) -> CurrentNodes:
-    """Where each job has tasks that may stay: on nodes that are not being emptied, on cordoned ones while they live.
-
-    By job id, an entry for every job. Workers of a job that changes its GPU type do not stay.
-    """
-    return CurrentSlots().of(snapshot)
 
 
 def _current(job: Job, is_open: Mapping[str, bool], live: frozenset[TaskKey]) -> dict[TaskSlot, str]:

@@ -189,12 +189,12 @@ def _given_up(
     if demand_of(claiming, claims).fits_in(capacity):
         return frozenset()
     margin = settings.deadline_margin
-    ladders = [
+    jobs = [
         SizedJob(one, in_step(one), capacity, now, margin)
         for one in claiming
         if limits[one.id].reason is not Reason.DEADLINE_CANNOT_BE_MET and one.forecast.remaining_steps is not None
     ]
-    return beyond_reach([job for job in ladders if job.alone <= job.left], capacity)
+    return beyond_reach([job for job in jobs if job.alone <= job.left], capacity)
 
 
 def _on_its_type(grant: Grant, outlook: Outlook) -> Grant:
