@@ -32,7 +32,7 @@ from optimus_service.loop.apply import Applier
 from optimus_service.loop.launch import LaunchContext
 from optimus_service.loop.round import Round
 from optimus_service.process.job_tokens import JobTokens
-from optimus_service.push.long_poll import WakeUpHub
+from optimus_service.push.long_poll import LongPolls
 from optimus_service.requests import checked
 from optimus_service.settings import Settings
 from optimus_service.store.engine import create_engine_from_url, upgrade
@@ -155,7 +155,7 @@ def make_rounds(repository: Repository, cluster: FakeCluster, directory: Path) -
     """The parts of the service that make its rounds."""
     settings = Settings(data_directory=directory)
     context = LaunchContext("http://127.0.0.1:1", directory / "jobs", JobTokens(b"secret"))
-    applier = Applier(cluster, WakeUpHub(repository.generations), context, time.time)
+    applier = Applier(cluster, LongPolls(repository.generations), context, time.time)
     planner = server.make_planner(policy_named("optimus"), settings)
     return server.make_rounds(settings, repository, cluster, planner, applier, time.time)
 

@@ -34,7 +34,7 @@ from optimus_service.clusters.fake import FakeCluster
 from optimus_service.insight.timeline import timeline
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.process.logs import logging_to_stderr
-from optimus_service.push.long_poll import WakeUpHub
+from optimus_service.push.long_poll import LongPolls
 from optimus_service.push.snapshot import read_view
 from optimus_service.requests import checked
 from optimus_service.settings import Settings
@@ -198,7 +198,7 @@ def _run(settings: Settings, n_jobs: int) -> dict[str, Any]:
         settings=settings,
         repository=repository,
         cluster=FakeCluster([Node(f"node-{n}", Resources(64.0, 2**38)) for n in range(30)]),
-        hub=WakeUpHub(repository.generations),
+        long_polls=LongPolls(repository.generations),
         job_tokens=JobTokens(b"secret"),
         version="0",
     )
@@ -218,7 +218,7 @@ def _run(settings: Settings, n_jobs: int) -> dict[str, Any]:
             try:
                 figures |= measure_browser(f"http://127.0.0.1:{listener.getsockname()[1]}", change)
             finally:
-                services.hub.close()
+                services.long_polls.close()
                 server.should_exit = True
                 serving.join()
     repository.close()

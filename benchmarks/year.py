@@ -33,7 +33,7 @@ from optimus_service.clusters.fake import FakeCluster
 from optimus_service.loop.apply import Applier
 from optimus_service.loop.launch import LaunchContext
 from optimus_service.process.job_tokens import JobTokens
-from optimus_service.push.long_poll import WakeUpHub
+from optimus_service.push.long_poll import LongPolls
 from optimus_service.requests import checked
 from optimus_service.settings import Settings
 from optimus_service.store.engine import create_engine_from_url, upgrade
@@ -112,7 +112,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     repository = Repository(engine)
     cluster = FakeCluster([Node("node", Resources(64.0, 2**38))])
     context = LaunchContext("http://127.0.0.1:1", folder / "jobs", JobTokens(b"secret"))
-    applier = Applier(cluster, WakeUpHub(repository.generations), context, clock)
+    applier = Applier(cluster, LongPolls(repository.generations), context, clock)
     rounds = server.make_rounds(
         settings, repository, cluster, server.make_planner(policy_named("optimus"), settings), applier, clock
     )

@@ -20,7 +20,7 @@ from optimus_service.clusters.base import Cluster, TaskObjection
 from optimus_service.loop.leader import Holder, Leadership
 from optimus_service.process.identity import Process as KernelProcess
 from optimus_service.process.steady_clock import ClockFile, SteadyClock
-from optimus_service.push.long_poll import ReadGenerations, WakeUpHub
+from optimus_service.push.long_poll import LongPolls, ReadGenerations
 from optimus_service.settings import Settings
 from optimus_service.store.sample_queue import SampleQueue, Store
 from optimus_world.database import Database
@@ -57,7 +57,7 @@ class FiberLeadership(Leadership):
             done.set()
 
 
-class FiberHub(WakeUpHub):
+class FiberLongPolls(LongPolls):
     """Long polls wait as fibers, until this replica's own round changes something, or until it sees what others did.
 
     The real one asks the database each second while somebody waits. This one looks `POLL_SECONDS` after a commit: it
@@ -86,7 +86,7 @@ class FiberHub(WakeUpHub):
                 self.kernel.wake(fiber)
 
     def look(self, generations: Mapping[str, int]) -> None:
-        """What the query of the real hub would find."""
+        """What the query of the real long polls would find."""
         for job_id, generation in generations.items():
             self.notify(job_id, generation)
 
@@ -148,7 +148,7 @@ class Replica:
             monotonic=lambda: kernel.now,
             open_repository=database.open,
             make_cluster=lambda _settings, clock: make_cluster(self.process, clock),
-            make_hub=_bound(FiberHub, kernel),
+            make_long_polls=_bound(FiberLongPolls, kernel),
             leadership=_bound(FiberLeadership, kernel),
             holder=self.holder,
             make_wake_up=lambda: FiberCondition(kernel),
@@ -156,7 +156,7 @@ class Replica:
         )
         parts = server.assemble(settings, URL, clock, machine)
         self.loop, self.retention = parts.loop, parts.retention
-        self.hub = cast(FiberHub, parts.services.hub)
+        self.long_polls = cast(FiberLongPolls, parts.services.long_polls)
         self.repository = parts.services.repository
         self.app = _app(replace(parts.services, edits=FiberTurns(kernel)))
         self.app.state.sample_queue = FiberQueue(self.repository.add_posts, kernel, self.process)

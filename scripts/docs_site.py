@@ -21,7 +21,7 @@ from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.process.job_tokens import JobTokens
-from optimus_service.push.long_poll import WakeUpHub
+from optimus_service.push.long_poll import LongPolls
 from optimus_service.settings import Settings
 from optimus_service.store.engine import create_engine_from_url
 from optimus_service.store.repository import Repository
@@ -65,7 +65,7 @@ def openapi() -> dict[str, Any]:
             settings=settings,
             repository=repository,
             cluster=FakeCluster([]),
-            hub=WakeUpHub(repository.generations),
+            long_polls=LongPolls(repository.generations),
             job_tokens=JobTokens(b"nobody's secret"),
             version=version("optimus-scheduler"),
         )

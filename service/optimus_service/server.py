@@ -5,7 +5,7 @@
     settings ─▶ data directory, database ─▶ repository ─┬─▶ API (uvicorn, the main thread)
                                                         ├─▶ scheduling loop (a thread) ─▶ cluster ─▶ tasks
                                                         │        └─▶ queue ahead (a thread) ─▶ expected times
-                                                        └─▶ hub (long polls) ◀── both
+                                                        └─▶ long polls ◀── both
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from optimus_service.process.gc_pause import LongLived, collector_paused
 from optimus_service.process.job_tokens import job_tokens_of
 from optimus_service.process.logs import logging_to_stderr
 from optimus_service.process.steady_clock import SteadyClock
-from optimus_service.push.long_poll import ReadGenerations, WakeUpHub
+from optimus_service.push.long_poll import LongPolls, ReadGenerations
 from optimus_service.settings import Settings
 from optimus_service.store.engine import (
     check_revision,
@@ -248,7 +248,7 @@ class Machine:
     open_repository: Callable[[Settings, ObserveTransaction], Repository] = _open_repository
     make_cluster: Callable[[Settings, Callable[[], float]], Cluster] | None = None
     """None: the cluster that the settings name, whose nodes operators can close."""
-    make_hub: Callable[[ReadGenerations], WakeUpHub] = WakeUpHub
+    make_long_polls: Callable[[ReadGenerations], LongPolls] = LongPolls
     leadership: type[Leadership] = Leadership
     holder: Holder | None = None
     """Who claims the lease; None: this process."""
@@ -274,11 +274,11 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
         cluster = machine.make_cluster(settings, clock)
     else:
         cluster = with_closed_nodes(make_cluster(settings, clock), repository.closed_nodes)
-    hub = machine.make_hub(repository.generations)
+    long_polls = machine.make_long_polls(repository.generations)
     tokens = job_tokens_of(settings)
     context = LaunchContext(service_url, _jobs_directory(settings), tokens, local=settings.cluster == "local")
     starts_at_once = settings.kubernetes.starts_at_once if settings.cluster == "kubernetes" else 1
-    applier = Applier(cluster, hub, context, clock, starts_at_once, machine.monotonic)
+    applier = Applier(cluster, long_polls, context, clock, starts_at_once, machine.monotonic)
     retention = Retention(
         clock, settings.keep_seconds, metrics.count_unexpected_error, machine.monotonic, machine.make_wake_up()
     )
@@ -299,7 +299,7 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
         settings=settings,
         repository=repository,
         cluster=cluster,
-        hub=hub,
+        long_polls=long_polls,
         job_tokens=tokens,
         metrics=metrics,
         version=version("optimus-scheduler"),
@@ -481,7 +481,7 @@ class _Server(uvicorn.Server):
                 ssl_keyfile=None if services.settings.tls_key is None else str(services.settings.tls_key),
             )
         )
-        self._hub = services.hub
+        self._long_polls = services.long_polls
         self._tell_started = started
         self.refusal: CannotStart | None = None
         """Why it ended at once."""
@@ -498,7 +498,7 @@ class _Server(uvicorn.Server):
                 await self.shutdown(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._hub.close()
+        self._long_polls.close()
         await super().shutdown(sockets)
 
 

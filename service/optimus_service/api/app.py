@@ -1,4 +1,4 @@
-"""Puts the API together: endpoints, checks around them, and the long-poll hub's life."""
+"""Puts the API together: endpoints, checks around them, and the life of the long polls."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ async def _openapi(request: Request) -> JSONResponse:
 def create_app(services: Services) -> FastAPI:
     """The API as an ASGI application. All of a process share the endpoints.
 
-    Its lifespan runs the hub. A server that shuts down has to call `services.hub.close()` first: it waits for open
-    requests before the lifespan ends, and long polls end only when the hub is closed.
+    Its lifespan runs the long polls. A server that shuts down has to call `services.long_polls.close()` first: it waits
+    for open requests before the lifespan ends, and long polls end only when they are closed.
     """
     endpoints = _endpoints()
     app = copy.copy(endpoints)
@@ -144,7 +144,7 @@ def _show_figures(services: Services) -> None:
     metrics.show_service(
         version=services.version,
         policy=services.settings.policy,
-        long_polls=lambda: services.hub.n_waiters,
+        long_polls=lambda: services.long_polls.n_waiters,
         loop_health=services.loop_health,
     )
 
@@ -152,11 +152,11 @@ def _show_figures(services: Services) -> None:
 @contextlib.asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
-    running = asyncio.create_task(services.hub.run())
+    running = asyncio.create_task(services.long_polls.run())
     try:
         yield
     finally:
-        services.hub.close()
+        services.long_polls.close()
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running

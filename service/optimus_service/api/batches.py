@@ -324,7 +324,7 @@ def _cancelled(services: Services, selection: JobSelection, caller: Caller, audi
                     generations[job_id] = after.generation
             audit.each = [item.record for item in some.values() if item.problem is None]
     for job_id, generation in generations.items():
-        services.hub.notify(job_id, generation)
+        services.long_polls.notify(job_id, generation)
     if generations:
         services.trigger_round("cancel")
     return _outcome(items)

@@ -144,7 +144,7 @@ def apply(services: Services, job: JobRecord, edit: Edit, by: str) -> bool:
             stored = _store(tx, job, edit, by, services.clock())
     except _ChangedMeanwhileError:
         return False
-    services.hub.notify(job.id, stored.generation)
+    services.long_polls.notify(job.id, stored.generation)
     services.trigger_round("changed")
     return True
 
@@ -184,7 +184,7 @@ def pause_job(job_id: str, services: ServicesDep, caller: CallerDep) -> answers.
 def pause(services: Services, job_id: str, by: str) -> JobRecord:
     """The same for who knows that it can be."""
     job = services.repository.advance_job(job_id, _pause_of(services.repository, job_id, by), services.clock())
-    services.hub.notify(job_id, job.generation)
+    services.long_polls.notify(job_id, job.generation)
     services.trigger_round("pause")
     return job
 
@@ -211,7 +211,7 @@ def resume_job(job_id: str, services: ServicesDep, caller: CallerDep) -> answers
         if job.state.is_final:
             limits.refuse_waiting(tx, caller, job.project, services.settings)
         job = tx.advance_job(job_id, ResumeRequested(caller.words_for(job)), services.clock())
-    services.hub.notify(job_id, job.generation)
+    services.long_polls.notify(job_id, job.generation)
     services.trigger_round("resume")
     return shown(services, [job])[0]
 

@@ -94,7 +94,7 @@ async def wait_for_membership(
     wanted = await run_in_threadpool(services.repository.get_wanted, job_id)
     if wanted.generation <= after:
         # Neither a thread nor a database connection is held while waiting.
-        await services.hub.wait(job_id, after, timeout_seconds)
+        await services.long_polls.wait(job_id, after, timeout_seconds)
         wanted = await run_in_threadpool(services.repository.get_wanted, job_id)
     return wanted_body(wanted)
 
@@ -246,7 +246,7 @@ def end_job(services: Services, job_id: str, event: ResultReported, seconds_ago:
             tx.add_event(job_id, *noted, {"step": event.step}, at)
     if job.state.is_final and not had_ended:
         _observe_end(services, job, event)
-    services.hub.notify(job_id, job.generation)
+    services.long_polls.notify(job_id, job.generation)
     services.trigger_round("result")
 
 

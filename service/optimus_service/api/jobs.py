@@ -126,7 +126,7 @@ def cancel_job(job_id: str, services: ServicesDep) -> answers.Job:
     """Cancel a job. Its tasks are stopped; it is `cancelled` once they are gone. 409 when it has ended already."""
     has_tasks = bool(services.repository.tasks(job_id=job_id))
     job = services.repository.advance_job(job_id, CancelRequested(has_tasks=has_tasks), services.clock())
-    services.hub.notify(job_id, job.generation)
+    services.long_polls.notify(job_id, job.generation)
     services.trigger_round("cancel")
     return shown(services, [job])[0]
 

@@ -18,7 +18,7 @@ from optimus_service.insight.dry_run import Preview
 from optimus_service.insight.predictions import HistoryCache
 from optimus_service.metrics.registry import Metrics
 from optimus_service.process.job_tokens import JobTokens
-from optimus_service.push.long_poll import WakeUpHub
+from optimus_service.push.long_poll import LongPolls
 from optimus_service.settings import Settings
 from optimus_service.store.repository import Repository
 from optimus_service.store.sample_queue import SampleQueue
@@ -58,7 +58,7 @@ class Services:
     settings: Settings
     repository: Repository
     cluster: Cluster
-    hub: WakeUpHub
+    long_polls: LongPolls
     job_tokens: JobTokens
     metrics: Metrics = field(default_factory=Metrics)
     version: str

@@ -66,7 +66,7 @@ class Feeds:
             still = self._still.at(repository, now)
             return read_view(repository, services.cluster, settings.policy, services.version, now, projects, still)
 
-        return Feed(read, lambda: services.hub.closed, places=self._places)
+        return Feed(read, lambda: services.long_polls.closed, places=self._places)
 
 
 @router.get(

@@ -220,5 +220,5 @@ def cancel(services: Services, job: JobRecord) -> None:
         cancelled = services.repository.advance_job(job.id, CancelRequested(has_tasks=has_tasks), services.clock())
     except InvalidTransition:
         return
-    services.hub.notify(job.id, cancelled.generation)
+    services.long_polls.notify(job.id, cancelled.generation)
     services.trigger_round("cancel")

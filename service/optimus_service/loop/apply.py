@@ -42,7 +42,7 @@ _FORGET_SECONDS = 2 * _REPORT_AGAIN_SECONDS
 
 
 class Notifier(Protocol):
-    """Wakes long polls (`optimus_service.push.long_poll.WakeUpHub`)."""
+    """Wakes long polls (`optimus_service.push.long_poll.LongPolls`)."""
 
     def notify(self, job_id: str, generation: int) -> None: ...
 

@@ -51,7 +51,7 @@ class _Waiter:
     wakened: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
-class WakeUpHub:
+class LongPolls:
     """Wakes long polls of one process. `wait` and `run` belong to the event loop; the rest may be called anywhere."""
 
     def __init__(self, read_generations: ReadGenerations, *, poll_seconds: float = POLL_SECONDS) -> None:
@@ -67,7 +67,7 @@ class WakeUpHub:
     async def wait(self, job_id: str, after_generation: int, timeout_seconds: float) -> int:
         """The job's generation as soon as it is above `after_generation`.
 
-        At the timeout, and when the hub is closed: `after_generation` itself.
+        At the timeout, and after `close`: `after_generation` itself.
 
         Raises:
             TooManyWaiters: as many are waiting as there may be.

@@ -545,7 +545,7 @@ class Repository:
             )
 
     def generations(self, job_ids: Collection[str]) -> dict[str, int]:
-        """The wanted generation of each of these jobs that there is, by job id. Cheap: for the long-poll hub."""
+        """The wanted generation of each of these jobs that there is, by job id. Cheap: for long polls."""
         with self._read() as session:
             return wanted.generations(session, job_ids)
 

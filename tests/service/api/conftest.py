@@ -16,7 +16,7 @@ from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
 from optimus_service.clusters.closing import with_closed_nodes
 from optimus_service.process.job_tokens import JobTokens
-from optimus_service.push.long_poll import WakeUpHub
+from optimus_service.push.long_poll import LongPolls
 from optimus_service.settings import Settings
 from optimus_service.store.repository import Repository
 
@@ -32,7 +32,7 @@ def serve(
         settings=settings,
         repository=repository,
         cluster=with_closed_nodes(surroundings.cluster, repository.closed_nodes),
-        hub=WakeUpHub(repository.generations, poll_seconds=0.01),
+        long_polls=LongPolls(repository.generations, poll_seconds=0.01),
         job_tokens=JobTokens(b"a secret of the tests"),
         version="1.2.3",
         trigger_round=surroundings.triggers.append,

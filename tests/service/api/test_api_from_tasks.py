@@ -263,10 +263,10 @@ def test_a_change_ends_the_wait(api: Api, job_id: str, through: str) -> None:
             params={"after": before, "timeout_seconds": 60},
         )
         waiting = asyncio.create_task(call())
-        await until(lambda: api.services.hub.n_waiters > 0)
+        await until(lambda: api.services.long_polls.n_waiters > 0)
         generation = await asyncio.to_thread(want, api, job_id, 3)
         if through == "notify":
-            api.services.hub.notify(job_id, generation)
+            api.services.long_polls.notify(job_id, generation)
         return (await waiting).json(), generation
 
     token = api.job_token(job_id)
@@ -275,7 +275,7 @@ def test_a_change_ends_the_wait(api: Api, job_id: str, through: str) -> None:
     assert answer["generation"] == generation
     assert len(answer["tasks"]) == 3
     assert time.monotonic() - started < 30
-    assert api.services.hub.n_waiters == 0
+    assert api.services.long_polls.n_waiters == 0
 
 
 def test_cancelling_ends_the_wait_with_the_directive(api: Api, job_id: str) -> None:
@@ -298,7 +298,7 @@ def test_many_waiters_need_neither_threads_nor_connections(api: Api, job_id: str
         asking = api.call_async("GET", f"/v1/jobs/{each_id}/membership", token=api.job_token(each_id), params=params)
         waiting += [api.portal.start_task_soon(asking) for _ in range(MAX_WAITERS_OF_JOB)]
     deadline = time.monotonic() + 30
-    while api.services.hub.n_waiters < len(waiting):
+    while api.services.long_polls.n_waiters < len(waiting):
         assert time.monotonic() < deadline
         assert api.get("/healthz").status_code == 200
     assert api.job(job_id)["state"] == "running"
@@ -312,7 +312,7 @@ def test_one_jobs_long_polls_are_bounded_and_told_when_to_come_again(api: Api, j
     params = {"after": want(api, job_id, 2), "timeout_seconds": 60}
     asking = api.call_async("GET", f"/v1/jobs/{job_id}/membership", token=api.job_token(job_id), params=params)
     waiting = [api.portal.start_task_soon(asking) for _ in range(MAX_WAITERS_OF_JOB)]
-    wait_until("all wait", lambda: api.services.hub.n_waiters == MAX_WAITERS_OF_JOB)
+    wait_until("all wait", lambda: api.services.long_polls.n_waiters == MAX_WAITERS_OF_JOB)
     refused = api.as_task("GET", job_id, "membership", params=params)
     assert problem(refused, 429)["type"].endswith(":too-many-requests")
     assert int(refused.headers["retry-after"]) > 0

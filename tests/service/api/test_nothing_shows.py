@@ -34,7 +34,7 @@ OFTEN = ("/v1/jobs/{job_id}", "/v1/jobs", "/v1/queue", "/v1/usage", "/v1/plan")
 def shared(serving: Serve) -> Iterator[Api]:
     with serving(token=ADMINISTRATOR, member_requests_per_second=1e6) as api:
         api.token = ADMINISTRATOR
-        api.services.hub.close()  # streams and long polls end at once
+        api.services.long_polls.close()  # streams and long polls end at once
         yield api
 
 

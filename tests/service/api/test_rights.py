@@ -87,7 +87,7 @@ def tokens(serving: Serve) -> Any:
         for name, (role, projects, scope, within) in CALLERS.items():
             add_user(api, name, projects, role)
             found[name] = add_token(api, name, scope, within)
-        api.services.hub.close()  # streams and long polls end at once
+        api.services.long_polls.close()  # streams and long polls end at once
         yield api, found
 
 

@@ -22,7 +22,7 @@ from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
 from optimus_service.metrics.registry import Metrics
 from optimus_service.process.job_tokens import JobTokens
-from optimus_service.push.long_poll import WakeUpHub
+from optimus_service.push.long_poll import LongPolls
 from optimus_service.store.engine import create_engine_from_url
 from optimus_service.store.records import JobRecord
 from optimus_service.store.repository import Repository
@@ -120,7 +120,7 @@ def answers(world: World) -> dict[str, Any]:
         settings=world.settings,
         repository=world.repository,
         cluster=world.cluster,
-        hub=WakeUpHub(world.repository.generations),
+        long_polls=LongPolls(world.repository.generations),
         job_tokens=JobTokens(b"secret"),
         version="0",
         clock=world.clock,

@@ -20,7 +20,7 @@ from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.process.job_tokens import JobTokens
-from optimus_service.push.long_poll import WakeUpHub
+from optimus_service.push.long_poll import LongPolls
 from optimus_service.store.repository import Repository
 from optimus_simulator.elastic import ElasticTruth
 from optimus_simulator.options import Options
@@ -71,7 +71,7 @@ def asked(world: World, **params: str) -> Response:
         settings=world.settings,
         repository=world.repository,
         cluster=world.cluster,
-        hub=WakeUpHub(world.repository.generations),
+        long_polls=LongPolls(world.repository.generations),
         job_tokens=JobTokens(b"secret"),
         version="0",
         clock=world.clock,

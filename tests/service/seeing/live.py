@@ -33,7 +33,7 @@ from optimus_service.loop.leader import Leadership
 from optimus_service.loop.loop import LoopTimes, SchedulingLoop
 from optimus_service.metrics.registry import Metrics
 from optimus_service.process.job_tokens import JobTokens
-from optimus_service.push.long_poll import WakeUpHub
+from optimus_service.push.long_poll import LongPolls
 from optimus_service.server import make_preview
 from optimus_service.settings.oidc import OidcSettings
 from optimus_service.store.engine import create_engine_from_url, upgrade
@@ -210,12 +210,12 @@ class LiveService:
         world.repository.release_lease(LEADER_LEASE, f"world-{id(world)}")
         leadership = Leadership(world.repository, 2.0, time.monotonic)
         self.loop = SchedulingLoop(world.rounds, leadership, world.cluster, self.metrics, times, world.clock)
-        hub = WakeUpHub(world.repository.generations)
+        long_polls = LongPolls(world.repository.generations)
         self.services = Services(
             settings=settings,
             repository=world.repository,
             cluster=world.cluster,
-            hub=hub,
+            long_polls=long_polls,
             job_tokens=JobTokens(b"secret"),
             metrics=self.metrics,
             version="0.1.0",
@@ -253,7 +253,7 @@ class LiveService:
 
     def stop(self) -> None:
         self._stopping.set()
-        self.services.hub.close()
+        self.services.long_polls.close()
         self.loop.stop(10.0)
         self._server.should_exit = True
         for thread in self._threads:

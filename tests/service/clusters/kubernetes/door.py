@@ -23,7 +23,7 @@ from optimus_service.clusters.kubernetes.names import installation
 from optimus_service.crd.controller import TrainingJobController
 from optimus_service.crd.translate import TrainingJob
 from optimus_service.process.job_tokens import JobTokens
-from optimus_service.push.long_poll import WakeUpHub
+from optimus_service.push.long_poll import LongPolls
 from optimus_service.requests import checked
 from optimus_service.settings import Settings
 from optimus_service.settings.kubernetes import KubernetesSettings
@@ -123,7 +123,7 @@ def services_of(repository: Repository, directory: Path, rounds: list[str]) -> S
         settings=Settings(data_directory=directory),
         repository=repository,
         cluster=FakeCluster([Node("node-0", Resources(16.0, 2**36))]),
-        hub=WakeUpHub(repository.generations),
+        long_polls=LongPolls(repository.generations),
         job_tokens=JobTokens(b"secret"),
         version="0",
         trigger_round=rounds.append,

@@ -17,7 +17,7 @@ from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.process.job_tokens import JobTokens
-from optimus_service.push.long_poll import WakeUpHub
+from optimus_service.push.long_poll import LongPolls
 from optimus_service.settings import Settings
 from optimus_service.store.errors import StaleLeader
 from optimus_service.store.repository import LEADER_LEASE, Repository
@@ -40,7 +40,7 @@ def explanation(world: World, kubernetes: KubernetesHarness) -> dict[str, Any]:
         settings=Settings(data_directory=world.directory),
         repository=world.repository,
         cluster=kubernetes.cluster,
-        hub=WakeUpHub(world.repository.generations),
+        long_polls=LongPolls(world.repository.generations),
         job_tokens=JobTokens(b"secret"),
         version="0",
         clock=world.clock,

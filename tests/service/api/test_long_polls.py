@@ -1,4 +1,4 @@
-"""The hub that long polls wait in."""
+"""Where long polls wait."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.service.api.api_harness import until
 
-from optimus_service.push import long_poll as hub_module
-from optimus_service.push.long_poll import MAX_WAITERS_OF_JOB, TooManyWaiters, TooManyWaitersOfJob, WakeUpHub
+from optimus_service.push import long_poll as long_poll
+from optimus_service.push.long_poll import MAX_WAITERS_OF_JOB, LongPolls, TooManyWaiters, TooManyWaitersOfJob
 from optimus_service.store.errors import DatabaseNotAvailable
 
 LONG = 60.0
@@ -41,23 +41,23 @@ def run(test: Coroutine[Any, Any, None]) -> None:
     asyncio.run(limited())
 
 
-async def until_waiting(hub: WakeUpHub, n_waiters: int = 1) -> None:
-    await until(lambda: hub.n_waiters >= n_waiters)
+async def until_waiting(long_polls: LongPolls, n_waiters: int = 1) -> None:
+    await until(lambda: long_polls.n_waiters >= n_waiters)
 
 
 def test_a_notification_from_another_thread_wakes_those_it_is_news_for() -> None:
     async def test() -> None:
-        hub = WakeUpHub(Generations())
-        waiting = [asyncio.create_task(hub.wait("a", after, LONG)) for after in (1, 2, 5)]
-        other = asyncio.create_task(hub.wait("b", 1, LONG))
-        await until_waiting(hub, 4)
-        thread = threading.Thread(target=hub.notify, args=("a", 3))
+        long_polls = LongPolls(Generations())
+        waiting = [asyncio.create_task(long_polls.wait("a", after, LONG)) for after in (1, 2, 5)]
+        other = asyncio.create_task(long_polls.wait("b", 1, LONG))
+        await until_waiting(long_polls, 4)
+        thread = threading.Thread(target=long_polls.notify, args=("a", 3))
         thread.start()
         assert await waiting[0] == 3
         assert await waiting[1] == 3
         thread.join()
-        assert hub.n_waiters == 2
-        hub.close()
+        assert long_polls.n_waiters == 2
+        long_polls.close()
         assert [await waiting[2], await other] == [5, 1]
 
     run(test())
@@ -65,9 +65,9 @@ def test_a_notification_from_another_thread_wakes_those_it_is_news_for() -> None
 
 def test_the_timeout_answers_with_what_the_caller_knew() -> None:
     async def test() -> None:
-        hub = WakeUpHub(Generations(a=1))
-        assert await hub.wait("a", 7, 0.001) == 7
-        assert hub.n_waiters == 0
+        long_polls = LongPolls(Generations(a=1))
+        assert await long_polls.wait("a", 7, 0.001) == 7
+        assert long_polls.n_waiters == 0
 
     run(test())
 
@@ -75,10 +75,10 @@ def test_the_timeout_answers_with_what_the_caller_knew() -> None:
 def test_changes_of_other_replicas_are_seen_in_the_database() -> None:
     async def test() -> None:
         database = Generations(a=1)
-        hub = WakeUpHub(database, poll_seconds=0.001)
-        running = asyncio.create_task(hub.run())
-        waiting = [asyncio.create_task(hub.wait("a", 1, LONG)) for _ in range(8)]
-        await until_waiting(hub, 8)
+        long_polls = LongPolls(database, poll_seconds=0.001)
+        running = asyncio.create_task(long_polls.run())
+        waiting = [asyncio.create_task(long_polls.wait("a", 1, LONG)) for _ in range(8)]
+        await until_waiting(long_polls, 8)
         database.generations["a"] = 2
         assert set(await asyncio.gather(*waiting)) == {2}
         running.cancel()
@@ -89,16 +89,16 @@ def test_changes_of_other_replicas_are_seen_in_the_database() -> None:
 def test_the_database_is_asked_once_a_period_and_not_at_all_without_waiters() -> None:
     async def test() -> None:
         database = Generations(a=1)
-        hub = WakeUpHub(database, poll_seconds=0.001)
-        running = asyncio.create_task(hub.run())
+        long_polls = LongPolls(database, poll_seconds=0.001)
+        running = asyncio.create_task(long_polls.run())
         for _ in range(100):  # turns of the event loop without anybody waiting
             await asyncio.sleep(0)
         assert database.asked == 0
-        waiting = [asyncio.create_task(hub.wait(f"job-{n}", 1, LONG)) for n in range(200)]
-        await until_waiting(hub, 200)
+        waiting = [asyncio.create_task(long_polls.wait(f"job-{n}", 1, LONG)) for n in range(200)]
+        await until_waiting(long_polls, 200)
         await until(lambda: database.asked > 0)
         assert database.asked < 200
-        hub.close()
+        long_polls.close()
         await asyncio.gather(*waiting)
         running.cancel()
 
@@ -109,9 +109,9 @@ def test_a_database_that_comes_back_is_asked_again() -> None:
     async def test() -> None:
         database = Generations(a=2)
         database.available = False
-        hub = WakeUpHub(database, poll_seconds=0.001)
-        running = asyncio.create_task(hub.run())
-        waiting = asyncio.create_task(hub.wait("a", 1, LONG))
+        long_polls = LongPolls(database, poll_seconds=0.001)
+        running = asyncio.create_task(long_polls.run())
+        waiting = asyncio.create_task(long_polls.wait("a", 1, LONG))
         await until(lambda: database.asked >= 3)
         assert not waiting.done()
         database.available = True
@@ -123,42 +123,42 @@ def test_a_database_that_comes_back_is_asked_again() -> None:
 
 def test_a_closed_hub_lets_nobody_wait() -> None:
     async def test() -> None:
-        hub = WakeUpHub(Generations())
-        waiting = asyncio.create_task(hub.wait("a", 1, LONG))
-        await until_waiting(hub)
-        thread = threading.Thread(target=hub.close)
+        long_polls = LongPolls(Generations())
+        waiting = asyncio.create_task(long_polls.wait("a", 1, LONG))
+        await until_waiting(long_polls)
+        thread = threading.Thread(target=long_polls.close)
         thread.start()
         assert await waiting == 1
         thread.join()
-        assert await hub.wait("a", 1, LONG) == 1
-        hub.close()
+        assert await long_polls.wait("a", 1, LONG) == 1
+        long_polls.close()
 
     run(test())
 
 
 def test_a_waiter_that_goes_away_is_forgotten() -> None:
     async def test() -> None:
-        hub = WakeUpHub(Generations())
-        waiting = asyncio.create_task(hub.wait("a", 1, LONG))
-        await until_waiting(hub)
+        long_polls = LongPolls(Generations())
+        waiting = asyncio.create_task(long_polls.wait("a", 1, LONG))
+        await until_waiting(long_polls)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert hub.n_waiters == 0
-        hub.notify("a", 9)
+        assert long_polls.n_waiters == 0
+        long_polls.notify("a", 9)
 
     run(test())
 
 
 def test_waiters_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
-        monkeypatch.setattr(hub_module, "MAX_WAITERS", 1)
-        hub = WakeUpHub(Generations())
-        waiting = asyncio.create_task(hub.wait("a", 1, LONG))
-        await until_waiting(hub)
+        monkeypatch.setattr(long_poll, "MAX_WAITERS", 1)
+        long_polls = LongPolls(Generations())
+        waiting = asyncio.create_task(long_polls.wait("a", 1, LONG))
+        await until_waiting(long_polls)
         with pytest.raises(TooManyWaiters):
-            await hub.wait("a", 1, LONG)
-        hub.close()
+            await long_polls.wait("a", 1, LONG)
+        long_polls.close()
         await waiting
 
     run(test())
@@ -166,22 +166,22 @@ def test_waiters_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_job_does_not_take_the_places_of_others() -> None:
     async def test() -> None:
-        hub = WakeUpHub(Generations())
-        waiting = [asyncio.create_task(hub.wait("a", 1, LONG)) for _ in range(MAX_WAITERS_OF_JOB)]
-        await until_waiting(hub, MAX_WAITERS_OF_JOB)
+        long_polls = LongPolls(Generations())
+        waiting = [asyncio.create_task(long_polls.wait("a", 1, LONG)) for _ in range(MAX_WAITERS_OF_JOB)]
+        await until_waiting(long_polls, MAX_WAITERS_OF_JOB)
         with pytest.raises(TooManyWaitersOfJob):
-            await hub.wait("a", 1, LONG)
-        waiting.append(asyncio.create_task(hub.wait("b", 1, LONG)))
-        await until_waiting(hub, MAX_WAITERS_OF_JOB + 1)
-        hub.close()
+            await long_polls.wait("a", 1, LONG)
+        waiting.append(asyncio.create_task(long_polls.wait("b", 1, LONG)))
+        await until_waiting(long_polls, MAX_WAITERS_OF_JOB + 1)
+        long_polls.close()
         await asyncio.gather(*waiting)
 
     run(test())
 
 
 def test_a_notification_without_an_event_loop_does_no_harm() -> None:
-    hub = WakeUpHub(Generations())
-    hub.notify("a", 1)
-    asyncio.run(hub.wait("a", 1, 0.001))  # the event loop that it knew is closed now
-    hub.notify("a", 2)
-    hub.close()
+    long_polls = LongPolls(Generations())
+    long_polls.notify("a", 1)
+    asyncio.run(long_polls.wait("a", 1, 0.001))  # the event loop that it knew is closed now
+    long_polls.notify("a", 2)
+    long_polls.close()
