@@ -32,7 +32,7 @@ from optimus_scheduler.model import (
 from optimus_scheduler.settings import Settings as SchedulerSettings
 from optimus_scheduler.what_if import kept_with_room, what_gives_more
 from optimus_service.clusters.base import Cluster
-from optimus_service.observe.snapshot import ClusterView, Observer
+from optimus_service.observe.snapshot import ClusterState, Observer
 from optimus_service.store.records import Document, JobRecord
 
 CANDIDATE = "dry-run"
@@ -154,10 +154,10 @@ class Preview:
             DatabaseNotAvailable: nobody can tell.
         """
         with self._turn:
-            now, view = self._clock(), ClusterView.of(self._cluster)
-            without = self._observer.look(view, now)
+            now, cluster_state = self._clock(), ClusterState.of(self._cluster)
+            without = self._observer.look(cluster_state, now)
             record = as_record(spec, now, owner)
-            candidate = with_steps_per_epoch(self._observer.as_submitted(record, view, now))
+            candidate = with_steps_per_epoch(self._observer.as_submitted(record, cluster_state, now))
             world = replace(without, jobs=(*without.jobs, candidate))
             planned, with_it = self._foresight.planned(world)
             present, without_it = self._foresight.planned(without)
@@ -219,7 +219,7 @@ class Preview:
         if self._observer.count_active() > _MOST_JOBS_TO_TRY:
             return None
         with self._turn:
-            snapshot = self._observer.look(ClusterView.of(self._cluster), self._clock())
+            snapshot = self._observer.look(ClusterState.of(self._cluster), self._clock())
             return self._gives_more(snapshot, job_id, names, only_named=only_named)
 
     def kept_with_room(self, job_id: str) -> str | None:
@@ -231,7 +231,7 @@ class Preview:
             DatabaseNotAvailable: nobody can tell.
         """
         with self._turn:
-            snapshot = self._observer.look(ClusterView.of(self._cluster), self._clock())
+            snapshot = self._observer.look(ClusterState.of(self._cluster), self._clock())
             if len(snapshot.jobs) > _MOST_JOBS_TO_TRY or all(job.id != job_id for job in snapshot.jobs):
                 return None
             return kept_with_room(snapshot, job_id, Tries(self._foresight.plan, 2))

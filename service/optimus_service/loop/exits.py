@@ -12,7 +12,7 @@ from optimus_scheduler.model import Directive, JobState, Role, Task, TaskKey, Ta
 from optimus_scheduler.model.format import time_words
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
 from optimus_service.observe.histories import Histories
-from optimus_service.observe.snapshot import ClusterView
+from optimus_service.observe.snapshot import ClusterState
 from optimus_service.store.records import JobRecord, Observed, TaskRecord
 from optimus_service.store.repository import LeaderRepository
 
@@ -43,7 +43,7 @@ class ExitNotices:
         self._troubles: dict[TaskKey, str] = {}
         """What was reported of each task's trouble, so that it is reported once (again after a restart)."""
 
-    def notice(self, view: ClusterView, observed: Observed, now: float, leader: LeaderRepository) -> bool:
+    def notice(self, cluster_state: ClusterState, observed: Observed, now: float, leader: LeaderRepository) -> bool:
         """Record exits that are new, give up jobs that keep failing, end jobs whose last task has left.
 
         Returns:
@@ -55,16 +55,18 @@ class ExitNotices:
         jobs = {job.id: job for job in observed.jobs}
         records = {record.key: record for record in observed.tasks if record.exited_at is None}
         exited = False
-        for task in view.tasks:
+        for task in cluster_state.tasks:
             record = records.get(task.key)
             if record is not None and task.phase is TaskPhase.EXITED:
                 self._exited(task, record, jobs.get(task.key.job_id), now, leader)
                 exited = True
             elif record is not None:
                 self._troubled(task, now, leader)
-        self._troubles = {task.key: self._troubles[task.key] for task in view.tasks if task.key in self._troubles}
-        vanished = self._vanished(view, records.values(), now, leader)
-        gone = self._tasks_gone(view, jobs, now, leader)
+        self._troubles = {
+            task.key: self._troubles[task.key] for task in cluster_state.tasks if task.key in self._troubles
+        }
+        vanished = self._vanished(cluster_state, records.values(), now, leader)
+        gone = self._tasks_gone(cluster_state, jobs, now, leader)
         return exited or vanished or gone
 
     def _troubled(self, task: Task, now: float, leader: LeaderRepository) -> None:
@@ -167,18 +169,20 @@ class ExitNotices:
         except ClusterUnavailable:
             return "(its log cannot be read now)"
 
-    def _vanished(self, view: ClusterView, records: Iterable[TaskRecord], now: float, leader: LeaderRepository) -> bool:
+    def _vanished(
+        self, cluster_state: ClusterState, records: Iterable[TaskRecord], now: float, leader: LeaderRepository
+    ) -> bool:
         """Tasks that should leave and are not there (any more) have left; wanted ones are started by reconcile."""
-        seen = {task.key for task in view.tasks}
+        seen = {task.key for task in cluster_state.tasks}
         vanished = [each.key for each in records if each.key not in seen and each.unwanted_since is not None]
         for key in vanished:
             leader.mark_exited(key, None, now)
         return bool(vanished)
 
     def _tasks_gone(
-        self, view: ClusterView, jobs: Mapping[str, JobRecord], now: float, leader: LeaderRepository
+        self, cluster_state: ClusterState, jobs: Mapping[str, JobRecord], now: float, leader: LeaderRepository
     ) -> bool:
-        alive = {task.key.job_id for task in view.tasks if task.phase is not TaskPhase.EXITED}
+        alive = {task.key.job_id for task in cluster_state.tasks if task.phase is not TaskPhase.EXITED}
         gone: dict[str, Event] = {
             job.id: AllTasksGone() for job in jobs.values() if _waits_for_its_tasks(job) and job.id not in alive
         }

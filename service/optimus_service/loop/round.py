@@ -17,7 +17,7 @@ from optimus_service.loop.exits import ExitNotices
 from optimus_service.loop.expected_ends import ExpectedEnds, expected_ends
 from optimus_service.loop.unknown_tasks import UnknownTasks
 from optimus_service.observe.promises import PARTS, PromisedParts, plan_promises
-from optimus_service.observe.snapshot import ClusterView, Observer
+from optimus_service.observe.snapshot import ClusterState, Observer
 from optimus_service.observe.unknown_tasks import without_record
 from optimus_service.process.gc_pause import collector_paused
 from optimus_service.store.records import PromiseRecord, RoundRecord
@@ -112,7 +112,7 @@ class Round:
         self._promised = PromisedParts(PARTS)
         self._news = News()
         self._logs_forgotten_at: float | None = None  # the first round forgets: services restart
-        self.seen: ClusterView | None = None
+        self.seen: ClusterState | None = None
         self.decided = Plan((), ())
         """What the last round that went well saw and decided."""
         self.wakes_at: float | None = None
@@ -135,12 +135,12 @@ class Round:
         now, leader = self._clock(), self._leader_with(fence)
         # 1. What is there?
         with phases.measure("observe"):
-            view = ClusterView.of(self._cluster)
+            cluster_state = ClusterState.of(self._cluster)
             # 2. What ended, and what does that mean for its job?
             observed = leader.observed()
-            if self._exits.notice(view, observed, now, leader):
+            if self._exits.notice(cluster_state, observed, now, leader):
                 observed = leader.observed()
-            snapshot = self._observer.snapshot(view, now, leader, observed)
+            snapshot = self._observer.snapshot(cluster_state, now, leader, observed)
         # 3. What should be there, and what has to change? (forecast, allocate, place, reconcile)
         plan = self._planner(snapshot, phases.measure)
         # 4. Do it.
@@ -164,10 +164,10 @@ class Round:
         leader.add_round(record, decision_records(news, now), promises)
         self._news.stored(news, plan)
         self._promised.stored(promises, (job.id for job in snapshot.jobs))
-        self.seen, self.decided = view, plan
+        self.seen, self.decided = cluster_state, plan
         self._told(snapshot, plan, leader)
-        self._cluster.forget(forgettable(view, snapshot))  # the token was in force as the round was stored
-        kept = self.unknown.handle(without_record(view.tasks, snapshot.tasks), now, leader)
+        self._cluster.forget(forgettable(cluster_state, snapshot))  # the token was in force as the round was stored
+        kept = self.unknown.handle(without_record(cluster_state.tasks, snapshot.tasks), now, leader)
         self._cluster.retain(retained(snapshot) | kept)
         self._observer.keep(leader)
         self._forget_logs(now, leader)
@@ -213,13 +213,13 @@ def next_retry_at(snapshot: Snapshot) -> float | None:
     return min((retry.at for retry in retries if not retry.is_due(snapshot.now)), default=None)
 
 
-def forgettable(view: ClusterView, snapshot: Snapshot) -> list[TaskKey]:
+def forgettable(cluster_state: ClusterState, snapshot: Snapshot) -> list[TaskKey]:
     """Exited tasks that no later round needs to see on the cluster.
 
     Those in the snapshot are kept: they are the newest of their rank in an active job. The database knows all exits.
     """
     kept = {task.key for task in snapshot.tasks}
-    return [task.key for task in view.tasks if task.phase is TaskPhase.EXITED and task.key not in kept]
+    return [task.key for task in cluster_state.tasks if task.phase is TaskPhase.EXITED and task.key not in kept]
 
 
 def retained(snapshot: Snapshot) -> frozenset[str]:

@@ -50,14 +50,14 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterView:
+class ClusterState:
     """What the cluster said when it was asked."""
 
     nodes: tuple[Node, ...]
     tasks: tuple[Task, ...]
 
     @classmethod
-    def of(cls, cluster: Cluster) -> ClusterView:
+    def of(cls, cluster: Cluster) -> ClusterState:
         return cls(cluster.nodes(), cluster.tasks())
 
 
@@ -93,8 +93,10 @@ class Observer:
         self._joined: dict[str, tuple[int, tuple[float, ...]]] = {}
         """By job: the newest epoch that was looked at, and how long new tasks took until they took part."""
 
-    def snapshot(self, view: ClusterView, now: float, leader: LeaderRepository, observed: Observed) -> Snapshot:
-        """The world as of `now`, for the leader. The exits in `view` should have been noticed before.
+    def snapshot(
+        self, cluster_state: ClusterState, now: float, leader: LeaderRepository, observed: Observed
+    ) -> Snapshot:
+        """The world as of `now`, for the leader. The exits in `cluster_state` should have been noticed before.
 
         `observed`: read after that.
 
@@ -105,7 +107,7 @@ class Observer:
             observed = leader.observed()
         self._learn(now, leader)
         self._histories.keep(leader, self._histories.others(job.id for job in observed.jobs), least=1)
-        seen = self._seen(view, now, observed)
+        seen = self._seen(cluster_state, now, observed)
         self._give_up_unreadable(now, leader)
         seen = self._without_diverged(seen, observed, now, leader)
         seen = self._without_silent(seen, observed, now, leader)
@@ -163,23 +165,23 @@ class Observer:
         """Store what is known of jobs of which at least so many samples are new: see `Histories.keep`."""
         self._histories.keep(leader, least=least)
 
-    def look(self, view: ClusterView, now: float) -> Snapshot:
+    def look(self, cluster_state: ClusterState, now: float) -> Snapshot:
         """The same for anybody: nothing is written."""
-        return self._seen(view, now, self._repository.observed())
+        return self._seen(cluster_state, now, self._repository.observed())
 
     def count_active(self) -> int:
         """The number of jobs that have not ended."""
         counts = self._repository.count_jobs_by_state()
         return sum(count for state, count in counts.items() if not state.is_final)
 
-    def _seen(self, view: ClusterView, now: float, observed: Observed) -> Snapshot:
+    def _seen(self, cluster_state: ClusterState, now: float, observed: Observed) -> Snapshot:
         if self._lessons is not None:
             self._lessons.refresh()
         memberships = observed.memberships
         self._histories.keep_only({record.id for record in observed.jobs} | self._half_read)
         self._histories.update(observed.jobs, memberships)
         self._read_networks(observed)
-        capacity = Snapshot(now, view.nodes, ()).capacity
+        capacity = Snapshot(now, cluster_state.nodes, ()).capacity
         jobs, self._unreadable = [], []
         self._time_joins(observed)
         for record in observed.jobs:
@@ -188,12 +190,19 @@ class Observer:
                 jobs.append(self._job(record, wanted, memberships.get(record.id, []), history, capacity, now))
             except UnreadableSpecification as problem:
                 self._unreadable.append(problem)
-        tasks = merge_tasks(view.tasks, observed.tasks, self._tasks)
+        tasks = merge_tasks(cluster_state.tasks, observed.tasks, self._tasks)
         self._tasks = {task.key: task for task in tasks}
         quotas = tuple(each.quota for each in observed.projects if each.quota != Quota(each.quota.project))
         limits = worker_limits(observed, self._member_workers)
         # What the database has no record of takes room all the same: else it would be given away a second time.
-        return Snapshot(now, less(view.nodes, without_record(view.tasks, tasks)), tuple(jobs), tasks, quotas, limits)
+        return Snapshot(
+            now,
+            less(cluster_state.nodes, without_record(cluster_state.tasks, tasks)),
+            tuple(jobs),
+            tasks,
+            quotas,
+            limits,
+        )
 
     def _time_joins(self, observed: Observed) -> None:
         """Of memberships that are new since the last look; jobs that have ended are forgotten."""
@@ -230,11 +239,11 @@ class Observer:
                 lambda job: self._histories.updated(job, memberships(job.id)), now, leader
             )
 
-    def as_submitted(self, record: JobRecord, view: ClusterView, now: float) -> Job:
+    def as_submitted(self, record: JobRecord, cluster_state: ClusterState, now: float) -> Job:
         """What `record`, which is not stored, would be in a snapshot if it were submitted now."""
         nothing = WantedRecord(generation=0, directive=record.directive, allocation=record.wanted, tasks=())
         history = self._histories.updated(record, [])
-        return self._job(record, nothing, [], history, Snapshot(now, view.nodes, ()).capacity, now)
+        return self._job(record, nothing, [], history, Snapshot(now, cluster_state.nodes, ()).capacity, now)
 
     def _job(
         self,

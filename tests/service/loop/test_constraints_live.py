@@ -59,15 +59,15 @@ def test_what_is_measured_knows_its_type(typed: World) -> None:
     assert job.running.gpu_type == "v100"
     memberships = typed.repository.memberships("a")
     assert {one.gpu_type for one in memberships} == {"v100"}
-    seen = typed.rounds._observer.look(_view(typed), typed.clock())
+    seen = typed.rounds._observer.look(_cluster_state(typed), typed.clock())
     assert {sample.gpu_type for sample in seen.jobs[0].speed_samples} == {"v100"}
     assert {task.gpu_type for task in seen.tasks if task.key.role is Role.WORKER} == {"v100"}
 
 
-def _view(world: World) -> Any:
-    from optimus_service.observe.snapshot import ClusterView
+def _cluster_state(world: World) -> Any:
+    from optimus_service.observe.snapshot import ClusterState
 
-    return ClusterView.of(world.cluster)
+    return ClusterState.of(world.cluster)
 
 
 def test_a_job_moves_when_its_type_is_gone(typed: World) -> None:
@@ -134,7 +134,7 @@ def test_jobs_of_a_user_hold_no_more_workers_together_than_they_may(world: World
 
 def test_a_project_with_this_limit_alone_is_guaranteed_nothing(world: World) -> None:
     world.repository.put_project(Quota("a"), world.clock(), {"workers_together": 2})
-    seen = world.rounds._observer.look(_view(world), world.clock())
+    seen = world.rounds._observer.look(_cluster_state(world), world.clock())
     assert (seen.quotas, seen.worker_limits) == ((), (WorkerLimit(2, project="a"),))
 
 

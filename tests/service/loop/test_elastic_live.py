@@ -14,7 +14,7 @@ from optimus_models.speed.goodput import gain
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.model import Job, Mode, SetWanted
 from optimus_service import server
-from optimus_service.observe.snapshot import ClusterView
+from optimus_service.observe.snapshot import ClusterState
 from optimus_service.observe.spec import spec_of
 from optimus_service.observe.telemetry import MAX_NOISE_SCALES, JobHistory
 from optimus_service.settings import Settings
@@ -32,7 +32,7 @@ RING: dict[str, Any] = {
 
 def observed(world: World, job_id: str) -> Job:
     """What the next round will see of the job."""
-    snapshot = world.rounds._observer.look(ClusterView.of(world.cluster), world.clock())
+    snapshot = world.rounds._observer.look(ClusterState.of(world.cluster), world.clock())
     return next(job for job in snapshot.jobs if job.id == job_id)
 
 

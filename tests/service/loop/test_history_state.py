@@ -17,7 +17,7 @@ from optimus_contract.telemetry import Gradients
 from optimus_scheduler.model import Mode
 from optimus_service.observe.histories import Histories
 from optimus_service.observe.history_state import FORMAT, basis_of, begun, pack, unpack
-from optimus_service.observe.snapshot import ClusterView, Observer
+from optimus_service.observe.snapshot import ClusterState, Observer
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.store import histories
 from optimus_service.store.engine import create_engine_from_url
@@ -139,16 +139,16 @@ def test_a_restarted_service_sees_what_one_sees_that_went_on(world: World, datab
     for _ in range(3):
         world.round()
         world.train(100.0)
-        going_on.look(ClusterView.of(world.cluster), world.clock.now)
+        going_on.look(ClusterState.of(world.cluster), world.clock.now)
     going_on.keep(world.repository.as_leader(world.fence), least=1)
     engine = create_engine_from_url(database_url)
     with engine.begin() as connection:
         assert connection.execute(text("DELETE FROM sample_batches")).rowcount > 0
     engine.dispose()
     world.train(5.0)
-    view, now = ClusterView.of(world.cluster), world.clock.now
-    restarted = observer_of(world).look(view, now)
-    assert repr(restarted) == repr(going_on.look(view, now)), "NaN, too"
+    cluster_state, now = ClusterState.of(world.cluster), world.clock.now
+    restarted = observer_of(world).look(cluster_state, now)
+    assert repr(restarted) == repr(going_on.look(cluster_state, now)), "NaN, too"
     assert all(job.losses and job.speed_samples for job in restarted.jobs)
 
 
@@ -178,12 +178,12 @@ def test_who_was_left_behind_goes_on_from_what_is_kept(world: World, monkeypatch
     world.round()
     world.train(2.0)
     left_behind = observer_of(world)
-    left_behind.look(ClusterView.of(world.cluster), world.clock.now)
+    left_behind.look(ClusterState.of(world.cluster), world.clock.now)
     for _ in range(4):
         world.train(10.0)
         world.round()
         world.rounds.keep_histories(world.fence)
     left = samples_of(world.repository, "job-1")
     assert left[0].id > 1, "the first ones are gone"
-    view, now = ClusterView.of(world.cluster), world.clock.now
-    assert repr(left_behind.look(view, now)) == repr(observer_of(world).look(view, now))
+    cluster_state, now = ClusterState.of(world.cluster), world.clock.now
+    assert repr(left_behind.look(cluster_state, now)) == repr(observer_of(world).look(cluster_state, now))
