@@ -36,7 +36,7 @@ Steps = Annotated[int, About(ge=1, le=10**6)]
 PartOfData = Annotated[float, FINITE, About("passes over the data so far", ge=0, le=MAX_COUNT)]
 Rate = Annotated[float, FINITE, About(ge=0, le=1e9)]
 Staleness = Annotated[float, FINITE, About("mean, in steps; async mode", ge=0, le=MAX_COUNT)]
-Figures = Annotated[dict[MetricName, Measured], About(max_length=MAX_METRICS)]
+EvaluationMetrics = Annotated[dict[MetricName, Measured], About(max_length=MAX_METRICS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ class SampleColumns(Message):
     staleness: Annotated[list[Staleness | None] | None, Column] = None
     usage: Annotated[list[Usage | None] | None, Column] = None
     gradients: Annotated[list[Gradients | None] | None, Column] = None
-    metrics: Annotated[list[Figures | None] | None, Column] = None
+    metrics: Annotated[list[EvaluationMetrics | None] | None, Column] = None
 
     def check(self) -> None:
         for name in SAMPLE_FIELDS:

@@ -42,7 +42,7 @@ from optimus_service.api.services import Services
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.api.watching import Watching
 from optimus_service.insight.predictions import HistoryCache
-from optimus_service.metrics.read import figures_reader
+from optimus_service.metrics.read import metrics_reader
 from optimus_service.observe.finished_runs import Lessons
 from optimus_service.sso.provider import Provider
 from optimus_service.store.sample_queue import SampleQueue
@@ -139,7 +139,7 @@ def _show_figures(services: Services) -> None:
     metrics = services.metrics
     constants = services.settings.scheduling
     metrics.show_state(
-        figures_reader(services.repository, services.clock, services.leads, lambda: metrics.nodes, constants)
+        metrics_reader(services.repository, services.clock, services.leads, lambda: metrics.nodes, constants)
     )
     metrics.show_service(
         version=services.version,

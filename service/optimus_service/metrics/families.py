@@ -4,7 +4,7 @@ Conventions: the prefix `optimus_`; base units in the name (`_seconds`, `_bytes`
 in `_total`. Labels are bounded: routes are templates, everything else but jobs comes from a closed list, and of active
 jobs at most `MAX_JOBS` (the oldest) have series of their own, which vanish when the job ends.
 
-Who says it: `replica` figures count what this process did, and add up over replicas. `leader` figures are read from
+Who says it: `replica` metrics count what this process did, and add up over replicas. `leader` metrics are read from
 the database when somebody scrapes, and only by the replica that leads: they may be added up as well, for no state is
 told twice.
 """

@@ -1,4 +1,4 @@
-"""Figures of jobs and cluster as points of metrics: pure."""
+"""Metrics of jobs and cluster as points of metrics: pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Point = tuple[tuple[str, ...], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobFigures:
+class JobMetrics:
     """What is shown of one active job. `None`: nothing can be said yet, no series."""
 
     job_id: str
@@ -62,11 +62,11 @@ class JobFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterFigures:
+class ClusterMetrics:
     """What database and cluster say."""
 
     jobs_by_state: Mapping[JobState, int]
-    active_jobs: tuple[JobFigures, ...] = ()
+    active_jobs: tuple[JobMetrics, ...] = ()
     """The oldest `MAX_JOBS` of them."""
     n_active_jobs: int = 0
     waiting_by_reason: Mapping[str, int] = field(default_factory=dict)
@@ -80,28 +80,28 @@ class ClusterFigures:
     """How predictions turned out, of all tasks together."""
 
 
-def points(figures: ClusterFigures) -> Iterator[tuple[Family, list[Point]]]:
+def points(metrics: ClusterMetrics) -> Iterator[tuple[Family, list[Point]]]:
     """Every family with its points."""
-    yield from _of_cluster(figures)
+    yield from _of_cluster(metrics)
     for family, points_of in _JOB_POINTS:
         found = [
-            ((job.job_id, job.name, *labels), value) for job in figures.active_jobs for labels, value in points_of(job)
+            ((job.job_id, job.name, *labels), value) for job in metrics.active_jobs for labels, value in points_of(job)
         ]
         yield family, found
 
 
-def _of_cluster(figures: ClusterFigures) -> Iterator[tuple[Family, list[Point]]]:
-    yield catalogue.JOBS, [((state.value,), figures.jobs_by_state.get(state, 0)) for state in JobState]
-    yield catalogue.WAITING, [((reason,), count) for reason, count in sorted(figures.waiting_by_reason.items())]
-    yield catalogue.WITHOUT_SERIES, [((), figures.n_active_jobs - len(figures.active_jobs))]
-    yield catalogue.RECONCILING, [((), figures.n_reconciling)]
-    yield catalogue.LAG, [((), figures.reconcile_lag_seconds)]
-    yield catalogue.INTERVALS_HELD, [((each.kind, each.part), each.held) for each in figures.promises]
-    yield catalogue.PROMISES, [((each.kind, each.part), each.promises) for each in figures.promises]
-    if figures.capacity is None:
+def _of_cluster(metrics: ClusterMetrics) -> Iterator[tuple[Family, list[Point]]]:
+    yield catalogue.JOBS, [((state.value,), metrics.jobs_by_state.get(state, 0)) for state in JobState]
+    yield catalogue.WAITING, [((reason,), count) for reason, count in sorted(metrics.waiting_by_reason.items())]
+    yield catalogue.WITHOUT_SERIES, [((), metrics.n_active_jobs - len(metrics.active_jobs))]
+    yield catalogue.RECONCILING, [((), metrics.n_reconciling)]
+    yield catalogue.LAG, [((), metrics.reconcile_lag_seconds)]
+    yield catalogue.INTERVALS_HELD, [((each.kind, each.part), each.held) for each in metrics.promises]
+    yield catalogue.PROMISES, [((each.kind, each.part), each.promises) for each in metrics.promises]
+    if metrics.capacity is None:
         return
-    yield catalogue.NODES, [((state,), count) for state, count in sorted(figures.nodes_by_state.items())]
-    both = (("capacity", figures.capacity), ("used", figures.used))
+    yield catalogue.NODES, [((state,), count) for state, count in sorted(metrics.nodes_by_state.items())]
+    both = (("capacity", metrics.capacity), ("used", metrics.used))
     yield catalogue.CPU, [((of,), amount.cpu) for of, amount in both]
     yield catalogue.MEMORY, [((of,), amount.memory_bytes) for of, amount in both]
     yield catalogue.GPUS, [((of, kind), n) for of, amount in both for kind, n in sorted(amount.gpus.items())]
@@ -109,11 +109,11 @@ def _of_cluster(figures: ClusterFigures) -> Iterator[tuple[Family, list[Point]]]
 
 # --- one job ---------------------------------------------------------------------------------------------------------
 
-_PointsOf = Callable[[JobFigures], Iterable[Point]]
+_PointsOf = Callable[[JobMetrics], Iterable[Point]]
 
 
-def _one(value_of: Callable[[JobFigures], float | None]) -> _PointsOf:
-    def points_of(job: JobFigures) -> Iterable[Point]:
+def _one(value_of: Callable[[JobMetrics], float | None]) -> _PointsOf:
+    def points_of(job: JobMetrics) -> Iterable[Point]:
         value = value_of(job)
         return () if value is None else (((), value),)
 
@@ -127,7 +127,7 @@ def _used(value_of: Callable[[JobUsage], float | None]) -> _PointsOf:
 def _used_by_role(name: str) -> _PointsOf:
     """`cpu_cores` or `memory_bytes`."""
 
-    def points_of(job: JobFigures) -> Iterable[Point]:
+    def points_of(job: JobMetrics) -> Iterable[Point]:
         if job.usage is not None:
             yield ("worker",), getattr(job.usage, name)
         for role, usage in job.usage_of_others.items():
@@ -136,8 +136,8 @@ def _used_by_role(name: str) -> _PointsOf:
     return points_of
 
 
-def _bounds(interval_of: Callable[[JobFigures], answers.Interval | None]) -> _PointsOf:
-    def points_of(job: JobFigures) -> Iterable[Point]:
+def _bounds(interval_of: Callable[[JobMetrics], answers.Interval | None]) -> _PointsOf:
+    def points_of(job: JobMetrics) -> Iterable[Point]:
         interval = interval_of(job)
         if interval is None:
             return ()
@@ -147,8 +147,8 @@ def _bounds(interval_of: Callable[[JobFigures], answers.Interval | None]) -> _Po
     return points_of
 
 
-def _named(name_of: Callable[[JobFigures], str | None]) -> _PointsOf:
-    def points_of(job: JobFigures) -> Iterable[Point]:
+def _named(name_of: Callable[[JobMetrics], str | None]) -> _PointsOf:
+    def points_of(job: JobMetrics) -> Iterable[Point]:
         name = name_of(job)
         return () if name is None else (((name,), 1.0),)
 

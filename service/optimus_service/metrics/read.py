@@ -1,4 +1,4 @@
-"""Figures of jobs and cluster for `/metrics`, read from the database at each scrape, by the replica that leads."""
+"""Metrics of jobs and cluster for `/metrics`, read from the database at each scrape, by the replica that leads."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from optimus_scheduler.settings import Settings
 from optimus_service.insight.progress import finite, interval_body, measured_speed, progress_of
 from optimus_service.insight.review import scores
 from optimus_service.insight.usage import job_usage, usage_of_role
-from optimus_service.metrics.points import ClusterFigures, JobFigures
-from optimus_service.metrics.registry import MAX_JOBS, NoFigures
+from optimus_service.metrics.points import ClusterMetrics, JobMetrics
+from optimus_service.metrics.registry import MAX_JOBS, NoMetrics
 from optimus_service.observe.promises import MAX_PROMISES, verdicts
 from optimus_service.observe.spec import on_type, readable_spec
 from optimus_service.observe.telemetry import newest_noise_scale
@@ -31,31 +31,31 @@ NOT_LOOKED_AT = "NoRoundYet"
 _PARTS = ("data", "compute", "push", "wait", "pull")
 
 
-def figures_reader(
+def metrics_reader(
     repository: Repository,
     clock: Callable[[], float],
     leads: Callable[[], bool],
     nodes: Callable[[], tuple[Node, ...] | None],
     prices: Settings,
-) -> Callable[[], ClusterFigures | NoFigures]:
-    """A function that reads the figures; it says why when there are none. `nodes`: what the last round saw.
+) -> Callable[[], ClusterMetrics | NoMetrics]:
+    """A function that reads the metrics; it says why when there are none. `nodes`: what the last round saw.
 
     `prices`: what decisions are made with.
     """
 
-    def read() -> ClusterFigures | NoFigures:
+    def read() -> ClusterMetrics | NoMetrics:
         try:
             if leads():
                 return _read(repository, clock(), nodes(), prices)
             repository.ping()
         except DatabaseNotAvailable:
-            return NoFigures.NO_DATABASE
-        return NoFigures.NOT_LEADING
+            return NoMetrics.NO_DATABASE
+        return NoMetrics.NOT_LEADING
 
     return read
 
 
-def _read(repository: Repository, now: float, nodes: tuple[Node, ...] | None, prices: Settings) -> ClusterFigures:
+def _read(repository: Repository, now: float, nodes: tuple[Node, ...] | None, prices: Settings) -> ClusterMetrics:
     jobs = repository.active_jobs()
     decisions = repository.latest_decisions([job.id for job in jobs])
     shown = jobs[:MAX_JOBS]
@@ -68,11 +68,11 @@ def _read(repository: Repository, now: float, nodes: tuple[Node, ...] | None, pr
     running = [job.id for job in shown if job.state is JobState.RUNNING]
     newest = repository.newest_samples_of_each(running, _SPEED_SAMPLES)
     lags = [lag for job in jobs if (lag := reconcile_lag(job, now)) is not None]
-    return ClusterFigures(
+    return ClusterMetrics(
         jobs_by_state=repository.count_jobs_by_state(),
         active_jobs=tuple(
             replace(
-                job_figures(
+                job_metrics(
                     job, decisions.get(job.id), memberships.get(job.id, ()), newest.get(job.id, ()), capacity, now
                 ),
                 usage_of_others=usage_of_others(tasks.get(job.id, ()), now),
@@ -123,18 +123,18 @@ def reconcile_lag(job: JobRecord, now: float) -> float | None:
     return max(now - job.wanted_at, 0.0)
 
 
-def job_figures(
+def job_metrics(
     job: JobRecord,
     decision: DecisionRecord | None,
     memberships: Sequence[MembershipRecord],
     newest: Sequence[SampleRecord],
     capacity: Resources | None,
     now: float,
-) -> JobFigures:
+) -> JobMetrics:
     """One active job. Pure."""
     asked, ahead = job.asked, progress_of(job, decision, now)
     believed = None if decision is None else decision.forecast
-    return JobFigures(
+    return JobMetrics(
         job_id=job.id,
         name=job.name,
         project=job.project,

@@ -1,7 +1,7 @@
 """What `/metrics` says, in Prometheus's terms. One `Metrics` per process; thread-safe.
 
-What there is, is declared in `metric_catalogue`. Figures of this process (requests, rounds, samples) are counted as
-they happen. Figures of jobs and of the cluster are read when somebody scrapes, on the replica that leads.
+What there is, is declared in `families`. Metrics of this process (requests, rounds, samples) are counted as
+they happen. Metrics of jobs and of the cluster are read when somebody scrapes, on the replica that leads.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from optimus_contract.membership import Cause
 from optimus_scheduler.model import Action, Node, Plan, Reason
 from optimus_service.metrics import families as catalogue
 from optimus_service.metrics.families import MAX_JOBS, Family
-from optimus_service.metrics.points import ClusterFigures, Point, points
+from optimus_service.metrics.points import ClusterMetrics, Point, points
 from optimus_service.store.records import IgnoredWhy
 
-__all__ = ["MAX_JOBS", "Metrics", "NoFigures"]
+__all__ = ["MAX_JOBS", "Metrics", "NoMetrics"]
 
 TRANSACTION_KINDS = ("read", "write")
 THREADS = ("scheduling loop", "lease", "training jobs", "queue ahead")
@@ -36,14 +36,14 @@ JOB_OUTCOMES = ("succeeded", "failed")
 PAUSE_CAUSES = get_args(Cause)
 
 
-class NoFigures(Enum):
-    """Why there are no figures of jobs and cluster."""
+class NoMetrics(Enum):
+    """Why there are no metrics of jobs and cluster."""
 
     NO_DATABASE = auto()
     NOT_LEADING = auto()
 
 
-Read = Callable[[], ClusterFigures | NoFigures]
+Read = Callable[[], ClusterMetrics | NoMetrics]
 
 
 class StateCollector(Collector):
@@ -59,10 +59,10 @@ class StateCollector(Collector):
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        figures = self._read()
-        yield _metric(catalogue.DATABASE_UP, [((), float(figures is not NoFigures.NO_DATABASE and self._can_write()))])
-        if isinstance(figures, ClusterFigures):
-            for family, found in points(figures):
+        metrics = self._read()
+        yield _metric(catalogue.DATABASE_UP, [((), float(metrics is not NoMetrics.NO_DATABASE and self._can_write()))])
+        if isinstance(metrics, ClusterMetrics):
+            for family, found in points(metrics):
                 yield _metric(family, found)
 
 
@@ -75,7 +75,7 @@ def _metric(family: Family, found: Iterable[Point]) -> Metric:
 
 
 class Metrics:
-    """The process's own figures, and the registry that holds everything."""
+    """The process's own metrics, and the registry that holds everything."""
 
     def __init__(self) -> None:
         # When each series began: as many series again, which nobody draws.

@@ -15,8 +15,8 @@ from optimus_service.api.jobs import shown
 from optimus_service.api.services import Services
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.loop.round import Phases
-from optimus_service.metrics.points import ClusterFigures
-from optimus_service.metrics.read import figures_reader
+from optimus_service.metrics.points import ClusterMetrics
+from optimus_service.metrics.read import metrics_reader
 from optimus_service.push.snapshot import read_view
 from optimus_service.settings import Settings
 from optimus_service.store.repository import LEADER_LEASE, Repository
@@ -84,11 +84,11 @@ def test_live_view_and_scrape(repository: Repository, tmp_path: Path) -> None:
         shown = read_view(repository, FakeCluster([]), "optimus", "1", 0.0)
     assert len(shown.jobs) == 12
     assert view.statements <= MOST_STATEMENTS
-    read = figures_reader(repository, lambda: 0.0, lambda: True, lambda: (), Settings().scheduling)
+    read = metrics_reader(repository, lambda: 0.0, lambda: True, lambda: (), Settings().scheduling)
     with counted(repository._engine) as scrape:
-        figures = read()
-    assert isinstance(figures, ClusterFigures)
-    assert len(figures.active_jobs) == 12
+        metrics = read()
+    assert isinstance(metrics, ClusterMetrics)
+    assert len(metrics.active_jobs) == 12
     assert scrape.statements <= MOST_STATEMENTS
 
 

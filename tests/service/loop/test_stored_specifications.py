@@ -19,8 +19,8 @@ from optimus_scheduler.model import JobSpec, JobState, MetricTarget
 from optimus_scheduler.settings import Settings
 from optimus_service.insight.bodies import job_body
 from optimus_service.insight.dry_run import as_record
-from optimus_service.metrics.points import ClusterFigures
-from optimus_service.metrics.read import figures_reader
+from optimus_service.metrics.points import ClusterMetrics
+from optimus_service.metrics.read import metrics_reader
 from optimus_service.observe.spec import UnreadableSpecification, spec_of
 from optimus_service.requests import adapter, checked
 from optimus_service.store.tables import JobRow
@@ -129,6 +129,6 @@ def test_lists_and_metrics_show_all_others(name: str, world: World) -> None:
         world.submit(f"job-{number}")
         store(world, f"job-{number}", document)
     assert {job_body(job, None, None, 0.0).id for job in world.repository.list_jobs().items} == {"job-0", "job-1"}
-    figures = figures_reader(world.repository, world.clock, lambda: True, lambda: None, Settings())()
-    assert isinstance(figures, ClusterFigures)
-    assert {job.job_id for job in figures.active_jobs} == {"job-0", "job-1"}
+    metrics = metrics_reader(world.repository, world.clock, lambda: True, lambda: None, Settings())()
+    assert isinstance(metrics, ClusterMetrics)
+    assert {job.job_id for job in metrics.active_jobs} == {"job-0", "job-1"}

@@ -12,8 +12,8 @@ from optimus_contract.telemetry import Sample
 from optimus_scheduler.lifecycle import CancelRequested, MembershipFormed, Outcome, ResultReported
 from optimus_scheduler.model import JobState, Resources
 from optimus_scheduler.settings import Settings
-from optimus_service.metrics.points import ClusterFigures
-from optimus_service.metrics.read import figures_reader
+from optimus_service.metrics.points import ClusterMetrics
+from optimus_service.metrics.read import metrics_reader
 from optimus_service.observe.silence import COMPLETE_SECONDS, LONGEST_TIMES, SILENT_SECONDS, UNHEARD_SECONDS
 from optimus_service.observe.spec import RUN_LABEL
 from optimus_service.store.records import MembershipRecord
@@ -211,6 +211,6 @@ def test_a_run_takes_nothing_of_the_cluster(world: World) -> None:
     world.round()
     (running,) = world.repository.active_jobs()
     assert (running.id, running.running.workers) == (run.id, 16)
-    figures = figures_reader(world.repository, world.clock, lambda: True, lambda: None, Settings())()
-    assert isinstance(figures, ClusterFigures)
-    assert figures.used == Resources()
+    metrics = metrics_reader(world.repository, world.clock, lambda: True, lambda: None, Settings())()
+    assert isinstance(metrics, ClusterMetrics)
+    assert metrics.used == Resources()

@@ -22,17 +22,17 @@ from optimus_scheduler.model import Allocation, Forecast, Interval, JobState, No
 from optimus_scheduler.settings import Settings
 from optimus_service.insight.usage import LATELY_SECONDS, JobUsage
 from optimus_service.metrics.families import MAX_JOBS, families
-from optimus_service.metrics.points import ClusterFigures, JobFigures
+from optimus_service.metrics.points import ClusterMetrics, JobMetrics
 from optimus_service.metrics.read import (
-    figures_reader,
     fitted_loss,
     global_batch,
+    metrics_reader,
     prediction_error,
     reconcile_lag,
     step_parts,
     straggler_ratio,
 )
-from optimus_service.metrics.registry import Metrics, NoFigures
+from optimus_service.metrics.registry import Metrics, NoMetrics
 from optimus_service.store.records import MembershipRecord, SampleRecord
 from optimus_service.store.repository import Repository
 
@@ -54,7 +54,7 @@ def values(text: str) -> dict[tuple[str, Labels], float]:
     }
 
 
-def a_job(**changes: Any) -> JobFigures:
+def a_job(**changes: Any) -> JobMetrics:
     everything: dict[str, Any] = {
         "reason": "GrantedMore",
         "share": 0.5,
@@ -79,10 +79,10 @@ def a_job(**changes: Any) -> JobFigures:
         "cost_per_hour": 3.0,
         "remaining_cost": answers.Interval(mean=5, low=4, high=6),
     }
-    return JobFigures(**({"job_id": "job-1", "name": "job"} | everything | changes))
+    return JobMetrics(**({"job_id": "job-1", "name": "job"} | everything | changes))
 
 
-def some_figures(*jobs: JobFigures, **changes: Any) -> ClusterFigures:
+def some_metrics(*jobs: JobMetrics, **changes: Any) -> ClusterMetrics:
     values: dict[str, Any] = {
         "jobs_by_state": {JobState.RUNNING: 500},
         "active_jobs": jobs,
@@ -92,13 +92,13 @@ def some_figures(*jobs: JobFigures, **changes: Any) -> ClusterFigures:
         "used": Resources(2.0, 2**30, {"gpu": 1}),
         "nodes_by_state": {"schedulable": 2},
     }
-    return ClusterFigures(**(values | changes))
+    return ClusterMetrics(**(values | changes))
 
 
 def everything_that_can_be_said() -> list[Metric]:
     """The families of a replica that has something to say of each."""
     metrics = Metrics()
-    metrics.show_state(lambda: some_figures(a_job()))
+    metrics.show_state(lambda: some_metrics(a_job()))
     return [family for family in parsed(metrics.text().decode()) if family.name.startswith("optimus_")]
 
 
@@ -131,7 +131,7 @@ def test_the_documentation_lists_them_all() -> None:
 
 def test_jobs_beyond_the_bound_are_counted_but_have_no_series() -> None:
     metrics = Metrics()
-    metrics.show_state(lambda: some_figures(JobFigures(job_id="job-1", name="job", loss=math.nan), n_active_jobs=500))
+    metrics.show_state(lambda: some_metrics(JobMetrics(job_id="job-1", name="job", loss=math.nan), n_active_jobs=500))
     found = values(metrics.text().decode())
     job = (("job", "job"), ("job_id", "job-1"))
     assert found["optimus_jobs_without_series", ()] == 499
@@ -142,7 +142,7 @@ def test_jobs_beyond_the_bound_are_counted_but_have_no_series() -> None:
 
 def test_unknown_bounds_of_an_interval_have_no_series() -> None:
     metrics = Metrics()
-    metrics.show_state(lambda: some_figures(a_job()))
+    metrics.show_state(lambda: some_metrics(a_job()))
     found = values(metrics.text().decode())
     bounds = {dict(labels)["bound"] for name, labels in found if name == "optimus_job_predicted_remaining_steps"}
     assert bounds == {"low", "mean"}
@@ -179,7 +179,7 @@ def test_usage_is_told_by_role_as_far_as_anybody_told_it(world: World) -> None:
     usages = {name: {"cpu_cores": 0.25, "memory_bytes": 100.0} for name in tasks}
     world.repository.put_usage("job-1", usages, world.clock())
     metrics = Metrics()
-    metrics.show_state(figures_reader(world.repository, world.clock, lambda: True, lambda: None, PRICES))
+    metrics.show_state(metrics_reader(world.repository, world.clock, lambda: True, lambda: None, PRICES))
 
     def told(name: str) -> dict[str, float]:
         found = values(metrics.text().decode())
@@ -190,7 +190,7 @@ def test_usage_is_told_by_role_as_far_as_anybody_told_it(world: World) -> None:
     assert told("optimus_job_used_memory_bytes") == {"server": 100.0 * n_servers, "coordinator": 100.0}
     world.clock.now += LATELY_SECONDS + 1
     assert told("optimus_job_used_cpu_cores") == {}
-    metrics.show_state(lambda: some_figures(a_job()))
+    metrics.show_state(lambda: some_metrics(a_job()))
     assert told("optimus_job_used_cpu_cores") == {"worker": 0.9, "server": 0.4}
 
 
@@ -204,7 +204,7 @@ def test_a_live_service_shows_who_has_what(world: World) -> None:
     metrics = Metrics()
     assert world.rounds.seen is not None
     metrics.observe_plan(world.clock(), world.rounds.seen.nodes, world.rounds.decided)
-    metrics.show_state(figures_reader(world.repository, world.clock, lambda: True, lambda: metrics.nodes, PRICES))
+    metrics.show_state(metrics_reader(world.repository, world.clock, lambda: True, lambda: metrics.nodes, PRICES))
     found = values(metrics.text().decode())
     job = (("job", "job-1"), ("job_id", "job-1"))
     assert found["optimus_cluster_cpu_cores", (("of", "capacity"),)] == 8
@@ -229,7 +229,7 @@ def test_of_two_replicas_only_the_leader_tells_states(world: World) -> None:
     world.submit()
     replicas = [Metrics(), Metrics()]
     for replica, leads in zip(replicas, (lambda: True, lambda: False), strict=True):
-        replica.show_state(figures_reader(world.repository, world.clock, leads, lambda: None, PRICES))
+        replica.show_state(metrics_reader(world.repository, world.clock, leads, lambda: None, PRICES))
     scraped = [values(replica.text().decode()) for replica in replicas]
     assert sum(found.get(("optimus_jobs", (("state", "queued"),)), 0) for found in scraped) == 1
     assert not any(name.startswith("optimus_job_info") for name, _ in scraped[1])
@@ -238,7 +238,7 @@ def test_of_two_replicas_only_the_leader_tells_states(world: World) -> None:
 
 def test_without_a_database_a_scrape_says_so() -> None:
     metrics = Metrics()
-    metrics.show_state(lambda: NoFigures.NO_DATABASE)
+    metrics.show_state(lambda: NoMetrics.NO_DATABASE)
     assert values(metrics.text().decode())["optimus_database_up", ()] == 0
 
 

@@ -25,7 +25,7 @@ from optimus_service.insight.format import span
 from optimus_service.insight.predictions import learned_then
 from optimus_service.insight.queue import Queued, in_queue
 from optimus_service.insight.sizes import Ahead, sizes
-from optimus_service.metrics.read import job_figures
+from optimus_service.metrics.read import job_metrics
 from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimes, JobRecord
 
 SETTINGS = Settings()
@@ -120,7 +120,7 @@ def test_all_answers_tell_the_same_start_and_end(found: tuple[tuple[JobRecord, D
         start = None if shown.expected is None else shown.expected.start_seconds
         assert explained.start_seconds == start
         assert explained.finish_seconds == shown.remaining_seconds
-        assert job_figures(record, decision, [], [], None, NOW).remaining_seconds == shown.remaining_seconds
+        assert job_metrics(record, decision, [], [], None, NOW).remaining_seconds == shown.remaining_seconds
         eta = None if shown.remaining_seconds is None else age(shown.remaining_seconds.mean)
         assert status_of(record, decision, 1, NOW)["eta"] == eta
         assert (start is None) or record.waits

@@ -18,7 +18,7 @@ from sqlalchemy import event
 from tests.service.postgres_cluster import PostgresCluster
 from tests.service.store.store_builders import MakeJob, a_decision, a_membership, a_round, a_sample, samples_of
 
-from optimus_service.metrics.registry import Metrics, NoFigures
+from optimus_service.metrics.registry import Metrics, NoMetrics
 from optimus_service.store.engine import create_engine_from_url, upgrade
 from optimus_service.store.errors import DatabaseNotAvailable, InvalidDatabaseUrl
 from optimus_service.store.records import SampleRecord
@@ -258,7 +258,7 @@ def test_a_database_that_cannot_grow_is_told_by_the_metrics(tmp_path: Path) -> N
     metrics = Metrics()
     engine = create_engine_from_url(url)
     repository = Repository(engine, metrics.observe_transaction)
-    metrics.show_state(lambda: NoFigures.NOT_LEADING)
+    metrics.show_state(lambda: NoMetrics.NOT_LEADING)
     repository.add_event(None, "Something", "fits", {}, 1.0)
     assert "optimus_database_up 1.0" in metrics.text().decode()
 
