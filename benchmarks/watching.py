@@ -35,7 +35,7 @@ from optimus_service.insight.timeline import timeline
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.process.logs import logging_to_stderr
 from optimus_service.push.long_poll import LongPolls
-from optimus_service.push.snapshot import read_view
+from optimus_service.push.stream_state import read_stream_state
 from optimus_service.requests import checked
 from optimus_service.settings import Settings
 from optimus_service.store.engine import create_engine_from_url, upgrade
@@ -126,7 +126,7 @@ def cpu_seconds(action: Callable[[], Any]) -> float:
 def measure_service(services: Services) -> dict[str, Any]:
     """What the service does for those who watch."""
     repository, now = services.repository, time.time()
-    view = read_view(repository, services.cluster, "optimus", "0", services.clock())
+    state = read_stream_state(repository, services.cluster, "optimus", "0", services.clock())
 
     def history() -> None:
         jobs, memberships = repository.jobs_since(now - 3600, 2000)
@@ -134,9 +134,9 @@ def measure_service(services: Services) -> dict[str, Any]:
 
     return {
         "view_cpu_seconds": cpu_seconds(
-            lambda: read_view(repository, services.cluster, "optimus", "0", services.clock())
+            lambda: read_stream_state(repository, services.cluster, "optimus", "0", services.clock())
         ),
-        "view_bytes": sum(map(len, view.jobs.values())),
+        "view_bytes": sum(map(len, state.jobs.values())),
         "scrape_cpu_seconds": cpu_seconds(services.metrics.text),
         "scrape_bytes": len(services.metrics.text()),
         "history_cpu_seconds": cpu_seconds(history),

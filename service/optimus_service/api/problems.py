@@ -26,7 +26,7 @@ from optimus_scheduler.model import Directive, JobState
 from optimus_service.api.validation import field_errors
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.observe.spec import UnreadableSpecification
-from optimus_service.push.live_view import MAX_STREAMS_OF_USER, TooManyStreamsOfUser, TooManySubscribers
+from optimus_service.push.feed import MAX_STREAMS_OF_USER, TooManyStreamsOfUser, TooManySubscribers
 from optimus_service.push.long_poll import MAX_WAITERS_OF_JOB, TooManyWaiters, TooManyWaitersOfJob
 from optimus_service.store import errors as store_errors
 from optimus_service.store.sample_queue import QueueIsFull

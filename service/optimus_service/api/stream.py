@@ -21,8 +21,8 @@ from optimus_service.api.services import CallerDep, Services, ServicesDep
 from optimus_service.insight.timeline import timeline, unit_of
 from optimus_service.metrics.registry import Metrics
 from optimus_service.observe.standstills import NewestStandstills
-from optimus_service.push.live_view import Change, Feed, Places
-from optimus_service.push.snapshot import View, read_view
+from optimus_service.push.feed import Change, Feed, Places
+from optimus_service.push.stream_state import StreamState, read_stream_state
 
 MAX_JOBS = 2000
 """Jobs that one history is made of: active ones first, then those that ended last."""
@@ -61,10 +61,12 @@ class Feeds:
         services = self._services
         settings = services.settings
 
-        def read() -> View:
+        def read() -> StreamState:
             repository, now = services.repository, services.clock()
             still = self._still.at(repository, now)
-            return read_view(repository, services.cluster, settings.policy, services.version, now, projects, still)
+            return read_stream_state(
+                repository, services.cluster, settings.policy, services.version, now, projects, still
+            )
 
         return Feed(read, lambda: services.long_polls.closed, places=self._places)
 

@@ -21,7 +21,7 @@ from optimus_service.api.stream import Feeds, as_events
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.insight.bodies import decision_body
 from optimus_service.insight.dry_run import Effect, Previewed, as_record
-from optimus_service.push.snapshot import read_view
+from optimus_service.push.stream_state import read_stream_state
 
 Serve = Callable[..., AbstractContextManager[Api]]
 SIDES = ("alpha", "bravo")
@@ -161,9 +161,11 @@ def assert_counts(two: Two, side: str) -> None:
     tasks = [task for node in api.get("/v1/nodes", token=token).json()["nodes"] for task in node["tasks"]]
     assert all(f"job-{side}" in task for task in tasks)
     assert tasks
-    view = read_view(api.repository, api.surroundings.cluster, "optimus", "1", api.surroundings.clock(), {side})
-    assert set(view.jobs) <= {job["id"] for job in mine}
-    assert other(side) not in view.cluster + "".join(view.jobs.values())
+    state = read_stream_state(
+        api.repository, api.surroundings.cluster, "optimus", "1", api.surroundings.clock(), {side}
+    )
+    assert set(state.jobs) <= {job["id"] for job in mine}
+    assert other(side) not in state.cluster + "".join(state.jobs.values())
 
 
 def clear(api: Api) -> None:

@@ -17,7 +17,7 @@ from optimus_service.clusters.fake import FakeCluster
 from optimus_service.loop.round import Phases
 from optimus_service.metrics.points import ClusterMetrics
 from optimus_service.metrics.read import metrics_reader
-from optimus_service.push.snapshot import read_view
+from optimus_service.push.stream_state import read_stream_state
 from optimus_service.settings import Settings
 from optimus_service.store.repository import LEADER_LEASE, Repository
 
@@ -81,7 +81,7 @@ def test_page_of_jobs(repository: Repository, tmp_path: Path) -> None:
 def test_live_view_and_scrape(repository: Repository, tmp_path: Path) -> None:
     measured(repository, tmp_path, 12)
     with counted(repository._engine) as view:
-        shown = read_view(repository, FakeCluster([]), "optimus", "1", 0.0)
+        shown = read_stream_state(repository, FakeCluster([]), "optimus", "1", 0.0)
     assert len(shown.jobs) == 12
     assert view.statements <= MOST_STATEMENTS
     read = metrics_reader(repository, lambda: 0.0, lambda: True, lambda: (), Settings().scheduling)

@@ -19,9 +19,9 @@ from tests.service.store.store_builders import a_membership
 from optimus_scheduler.model import JobState
 from optimus_service.api.stream import as_events
 from optimus_service.insight.timeline import MAX_SERIES, timeline
-from optimus_service.push import live_view as feed_module
+from optimus_service.push import feed as feed_module
 from optimus_service.push import snapshot
-from optimus_service.push.live_view import (
+from optimus_service.push.feed import (
     MAX_STREAMS_OF_USER,
     Change,
     Feed,
@@ -30,7 +30,7 @@ from optimus_service.push.live_view import (
     TooManySubscribers,
     difference,
 )
-from optimus_service.push.snapshot import View, read_view
+from optimus_service.push.stream_state import StreamState, read_stream_state
 from optimus_service.store.errors import DatabaseNotAvailable
 
 
@@ -40,7 +40,9 @@ def anyio_backend() -> str:
 
 
 VIEWS = st.builds(
-    View, st.text("ab", min_size=1, max_size=2), st.dictionaries(st.text("xyz", max_size=2), st.text("12", max_size=2))
+    StreamState,
+    st.text("ab", min_size=1, max_size=2),
+    st.dictionaries(st.text("xyz", max_size=2), st.text("12", max_size=2)),
 )
 
 
@@ -49,7 +51,7 @@ VIEWS = st.builds(
 
 @settings(deadline=None)
 @given(st.one_of(st.none(), VIEWS), VIEWS)
-def test_a_change_leads_from_one_view_to_the_next(before: View | None, after: View) -> None:
+def test_a_change_leads_from_one_state_to_the_next(before: StreamState | None, after: StreamState) -> None:
     change = difference(before, after)
     jobs = dict({} if before is None else before.jobs)
     for job_id in change.gone:
@@ -73,8 +75,8 @@ def test_events_are_what_the_standard_says() -> None:
 # --- one reader for all ----------------------------------------------------------------------------------------------
 
 
-def view(number: int) -> View:
-    return View(f"cluster {number}", {"job": f"line {number}"})
+def state(number: int) -> StreamState:
+    return StreamState(f"cluster {number}", {"job": f"line {number}"})
 
 
 def test_one_user_takes_no_more_than_a_users_places() -> None:
@@ -96,9 +98,9 @@ async def test_everybody_gets_everything_and_then_what_changed() -> None:
     seen = iter(range(10**6))
     reads: list[int] = []
 
-    def read() -> View:
+    def read() -> StreamState:
         reads.append(next(seen))
-        return view(reads[-1] // 3)
+        return state(reads[-1] // 3)
 
     closed = False
     feed = Feed(read, lambda: closed, period_seconds=0.001)
@@ -117,7 +119,7 @@ async def test_everybody_gets_everything_and_then_what_changed() -> None:
 @pytest.mark.anyio
 async def test_streams_end_with_the_service() -> None:
     closed = False
-    feed = Feed(lambda: view(1), lambda: closed, period_seconds=0.001)
+    feed = Feed(lambda: state(1), lambda: closed, period_seconds=0.001)
     with feed.watching() as changes:
         await anext(changes)
         closed = True
@@ -128,7 +130,7 @@ async def test_streams_end_with_the_service() -> None:
 @pytest.mark.anyio
 async def test_a_silent_feed_still_breathes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_module, "HEARTBEAT_SECONDS", 0.01)
-    feed = Feed(lambda: view(1), lambda: False, period_seconds=0.001)
+    feed = Feed(lambda: state(1), lambda: False, period_seconds=0.001)
     with feed.watching() as changes:
         await anext(changes)
         assert (await anext(changes)).is_empty
@@ -136,13 +138,13 @@ async def test_a_silent_feed_still_breathes(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.anyio
 async def test_without_a_database_watchers_wait() -> None:
-    answers: list[Any] = [DatabaseNotAvailable("away"), DatabaseNotAvailable("away"), view(1)]
+    answers: list[Any] = [DatabaseNotAvailable("away"), DatabaseNotAvailable("away"), state(1)]
 
-    def read() -> View:
+    def read() -> StreamState:
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         if isinstance(answer, Exception):
             raise answer
-        assert isinstance(answer, View)
+        assert isinstance(answer, StreamState)
         return answer
 
     feed = Feed(read, lambda: False, period_seconds=0.001)
@@ -153,7 +155,7 @@ async def test_without_a_database_watchers_wait() -> None:
 @pytest.mark.anyio
 async def test_watchers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_module, "MAX_SUBSCRIBERS", 1)
-    feed = Feed(lambda: view(1), lambda: False, period_seconds=0.001)
+    feed = Feed(lambda: state(1), lambda: False, period_seconds=0.001)
     with feed.watching(), pytest.raises(TooManySubscribers), feed.watching():
         pass
     with feed.watching():
@@ -163,13 +165,13 @@ async def test_watchers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- what is shown ---------------------------------------------------------------------------------------------------
 
 
-def test_a_view_has_active_and_ended_jobs_and_why_some_wait(world: World) -> None:
+def test_it_has_active_and_ended_jobs_and_why_some_wait(world: World) -> None:
     world.submit("first", workers={"min": 6, "max": 6}, servers={"max": 1})
     world.round()
     world.submit("second", workers={"min": 6, "max": 6})
     world.round()
     world.train(3)
-    found = read_view(world.repository, world.cluster, "optimus", "1", world.clock())
+    found = read_stream_state(world.repository, world.cluster, "optimus", "1", world.clock())
     cluster = json.loads(found.cluster)
     assert (cluster["capacity"]["cpu"], cluster["used"]["cpu"], cluster["nodes"]) == (8.0, 7.0, 2)
     assert cluster["waiting_by_reason"] == {"WaitingForResources": 1}
@@ -177,19 +179,19 @@ def test_a_view_has_active_and_ended_jobs_and_why_some_wait(world: World) -> Non
     assert (lines["first"]["state"], lines["first"]["workers"]) == ("running", 6)
     assert (lines["second"]["state"], lines["second"]["reason"]) == ("queued", "WaitingForResources")
     world.live_until("the first has ended", lambda: world.state("first") is JobState.SUCCEEDED)
-    assert "first" in read_view(world.repository, world.cluster, "optimus", "1", world.clock()).jobs
+    assert "first" in read_stream_state(world.repository, world.cluster, "optimus", "1", world.clock()).jobs
     world.cluster.available = False
-    assert json.loads(read_view(world.repository, world.cluster, "optimus", "1", world.clock()).cluster)[
+    assert json.loads(read_stream_state(world.repository, world.cluster, "optimus", "1", world.clock()).cluster)[
         "cluster_error"
     ]
 
 
-def test_a_view_says_how_many_jobs_it_leaves_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_says_how_many_jobs_it_leaves_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "MAX_ACTIVE", 2)
     for number in range(3):
         world.submit(f"job-{number}")
         world.clock.now += 1.0
-    found = read_view(world.repository, world.cluster, "optimus", "1", world.clock())
+    found = read_stream_state(world.repository, world.cluster, "optimus", "1", world.clock())
     assert (json.loads(found.cluster)["left_out"], set(found.jobs)) == (1, {"job-1", "job-2"})
 
 

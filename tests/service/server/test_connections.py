@@ -18,7 +18,7 @@ from tests.service.clusters.cluster_harness import wait_until
 from tests.service.server.test_server import WAIT_SECONDS, serving
 
 from optimus_service.process.connections import MAX_CONNECTIONS, most_connections
-from optimus_service.push.live_view import MAX_SUBSCRIBERS
+from optimus_service.push.feed import MAX_SUBSCRIBERS
 
 TOKEN = "a token of sixteen or more"
 DESCRIPTORS = 256

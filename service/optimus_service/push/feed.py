@@ -6,7 +6,7 @@
                         while anybody watches      └──────────────▶ subscriber
 
 A new subscriber gets everything, then only what changed. One that does not keep up is not waited for: changes are
-merged until it takes them, so what is kept for it never exceeds one view.
+merged until it takes them, so what is kept for it never exceeds one state.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from optimus_service.process.connections import waiting_now
-from optimus_service.push.snapshot import View
+from optimus_service.push.stream_state import StreamState
 from optimus_service.store.errors import DatabaseNotAvailable
 
 PERIOD_SECONDS = 1.0
@@ -67,8 +67,8 @@ class Change:
         return self.cluster is None and not self.jobs and not self.gone
 
 
-def difference(before: View | None, after: View) -> Change:
-    """What changed from one view to the next. Pure."""
+def difference(before: StreamState | None, after: StreamState) -> Change:
+    """What changed from one state to the next. Pure."""
     if before is None:
         return Change(after.cluster, after.jobs)
     return Change(
@@ -113,7 +113,7 @@ class Feed:
 
     def __init__(
         self,
-        read: Callable[[], View],
+        read: Callable[[], StreamState],
         is_closed: Callable[[], bool],
         *,
         places: Places | None = None,
@@ -124,9 +124,9 @@ class Feed:
         self._places = places or Places()
         self._is_closed = is_closed
         self._period_seconds = period_seconds
-        self._view: View | None = None
-        self._told: list[tuple[View | None, Change]] = []
-        """To `_view`, from what some who watch have seen."""
+        self._state: StreamState | None = None
+        self._differences: list[tuple[StreamState | None, Change]] = []
+        """From what some who watch have seen to `_state`."""
         self._changed = asyncio.Condition()
         self._n_subscribers = 0
         self._reading: asyncio.Task[None] | None = None
@@ -155,27 +155,27 @@ class Feed:
 
     async def _changes(self) -> AsyncGenerator[Change]:
         if self._reading is None:
-            self._view, self._told = None, []  # what was seen before everybody left may be old
+            self._state, self._differences = None, []  # what was seen before everybody left may be old
             self._reading = asyncio.create_task(self._run())
-        sent: View | None = None
+        sent: StreamState | None = None
         while not self._is_closed():
             await self._wait_for_other_than(sent)
-            view = self._view
-            yield Change() if view is None else self._since(sent, view)
-            sent = view
+            state = self._state
+            yield Change() if state is None else self._since(sent, state)
+            sent = state
 
-    def _since(self, sent: View | None, view: View) -> Change:
-        for before, change in self._told:
+    def _since(self, sent: StreamState | None, state: StreamState) -> Change:
+        for before, change in self._differences:
             if before is sent:
                 return change
-        change = difference(sent, view)
-        self._told.append((sent, change))
+        change = difference(sent, state)
+        self._differences.append((sent, change))
         return change
 
-    async def _wait_for_other_than(self, sent: View | None) -> None:
+    async def _wait_for_other_than(self, sent: StreamState | None) -> None:
         try:
             async with asyncio.timeout(HEARTBEAT_SECONDS), self._changed:
-                await self._changed.wait_for(lambda: self._view is not sent or self._is_closed())
+                await self._changed.wait_for(lambda: self._state is not sent or self._is_closed())
         except TimeoutError:
             return
 
@@ -194,7 +194,7 @@ class Feed:
 
     async def _look(self) -> None:
         try:
-            view = await asyncio.to_thread(self._read)
+            state = await asyncio.to_thread(self._read)
         except DatabaseNotAvailable as error:
             # Watchers go on with what they have; the page says how old it is.
             _log.debug("the state cannot be read", error=str(error))
@@ -202,8 +202,8 @@ class Feed:
         except Exception:  # noqa: BLE001 - without this task those who watch would see nothing new for ever
             _log.exception("the state cannot be read")
             return
-        if view != self._view:
-            self._view, self._told = view, []
+        if state != self._state:
+            self._state, self._differences = state, []
             await self._wake()
 
     async def _wake(self) -> None:

@@ -1,4 +1,4 @@
-"""What those who watch are shown: jobs as lines, and the cluster in one look."""
+"""What the event stream shows to those who watch: jobs as lines, and the cluster in one look."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ENDED = frozenset(state for state in JobState if state.is_final)
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class StreamState:
     """Everything that is shown, as JSON."""
 
     cluster: str
@@ -36,7 +36,7 @@ class View:
     """By id, in the order in which they are shown."""
 
 
-def read_view(
+def read_stream_state(
     repository: Repository,
     cluster: Cluster,
     policy: str,
@@ -44,7 +44,7 @@ def read_view(
     now: float,
     projects: Collection[str] | None = None,
     still: Standstills = MappingProxyType({}),
-) -> View:
+) -> StreamState:
     """The present state as seen by those who may read these projects (None: all). A few queries, whatever the number of
     jobs.
 
@@ -74,7 +74,7 @@ def read_view(
     )
     ends: Ends = {}
     lines = {job.id: as_json(job_line(job, decisions.get(job.id), now, ends, still)) for job in shown}
-    return View(as_json(summary), lines)
+    return StreamState(as_json(summary), lines)
 
 
 def job_line(
