@@ -22,7 +22,7 @@ _GPU_WEIGHT = 4.0
 """A free GPU weighs so many times as much as as large a part of a node's cores: few tasks can use it."""
 
 
-class View(Protocol):
+class Domain(Protocol):
     """The whole cluster, or one rack of it, as a job sees it that is to be placed."""
 
     def tightest(self, need: Vector, count: int, taken: Collection[int]) -> list[int]:

@@ -22,7 +22,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 
 from optimus_scheduler.model.amounts import Vector, covers, holds, minus, times, together
 from optimus_scheduler.place.bottleneck import Added, Extra, Space, spread_over
-from optimus_scheduler.place.equivalence_classes import View
+from optimus_scheduler.place.equivalence_classes import Domain
 from optimus_scheduler.place.exhaustive import cheapest_of_all
 from optimus_scheduler.place.free_capacity import FreeCapacity
 from optimus_scheduler.place.patterns import Pattern, best_pattern
@@ -115,37 +115,37 @@ def _with_available(free_capacity: FreeCapacity, extra: Extra, available: Vector
     pattern = best_pattern(extra, available) if available else None
     if pattern is None:
         return None
-    views = _views(free_capacity, extra.need, ())
-    return next((added for view in views if (added := _realise(view, pattern, extra)) is not None), None)
+    domains = _domains(free_capacity, extra.need, ())
+    return next((added for domain in domains if (added := _realise(domain, pattern, extra)) is not None), None)
 
 
-def _views(free_capacity: FreeCapacity, need: Vector, near: Collection[int]) -> Iterator[View]:
+def _domains(free_capacity: FreeCapacity, need: Vector, near: Collection[int]) -> Iterator[Domain]:
     """Racks that may hold the job, then the whole cluster."""
     yield from free_capacity.racks.for_job(need, near)
     yield free_capacity.node_classes
 
 
-def _realise(view: View, pattern: Pattern, extra: Extra) -> Added | None:
+def _realise(domain: Domain, pattern: Pattern, extra: Extra) -> Added | None:
     """Each part on the fullest node that holds it, what is loose on as few further nodes as will do."""
     added: Added = {}
     for part, count in pattern.different.items():
-        nodes = view.tightest(together(extra.worker, part[0], extra.server, part[1]), count, added)
+        nodes = domain.tightest(together(extra.worker, part[0], extra.server, part[1]), count, added)
         if len(nodes) < count:
             return None
         added.update(dict.fromkeys(nodes, part))
     for role, left in enumerate(pattern.loose):
-        if left and not _fill_others(view, extra, role, left, added):
+        if left and not _fill_others(domain, extra, role, left, added):
             return None
     return added
 
 
-def _fill_others(view: View, extra: Extra, role: int, left: int, added: Added) -> bool:
+def _fill_others(domain: Domain, extra: Extra, role: int, left: int, added: Added) -> bool:
     """Tasks of one role on further nodes: the fullest that holds them all, or the roomiest while there is none."""
     need = extra.needs[role]
     while left:
-        nodes, each = view.tightest(times(need, left), 1, added), left
+        nodes, each = domain.tightest(times(need, left), 1, added), left
         if not nodes:
-            each, nodes = view.emptiest(need, left, added)
+            each, nodes = domain.emptiest(need, left, added)
         if not nodes:
             return False
         added.update(dict.fromkeys(nodes, _more((0, 0), role, each)))
@@ -165,9 +165,9 @@ def _fill_closely(free_capacity: FreeCapacity, extra: Extra, present: Present) -
     for node in sorted(own, key=lambda node: (own[node] < left, own[node] if own[node] >= left else -own[node], node)):
         used[node] = (min(own[node], left), 0)
         left -= used[node][0]
-    for view in _views(free_capacity, times(extra.worker, left), present):
+    for domain in _domains(free_capacity, times(extra.worker, left), present):
         added = dict(used)
-        if _fill_others(view, extra, 0, left, added):
+        if _fill_others(domain, extra, 0, left, added):
             return {node: counts for node, counts in added.items() if counts[0]}
     return None
 

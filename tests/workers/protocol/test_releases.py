@@ -30,7 +30,7 @@ from optimus_workers.wire.messages import (
     Failed,
     Go,
     Hello,
-    Kinds,
+    MessageTypes,
     StopCommand,
     Welcome,
 )
@@ -39,7 +39,7 @@ from optimus_workers.wire.values import TaskRole
 
 TOKEN = "secret"
 OLD, SAME = Peer(1, 1), Peer(PROTOCOL, LEAST)
-KINDS = Kinds.to_task | Kinds.from_task
+KINDS = MessageTypes.to_task | MessageTypes.from_task
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
@@ -78,14 +78,14 @@ def test_an_older_end_is_spared_what_it_does_not_know() -> None:
 def test_what_only_a_newer_end_knows_is_passed_over(more: dict[str, Any], kind: str) -> None:
     newer, known = Peer(PROTOCOL + 1, LEAST), json.loads(encode_line(Done(3, 7, 0.5, 64)))
     line = json.dumps({**more, **known}).encode()
-    assert message_from(newer, line, Kinds.from_task) == Done(3, 7, 0.5, 64)
+    assert message_from(newer, line, MessageTypes.from_task) == Done(3, 7, 0.5, 64)
     other = json.dumps({**known, "type": f"New{kind}"}).encode()
-    assert message_from(newer, other, Kinds.from_task) is None
+    assert message_from(newer, other, MessageTypes.from_task) is None
     for each in (line, other) if set(more) - set(known) else (other,):
         with pytest.raises(WireError):
-            message_from(SAME, each, Kinds.from_task)
+            message_from(SAME, each, MessageTypes.from_task)
     with pytest.raises(WireError, match="missing fields"):
-        message_from(newer, b'{"type":"Done","epoch":1}', Kinds.from_task)
+        message_from(newer, b'{"type":"Done","epoch":1}', MessageTypes.from_task)
 
 
 # --- over connections ------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from optimus_workers.errors import WireError
 from optimus_workers.wire.codec import MAX_LINE_BYTES, decode_line, encode_line
-from optimus_workers.wire.messages import Assume, Done, Halted, Hello, Join, Kinds, Saved
+from optimus_workers.wire.messages import Assume, Done, Halted, Hello, Join, MessageTypes, Saved
 from optimus_workers.wire.values import Holding, ServerRange, ShardFile, Source, TaskProfile, TaskRole, UpdateRule
 
 COUNT = st.integers(0, 2**40)
@@ -54,18 +54,18 @@ TO_TASK = st.one_of(
 def test_messages_of_tasks_are_read_back(message: Any) -> None:
     line = encode_line(message)
     assert line.count(b"\n") == 1
-    assert decode_line(line, Kinds.from_task) == message
+    assert decode_line(line, MessageTypes.from_task) == message
 
 
 @given(TO_TASK)
 def test_messages_to_tasks_are_read_back(message: Any) -> None:
-    assert decode_line(encode_line(message), Kinds.to_task) == message
+    assert decode_line(encode_line(message), MessageTypes.to_task) == message
 
 
 @given(st.binary(max_size=300))
 def test_noise_is_refused(noise: bytes) -> None:
     with pytest.raises(WireError):
-        decode_line(noise, Kinds.from_task)
+        decode_line(noise, MessageTypes.from_task)
 
 
 JSON = st.recursive(
@@ -81,11 +81,11 @@ def test_a_field_of_the_wrong_kind_is_refused_or_well_typed(message: Any, value:
     name = data.draw(st.sampled_from(sorted(fields)))
     line = json.dumps({**fields, name: value}).encode()
     try:
-        decoded = decode_line(line, Kinds.from_task)
+        decoded = decode_line(line, MessageTypes.from_task)
     except WireError:
         return
     encode_line(decoded)  # a value of the declared types can be written again
-    assert type(decoded).__name__ in Kinds.from_task
+    assert type(decoded).__name__ in MessageTypes.from_task
 
 
 @pytest.mark.parametrize(
@@ -104,4 +104,4 @@ def test_a_field_of_the_wrong_kind_is_refused_or_well_typed(message: Any, value:
 )
 def test_what_is_wrong_is_said(line: bytes, complaint: str) -> None:
     with pytest.raises(WireError, match=complaint):
-        decode_line(line, Kinds.from_task)
+        decode_line(line, MessageTypes.from_task)

@@ -44,7 +44,7 @@ from optimus_workers.errors import TERMINATED, USER_CODE_FAILED, WireError
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.wire import secret
 from optimus_workers.wire.codec import MAX_LINE_BYTES, decode_line, encode_line
-from optimus_workers.wire.messages import Challenge, Hello, Kinds, Ping, Pong, ToTask, Welcome
+from optimus_workers.wire.messages import Challenge, Hello, MessageTypes, Ping, Pong, ToTask, Welcome
 from optimus_workers.wire.protocol import Peer, line_for, marked, message_from, peer_of
 from optimus_workers.wire.sockets import HANDSHAKE_SECONDS, SHORTAGES
 from optimus_workers.wire.values import TaskRole
@@ -263,7 +263,7 @@ class _Shell:
         while True:
             async with asyncio.timeout(LEASE_SECONDS):
                 line = await _line(reader)
-            message = message_from(peer, line, Kinds.from_task)
+            message = message_from(peer, line, MessageTypes.from_task)
             if message is None:
                 continue
             if isinstance(message, Pong):

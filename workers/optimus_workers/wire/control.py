@@ -20,7 +20,18 @@ from typing import BinaryIO
 from optimus_workers.errors import ConnectionOver, WireError
 from optimus_workers.wire import secret
 from optimus_workers.wire.codec import MAX_LINE_BYTES, decode_line, encode_line
-from optimus_workers.wire.messages import Challenge, Exit, FromTask, Halt, Hello, Kinds, Ping, Pong, ToTask, Welcome
+from optimus_workers.wire.messages import (
+    Challenge,
+    Exit,
+    FromTask,
+    Halt,
+    Hello,
+    MessageTypes,
+    Ping,
+    Pong,
+    ToTask,
+    Welcome,
+)
 from optimus_workers.wire.protocol import Peer, line_for, marked, message_from, peer_of
 from optimus_workers.wire.sockets import HANDSHAKE_SECONDS, cut_after
 from optimus_workers.wire.values import Address
@@ -101,7 +112,7 @@ class ControlConnection:
         reason = "the coordinator hung up"
         try:
             while line := self._stream.readline(MAX_LINE_BYTES + 1):
-                message = message_from(self._peer, line, Kinds.to_task)
+                message = message_from(self._peer, line, MessageTypes.to_task)
                 if isinstance(message, Ping):
                     self.send(self._pong())
                 elif message is not None:

@@ -403,7 +403,7 @@ FromTask = (
 )  # fmt: skip
 
 
-class Kinds:
+class MessageTypes:
     """Class name → class, for each direction."""
 
     to_task: ClassVar[dict[str, type[ToTask]]] = {kind.__name__: kind for kind in get_args(ToTask)}
