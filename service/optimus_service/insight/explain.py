@@ -355,7 +355,8 @@ def _on_changes_ahead(case: Case, expected: answers.Expected) -> list[str]:
     if case.job.waits or here is None or left is None or here.mean <= 0 or abs(left.mean - here.mean) < 5.0:
         return []
     if left.mean > _OTHERWISE * here.mean:
-        return [f"Undisturbed, at the size that it has, it would take {span(here)}: others are expected to need room."]
+        who = "others are" if case.others.keys() - {case.job.id} else "jobs that come later are"
+        return [f"Undisturbed, at the size that it has, it would take {span(here)}: {who} expected to need room."]
     if here.mean > _OTHERWISE * left.mean:
         return [f"At the size that it has it would take {span(here)}: it is expected to grow."]
     return []

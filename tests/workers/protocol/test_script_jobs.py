@@ -345,6 +345,20 @@ for step in range(1, 100000):
 """
 
 
+STOPS_ITSELF = """
+import os, pathlib, signal
+from optimus_workers.script.watching import Watching
+def look_at_flood(self, run):
+    wish = pathlib.Path(os.environ["OPTIMUS_JOB_DIRECTORY"], "stop-" + os.environ["OPTIMUS_TASK_NAME"])
+    if wish.exists():
+        wish.unlink()
+        os.kill(os.getpid(), signal.SIGSTOP)
+Watching._look_at_flood = look_at_flood
+"""
+"""A worker with this stops in the middle of a look at its processes: the worst moment, for it then notices their end
+first when it wakes."""
+
+
 def test_no_two_processes_of_one_rank_train_while_a_worker_is_stopped(
     make_script_job: Callable[..., Job], tmp_path: Path
 ) -> None:
@@ -353,10 +367,12 @@ def test_no_two_processes_of_one_rank_train_while_a_worker_is_stopped(
     script = tmp_path / "counts.py"
     script.write_text(COUNTS)
     job = make_script_job("torchrun", str(script), lease_seconds=3.0)
+    flag, program = job.impatient_agents
+    job.impatient_agents = flag, f"{STOPS_ITSELF}\n{program}"
     job.scale(worker(0), worker(1))
     two = job.wait_for_size(2, 0)
     job.wait_for_step(two["step"] + 5)
-    job.processes[worker(0)].send_signal(signal.SIGSTOP)
+    (job.directory / f"stop-{worker(0)}").touch()
     alone = job.wait_for_size(1, 0, after_epoch=two["epoch"])
     assert (alone["cause"], alone["workers"]) == ("worker_lost", [worker(1)])
     assert job.service.silence[0].startswith(f"{worker(0)} has not answered for")

@@ -187,6 +187,8 @@ class Ending(Learning):
         failed = [process for process in run.processes if process.exit_code]
         if not failed and None in codes:
             return
+        if self._starter.has_lapsed:
+            return  # they were ended because this process was stopped, perhaps since the last look at the lease
         for process in run.processes:
             signal_group(process, signal.SIGKILL)  # the others wait for the one that failed
         self._drain()

@@ -187,12 +187,14 @@ class Starter:
 
     def _beat(self) -> None:
         while not self._closed.wait(self._lease_seconds / BEATS_PER_LEASE):
+            # This process may be stopped between any two lines: the lease lasts from before the sign of life was sent.
+            now = time.monotonic()
             if self.has_lapsed:
                 continue  # it stays lapsed until its user begins another one
-            self._beat_at = time.monotonic()
             with self._sending, suppress(OSError):
                 if self._control is not None:
                     self._control.send(b"\n", socket.MSG_DONTWAIT)
+            self._beat_at = now
 
     def prepare(self) -> None:
         """Start the starter, if it does not run; it imports the script's libraries meanwhile."""
