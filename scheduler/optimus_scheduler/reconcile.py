@@ -351,9 +351,9 @@ def _starts_with_available(
     for owner in sides:
         for placed in owner.starts:
             if placed.node in free:
-                need, room = owner.need(placed.key.role), free[placed.node]
-                room = room + beside[placed.node] if owner.moves else room
-                if placed.key.role is not Role.COORDINATOR and not need.fits_in(room):
+                need, available = owner.need(placed.key.role), free[placed.node]
+                available = available + beside[placed.node] if owner.moves else available
+                if placed.key.role is not Role.COORDINATOR and not need.fits_in(available):
                     continue
                 free[placed.node] -= need
             yield StartTask(placed)

@@ -53,7 +53,7 @@ NOT_COMPETING = frozenset(
     }
 )
 """Reasons of jobs that take no part in the sharing."""
-LACKING_ROOM = frozenset({Reason.CLUSTER_FULL, Reason.MINIMUM_ELSEWHERE, Reason.BETTER_USED_ELSEWHERE})
+LACKING_CAPACITY = frozenset({Reason.CLUSTER_FULL, Reason.MINIMUM_ELSEWHERE, Reason.BETTER_USED_ELSEWHERE})
 """Reasons of jobs that keep their size for want of room."""
 
 
@@ -115,7 +115,7 @@ def what_gives_more(
     return tuple(found.values())
 
 
-def kept_with_room(snapshot: Snapshot, job_id: str, planner: Planner) -> str | None:
+def kept_on_larger_cluster(snapshot: Snapshot, job_id: str, planner: Planner) -> str | None:
     """Why a job that lacks room keeps its size on a cluster of twice its nodes, too, in a sentence; None: it does not,
     or it lacks room there as well."""
     twice = tuple(replace(node, name=f"{node.name}-more", schedulable=True) for node in snapshot.nodes)
@@ -123,8 +123,8 @@ def kept_with_room(snapshot: Snapshot, job_id: str, planner: Planner) -> str | N
     before, after = (
         next(each for each in planner(world).decisions if each.job_id == job_id) for world in (snapshot, larger)
     )
-    lacks_room = after.reason in LACKING_ROOM or before.reason not in LACKING_ROOM
-    return None if lacks_room or is_more(after.allocation, before.allocation) else after.message
+    lacks_capacity = after.reason in LACKING_CAPACITY or before.reason not in LACKING_CAPACITY
+    return None if lacks_capacity or is_more(after.allocation, before.allocation) else after.message
 
 
 def _planned(planner: Planner, change: Change) -> dict[str, Decision]:

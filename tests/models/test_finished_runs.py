@@ -101,8 +101,8 @@ def share_of(run: FinishedRun | None, losses: FloatArray, schedule: RateSchedule
 def test_an_own_curve_that_foretold_badly_counts_less() -> None:
     """Both jobs go as the run did; the second fell in a way that its first half did not show."""
     even, sudden = 1.0 / (0.1 * STEPS + 1.0) + 0.4, stepped()
-    foretold, surprised = (share_of(FinishedRun.of(STEPS, run), run[:80]) for run in (even, sudden))
-    assert foretold < 0.6 < surprised
+    predicted, surprised = (share_of(FinishedRun.of(STEPS, run), run[:80]) for run in (even, sudden))
+    assert predicted < 0.6 < surprised
 
 
 def test_a_run_with_the_planned_rates_counts_more_than_one_with_others() -> None:

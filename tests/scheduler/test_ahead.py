@@ -13,10 +13,10 @@ from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_spec, l
 
 from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.ahead.doubts import Doubts
+from optimus_scheduler.ahead.earliest_starts import DRAWS, earliest_starts
 from optimus_scheduler.ahead.foresee import foresee
 from optimus_scheduler.ahead.look_ahead import look_ahead
 from optimus_scheduler.ahead.progress import Progress
-from optimus_scheduler.ahead.room import DRAWS, room_at
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
 from optimus_scheduler.ahead.world import Ahead, Expected, Queue, Work, as_fresh, rest_of_life
 from optimus_scheduler.allocate.allocate import allocate
@@ -188,7 +188,7 @@ ENDS = st.lists(st.lists(st.floats(0.0, 1e6), min_size=1, max_size=9), max_size=
 
 def room(ends: list[list[float]], *needed: Resources, free: float = 0.0) -> NDArray[np.float64]:
     """(len(needed), DRAWS) with a job of one core for each of `ends`."""
-    return room_at(0.0, Resources(cpu=free), [ONE] * len(ends), [np.array(each) for each in ends], needed)
+    return earliest_starts(0.0, Resources(cpu=free), [ONE] * len(ends), [np.array(each) for each in ends], needed)
 
 
 def test_of_many_doubtful_ends_the_first_comes_before_the_likeliest() -> None:
@@ -212,7 +212,9 @@ def test_room_comes_in_the_order_of_the_jobs_that_wait(ends: list[list[float]], 
 
 def test_room_of_another_type_is_no_room() -> None:
     free = Resources(cpu=8.0, gpus={"v100": 4})
-    found = room_at(0.0, free, [], [], [Resources(cpu=1.0, gpus={"a100": 1}), Resources(cpu=1.0, gpus={"v100": 4})])
+    found = earliest_starts(
+        0.0, free, [], [], [Resources(cpu=1.0, gpus={"a100": 1}), Resources(cpu=1.0, gpus={"v100": 4})]
+    )
     assert np.isinf(found[0]).all()
 
 

@@ -33,7 +33,7 @@ from optimus_scheduler.model import (
 )
 from optimus_scheduler.retries import Retry
 from optimus_scheduler.round import plan
-from optimus_scheduler.what_if import Change, kept_with_room, what_gives_more
+from optimus_scheduler.what_if import Change, kept_on_larger_cluster, what_gives_more
 
 OPTIMUS = policy_named("optimus")
 HAIR = 1e-6
@@ -481,7 +481,7 @@ def test_a_closed_node_is_told_and_its_opening_is_advised() -> None:
 def test_a_job_that_would_keep_its_size_with_more_room_is_told_why(stop_seconds: float, kept: bool) -> None:
     job = a_job("a", has=(1, 1), measured=samples(law(), [*ALL_SIZES, (1, 1)]))
     world = a_snapshot([replace(job, rescale_seconds=(stop_seconds,))], a_cluster(2.0))
-    found = kept_with_room(world, "a", lambda each: plan(each, policy_named("optimus")))
+    found = kept_on_larger_cluster(world, "a", lambda each: plan(each, policy_named("optimus")))
     assert plan(world, policy_named("optimus")).decisions[0].reason is Reason.CLUSTER_FULL
     assert (found is not None) == kept
     assert found is None or "the change is predicted to stop training" in found

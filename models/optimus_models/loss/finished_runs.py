@@ -45,7 +45,7 @@ class Weighing(NamedTuple):
 WEIGHING = Weighing()
 _COMPARED = np.linspace(0.15, 1.0, 12)
 """Where two runs are compared, as parts of the present step."""
-_FORETOLD = slice(5, None)
+_PREDICTED = slice(5, None)
 """Those in the second half of the run."""
 _HALF_WINDOW = 0.045
 """Losses are means over this part of the step before and after."""
@@ -204,8 +204,8 @@ def experts_of(
         return experts
     at = batch.steps[:, -1:] * _COMPARED  # (j, p)
     own = _log(smoothed(batch, at))
-    foretold = _log(near_losses(batch.first_half(), at[:, _FORETOLD]))
-    missed = np.mean((foretold - own[:, _FORETOLD]) ** 2, axis=1)
+    predicted = _log(near_losses(batch.first_half(), at[:, _PREDICTED]))
+    missed = np.mean((predicted - own[:, _PREDICTED]) ** 2, axis=1)
     for same in rows.values():
         prior = priors[same[0]]
         if prior is not None:

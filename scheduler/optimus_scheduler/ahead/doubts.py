@@ -44,7 +44,7 @@ class Doubts:
     def _own_starts(self, job: int) -> FloatArray:
         cause, at, now = self._future.cause_of(job), self._future.start_of(job), self._future.began
         if cause is not None:
-            return self.told_ends(cause.job) + cause.lag
+            return self.predicted_ends(cause.job) + cause.lag
         certain = max(now, self._future.may_start_at(job))
         if self._future.is_planned or not certain < at < math.inf:
             return np.full(LEVELS, at)
@@ -71,7 +71,7 @@ class Doubts:
         at = self._future.start_of(job)
         return self._own_ends(job) - at if at < math.inf else np.full(LEVELS, math.inf)
 
-    def told_ends(self, job: int) -> FloatArray:
+    def predicted_ends(self, job: int) -> FloatArray:
         """The same for those who wait for it: inf for a job of a made-up length, which is not assumed to end."""
         return np.full(LEVELS, math.inf) if self._work[job].is_made_up else self.ends(job)
 

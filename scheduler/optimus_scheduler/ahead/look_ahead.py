@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimus_scheduler.ahead.doubts import Doubts
-from optimus_scheduler.ahead.room import drawn, room_at
+from optimus_scheduler.ahead.earliest_starts import drawn, earliest_starts
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
 from optimus_scheduler.ahead.world import Ahead, Queue, Work, rest_of_life
 from optimus_scheduler.allocate.policy import PlanningPolicy, Policy
@@ -66,7 +66,7 @@ def look_ahead(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Ah
             starts = {j: _with_and_without_arrivals(each, alone.starts(j)) for j, each in starts.items()}
             awaiting = [*doubts, *[alone] * n_futures]
     elif not isinstance(policy, PlanningPolicy):
-        starts |= _or_with_room(queue, doubts, starts)
+        starts |= _or_earliest(queue, doubts, starts)
     return {one.id: _ahead(queue, j, doubts, starts.get(j), awaiting) for j, one in enumerate(outlooks)}
 
 
@@ -135,7 +135,7 @@ def _with_and_without_arrivals(foreseen: FloatArray, alone: FloatArray) -> Float
     return np.concatenate([foreseen, alone, np.minimum(foreseen, alone)])
 
 
-def _or_with_room(queue: Queue, doubts: Sequence[Doubts], starts: dict[int, FloatArray]) -> dict[int, FloatArray]:
+def _or_earliest(queue: Queue, doubts: Sequence[Doubts], starts: dict[int, FloatArray]) -> dict[int, FloatArray]:
     """Those of jobs without tasks once more, where there are no quotas or limits: what is free is free for all.
 
     In a future jobs grow where it is worth it by their predicted speeds, and shrink for those that wait. Rounds do so
@@ -144,16 +144,16 @@ def _or_with_room(queue: Queue, doubts: Sequence[Doubts], starts: dict[int, Floa
     """
     sizes = [queue.sizes.get(one.id, one.present) for one in queue.outlooks]
     free, running = Snapshot(queue.now, queue.nodes, ()).capacity, [j for j, size in enumerate(sizes) if size.workers]
-    held = [queue.outlooks[j].demand(sizes[j]) for j in running]
-    free = free - total_of(held)
-    ends = [np.concatenate([each.told_ends(j) for each in doubts]) for j in running]
+    allocated = [queue.outlooks[j].demand(sizes[j]) for j in running]
+    free = free - total_of(allocated)
+    ends = [np.concatenate([each.predicted_ends(j) for each in doubts]) for j in running]
     waiting = [j for j in starts if sizes[j].is_empty]
     waiting.sort(key=lambda j: (float(np.median(starts[j])), queue.outlooks[j].id))
     needed = [queue.outlooks[j].demand(queue.outlooks[j].minimum) for j in waiting]
     found = {}
-    for j, rooms in zip(waiting, room_at(queue.now, free, held, ends, needed), strict=True):
+    for j, earliest in zip(waiting, earliest_starts(queue.now, free, allocated, ends, needed), strict=True):
         foreseen = drawn(starts[j], np.random.default_rng(j))
-        found[j] = np.concatenate([foreseen, rooms, np.minimum(foreseen, rooms)])
+        found[j] = np.concatenate([foreseen, earliest, np.minimum(foreseen, earliest)])
     return found
 
 

@@ -26,7 +26,7 @@ from optimus_scheduler.model import Allocation, JobSpec, Reason, Resources, Task
 from optimus_scheduler.model.format import instant_words, size_words, time_words
 from optimus_scheduler.settings import Settings
 
-_ROOM_TO_SHRINK = 1.1
+_MARGIN_TO_SHRINK = 1.1
 """A job that is in time gives up tasks when it would be with a tenth more steps, too: speeds err by a few per cent."""
 _ABOUT_AS_SOON = 1.03
 """Ends that differ by less are about the same."""
@@ -158,8 +158,8 @@ def _least(
     if outlook.present not in meeting:
         return least_of(meeting)
     has = _share(outlook, outlook.present, capacity)
-    with_room = [size for size in meeting if _seconds(outlook, size, _ROOM_TO_SHRINK * steps) <= left]
-    return least_of([size for size in with_room if _share(outlook, size, capacity) < has] + [outlook.present])
+    with_margin = [size for size in meeting if _seconds(outlook, size, _MARGIN_TO_SHRINK * steps) <= left]
+    return least_of([size for size in with_margin if _share(outlook, size, capacity) < has] + [outlook.present])
 
 
 def _without_slack(

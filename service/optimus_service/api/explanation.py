@@ -49,7 +49,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
     memberships = repository.memberships(job_id)
     # Planning takes a while. All else is read after it, so that one answer tells of one time.
     gives_more = None if job.state.is_final else _gives_more(services, job_id, caller)
-    kept = _kept_with_room(services, job_id) if gives_more == () and not job.is_without_tasks else None
+    kept = _kept_on_larger_cluster(services, job_id) if gives_more == () and not job.is_without_tasks else None
     job, active, decisions = _as_decided(services, job_id)
     others = {each.id: each for each in active if caller.reads(each.project)}
     now = services.clock()
@@ -67,7 +67,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             decisions={each: decision for each, decision in decisions.items() if each in others or each == job_id},
             queue=in_queue(active, decisions, now, still),
             gives_more=None if job.state.is_final else gives_more,
-            kept_with_room=kept,
+            kept_on_larger_cluster=kept,
             troubles=() if job.state.is_final else _troubles(services, job_id),
             warnings=_warnings(services, job_id, _AT_THE_END if job.state.is_final else _WARNINGS),
             still=still,
@@ -150,8 +150,8 @@ def _gives_more(services: Services, job_id: str, caller: Caller) -> tuple[str, .
         return None
 
 
-def _kept_with_room(services: Services, job_id: str) -> str | None:
+def _kept_on_larger_cluster(services: Services, job_id: str) -> str | None:
     try:
-        return None if services.preview is None else services.preview.kept_with_room(job_id)
+        return None if services.preview is None else services.preview.kept_on_larger_cluster(job_id)
     except ClusterUnavailable:
         return None

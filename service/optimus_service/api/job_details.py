@@ -92,14 +92,14 @@ def predict_job(
     decisions = [*latest, *(each for each in earlier if each.id not in {one.id for one in latest})]
     still = standstills(services.repository, [record], {each.job_id: each for each in latest}, now)
     limits = Limits(deadline_seconds, budget)
-    question = Question(*sizes, now, limits, *_room(services, job.spec.project), still)
+    question = Question(*sizes, now, limits, *_capacities(services, job.spec.project), still)
     checkpoints = _checkpoints(record, services)
     told = services.repository.promises(job_id) if record.state.is_final else ()
     body = predictions_body(record, job, decisions, question, services.settings.scheduling, checkpoints, told)
     return seen.predictions(body, caller)
 
 
-def _room(services: Services, project: str) -> tuple[Resources | None, Resources | None]:
+def _capacities(services: Services, project: str) -> tuple[Resources | None, Resources | None]:
     """What the cluster has, and what of it the project may have at most; None where there is no such limit."""
     try:
         nodes = services.cluster.nodes()
@@ -107,10 +107,10 @@ def _room(services: Services, project: str) -> tuple[Resources | None, Resources
         nodes = ()
     if not nodes:
         return None, None
-    room = sum((node.capacity for node in nodes), Resources())
+    capacity = sum((node.capacity for node in nodes), Resources())
     quotas = [each.quota for each in services.repository.projects()]
     confined = project in may_not_borrow(quotas)
-    return room, guarantees(quotas, room)[project] if confined else None
+    return capacity, guarantees(quotas, capacity)[project] if confined else None
 
 
 def _checkpoints(record: JobRecord, services: Services) -> answers.CheckpointAdvice | None:

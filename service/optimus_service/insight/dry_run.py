@@ -30,7 +30,7 @@ from optimus_scheduler.model import (
     Snapshot,
 )
 from optimus_scheduler.settings import Settings as SchedulerSettings
-from optimus_scheduler.what_if import kept_with_room, what_gives_more
+from optimus_scheduler.what_if import kept_on_larger_cluster, what_gives_more
 from optimus_service.clusters.base import Cluster
 from optimus_service.observe.snapshot import ClusterState, Observer
 from optimus_service.store.records import Document, JobRecord
@@ -222,7 +222,7 @@ class Preview:
             snapshot = self._observer.look(ClusterState.of(self._cluster), self._clock())
             return self._gives_more(snapshot, job_id, names, only_named=only_named)
 
-    def kept_with_room(self, job_id: str) -> str | None:
+    def kept_on_larger_cluster(self, job_id: str) -> str | None:
         """Why the job, which lacks room, would keep its size with twice the nodes, too, in a sentence; None: it would
         not, or that was not tried.
 
@@ -234,7 +234,7 @@ class Preview:
             snapshot = self._observer.look(ClusterState.of(self._cluster), self._clock())
             if len(snapshot.jobs) > _MOST_JOBS_TO_TRY or all(job.id != job_id for job in snapshot.jobs):
                 return None
-            return kept_with_room(snapshot, job_id, Tries(self._foresight.plan, 2))
+            return kept_on_larger_cluster(snapshot, job_id, Tries(self._foresight.plan, 2))
 
     def _gives_more(
         self, snapshot: Snapshot, job_id: str, names: Mapping[str, str], *, only_named: bool

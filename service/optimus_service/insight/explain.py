@@ -18,7 +18,7 @@ from optimus_contract.membership import PauseParts
 from optimus_scheduler.ahead.deadlines import Answer, answer_to
 from optimus_scheduler.model import Interval, JobState, Reason, SpeedSample
 from optimus_scheduler.model.format import time_words
-from optimus_scheduler.what_if import LACKING_ROOM, NOT_COMPETING
+from optimus_scheduler.what_if import LACKING_CAPACITY, NOT_COMPETING
 from optimus_service.insight.bodies import allocation_body
 from optimus_service.insight.format import by_deadline, counted, foreseen, lasted, moment, size, span, times
 from optimus_service.insight.lost_work import losses, total
@@ -53,7 +53,7 @@ class Case:
     """All jobs that wait (`in_queue`)."""
     gives_more: Sequence[str] | None = None
     """What each alone would give it more, tried by planning again; None: not tried."""
-    kept_with_room: str | None = None
+    kept_on_larger_cluster: str | None = None
     """Why it would keep its size with more room, too, in a sentence; None: not known."""
     troubles: Sequence[str] = ()
     """What keeps its tasks from running, as the cluster says."""
@@ -77,7 +77,7 @@ def explanation_of(case: Case) -> answers.Explanation:
     sentences = [
         words.message,
         *_on_a_change_under_way(case),
-        *_on_more_room(case, words),
+        *_on_larger_cluster(case, words),
         *(f"The cluster says: {trouble}" for trouble in case.troubles),
         *case.warnings,
         *_on_standstill(case),
@@ -110,10 +110,10 @@ def explanation_of(case: Case) -> answers.Explanation:
     )
 
 
-def _on_more_room(case: Case, words: Explanation) -> list[str]:
+def _on_larger_cluster(case: Case, words: Explanation) -> list[str]:
     """Why the room is not all that it lacks."""
-    kept = case.kept_with_room
-    if kept is None or words.reason not in LACKING_ROOM or words.allocation.is_empty:
+    kept = case.kept_on_larger_cluster
+    if kept is None or words.reason not in LACKING_CAPACITY or words.allocation.is_empty:
         return []
     return [f"With more room, too, it {kept[0].lower()}{kept[1:]}"]
 

@@ -34,9 +34,9 @@ def objections(spec: JobSpec, nodes: Sequence[Node]) -> list[answers.ProblemErro
     unknown = list(_unknown_types(spec, nodes))
     if unknown:
         return unknown
-    rooms = [_amounts_of_node(node.capacity, spec.gpu_types) for node in nodes]
-    found = [error for role, demand in _roles(spec) for error in _too_large_tasks(role, demand, rooms)]
-    return found or list(_too_many_tasks(spec, rooms))
+    capacities = [_amounts_of_node(node.capacity, spec.gpu_types) for node in nodes]
+    found = [error for role, demand in _roles(spec) for error in _too_large_tasks(role, demand, capacities)]
+    return found or list(_too_many_tasks(spec, capacities))
 
 
 def over_quota(spec: JobSpec, quotas: Sequence[Quota], nodes: Sequence[Node]) -> list[answers.ProblemError]:
@@ -79,46 +79,46 @@ def _roles(spec: JobSpec) -> tuple[tuple[str, TaskDemand], ...]:
     return ("workers", spec.workers), ("servers", spec.servers)
 
 
-def _too_large_tasks(role: str, demand: TaskDemand, rooms: Sequence[Amounts]) -> Iterator[answers.ProblemError]:
+def _too_large_tasks(role: str, demand: TaskDemand, capacities: Sequence[Amounts]) -> Iterator[answers.ProblemError]:
     """Tasks that no single node can host."""
     need = _amounts_of_task(demand.resources)
     named = False
     for index, amount in enumerate(need):
-        largest = max(room[index] for room in rooms)
+        largest = max(capacity[index] for capacity in capacities)
         if amount > largest + _EPSILON:
             named = True
             message = f"one task asks for {_said(index, amount)}; the largest node has {_said(index, largest)}"
             yield answers.ProblemError(field=f"{role}.resources.{_NAMES[index]}", message=message)
-    if not named and not any(_fits(need, room) for room in rooms):
+    if not named and not any(_fits(need, capacity) for capacity in capacities):
         message = f"no node has all of this together for one task: {_listed(need)}"
         yield answers.ProblemError(field=f"{role}.resources", message=message)
 
 
-def _too_many_tasks(spec: JobSpec, rooms: Sequence[Amounts]) -> Iterator[answers.ProblemError]:
+def _too_many_tasks(spec: JobSpec, capacities: Sequence[Amounts]) -> Iterator[answers.ProblemError]:
     """A minimum of tasks that all nodes together cannot host."""
     for role, demand in _roles(spec):
-        room_for = sum(_how_many(_amounts_of_task(demand.resources), room, demand.min) for room in rooms)
-        if demand.min > room_for:
-            message = f"at least {demand.min} asked for; the whole cluster has room for {room_for} of this size"
+        n_fitting = sum(_how_many(_amounts_of_task(demand.resources), capacity, demand.min) for capacity in capacities)
+        if demand.min > n_fitting:
+            message = f"at least {demand.min} asked for; the whole cluster has room for {n_fitting} of this size"
             yield answers.ProblemError(field=f"{role}.min", message=message)
     worker, server = (_amounts_of_task(demand.resources) for _, demand in _roles(spec))
     for index, (each_worker, each_server) in enumerate(zip(worker, server, strict=True)):
         total = spec.workers.min * each_worker + spec.servers.min * each_server
-        there_is = sum(room[index] for room in rooms)
+        there_is = sum(capacity[index] for capacity in capacities)
         if total > there_is + _EPSILON:
             least = f"{counted(spec.workers.min, 'worker')} and {counted(spec.servers.min, 'server')}"
             message = f"{least} need {_said(index, total)}; the whole cluster has {_said(index, there_is)}"
             yield answers.ProblemError(field=f"workers.resources.{_NAMES[index]}", message=message)
 
 
-def _how_many(need: Amounts, room: Amounts, enough: int) -> int:
-    """How many tasks of one size `room` holds, counted up to `enough`."""
-    counts = [(has + _EPSILON) // amount for amount, has in zip(need, room, strict=True) if amount > 0]
+def _how_many(need: Amounts, capacity: Amounts, enough: int) -> int:
+    """How many tasks of one size `capacity` holds, counted up to `enough`."""
+    counts = [(has + _EPSILON) // amount for amount, has in zip(need, capacity, strict=True) if amount > 0]
     return int(min([*counts, enough]))  # a tiny amount fits infinitely often
 
 
-def _fits(need: Amounts, room: Amounts) -> bool:
-    return all(amount <= has + _EPSILON for amount, has in zip(need, room, strict=True))
+def _fits(need: Amounts, capacity: Amounts) -> bool:
+    return all(amount <= has + _EPSILON for amount, has in zip(need, capacity, strict=True))
 
 
 def _listed(need: Amounts) -> str:

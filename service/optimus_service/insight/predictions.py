@@ -167,7 +167,7 @@ class Question(NamedTuple):
     servers: range
     now: float
     limits: Limits = Limits()
-    room: Resources | None = None
+    capacity: Resources | None = None
     """What the cluster has; None: not known."""
     quota: Resources | None = None
     """What its project may have at most; None: no such limit."""
@@ -289,7 +289,7 @@ def _beyond(job: Job, size: Allocation, question: Question) -> str | None:
         if count < demand.minimum:
             return f"its least of {demand.minimum} {what}"
     needs = worker.resources * size.workers + server.resources * size.servers
-    if question.room is not None and not needs.fits_in(question.room):
+    if question.capacity is not None and not needs.fits_in(question.capacity):
         return "what the cluster has"
     if question.quota is not None and not needs.fits_in(question.quota):
         return f"the quota of project {job.spec.project}"

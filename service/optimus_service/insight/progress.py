@@ -220,14 +220,14 @@ def _start(found: ExpectedTimes, start: Interval, now: float, ends: Ends) -> Int
 
 
 def _after_retry(expected: answers.ExpectedTimes | None, retry_at: float, now: float) -> answers.ExpectedTimes | None:
-    """The start of a job that waits for its retry: the later of that time and of the first expected room.
+    """The start of a job that waits for its retry: the later of that time and of the first expected start.
 
     Where no room is expected yet, no start is told: its words say when the retry may be.
     """
     if expected is None or expected.start_seconds is None:
         return None
-    room = expected.start_seconds
-    wait = Interval(*(max(retry_at - now, each or 0.0) for each in (room.mean, room.low, room.high)))
+    starts = expected.start_seconds
+    wait = Interval(*(max(retry_at - now, each or 0.0) for each in (starts.mean, starts.low, starts.high)))
     return answers.ExpectedTimes(
         computed_at=expected.computed_at,
         start_seconds=interval_body(wait),

@@ -109,6 +109,6 @@ def test_no_size_is_advised_that_the_job_may_not_have(
     job = script(2, measured(1, 2, 3, 4, 6, 8, limit=100.0))
     spec = replace(job.spec, tracked=is_tracked, worker=replace(job.spec.worker, maximum=most))
     job = replace(job, spec=spec, directive=Directive.RUN)
-    question = Question(range(1, 9), range(1), now=100.0, room=Resources(cpus, 1024 * GIB))
+    question = Question(range(1, 9), range(1), now=100.0, capacity=Resources(cpus, 1024 * GIB))
     found = predictions_body(a_record(wanted=job.allocation), job, [], question, SETTINGS).advice
     assert {each.kind: each.workers for each in found}.get("faster") == workers

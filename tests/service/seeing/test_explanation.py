@@ -117,9 +117,11 @@ def test_a_job_that_waits_for_a_retry_starts_no_sooner(world: World) -> None:
     assert not any("next rounds" in sentence for sentence in found.sentences)
 
 
-@pytest.mark.parametrize(("room", "starts"), [(None, None), (4.0, 9.0), (130.0, 130.0)])
-def test_a_retry_starts_with_the_later_of_its_time_and_the_first_room(room: float | None, starts: float | None) -> None:
-    at = None if room is None else Interval(100.0 + room, 100.0 + room, 100.0 + room)
+@pytest.mark.parametrize(("first", "starts"), [(None, None), (4.0, 9.0), (130.0, 130.0)])
+def test_a_retry_starts_with_the_later_of_its_time_and_the_first_room(
+    first: float | None, starts: float | None
+) -> None:
+    at = None if first is None else Interval(100.0 + first, 100.0 + first, 100.0 + first)
     times = ExpectedTimes(job_id="job-1", at=100.0, good_until=200.0, start=at, end=None)
     found = _after_retry(expected_times(times, 100.0, waits=True), 109.0, 100.0)
     start = None if found is None else found.start_seconds
@@ -334,7 +336,7 @@ def test_whether_its_deadline_is_promised_is_told(now: float, seconds: float, pr
 
 
 def test_a_job_that_keeps_its_size_with_more_room_is_told_why() -> None:
-    case = a_running_case(gives_more=(), kept_with_room="Keeps 2 workers and 1 server: it is near its end.")
+    case = a_running_case(gives_more=(), kept_on_larger_cluster="Keeps 2 workers and 1 server: it is near its end.")
     assert "With more room, too, it keeps 2 workers and 1 server: it is near its end." in explanation_of(case).sentences
     other = replace(case, decision=a_decision("job-1", reason="AtMaximum", allocation=Allocation(2, 1)))
     assert not any("With more room" in each for each in explanation_of(other).sentences)

@@ -20,7 +20,7 @@ from optimus_scheduler.model import JobState
 from optimus_service.api.stream import as_events
 from optimus_service.insight.timeline import MAX_SERIES, timeline
 from optimus_service.push import feed as feed_module
-from optimus_service.push import snapshot
+from optimus_service.push import stream_state
 from optimus_service.push.feed import (
     MAX_STREAMS_OF_USER,
     Change,
@@ -187,7 +187,7 @@ def test_it_has_active_and_ended_jobs_and_why_some_wait(world: World) -> None:
 
 
 def test_it_says_how_many_jobs_it_leaves_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "MAX_ACTIVE", 2)
+    monkeypatch.setattr(stream_state, "MAX_ACTIVE", 2)
     for number in range(3):
         world.submit(f"job-{number}")
         world.clock.now += 1.0

@@ -94,7 +94,7 @@ class _Explanation:
         tasks = self._table.workers[row] + self._table.servers[row]
         is_less = jobs.has_tasks & ~moves & (tasks < jobs.column("workers") + jobs.column("servers"))
         grows = np.where(jobs.column("learning") > 0, _LEARNING, _MORE)
-        less = self._without_room(present_rows(jobs, self._table), kept=_NO_GAIN)
+        less = self._why_not(present_rows(jobs, self._table), kept=_NO_GAIN)
         less[less == _EXCHANGE] = _ELSEWHERE
         return np.where(is_less, less, grows)
 
@@ -103,7 +103,7 @@ class _Explanation:
         table, jobs, row = self._table, self._jobs, self._result.row
         is_faster = self._is_faster(wanted)
         is_change_too_dear = is_faster & (table.worth[wanted] <= table.worth[row])
-        reasons = self._without_room(wanted, kept=np.where(is_change_too_dear, _NOT_WORTH, _UNCHANGED))
+        reasons = self._why_not(wanted, kept=np.where(is_change_too_dear, _NOT_WORTH, _UNCHANGED))
         # The first that applies counts, and so is written last.
         is_little = (self._next_gain <= 0) | ~table.is_worthwhile(row, self._next, self._settings.least_task_gain)
         reasons[(reasons == _EXCHANGE) & ~is_faster] = _UNCHANGED
@@ -126,7 +126,7 @@ class _Explanation:
         added = self._demand[rows] - self._demand[self._result.row]
         return np.asarray((added <= self._result.available + SLACK).all(axis=1))
 
-    def _without_room(self, wanted: IntArray, kept: IntArray | int) -> IntArray:
+    def _why_not(self, wanted: IntArray, kept: IntArray | int) -> IntArray:
         """(n,) why jobs do not have the sizes of the rows `wanted` (n,); `kept` where there is room for that."""
         row, demand = self._result.row, self._demand
         need = demand[wanted] - demand[row] - self._result.available - SLACK

@@ -52,28 +52,28 @@ def accepts_tasks(node: ObservedNode, settings: KubernetesSettings) -> bool:
 
 
 def _node(node: ObservedNode, taken: Amounts, n_coordinators: int, settings: KubernetesSettings) -> Node:
-    room = {name: max(value - taken.get(name, Decimal(0)), Decimal(0)) for name, value in node.allocatable.items()}
+    free = {name: max(value - taken.get(name, Decimal(0)), Decimal(0)) for name, value in node.allocatable.items()}
     # The scheduler counts a coordinator as nothing, so room for one is kept free wherever one may come.
     kept = max(n_coordinators, 1)
-    cpu = float(room.get("cpu", Decimal(0))) - kept * settings.coordinator_cpu
-    memory = int(room.get("memory", Decimal(0))) - kept * settings.coordinator_memory_bytes
-    pods = int(room.get("pods", Decimal(110)))
+    cpu = float(free.get("cpu", Decimal(0))) - kept * settings.coordinator_cpu
+    memory = int(free.get("memory", Decimal(0))) - kept * settings.coordinator_memory_bytes
+    pods = int(free.get("pods", Decimal(110)))
     return Node(
         name=node.name,
-        capacity=Resources(max(cpu, 0.0), max(memory, 0), _gpus(node, room, settings.gpu_types)),
+        capacity=Resources(max(cpu, 0.0), max(memory, 0), _gpus(node, free, settings.gpu_types)),
         schedulable=accepts_tasks(node, settings) and pods > n_coordinators,
         labels=node.labels,
     )
 
 
-def _gpus(node: ObservedNode, room: Amounts, types: Mapping[str, GpuType]) -> dict[str, int]:
+def _gpus(node: ObservedNode, free: Amounts, types: Mapping[str, GpuType]) -> dict[str, int]:
     """GPUs by type. A node with several types of one resource offers them as the first that fits its labels."""
     found: dict[str, int] = {}
     counted: set[str] = set()
     # Types with labels come first: the others fit every node.
     for name, gpu in sorted(types.items(), key=lambda entry: (not entry[1].labels, entry[0])):
         fits = all(node.labels.get(key) == value for key, value in gpu.labels.items())
-        number = int(room.get(gpu.resource, Decimal(0)))
+        number = int(free.get(gpu.resource, Decimal(0)))
         if fits and number > 0 and gpu.resource not in counted:
             found[name] = number
             counted.add(gpu.resource)

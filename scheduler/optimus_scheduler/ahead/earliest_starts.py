@@ -1,8 +1,8 @@
-"""When there is room for the jobs that wait, if none of the others grows: by all the ends that make room. Pure.
+"""The earliest starts of the jobs that wait, if none of the others grows: by all the ends that free capacity. Pure.
 
 A future in which every job ends as it is likeliest to names one end that a waiting job starts with. Another job may
 well end sooner: of many doubtful ends the first comes before the likeliest of them. So ends are drawn together, and the
-waiting jobs take the room that they leave, in their order.
+waiting jobs take the capacity that they free, in their order.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ DRAWS = 63
 _SEED = 0
 
 
-def room_at(
+def earliest_starts(
     now: float,
     free: Resources,
-    held: Sequence[Resources],
+    allocated: Sequence[Resources],
     ends: Sequence[FloatArray],
     needed: Sequence[Resources],
 ) -> FloatArray:
@@ -33,16 +33,16 @@ def room_at(
     Args:
         now: the present.
         free: what nobody holds now.
-        held: what each job with tasks holds.
+        allocated: what each job with tasks holds.
         ends: equally likely instants of its end, for each of these; inf where none is known.
         needed: by the jobs that wait, in their order.
 
     Returns:
-        Not before `now`; inf where there is no room even after all ends.
+        Not before `now`; inf where it does not fit even after all ends.
     """
-    kinds = sorted({kind for each in (*held, *needed) for kind in each.gpus})
+    kinds = sorted({kind for each in (*allocated, *needed) for kind in each.gpus})
     coming, order = _together(ends)
-    freed = np.cumsum(_columns(held, kinds)[order], axis=1)  # (DRAWS, n, kinds)
+    freed = np.cumsum(_columns(allocated, kinds)[order], axis=1)  # (DRAWS, n, kinds)
     freed = np.concatenate([np.zeros((DRAWS, 1, len(kinds) + 2)), freed], axis=1) + _columns([free], kinds)[0]
     at = np.concatenate([np.full((DRAWS, 1), now), np.maximum(coming, now), np.full((DRAWS, 1), np.inf)], axis=1)
     found = np.empty((len(needed), DRAWS))
