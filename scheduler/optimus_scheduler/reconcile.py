@@ -245,7 +245,7 @@ class _JobSide:
             case Role.COORDINATOR:
                 return Resources()
 
-    def held_by(self, task: Task) -> Resources:
+    def resources_of(self, task: Task) -> Resources:
         """What a live task holds: its GPUs are of the type that the job had until now."""
         return self.need(task.key.role, task.gpu_type or self._job.allocation.gpu_type)
 
@@ -341,10 +341,10 @@ def _starts_with_available(
     beside = dict.fromkeys(free, Resources())
     for owner, task in (*leaving, *((side, task) for side in sides for task in side.staying())):
         if task.node in free:
-            free[task.node] -= owner.held_by(task)
+            free[task.node] -= owner.resources_of(task)
     for owner, task in leaving:
         if owner.moves and task.node in free:
-            beside[task.node] += owner.held_by(task)
+            beside[task.node] += owner.resources_of(task)
     for task in ended:
         if task.node in free and task.resources is not None:
             free[task.node] -= task.resources

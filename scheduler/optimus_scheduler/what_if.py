@@ -138,28 +138,28 @@ def _smallest(
     less, low, high = change.less, 0.0, 1.0
     if less is None:
         return change, planned
-    told = {less(low).words}
+    tried_words = {less(low).words}
     for _ in range(_HALVINGS):
         part = (low + high) / 2.0
         tried = less(part)
         if tried.words == change.words:
             high = part
-        elif tried.words in told:
+        elif tried.words in tried_words:
             low = part
         elif is_more((found := _planned(planner, tried))[decision.job_id].allocation, decision.allocation):
             change, planned, high = tried, found, part
         else:
-            told.add(tried.words)
+            tried_words.add(tried.words)
             low = part
     return change, planned
 
 
 def _stopping(jobs: Sequence[str], names: Mapping[str, str], *, only_named: bool) -> str:
     """What a change takes from others: those that would have to pause."""
-    told = [names.get(each, each) for each in jobs if each in names or not only_named][:_MOST_OTHERS]
-    more = 0 if only_named else len(jobs) - len(told)
-    told += [f"{more} other{'s' * (more != 1)}"] if more else []
-    return f" (which would pause {' and '.join(told)})" if told else ""
+    named = [names.get(each, each) for each in jobs if each in names or not only_named][:_MOST_OTHERS]
+    more = 0 if only_named else len(jobs) - len(named)
+    named += [f"{more} other{'s' * (more != 1)}"] if more else []
+    return f" (which would pause {' and '.join(named)})" if named else ""
 
 
 def is_one_worker(spec: JobSpec) -> bool:
@@ -313,11 +313,11 @@ def _raised(quota: Quota, job: Job, capacity: Resources, free: float) -> Iterato
 
 
 def _amounts(quota: Quota) -> str:
-    told = [] if quota.share is None else [f"{100 * quota.share:.0f} % of the cluster"]
-    told += [] if quota.cpu is None else [f"{quota.cpu:g} cores"]
-    told += [] if quota.memory_bytes is None else [f"{quota.memory_bytes / 2**30:.3g} GiB"]
-    told += [f"{count} {kind}" for kind, count in sorted(quota.gpus.items())]
-    return ", ".join(told)
+    parts = [] if quota.share is None else [f"{100 * quota.share:.0f} % of the cluster"]
+    parts += [] if quota.cpu is None else [f"{quota.cpu:g} cores"]
+    parts += [] if quota.memory_bytes is None else [f"{quota.memory_bytes / 2**30:.3g} GiB"]
+    parts += [f"{count} {kind}" for kind, count in sorted(quota.gpus.items())]
+    return ", ".join(parts)
 
 
 def _of_knowledge(snapshot: Snapshot, job: Job, decision: Decision) -> Iterator[Change]:

@@ -48,7 +48,7 @@ from optimus_service.loop.leader import Holder, Leadership
 from optimus_service.loop.loop import Condition, LoopTimes, SchedulingLoop
 from optimus_service.loop.queue_ahead import QueueAhead
 from optimus_service.loop.retention import Retention
-from optimus_service.loop.round import Planner, Round, Told, nobody
+from optimus_service.loop.round import Planner, Round, RoundListener, nobody
 from optimus_service.loop.unknown_tasks import UnknownTasks
 from optimus_service.metrics.registry import Metrics
 from optimus_service.observe.finished_runs import Lessons
@@ -283,12 +283,12 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
         clock, settings.keep_seconds, metrics.count_unexpected_error, machine.monotonic, machine.make_wake_up()
     )
 
-    def told(snapshot: Snapshot, plan: Plan, leader: LeaderRepository) -> None:
+    def on_planned(snapshot: Snapshot, plan: Plan, leader: LeaderRepository) -> None:
         ahead.note(snapshot, plan, leader)
         retention.note(leader)
         machine.after_round(snapshot, plan)
 
-    rounds = make_rounds(settings, repository, cluster, planner, applier, clock, told)
+    rounds = make_rounds(settings, repository, cluster, planner, applier, clock, on_planned)
     times = LoopTimes(
         settings.round_seconds, settings.learning_round_seconds, settings.debounce_seconds, settings.lease_seconds
     )
@@ -320,7 +320,7 @@ def make_rounds(
     planner: Planner,
     applier: Applier,
     clock: Callable[[], float],
-    told: Told = nobody,
+    on_planned: RoundListener = nobody,
 ) -> Round:
     """What runs scheduling rounds."""
     histories = Histories(repository, settings.samples_per_round)
@@ -329,7 +329,16 @@ def make_rounds(
     exits = ExitNotices(cluster, histories, settings.max_task_failures)
     unknown = UnknownTasks(cluster, settings.unknown_tasks, settings.drain_seconds)
     return Round(
-        repository.as_leader, cluster, exits, observer, planner, applier, clock, settings.keep_seconds, unknown, told
+        repository.as_leader,
+        cluster,
+        exits,
+        observer,
+        planner,
+        applier,
+        clock,
+        settings.keep_seconds,
+        unknown,
+        on_planned,
     )
 
 

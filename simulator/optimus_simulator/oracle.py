@@ -96,8 +96,8 @@ class Oracle:
     def __call__(self, jobs: Sequence[Job], now: float, settings: Settings) -> tuple[Outlook, ...]:
         nothing: dict[str, Any] = {"loss_steps": (), "losses": (), "speed_samples": (), "similar": ()}
         nothing |= {"noise_steps": (), "noise_scales": ()}
-        untold = [replace(job, **nothing) for job in jobs]  # nothing is fitted to them
-        return tuple(self._corrected(outlook, settings) for outlook in self._forecaster(untold, now, settings))
+        unfitted = [replace(job, **nothing) for job in jobs]  # nothing is fitted to them
+        return tuple(self._corrected(outlook, settings) for outlook in self._forecaster(unfitted, now, settings))
 
     def _corrected(self, outlook: Outlook, settings: Settings) -> Outlook:
         job = outlook.job
@@ -111,7 +111,7 @@ class Oracle:
             speeds = self._goodputs_of(job.id, job.spec.gpu_type, lambda _: (fixed,))
         steps = running.training.steps_left() * self._convergence_factor(running)
         remaining = Interval(steps, steps, steps)
-        told = replace(
+        true_forecast = replace(
             outlook.forecast,
             total_steps=Interval(*(job.step + steps,) * 3),
             remaining_steps=remaining,
@@ -121,7 +121,7 @@ class Oracle:
         )
         # Where changes cost nothing, there is no stop to learn that from.
         stop = outlook.stop_seconds if self._options.restart_seconds else 0.0
-        return replace(outlook, forecast=told, speeds=speeds, stop_seconds=stop, measured=True, learning=False)
+        return replace(outlook, forecast=true_forecast, speeds=speeds, stop_seconds=stop, measured=True, learning=False)
 
     def _speeds_of(self, job_id: str, gpu_type: str | None) -> TrueSpeeds:
         if (job_id, gpu_type) not in self._speeds:

@@ -61,9 +61,9 @@ def load(trace: str, options: Options, seed: int, policy: str = "") -> Trace:
         case "philly":
             found = read_philly(Path(rest))
         case "pcs":
-            found = read_pcs(Path(rest), told=not options.blind)
+            found = read_pcs(Path(rest), steps_stated=not options.blind)
         case "elasticflow":
-            found = read_elasticflow(Path(rest), told=not options.blind)
+            found = read_elasticflow(Path(rest), steps_stated=not options.blind)
         case "paper":
             uneven = options.uneven_parameters and policy in _BASELINES_OF_THE_PAPER
             found = paper_workload(seed, arrivals=rest or "uniform", uneven=uneven)

@@ -44,7 +44,7 @@ def test_a_row_becomes_a_job(tmp_path: Path) -> None:
     assert first.truth.steps_per_second(((2, 0),)) == 1.8
     assert first.truth.steps_per_second(((3, 0),)) == pytest.approx(2.4)
     assert first.spec.convergence.max_steps == 300
-    blind = read_elasticflow(written(tmp_path, "a,1000,300,net,1400,64,8,80"), told=False)
+    blind = read_elasticflow(written(tmp_path, "a,1000,300,net,1400,64,8,80"), steps_stated=False)
     assert blind.jobs[0].spec.convergence.max_steps is None
 
 

@@ -33,7 +33,7 @@ def test_a_row_is_a_job_of_up_to_so_many_gpus(tmp_path: Path) -> None:
 
 
 def test_blind_jobs_do_not_tell_their_length(tmp_path: Path) -> None:
-    (job,) = read_pcs(written(tmp_path, "0,0.0,1200,4,0.0,Resnet50Model128"), told=False).jobs
+    (job,) = read_pcs(written(tmp_path, "0,0.0,1200,4,0.0,Resnet50Model128"), steps_stated=False).jobs
     assert job.spec.convergence.max_steps is None
 
 

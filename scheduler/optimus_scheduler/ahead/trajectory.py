@@ -180,7 +180,7 @@ class Trajectory:
         job, now = outlook.job, self._queue.now
         size = self._queue.sizes.get(job.id, job.allocation)
         changed = size != job.allocation
-        since = now if changed else now - (outlook.waited_seconds if size.is_empty else outlook.held_seconds)
+        since = now if changed else now - (outlook.waited_seconds if size.is_empty else outlook.allocated_seconds)
         resumes = now + outlook.stop_seconds if changed and not size.is_empty else now
         virtual = _Virtual(outlook, work, size, since, resumes, attained=job.attained_share_seconds)
         virtual.speed = outlook.speeds.at(size)
@@ -276,7 +276,7 @@ class Trajectory:
         """The job as a round would see it at this instant."""
         outlook, settings, now = virtual.outlook, self._rules.settings, self._now
         before = outlook.job
-        held = now - virtual.changed_at
+        unchanged_seconds = now - virtual.changed_at
         has_tasks = not virtual.size.is_empty
         started = before.started_at if before.started_at is not None else _finite(virtual.started_at)
         state = JobState.RUNNING if has_tasks else JobState.PAUSED if started is not None else JobState.QUEUED
@@ -292,17 +292,17 @@ class Trajectory:
         left = Interval(virtual.left, virtual.left, virtual.left)
         forecast = replace(outlook.forecast, remaining_steps=left) if known else outlook.forecast
         trained = max(now - max(virtual.changed_at, virtual.resumes), 0.0) * virtual.speed
-        measured = held >= settings.measuring_seconds and trained >= settings.measuring_steps
+        measured = unchanged_seconds >= settings.measuring_seconds and trained >= settings.measuring_steps
         return Outlook(
             job=job,
             forecast=forecast,
             speeds=outlook.speeds,
             stop_seconds=outlook.stop_seconds,
-            waited_seconds=0.0 if has_tasks else held,
+            waited_seconds=0.0 if has_tasks else unchanged_seconds,
             measured=has_tasks and measured,
             learning=outlook.learning and virtual.n_sizes < _SURE_SIZES,
             typical_seconds=outlook.typical_seconds,
-            held_seconds=held if has_tasks else 0.0,
+            allocated_seconds=unchanged_seconds if has_tasks else 0.0,
             joining_seconds=outlook.joining_seconds,
         )
 

@@ -159,4 +159,4 @@ def as_fresh(outlook: Outlook, job_id: str, submitted_at: float) -> Outlook:
         retry=None,
         owner_paused=False,
     )
-    return replace(outlook, job=job, waited_seconds=0.0, held_seconds=0.0, measured=False)
+    return replace(outlook, job=job, waited_seconds=0.0, allocated_seconds=0.0, measured=False)

@@ -273,7 +273,7 @@ class _QuotaAllocation:
         left_over = remaining(available, demand_of(free, rights))
         without = [one for one in free if one.id not in rights]
         claims = {**rights, **self._claims(without, left_over)}
-        grants = self.reserving.with_claims(free, available, claims, held_back=Reason.WAITING_FOR_QUOTA)
+        grants = self.reserving.with_claims(free, available, claims, waiting_reason=Reason.WAITING_FOR_QUOTA)
         having = {one.job.spec.project for one in free if one.id in rights}
         # A project is not held back by its own right.
         alone = {one.id for one in free if not having - {one.job.spec.project}}
@@ -319,11 +319,11 @@ def _with_limits(grant: Grant, limits: Limits, outlook: Outlook) -> Grant:
     if reason is Reason.WITHIN_BUDGET and size != outlook.maximum:
         reason = None  # it is not the budget that keeps it where it is
     replaces = reason is not None and grant.reason in _REPLACEABLE and not size.is_empty
-    told = reason if replaces and reason is not None else grant.reason
+    reason_given = reason if replaces and reason is not None else grant.reason
     note = limits.note or grant.note
     if limits.claim is not None and not covers(size, limits.claim) and not size.is_empty and limits.outlook.measured:
         note = f"{note} {size_words(limits.claim).capitalize()} {_NO_ROOM_FOR_CLAIM}"
-    return grant._replace(reason=told, note=note)
+    return grant._replace(reason=reason_given, note=note)
 
 
 _GIVEN_UP = "Its deadline cannot be met beside those of jobs that need less for theirs."

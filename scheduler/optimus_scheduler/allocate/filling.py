@@ -210,18 +210,18 @@ def beyond_reach(jobs: Iterable[SizedJob], capacity: Resources) -> frozenset[str
     Science 15, 1968.
     """
     free, out = Free(capacity), set[str]()
-    held: dict[str, tuple[float, SizedJob, Pieces]] = {}  # of jobs that may be given up, with what they take
+    droppable: dict[str, tuple[float, SizedJob, Pieces]] = {}  # of jobs that may be given up, with what they take
     for job in sorted(jobs, key=lambda job: (not job.is_promised, *by_deadline(job))):
         pieces, in_time = free.fill(job, job.steps, 0)
         takes = 0.0 if job.is_promised else _takes_alone(job, capacity)
         if not in_time and not job.is_promised:
-            most = max(held.values(), key=lambda each: (each[0], each[1].id), default=None)
+            most = max(droppable.values(), key=lambda each: (each[0], each[1].id), default=None)
             if most is not None and most[0] > takes:
                 _, other, of_other = most
                 free.take(other, of_other, times=-1)
                 pieces, in_time = free.fill(job, job.steps, 0)
                 if in_time:
-                    del held[other.id]
+                    del droppable[other.id]
                     out.add(other.id)
                 else:
                     free.take(other, of_other)
@@ -230,7 +230,7 @@ def beyond_reach(jobs: Iterable[SizedJob], capacity: Resources) -> frozenset[str
                 continue
         free.take(job, pieces)
         if not job.is_promised:
-            held[job.id] = takes, job, pieces
+            droppable[job.id] = takes, job, pieces
     return frozenset(out)
 
 

@@ -73,7 +73,7 @@ def _kept(outlook: Outlook, free: _FreeOverTime) -> Planned | None:
     size = largest_fitting(outlook, free.now, outlook.present)
     if size is None:
         return None
-    starting = max(outlook.stop_seconds - outlook.held_seconds, 0.0)
+    starting = max(outlook.stop_seconds - outlook.allocated_seconds, 0.0)
     return Planned(0.0, size, starting + _seconds(outlook, size))
 
 

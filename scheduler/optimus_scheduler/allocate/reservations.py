@@ -53,12 +53,12 @@ class ReservingPolicy:
         competing: Sequence[Outlook],
         capacity: Resources,
         claims: Claims,
-        held_back: Reason = Reason.WAITING_FOR_RESOURCES,
+        waiting_reason: Reason = Reason.WAITING_FOR_RESOURCES,
         due_at: float | None = None,
     ) -> Grants:
         """Grants in which every claim is met; the claims fit in `capacity`.
 
-        `held_back` is the reason of jobs that get nothing because of the claims. `due_at`: the claims are those of
+        `waiting_reason` is the reason of jobs that get nothing because of the claims. `due_at`: the claims are those of
         deadlines, at this time (POSIX seconds); they are not met where that would lose more work than it gains.
         """
         grants = self.without_claims(competing, capacity)
@@ -74,8 +74,8 @@ class ReservingPolicy:
         if stays:
             sizes = {**claims, **{one.id: one.present for one in stays}}
             first = fitting_claims([*stays, *claiming], sizes, capacity)
-            return self.with_claims(competing, capacity, first, held_back)
-        nothing = {one.id: Grant(NOTHING, held_back) for one in out}
+            return self.with_claims(competing, capacity, first, waiting_reason)
+        nothing = {one.id: Grant(NOTHING, waiting_reason) for one in out}
         shared = self.without_claims([*claiming, *kept], capacity)
         if all(covers(shared[job_id].allocation, claim) for job_id, claim in claims.items()):
             return {**shared, **nothing}

@@ -58,7 +58,7 @@ def allocate_within_limits(
         binding |= dict.fromkeys(group.waiting, group.limit)
     if exceeded:
         again = shared(_within(inputs, bounds))
-    return {one.id: _told(one, grants[one.id], again.get(one.id), binding.get(one.id)) for one in inputs.competing}
+    return {one.id: _limited(one, grants[one.id], again.get(one.id), binding.get(one.id)) for one in inputs.competing}
 
 
 def _within(inputs: AllocationInput, bounds: Mapping[str, int]) -> AllocationInput:
@@ -140,7 +140,7 @@ def _handed_out(found: dict[str, int], most: Mapping[str, int], left: int) -> in
     return left
 
 
-def _told(outlook: Outlook, without: Grant, grant: Grant | None, limit: WorkerLimit | None) -> Grant:
+def _limited(outlook: Outlook, without: Grant, grant: Grant | None, limit: WorkerLimit | None) -> Grant:
     """With the limit that holds the job back, if one does; `without`: what it would have had without limits."""
     if grant is None:
         assert limit is not None, "without a limit it took part"

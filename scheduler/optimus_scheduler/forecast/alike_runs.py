@@ -18,23 +18,23 @@ def steps_of_alike_runs(job: Job, steps_per_epoch: float | None) -> Interval | N
     The middle one of them, from the 10th percentile to the 90th; one alone says little, so its number is halved and
     doubled. Of a script those with the same arguments; where there are none, by how much others differed.
     """
-    told = [
+    lengths = [
         (ended.arguments, math.log(ended.loss_steps[-1] / ended.steps_per_epoch))
         for ended in job.similar
         if ended.loss_steps and ended.steps_per_epoch and ended.loss_steps[-1] > 0
     ]
-    if not told:
-        told = [(ended.arguments, math.log(ended.total_steps)) for ended in job.similar if ended.total_steps > 0]
+    if not lengths:
+        lengths = [(ended.arguments, math.log(ended.total_steps)) for ended in job.similar if ended.total_steps > 0]
         steps_per_epoch = 1.0
-    if not told or not steps_per_epoch:
+    if not lengths or not steps_per_epoch:
         return None
-    alike = [value for arguments, value in told if arguments == job.spec.arguments]
+    alike = [value for arguments, value in lengths if arguments == job.spec.arguments]
     if len(alike) > 1:
         low, middle, high = np.exp(np.quantile(alike, (0.1, 0.5, 0.9)))
     elif alike:
         low, middle, high = math.exp(alike[0]) * np.array([0.5, 1, 2])
     else:
-        mean, sigma = predicted(job.spec.arguments, told)
+        mean, sigma = predicted(job.spec.arguments, lengths)
         low, middle, high = np.exp(mean + sigma * np.array([-REACH, 0.0, REACH]))
     return Interval(*(float(each) * steps_per_epoch for each in (middle, low, high)))
 

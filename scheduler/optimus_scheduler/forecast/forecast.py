@@ -71,15 +71,15 @@ class RememberingForecaster:
         """The outlook of every job, sorted by job id."""
         ordered = sorted(jobs, key=attrgetter("id"))
         before = self._known if settings == self._settings else {}
-        told = [_told(job) for job in ordered]
+        inputs = [_inputs_of(job) for job in ordered]
         known = [before.get(job.id) for job in ordered]
-        changed = [at for at, one in enumerate(known) if one is None or one.told != told[at]]
+        changed = [at for at, one in enumerate(known) if one is None or one.inputs != inputs[at]]
         fits = self._fits.of([ordered[at] for at in changed], settings)
         has_price = has_prices(settings)
         for at, fitted in zip(changed, fits, strict=True):
             job = ordered[at]
             use = _Use.of(job, fitted.speeds, now, settings, has_price)
-            known[at] = _Known(told[at], fitted, use, _end(job, fitted, use, settings, known[at]), _steps_here(job))
+            known[at] = _Known(inputs[at], fitted, use, _end(job, fitted, use, settings, known[at]), _steps_here(job))
         found = []
         stops = self._stops.of(ordered)
         for job, one, stop in zip(ordered, known, stops, strict=True):
@@ -95,17 +95,17 @@ _ASIDE = frozenset(
     | {"retry", "owner_paused", "paused_by", "promised_at"}
 )
 """Of a job what no forecast reads; some of it changes from round to round."""
-_told = attrgetter(*[each.name for each in fields(Job) if each.name not in _ASIDE])
+_inputs_of = attrgetter(*[each.name for each in fields(Job) if each.name not in _ASIDE])
 """All else: what its outlook is made of, beside what others' stops took and the time."""
 
 
 class _Known:
     """What is known of a job for as long as it tells nothing new."""
 
-    __slots__ = ("_outlook", "_steps_here", "_use", "end", "fitted", "told")
+    __slots__ = ("_outlook", "_steps_here", "_use", "end", "fitted", "inputs")
 
-    def __init__(self, told: tuple[object, ...], fitted: Fitted, use: _Use, end: _End, steps_here: int) -> None:
-        self.told, self.fitted, self._use, self.end, self._steps_here = told, fitted, use, end, steps_here
+    def __init__(self, inputs: tuple[object, ...], fitted: Fitted, use: _Use, end: _End, steps_here: int) -> None:
+        self.inputs, self.fitted, self._use, self.end, self._steps_here = inputs, fitted, use, end, steps_here
         self._outlook: Outlook | None = None
         """The last one."""
 
@@ -132,7 +132,7 @@ class _Known:
             measured=self._is_measured(job, now, settings),
             learning=speeds.model.confidence < settings.sure_speed,
             typical_seconds=settings.typical_seconds,
-            held_seconds=_held_seconds(job, now),
+            allocated_seconds=_allocated_seconds(job, now),
             joining_seconds=_joining_seconds(job, stop_seconds),
         )
 
@@ -143,7 +143,9 @@ class _Known:
         forecast = before.forecast
         if self._use.speed is not None:  # how long it has run says how well its pace is known
             forecast = forecast.later(_times(job, self._use, self.end, before.stop_seconds, now))
-        return before.later(job=job, forecast=forecast, held_seconds=_held_seconds(job, now), measured=measured)
+        return before.later(
+            job=job, forecast=forecast, allocated_seconds=_allocated_seconds(job, now), measured=measured
+        )
 
     def _is_measured(self, job: Job, now: float, settings: Settings) -> bool:
         """Whether enough steps were measured at the present size since it was granted."""
@@ -547,7 +549,7 @@ def _waited_seconds(job: Job, now: float) -> float:
     return max(now - since, 0.0)
 
 
-def _held_seconds(job: Job, now: float) -> float:
+def _allocated_seconds(job: Job, now: float) -> float:
     if job.allocation.is_empty or job.allocated_at is None:
         return 0.0
     return max(now - job.allocated_at, 0.0)

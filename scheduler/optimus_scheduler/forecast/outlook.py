@@ -63,7 +63,7 @@ class Outlook:
     """Whether the speed model is too uncertain to trust far away from what was measured."""
     typical_seconds: float
     """Stands in for the time left when nothing is known."""
-    held_seconds: float = 0.0
+    allocated_seconds: float = 0.0
     """How long the job has had its present size; 0 while it has none."""
 
     claimed: bool = False

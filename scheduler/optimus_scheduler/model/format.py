@@ -36,8 +36,8 @@ def headline(error: str) -> str:
         return " ".join(error.split())[:HEADLINE_LENGTH]
     where = next((" ".join(line.split()) for line in before.splitlines() if line.strip()), "")
     is_kept = bool(traceback) or (len(lines) > 1 and where.endswith(":"))
-    told = _own_frame(lines) or _LOGGED.sub("", lines[-1], count=1)
-    words = f"{where} {told}".strip() if is_kept else told
+    newest = _own_frame(lines) or _LOGGED.sub("", lines[-1], count=1)
+    words = f"{where} {newest}".strip() if is_kept else newest
     return words if len(words) <= HEADLINE_LENGTH else f"{words[: HEADLINE_LENGTH - 1]}…"
 
 

@@ -89,9 +89,9 @@ class _Surpluses:
         free = self._free_capacity.open_capacity(node)
         if min(free) < 0:  # closed, or too small for what is there
             return False
-        return self._held(plus(free, self._offered[node])) != self._held(free)
+        return self._fitting(plus(free, self._offered[node])) != self._fitting(free)
 
-    def _held(self, available: Vector) -> list[int]:
+    def _fitting(self, available: Vector) -> list[int]:
         """How many servers fit beside no worker, beside one, and so on, of those that are short."""
         worker, server, short = self._assignment.worker, self._assignment.server, self._short
         workers = min(holds(available, worker), short.workers) if short.workers else 0

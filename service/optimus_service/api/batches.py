@@ -386,7 +386,7 @@ def _refuse_all_for_one(items: Sequence[_Item]) -> None:
 
 
 def _outcome(items: Sequence[_Item]) -> answers.BatchOutcome:
-    told = [
+    found = [
         answers.BatchItem(
             index=item.index,
             id=None if item.problem is not None and item.spec is not None else item.job_id,
@@ -397,4 +397,4 @@ def _outcome(items: Sequence[_Item]) -> answers.BatchOutcome:
         for item in items
     ]
     refused = sum(item.problem is not None for item in items)
-    return answers.BatchOutcome(jobs=told, done=len(told) - refused, refused=refused)
+    return answers.BatchOutcome(jobs=found, done=len(found) - refused, refused=refused)

@@ -60,8 +60,8 @@ def change_job(
             _refuse_object(job)
             edit = _edit(job, change)
             wanted = read(JobSpec, edit.spec, name=job.name)
-            held = limits.in_force(audit.caller, wanted.project, services.repository, services.settings)
-            limits.refuse_size(wanted, held, edit.changes)
+            in_force = limits.in_force(audit.caller, wanted.project, services.repository, services.settings)
+            limits.refuse_size(wanted, in_force, edit.changes)
             _refuse_impossible(services, job, edit)
             _refuse_idle(job, edit)
             audit.data = {field: {"from": old, "to": new} for field, (old, new) in edit.changes.items()}
@@ -259,8 +259,8 @@ def _again(
     job, is_new = submission.submit(services, checks, _same_again(ended), key, caller=caller, owner=owner, audit=audit)
     if is_new:
         words = {job.id: f"It is job {ended.id} again.", ended.id: f"Job {job.id} runs it again."}
-        for each, told in words.items():
-            services.repository.add_event(each, "Retried", told, {"from": ended.id, "to": job.id}, services.clock())
+        for each, message in words.items():
+            services.repository.add_event(each, "Retried", message, {"from": ended.id, "to": job.id}, services.clock())
     return job, is_new
 
 

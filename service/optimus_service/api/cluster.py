@@ -17,7 +17,7 @@ from optimus_service.insight.format import moment
 from optimus_service.insight.review import scorecard
 from optimus_service.observe.promises import MAX_PROMISES
 from optimus_service.observe.spec import on_type, readable_spec
-from optimus_service.observe.unknown_tasks import held_by
+from optimus_service.observe.unknown_tasks import resources_of
 
 router = APIRouter(route_class=StrictRoute, tags=["cluster"])
 
@@ -107,14 +107,14 @@ def _unknown(services: Services, tasks: Iterable[Task]) -> list[Task]:
 
 
 def _used(tasks: Iterable[Task], needs: _Needs) -> Resources:
-    return _sum(_held(task, needs) for task in tasks)
+    return _sum(_taken_by(task, needs) for task in tasks)
 
 
-def _held(task: Task, needs: _Needs) -> Resources:
+def _taken_by(task: Task, needs: _Needs) -> Resources:
     """What a living task takes; a coordinator next to nothing."""
     if task.key.role is Role.COORDINATOR:
         return Resources()
-    return needs.get((task.key.job_id, task.key.role)) or held_by(task)
+    return needs.get((task.key.job_id, task.key.role)) or resources_of(task)
 
 
 def _sum(amounts: Iterable[Resources]) -> Resources:

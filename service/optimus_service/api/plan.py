@@ -30,7 +30,7 @@ from optimus_service.observe.standstills import standstills
 from optimus_service.store.records import JobRecord
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
-Told = Mapping[str, answers.Interval | None]
+TimesLeft = Mapping[str, answers.Interval | None]
 
 
 @router.post("/v1/plan")
@@ -59,10 +59,10 @@ def _planned(services: Services, task_checks: TaskChecks, spec: JobSpec, caller:
     names = {job.id: f"{job.name} ({job.id})" for job in active.values()}
     previewed = services.preview.of(write(spec), names, only_named=caller.projects is not None, owner=caller.name)
     previewed, now = seen.previewed(previewed, active, caller), services.clock()
-    return plan_body(previewed, active, now, _told(services, previewed, active, now))
+    return plan_body(previewed, active, now, _times_left(services, previewed, active, now))
 
 
-def _told(services: Services, previewed: Previewed, active: Mapping[str, JobRecord], now: float) -> Told:
+def _times_left(services: Services, previewed: Previewed, active: Mapping[str, JobRecord], now: float) -> TimesLeft:
     """What lists and explanations say now of the time left of the jobs that would change."""
     found = [active[each.job_id] for each in previewed.effects if each.job_id in active]
     decisions = services.repository.latest_decisions([job.id for job in found])
@@ -71,9 +71,9 @@ def _told(services: Services, previewed: Previewed, active: Mapping[str, JobReco
 
 
 def plan_body(
-    previewed: Previewed, active: Mapping[str, JobRecord], now: float, told: Told = MappingProxyType({})
+    previewed: Previewed, active: Mapping[str, JobRecord], now: float, times_left: TimesLeft = MappingProxyType({})
 ) -> answers.Plan:
-    """The answer in words and figures. Pure. `told`: the time left of jobs that would change, as others are told it."""
+    """The answer in words and figures. Pure. `times_left`: of jobs that would change, as other pages show it."""
     decision, ahead = previewed.decision, previewed.forecast
     start, finish, deadline = _interval(previewed.waiting), _interval(previewed.left), _deadline(previewed, now)
     effects = [
@@ -82,8 +82,8 @@ def plan_body(
             name=active[effect.job_id].name if effect.job_id in active else effect.job_id,
             before=allocation_body(effect.before),
             after=allocation_body(effect.after),
-            finish_seconds_before=told.get(effect.job_id) or _interval(effect.left_before),
-            finish_seconds_after=_after(effect, told.get(effect.job_id)),
+            finish_seconds_before=times_left.get(effect.job_id) or _interval(effect.left_before),
+            finish_seconds_after=_after(effect, times_left.get(effect.job_id)),
             lost_steps=effect.lost_steps,
             lost_seconds=effect.lost_seconds or None,
         )
@@ -119,13 +119,13 @@ def plan_body(
     )
 
 
-def _after(effect: Effect, told: answers.Interval | None) -> answers.Interval | None:
-    """What is told of a job now, as much later or sooner as the look ahead finds."""
+def _after(effect: Effect, shown: answers.Interval | None) -> answers.Interval | None:
+    """What is shown of a job now, as much later or sooner as the look ahead finds."""
     before, after = effect.left_before, effect.left_after
-    if told is None or told.low is None or told.high is None or before is None or after is None:
+    if shown is None or shown.low is None or shown.high is None or before is None or after is None:
         return _interval(after)
     later = after.mean - before.mean
-    mean, low, high = (max(each + later, 0.0) for each in (told.mean, told.low, told.high))
+    mean, low, high = (max(each + later, 0.0) for each in (shown.mean, shown.low, shown.high))
     return answers.Interval(mean=mean, low=low, high=high)
 
 
@@ -173,12 +173,12 @@ def _on_the_deadline(previewed: Previewed, said: answers.DeadlineAnswer | None, 
     """By the interval of its end, whatever the scheduler claims for it, and what can be promised."""
     if said is None:
         return []
-    told = by_deadline(_interval(previewed.left), said.at.timestamp() - now)
+    sentences = by_deadline(_interval(previewed.left), said.at.timestamp() - now)
     if said.answer == "promised":
-        return [*told, "Its deadline can be promised: it comes before deadlines that are not."]
+        return [*sentences, "Its deadline can be promised: it comes before deadlines that are not."]
     if said.earliest is None:
-        return [*told, "No deadline can be promised before it has run: too little is known of its end."]
-    return [*told, f"A deadline at {said.earliest:%Y-%m-%d %H:%M:%S} UTC could be promised."]
+        return [*sentences, "No deadline can be promised before it has run: too little is known of its end."]
+    return [*sentences, f"A deadline at {said.earliest:%Y-%m-%d %H:%M:%S} UTC could be promised."]
 
 
 def _on_money(cost: answers.Interval | None) -> list[str]:

@@ -105,7 +105,7 @@ def _bodies(services: Services, projects: Sequence[ProjectRecord]) -> list[answe
 
 
 def _project_body(project: ProjectRecord, right: Resources, jobs: Sequence[JobRecord]) -> answers.Project:
-    quota, used = project.quota, sum(map(_held_by, jobs), Resources())
+    quota, used = project.quota, sum(map(_allocated_to, jobs), Resources())
     return answers.Project(
         name=quota.project,
         quota=ProjectQuota(
@@ -124,7 +124,7 @@ def _project_body(project: ProjectRecord, right: Resources, jobs: Sequence[JobRe
     )
 
 
-def _held_by(job: JobRecord) -> Resources:
+def _allocated_to(job: JobRecord) -> Resources:
     """What the job has been given, coordinator aside."""
     spec, size = readable_spec(job), job.wanted
     if spec is None:

@@ -175,8 +175,8 @@ def show_history(
         capacity=float(sum(capacity.gpus.values())) if unit == "gpus" else capacity.cpu,
         at=list(found.at),
         series=[
-            answers.HistorySeries(id=job.id, name=job.name, held=list(held))
-            for job, held in zip(found.jobs, found.held, strict=True)
+            answers.HistorySeries(id=job.id, name=job.name, held=list(allocated))
+            for job, allocated in zip(found.jobs, found.allocated, strict=True)
         ],
         others=list(found.others),
         training=list(found.training),

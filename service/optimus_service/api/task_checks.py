@@ -134,11 +134,11 @@ class TaskChecks:
     @contextmanager
     def _turn(self, lock: threading.Lock | threading.Semaphore) -> Iterator[bool]:
         """Hold the lock; False when it was not free in time."""
-        held = lock.acquire(timeout=self._trial_wait_seconds)
+        acquired = lock.acquire(timeout=self._trial_wait_seconds)
         try:
-            yield held
+            yield acquired
         finally:
-            if held:
+            if acquired:
                 lock.release()
 
     def _asked(self, question: Question, ask: Callable[[], Result]) -> Result:

@@ -84,12 +84,12 @@ def _lines(services: Services, pages: Iterator[list[SubmittedJob]], caller: Call
         detail = f"{MAX_EXPORTS} exports of the trace run already"
         raise Problem(429, detail, headers={"Retry-After": str(_RETRY_AFTER_SECONDS)})
     try:
-        yield from _told(services, pages, caller)
+        yield from _documents(services, pages, caller)
     finally:
         _running.release()
 
 
-def _told(services: Services, pages: Iterator[list[SubmittedJob]], caller: Caller) -> Iterator[Document]:
+def _documents(services: Services, pages: Iterator[list[SubmittedJob]], caller: Caller) -> Iterator[Document]:
     repository = services.repository
     first = next(pages, [])
     begins_at = first[0].created_at if first else services.clock()

@@ -62,7 +62,7 @@ RunQueryDep = Annotated[RunQuery, Depends()]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Report:
     """What one post says."""
 
     tell: Tell
@@ -133,18 +133,18 @@ def _track(
     address = Address(project_of(caller, query.project, "project"), name, run)
     refuse_project(caller, address.project)
     spec = spec_of(name, address.project, address.labels, asdict(query), "")
-    told = _told(body, services.clock())
+    report = _report_of(body, services.clock())
     job = _newest(services, caller, address)
     audit.is_due = False
-    if job is None or _is_another(job, told, address, watching):
+    if job is None or _is_another(job, report, address, watching):
         before = job
         # The key names the run before: whoever else sees this one begin makes the same job.
         key = f"track:{address.project}/{name}/{run}:{'' if job is None else job.id}"
-        job = watching.make(services, spec, key, caller, audit, told.at)
+        job = watching.make(services, spec, key, caller, audit, report.at)
         if before is not None and not before.state.is_final:
             watching.end(before.id, None if is_complete(before) else ANOTHER)
-    watching.note(job.id, told.tell)
-    if told.ends:
+    watching.note(job.id, report.tell)
+    if report.ends:
         watching.end(job.id, None)
     return {}
 
@@ -159,38 +159,38 @@ def _newest(services: Services, caller: Caller, address: Address) -> JobRecord |
     return next((job for job in page.items if caller.owns(job)), None)
 
 
-def _is_another(job: JobRecord, told: Told, address: Address, watching: Watching) -> bool:
+def _is_another(job: JobRecord, report: Report, address: Address, watching: Watching) -> bool:
     """Whether a post is of another run than this one, the newest. A late repetition is not."""
-    steps_back = told.step is not None and job.step >= AGAIN_STEPS and told.step < job.step / 2
+    steps_back = report.step is not None and job.step >= AGAIN_STEPS and report.step < job.step / 2
     if (
         job.state is JobState.CANCELLED or job.directive is Directive.CANCEL
     ):  # the owner does not want to watch that training, which goes on
-        begins = told.begins
+        begins = report.begins
     elif job.state is JobState.FAILED:  # it was not heard of for long, and is again
-        begins = told.begins or told.step not in (None, job.step)
+        begins = report.begins or report.step not in (None, job.step)
     elif job.state.is_final:
-        begins = told.begins or steps_back
+        begins = report.begins or steps_back
     else:
-        begins = not address.run and ((told.begins and job.step > 0) or steps_back)
-    return begins and told.at > watching.newest_at(job)
+        begins = not address.run and ((report.begins and job.step > 0) or steps_back)
+    return begins and report.at > watching.newest_at(job)
 
 
 # --- what was posted -------------------------------------------------------------------------------------------------
 
 
-def _told(body: ForeignBody, now: float) -> Told:
+def _report_of(body: ForeignBody, now: float) -> Report:
     """What a body says. Raises `Problem` (4xx): it is neither a status nor metrics."""
     if body.media_type == PROTOBUF:
-        return _told_by_otlp(_points(body), now)
+        return _otlp_report(_points(body), now)
     document = body.json()
     if "resourceMetrics" in document:
         if not isinstance(document["resourceMetrics"], list):
             raise invalid_field("resourceMetrics", "must be a list (OTLP metrics)")
-        return _told_by_otlp(_points(body), now)
+        return _otlp_report(_points(body), now)
     wrong = kubeflow.objection(document)
     if wrong is not None:
         raise invalid_field(*wrong)
-    return _told_by_kubeflow(document, now)
+    return _kubeflow_report(document, now)
 
 
 def _points(body: ForeignBody) -> list[Point]:
@@ -203,17 +203,17 @@ def _points(body: ForeignBody) -> list[Point]:
     return found
 
 
-def _told_by_otlp(points: Sequence[Point], now: float) -> Told:
+def _otlp_report(points: Sequence[Point], now: float) -> Report:
     probe = Otlp().readings(points, now)
     steps = [each.step for each in probe if each.step is not None]
     at = max((each.at for each in probe), default=now)
-    return Told(lambda memory: memory.otlp.readings(points, now), at, max(steps, default=None))
+    return Report(lambda memory: memory.otlp.readings(points, now), at, max(steps, default=None))
 
 
-def _told_by_kubeflow(document: Mapping[str, Any], now: float) -> Told:
+def _kubeflow_report(document: Mapping[str, Any], now: float) -> Report:
     probe = Kubeflow().reading(document, now)
     if probe is None:
-        return Told(lambda _: (), now, None)
+        return Report(lambda _: (), now, None)
 
     ends = probe.progress == 1.0
 
@@ -225,4 +225,4 @@ def _told_by_kubeflow(document: Mapping[str, Any], now: float) -> Told:
             found = replace(found, step=memory.kubeflow.last_step(document, memory.progress.learned.total_steps))
         return (found,)
 
-    return Told(tell, probe.at, probe.step, begins=probe.progress == 0.0 and not probe.step, ends=ends)
+    return Report(tell, probe.at, probe.step, begins=probe.progress == 0.0 and not probe.step, ends=ends)

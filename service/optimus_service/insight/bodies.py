@@ -128,7 +128,7 @@ def _allocation_point(job: JobRecord, membership: MembershipRecord, lost: Loss) 
     )
 
 
-def task_body(task: TaskRecord, told: ReportedUsage | None) -> answers.Task:
+def task_body(task: TaskRecord, reported: ReportedUsage | None) -> answers.Task:
     """One task, with what it takes of its machine."""
     return answers.Task(
         name=task.key.name,
@@ -137,7 +137,7 @@ def task_body(task: TaskRecord, told: ReportedUsage | None) -> answers.Task:
         node=task.node,
         gpu_type=task.gpu_type,
         started_at=moment(task.created_at),
-        usage=None if told is None else answers.TaskUsage(at=moment(told.at), **told.usage),
+        usage=None if reported is None else answers.TaskUsage(at=moment(reported.at), **reported.usage),
     )
 
 

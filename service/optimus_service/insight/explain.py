@@ -416,15 +416,16 @@ def _on_the_last_rescale(case: Case, effect: answers.RescaleEffect | None) -> li
     change = f"from {size(effect.before)} to {size(effect.after)}"
     cost = f"stopped training for {time_words(effect.stopped_seconds)}{_parts(effect.pause_parts)}"
     since = "" if case.job.finished_at is not None else f", {time_words(case.now - effect.at.timestamp())} ago,"
-    told = f"Its last change of size{since} {change} {cost}"
+    change_and_cost = f"Its last change of size{since} {change} {cost}"
     slow, fast, saved = effect.steps_per_second_before, effect.steps_per_second_after, effect.saved_seconds
     if slow is None or fast is None or saved is None:
-        return [f"{told}; what it bought {'was never measured' if case.job.state.is_final else 'is not measured yet'}."]
+        measured = "was never measured" if case.job.state.is_final else "is not measured yet"
+        return [f"{change_and_cost}; what it bought {measured}."]
     makes, has, far = ("made", "", "") if case.job.state.is_final else ("makes", "has ", " so far")
     bought = (
         f"{has}saved {time_words(saved)}{far}" if saved > 0 else f"{has}cost {time_words(-saved)} more than it saved"
     )
-    return [f"{told}; it {makes} {fast:.3g} steps per second instead of {slow:.3g}, which {bought}."]
+    return [f"{change_and_cost}; it {makes} {fast:.3g} steps per second instead of {slow:.3g}, which {bought}."]
 
 
 def _parts(parts: PauseParts | None) -> str:
@@ -437,8 +438,8 @@ def _parts(parts: PauseParts | None) -> str:
         ("starting", parts.start_seconds),
         ("loading", parts.load_seconds),
     )
-    told = [f"{what} {time_words(seconds)}" for what, seconds in named if seconds is not None]
-    return f" ({', '.join(told)})" if told else ""
+    seconds_by_part = [f"{what} {time_words(seconds)}" for what, seconds in named if seconds is not None]
+    return f" ({', '.join(seconds_by_part)})" if seconds_by_part else ""
 
 
 def _on_the_deadline(case: Case, expected: answers.Expected) -> list[str]:
@@ -469,9 +470,9 @@ def _on_its_history(case: Case) -> list[str]:
     job = case.job
     if not job.state.is_final or job.finished_at is None:
         return []
-    told = [f"It took {lasted(job.finished_at - job.created_at)} from submission to end"]
+    parts = [f"It took {lasted(job.finished_at - job.created_at)} from submission to end"]
     if job.started_at is not None and job.started_at - job.created_at >= 1:
-        told.append(f"{lasted(job.started_at - job.created_at)} of it waiting to start")
+        parts.append(f"{lasted(job.started_at - job.created_at)} of it waiting to start")
     due = deadline_of(job.asked, job.created_at)
     late = 0.0 if due is None else job.finished_at - due
     missed = f" It missed its deadline by {lasted(late)}." if late > 0 else ""
@@ -502,7 +503,7 @@ def _on_its_history(case: Case) -> list[str]:
         changes += _on_retries(case, after_errors)
     if lost := total(losses(job, case.memberships, case.began)).words:
         changes += f" Lost with its stops: {lost}."
-    return [f"{', '.join(told)}, and ended at step {job.step}.{missed}{had}{changes if case.memberships else ''}"]
+    return [f"{', '.join(parts)}, and ended at step {job.step}.{missed}{had}{changes if case.memberships else ''}"]
 
 
 def _on_retries(case: Case, waited_seconds: float) -> str:

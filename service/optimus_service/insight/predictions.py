@@ -348,9 +348,9 @@ def _rate_points(steps: Iterable[float], rates: Iterable[float]) -> list[answers
     return [answers.RatePoint(step=step, rate=rate) for step, rate in zip(steps, rates, strict=True)]
 
 
-def _steps_and_ahead(told: Sequence[float], total_steps: answers.Interval | None) -> NDArray[np.float64]:
+def _steps_and_ahead(measured: Sequence[float], total_steps: answers.Interval | None) -> NDArray[np.float64]:
     """The steps of the data, and some on to the predicted end."""
-    steps = np.asarray(told, dtype=np.float64)
+    steps = np.asarray(measured, dtype=np.float64)
     last = float(steps[-1]) if len(steps) else 0.0
     if total_steps is None or total_steps.mean <= last:
         return steps

@@ -35,9 +35,9 @@ def in_queue(
     is told come last, by priority and then by age. Not tracked jobs, nor those that their owner paused."""
     waiting = [job for job in active if job.waits and job.directive is not Directive.CANCEL]
     ends: Ends = {}
-    told = {job.id: progress_of(job, decisions.get(job.id), now, ends, still).expected for job in waiting}
-    waiting.sort(key=lambda job: (_start(told[job.id]), -job.asked.priority, job.created_at, job.id))
-    return [Queued(number, job, decisions.get(job.id), told[job.id]) for number, job in enumerate(waiting, 1)]
+    expected = {job.id: progress_of(job, decisions.get(job.id), now, ends, still).expected for job in waiting}
+    waiting.sort(key=lambda job: (_start(expected[job.id]), -job.asked.priority, job.created_at, job.id))
+    return [Queued(number, job, decisions.get(job.id), expected[job.id]) for number, job in enumerate(waiting, 1)]
 
 
 def _start(expected: answers.ExpectedTimes | None) -> float:

@@ -40,9 +40,9 @@ def _review(record: JobRecord, promises: Iterable[PromiseRecord]) -> list[answer
     """
     if record.finished_at is None or record.step <= 0:
         return []
-    told = sorted(promises, key=lambda each: each.at)
+    in_order = sorted(promises, key=lambda each: each.at)
     end, start = record.finished_at, record.started_at
-    kept = [KeptPromise(promise=each, total_steps=record.step, finished_at=end, started_at=start) for each in told]
+    kept = [KeptPromise(promise=each, total_steps=record.step, finished_at=end, started_at=start) for each in in_order]
     times: Kind = "time" if any(each.promise.time is not None for each in kept) else "seconds"
     points: list[answers.ReviewPoint] = []
     steps: KeptPromise | None = None

@@ -29,7 +29,7 @@ class Timeline:
     at: tuple[float, ...]
     jobs: tuple[JobRecord, ...]
     """Those with a series, largest first. There are `MAX_SERIES`: those that hold something now, then the largest."""
-    held: tuple[tuple[float, ...], ...]
+    allocated: tuple[tuple[float, ...], ...]
     """By series."""
     others: tuple[float, ...]
     training: tuple[int, ...]
@@ -57,22 +57,22 @@ def timeline(
     """
     grid = np.linspace(since, now, n_points)
     there = {job.id: _there(worked.get(job.id), grid) for job in jobs}
-    held = {job.id: _held(job, memberships.get(job.id, ()), unit, grid) * there[job.id] for job in jobs}
+    allocated = {job.id: _allocated(job, memberships.get(job.id, ()), unit, grid) * there[job.id] for job in jobs}
     training = sum(
         ((_trains(job, memberships.get(job.id, ()), grid) & there[job.id]).astype(int) for job in jobs),
         np.zeros(n_points, dtype=int),
     )
     active = sum((_active(job, grid).astype(int) for job in jobs), np.zeros(n_points, dtype=int))
-    largest = sorted(jobs, key=lambda job: (-float(held[job.id].sum()), job.created_at, job.id))
+    largest = sorted(jobs, key=lambda job: (-float(allocated[job.id].sum()), job.created_at, job.id))
     # Those that hold something now come first: a job of the page's bar and list is no "other" of its picture.
-    present = [job for job in largest if held[job.id].any()]
-    kept = {job.id for job in sorted(present, key=lambda job: not held[job.id][-1])[:MAX_SERIES]}
+    present = [job for job in largest if allocated[job.id].any()]
+    kept = {job.id for job in sorted(present, key=lambda job: not allocated[job.id][-1])[:MAX_SERIES]}
     shown = [job for job in present if job.id in kept]
-    rest: FloatArray = sum((held[job.id] for job in jobs if job not in shown), np.zeros(n_points))
+    rest: FloatArray = sum((allocated[job.id] for job in jobs if job not in shown), np.zeros(n_points))
     return Timeline(
         at=tuple(grid.tolist()),
         jobs=tuple(shown),
-        held=tuple(tuple(held[job.id].tolist()) for job in shown),
+        allocated=tuple(tuple(allocated[job.id].tolist()) for job in shown),
         others=tuple(rest.tolist()),
         training=tuple(training.tolist()),
         waiting=tuple(np.maximum(active - training, 0).tolist()),
@@ -100,7 +100,7 @@ def _trains(job: JobRecord, memberships: Sequence[MembershipRecord], grid: Float
     return has_workers[np.searchsorted(begins, grid, side="right")] & _active(job, grid)
 
 
-def _held(job: JobRecord, memberships: Sequence[MembershipRecord], unit: str, grid: FloatArray) -> FloatArray:
+def _allocated(job: JobRecord, memberships: Sequence[MembershipRecord], unit: str, grid: FloatArray) -> FloatArray:
     """What the job's tasks took at each moment of `grid`."""
     amounts = [0.0, *_amounts(job, memberships, unit)]
     begins = np.array([membership.at for membership in memberships])

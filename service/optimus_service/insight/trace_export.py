@@ -56,13 +56,13 @@ def _pairs(resources: Resources) -> tuple[tuple[str, int], ...]:
 
 def _quota(quota: Quota) -> Document:
     memory = quota.memory_bytes
-    told: Document = {
+    fields: Document = {
         "share": quota.share,
         "cpu": quota.cpu,
         "memory_gib": None if memory is None else memory / _GIB,
         "gpus": dict(quota.gpus) or None,
     }
-    return {**{name: value for name, value in told.items() if value is not None}, "may_borrow": quota.may_borrow}
+    return {**{name: value for name, value in fields.items() if value is not None}, "may_borrow": quota.may_borrow}
 
 
 def job_line(
@@ -122,19 +122,19 @@ def _size(membership: MembershipRecord, begins_at: float) -> list[object]:
 
 
 def _truth(job: JobRecord, spec: JobSpec, history: JobHistory, samples: Sequence[SpeedSample]) -> Document:
-    told = {
+    fields = {
         "total_steps": float(job.step),
         "steps_per_epoch": (job.profile or {}).get("steps_per_epoch"),
         "losses": _losses(history),
     }
     if spec.elastic_batch is not None and spec.global_batch_size is not None:
         speed = elastic_speed(spec.elastic_batch, spec.global_batch_size, samples)
-        return {**told, "noise_scale": noise_ends(history), "speed": speed}
+        return {**fields, "noise_scale": noise_ends(history), "speed": speed}
     usual = _usual_type(samples)
     here = [sample for sample in samples if sample.gpu_type == usual]
     model = _in_the_papers_form(spec, _fitted(spec, here))
     return {
-        **told,
+        **fields,
         "speed": _speed(spec, model, here),
         "type_speeds": _type_speeds(model, samples, usual),
     }

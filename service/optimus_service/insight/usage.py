@@ -31,15 +31,15 @@ class JobUsage:
 
 def job_usage(newest: Sequence[Sample]) -> JobUsage | None:
     """Of the newest membership among these samples (any order); None when nothing was reported."""
-    told = [as_amounts(sample.usage) for sample in _latest_by_rank(newest).values() if sample.usage]
-    if not told:
+    reported = [as_amounts(sample.usage) for sample in _latest_by_rank(newest).values() if sample.usage]
+    if not reported:
         return None
-    busy = _values(told, "gpu_utilization")
-    gpu_memory = _values(told, "gpu_memory_bytes")
+    busy = _values(reported, "gpu_utilization")
+    gpu_memory = _values(reported, "gpu_memory_bytes")
     return JobUsage(
-        workers=len(told),
-        cpu_cores=sum(_values(told, "cpu_cores")),
-        memory_bytes=sum(_values(told, "memory_bytes")),
+        workers=len(reported),
+        cpu_cores=sum(_values(reported, "cpu_cores")),
+        memory_bytes=sum(_values(reported, "memory_bytes")),
         gpu_utilization=sum(busy) / len(busy) if busy else None,
         gpu_memory_bytes=sum(gpu_memory) if gpu_memory else None,
     )
@@ -88,8 +88,10 @@ def reported_by_workers(
 
 def usage_of_role(tasks: Iterable[TaskRecord], role: Role, now: float) -> Mapping[str, float] | None:
     """`cpu_cores` and `memory_bytes` of a job's servers, or of its coordinator, together; None: unknown."""
-    told = [each.usage for each in reported_by_tasks([task for task in tasks if task.key.role is role], now).values()]
-    return {name: sum(_values(told, name)) for name in ("cpu_cores", "memory_bytes")} if told else None
+    reported = [
+        each.usage for each in reported_by_tasks([task for task in tasks if task.key.role is role], now).values()
+    ]
+    return {name: sum(_values(reported, name)) for name in ("cpu_cores", "memory_bytes")} if reported else None
 
 
 def as_amounts(usage: Usage) -> Mapping[str, float]:
@@ -97,5 +99,5 @@ def as_amounts(usage: Usage) -> Mapping[str, float]:
     return write(usage, without_none=True)
 
 
-def _values(told: Sequence[Mapping[str, float]], name: str) -> list[float]:
-    return [usage[name] for usage in told if name in usage]
+def _values(reported: Sequence[Mapping[str, float]], name: str) -> list[float]:
+    return [usage[name] for usage in reported if name in usage]

@@ -211,8 +211,8 @@ class Applier:
         last = self._refusals.get(action)
         if last is not None and last.message == message and now - last.at < _REPORT_AGAIN_SECONDS:
             return False
-        still_told = {each: failure for each, failure in self._refusals.items() if now - failure.at < _FORGET_SECONDS}
-        self._refusals = {**still_told, action: _Failure(message, now)}
+        recent = {each: failure for each, failure in self._refusals.items() if now - failure.at < _FORGET_SECONDS}
+        self._refusals = {**recent, action: _Failure(message, now)}
         return True
 
 

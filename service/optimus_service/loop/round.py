@@ -26,8 +26,8 @@ from optimus_service.store.repository import LeaderRepository
 Planner = Callable[[Snapshot, Timer], Plan]
 """`optimus_scheduler.round.plan` with its policy and constants: pure, but for the timer round its steps."""
 
-Told = Callable[[Snapshot, Plan, LeaderRepository], None]
-"""Is told what a round saw and decided."""
+RoundListener = Callable[[Snapshot, Plan, LeaderRepository], None]
+"""Is called with what a round saw and decided."""
 
 
 def nobody(_snapshot: Snapshot, _plan: Plan, _leader: LeaderRepository) -> None:
@@ -92,12 +92,12 @@ class Round:
         clock: Callable[[], float],
         keep_seconds: float,
         unknown: UnknownTasks,
-        told: Told = nobody,
+        on_planned: RoundListener = nobody,
     ) -> None:
         """`leader_with`: gives the database to the holder of a fencing token; there is no other way to write.
 
-        `keep_seconds`: logs of tasks that ended longer ago are deleted. `told`: of each round that went well; it must
-        return at once.
+        `keep_seconds`: logs of tasks that ended longer ago are deleted. `on_planned`: called after each round that went
+        well; it must return at once.
         """
         self._leader_with = leader_with
         self._cluster = cluster
@@ -108,7 +108,7 @@ class Round:
         self._clock = clock
         self._keep_seconds = keep_seconds
         self.unknown = unknown
-        self._told = told
+        self._on_planned = on_planned
         self._promised = PromisedParts(PARTS)
         self._news = News()
         self._logs_forgotten_at: float | None = None  # the first round forgets: services restart
@@ -165,7 +165,7 @@ class Round:
         self._news.stored(news, plan)
         self._promised.stored(promises, (job.id for job in snapshot.jobs))
         self.seen, self.decided = cluster_state, plan
-        self._told(snapshot, plan, leader)
+        self._on_planned(snapshot, plan, leader)
         self._cluster.forget(forgettable(cluster_state, snapshot))  # the token was in force as the round was stored
         kept = self.unknown.handle(without_record(cluster_state.tasks, snapshot.tasks), now, leader)
         self._cluster.retain(retained(snapshot) | kept)

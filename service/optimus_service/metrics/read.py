@@ -83,7 +83,7 @@ def _read(repository: Repository, now: float, nodes: tuple[Node, ...] | None, pr
         n_active_jobs=len(jobs),
         waiting_by_reason=waiting_by_reason(jobs, decisions),
         capacity=capacity,
-        used=sum((held_by(job) for job in jobs), Resources()),
+        used=sum((resources_of_job(job) for job in jobs), Resources()),
         nodes_by_state=dict(Counter("schedulable" if node.schedulable else "cordoned" for node in nodes or ())),
         n_reconciling=len(lags),
         reconcile_lag_seconds=max(lags, default=0.0),
@@ -147,7 +147,7 @@ def job_metrics(
         global_batch=global_batch(job, memberships),
         wanted_workers=job.wanted.workers,
         wanted_servers=job.wanted.servers,
-        share=None if capacity is None else finite(held_by(job).dominant_share(capacity)),
+        share=None if capacity is None else finite(resources_of_job(job).dominant_share(capacity)),
         step=job.step,
         epoch=job.epoch,
         loss=job.loss,
@@ -232,7 +232,7 @@ def prediction_error(decisions: Iterable[DecisionRecord], total_steps: int) -> f
     return None
 
 
-def held_by(job: JobRecord) -> Resources:
+def resources_of_job(job: JobRecord) -> Resources:
     """What the tasks of the job's membership take of the cluster: nothing where it runs outside."""
     spec, running = readable_spec(job), job.running
     if spec is None or job.is_tracked:

@@ -130,15 +130,15 @@ class Lessons:
             StaleLeader: another process leads by now.
         """
         since = now - self._keep_seconds if self._since is None else self._since
-        untold = self._repository.jobs_without_finished_run(since, _LEARNED_AT_ONCE)
+        unlearned = self._repository.jobs_without_finished_run(since, _LEARNED_AT_ONCE)
         postponed = set()
-        for job in untold:
+        for job in unlearned:
             history = history_of(job)
             if not history.is_current:
                 postponed.add(job.id)
                 continue
             leader.add_finished_run(job.id, lesson(job, history, self._repository.network_of(job.id)))
-        if len(untold) < _LEARNED_AT_ONCE and not postponed:
+        if len(unlearned) < _LEARNED_AT_ONCE and not postponed:
             self._since = now - _OVERLAP_SECONDS
         return frozenset(postponed)
 

@@ -102,8 +102,8 @@ class Histories:
     def _begin(self, jobs: Sequence[JobRecord]) -> None:
         """Begin with what is stored of the histories of jobs that are new here, and of those of which somebody else
         has read on: the samples between may be gone."""
-        told = [job.id for job in jobs if job.first_step is not None]
-        reached = self._repository.histories_reach(told) if told else {}
+        started = [job.id for job in jobs if job.first_step is not None]
+        reached = self._repository.histories_reach(started) if started else {}
         behind = {job_id for job_id, last_id in reached.items() if last_id > self._last_id_of(job_id)}
         stored = self._repository.histories_of(behind) if behind else {}
         for job in jobs:

@@ -97,7 +97,7 @@ def plan_promises(jobs: Iterable[Job], plan: Plan, now: float) -> list[PromiseRe
 def part_of(job: Job, forecast: Forecast) -> str | None:
     """Which part of its life the job is in; None when nothing is predicted, or what is supposed is not told."""
     total, left = forecast.total_steps, forecast.remaining_steps
-    if total is None or left is None or not _is_told(job, forecast) or not 0 < left.mean < math.inf:
+    if total is None or left is None or not _is_shown(job, forecast) or not 0 < left.mean < math.inf:
         return None
     if job.step == 0:
         return PARTS[0]
@@ -105,7 +105,7 @@ def part_of(job: Job, forecast: Forecast) -> str | None:
     return PARTS[1 + sum(done >= begins for begins in _FROM)]
 
 
-def _is_told(job: Job, forecast: Forecast) -> bool:
+def _is_shown(job: Job, forecast: Forecast) -> bool:
     """Whether users are told of the job's end: not while it is being finished, its owner has paused it, or where
     nothing says how many steps it makes."""
     is_guessed = forecast.remaining_steps is not None and forecast.rule is None

@@ -83,7 +83,7 @@ class Observer:
         self._lessons = lessons
         self._tasks: dict[TaskKey, Task] = {}
         """Those of the last look: a round passes over tasks that are the very same objects."""
-        self._told: set[tuple[str, str]] = set()
+        self._announced: set[tuple[str, str]] = set()
         self._since: float | None = None
         """When the first look was: before that nobody may have listened."""
         self._half_read: frozenset[str] = frozenset()
@@ -124,8 +124,8 @@ class Observer:
                 continue
             if job.state is not JobState.RUNNING:
                 continue  # it is to go on after such an end, and what is known is from before
-            if (job.id, f"nonfinite since {since}") not in self._told:
-                self._told.add((job.id, f"nonfinite since {since}"))
+            if (job.id, f"nonfinite since {since}") not in self._announced:
+                self._announced.add((job.id, f"nonfinite since {since}"))
                 leader.add_event(job.id, LOSS_NOT_FINITE, first_words(history), {"step": since}, now)
             if (why := why_failed(job, history)) is not None:
                 leader.advance_job(job.id, TooManyFailures(why), now)
@@ -154,12 +154,12 @@ class Observer:
     def _tell_stragglers(self, snapshot: Snapshot, now: float, leader: LeaderRepository) -> None:
         """To the job's owner, once for each task."""
         slow = {(job.id, key.name) for job in snapshot.jobs for key in job.stragglers}
-        for job_id, name in sorted(slow - self._told):
+        for job_id, name in sorted(slow - self._announced):
             words = f"{name} is slower than half the median of the job's workers"
             leader.add_event(job_id, "Straggler", words, {"task": name}, now)
         active = {job.id for job in snapshot.jobs}
-        self._told |= slow
-        self._told = {each for each in self._told if each[0] in active}
+        self._announced |= slow
+        self._announced = {each for each in self._announced if each[0] in active}
 
     def keep(self, leader: LeaderRepository, least: int = KEPT_AFTER) -> None:
         """Store what is known of jobs of which at least so many samples are new: see `Histories.keep`."""
@@ -459,8 +459,8 @@ def attained_share_seconds(
 
 def _share(membership: MembershipRecord, spec: JobSpec, capacity: Resources) -> float:
     worker = spec.on(membership.gpu_type).worker.resources
-    held = worker * len(membership.workers) + spec.server.resources * len(membership.servers)
-    return min(held.dominant_share(capacity), 1.0)
+    allocated = worker * len(membership.workers) + spec.server.resources * len(membership.servers)
+    return min(allocated.dominant_share(capacity), 1.0)
 
 
 def worker_limits(observed: Observed, of_members: int | None) -> tuple[WorkerLimit, ...]:

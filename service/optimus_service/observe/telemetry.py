@@ -50,8 +50,8 @@ NO_RATES: Rates = ((), ())
 
 def newest_learning_rate(newest: Sequence[Sample]) -> float | None:
     """Of the newest sample that tells one."""
-    told = [sample for sample in newest if sample.learning_rate is not None]
-    return max(told, key=lambda sample: (sample.membership_epoch, sample.step)).learning_rate if told else None
+    reported = [sample for sample in newest if sample.learning_rate is not None]
+    return max(reported, key=lambda sample: (sample.membership_epoch, sample.step)).learning_rate if reported else None
 
 
 class JobHistory:
@@ -178,13 +178,13 @@ class JobHistory:
         return {name: [values[place] for place in places] for name, values in columns.items()}
 
     def _add_losses(self, columns: Columns) -> None:
-        told = [row for row in rows(columns, ("step", "loss", "n_examples", "at")) if row[1] is not None]
-        if not told:
+        reported = [row for row in rows(columns, ("step", "loss", "n_examples", "at")) if row[1] is not None]
+        if not reported:
             return
-        steps, losses, n_examples, moments = zip(*told, strict=True)
+        steps, losses, n_examples, moments = zip(*reported, strict=True)
         self.losses.add_many(steps, losses, n_examples, moments)
         if self.nonfinite_since is not None or not all(map(math.isfinite, losses)):
-            for step, loss, *_ in told:
+            for step, loss, *_ in reported:
                 self._count_nonfinite(step, loss)
 
     def _count_nonfinite(self, step: int, loss: float) -> None:
@@ -211,15 +211,15 @@ class JobHistory:
 
     def _add_rates(self, columns: Columns) -> None:
         """Of the last step of each sample, counted from 0. All workers have the same rates: the first one's count."""
-        told = [
+        reported = [
             (step - 1, rate)
             for step, rank, rate in rows(columns, ("step", "rank", "learning_rate"))
             if rank == 0 and rate is not None and step > 0
         ]
-        if not told:
+        if not reported:
             return
-        self._rates.add_many(*zip(*told, strict=True))
-        for step, rate in told:
+        self._rates.add_many(*zip(*reported, strict=True))
+        for step, rate in reported:
             if self._newest_rate is None or step >= self._newest_rate[0]:
                 self._newest_rate = step, rate
 
@@ -231,14 +231,14 @@ class JobHistory:
             self._newest_rate = (int(steps[-1]), rates[-1]) if steps else None
 
     def _add_noise(self, columns: Columns) -> None:
-        told = []
+        reported = []
         for step, gradients in rows(columns, ("step", "gradients")):
             scale = _scale_of(gradients)
             if scale is not None and (not self.noise or step > self.noise[-1][0]):
                 self.noise.append((step, scale))
-                told.append((step, math.log(scale)))
-        if told:
-            self._noise_logs.add_many(*zip(*told, strict=True))
+                reported.append((step, math.log(scale)))
+        if reported:
+            self._noise_logs.add_many(*zip(*reported, strict=True))
 
     def _end_of(self, epoch: int) -> float:
         """The last step of this epoch that counts: a later one repeated what came after."""
@@ -298,5 +298,7 @@ def _scale_of(gradients: Gradients | None) -> float | None:
 
 def newest_noise_scale(newest: Sequence[Sample]) -> float | None:
     """Of the newest sample that tells one."""
-    told = [sample for sample in newest if noise_scale(sample) is not None]
-    return noise_scale(max(told, key=lambda sample: (sample.membership_epoch, sample.sequence))) if told else None
+    reported = [sample for sample in newest if noise_scale(sample) is not None]
+    return (
+        noise_scale(max(reported, key=lambda sample: (sample.membership_epoch, sample.sequence))) if reported else None
+    )

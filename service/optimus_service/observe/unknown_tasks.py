@@ -11,7 +11,7 @@ _ONE_SLOT = Resources(1.0)
 """What a task takes that was started before clusters told it: the default of `resources`."""
 
 
-def held_by(task: Task) -> Resources:
+def resources_of(task: Task) -> Resources:
     """What a task was started with, as its cluster tells. A coordinator counts as nothing, as in all plans."""
     if task.key.role is Role.COORDINATOR:
         return Resources()
@@ -29,7 +29,7 @@ def less(nodes: Iterable[Node], tasks: Iterable[Task]) -> tuple[Node, ...]:
     """The nodes without what these tasks take of them."""
     taken: dict[str, Resources] = {}
     for task in tasks:
-        taken[task.node] = taken.get(task.node, Resources()) + held_by(task)
+        taken[task.node] = taken.get(task.node, Resources()) + resources_of(task)
     return tuple(replace(n, capacity=_rest(n.capacity, taken[n.name])) if n.name in taken else n for n in nodes)
 
 

@@ -12,7 +12,7 @@ from optimus_scheduler.model import JobState, Node, Resources
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
 from optimus_service.insight.format import moment, moment_or_none
 from optimus_service.insight.progress import Ends, explain, finite, progress_of
-from optimus_service.metrics.read import held_by, waiting_by_reason
+from optimus_service.metrics.read import resources_of_job, waiting_by_reason
 from optimus_service.observe.standstills import Standstills
 from optimus_service.requests import as_json
 from optimus_service.store.records import DecisionRecord, JobRecord
@@ -59,7 +59,7 @@ def read_stream_state(
     last_round = next(iter(repository.rounds(limit=1).items), None)
     summary = answers.ClusterLine(
         capacity=_body(sum((node.capacity for node in nodes if node.schedulable), Resources())),
-        used=_body(sum((held_by(job) for job in active), Resources())),
+        used=_body(sum((resources_of_job(job) for job in active), Resources())),
         nodes=len(nodes),
         cordoned=sum(not node.schedulable for node in nodes),
         jobs={state.value: count for state, count in repository.count_jobs_by_state(projects).items()},

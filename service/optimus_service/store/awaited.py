@@ -18,11 +18,11 @@ def with_awaited(session: Session, decisions: Mapping[str, DecisionRecord], know
     if not awaited:
         return dict(decisions)
     records = jobs.by_id(session, awaited)
-    told = {**decisions, **history.latest_decisions(session, awaited - decisions.keys(), known)}
-    return {job_id: _told(one, records, told) for job_id, one in decisions.items()}
+    latest = {**decisions, **history.latest_decisions(session, awaited - decisions.keys(), known)}
+    return {job_id: _with_jobs_behind(one, records, latest) for job_id, one in decisions.items()}
 
 
-def _told(
+def _with_jobs_behind(
     decision: DecisionRecord, records: Mapping[str, JobRecord], decisions: Mapping[str, DecisionRecord]
 ) -> DecisionRecord:
     expected = decision.expected

@@ -81,13 +81,13 @@ def months(since: float | None, until: float) -> Iterator[tuple[str, float]]:
 
 def add(sums: dict[Key, Amount], row: JobRow, month: str, seconds: float) -> None:
     """Add what the job holds now, times these seconds."""
-    held = _held(row)
-    if held != Amount():
+    allocated = _allocated(row)
+    if allocated != Amount():
         key = month, row.project, row.owner or "", row.wanted_gpu_type or ""
-        sums[key] = sums.get(key, Amount()) + held * seconds
+        sums[key] = sums.get(key, Amount()) + allocated * seconds
 
 
-def _held(row: JobRow) -> Amount:
+def _allocated(row: JobRow) -> Amount:
     """What the job has been given: per second. A job that runs elsewhere holds nothing of the cluster."""
     if row.heard_at is not None:
         return Amount()

@@ -184,9 +184,9 @@ def advance_progress(progress: Progress, columns: SampleColumns) -> Progress:
     if not telling:
         return Progress(progress.step, known, progress.epoch, progress.loss)
     losses: Sequence[float | None] = columns.loss or ()
-    told = (losses[index] for index in reversed(telling) if losses and losses[index] is not None)
+    newest_first = (losses[index] for index in reversed(telling) if losses and losses[index] is not None)
     newest = telling[-1]
-    loss = next(told, progress.loss)
+    loss = next(newest_first, progress.loss)
     return Progress(max(progress.step, steps[newest]), known, columns.data_epoch[newest], loss)
 
 

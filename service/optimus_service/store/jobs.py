@@ -213,9 +213,9 @@ def set_spec(session: Session, job_id: str, before: Document, spec: Document, ch
     if row.spec != before:
         return False
     row.spec, row.name = spec, spec["name"]
-    told = "; ".join(f"{field}: {_said(old)} → {_said(new)}" for field, (old, new) in changes.items())
+    words = "; ".join(f"{field}: {_said(old)} → {_said(new)}" for field, (old, new) in changes.items())
     data = {field: {"from": old, "to": new} for field, (old, new) in changes.items()}
-    history.add_event(session, job_id, "JobChanged", f"Its owner changed {told}.", data, now)
+    history.add_event(session, job_id, "JobChanged", f"Its owner changed {words}.", data, now)
     session.execute(delete(JobLabelRow).where(JobLabelRow.job_id == job_id))
     _add_labels(session, [(job_id, spec)], row.created_at)
     session.flush()

@@ -364,8 +364,8 @@ class SampleBatch:
 
     def column(self, name: str) -> Sequence[Any]:
         """The values of a field."""
-        told = self.columns.get(name)
-        return [DEFAULTS[name]] * len(self) if told is None else told
+        column = self.columns.get(name)
+        return [DEFAULTS[name]] * len(self) if column is None else column
 
     def records(self) -> Iterator[SampleRecord]:
         """The same samples, one by one."""

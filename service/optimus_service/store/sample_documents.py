@@ -40,8 +40,8 @@ def pack(columns: SampleColumns) -> bytes:
         values = getattr(columns, name)
         if values is None:
             continue
-        told, data = _packed(name, values)
-        header.append([name, told])
+        layout, data = _packed(name, values)
+        header.append([name, layout])
         packed.append(data)
     text = json.dumps({"n": len(columns), "columns": header}, separators=(",", ":")).encode()
     return b"".join([_LENGTH.pack(len(text)), text, *packed])
@@ -69,13 +69,13 @@ def unpack(document: bytes) -> dict[str, Sequence[Any]]:
     header = json.loads(document[_LENGTH.size : place])
     n_samples: int = header["n"]
     columns: dict[str, Sequence[Any]] = {}
-    for name, told in header["columns"]:
+    for name, layout in header["columns"]:
         values: Sequence[Any]
-        if isinstance(told, str):
-            values = struct.unpack_from(f"<{n_samples}{told}", document, place)
+        if isinstance(layout, str):
+            values = struct.unpack_from(f"<{n_samples}{layout}", document, place)
             place += 8 * n_samples
         else:
-            values = told if isinstance(told, list) else [told] * n_samples
+            values = layout if isinstance(layout, list) else [layout] * n_samples
         if name in SAMPLE_FIELDS:
             reader = _READERS.get(name)
             columns[name] = values if reader is None else [reader(each) for each in values]

@@ -57,9 +57,9 @@ class MeasuredSteps:
         return float(np.interp(workers, self.gpus, self.speeds))
 
 
-def read_elasticflow(path: Path, *, told: bool = True) -> Trace:
-    """The jobs in order of submission, on the cluster of the published simulation. `told`: a job says how many steps it
-    will take.
+def read_elasticflow(path: Path, *, steps_stated: bool = True) -> Trace:
+    """The jobs in order of submission, on the cluster of the published simulation. `steps_stated`: a job says how
+    many steps it will take.
 
     Raises:
         BadTrace: the file or a table of speeds is missing or malformed, or its name tells no cluster.
@@ -73,7 +73,7 @@ def read_elasticflow(path: Path, *, told: bool = True) -> Trace:
             rows = list(csv.DictReader(text))
         speeds = _folder(path, f"throughputs_{cluster.gpu.upper()}")
         first = min(int(_field(row, "submission_time", "submit_time")) for row in rows)
-        jobs = in_order(_job(row, number, first, cluster, speeds, told) for number, row in enumerate(rows))
+        jobs = in_order(_job(row, number, first, cluster, speeds, steps_stated) for number, row in enumerate(rows))
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise BadTrace(f"{path}: not a trace of ElasticFlow ({error})") from error
     nodes = equal_nodes(cluster.nodes, Resources(gpus={cluster.gpu: cluster.gpus_per_node}))
@@ -96,7 +96,7 @@ def _field(row: dict[str, str], *names: str) -> str:
     return next(row[name] for name in (*names[:-1], names[-1]) if name in row or name == names[-1])
 
 
-def _job(row: dict[str, str], number: int, first: int, cluster: _Cluster, speeds: Path, told: bool) -> TraceJob:
+def _job(row: dict[str, str], number: int, first: int, cluster: _Cluster, speeds: Path, steps_stated: bool) -> TraceJob:
     batch, asked = int(row["batch_size"]), int(row["num_gpu"])
     steps = int(_field(row, "num_iteration", "real_iteration", "iteration"))
     law = _measured(speeds / f"{row['model_name']}.csv", batch, min(_MOST_GPUS, cluster.nodes * cluster.gpus_per_node))
@@ -104,7 +104,7 @@ def _job(row: dict[str, str], number: int, first: int, cluster: _Cluster, speeds
     spec = JobSpec(
         worker=TaskDemand(Resources(gpus={cluster.gpu: 1}), 1, most),
         server=TaskDemand(Resources(), 0, 0),
-        convergence=ConvergenceRule(max_steps=steps if told else None),
+        convergence=ConvergenceRule(max_steps=steps if steps_stated else None),
         architecture=Architecture.ALLREDUCE,
         global_batch_size=batch,
         requested_workers=min(asked, most),

@@ -25,15 +25,15 @@ GPU = "gpu"
 NODES, GPUS_PER_NODE = 8, 8
 
 
-def read_pcs(path: Path, *, told: bool = True) -> Trace:
-    """The jobs in order of submission, on 64 GPUs. `told`: a job says how many steps it will take.
+def read_pcs(path: Path, *, steps_stated: bool = True) -> Trace:
+    """The jobs in order of submission, on 64 GPUs. `steps_stated`: a job says how many steps it will take.
 
     Raises:
         BadTrace: the file is missing or malformed.
     """
     try:
         with gzip.open(path, "rt", encoding="utf-8", newline="") as text:
-            jobs = in_order(_job(row, told) for row in csv.DictReader(text))
+            jobs = in_order(_job(row, steps_stated) for row in csv.DictReader(text))
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise BadTrace(f"{path}: not a trace of PCS ({error})") from error
     if not jobs:
@@ -42,12 +42,12 @@ def read_pcs(path: Path, *, told: bool = True) -> Trace:
     return Trace(name, equal_nodes(NODES, Resources(gpus={GPU: GPUS_PER_NODE})), jobs)
 
 
-def _job(row: dict[str, str], told: bool) -> TraceJob:
+def _job(row: dict[str, str], steps_stated: bool) -> TraceJob:
     service, gpus = max(float(row["service"]), 1.0), int(row["num_jobs"])
     if gpus < 1:
         raise ValueError(f"num_jobs is {gpus} in the row of app_id {row['app_id']}, but must be 1 or more")
     most = min(gpus, NODES * GPUS_PER_NODE)
-    spec = _spec(most, row["model_name"], int(service) if told else None)
+    spec = _spec(most, row["model_name"], int(service) if steps_stated else None)
     return TraceJob(f"pcs-{int(row['app_id']):05d}", float(row["submit_time"]), spec, serving(float(int(service))))
 
 

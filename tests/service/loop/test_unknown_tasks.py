@@ -11,7 +11,7 @@ from tests.service.loop.loop_world import NODES, World
 
 from optimus_scheduler.model import Node, Resources, Role, Task, TaskKey, TaskPhase
 from optimus_service.clusters.base import TaskLaunch
-from optimus_service.observe.unknown_tasks import held_by, less, without_record
+from optimus_service.observe.unknown_tasks import less, resources_of, without_record
 from optimus_service.store.engine import create_engine_from_url
 from optimus_service.store.repository import Repository
 
@@ -125,7 +125,7 @@ def test_room_and_unknown_tasks_are_what_the_nodes_have(seen: list[Task], known:
     assert all(task.phase is not TaskPhase.EXITED for task in found)
     nodes = [Node(name, Resources(4.0, 2**33, {"a100": 2})) for name in ("node-0", "node-1")]
     for before, after in zip(nodes, less(nodes, found), strict=True):
-        here = sum((held_by(task) for task in found if task.node == before.name), Resources())
+        here = sum((resources_of(task) for task in found if task.node == before.name), Resources())
         assert after.capacity.cpu == max(before.capacity.cpu - here.cpu, 0.0)
         assert after.capacity.memory_bytes == max(before.capacity.memory_bytes - here.memory_bytes, 0)
         assert after.capacity.gpus.get("a100", 0) == max(2 - here.gpus.get("a100", 0), 0)

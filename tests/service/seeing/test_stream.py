@@ -224,7 +224,7 @@ def test_a_job_whose_workers_are_gone_holds_nothing_whatever_its_last_membership
     members = {"job-1": [a_membership("job-1", epoch=1, at=10.0, workers=("w",), servers=())]}
     found = timeline([record], members, "cpu_cores", 0.0, 100.0, 6, {"job-1": [(5.0, 50.0), (80.0, None)]})
     assert found.at == (0.0, 20.0, 40.0, 60.0, 80.0, 100.0)
-    assert found.held == ((0.0, 1.0, 1.0, 0.0, 1.0, 1.0),)
+    assert found.allocated == ((0.0, 1.0, 1.0, 0.0, 1.0, 1.0),)
     assert found.training == (0, 1, 1, 0, 1, 1)
 
 
@@ -256,5 +256,5 @@ def test_nothing_is_lost_between_series_and_others(sizes: list[list[tuple[float,
     for index, at in enumerate(found.at):
         held = [[m for m in memberships[job.id] if m.at <= at] for job in jobs]
         expected = sum(len(each[-1].workers) for each in held if each)
-        assert sum(series[index] for series in found.held) + found.others[index] == expected
+        assert sum(series[index] for series in found.allocated) + found.others[index] == expected
         assert found.training[index] + found.waiting[index] == len(jobs)

@@ -145,7 +145,7 @@ def charges(outlooks: Sequence[Outlook], seconds_left: FloatArray, settings: Set
 def lasts(outlooks: Sequence[Outlook], seconds_left: FloatArray, settings: Settings) -> FloatArray:
     """(n,) seconds for which the size of each job will last, see `charges`; above 0, infinite without tasks."""
     jobs = JobColumns.of(outlooks)
-    again = np.maximum(jobs.column("held_seconds"), settings.least_horizon_seconds)
+    again = np.maximum(jobs.column("allocated_seconds"), settings.least_horizon_seconds)
     return np.asarray(np.where(jobs.has_tasks, np.maximum(np.minimum(seconds_left, again), 1e-3), np.inf))
 
 

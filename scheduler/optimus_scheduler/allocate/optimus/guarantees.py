@@ -133,13 +133,13 @@ def comes_first_in(outlook: Outlook, settings: Settings) -> float:
 
 def _kept(jobs: JobColumns, candidates: Candidates, settings: Settings, unchanged: Collection[int]) -> IntArray:
     """Jobs with a claim, then running jobs that keep something, the longest running first."""
-    claimed, held_seconds = jobs.column("claimed"), jobs.column("held_seconds")
-    keeps = (claimed > 0) | (jobs.has_tasks & (held_seconds < settings.least_run_seconds))
+    claimed, allocated_seconds = jobs.column("claimed"), jobs.column("allocated_seconds")
+    keeps = (claimed > 0) | (jobs.has_tasks & (allocated_seconds < settings.least_run_seconds))
     # To train again what it has lost would take longer than to wait for its end.
     keeps |= jobs.has_tasks & (jobs.column("unsaved_seconds") > candidates.seconds_left)
     keeps[list(unchanged)] = True
     kept = np.flatnonzero(keeps)
-    return kept[np.lexsort((jobs.id_rank[kept], -held_seconds[kept], -claimed[kept]))]
+    return kept[np.lexsort((jobs.id_rank[kept], -allocated_seconds[kept], -claimed[kept]))]
 
 
 def present_rows(jobs: JobColumns, candidates: Candidates) -> IntArray:

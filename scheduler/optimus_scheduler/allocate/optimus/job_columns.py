@@ -78,7 +78,7 @@ _ATTRIBUTES = {
     "joining_seconds": "joining_seconds",
     "unsaved_seconds": "job.unsaved_seconds",
     "waited_seconds": "waited_seconds",
-    "held_seconds": "held_seconds",
+    "allocated_seconds": "allocated_seconds",
 }
 """Columns, and what of an outlook they hold ..."""
 FIGURES = (*STEADY_FIGURES, *_ATTRIBUTES, "remaining")

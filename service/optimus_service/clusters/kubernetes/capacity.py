@@ -31,7 +31,7 @@ def nodes(
     )
 
 
-def held_by(
+def resources_of_pod(
     requests: Iterable[tuple[str, Decimal]], node: ObservedNode | None, settings: KubernetesSettings
 ) -> Resources:
     """What a pod of ours holds of the node that it is on; of a node that is gone, GPUs are of no type."""

@@ -108,8 +108,8 @@ class KubernetesCluster:
         nodes = {node.name: node for node in self._nodes.values()}
         requests = {pod.key: pod.requests for pod in pods}
         for task in self._verdicts.judge(pods, nodes.values(), self._monotonic(), asked):
-            held = capacity.held_by(requests[task.key], nodes.get(task.node), self._settings)
-            found[task.key] = replace(task, resources=held)
+            resources = capacity.resources_of_pod(requests[task.key], nodes.get(task.node), self._settings)
+            found[task.key] = replace(task, resources=resources)
         return tuple(found[key] for key in sorted(found))
 
     def log_tail(self, key: TaskKey, max_bytes: int) -> str:
