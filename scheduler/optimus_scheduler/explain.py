@@ -222,7 +222,8 @@ def _no_feasible_node(outlook: Outlook, grant: Grant) -> str:
 
 
 def _waiting_for_quota(outlook: Outlook, _grant: Grant) -> str:
-    what = "Paused" if outlook.has_tasks else "Waits"
+    by = outlook.job.paused_by
+    what = f"Paused by {by}" if by is not None else "Paused" if outlook.has_tasks else "Waits"
     least = size_words(outlook.minimum)
     return f"{what}: quotas leave no room now for {least} of project {outlook.job.spec.project}."
 

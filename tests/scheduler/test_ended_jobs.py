@@ -19,6 +19,7 @@ from optimus_scheduler.model import (
     Architecture,
     ConvergenceRule,
     EndedJob,
+    Interval,
     Job,
     Mode,
     SpeedSample,
@@ -372,3 +373,38 @@ def test_a_job_submitted_five_times_is_promised_an_end_that_it_keeps() -> None:
             assert all(each is not None and 0.5 < each.mean / job.total_steps < 2.0 for each in promised)
         held += [each is not None and each.low <= job.total_steps <= each.high for each in promised]
     assert np.mean(held) > 0.7
+
+
+def announcing(*parts: float, step: int = 0, announced: int = 2000) -> Job:
+    """A script at this step that says it makes so many, and whose earlier runs ended at these parts of theirs."""
+    rule = ConvergenceRule(max_steps=announced, ends_itself=True)
+    spec = replace(a_spec(rule=rule), project="vision", family="train.py")
+    runs = [
+        EndedJob(f"run-{i}", "train.py", "vision", None, total_steps=round(part * 1000), announced_steps=1000)
+        for i, part in enumerate(parts)
+    ]
+    return a_job("young", has=(1, 0), spec=spec, step=step, similar=tuple(runs))
+
+
+def total_steps(job: Job) -> Interval:
+    found = forecast(job, NOW, Settings()).forecast.total_steps
+    assert found is not None
+    return found
+
+
+def test_a_command_that_announces_its_steps_may_end_where_earlier_runs_of_it_did() -> None:
+    assert total_steps(announcing()) == total_steps(announcing(1.0, 0.95)) == Interval(2000.0, 2000.0, 2000.0)
+    once = total_steps(announcing(0.15))
+    assert once.low < 0.15 * 2000 < once.mean < 2000 == once.high, "it may be as it says all the same"
+    often = total_steps(announcing(0.15, 0.16, 0.14, 0.15, 0.17, 0.15))
+    assert often.low < 0.15 * 2000 < often.high < 1000
+    mixed = total_steps(announcing(1.0, 0.15, 1.0, 1.0))
+    assert mixed.mean == mixed.high == 2000 > mixed.low
+
+
+@given(st.lists(st.floats(0.01, 1.0), max_size=6), st.integers(0, 1999))
+def test_what_earlier_runs_say_of_a_command_lies_between_its_step_and_what_it_announces(
+    parts: list[float], step: int
+) -> None:
+    found = total_steps(announcing(*parts, step=step))
+    assert step <= found.low <= found.mean <= found.high <= 2000

@@ -147,6 +147,22 @@ def test_a_project_that_may_not_borrow_waits_beside_idle_room() -> None:
     assert tasks_of(settled(world), "a") == 2
 
 
+def test_a_job_that_is_paused_for_a_project_that_may_not_borrow_says_so() -> None:
+    spec: dict[str, Any] = {"minimum": (1, 1), "maximum": (1, 1)}
+    jobs = [job_of("b", f"b{i}", has=(1, 1), **spec) for i in (0, 1)]
+    world = replace(
+        a_snapshot([*jobs, job_of("a", "a0", **spec)], cluster(4)), quotas=(Quota("a", cpu=2.0, may_borrow=False),)
+    )
+    reasons = {decision.job_id: decision.reason for decision in plan(world, OPTIMUS).decisions}
+    (paused,) = {"b0", "b1"} & {job_id for job_id, reason in reasons.items() if reason is Reason.WAITING_FOR_QUOTA}
+    assert reasons["a0"] is not Reason.WAITING_FOR_QUOTA
+    large = job_of("b", "b9", minimum=(2, 2), maximum=(2, 2))
+    outcome = plan(replace(world, jobs=(*world.jobs, large)), OPTIMUS)
+    assert {one.job_id: one.reason for one in outcome.decisions}["b9"] is Reason.WAITING_FOR_RESOURCES, (
+        "without it, too"
+    )
+
+
 # --- whatever the jobs, the quotas and the policy --------------------------------------------------------------------
 
 

@@ -246,8 +246,10 @@ class _QuotaAllocation:
         borrowing = {project: entitled[project] for project in entitled if project not in confined}
         if any(self._is_short(competing, grants, rights) for rights in borrowing.values()):
             grants = self._reclaimed(free, available, borrowing)
-        if _sizes(fixed):
-            grants = {job_id: _beside_the_confined(grant) for job_id, grant in grants.items()}
+        if sizes := _sizes(fixed):
+            left = remaining(available, demand_of(free, _sizes(grants))) + demand_of(competing, sizes)
+            least = {one.id: one.demand(one.minimum) for one in free}
+            grants = {job_id: _beside_the_confined(grant, least[job_id], left) for job_id, grant in grants.items()}
         return {**grants, **{job_id: _confined(grant) for job_id, grant in fixed.items()}}
 
     def _guaranteed(self, quotas: Sequence[Quota]) -> dict[str, Resources]:
@@ -302,8 +304,11 @@ def _confined(grant: Grant) -> Grant:
     return grant._replace(reason=Reason.AT_QUOTA) if is_full else grant
 
 
-def _beside_the_confined(grant: Grant) -> Grant:
-    """What a job gets beside jobs of projects that may not borrow: the policy has not seen these."""
+def _beside_the_confined(grant: Grant, least: Resources, left: Resources) -> Grant:
+    """What a job gets beside jobs of projects that may not borrow: the policy has not seen these. `least`: what the job
+    needs to run; `left`: what would be free if those jobs had nothing."""
+    if grant.reason is Reason.WAITING_FOR_RESOURCES and least.fits_in(left):
+        return grant._replace(reason=Reason.WAITING_FOR_QUOTA)
     return grant._replace(reason=Reason.MINIMUM_ELSEWHERE) if grant.reason is Reason.CLUSTER_FULL else grant
 
 

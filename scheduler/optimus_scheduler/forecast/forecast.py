@@ -6,6 +6,7 @@ Every question has an answer. What cannot be predicted yet is assumed by a state
 |---|---|
 | steps left, no limit given | as many again as it has done (Lindy), from a ninth to nine times that |
 | steps left, all that a command announced are made | as many again as since then (Lindy, too) |
+| steps left, of a command whose earlier runs ended before what they announced | theirs, and its own (`precedents`) |
 | steps left, no losses yet | what ended jobs of the same task and rule took (see `precedents`) |
 | steps left, a limit and a rule about losses given | any up to the limit, log-uniformly (see `convergence_step`) |
 | speed, nothing measured | that of ended jobs of the same task, else by arithmetic (see `speed_fits`); else none |
@@ -31,7 +32,7 @@ from optimus_models.rescale import RescaleCost
 from optimus_models.speed import SpeedLaw
 from optimus_scheduler.forecast.fits import Fits, Fitted
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.forecast.precedents import confidence, precedents, with_precedents
+from optimus_scheduler.forecast.precedents import confidence, early_ends, precedents, with_early_ends, with_precedents
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices
 from optimus_scheduler.forecast.speeds import Speeds
 from optimus_scheduler.forecast.time_left import (
@@ -375,7 +376,7 @@ def _predict_total(job: Job, rule: Rule, epoch: float | None, fitted: Fitted, us
         cost_per_second=use.cost_per_second,
         metric=fitted.metric,
     )
-    return with_precedents(job, epoch, with_uneven_epochs(job, own))
+    return with_early_ends(job, with_precedents(job, epoch, with_uneven_epochs(job, own)))
 
 
 def epoch_steps(job: Job) -> float | None:
@@ -472,7 +473,8 @@ def _confidence(job: Job, fitted: Fitted, prediction: Prediction | None) -> floa
     if prediction is None:
         return _LINDY_CONFIDENCE if job.step > 0 else 0.0
     if not _may_end_by_curve(job):
-        return 1.0  # a number of steps or epochs that the owner fixed
+        # A number of steps or epochs that the owner fixed, or that a command announces.
+        return confidence(len(early)) if (early := early_ends(job)) else 1.0
     by_metric = prediction.rule == "target_metric" and fitted.metric is not None
     own = fitted.metric.confidence if by_metric and fitted.metric is not None else fitted.curve.confidence
     return max(own, confidence(len(precedents(job)))) if fitted.curve.n_points < LEAST_POINTS else own

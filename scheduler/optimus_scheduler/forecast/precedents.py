@@ -1,5 +1,8 @@
 """When a job will end by what ended jobs of the same task took under such a rule: until its own losses say more.
 
+A command that announces its steps may end sooner, as one does that stops early: where earlier runs of it did, it may
+end at the part of what it announced at which they ended.
+
 A rule about the decrease of the loss holds the later, the smaller the decrease is. For losses that fall like a power of
 the step, the step at which it holds is inversely proportional to it; an asymptote makes that dependence weaker, a slow
 beginning stronger. So ended jobs that asked for other decreases are compared by a power of the ratio, which is fitted
@@ -11,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +29,13 @@ _SPREAD, _SPREAD_COUNT = 0.5, 2.0
 _EXPONENT, _EXPONENT_WEIGHT, _RESIDUAL = -1.0, 0.1, 0.15
 """Believed power of the decrease that epochs go by; how much that belief counts against the squared spread of ln
 decrease; the believed spread of ln epochs about such a power. Before there are two jobs the power is -1 ± 0.5."""
+EARLY = 0.9
+"""A command that ends before this part of the steps that it announced has ended early."""
+_AS_ANNOUNCED = 0.5
+"""For so many earlier runs counts what the command says itself; of none is it known then that it ended early."""
+_PLACES = (np.arange(20) + 0.5) / 20
+_NORMAL = np.array([NormalDist().inv_cdf(place) for place in _PLACES])
+"""Equally likely values of a normal variable."""
 _MOST_CONFIDENCE = 0.4
 """Confidence with many precedents: a curve of its own soon says more."""
 
@@ -103,6 +114,36 @@ def with_precedents(job: Job, steps_per_epoch: float | None, own: Prediction | N
     if own is not None and own.high <= expected:
         return own._replace(mean=own.high, low=min(own.high, low))
     return Prediction(expected, low, high if own is None else min(high, own.high), name)
+
+
+def early_ends(job: Job) -> list[float]:
+    """Parts of the steps that they announced at which earlier runs of a command ended by themselves; empty where none
+    ended early, or where the job announces nothing."""
+    if not job.spec.convergence.ends_itself:
+        return []
+    runs = [ended for ended in job.similar if ended.announced_steps and ended.project == job.spec.project]
+    parts = [min(ended.total_steps / (ended.announced_steps or 1), 1.0) for ended in runs if ended.total_steps > 0]
+    return parts if any(part < EARLY for part in parts) else []
+
+
+def with_early_ends(job: Job, own: Prediction | None) -> Prediction | None:
+    """The prediction of a command that announced its steps, where earlier runs of it ended before theirs.
+
+    A mixture of ends at what it announces and round the parts at which the others ended, of those that are ahead of it.
+    """
+    parts = early_ends(job)
+    if own is None or own.rule != "max_steps" or not parts:
+        return own
+    early = np.log([part for part in parts if part < EARLY])
+    squares = float(((early - early.mean()) ** 2).sum()) + _SPREAD_COUNT * _SPREAD**2
+    spread = math.sqrt(squares / (len(early) + _SPREAD_COUNT) * (1.0 + 1.0 / len(early)))
+    around = own.mean * np.exp(early[:, None] + spread * _NORMAL).ravel()
+    ahead = np.sort(around[(around > job.step) & (around < own.mean)])
+    at_the_end = _AS_ANNOUNCED + len(parts) - len(early)
+    before = len(ahead) / len(_NORMAL)
+    share = np.append((np.arange(len(ahead)) + 0.5) / len(_NORMAL), before) / (before + at_the_end)
+    low, mean, high = np.interp([0.1, 0.5, 0.9], share, np.append(ahead, own.mean)).tolist()
+    return own._replace(mean=mean, low=low, high=high)
 
 
 def _curve_rule(job: Job) -> str | None:

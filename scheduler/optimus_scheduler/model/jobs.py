@@ -175,6 +175,8 @@ class EndedJob:
     """Steps at its end; 0 when that is not known ..."""
     rule: ConvergenceRule | None = field(default=None, compare=False)
     """... and the rule that ended it."""
+    announced_steps: int | None = field(default=None, compare=False)
+    """After how many steps its command said that it would end, where the command ended by itself, then or sooner."""
     device: str | None = field(default=None, compare=False)
     """What its workers computed on (`cold_start.device_name`) ..."""
     percent_of_peak: float | None = field(default=None, compare=False)

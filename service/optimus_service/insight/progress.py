@@ -18,6 +18,7 @@ from optimus_models.convergence import Rule
 from optimus_models.cost import Estimate
 from optimus_scheduler.ahead.world import until_later
 from optimus_scheduler.forecast.forecast import step_limit
+from optimus_scheduler.forecast.precedents import EARLY
 from optimus_scheduler.forecast.time_left import beyond_announced, given_not_ended, step_seconds, time_left
 from optimus_scheduler.model import NOTHING, Allocation, Directive, Forecast, Interval, JobState, Reason
 from optimus_scheduler.model.format import ITS_OWNER
@@ -90,8 +91,6 @@ class JobProgress:
     """By the queue simulated forward; None: that has no answer, or one that is too old."""
 
 
-_EARLY = 0.9
-"""A command that ends before this part of the steps that it announced has ended early."""
 _LIKELY = 0.5
 """A start that waits for the end of a stalled job in this part of what may come is not told."""
 
@@ -320,7 +319,7 @@ def announced_beyond(job: JobRecord, step: int) -> int | None:
     """How many steps a command announced that ends by itself at this one, long before; None: it does not."""
     total: int | None = (job.profile or {}).get("total_steps")
     is_limited = replace(job.asked.convergence, command_ends=None) != Convergence()
-    return total if total and not is_limited and step < _EARLY * total else None
+    return total if total and not is_limited and step < EARLY * total else None
 
 
 def has_made_all(job: JobRecord) -> bool:

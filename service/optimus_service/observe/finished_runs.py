@@ -24,7 +24,7 @@ from optimus_models.analytic.description import cost_of_description
 from optimus_models.calibration import Experience
 from optimus_scheduler.forecast.cold_start import Platform, calculated_speeds, device_name, measured_percent_of_peak
 from optimus_scheduler.forecast.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
-from optimus_scheduler.model import Architecture, EndedJob, JobSpec, JobState, Mode, SpeedSample
+from optimus_scheduler.model import Architecture, Directive, EndedJob, JobSpec, JobState, Mode, SpeedSample
 from optimus_service.observe.promises import MAX_PROMISES, Scores
 from optimus_service.observe.spec import readable_spec, rule_of
 from optimus_service.observe.telemetry import JobHistory
@@ -166,9 +166,16 @@ def lesson(job: JobRecord, history: JobHistory, network: Document | None = None)
         "noise": history.noise_curve(),
         "total_steps": job.step,
         "convergence": job.spec.get("convergence") or {},
+        "announced_steps": _announced(job, spec),
         "device": device_name(spec),
         "percent_of_peak": _percent_of_peak(spec, history, network),
     }
+
+
+def _announced(job: JobRecord, spec: JobSpec) -> int | None:
+    """What its command had announced when it ended by itself, after these steps or before them."""
+    ended_itself = spec.convergence.ends_itself and job.directive is not Directive.FINISH
+    return spec.convergence.max_steps if ended_itself else spec.announced_steps
 
 
 def _percent_of_peak(spec: JobSpec, history: JobHistory, network: Document | None) -> float | None:
@@ -209,6 +216,7 @@ def ended_job(job_id: str, document: Document) -> EndedJob | None:
         global_batch_size=document["global_batch_size"],
         total_steps=document.get("total_steps", 0),
         rule=rule_of(read(Convergence, document["convergence"], strict=True)) if "convergence" in document else None,
+        announced_steps=document.get("announced_steps"),
         device=document.get("device"),
         percent_of_peak=document.get("percent_of_peak"),
         noise_steps=tuple(step for step, _ in document.get("noise", ())),

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.service.loop.loop_world import World, speed
+from tests.service.store.store_builders import batches_of, samples_of
 
 from optimus_scheduler.forecast.speed_fits import SpeedData, fit_speeds
 from optimus_scheduler.lifecycle import CancelRequested
-from optimus_scheduler.model import EndedJob, Job, JobState
+from optimus_scheduler.model import Directive, EndedJob, Job, JobState, Mode
 from optimus_scheduler.settings import Settings
-from optimus_service.observe.finished_runs import Lessons, ended_job
+from optimus_service.observe.finished_runs import Lessons, ended_job, lesson
 from optimus_service.observe.spec import spec_of
+from optimus_service.observe.telemetry import JobHistory
 from optimus_service.store.records import DecisionRecord
 from optimus_service.store.repository import Repository
 
@@ -79,6 +82,24 @@ def test_the_same_script_with_other_arguments_is_not_the_same_work(world: World)
         (low,), (high,) = speeds.model.predict_interval([1], [0])
         factors[width] = high / low
     assert factors["8"] < 2.0 < 5.0 < factors["9"]
+
+
+@once
+def test_what_a_command_announced_is_learned_where_it_ended_by_itself(world: World) -> None:
+    command = {"task": None, "architecture": "script", "command": ["python", "train.py"], "working_directory": "/srv"}
+    finish(world, "job-1", **command, servers={"min": 0, "max": 0})
+    history = JobHistory(Mode.SYNC)
+    history.add(batches_of(samples_of(world.repository, "job-1")))
+    record = world.repository.get_job("job-1")
+    record = replace(record, profile={**(record.profile or {}), "total_steps": 2000})
+    for directive, step, announced in (
+        (Directive.RUN, 300, 2000),
+        (Directive.RUN, 2100, 2000),
+        (Directive.FINISH, 300, None),
+    ):
+        taught = ended_job("job-1", lesson(replace(record, directive=directive, step=step), history))
+        assert taught is not None
+        assert (taught.total_steps, taught.announced_steps) == (step, announced)
 
 
 @once
