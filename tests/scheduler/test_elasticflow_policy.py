@@ -18,7 +18,7 @@ from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.allocate.policy import AllocationInput
 from optimus_scheduler.forecast.forecast import forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import Allocation, Interval, Reason, Resources
+from optimus_scheduler.model import Allocation, Interval, Quota, Reason, Resources
 from optimus_scheduler.settings import Settings
 
 SETTINGS, SLOT, TASKS = Settings(), 60.0, 16
@@ -172,4 +172,20 @@ def test_a_deadline_that_keeps_several_others_from_theirs_is_given_up(policy: st
     grants = allocate_with_quotas(inputs, policy_named(policy), SETTINGS, now=NOW)
     assert all(grants[one.id].allocation.workers == 1 for one in cheap)
     assert grants["dear"].allocation.workers <= 2
+    assert "jobs that need less" in (grants["dear"].note or "")
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_it_is_given_up_within_what_its_project_may_have(share: float) -> None:
+    """On the whole cluster all are in time; on the half that their project never exceeds the dear one is not."""
+    dear = due("dear", takes=40.0, within=21.0, most=4)
+    cheap = [due(f"cheap-{place}", takes=20.0, within=21.5, most=1) for place in range(4)]
+    inputs = AllocationInput((dear, *cheap), CAPACITY)
+    quotas = [Quota(dear.job.spec.project, share=share, may_borrow=False)]
+    grants = allocate_with_quotas(inputs, policy_named("optimus"), SETTINGS, now=NOW, quotas=quotas)
+    if share == 1.0:
+        assert all(grants[one.id].reason is Reason.MEETING_DEADLINE for one in (dear, *cheap))
+        return
+    assert all(grants[one.id].allocation.workers == 1 for one in cheap)
+    assert grants["dear"].allocation.is_empty
     assert "jobs that need less" in (grants["dear"].note or "")

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from optimus_scheduler.allocate.deadline_budget import Limits, in_step, limits_of, may_have_limits
 from optimus_scheduler.allocate.filling import SizedJob, beyond_reach
@@ -163,38 +163,17 @@ def _under_limits(
     claims = {job_id: each.claim for job_id, each in limits.items() if each.claim is not None}
     if isinstance(reserving.policy, DeadlinePolicy):
         claims = {}
-    for job_id in _given_up(competing, claims, limits, inputs.capacity, now, settings):
-        limits[job_id] = replace(limits[job_id], reason=Reason.DEADLINE_CANNOT_BE_MET, note=_GIVEN_UP)
-        del claims[job_id]
     late = frozenset(job_id for job_id, each in limits.items() if each.reason is Reason.DEADLINE_CANNOT_BE_MET)
     out = _QuotaAllocation(reserving, claims, late, inputs.capacity, finishing, now)
     grants = out.under(quotas, competing) if quotas else out.by_deadline(competing, inputs.capacity)
+    for job_id in out.given_up:
+        if not covers(grants[job_id].allocation, claims[job_id]):
+            limits[job_id] = replace(limits[job_id], reason=Reason.DEADLINE_CANNOT_BE_MET, note=_GIVEN_UP)
     by_id = {one.id: one for one in competing}
     return {
         job_id: _with_limits(grant, limits[job_id], by_id[job_id]) if job_id in limits else grant
         for job_id, grant in grants.items()
     }
-
-
-def _given_up(
-    competing: Sequence[Outlook],
-    claims: Claims,
-    limits: Mapping[str, Limits],
-    capacity: Resources,
-    now: float,
-    settings: Settings,
-) -> frozenset[str]:
-    """Jobs that do not claim what they need for their deadlines, so that more others are in time."""
-    claiming = [one for one in competing if one.id in claims]
-    if demand_of(claiming, claims).fits_in(capacity):
-        return frozenset()
-    margin = settings.deadline_margin
-    jobs = [
-        SizedJob(one, in_step(one), capacity, now, margin)
-        for one in claiming
-        if limits[one.id].reason is not Reason.DEADLINE_CANNOT_BE_MET and one.forecast.remaining_steps is not None
-    ]
-    return beyond_reach([job for job in jobs if job.alone <= job.left], capacity)
 
 
 def _on_its_type(grant: Grant, outlook: Outlook) -> Grant:
@@ -214,13 +193,31 @@ class _QuotaAllocation:
     capacity: Resources
     finishing: tuple[Outlook, ...]
     now: float
+    given_up: set[str] = field(default_factory=set)
+    """Jobs whose claims were not met, in one of the sharings, so that more others are in time."""
 
     def by_deadline(self, competing: Sequence[Outlook], available: Resources) -> Grants:
         """The policy, but for the claims of deadlines: promised ones first, then the earliest, each if it fits."""
         return self.reserving.with_claims(competing, available, self._claims(competing, available), due_at=self.now)
 
     def _claims(self, competing: Sequence[Outlook], available: Resources) -> dict[str, Allocation]:
-        return fitting_claims(sorted(competing, key=self._precedence), self.deadlines, available)
+        given_up = self._beyond_reach(competing, available)
+        self.given_up.update(given_up)
+        claiming = [one for one in competing if one.id not in given_up]
+        return fitting_claims(sorted(claiming, key=self._precedence), self.deadlines, available)
+
+    def _beyond_reach(self, competing: Sequence[Outlook], available: Resources) -> frozenset[str]:
+        """Jobs that do not claim what they need for their deadlines, so that more others are in time."""
+        claiming = [one for one in competing if one.id in self.deadlines]
+        if demand_of(claiming, self.deadlines).fits_in(available):
+            return frozenset()
+        margin = self.reserving.settings.deadline_margin
+        jobs = [
+            SizedJob(one, in_step(one), available, self.now, margin)
+            for one in claiming
+            if one.id not in self.late and one.forecast.remaining_steps is not None
+        ]
+        return beyond_reach([job for job in jobs if job.alone <= job.left], available)
 
     def _precedence(self, outlook: Outlook) -> tuple[float, bool, float, float, str]:
         """Promised ones first, in the order of their promises: none is broken by a later one. Then the earliest; those
