@@ -277,13 +277,15 @@ def _by_steps(
 
 
 def _drift(job: JobRecord, decision: DecisionRecord, end: _End, now: float) -> float:
-    """How many times as long a step takes as the forecast said, by the steps since, up to the newest that came. What is
+    """How many times as long a step takes as the forecast said, by the steps since the one that it was made at, up to
+    the newest: from when the one came to when the other did, for steps may come late, and many at once. What is
     measured over so long as a measured speed is counts as much as the forecast; where the size changes, or training
     began anew meanwhile, nothing is measured yet."""
+    since = decision.at if decision.step_at is None else decision.step_at
     until = now if job.step_at is None else job.step_at
-    n_steps, seconds, pace = job.step - end.made_at, until - decision.at, end.seconds_per_step
+    n_steps, seconds, pace = job.step - end.made_at, until - since, end.seconds_per_step
     is_steady = decision.previous == decision.allocation == job.running and not job.waits
-    is_steady = is_steady and (job.formed_at is None or job.formed_at <= decision.at)
+    is_steady = is_steady and (job.formed_at is None or job.formed_at <= since)
     if pace is None or not is_steady or n_steps <= 0 or seconds <= 0 or pace.mean <= 0:
         return 1.0
     # The decision and now are somewhere within a step: up to one more or one fewer says nothing.

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from optimus_scheduler.model import Decision, Interval, Plan
-from optimus_service.store.records import DecisionRecord
+from optimus_service.store.records import DecisionRecord, JobRecord
 
 NEAR = 0.05
 """Part by which a figure of a forecast may have moved and still counts as the same: as a job comes to its end, what is
@@ -76,12 +76,13 @@ def _is_near(before: float | None, after: float | None) -> bool:
     return abs(after - before) <= NEAR * abs(before)
 
 
-def decision_records(decisions: Iterable[Decision], at: float) -> list[DecisionRecord]:
-    """One row per decision."""
-    return [_record(decision, at) for decision in decisions]
+def decision_records(decisions: Iterable[Decision], at: float, jobs: Iterable[JobRecord]) -> list[DecisionRecord]:
+    """One row per decision; `jobs`: as they were when it was made."""
+    step_at = {job.id: job.step_at for job in jobs}
+    return [_record(decision, at, step_at.get(decision.job_id)) for decision in decisions]
 
 
-def _record(decision: Decision, at: float) -> DecisionRecord:
+def _record(decision: Decision, at: float, step_at: float | None) -> DecisionRecord:
     return DecisionRecord(
         job_id=decision.job_id,
         at=at,
@@ -93,4 +94,5 @@ def _record(decision: Decision, at: float) -> DecisionRecord:
         next_gain=decision.next_gain,
         batch=decision.batch,
         forecast=decision.forecast,
+        step_at=step_at,
     )

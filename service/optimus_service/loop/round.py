@@ -161,7 +161,7 @@ class Round:
         )
         promises = self._promises(snapshot, plan, leader)
         news = self._news.of(plan, fence)
-        leader.add_round(record, decision_records(news, now), promises)
+        leader.add_round(record, decision_records(news, now, observed.jobs), promises)
         self._news.stored(news, plan)
         self._promised.stored(promises, (job.id for job in snapshot.jobs))
         self.seen, self.decided = cluster_state, plan

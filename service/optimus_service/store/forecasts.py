@@ -64,6 +64,11 @@ def from_json(job_id: str, document: object) -> Forecast:
     )
 
 
+def step_at(document: object) -> float | None:
+    """When the step was reported that the stored forecast is made at; None: it does not say so."""
+    return _number(_object(document).get("step_at"))
+
+
 def interval(document: object) -> Interval | None:
     """A stored interval; None without a mean. A bound that is not said is as far away as it can be."""
     stored = _object(document)

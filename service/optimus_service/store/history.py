@@ -181,7 +181,7 @@ def _decision_values(round_id: int, record: DecisionRecord) -> dict[str, Any]:
         "gain": _number_or_none(record.gain),
         "next_gain": _number_or_none(record.next_gain),
         "batch": record.batch,
-        "forecast": forecasts.to_json(record.forecast),
+        "forecast": forecasts.to_json(record.forecast) | {"step_at": record.step_at},
     }
 
 
@@ -203,4 +203,5 @@ def _decision(row: DecisionRow) -> DecisionRecord:
         next_gain=row.next_gain,
         batch=row.batch,
         forecast=forecasts.from_json(row.job_id, row.forecast),
+        step_at=forecasts.step_at(row.forecast),
     )

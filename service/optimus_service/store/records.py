@@ -278,6 +278,8 @@ class DecisionRecord:
     batch: int | None = None
     """The global batch, of a job with an elastic one."""
     forecast: Forecast
+    step_at: float | None = None
+    """When the step was reported that the forecast is made at, POSIX seconds; None: not known."""
     expected: ExpectedTimes | None = None
     """The newest of the job; of `Repository.latest_decisions` only."""
 

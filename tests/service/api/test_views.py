@@ -190,6 +190,9 @@ def test_the_pace_is_that_of_steps_that_came_in_the_membership_of_the_forecast()
     assert left(step_at=NOW + 5.0)[0] == pytest.approx(left()[1], rel=0.01), (
         "no step came for 55 s: the service was away"
     )
+    made = replace(made, step_at=NOW - 5.0)
+    assert left(step_at=NOW)[0] == pytest.approx(left(step_at=NOW)[1]), "10 steps in 5 s, though they came at once"
+    made = replace(made, step_at=None)
     anew = left(step_at=NOW + 60.0, formed_at=NOW + 50.0)
     assert anew[0] == pytest.approx(anew[1]), "training stood still meanwhile"
 
