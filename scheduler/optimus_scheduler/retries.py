@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 DEFAULT_RETRIES = 2
@@ -13,14 +12,6 @@ MAX_RETRIES = 20
 
 LONGEST_RETRY_SECONDS = 600.0
 """Waiting longer leaves a job idle that could train."""
-
-
-def most_retries(specification: object) -> int:
-    """The retries of a stored specification; the default where it has no number."""
-    reported = specification.get("retries") if isinstance(specification, Mapping) else None
-    return (
-        reported if isinstance(reported, int) and not isinstance(reported, bool) and reported >= 0 else DEFAULT_RETRIES
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from optimus_service.insight.feasibility import objections, unpriced
 from optimus_service.observe.spec import deadline_of
 from optimus_service.requests import checked
 from optimus_service.store.errors import UserNotFound
-from optimus_service.store.records import JobRecord
+from optimus_service.store.records import JobRecord, asked_by
 from optimus_service.store.repository import Repository
 
 _ATTEMPTS = 50
@@ -112,9 +112,10 @@ def _refuse_impossible(services: Services, job: JobRecord, edit: Edit) -> None:
     if impossible:
         raise invalid(impossible)
     if {"deadline", "deadline_seconds"} & edit.changes.keys():
-        due = deadline_of(read(JobSpec, edit.spec), job.created_at)
+        asked = asked_by(edit.spec)
+        due = deadline_of(asked, job.created_at)
         if due is not None and due <= services.clock():
-            raise invalid_field("deadline" if edit.spec["deadline"] else "deadline_seconds", "is in the past")
+            raise invalid_field("deadline" if asked.deadline else "deadline_seconds", "is in the past")
 
 
 def new_objections(services: Services, job: JobRecord, edit: Edit) -> list[answers.ProblemError]:
@@ -158,9 +159,10 @@ def _store(tx: Repository, job: JobRecord, edit: Edit, by: str, now: float) -> J
     changes = {field: values for field, values in edit.changes.items() if field != "paused"}
     if changes and not tx.set_spec(job.id, job.spec, {**edit.spec, "paused": paused}, changes, now):
         raise _ChangedMeanwhileError
-    if edit.spec["paused"] is paused:
+    pause = asked_by(edit.spec).paused
+    if pause is paused:
         return tx.get_job(job.id)
-    return tx.advance_job(job.id, _pause_of(tx, job.id, by) if edit.spec["paused"] else ResumeRequested(by), now)
+    return tx.advance_job(job.id, _pause_of(tx, job.id, by) if pause else ResumeRequested(by), now)
 
 
 # --- pause and resume ------------------------------------------------------------------------------------------------

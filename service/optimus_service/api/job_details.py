@@ -148,7 +148,7 @@ def list_allocations(job_id: str, services: ServicesDep) -> answers.AllocationLi
 
 def worker_starts(repository: Repository, job: JobRecord) -> dict[str, float]:
     """When workers were started, by name, of a script whose stops lose work; empty for all other jobs."""
-    if not begins_anew(job.spec, job.profile):
+    if not begins_anew(job):
         return {}
     found = repository.tasks(active_only=False, job_id=job.id)
     return {each.key.name: each.created_at for each in found if each.key.role is Role.WORKER}

@@ -21,7 +21,8 @@ from optimus_service.api.callers import Caller
 from optimus_service.api.problems import Problem, documented, invalid_field
 from optimus_service.api.services import AuditDep, CallerDep, Services, ServicesDep
 from optimus_service.api.submission import refuse_project
-from optimus_service.api.watching import Watching, WatchingDep, is_watched, project_of, spec_of
+from optimus_service.api.watching import Watching, WatchingDep, project_of, spec_of
+from optimus_service.observe.silence import is_watched
 from optimus_service.observe.spec import NAME_LABEL, RUN_LABEL
 from optimus_service.store.errors import JobNotFound
 from optimus_service.store.records import JobRecord
@@ -152,7 +153,7 @@ def _name(new: NewRun) -> str:
 def _body(job: JobRecord, new: NewRun | None = None) -> Json:
     """A job as a run. Artifacts stay where the training is: the client stores them in the folder `mlruns` there."""
     if new is None:
-        run = (job.spec.get("labels") or {}).get(RUN_LABEL) or job.name
+        run = job.asked.labels.get(RUN_LABEL) or job.name
         number = mlflow.experiment_id(job.name)
         new = NewRun(
             experiment=job.name,

@@ -35,7 +35,6 @@ from optimus_service.api.problems import invalid, invalid_field
 from optimus_service.api.services import Services, Turns
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.api.validation import field_errors
-from optimus_service.observe.spec import RUN_LABEL
 from optimus_service.requests import checked
 from optimus_service.store.records import JobRecord, MembershipRecord, PostedSamples
 from optimus_service.store.sample_queue import SampleQueue
@@ -272,8 +271,3 @@ def project_of(caller: Caller, asked: str | None, field_name: str) -> str:
 def is_over(job: JobRecord) -> bool:
     """Whether nothing more counts of what is said of a run: it has ended, or its owner does not want to watch it."""
     return job.state.is_final or job.directive is Directive.CANCEL
-
-
-def is_watched(job: JobRecord) -> bool:
-    """Whether it is a run that is told of here."""
-    return job.is_tracked and RUN_LABEL in (job.spec.get("labels") or {})

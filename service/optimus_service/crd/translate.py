@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from optimus_contract.codec import write
 from optimus_contract.fields import MAX_LABELS, is_label
 from optimus_contract.job import JobSpec
 from optimus_scheduler.model import Role
@@ -92,8 +93,8 @@ def body_of(found: TrainingJob, job: JobRecord | None) -> JobSpec:
         ValidationError: (pydantic's) it describes none.
     """
     if found.mirrors is not None and job is not None:
-        kept = {name: job.spec[name] for name in (*_OF_THE_OBJECT, *_HIDDEN) if name in job.spec}
-        return checked(JobSpec, {**found.spec, **kept})
+        asked = write(job.asked)
+        return checked(JobSpec, {**found.spec, **{name: asked[name] for name in (*_OF_THE_OBJECT, *_HIDDEN)}})
     name = found.name.replace(".", "-")[:_LONGEST_NAME].rstrip("-")
     return checked(JobSpec, {**found.spec, "name": name, "labels": dict(found.labels)})
 

@@ -85,7 +85,7 @@ def job_body(
         last_error=job.last_error,
         rescales=job.rescales,
         deadline_promised_at=moment_or_none(promised_at(job)),
-        begins_anew=begins_anew(job.spec, job.profile),
+        begins_anew=begins_anew(job),
         usage=None if usage is None else answers.JobUsage(**asdict(usage)),
         noise_scale=newest_noise_scale(newest),
         learning_rate=newest_learning_rate(newest),

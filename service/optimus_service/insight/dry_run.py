@@ -33,7 +33,7 @@ from optimus_scheduler.settings import Settings as SchedulerSettings
 from optimus_scheduler.what_if import kept_on_larger_cluster, what_gives_more
 from optimus_service.clusters.base import Cluster
 from optimus_service.observe.snapshot import ClusterState, Observer
-from optimus_service.store.records import Document, JobRecord
+from optimus_service.store.records import Document, JobRecord, asked_by
 
 CANDIDATE = "dry-run"
 """The id that a job has while it is only thought of: submitted ones always have a random end."""
@@ -340,10 +340,11 @@ def with_steps_per_epoch(job: Job) -> Job:
 
 def as_record(spec: Document, now: float, owner: str | None = None) -> JobRecord:
     """A job that was submitted this instant."""
+    asked = asked_by(spec)
     return JobRecord(
         id=CANDIDATE,
-        name=spec["name"],
-        project=spec["project"],
+        name=asked.name,
+        project=asked.project,
         owner=owner,
         spec=spec,
         state=JobState.QUEUED,

@@ -166,7 +166,7 @@ def _on_gains(case: Case, words: Explanation, marginal: answers.Marginal | None)
 
 def _change(case: Case, words: Explanation) -> str:
     """What gives it more: only what was tried, where that was possible."""
-    if words.reason == Reason.WAITING_FOR_RETRY and begins_anew(case.job.spec or {}, case.job.profile):
+    if words.reason == Reason.WAITING_FOR_RETRY and begins_anew(case.job):
         again = f"cancel it, and run it again: `optimus retry {case.job.id}`"
         return f"The end of the wait: mend what failed before that. Or {again}."
     if case.job.state.is_final or case.decision is None or case.gives_more is None:
@@ -227,7 +227,7 @@ def _on_waiting(case: Case, expected: answers.Expected) -> list[str]:
         return []
     if wait := _retry_wait(case):
         soonest = time_words(wait) if expected.start_seconds is None else span(expected.start_seconds)
-        if begins_anew(case.job.spec or {}, case.job.profile):
+        if begins_anew(case.job):
             lost = (
                 f": it is not known to have a checkpoint, so that its {counted(case.job.step, 'step')} are made again"
             )
@@ -241,7 +241,7 @@ def _on_lost_work(case: Case) -> list[str]:
     if case.job.state.is_final or not case.job.is_without_tasks or not case.memberships or _retry_wait(case):
         return []
     lost = losses(case.job, case.memberships, case.began)[-1]
-    if not lost.words or not begins_anew(case.job.spec or {}, case.job.profile):
+    if not lost.words or not begins_anew(case.job):
         return []
     return [f"It is not known to go on from a checkpoint: it begins anew, and {lost.words} are lost."]
 

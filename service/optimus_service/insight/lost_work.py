@@ -49,7 +49,7 @@ def _loss(job: JobRecord, memberships: Sequence[MembershipRecord], began: Mappin
     each = memberships[number]
     before = memberships[number - 1] if number else None
     after = memberships[number + 1] if number + 1 < len(memberships) else None
-    steps, is_lost = each.lost_steps, begins_anew(job.spec, job.profile)
+    steps, is_lost = each.lost_steps, begins_anew(job)
     if each.cause == "resume" and before is not None and not before.workers:
         steps = 0
     if not each.workers:

@@ -162,7 +162,7 @@ def progress_of(
 def _begins_anew_now(job: JobRecord, still: Standstills) -> bool:
     """Whether its processes are gone, and those that take their place have nothing to go on from."""
     is_replaced = job.id in still and not still[job.id].is_stalled
-    return is_replaced and begins_anew(job.spec or {}, job.profile)
+    return is_replaced and begins_anew(job)
 
 
 def _has_stalled(job: JobRecord | None, still: Standstills) -> bool:
@@ -375,9 +375,9 @@ class _End(NamedTuple):
 
 def _step_limit(job: JobRecord) -> float:
     """Steps after which it ends in any case."""
-    rules = (job.spec or {}).get("convergence") or {}
+    rules = job.asked.convergence
     steps_per_epoch = (job.profile or {}).get("steps_per_epoch")
-    return step_limit(Rule(max_steps=rules.get("max_steps"), max_epochs=rules.get("max_epochs")), steps_per_epoch)
+    return step_limit(Rule(max_steps=rules.max_steps, max_epochs=rules.max_epochs), steps_per_epoch)
 
 
 def _part(step: int, total: Interval) -> float | None:
@@ -436,7 +436,7 @@ def _again(job: JobRecord) -> str:
     anew = f"`optimus retry {job.id}` runs it again from the beginning"
     if job.state is JobState.SUCCEEDED or job.step == 0:
         return f"{anew}."
-    if begins_anew(job.spec or {}, job.profile):
+    if begins_anew(job):
         return f"{anew}: it is not known to have a checkpoint."
     return f"`optimus resume {job.id}` lets it go on from its last checkpoint; {anew}."
 

@@ -16,7 +16,7 @@ from optimus_contract import job as contract
 from optimus_scheduler.model import JobSpec, PlacedTask, Resources, Role
 from optimus_service.clusters.base import Cluster, ClusterUnavailable, TaskLaunch
 from optimus_service.clusters.origins import ORIGIN
-from optimus_service.observe.spec import environment_of, on_type, spec_of
+from optimus_service.observe.spec import on_type, spec_of
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.store.records import JobRecord
 
@@ -64,7 +64,7 @@ class LaunchContext:
             key=task.key,
             node=task.node,
             resources=resources,
-            environment={**environment_of(job), **ours},
+            environment={**job.asked.environment, **ours},
             working_directory=asked.working_directory or str(directory),
             **_of_script(task.key.role, asked),
             from_job=asked.from_job if asked.checkpoint_url is None else None,

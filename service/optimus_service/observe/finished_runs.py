@@ -18,7 +18,7 @@ from statistics import median
 
 import structlog
 
-from optimus_contract.codec import read
+from optimus_contract.codec import read, write
 from optimus_contract.job import Convergence
 from optimus_models.analytic.description import cost_of_description
 from optimus_models.calibration import Experience
@@ -165,7 +165,7 @@ def lesson(job: JobRecord, history: JobHistory, network: Document | None = None)
         "global_batch_size": spec.counted_batch,
         "noise": history.noise_curve(),
         "total_steps": job.step,
-        "convergence": job.spec.get("convergence") or {},
+        "convergence": write(job.asked.convergence, without_none=True),
         "announced_steps": _announced(job, spec),
         "device": device_name(spec),
         "percent_of_peak": _percent_of_peak(spec, history, network),

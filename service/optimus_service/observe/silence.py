@@ -23,7 +23,7 @@ def end_of_silent(job: JobRecord, history: JobHistory, silent_seconds: float) ->
     patience = _patience(job, history)
     if silent_seconds <= patience:
         return None
-    if _is_watched(job) and is_complete(job):
+    if is_watched(job) and is_complete(job):
         return ResultReported(Outcome.SUCCEEDED, job.step)
     return TooManyFailures(f"nothing was heard of it for {time_words(patience)}; whether it still trains is not known")
 
@@ -36,7 +36,7 @@ def is_complete(job: JobRecord) -> bool:
 
 def _patience(job: JobRecord, history: JobHistory) -> float:
     """Seconds. What a library posts by itself comes as often as the training logs, which only the training knows."""
-    if not _is_watched(job):
+    if not is_watched(job):
         return SILENT_SECONDS  # its tracker reports every 30 s
     if is_complete(job):
         return COMPLETE_SECONDS
@@ -45,5 +45,6 @@ def _patience(job: JobRecord, history: JobHistory) -> float:
     return max(SILENT_SECONDS, LONGEST_TIMES * history.longest_seconds)
 
 
-def _is_watched(job: JobRecord) -> bool:
-    return RUN_LABEL in (job.spec.get("labels") or {})
+def is_watched(job: JobRecord) -> bool:
+    """Whether it is a tracked run that a library tells of by itself."""
+    return job.is_tracked and RUN_LABEL in job.asked.labels

@@ -30,7 +30,7 @@ from optimus_scheduler.model import (
     TaskPhase,
     WorkerLimit,
 )
-from optimus_scheduler.retries import Backoff, Retry, most_retries
+from optimus_scheduler.retries import Backoff, Retry
 from optimus_scheduler.settings import Settings
 from optimus_service.clusters.base import Cluster
 from optimus_service.observe.divergence import LOSS_NOT_FINITE, first_words, why_failed
@@ -307,8 +307,7 @@ def retry_of(record: JobRecord, backoff: Backoff) -> Retry | None:
     if record.retry_at is None:
         return None
     seconds = backoff.seconds(record.retries)
-    most = most_retries(record.spec)
-    return Retry(record.retries, most, record.retry_at, seconds, record.last_error or "")
+    return Retry(record.retries, record.asked.retries, record.retry_at, seconds, record.last_error or "")
 
 
 def stragglers(
@@ -427,7 +426,7 @@ def unsaved_seconds(job: JobRecord, memberships: Sequence[MembershipRecord], now
     """For how long a script has trained since its last start, which is lost when it is paused: 0 for one that is known
     to go on from its checkpoint, and for every other job."""
     newest = memberships[-1] if memberships else None
-    if newest is None or not newest.workers or not begins_anew(job.spec, job.profile):
+    if newest is None or not newest.workers or not begins_anew(job):
         return 0.0
     return max(now - newest.at, 0.0)
 

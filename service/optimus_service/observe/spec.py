@@ -13,7 +13,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from optimus_contract import job as contract
 from optimus_contract.codec import read
@@ -90,11 +90,6 @@ def readable_spec(job: JobRecord) -> JobSpec | None:
         return None
 
 
-def environment_of(job: JobRecord) -> dict[str, str]:
-    """The variables that the owner gives to the tasks."""
-    return {str(name): str(value) for name, value in (job.spec.get("environment") or {}).items()}
-
-
 def on_type(resources: Resources, gpu_type: str | None) -> Resources:
     """The same amount with GPUs of this type; None: as it is."""
     if gpu_type is None or not resources.gpus:
@@ -168,17 +163,17 @@ def _made(
     )
 
 
-def begins_anew(spec: Mapping[str, Any], profile: Mapping[str, Any] | None) -> bool:
+def begins_anew(job: JobRecord) -> bool:
     """Whether a stop costs a job all its steps, as far as is known: a script that keeps no checkpoint."""
-    said = spec.get("resumes")
-    resumes = (profile or {}).get("resumes") if said is None else said
-    return spec.get("command") is not None and not spec.get("tracked") and not resumes
+    asked = job.asked
+    resumes = (job.profile or {}).get("resumes") if asked.resumes is None else asked.resumes
+    return asked.command is not None and not asked.tracked and not resumes
 
 
 def next_step(job: JobRecord) -> int:
     """The step that a job goes on from, as far as is known: 0 for one that does not run and begins anew."""
-    is_stopped = job.is_without_tasks or job.running.is_empty
-    return 0 if is_stopped and begins_anew(job.spec or {}, job.profile) else job.step
+    is_stopped = job.step > 0 and (job.is_without_tasks or job.running.is_empty)
+    return 0 if is_stopped and begins_anew(job) else job.step
 
 
 def family_of(said: contract.JobSpec) -> str:

@@ -6,15 +6,14 @@ What it has had since then is added by whoever asks (`usage.of_month`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from sqlalchemy.orm import Session, object_session
 
-from optimus_contract.job import TaskResources
 from optimus_service.store.dialects import insert_for
+from optimus_service.store.records import asked_by
 from optimus_service.store.tables import JobRow, UsageRow
 
 _CHARGES = "optimus usage"
@@ -89,22 +88,11 @@ def add(sums: dict[Key, Amount], row: JobRow, month: str, seconds: float) -> Non
 
 def _allocated(row: JobRow) -> Amount:
     """What the job has been given: per second. A job that runs elsewhere holds nothing of the cluster."""
-    if row.heard_at is not None:
-        return Amount()
-    spec = row.spec if isinstance(row.spec, dict) else {}
-    worker, server = (_needs(spec, role) for role in ("workers", "servers"))
     n_workers, n_servers = row.wanted_workers, row.wanted_servers
+    if row.heard_at is not None or not (n_workers or n_servers):
+        return Amount()
+    asked = asked_by(row.spec)
+    worker, server = asked.workers.resources, asked.servers.resources
     return Amount(
-        n_workers, n_workers * worker[0] + n_servers * server[0], n_workers * worker[1] + n_servers * server[1]
+        n_workers, n_workers * worker.cpu + n_servers * server.cpu, n_workers * worker.gpus + n_servers * server.gpus
     )
-
-
-def _needs(spec: Mapping[str, Any], role: str) -> tuple[float, float]:
-    """Cores and GPUs of one task, as far as an older or newer release has stored them."""
-    demand = spec.get(role)
-    said = demand.get("resources") if isinstance(demand, dict) else None
-    resources = said if isinstance(said, dict) else {}
-    standard = TaskResources()
-    values = resources.get("cpu", standard.cpu), resources.get("gpus", standard.gpus)
-    cpu, gpus = (float(value) if isinstance(value, int | float) else 0.0 for value in values)
-    return cpu, gpus

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, undefer
 
+from optimus_contract.job import JobSpec
 from optimus_scheduler import lifecycle
 from optimus_scheduler.lifecycle import (
     STORY_LENGTH,
@@ -41,7 +42,7 @@ from optimus_scheduler.lifecycle import (
 )
 from optimus_scheduler.model import NOTHING, Allocation, Directive, JobState
 from optimus_scheduler.model.format import time_words
-from optimus_scheduler.retries import Backoff, most_retries
+from optimus_scheduler.retries import Backoff
 from optimus_service.store import ended, history, kept
 from optimus_service.store.charging import charge
 from optimus_service.store.dialects import chunks, insert_for, is_postgresql
@@ -56,6 +57,7 @@ from optimus_service.store.records import (
     Page,
     PromisedDeadline,
     SubmittedJob,
+    asked_by,
 )
 from optimus_service.store.tables import (
     JobHistoryRow,
@@ -113,39 +115,40 @@ def create(
 def create_many(session: Session, new: Sequence[NewJob], now: float) -> set[str]:
     """See `Repository.create_jobs`."""
     statement = insert_for(session, JobRow).on_conflict_do_nothing().returning(JobRow.id)
-    made = set(session.scalars(statement, [_values(job, now) for job in new]))
-    stored = [job for job in new if job.id in made]
+    asked = {job.id: asked_by(job.spec) for job in new}
+    made = set(session.scalars(statement, [_values(job, asked[job.id], now) for job in new]))
+    stored = {job.id: asked[job.id] for job in new if job.id in made}
     if stored:
-        history.add_events(session, [(job.id, "JobSubmitted", _submitted_words(job.spec)) for job in stored], now)
-        _add_labels(session, [(job.id, job.spec) for job in stored], now)
+        events = [(job_id, "JobSubmitted", _submitted_words(each)) for job_id, each in stored.items()]
+        history.add_events(session, events, now)
+        _add_labels(session, stored, now)
     return made
 
 
-def _values(job: NewJob, now: float) -> dict[str, Any]:
-    paused = bool(job.spec.get("paused"))
+def _values(job: NewJob, asked: JobSpec, now: float) -> dict[str, Any]:
     return {
         "id": job.id,
-        "name": job.spec["name"],
-        "project": job.spec["project"],
+        "name": asked.name,
+        "project": asked.project,
         "owner": job.owner,
         "spec": job.spec,
-        "state": (JobState.PAUSED if paused else JobState.QUEUED).value,
+        "state": (JobState.PAUSED if asked.paused else JobState.QUEUED).value,
         "directive": Directive.RUN.value,
         "created_at": now,
         "idempotency_key": job.idempotency_key,
         "object_uid": job.object_uid,
         "request_hash": job.request_hash,
         "token_nonce": job.token_nonce,
-        "heard_at": now if job.spec.get("tracked") else None,
-        "owner_paused_at": now if paused else None,
+        "heard_at": now if asked.tracked else None,
+        "owner_paused_at": now if asked.paused else None,
         "version": 1,
     }
 
 
-def _submitted_words(spec: Document) -> str:
-    origin = spec.get("from_job")
+def _submitted_words(asked: JobSpec) -> str:
+    origin = asked.from_job
     start = "" if origin is None else f" It starts from the last checkpoint of job {origin}."
-    start += " It is paused until its owner resumes it." if spec.get("paused") else ""
+    start += " It is paused until its owner resumes it." if asked.paused else ""
     return f"The job was submitted.{start}"
 
 
@@ -212,12 +215,13 @@ def set_spec(session: Session, job_id: str, before: Document, spec: Document, ch
     row = locked(session, job_id)
     if row.spec != before:
         return False
-    row.spec, row.name = spec, spec["name"]
+    asked = asked_by(spec)
+    row.spec, row.name = spec, asked.name
     words = "; ".join(f"{field}: {_said(old)} → {_said(new)}" for field, (old, new) in changes.items())
     data = {field: {"from": old, "to": new} for field, (old, new) in changes.items()}
     history.add_event(session, job_id, "JobChanged", f"Its owner changed {words}.", data, now)
     session.execute(delete(JobLabelRow).where(JobLabelRow.job_id == job_id))
-    _add_labels(session, [(job_id, spec)], row.created_at)
+    _add_labels(session, {job_id: asked}, row.created_at)
     session.flush()
     return True
 
@@ -226,11 +230,11 @@ def _said(value: object) -> str:
     return "none" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _add_labels(session: Session, specs: Iterable[tuple[str, Document]], created_at: float) -> None:
+def _add_labels(session: Session, jobs: Mapping[str, JobSpec], created_at: float) -> None:
     rows = [
         {"job_id": job_id, "name": name, "value": value, "created_at": created_at}
-        for job_id, spec in specs
-        for name, value in (spec.get("labels") or {}).items()
+        for job_id, asked in jobs.items()
+        for name, value in asked.labels.items()
     ]
     if rows:
         session.execute(insert(JobLabelRow), rows)
@@ -570,7 +574,7 @@ def _status(row: JobRow) -> JobStatus:
         has_trained=row.first_step is not None,
         attempt=row.attempt,
         retries=row.retries,
-        most_retries=most_retries(row.spec),
+        most_retries=asked_by(row.spec).retries,
         owner_paused=row.owner_paused_at is not None,
         paused_by=row.paused_by,
     )

@@ -15,7 +15,7 @@ from optimus_service.store import history
 from optimus_service.store.dialects import chunks, insert_for
 from optimus_service.store.jobs import ACTIVE_STATES, in_projects, locked
 from optimus_service.store.jobs import record as job_record
-from optimus_service.store.records import REPLACED, JobRecord, MembershipRecord
+from optimus_service.store.records import REPLACED, JobRecord, MembershipRecord, asked_by
 from optimus_service.store.tables import Base, JobRow, MembershipRow, SampleBlockRow, TaskRow
 
 _JOBS: Final = Base.metadata.tables["jobs"]
@@ -122,7 +122,7 @@ def _gpu_type(session: Session, row: JobRow, report_: MembershipRecord) -> str |
     if not report_.workers:
         return None
     if row.heard_at is not None:
-        return next(iter(row.spec.get("gpu_types") or ()), None)
+        return next(iter(asked_by(row.spec).gpu_types), None)
     first = report_.workers[0]
     workers = select(TaskRow).where(
         TaskRow.job_id == report_.job_id, TaskRow.role == Role.WORKER.value, TaskRow.rank == 0

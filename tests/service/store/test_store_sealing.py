@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from optimus_scheduler.lifecycle import PauseRequested
-from optimus_service.observe.spec import UnreadableSpecification, environment_of, spec_of
+from optimus_service.observe.spec import UnreadableSpecification, spec_of
 from optimus_service.process.data_directory import CannotStart
 from optimus_service.server import seal_variables
 from optimus_service.settings import Settings
@@ -66,7 +66,7 @@ def test_rows_have_neither_names_nor_values_and_readers_have_both(opened: Open, 
     repository.advance_job("one", PauseRequested(has_tasks=False), 3.0)
     (stored,) = rows(database_url).values()
     assert not [word for word in (*VARIABLES, VARIABLES["HF_TOKEN"]) if word in stored]
-    assert environment_of(repository.active_jobs()[0]) == VARIABLES
+    assert repository.active_jobs()[0].asked.environment == VARIABLES
 
 
 def test_a_job_without_variables_is_stored_as_before(opened: Open, database_url: str) -> None:
@@ -102,7 +102,7 @@ def test_a_job_whose_key_is_lost_waits_and_says_why(opened: Open) -> None:
     other = opened(NEW)
     assert other.rewrite_variables() == 0, "what cannot be opened stays as it is"
     job = other.get_job("one")
-    assert environment_of(job) == {}
+    assert job.asked.environment == {}
     with pytest.raises(UnreadableSpecification, match="OPTIMUS_ENCRYPTION_KEYS"):
         spec_of(job)
     other.advance_job("one", PauseRequested(has_tasks=False), 2.0)
