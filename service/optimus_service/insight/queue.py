@@ -31,14 +31,39 @@ def in_queue(
     now: float,
     still: Standstills = MappingProxyType({}),
 ) -> list[Queued]:
-    """Those of the active jobs that wait, the one that is expected to start first at the top; those of which no start
-    is told come last, by priority and then by age. Not tracked jobs, nor those that their owner paused."""
+    """Those of the active jobs that wait, the one that is expected to start first at the top. Those that are expected
+    at about the same time are in the order of their priorities, then of their age, and so are those of which no start
+    is told, which come last. Not tracked jobs, nor those that their owner paused."""
     waiting = [job for job in active if job.waits and job.directive is not Directive.CANCEL]
     ends: Ends = {}
     expected = {job.id: progress_of(job, decisions.get(job.id), now, ends, still).expected for job in waiting}
-    waiting.sort(key=lambda job: (_start(expected[job.id]), -job.asked.priority, job.created_at, job.id))
+    waiting = _by_start(waiting, expected)
     return [Queued(number, job, decisions.get(job.id), expected[job.id]) for number, job in enumerate(waiting, 1)]
 
 
-def _start(expected: answers.ExpectedTimes | None) -> float:
-    return math.inf if expected is None or expected.start_seconds is None else expected.start_seconds.mean
+_ABOUT_THE_SAME = 0.1
+"""Starts that differ by less than this part of their interval: about the standard error of the median of the futures
+that they come from."""
+
+
+def _by_start(waiting: Iterable[JobRecord], expected: Mapping[str, answers.ExpectedTimes | None]) -> list[JobRecord]:
+    found: list[list[JobRecord]] = []
+    same_until = -math.inf
+    for job in sorted(waiting, key=lambda job: _start(expected[job.id])[0]):
+        start, doubt = _start(expected[job.id])
+        if start > same_until:
+            found.append([])
+            same_until = start + doubt
+        found[-1].append(job)
+    return [
+        job for same in found for job in sorted(same, key=lambda job: (-job.asked.priority, job.created_at, job.id))
+    ]
+
+
+def _start(expected: answers.ExpectedTimes | None) -> tuple[float, float]:
+    """Seconds until it, and by how many it is doubtful."""
+    if expected is None or expected.start_seconds is None:
+        return math.inf, 0.0
+    start = expected.start_seconds
+    doubt = 0.0 if start.low is None or start.high is None else _ABOUT_THE_SAME * (start.high - start.low)
+    return start.mean, doubt if math.isfinite(doubt) else 0.0

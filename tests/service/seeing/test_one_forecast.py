@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, replace
+from itertools import combinations
 from typing import Any
 
 from hypothesis import given, settings
@@ -109,8 +110,9 @@ def test_all_answers_tell_the_same_start_and_end(found: tuple[tuple[JobRecord, D
     jobs = {record.id: record for record, _ in found}
     decisions = {decision.job_id: decision for _, decision in found}
     queue = in_queue(jobs.values(), decisions, NOW)
-    starts = [math.inf if each is None else each.mean for each in map(_start_in, queue)]
-    assert starts == sorted(starts), "the column never decreases"
+    starts = [(math.inf, 0.0) if each is None else (each.mean, _width(each)) for each in map(_start_in, queue)]
+    for (sooner, width), (later, _) in combinations(starts, 2):
+        assert later >= sooner or sooner - later <= 0.1 * max(width, *(each for _, each in starts)), "the column rises"
     assert [each.position for each in queue] == list(range(1, len(queue) + 1))
     places = {each.job.id: each for each in queue}
     for record, decision in found:
@@ -138,6 +140,21 @@ def test_all_answers_tell_the_same_start_and_end(found: tuple[tuple[JobRecord, D
 
 def _start_in(queued: Queued) -> answers.Interval | None:
     return None if queued.expected is None else queued.expected.start_seconds
+
+
+def _width(start: answers.Interval) -> float:
+    return 0.0 if start.low is None or start.high is None else start.high - start.low
+
+
+def test_jobs_that_start_at_about_the_same_time_are_in_the_order_of_their_priorities() -> None:
+    starts = {"first": (45.6, 10.0), "second": (44.5, 1.0), "later": (60.0, 10.0)}
+    jobs, decisions = [], {}
+    for name, (mean, priority) in starts.items():
+        jobs.append(a_record(name, state=JobState.QUEUED, wanted=NOTHING, running=NOTHING, spec={"priority": priority}))
+        start = Interval(NOW + mean, NOW + mean - 20.0, NOW + mean + 30.0)
+        times = ExpectedTimes(job_id=name, at=NOW, good_until=NOW + 60.0, start=start, end=None)
+        decisions[name] = replace(a_decision(name, at=NOW), expected=times)
+    assert [each.job.id for each in in_queue(jobs, decisions, NOW)] == ["first", "second", "later"]
 
 
 ABSURD = st.sampled_from([0.0, 5e-324, 1e-300, 1e-9, 1.0, 1e9, 1e18, 1e300, 1.7e308, math.inf])
