@@ -42,6 +42,7 @@ _HALVINGS = 8
 """Of the way from a quota that does not help to one that does: to 1 % of the cluster, or a core, or less."""
 _QUOTAS_OF_OTHERS = "quotas of others"
 _ALL_OTHERS = "all others"
+_OPEN = "open"
 NOT_COMPETING = frozenset(
     {
         Reason.CANCELLING,
@@ -90,7 +91,8 @@ def what_gives_more(
     `names`: what jobs are called in these, by id. `only_named`: no other job is told of, nor quotas of other projects,
     since whoever reads it may not know of them.
 
-    Empty when none of those that are tried does, and for a job that does not compete for anything.
+    Empty when none of those that are tried does, and for a job that does not compete for anything. Of a job that no node
+    may host, also the opening of one that could.
     """
     present = {decision.job_id: decision for decision in planner(snapshot).decisions}
     decision = present[job_id]
@@ -112,6 +114,8 @@ def what_gives_more(
                 if each not in gone and not before.allocation.is_empty and planned[each].allocation.is_empty
             ]
             found[change.kind] = change.words + _stopping(stops, names, only_named=only_named)
+        elif decision.reason is Reason.NO_FEASIBLE_NODE is not planned[job_id].reason and change.kind == _OPEN:
+            found[_OPEN] = f"{change.words}, and room on it"  # until then it waits in vain
     return tuple(found.values())
 
 
@@ -338,7 +342,7 @@ def _of_nodes(snapshot: Snapshot) -> Iterator[Change]:
         again = replace(node, schedulable=True, emptied=False)
         opened = tuple(again if each is node else each for each in snapshot.nodes)
         words = f"node {node.name} open again (if it was closed: `optimus node uncordon {node.name}`)"
-        yield Change(words, replace(snapshot, nodes=opened), "open")
+        yield Change(words, replace(snapshot, nodes=opened), _OPEN)
     there = {node.name for node in snapshot.nodes}
     kinds = {frozenset(node.capacity.gpus): node for node in sorted(snapshot.nodes, key=_size_of_node)}
     for node in sorted(kinds.values(), key=attrgetter("name")):

@@ -477,6 +477,12 @@ def test_a_closed_node_is_told_and_its_opening_is_advised() -> None:
     assert any("optimus node uncordon node-0" in each for each in tried(a_job("a"), cpu=8.0, schedulable=False))
 
 
+def test_the_opening_of_a_full_node_is_advised_with_room_on_it() -> None:
+    big = a_spec(minimum=(4, 1), maximum=(4, 1))
+    first, *_ = tried(a_job("a", spec=big), a_job("b", has=(1, 1), spec=a_spec()), cpu=5.0, schedulable=False)
+    assert first == "node node-0 open again (if it was closed: `optimus node uncordon node-0`), and room on it"
+
+
 @pytest.mark.parametrize(("stop_seconds", "kept"), [(120.0, True), (0.1, False)])
 def test_a_job_that_would_keep_its_size_with_more_room_is_told_why(stop_seconds: float, kept: bool) -> None:
     job = a_job("a", has=(1, 1), measured=samples(law(), [*ALL_SIZES, (1, 1)]))

@@ -117,7 +117,8 @@ class Reason(Words):
     MEETING_DEADLINE = "MeetingDeadline"
     """It has the least that is predicted to meet its deadline, ahead of others."""
     DEADLINE_CANNOT_BE_MET = "DeadlineCannotBeMet"
-    """No size that it may have is predicted to meet its deadline; it competes like a job without one."""
+    """No size that it may have is predicted to meet its deadline, or it is given up so that others meet theirs; it
+    competes like a job without one, but where it is late by little."""
     WITHIN_BUDGET = "WithinBudget"
     """A larger size would be faster, but its steps would cost more than is left of its budget."""
     NO_FEASIBLE_NODE = "NoFeasibleNode"

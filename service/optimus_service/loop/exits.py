@@ -42,6 +42,8 @@ class ExitNotices:
         self._max_failures = max_failures
         self._troubles: dict[TaskKey, str] = {}
         """What was reported of each task's trouble, so that it is reported once (again after a restart)."""
+        self._has_looked = False
+        """What had ended before this process first looked did so while the service was away."""
 
     def notice(self, cluster_state: ClusterState, observed: Observed, now: float, leader: LeaderRepository) -> bool:
         """Record exits that are new, give up jobs that keep failing, end jobs whose last task has left.
@@ -67,6 +69,7 @@ class ExitNotices:
         }
         vanished = self._vanished(cluster_state, records.values(), now, leader)
         gone = self._tasks_gone(cluster_state, jobs, now, leader)
+        self._has_looked = True
         return exited or vanished or gone
 
     def _troubled(self, task: Task, now: float, leader: LeaderRepository) -> None:
@@ -93,7 +96,7 @@ class ExitNotices:
         }
         _log.info("task exited", **data)
         with leader.write() as tx:
-            tx.add_event(key.job_id, "TaskExited", _words(task, job), data, now)
+            tx.add_event(key.job_id, "TaskExited", _words(task, job, unseen=not self._has_looked), data, now)
             # Marked before it is judged, so that the count below has it.
             tx.mark_exited(key, task.exit_code, now)
         if job is None or job.directive is Directive.CANCEL:
@@ -206,8 +209,9 @@ def is_failure(exit_code: int | None, unwanted_since: float | None) -> bool:
     return not (unwanted_since is not None and exit_code in (0, *_STOPPED))
 
 
-def _words(task: Task, job: JobRecord | None = None) -> str:
-    code = task.exit_code
+def _words(task: Task, job: JobRecord | None = None, *, unseen: bool = False) -> str:
+    """`unseen`: it ended while the service was away."""
+    code, when = task.exit_code, " while the service was away" if unseen else ""
     if code is None:
         why = f": {task.trouble.message}" if task.trouble is not None else " with its node"
         return f"{task.key.name} is gone{why}."
@@ -223,6 +227,8 @@ def _words(task: Task, job: JobRecord | None = None) -> str:
         meaning = "it was let go"  # a script's worker outlives the command, whatever that ended with
     if code == CODE_OF_THE_USER and task.key.role is Role.COORDINATOR:
         meaning = "it ended the job, as the job's own code failed in a worker"
+    if unseen and code in _STOPPED:
+        meaning = "it was stopped, as `optimus stop --tasks` does, or killed"
     if task.trouble is not None:
         meaning = task.trouble.message
-    return f"{task.key.name} exited with {code}: {meaning}."
+    return f"{task.key.name} exited with {code}{when}: {meaning}."

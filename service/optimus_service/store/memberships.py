@@ -41,6 +41,8 @@ def report(session: Session, job_id: str, report_: MembershipRecord) -> bool:
     if report_.cause == "resume":
         # Nobody had the state in memory: steps beyond the checkpoint are lost, and only the service knows of them all.
         report_ = replace(report_, lost_steps=max(report_.lost_steps, row.step - report_.step))
+    if report_.cause == "coordinator_restart" and report_.pause_seconds is None:
+        report_ = replace(report_, pause_seconds=_stood_still(session, row, report_))
     if report_.cause == "rescale" and _size_before(session, report_) == _size(report_):
         report_ = replace(report_, cause=REPLACED)
     if not _insert(session, report_):
@@ -70,10 +72,25 @@ def report(session: Session, job_id: str, report_: MembershipRecord) -> bool:
     return True
 
 
-def _size_before(session: Session, report_: MembershipRecord) -> Size | None:
-    """What the job had before this membership; None: this is its first."""
+def _stood_still(session: Session, row: JobRow, report_: MembershipRecord) -> float | None:
+    """Since the last step that is known of tasks that ended with their coordinator; None: others may have gone on."""
+    before = _before(session, report_)
+    if before is None or not set(before.workers).isdisjoint(report_.workers):
+        return None
+    # A job that goes on further than that made steps while nobody heard of them.
+    if row.step_at is None or report_.step > row.step or report_.at < row.step_at:
+        return None
+    return report_.at - row.step_at
+
+
+def _before(session: Session, report_: MembershipRecord) -> MembershipRow | None:
+    """The membership before this one; None: this is the job's first."""
     earlier = select(MembershipRow).where(MembershipRow.job_id == report_.job_id, MembershipRow.epoch < report_.epoch)
-    before = session.scalars(earlier.order_by(MembershipRow.epoch.desc()).limit(1)).first()
+    return session.scalars(earlier.order_by(MembershipRow.epoch.desc()).limit(1)).first()
+
+
+def _size_before(session: Session, report_: MembershipRecord) -> Size | None:
+    before = _before(session, report_)
     return None if before is None else _size(before)
 
 

@@ -132,6 +132,20 @@ def test_lost_node_is_not_the_jobs_fault(world: World) -> None:
     assert world.state() is JobState.SUCCEEDED
 
 
+def test_what_ended_while_the_service_was_away_is_told_as_that(world: World) -> None:
+    world.submit()
+    world.round()
+    world.cluster.exit(WORKER, 137)
+    world = world.restarted()
+    world.round()
+    world.cluster.exit(newest(world, Role.SERVER), 137)
+    world.round()
+    server, worker = (each for each in world.repository.events("job-1").items if each.type == "TaskExited")
+    why = "it was stopped, as `optimus stop --tasks` does, or killed"
+    assert worker.message == f"{WORKER.name} exited with 137 while the service was away: {why}."
+    assert server.message == f"{SERVER.name} exited with 137: it was killed."
+
+
 def test_task_that_was_never_seen_is_started_again(world: World) -> None:
     """The service died after it had recorded the task, before the cluster knew of it."""
     world.submit()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.service.store.store_builders import MakeJob, a_membership, a_sample
 
@@ -69,6 +71,29 @@ def test_a_rollback_keeps_what_the_new_membership_told_already(repository: Repos
     assert repository.get_job("job-1").step == 100
     repository.report_membership("job-1", a_membership(epoch=2, step=90, lost_steps=10, cause="server_lost"))
     assert repository.get_job("job-1").step == 95
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, 40.0),
+        ({"pause_seconds": 2.0}, 2.0),
+        ({"workers": ("job-1-worker-0-0", "job-1-worker-1-1")}, None),
+        ({"step": 120}, None),
+        ({"at": 19.0}, None),
+    ],
+    ids=["all tasks ended", "the coordinator knows", "one went on", "it made more steps", "samples came after it"],
+)
+def test_how_long_tasks_that_ended_with_their_coordinator_stood_still_is_known(
+    repository: Repository, make_job: MakeJob, changes: dict[str, Any], told: float | None
+) -> None:
+    make_job()
+    repository.report_membership("job-1", a_membership(epoch=1))
+    repository.add_samples("job-1", [a_sample(step=100)], 20.0)
+    values = {"at": 60.0, "step": 90, "lost_steps": 10, "workers": ("job-1-worker-0-1", "job-1-worker-1-1")}
+    again = a_membership(epoch=2, **(values | {"cause": "coordinator_restart"} | changes))
+    repository.report_membership("job-1", again)
+    assert repository.memberships("job-1")[-1].pause_seconds == told
 
 
 def test_interruptions_of_all_jobs_are_counted(repository: Repository, make_job: MakeJob) -> None:

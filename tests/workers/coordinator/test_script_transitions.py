@@ -116,6 +116,7 @@ def test_a_new_coordinator_lets_the_processes_of_a_whole_membership_go_on() -> N
     successor.wants("worker-0", "worker-1")
     successor.arrives("worker-0", "worker-1")
     assert (successor.last.cause, successor.last.step, successor.last.lost_steps) == ("coordinator_restart", 130, 0)
+    assert successor.last.pause_seconds == 0.0, "they never stopped"
     assert successor.messages(StopCommand) == []
     assert {order.keeps_processes for order in successor.runs.values()} == {True}
     successor.comes_to(140)

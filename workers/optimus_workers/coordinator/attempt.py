@@ -209,7 +209,7 @@ class ScriptAttempt(Attempt):
         `keeps_processes`: those of all members run and go on."""
         super().__init__(epoch, members, profile, is_async=False)
         self.version = version
-        self._keeps_processes = keeps_processes
+        self.keeps_processes = keeps_processes
         self.finished: set[str] = set()
         """Workers whose processes had ended well by themselves."""
         self._stop = StopCommand(epoch, at_once)
@@ -221,7 +221,7 @@ class ScriptAttempt(Attempt):
 
     def halts(self, tasks: Iterable[ConnectedTask]) -> list[Send]:
         """Stop the processes on all workers, and wait for those that leave as well: they may be saving."""
-        names = [] if self._keeps_processes else sorted(task.name for task in tasks)
+        names = [] if self.keeps_processes else sorted(task.name for task in tasks)
         self.awaiting = set(names)
         return [Send(name, self._stop) for name in names]
 
@@ -273,7 +273,7 @@ class ScriptAttempt(Attempt):
         workers = self.members.workers
         self.awaiting = set(workers)
         return [
-            Send(name, StartCommand(self.epoch, rank, len(workers), self.version, self.batch, self._keeps_processes))
+            Send(name, StartCommand(self.epoch, rank, len(workers), self.version, self.batch, self.keeps_processes))
             for rank, name in enumerate(workers)
         ]
 

@@ -282,6 +282,8 @@ def _record_membership(state: State, attempt: Attempt) -> Effects:
     if change.cause == "batch" and state.formed is not None and state.formed.workers != attempt.members.workers:
         change.cause = "rescale"
     stopped_at = training.last_step_at
+    if isinstance(attempt, ScriptAttempt) and attempt.keeps_processes:
+        stopped_at = state.now  # they never stopped
     state.formed = Formed(
         epoch=attempt.epoch,
         generation=state.generation,
