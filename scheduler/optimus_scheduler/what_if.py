@@ -91,8 +91,8 @@ def what_gives_more(
     `names`: what jobs are called in these, by id. `only_named`: no other job is told of, nor quotas of other projects,
     since whoever reads it may not know of them.
 
-    Empty when none of those that are tried does, and for a job that does not compete for anything. Of a job that no node
-    may host, also the opening of one that could.
+    Empty when none of those that are tried does, and for a job that does not compete for anything. Of a job that no
+    node may host, also the opening of one that could.
     """
     present = {decision.job_id: decision for decision in planner(snapshot).decisions}
     decision = present[job_id]

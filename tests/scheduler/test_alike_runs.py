@@ -86,8 +86,10 @@ def test_a_submitted_job_has_the_end_of_runs_like_it() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "claims"), [(1.0, False), (1e6, True)], ids=["hopeless", "possible"])
-def test_a_deadline_that_no_run_like_it_would_have_met_claims_nothing(seconds: float, claims: bool) -> None:
-    new = job(*(ended(f"run-{n}", 12.0) for n in range(3)))
+@pytest.mark.parametrize("step", [0, 5])
+def test_a_deadline_that_no_run_like_it_would_have_met_claims_nothing(step: int, seconds: float, claims: bool) -> None:
+    """Also after its first steps, which tell no end yet."""
+    new = job(*(ended(f"run-{n}", 12.0) for n in range(3)), step=step)
     new = replace(new, spec=replace(new.spec, deadline_at=NOW + seconds))
     found = limits_of(forecast(new, NOW, Settings()), Resources(32.0, 256 * GIB), NOW, Settings())
     assert found is not None

@@ -109,14 +109,9 @@ def expected_steps(outlook: Outlook) -> Interval | None:
     remaining = outlook.forecast.remaining_steps
     if not outlook.speeds.is_known:
         return None
-    if remaining is not None and not _is_by_age_alone(outlook):
+    if remaining is not None and not outlook.end_is_guessed:
         return remaining
     return steps_left_like_alike_runs(outlook.job, epoch_steps(outlook.job))
-
-
-def _is_by_age_alone(outlook: Outlook) -> bool:
-    """Whether its forecast knows no more of its length than how long it has gone on."""
-    return outlook.forecast.rule is None and outlook.job.spec.announced_steps is None
 
 
 def _starts(queue: Queue, doubts: Sequence[Doubts]) -> dict[int, FloatArray]:

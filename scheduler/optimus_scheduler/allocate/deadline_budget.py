@@ -113,7 +113,7 @@ def _counts(demand: TaskDemand) -> list[int]:
 def _before(deadline: float, limits: Limits, capacity: Resources, now: float, settings: Settings) -> Limits:
     outlook, left = limits.outlook, deadline - now
     remaining = outlook.forecast.remaining_steps
-    if remaining is None or outlook.speeds.source is None:
+    if remaining is None or outlook.end_is_guessed or outlook.speeds.source is None:
         if left <= 0:
             return _reported(
                 limits, Reason.DEADLINE_CANNOT_BE_MET, f"Its deadline passed at {instant_words(deadline)}."

@@ -96,6 +96,11 @@ class Outlook:
         """The one GPU type that workers ask for, None for a CPU job."""
         return self.job.spec.gpu_type
 
+    @property
+    def end_is_guessed(self) -> bool:
+        """Whether the forecast knows no more of its length than how long it has gone on."""
+        return self.forecast.rule is None and self.job.spec.announced_steps is None
+
     @_derived
     def minimum(self) -> Allocation:
         return self.size(self.job.spec.worker.minimum, self.job.spec.server.minimum)

@@ -147,7 +147,7 @@ def put_profile(
         is_fixed = fixed is not None and fixed != known
         if is_fixed:
             tx.add_event(job_id, "SizeFixed", _SIZE_FIXED.format(fixed), {"workers": fixed}, services.clock())
-    if is_fixed:
+    if is_fixed or before.get("total_steps") not in (None, profile.total_steps):  # its end is another one
         services.trigger_round("profile")
 
 
@@ -256,6 +256,8 @@ def _noted_at_end(job: JobRecord, event: ResultReported) -> tuple[str, str] | No
     if job.state is not JobState.SUCCEEDED or not (has_command or job.is_tracked):
         return None
     if event.step == 0 and has_command:
+        if (line := (job.profile or {}).get("unread_line")) is not None:
+            return "NothingLearned", unread_words(line, (job.profile or {}).get("suggested_pattern"), has_ended=True)
         return "NothingLearned", (
             "The command told no step: it printed nothing, or in no known form. --progress-pattern, or one line "
             "with optimus_client, shows its progress (docs/scripts.md)."

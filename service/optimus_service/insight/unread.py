@@ -8,12 +8,14 @@ PRINTS_NOTHING = "(nothing so far)"
 """What workers report in place of a line of a script that is silent."""
 
 
-def unread_words(line: str, pattern: str | None) -> str:
+def unread_words(line: str, pattern: str | None, *, has_ended: bool = False) -> str:
     """What was looked for, what is there, and the one-line mend."""
     mend = "One line in the script, optimus_client.report(step=step, loss=loss),"
     if line == PRINTS_NOTHING:
-        return f"It has printed nothing so far, so that no step is known. {mend} shows its progress (docs/scripts.md)."
-    found = f"No step was recognised so far; looked for lines such as `step 12/200 loss 0.4`. It prints: `{line}`."
+        printed = "It printed nothing" if has_ended else "It has printed nothing so far"
+        return f"{printed}, so that no step is known. {mend} shows its progress (docs/scripts.md)."
+    far, prints = ("", "printed") if has_ended else (" so far", "prints")
+    found = f"No step was recognised{far}; looked for lines such as `step 12/200 loss 0.4`. It {prints}: `{line}`."
     given, fits = ("", "") if pattern is None else (f" '{pattern}'", "; see that the groups fit")
     return f"{found} {mend} or --progress-pattern{given} shows its progress{fits} (docs/scripts.md)."
 
@@ -23,4 +25,4 @@ def on_unread(job: JobRecord) -> list[str]:
     profile = job.profile or {}
     if not profile.get("unread_line") or job.step > 0:
         return []
-    return [unread_words(profile["unread_line"], profile.get("suggested_pattern"))]
+    return [unread_words(profile["unread_line"], profile.get("suggested_pattern"), has_ended=job.state.is_final)]

@@ -375,6 +375,13 @@ def test_how_a_script_writes_checkpoints_becomes_advice(api: Api, job_id: str) -
     assert "instead of every 30 s" in advice["message"]
 
 
+def test_an_end_that_is_put_right_is_predicted_anew_at_once(api: Api, job_id: str) -> None:
+    for total, triggers in ((400_000, 0), (400_000, 0), (2000, 1)):
+        api.surroundings.triggers.clear()
+        assert api.as_task("PUT", job_id, "profile", json={**PROFILE, "total_steps": total}).status_code == 204
+        assert api.surroundings.triggers == ["profile"] * triggers
+
+
 def test_the_only_size_of_a_script_is_told_once(api: Api, job_id: str) -> None:
     for _ in range(2):
         assert api.as_task("PUT", job_id, "profile", json={**PROFILE, "fixed_workers": 2}).status_code == 204

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.service.api.api_harness import Api, faults, membership, problem, sample, telemetry
 
+from optimus_service.insight.unread import PRINTS_NOTHING
+
 TRACKED = {"task": None, "tracked": True, "command": ["torchrun", "train.py"], "workers": {"min": 64, "max": 64}}
 
 
@@ -100,18 +102,28 @@ def test_a_command_that_ends_long_before_it_said_is_told(api: Api, step: int, sa
     assert all("step 740 of 2048" in message for message in early)
 
 
-@pytest.mark.parametrize(("step", "told"), [(0, True), (12, False)])
-def test_a_command_that_told_no_step_is_noted(api: Api, step: int, told: bool) -> None:
+NO_STEP = (
+    "The command told no step: it printed nothing, or in no known form. --progress-pattern, or one line "
+    "with optimus_client, shows its progress (docs/scripts.md)."
+)
+SILENT = (
+    "It printed nothing, so that no step is known. One line in the script, "
+    "optimus_client.report(step=step, loss=loss), shows its progress (docs/scripts.md)."
+)
+
+
+@pytest.mark.parametrize(("step", "line", "told"), [(0, None, NO_STEP), (0, PRINTS_NOTHING, SILENT), (12, None, None)])
+def test_a_command_that_told_no_step_is_noted(api: Api, step: int, line: str | None, told: str | None) -> None:
     job_id, token = register(api)
     api.post(f"/v1/jobs/{job_id}/membership", json=membership(job_id, workers=2, servers=0), token=token)
+    if line is not None:
+        api.call("PUT", f"/v1/jobs/{job_id}/profile", json={"unread_line": line}, token=token)
     api.post(f"/v1/jobs/{job_id}/result", json={"outcome": "succeeded", "step": step}, token=token)
     events = api.get(f"/v1/jobs/{job_id}/events").json()["events"]
     said = [event["message"] for event in events if event["type"] == "NothingLearned"]
-    words = (
-        "The command told no step: it printed nothing, or in no known form. --progress-pattern, or one line "
-        "with optimus_client, shows its progress (docs/scripts.md)."
-    )
-    assert said == ([words] if told else [])
+    assert said[:1] == ([] if told is None else [told])
+    sentences = api.get(f"/v1/jobs/{job_id}/explanation").json()["sentences"]
+    assert (SILENT in sentences) == (told is SILENT)
 
 
 def test_while_no_loss_is_told_it_is_said_that_the_end_is_not_known(api: Api) -> None:

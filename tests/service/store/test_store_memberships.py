@@ -90,7 +90,12 @@ def test_how_long_tasks_that_ended_with_their_coordinator_stood_still_is_known(
     make_job()
     repository.report_membership("job-1", a_membership(epoch=1))
     repository.add_samples("job-1", [a_sample(step=100)], 20.0)
-    values = {"at": 60.0, "step": 90, "lost_steps": 10, "workers": ("job-1-worker-0-1", "job-1-worker-1-1")}
+    values: dict[str, Any] = {
+        "at": 60.0,
+        "step": 90,
+        "lost_steps": 10,
+        "workers": ("job-1-worker-0-1", "job-1-worker-1-1"),
+    }
     again = a_membership(epoch=2, **(values | {"cause": "coordinator_restart"} | changes))
     repository.report_membership("job-1", again)
     assert repository.memberships("job-1")[-1].pause_seconds == told

@@ -218,6 +218,23 @@ def test_a_count_through_named_epochs_tells_how_long_they_are(
     assert progress.learned.total_steps is None or progress.learned.total_steps >= (progress.step or 0)
 
 
+@pytest.mark.parametrize("n_epochs", [5, 200])
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_count_that_may_be_of_the_epoch_or_of_the_training_tells_no_end_until_it_shows(
+    n_epochs: int, is_whole: bool
+) -> None:
+    """`epoch 1/200 step 10/2000`: one line an epoch, or one every ten steps."""
+    printed, each = Printed(), 10
+    total, told = n_epochs * each, list[tuple[int | None, int | None]]()
+    for number in range(1, 4):
+        epoch = number if is_whole else 1
+        (found,) = printed.feed(f"epoch {epoch}/{n_epochs} step {each * number}/{total} loss 0.5\n".encode(), 1.0)
+        told.append((found.step, found.total_steps))
+        assert not found.corrects
+    end = total if is_whole else n_epochs * total
+    assert told == [(10, None), (20, end), (30, end)]
+
+
 def test_a_count_through_named_epochs_is_exact_where_lines_divide_them() -> None:
     for counts_from in (0, 1):
         printed, progress = Printed(), Progress(0.0, 0)

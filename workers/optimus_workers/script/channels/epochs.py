@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from optimus_contract.limits import MAX_COUNT
 
+_MANY_EPOCHS = 20
+
 
 @dataclass(frozen=True, slots=True)
 class Counted:
@@ -199,7 +201,21 @@ class EpochCounts:
             if self._epoch is not None and (count >= self._last or self._is_new_epoch()):
                 self._before = max(self._before, self._epochs_before() * total)
         self._last, self._counted_epoch = count, self._epoch
+        if self._may_be_of_all_epochs(count, total, is_first=is_first):
+            return Counted(count)  # those that follow show it
         return self._counted(count, total)
+
+    def _may_be_of_all_epochs(self, count: int, total: int, *, is_first: bool) -> bool:
+        """`epoch 1/200 step 10/2000`: in the first epoch, no further than one of the whole training would be.
+
+        It would be known too late where that may be long: there only a first count that would end the epoch is doubted.
+        """
+        n_epochs = self._total_epochs
+        if self._is_whole is not None or n_epochs is None or n_epochs < 2 or self._is_below or self._known is not None:
+            return False
+        if self._epochs_before() or self._before or total % n_epochs:
+            return False
+        return count <= total // n_epochs and (n_epochs >= _MANY_EPOCHS or (is_first and count == total // n_epochs))
 
     def _is_cut(self, total: int) -> bool:
         """Whether it is the last epoch, in which the training ends: a bar of Lightning shows what is left of it."""
