@@ -131,6 +131,10 @@ class Errors:
         self._lives, self._doubts, self._errors = columns[:, 0], np.log(columns[:, 1]), columns[:, 2]
         self._recency = np.exp2((np.arange(len(judged)) + 1.0 - len(judged)) / _HALF_LIFE)
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return len(self._errors) > 0
+
     def widening(self, task: str, life: float, promised: Promised, *, moves: bool = False) -> Widening:
         """How the next promise is to be corrected.
 
@@ -140,7 +144,7 @@ class Errors:
             promised: its interval as it is predicted; `mean` above 0.
             moves: whether its middle is corrected, too. What decisions rest on keeps it.
         """
-        if not len(self._errors):
+        if not self:
             return AS_PREDICTED
         down, up = promised.down, promised.up
         made_up = np.array([each * min(up if each > 0 else down, _WIDEST) for each in _MADE_UP_ERRORS])

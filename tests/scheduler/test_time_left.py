@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from optimus_models.calibration import Widening
 from optimus_models.cost import Estimate
 from optimus_scheduler.forecast.time_left import (
+    Course,
     Habits,
     after,
     given_not_ended,
     step_seconds,
     time_left,
+    times_of_many,
     widened,
 )
 from optimus_scheduler.model import Interval
@@ -48,6 +50,25 @@ HABITS = st.builds(
     stops=st.integers(0, 100),
     stop_seconds=st.floats(0.0, 1e3),
 )
+
+
+ANY_STEPS = st.one_of(
+    INTERVALS, st.sampled_from([Interval(0.0, 0.0, 0.0), Interval(0.0, 0.0, 9.0), Interval(5.0, 0.0, math.inf)])
+)
+ANY_SPEEDS = st.one_of(SPEEDS, st.builds(Estimate.exactly, SIZES), st.just(Estimate(1.0, 0.0, math.inf)))
+
+
+@given(st.lists(st.tuples(ANY_STEPS, ANY_SPEEDS, HABITS, st.none() | st.floats(0.0, 2e6)), max_size=12))
+def test_many_jobs_at_once_have_the_times_that_each_has_by_itself(
+    jobs: list[tuple[Interval, Estimate, Habits, float | None]],
+) -> None:
+    now = 1e6
+    courses = [Course.of(speed, habits, began_at, steps).packed for steps, speed, habits, began_at in jobs]
+    paces, lefts = times_of_many(courses, now)
+    for pace, left, (steps, speed, habits, began_at) in zip(paces, lefts, jobs, strict=True):
+        here = habits._replace(running_seconds=0.0 if began_at is None else now - began_at)
+        assert pace == step_seconds(speed, here)
+        assert left == time_left(steps, pace)
 
 
 @given(INTERVALS, SPEEDS, HABITS, WIDENINGS)

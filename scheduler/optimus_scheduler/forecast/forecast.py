@@ -37,11 +37,13 @@ from optimus_scheduler.forecast.prices import cost_per_second, has_prices
 from optimus_scheduler.forecast.speeds import Speeds
 from optimus_scheduler.forecast.time_left import (
     LINDY,
+    Course,
     Habits,
     beyond_announced,
     correction,
     step_seconds,
     time_left,
+    times_of_many,
     widened,
 )
 from optimus_scheduler.forecast.uneven_epochs import with_uneven_epochs
@@ -80,15 +82,12 @@ class RememberingForecaster:
         for at, fitted in zip(changed, fits, strict=True):
             job = ordered[at]
             use = _Use.of(job, fitted.speeds, now, settings, has_price)
-            known[at] = _Known(inputs[at], fitted, use, _end(job, fitted, use, settings, known[at]), _steps_here(job))
-        found = []
-        stops = self._stops.of(ordered)
-        for job, one, stop in zip(ordered, known, stops, strict=True):
-            assert one is not None, "all that was not known is by now"
-            found.append(one.at(job, stop, now, settings))
-        self._settings, self._known = settings, {job.id: one for job, one in zip(ordered, known, strict=True) if one}
+            known[at] = _Known(job, inputs[at], fitted, use, _end(job, fitted, use, settings, known[at]))
+        present = [one for one in known if one is not None]
+        found = _outlooks(ordered, present, self._stops.of(ordered), now, settings)
+        self._settings, self._known = settings, dict(zip([job.id for job in ordered], present, strict=True))
         self._fits.keep_only(self._known)
-        return tuple(found)
+        return found
 
 
 _ASIDE = frozenset(
@@ -100,30 +99,51 @@ _inputs_of = attrgetter(*[each.name for each in fields(Job) if each.name not in 
 """All else: what its outlook is made of, beside what others' stops took and the time."""
 
 
+def _outlooks(
+    jobs: Sequence[Job], known: Sequence[_Known], stops: Sequence[float], now: float, settings: Settings
+) -> tuple[Outlook, ...]:
+    """The outlook of each of these jobs. `stops`: predicted seconds of the next stop of each."""
+    later = [one.only_time_counts(stop) for one, stop in zip(known, stops, strict=True)]
+    # How long a job has run says how well its pace is known.
+    courses = [
+        one.course(job, stop) if is_later else None
+        for job, one, stop, is_later in zip(jobs, known, stops, later, strict=True)
+    ]
+    paces, lefts = map(iter, times_of_many([course for course in courses if course is not None], now))
+    for job, one, stop, is_later, course in zip(jobs, known, stops, later, courses, strict=True):
+        if not is_later:
+            one.outlook = one.anew(job, stop, now, settings)
+            continue
+        pace, left = (None, None) if course is None else (next(paces), next(lefts))
+        one.outlook = one.later(job, pace, left if one.end.remaining is not None else None, now, settings)
+    return tuple([one.outlook for one in known if one.outlook is not None])
+
+
 class _Known:
     """What is known of a job for as long as it tells nothing new."""
 
-    __slots__ = ("_outlook", "_steps_here", "_use", "end", "fitted", "inputs")
+    __slots__ = ("_course", "_has_clock", "_steps_here", "_use", "end", "fitted", "inputs", "outlook")
 
-    def __init__(self, inputs: tuple[object, ...], fitted: Fitted, use: _Use, end: _End, steps_here: int) -> None:
-        self.inputs, self.fitted, self._use, self.end, self._steps_here = inputs, fitted, use, end, steps_here
-        self._outlook: Outlook | None = None
-        """The last one."""
+    def __init__(self, job: Job, inputs: tuple[object, ...], fitted: Fitted, use: _Use, end: _End) -> None:
+        """`inputs`: of this job."""
+        self.inputs, self.fitted, self._use, self.end, self._steps_here = inputs, fitted, use, end, _steps_here(job)
+        self.outlook: Outlook | None = None
+        """The last one ..."""
+        self._course: bytes | None = None
+        """... and what its times are made of (`Course`), where a round asked for it."""
+        self._has_clock: bool = job.spec.convergence.has_clock
 
-    def at(self, job: Job, stop_seconds: float, now: float, settings: Settings) -> Outlook:
-        """The outlook of the job, which has told just this. `stop_seconds`: predicted of its next stop."""
-        before, has_clock = self._outlook, job.spec.convergence.has_clock
-        if before is not None and has_clock:
-            self._use = _Use.of(job, self.fitted.speeds, now, settings, self._use.has_price)
-            self.end = _End.of(job, self.fitted, self._use, settings)
-        if before is None or has_clock or before.stop_seconds != stop_seconds:
-            self._outlook = self._anew(job, stop_seconds, now, settings)
-        else:
-            self._outlook = self._later(before, job, now, settings)
-        return self._outlook
+    def only_time_counts(self, stop_seconds: float) -> bool:
+        """Whether the last outlook, later, is the one for this predicted stop."""
+        return self.outlook is not None and not self._has_clock and self.outlook.stop_seconds == stop_seconds
 
-    def _anew(self, job: Job, stop_seconds: float, now: float, settings: Settings) -> Outlook:
+    def anew(self, job: Job, stop_seconds: float, now: float, settings: Settings) -> Outlook:
+        """The outlook of the job, whose inputs these are. `stop_seconds`: predicted of its next stop."""
         speeds = self.fitted.speeds
+        if self.outlook is not None and self._has_clock:
+            self._use = _Use.of(job, speeds, now, settings, self._use.has_price)
+            self.end = _End.of(job, self.fitted, self._use, settings)
+        self._course = None
         return Outlook(
             job=job,
             forecast=_forecast(job, self.fitted, self._use, self.end, stop_seconds, now),
@@ -137,16 +157,37 @@ class _Known:
             joining_seconds=_joining_seconds(job, stop_seconds),
         )
 
-    def _later(self, before: Outlook, job: Job, now: float, settings: Settings) -> Outlook:
+    def later(self, job: Job, pace: Interval | None, left: Interval | None, now: float, settings: Settings) -> Outlook:
+        """The last outlook, later. `pace`, `left`: its times, if it has any."""
+        before = self.outlook
+        assert before is not None, "only time has changed"
         measured = self._is_measured(job, now, settings)
         if not before.has_tasks:
-            return before.later(job=job, waited_seconds=_waited_seconds(job, now), measured=measured)
+            return before.later({"job": job, "waited_seconds": _waited_seconds(job, now), "measured": measured})
         forecast = before.forecast
-        if self._use.speed is not None:  # how long it has run says how well its pace is known
-            forecast = forecast.later(_times(job, self._use, self.end, before.stop_seconds, now))
-        return before.later(
-            job=job, forecast=forecast, allocated_seconds=_allocated_seconds(job, now), measured=measured
-        )
+        if pace is not None:
+            changed: dict[str, object] = {"seconds_per_step": pace}
+            if left is not None:
+                steps, by = self.end.remaining, AS_PREDICTED
+                if steps is not None and job.experience.seconds:
+                    left, by = at_present_pace(job, steps, pace)
+                    changed["calibration"] = Calibration(self.end.by_steps, by)
+                changed["remaining_seconds"] = left
+                if self._use.cost_per_second is not None:
+                    changed["cost"] = _cost(left, self._use.cost_per_second)
+            forecast = forecast.later(changed)
+        changes = {"job": job, "forecast": forecast, "measured": measured}
+        return before.later({**changes, "allocated_seconds": _allocated_seconds(job, now)})
+
+    def course(self, job: Job, stop_seconds: float) -> bytes | None:
+        """What the times of the job are made of beside the present one; None where it has none."""
+        if self._use.speed is None:
+            return None
+        if self._course is None:
+            steps = self.end.remaining or Interval(0.0, 0.0, 0.0)
+            habits = habits_of(job, 0.0, stop_seconds)
+            self._course = Course.of(self._use.speed, habits, job.started_at, steps).packed
+        return self._course
 
     def _is_measured(self, job: Job, now: float, settings: Settings) -> bool:
         """Whether enough steps were measured at the present size since it was granted."""

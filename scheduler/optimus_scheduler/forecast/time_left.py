@@ -8,7 +8,13 @@ independent, so half-widths add up as squares of logarithms.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from struct import Struct
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from optimus_models.calibration import AS_PREDICTED, Errors, Promised, Widening
 from optimus_models.cost import Estimate
@@ -97,6 +103,111 @@ def time_left(
     middle = steps.mean * seconds.mean * math.exp(widening.shift)
     found = _around(middle, down * widening.down, up * widening.up)
     return _at_most(found, most_seconds)
+
+
+class Course(NamedTuple):
+    """All that the time left of a job with tasks is made of, beside the present one; see `step_seconds`, `time_left`.
+
+    Of ratios it holds the logarithms, of steps what is left; the lower and the upper half-width.
+    """
+
+    began_at: float
+    """When it made its first step; NaN: it has not yet."""
+    stopped_seconds: float
+    stops: float
+    stop_seconds: float
+    by_pauses: float
+    speed: float
+    slower: float
+    faster: float
+    steps: float
+    steps_down: float
+    steps_up: float
+    most_steps: float
+
+    @classmethod
+    def of(cls, speed: Estimate, habits: Habits, began_at: float | None, steps: Interval) -> Course:
+        """`habits` of any moment: only how long it has run changes."""
+        return cls(
+            math.nan if began_at is None else began_at,
+            habits.stopped_seconds,
+            habits.stops,
+            habits.stop_seconds,
+            habits.by_pauses,
+            speed.mean,
+            _log_ratio(speed.mean, speed.low),
+            _log_ratio(speed.high, speed.mean),
+            steps.mean,
+            _log_ratio(steps.mean, steps.low),
+            _log_ratio(steps.high, steps.mean),
+            steps.high,
+        )
+
+    @property
+    def packed(self) -> bytes:
+        """As 64-bit floats, one after the other: a round joins those of thousands of jobs."""
+        return _pack(*self)
+
+
+FloatArray = NDArray[np.float64]
+_Columns = tuple[FloatArray, FloatArray, FloatArray]
+"""Mean, low and high of many intervals."""
+_pack = Struct(f"{len(Course._fields)}d").pack
+_interval: Callable[[Iterable[float]], Interval] = partial(tuple.__new__, Interval)
+
+
+def times_of_many(courses: Sequence[bytes], now: float) -> tuple[list[Interval], list[Interval]]:
+    """`step_seconds` and `time_left` of many jobs at the time `now`: the same to the last bit, in a fifth of the time.
+
+    To the last bit because roots, logarithms and exponentials are those of `math`: numpy's own differ from one kind of
+    machine to another.
+    """
+    with np.errstate(all="ignore"):  # where `math` gives infinities, too
+        paces, lefts = _times(np.frombuffer(b"".join(courses)).reshape(-1, len(Course._fields)).T, now)
+    return _intervals(paces), _intervals(lefts)
+
+
+def _intervals(columns: _Columns) -> list[Interval]:
+    return list(map(_interval, zip(*(each.tolist() for each in columns), strict=True)))
+
+
+def _times(columns: FloatArray, now: float) -> tuple[_Columns, _Columns]:
+    began_at, stopped, stops, stop_seconds, by_pauses, speed, slower, faster, steps, down, up, most = columns
+    running = np.where(np.isnan(began_at), 0.0, now - began_at)
+    seen = np.maximum(running - stopped, _LEAST_SEEN_SECONDS)
+    drift = np.where(running <= 0, _DRIFT, _DRIFT * np.sqrt(1.0 + _SOME_SECONDS / seen))
+    training = np.maximum(running - stopped, 0.0) + _SOME_SECONDS
+    by_stops = np.minimum(1.0 + stops * stop_seconds / training, _MOST_STRETCH)
+    doubt = _each(math.hypot, REACH * drift, _each(math.log, by_stops))
+    pace = by_stops * by_pauses / speed
+    pace_low, pace_high = _all_around(pace, _each(math.hypot, doubt, faster), _each(math.hypot, doubt, slower))
+    left = steps * pace
+    down = _each(math.hypot, down, _log_ratios(pace, pace_low))
+    up = _each(math.hypot, up, _log_ratios(pace_high, pace))
+    low, high = _all_around(left, down, up)
+    ends_at_once = steps <= 0
+    if ends_at_once.any():
+        at_most = np.where(most > 0, most, 0.0) * np.where(most > 0, pace_high, 0.0)
+        left, low, high = (np.where(ends_at_once, a, b) for a, b in ((0.0, left), (0.0, low), (at_most, high)))
+    return (pace, pace_low, pace_high), (left, low, high)
+
+
+def _each(function: Callable[..., float], *arguments: FloatArray) -> FloatArray:
+    return np.fromiter(map(function, *(each.tolist() for each in arguments)), np.float64, len(arguments[0]))
+
+
+def _all_around(mean: FloatArray, down: FloatArray, up: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The bounds that `_around` gives."""
+    high = mean * _each(math.exp, np.minimum(up, 700.0))
+    return mean * _each(math.exp, -down), np.where(up < 700.0, high, math.inf)
+
+
+def _log_ratios(larger: FloatArray, smaller: FloatArray) -> FloatArray:
+    """See `_log_ratio`."""
+    is_ratio = (larger > 0) & (larger > smaller)
+    ratio = np.ones(len(larger))
+    np.divide(larger, smaller, out=ratio, where=is_ratio & (smaller > 0))
+    return np.where(is_ratio & (smaller <= 0), math.inf, _each(math.log, ratio))
 
 
 def widened(left: Interval, widening: Widening, most: float = math.inf) -> Interval:

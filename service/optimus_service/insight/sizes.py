@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import astuple
 from typing import NamedTuple
 
 from optimus_contract import answers
@@ -64,7 +63,7 @@ def sizes(
     left = Interval(*steps_left)
 
     def seconds_of(speed: Estimate) -> Estimate:
-        return Estimate(*astuple(at_present_pace(job, left, step_seconds(speed, habits))[0]))
+        return Estimate(*at_present_pace(job, left, step_seconds(speed, habits))[0])
 
     factor = _up_to_date(job, speeds, seconds_of, ahead)
     found = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple
 from typing import Any
 
 from sqlalchemy import delete, insert, select
@@ -47,7 +46,7 @@ def of_document(job_id: str, at: float, good_until: float, document: Document) -
 
 
 def _plain(value: Interval | None) -> tuple[float, ...] | None:
-    return None if value is None else astuple(value)
+    return None if value is None else tuple(value)
 
 
 def _interval(bounds: list[float] | None) -> Interval | None:

@@ -238,7 +238,7 @@ def test_a_job_that_goes_on_is_looked_at_again_a_little_later(running: Running, 
     spec = JobSpec(TaskDemand(Resources(1.0)), TaskDemand(Resources(1.0)), ConvergenceRule())
     snapshot = Snapshot(0.0, (), (Job(job.id, spec, JobState.RUNNING, 0.0, step=step),))
     assert expected_ends(snapshot, Plan((decision,), ())) == {job.id: look_at}
-    converged = replace(decision, forecast=replace(forecast, converged=True))
+    converged = decision._replace(forecast=replace(forecast, converged=True))
     assert expected_ends(snapshot, Plan((converged,), ())) == {}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -85,7 +85,7 @@ def kept(draw: st.DrawFn, job_id: str) -> tuple[JobRecord, DecisionRecord]:
     said: dict[str, Any] = {}
     if total is not None:
         left = {name: getattr(total, name) - 10.0 for name in ("mean", "low", "high")}
-        said = {"total_steps": asdict(total), "remaining_steps": left}
+        said = {"total_steps": total._asdict(), "remaining_steps": left}
         said["rule"] = draw(st.sampled_from([None, "max_steps", "max_seconds"]))
         said["seconds_per_step"] = draw(st.none() | st.just({"mean": 1.0, "low": 0.9, "high": 1.2}))
     at = NOW - draw(st.floats(0.0, 60.0))
@@ -181,10 +181,10 @@ def test_no_figure_of_a_forecast_is_too_absurd_to_be_told(data: st.DataObject) -
         spec=draw(st.sampled_from([{}, {"deadline_seconds": 1.0}, {"convergence": {"max_steps": 10}}])),
     )
     forecast = a_forecast(
-        total_steps=asdict(draw(absurd())),
-        remaining_steps=asdict(draw(absurd())),
+        total_steps=draw(absurd())._asdict(),
+        remaining_steps=draw(absurd())._asdict(),
         rule=draw(st.sampled_from([None, "max_steps", "max_seconds"])),
-        seconds_per_step=draw(st.none() | absurd().map(asdict)),
+        seconds_per_step=draw(st.none() | absurd().map(Interval._asdict)),
     )
     at = now - draw(st.sampled_from([0.0, 1e-6, 50.0, 1e9]))
     times = ExpectedTimes(
