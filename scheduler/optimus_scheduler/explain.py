@@ -14,8 +14,8 @@ from optimus_scheduler.place.place import Placed, Unplaced
 
 
 def by_urgency(growing: Iterable[tuple[Outlook, Grant]]) -> list[tuple[Outlook, Grant]]:
-    """Jobs that get more in a round: those first that do for their deadlines."""
-    return sorted(growing, key=lambda each: (not _has_a_deadline(*each), each[0].id))
+    """Jobs that get more in a round: those first that get it by a claim; others have only what claims leave."""
+    return sorted(growing, key=lambda each: (not each[1].is_claimed, not _for_deadline(*each), each[0].id))
 
 
 def paused_by(outlook: Outlook, growing: Sequence[tuple[Outlook, Grant]], policy: str) -> str | None:
@@ -25,19 +25,19 @@ def paused_by(outlook: Outlook, growing: Sequence[tuple[Outlook, Grant]], policy
     """
     if not growing:
         return None
-    first, grant = growing[0]
+    first = growing[0][0]
     name = f"job {first.id}" if first.job.spec.project == outlook.job.spec.project else "another job"
-    if _has_a_deadline(first, grant):
+    claiming = sum(_for_deadline(*each) for each in growing)
+    if claiming > 1:
+        return f"{name} and others, which have deadlines"
+    if claiming:
         return f"{name}, which has a deadline"
     return f"the policy {policy}, for {name}{' and others' if len(growing) > 1 else ''}"
 
 
-def _has_a_deadline(outlook: Outlook, grant: Grant) -> bool:
-    """Whether that is why it goes first: its reason may be another, as that it has all that its owner allows."""
-    return grant.reason in _FOR_DEADLINES or outlook.job.spec.deadline_at is not None
-
-
-_FOR_DEADLINES = frozenset({Reason.MEETING_DEADLINE, Reason.DEADLINE_CANNOT_BE_MET})
+def _for_deadline(outlook: Outlook, grant: Grant) -> bool:
+    """Whether its deadline is why it goes first: one that is given up claims nothing."""
+    return grant.is_claimed and outlook.job.spec.deadline_at is not None
 
 
 def decide(

@@ -282,6 +282,22 @@ def test_a_job_that_pauses_for_another_says_for_which() -> None:
         assert any(each.message.startswith(f"Paused by {name}") for each in after if each.job_id == "has")
 
 
+def test_who_is_named_as_the_cause_of_a_pause_has_a_claim_to_the_room() -> None:
+    """The hopeless job only fills what the urgent one leaves."""
+    known = samples(law(), ALL_SIZES)
+    soon = replace(a_spec(maximum=(1, 1), rule=ConvergenceRule(max_steps=200)), deadline_at=NOW + 400.0)
+    jobs = [
+        a_job("has", has=(2, 1), spec=a_spec(minimum=(2, 1), maximum=(2, 1)), measured=known),
+        a_job("hopeless", spec=replace(soon, deadline_at=NOW), measured=known),
+        a_job("urgent", spec=soon, measured=known),
+    ]
+    outcome = plan(a_snapshot(jobs, a_cluster(4)), OPTIMUS)
+    told = {each.job_id: each for each in outcome.decisions}
+    assert told["has"].allocation.is_empty
+    assert not told["hopeless"].allocation.is_empty
+    assert told["has"].message.startswith("Paused by job urgent, which has a deadline: ")
+
+
 def test_a_paused_job_goes_on_when_there_is_room() -> None:
     job = a_job("a", state=JobState.PAUSED, directive=Directive.PAUSE, step=70, allocated_at=NOW - 30)
     outcome = plan(a_snapshot([job], a_cluster(4)), OPTIMUS)

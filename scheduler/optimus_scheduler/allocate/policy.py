@@ -39,6 +39,8 @@ class Grant(NamedTuple):
     """Marginal gain of the best task that it did not get."""
     note: str | None = None
     """A sentence for the job's owner about its deadline, budget or quota, beside the reason's own."""
+    is_claimed: bool = False
+    """It has what its deadline or its project's guarantee claims, where the policy by itself would give it less."""
 
 
 class Policy(Protocol):

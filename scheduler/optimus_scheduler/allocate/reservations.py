@@ -75,12 +75,14 @@ class ReservingPolicy:
             sizes = {**claims, **{one.id: one.present for one in stays}}
             first = fitting_claims([*stays, *claiming], sizes, capacity)
             return self.with_claims(competing, capacity, first, waiting_reason)
-        nothing = {one.id: Grant(NOTHING, waiting_reason) for one in out}
         shared = self.without_claims([*claiming, *kept], capacity)
-        if all(covers(shared[job_id].allocation, claim) for job_id, claim in claims.items()):
-            return {**shared, **nothing}
-        granted = {one.id: _as_claimed(one, claims[one.id]) for one in claiming}
-        return {**granted, **self.without_claims(kept, available), **nothing}
+        if not all(covers(shared[job_id].allocation, claim) for job_id, claim in claims.items()):
+            granted = {one.id: _as_claimed(one, claims[one.id]) for one in claiming}
+            shared = {**granted, **self.without_claims(kept, available)}
+        for job_id, claim in claims.items():
+            if not covers(grants[job_id].allocation, claim):
+                shared[job_id] = shared[job_id]._replace(is_claimed=True)
+        return {**shared, **{one.id: Grant(NOTHING, waiting_reason) for one in out}}
 
 
 def loses_more(victim: Outlook, claiming: Sequence[Outlook], now: float, margin: float) -> bool:

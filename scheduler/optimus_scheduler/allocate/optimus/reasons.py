@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import starmap
 
 import numpy as np
 
@@ -75,7 +76,7 @@ class _Explanation:
         words = map(_REASONS.__getitem__, reasons.tolist())
         notes = [_OTHERS_GIVE if reason == _EXCHANGE else None for reason in reasons.tolist()]
         columns = sizes, words, best, gains, next_gain, notes
-        granted = dict(zip(jobs.ids, map(Grant._make, zip(*columns, strict=True)), strict=True))
+        granted = dict(zip(jobs.ids, starmap(Grant, zip(*columns, strict=True)), strict=True))
         for j in np.flatnonzero(workers + servers == 0).tolist():
             granted[jobs.ids[j]] = _WAITS
         return granted
