@@ -7,10 +7,11 @@
 
 A job of a project that the caller may not read is answered as one that is not there.
 
-Without OPTIMUS_TOKEN the settings allow loopback only, and whoever sends no token is the administrator `local`. Such
-callers are told from web pages: a page that a browser on this machine shows can send requests to loopback, but they
-carry a foreign Origin, a Sec-Fetch-Site that says so (images and links have no Origin), or (after DNS rebinding) a Host
-that is not loopback.
+Without OPTIMUS_TOKEN the settings allow loopback only, and whoever sends no token is the administrator `local`; a token
+that is not known is refused, so that a cut one of a member makes no administrator. Callers without a token are told
+from web pages: a page that a browser on this machine shows can send requests to loopback, but they carry a foreign
+Origin, a Sec-Fetch-Site that says so (images and links have no Origin), or (after DNS rebinding) a Host that is not
+loopback.
 
 The path is the one that the router matches (`scope["path"]`), never a part of a URL that is built from headers.
 """
@@ -219,7 +220,8 @@ class UserAccess:
         if token is not None and is_user_token(token):
             request.state.token, user = await run_in_threadpool(self._good, token)
             return caller_of(request.state.token, user)
-        if not self._token_hashes:
+        sends_nothing = token is None and request.headers.get("authorization", "").strip().lower() in ("", "bearer")
+        if sends_nothing and not self._token_hashes:
             objection = self.objection_to_page(request)
             if objection is not None:
                 raise objection
@@ -227,7 +229,9 @@ class UserAccess:
         if token is None:
             raise _unauthorized("send Authorization: Bearer with your token, or with the service's OPTIMUS_TOKEN")
         if sum(hmac.compare_digest(_hash(token), each) for each in self._token_hashes) == 0:  # none is left out
-            raise _unauthorized("the token is not known to this service", ', error="invalid_token"')
+            needs_none = "without OPTIMUS_TOKEN this service needs no token, or a user's: "
+            known = "the token is not known to this service"
+            raise _unauthorized(known if self._token_hashes else needs_none + known, ', error="invalid_token"')
         return BOOTSTRAP
 
     def token_of(self, request: Request) -> str | None:

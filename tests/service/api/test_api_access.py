@@ -77,6 +77,13 @@ def test_without_a_token_loopback_names_are_answered(api: Api, host: str) -> Non
 
 
 @on_sqlite
+@pytest.mark.parametrize("header", [f"Bearer {TOKEN}", "Bearer optimus-user-", "Bearer é", f"Basic {TOKEN}", TOKEN])
+def test_without_a_token_set_one_that_is_sent_makes_no_administrator(api: Api, header: str) -> None:
+    problem(api.get("/v1/jobs", headers={"Authorization": header.encode()}), 401)
+    assert api.get("/v1/jobs", headers={"Authorization": "Bearer "}).status_code == 200
+
+
+@on_sqlite
 @pytest.mark.parametrize(
     "host",
     ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "10.0.0.1", "", "localhost@evil", "[::2]", "[::1"],
