@@ -212,10 +212,22 @@ def _start(found: ExpectedTimes, start: Interval, now: float, ends: Ends) -> Int
     for one in found.behind:
         then, left = _awaited_end(one, found), _awaited_left(one, now, ends)
         if then is not None and left is not None:
-            later = _plus(_plus(left, then, -1.0), start)
-            moved, rest = _plus(moved, later, one.part), rest - one.part
+            times = zip(_bounds(start), _bounds(then), _bounds(left), strict=True)
+            moved = _plus(moved, Interval(*(_moved(*each, found.at) for each in times)), one.part)
+            rest -= one.part
     low, mean, high = (max(each, 0.0) for each in sorted(_bounds(_plus(moved, by_time, max(rest, 0.0)))))
     return Interval(mean, low, high)
+
+
+def _moved(start: float, then: float, left: float, found_at: float) -> float:
+    """Seconds until a start that was foreseen together with an end, POSIX seconds, where so much is `left` until that.
+
+    What comes after the end stays as long after it. A start before it, which is possible where both are doubtful, is at
+    the same part of the way to it: so far before an end that has come much closer, it would be over.
+    """
+    if found_at < then > start:
+        return left * (start - found_at) / (then - found_at)
+    return left + start - then
 
 
 def _after_retry(expected: answers.ExpectedTimes | None, retry_at: float, now: float) -> answers.ExpectedTimes | None:

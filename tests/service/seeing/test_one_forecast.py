@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.scheduler.builders import a_job, law, samples
@@ -24,6 +25,7 @@ from optimus_service.insight.bodies import job_body
 from optimus_service.insight.explain import Case, explanation_of
 from optimus_service.insight.format import span
 from optimus_service.insight.predictions import learned_then
+from optimus_service.insight.progress import expected_times
 from optimus_service.insight.queue import Queued, in_queue
 from optimus_service.insight.sizes import Ahead, sizes
 from optimus_service.metrics.read import job_metrics
@@ -222,3 +224,24 @@ def test_where_nothing_tells_the_number_of_steps_it_is_said_how_to_tell_it() -> 
     words = " ".join(explanation_of(Case(job=running, decision=decision, now=NOW)).sentences)
     assert "When it ends cannot be said" in words
     assert all(way in words for way in ("report(total_steps=...)", "--progress-pattern", "--max-steps"))
+
+
+@pytest.mark.parametrize(
+    ("start", "after"), [(82.0, 22.0), (92.0, 32.0), (41.0, 11.0)], ids=["with", "after", "before"]
+)
+def test_a_start_moves_with_the_end_that_it_waits_for(start: float, after: float) -> None:
+    """It was foreseen at 82 s, and 22 s are left of it by now: fewer steps are left than was thought."""
+    end = Interval(NOW + 82.0, NOW + 10.0, NOW + 900.0)
+    trains = a_record("trains", state=JobState.RUNNING, wanted=Allocation(1, 0), running=Allocation(1, 0))
+    of_it = ExpectedTimes(job_id="trains", at=NOW, good_until=NOW + 60.0, start=None, end=end, steps_left=None)
+    decided = replace(a_decision("trains"), expected=of_it)
+    left = 22.0 / 82.0
+    ends: dict[str, Interval | None] = {"trains": Interval(22.0, 10.0 * left, 900.0 * left)}
+    times = replace(
+        of_it, job_id="waits", start=replace(end, mean=NOW + start), behind=(Awaited(1.0, trains, decided),)
+    )
+    found = expected_times(times, NOW, ends, waits=True)
+    assert found is not None
+    assert found.start_seconds is not None
+    assert found.start_seconds.mean == pytest.approx(after)
+    assert found.start_seconds.high == pytest.approx(900.0 * left)
