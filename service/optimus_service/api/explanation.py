@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from fastapi import APIRouter
@@ -26,7 +26,7 @@ from optimus_service.loop.exits import WORKER_HUNG
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
 from optimus_service.observe.standstills import standstills
 from optimus_service.store.jobs import RETRY_SCHEDULED
-from optimus_service.store.records import DecisionRecord, JobRecord
+from optimus_service.store.records import DecisionRecord, EventRecord, JobRecord, MembershipRecord
 from optimus_service.store.repository import MAX_PAGE
 
 _RECENT_SECONDS = 900.0
@@ -69,7 +69,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             gives_more=None if job.state.is_final else gives_more,
             kept_on_larger_cluster=kept,
             troubles=() if job.state.is_final else _troubles(services, job_id),
-            warnings=_warnings(services, job_id, _AT_THE_END if job.state.is_final else _WARNINGS),
+            warnings=_warnings(services, job_id, _AT_THE_END if job.state.is_final else _WARNINGS, memberships),
             still=still,
             policy=services.settings.policy,
             first_at=_first_at(services, job, seen, now),
@@ -126,13 +126,29 @@ def _troubles(services: Services, job_id: str) -> tuple[str, ...]:
     return tuple(troubles[name] for name in sorted(troubles))
 
 
-def _warnings(services: Services, job_id: str, types: Collection[str]) -> tuple[str, ...]:
+def _warnings(
+    services: Services, job_id: str, types: Collection[str], memberships: Sequence[MembershipRecord]
+) -> tuple[str, ...]:
     """The newest word of each of these kinds: about what hinders its training lately, or what was odd at its end."""
     since, found = services.clock() - _RECENT_SECONDS, dict[str, str]()
     for event in services.repository.events(job_id, limit=_RECENT_EVENTS).items:
         if event.type in types and (event.at > since or types is _AT_THE_END):
-            found.setdefault(event.type, event.message)
-    return tuple(found.values())
+            found.setdefault(event.type, "" if _is_over(event, memberships) else event.message)
+    return tuple(message for message in found.values() if message)
+
+
+def _is_over(event: EventRecord, memberships: Sequence[MembershipRecord]) -> bool:
+    """Whether a task that did not answer, or did again, takes part by now, or another in its place, or none at all."""
+    if event.type != WORKER_SILENT or not memberships or memberships[-1].at <= event.at:
+        return False
+    members = (*memberships[-1].workers, *memberships[-1].servers)
+    place = _place(event.message.partition(" ")[0])
+    return not members or place in map(_place, members)
+
+
+def _place(task_name: str) -> str:
+    """Without the incarnation."""
+    return task_name.rpartition("-")[0]
 
 
 def _gives_more(services: Services, job_id: str, caller: Caller) -> tuple[str, ...] | None:

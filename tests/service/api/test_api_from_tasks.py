@@ -349,6 +349,28 @@ def test_a_task_that_does_not_answer_is_an_event_and_explained(api: Api, job_id:
         assert news in api.get(f"/v1/jobs/{job_id}/explanation").json()["sentences"]
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, False),
+        ({"at": NOW}, True),
+        ({"workers": ["job-worker-1-0"]}, True),
+        ({"workers": ["job-worker-0-1"], "servers": []}, False),
+        ({"workers": [], "servers": [], "cause": "pause"}, False),
+    ],
+    ids=["it takes part", "before", "without it", "another has its place", "paused"],
+)
+def test_that_a_task_does_not_answer_is_told_until_it_or_another_takes_part(
+    api: Api, job_id: str, changes: dict[str, Any], told: bool
+) -> None:
+    names = {"workers": ["job-worker-0-0"], "servers": ["job-server-0-0"]}
+    news = "job-worker-0-0 answers again, and takes part from the next change of the membership on."
+    assert api.as_task("POST", job_id, "telemetry", json={"silence": news}).status_code == 200
+    body = membership(job_id) | {"epoch": 2, "at": NOW + 1.0} | names | changes
+    assert api.as_task("POST", job_id, "membership", json=body).status_code == 204
+    assert (news in api.get(f"/v1/jobs/{job_id}/explanation").json()["sentences"]) == told
+
+
 def test_what_the_owner_of_a_script_should_know_is_an_event(api: Api, job_id: str) -> None:
     notes = [{"kind": kind, "message": f"{kind} of it."} for kind in ("ProcessesEnded", "PrintsTooMuch")]
     assert api.as_task("POST", job_id, "telemetry", json={"notes": notes}).status_code == 200
