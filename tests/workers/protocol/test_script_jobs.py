@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -387,6 +388,30 @@ def test_no_two_processes_of_one_rank_train_while_a_worker_is_stopped(
     assert len(turns) == len(set(turns)), "one after the other"
     job.processes[worker(1)].send_signal(signal.SIGSTOP)
     assert job.exit_code(worker(1)) == -signal.SIGKILL
+
+
+def test_a_coordinator_that_was_stopped_judges_no_worker_by_its_own_silence(
+    make_script_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    script, steps = tmp_path / "counts.py", tmp_path / "steps"
+    script.write_text(COUNTS)
+    lease_seconds = 3.0
+    job = make_script_job("python", str(script), lease_seconds=lease_seconds)
+    job.scale(worker(0))
+    one = job.wait_for_size(1, 0)
+    job.wait_for_step(one["step"] + 5)
+    (coordinator,) = (process for name, process in job.processes.items() if "coordinator" in name)
+    coordinator.send_signal(signal.SIGSTOP)
+    at, before = time.monotonic(), steps.stat().st_size
+    job.wait_for("the end of a lease", lambda: time.monotonic() > at + 1.5 * lease_seconds)
+    assert steps.stat().st_size > before, "it trains on"
+    coordinator.send_signal(signal.SIGCONT)
+    job.wait_for("its words", lambda: "this coordinator was stopped for" in job.logs())
+    job.service.want([worker(0)], "finish")
+    result = job.wait_for_result()
+    assert [each["epoch"] for each in job.service.memberships] == [one["epoch"]]
+    assert result["step"] > 2
+    assert not job.service.silence
 
 
 SAVES_TOGETHER = """

@@ -44,6 +44,7 @@ from optimus_workers.errors import TERMINATED, USER_CODE_FAILED, WireError
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.wire import secret
 from optimus_workers.wire.codec import MAX_LINE_BYTES, decode_line, encode_line
+from optimus_workers.wire.control import SILENCE_SECONDS
 from optimus_workers.wire.messages import Challenge, Hello, MessageTypes, Ping, Pong, ToTask, Welcome
 from optimus_workers.wire.protocol import Peer, line_for, marked, message_from, peer_of
 from optimus_workers.wire.sockets import HANDSHAKE_SECONDS, SHORTAGES
@@ -97,6 +98,8 @@ class _Shell:
         self._writers: dict[str, asyncio.StreamWriter] = {}
         self._peers: dict[str, Peer] = {}
         """What those speak that have ever had a connection."""
+        self._heard_at: dict[str, float] = {}
+        """When each with a connection said something last: the loop's time, put off while this process stood still."""
         self._handshakes: dict[asyncio.StreamWriter, None] = {}
         """The oldest first."""
         self._shortage_logged_at = float("-inf")
@@ -179,8 +182,16 @@ class _Shell:
     async def _tick(self) -> None:
         next_ping = next_look = self._loop.time()
         next_usage = next_ping + USAGE_SECONDS
+        ticked_at = next_ping
         while True:
+            stood_still, ticked_at = self._loop.time() - ticked_at, self._loop.time()
+            if stood_still > PING_SECONDS:
+                # What the tasks have said meanwhile is read before anything is judged by the time.
+                self._stood_still(stood_still)
+                await asyncio.sleep(TICK_SECONDS)
+                continue
             self._happened(Ticked())
+            self._look_at_leases()
             if self._loop.time() >= next_look:
                 next_look = self._loop.time() + LOOK_SECONDS
                 self._in_force()
@@ -194,6 +205,22 @@ class _Shell:
                 next_usage = float("inf")
                 self._usage.report()
             await asyncio.sleep(TICK_SECONDS)
+
+    def _stood_still(self, seconds: float) -> None:
+        """This process was stopped: it was not the tasks that said nothing. Those that have hung up meanwhile would
+        count as lost, whereas the coordinator that follows this one takes their training over as it is."""
+        log.warning("this coordinator was stopped for %.0f s", seconds)
+        if seconds > SILENCE_SECONDS - 2 * PING_SECONDS:
+            self._end(TERMINATED)
+        for name in self._heard_at:
+            self._heard_at[name] += seconds
+
+    def _look_at_leases(self) -> None:
+        lapsed = self._loop.time() - LEASE_SECONDS
+        for name in [name for name, heard_at in self._heard_at.items() if heard_at < lapsed]:
+            log.warning("%s has not been heard of for %.0f s", name, LEASE_SECONDS)
+            self._happened(TaskSilent(name, LEASE_SECONDS))
+            self._forget(name)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One task's control connection, from its first byte to its last."""
@@ -210,15 +237,12 @@ class _Shell:
             self._handshakes.pop(writer, None)
         self._forget(hello.task)  # an older connection of the same task is a dead one
         self._writers[hello.task], self._peers[hello.task] = writer, peer
+        self._heard_at[hello.task] = self._loop.time()
         self._happened(TaskArrived(hello))
         try:
-            await self._read(hello.task, reader, peer)
+            await self._read(hello.task, reader, writer, peer)
         except EOFError:
             log.info("%s disconnected", hello.task)
-        except TimeoutError:
-            log.warning("%s has not been heard of for %.0f s", hello.task, LEASE_SECONDS)
-            if self._writers.get(hello.task) is writer:
-                self._happened(TaskSilent(hello.task, LEASE_SECONDS))
         except (WireError, OSError) as error:
             log.warning("%s: %s", hello.task, error)
         if self._writers.get(hello.task) is writer:
@@ -259,10 +283,12 @@ class _Shell:
         writer.write(encode_line(Welcome(secret.listener_proof(token, nonce, answer, context).hex())))
         return hello, peer
 
-    async def _read(self, name: str, reader: asyncio.StreamReader, peer: Peer) -> None:
+    async def _read(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer) -> None:
         while True:
-            async with asyncio.timeout(LEASE_SECONDS):
-                line = await _line(reader)
+            line = await _line(reader)
+            if self._writers.get(name) is not writer:
+                raise EOFError  # it was hung up on
+            self._heard_at[name] = self._loop.time()
             message = message_from(peer, line, MessageTypes.from_task)
             if message is None:
                 continue
@@ -272,6 +298,7 @@ class _Shell:
 
     def _forget(self, name: str) -> None:
         writer = self._writers.pop(name, None)
+        self._heard_at.pop(name, None)
         if writer is not None:
             writer.close()
             self._usage.forget(name)
