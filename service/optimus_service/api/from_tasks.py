@@ -25,7 +25,7 @@ from optimus_service.api.problems import Problem, documented, invalid_field
 from optimus_service.api.services import SampleQueueDep, Services, ServicesDep
 from optimus_service.insight.bodies import wanted_body
 from optimus_service.insight.progress import announced_beyond
-from optimus_service.insight.unread import unread_words
+from optimus_service.insight.unread import NO_STEP, unread_words
 from optimus_service.metrics.read import prediction_error
 from optimus_service.observe.divergence import fails_on_nonfinite, why_not_succeeded
 from optimus_service.store.records import AddedSamples, JobRecord, MembershipRecord, PostedSamples
@@ -258,10 +258,7 @@ def _noted_at_end(job: JobRecord, event: ResultReported) -> tuple[str, str] | No
     if event.step == 0 and has_command:
         if (line := (job.profile or {}).get("unread_line")) is not None:
             return "NothingLearned", unread_words(line, (job.profile or {}).get("suggested_pattern"), has_ended=True)
-        return "NothingLearned", (
-            "The command told no step: it printed nothing, or in no known form. --progress-pattern, or one line "
-            "with optimus_client, shows its progress (docs/scripts.md)."
-        )
+        return "NothingLearned", NO_STEP
     words = _ended_early(job, event)
     return None if words is None else ("EndedEarly", words)
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from optimus_scheduler.model import JobState
 from optimus_service.store.records import JobRecord
 
 PRINTS_NOTHING = "(nothing so far)"
 """What workers report in place of a line of a script that is silent."""
+NO_STEP = (
+    "The command told no step: it printed nothing, or in no known form. --progress-pattern, or one line "
+    "with optimus_client, shows its progress (docs/scripts.md)."
+)
+"""Of one that ended before such a line was reported."""
 
 
 def unread_words(line: str, pattern: str | None, *, has_ended: bool = False) -> str:
@@ -23,6 +29,8 @@ def unread_words(line: str, pattern: str | None, *, has_ended: bool = False) -> 
 def on_unread(job: JobRecord) -> list[str]:
     """The same as a sentence, while it holds."""
     profile = job.profile or {}
-    if not profile.get("unread_line") or job.step > 0:
+    if job.step > 0:
         return []
+    if not profile.get("unread_line"):
+        return [NO_STEP] if job.state is JobState.SUCCEEDED and job.asked.command is not None else []
     return [unread_words(profile["unread_line"], profile.get("suggested_pattern"), has_ended=job.state.is_final)]

@@ -96,6 +96,8 @@ TRAININGS = {
                        begins="epoch     train_loss  valid_loss  accuracy  time    "),
     "CLU": Training("I1124 10:00:00.0 140 logging_writer.py:48] [{i10}] accuracy=0.1, loss={loss}, steps_per_second=10", 150),
     "stable-baselines3": Training("|    total_timesteps      | 2048        |\n|    loss  | {loss}  |\n|    n_updates  | {i10}  |", 150),
+    "CSV": Training("", 3, epoch_ends="{e},{loss},9.5,", begins="epoch,train_loss,val_loss,lr"),
+    "CSV, two columns": Training("{i},{loss}", 140, begins="step,loss"),
     "spaCy": Training("  {e}  {i:6d}        {loss}     40.5    0.1", 140, begins="E    #       LOSS TOK2VEC  LOSS NER  ENTS_F"),
     # habits
     "nested bars": Training("  20%|##   | {b10}/50 [00:02<00:08,  4.9it/s, loss={loss}]", 150, 150,

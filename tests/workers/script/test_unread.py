@@ -16,6 +16,7 @@ from optimus_workers.script.channels.unread import NOTHING_PRINTED, has_figures,
     ("line", "step", "loss"),
     [
         ("[00010] obj 0.33 lr 0.05", 10, 0.33),
+        ("3,0.25,0.5,0.1", 3, 0.25),
         ("it 12: J=3.25 (0.1 s)", 12, 3.25),
         ("2026-01-01 12:00:00,123 INFO k 17 of 100 cost 0.25", 17, 0.25),
         ("phase 1 n=20 fit=-5e-3", 1, -5e-3),

@@ -243,10 +243,14 @@ class Tables:
         if row := _ROW.fullmatch(line):
             name = normal(row[1])
             return [] if name == "iterations" else [Figure(name, row[2])]  # stable-baselines: not of the optimizer
-        if bare := _BARE.fullmatch(line):
+        values = [cell.strip() for cell in line.split(",", MAX_COLUMNS)]  # empty ones have their place
+        is_row = len(values) == len(self._names)
+        if not is_row and (bare := _BARE.fullmatch(line)):
             return self._bare(bare[1], bare[2])
         cells = [cell.strip() for cell in _BETWEEN.split(line, MAX_COLUMNS) if cell.strip()]
         if len(cells) < 3:
+            cells = values
+        if len(cells) < 2:
             return []
         if all(_NAME.fullmatch(cell) for cell in cells):
             self._header(cells)

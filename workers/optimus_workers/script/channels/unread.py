@@ -20,9 +20,10 @@ def unread_line(newest: str | None, n_lines: int) -> str | None:
 
 
 def has_figures(line: str) -> bool:
-    """Whether it may tell a step and a loss: a whole number and another figure, beside words."""
+    """Whether it may tell a step and a loss: a whole number and another figure, beside words or with decimals."""
     found = _figures(line)
-    return len(found) >= 2 and any(each[0].isdigit() for each in found) and re.search(r"[A-Za-z]", line) is not None
+    n_whole = sum(each[0].isdigit() for each in found)
+    return len(found) >= 2 and n_whole > 0 and (n_whole < len(found) or re.search(r"[A-Za-z]", line) is not None)
 
 
 def suggested_pattern(line: str) -> str | None:
