@@ -159,6 +159,35 @@ def test_a_waiting_job_starts_when_the_running_one_ends() -> None:
     assert start.mean == pytest.approx(end.mean, rel=0.0, abs=0.2 * (end.mean - NOW))
 
 
+@settings(max_examples=25)
+@given(
+    drawn=jobs_drawn,
+    limit=st.floats(1.0, 300.0),
+    size=st.integers(0, 1),
+    ran=st.floats(0.0, 600.0),
+    policy=st.sampled_from(POLICIES),
+    limit=st.floats(1.0, 300.0),
+    size=st.integers(0, 1),
+    ran=st.floats(0.0, 600.0),
+    policy=st.sampled_from(POLICIES),
+)
+def test_a_limit_of_time_bounds_the_end(
+    drawn: list[tuple[int, tuple[int, int], int]], limit: float, size: int, ran: float, policy: str
+) -> None:
+    queue = drawn_queue(drawn)
+    job = running("limited", 5000, (size, size))
+    rule = ConvergenceRule(max_steps=5000, max_seconds=limit)
+    job = replace(job, spec=replace(job.spec, convergence=rule), started_at=NOW - ran if size else None)
+    (limited,) = forecast_all([job], NOW, Settings())
+    found = looked(replace(queue, outlooks=(*queue.outlooks, limited)), policy)["limited"]
+    assert found.end is not None
+    if found.start is None:
+        assert found.end.high <= max(NOW - ran + limit, NOW) + 1e-6
+    else:
+        assert found.end.high <= found.start.high + limit + 1e-6
+        assert found.end.mean <= found.start.mean + limit + 1e-6
+
+
 def test_a_start_is_as_doubtful_as_the_end_that_it_waits_for() -> None:
     one_size = a_spec(minimum=(2, 2), maximum=(2, 2), rule=ConvergenceRule(max_steps=1000))
     first = a_job("a", has=(2, 2), spec=one_size, measured=samples(law(), ALL_SIZES))

@@ -63,7 +63,8 @@ class Doubts:
         """Instants at which a job that has tasks ends. A pause is foreseen of rounds that are to come: where it loses
         its tasks in this future, it may as likely keep what it has."""
         ends, kept = self.ends(job), self._future.progress.end_without_pause(job, self._levels(job))
-        both: FloatArray = np.concatenate([ends, ends if kept is None else kept])
+        kept = ends if kept is None else np.minimum(kept, self._future.limit_of(job))
+        both: FloatArray = np.concatenate([ends, kept])
         return both
 
     def takes(self, job: int) -> FloatArray:
@@ -77,7 +78,8 @@ class Doubts:
 
     def _own_ends(self, job: int) -> FloatArray:
         """Started as in this future."""
-        return self._future.progress.end(job, self._levels(job))
+        ends: FloatArray = np.minimum(self._future.progress.end(job, self._levels(job)), self._future.limit_of(job))
+        return ends
 
     def _levels(self, job: int) -> FloatArray:
         levels: FloatArray = np.array([self._work[job].at(deviation) for deviation in _DEVIATIONS])

@@ -77,17 +77,26 @@ class _Virtual:
 
     def ends_at(self, now: float) -> float:
         """If nothing changes."""
-        return max(now, self.resumes) + self.left / self.speed if self.speed > 0 else math.inf
+        ends = max(now, self.resumes) + self.left / self.speed if self.speed > 0 else math.inf
+        return min(ends, max(now, self.limit_at))
+
+    @property
+    def limit_at(self) -> float:
+        """When its limit of time ends it; inf: it has none, or has not started."""
+        job, limit = self.outlook.job, self.outlook.job.spec.convergence.max_seconds
+        started = self.started_at if job.started_at is None else job.started_at
+        return math.inf if limit is None else started + limit
 
     def advance(self, begin: float, end: float) -> None:
-        if self.speed <= 0 or self.ended_at < math.inf:
+        if self.ended_at < math.inf or (self.speed <= 0 and end < self.limit_at):
             return
         ends = self.ends_at(begin)
         if ends <= end:
             self.left, self.ended_at = 0.0, ends
         else:
             self.left -= self.speed * max(end - max(begin, self.resumes), 0.0)
-        self.attained += min(ends, end) - begin
+        if self.speed > 0:
+            self.attained += min(ends, end) - begin
 
 
 class Trajectory:
@@ -152,6 +161,11 @@ class Trajectory:
     def start_of(self, job: int) -> float:
         """When this job gets its first tasks; inf if it does not within the instants."""
         return self._jobs[job].started_at
+
+    def limit_of(self, job: int) -> float:
+        """When its limit of time ends this job at the latest, not before its start; inf: it has none."""
+        limit, start = self._jobs[job].limit_at, self.start_of(job)
+        return limit if start == math.inf else max(limit, start)
 
     def may_start_at(self, job: int) -> float:
         """The end of its wait after an error; -inf without one."""

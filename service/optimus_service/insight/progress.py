@@ -142,7 +142,7 @@ def progress_of(
         return JobProgress(_part(step, total), interval_body(left), None, expected=without_end)
     drift = 1.0 if decision is None else _drift(job, decision, end, now)
     at_its_size = None if is_held else interval_body(end.seconds(left, drift))
-    if expected is not None and not job.waits and decision is not None and decision.expected is not None:
+    if expected is not None and not (job.waits or end.by_time or decision is None or decision.expected is None):
         expected = _by_steps(expected, decision.expected, left, now, drift)
     is_limited = end.by_time and at_its_size is not None and not job.waits
     to_the_end = None if expected is None or is_limited else expected.end_seconds
