@@ -238,7 +238,7 @@ def test_a_start_moves_with_the_end_that_it_waits_for(start: float, after: float
     left = 22.0 / 82.0
     ends: dict[str, Interval | None] = {"trains": Interval(22.0, 10.0 * left, 900.0 * left)}
     times = replace(
-        of_it, job_id="waits", start=replace(end, mean=NOW + start), behind=(Awaited(1.0, trains, decided),)
+        of_it, job_id="waits", start=end._replace(mean=NOW + start), behind=(Awaited(1.0, trains, decided),)
     )
     found = expected_times(times, NOW, ends, waits=True)
     assert found is not None
