@@ -166,10 +166,6 @@ def test_a_waiting_job_starts_when_the_running_one_ends() -> None:
     size=st.integers(0, 1),
     ran=st.floats(0.0, 600.0),
     policy=st.sampled_from(POLICIES),
-    limit=st.floats(1.0, 300.0),
-    size=st.integers(0, 1),
-    ran=st.floats(0.0, 600.0),
-    policy=st.sampled_from(POLICIES),
 )
 def test_a_limit_of_time_bounds_the_end(
     drawn: list[tuple[int, tuple[int, int], int]], limit: float, size: int, ran: float, policy: str
