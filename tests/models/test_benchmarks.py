@@ -10,7 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks import loss_curves, loss_ends, refit, speed_drift, speed_elsewhere, speed_models, training_logs
+from benchmarks import (
+    loss_curves,
+    loss_ends,
+    refit,
+    speed_drift,
+    speed_elsewhere,
+    speed_models,
+    speed_more_workers,
+    training_logs,
+)
 from benchmarks.known_runs import coverage_elsewhere
 
 from optimus_models import LossCurve, SpeedModel, has_converged
@@ -175,6 +184,11 @@ def test_few_sizes_on_other_systems_are_predicted_better_than_by_the_paper(data:
         mean = row["mean_error"]
         assert isinstance(mean, dict)
         assert row["samples"] == 5 or mean["ours"] < mean["paper"]
+
+
+def test_intervals_of_speeds_with_more_workers_hold_about_as_often_as_they_say(data: Path) -> None:
+    rows = speed_more_workers.measure(data)
+    assert all(75 <= rows[f"{n} measured, next"]["mean"] <= 85 for n in (1, 2)), rows
 
 
 def test_the_next_measurement_is_where_least_is_known() -> None:

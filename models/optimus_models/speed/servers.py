@@ -24,13 +24,11 @@ from optimus_models.speed.form import (
     step_seconds,
 )
 from optimus_models.speed.measurements import SpeedPoints, present_speeds
+from optimus_models.speed.scaling import FEW_SIZES
 
 _RESIDUAL_SHARE = 0.2
 """Share of the residual process's variance (and of the measurement noise) that intervals use. The process is wider than
 what sizes really deviate by; measured."""
-_FEW_SIZES = 0.3
-"""Intervals are wider by this part of one over the number of measured sizes: with one, all depends on the prior, whose
-errors are not normal. Between what a testbed of five jobs asks for (0.5) and eight jobs of other systems (0)."""
 _WIDEST = 3.0
 """Intervals are not wider than e to this many sigmas: beyond it they only say `unknown`."""
 
@@ -118,7 +116,7 @@ class SpeedModel:
     ) -> tuple[FloatArray, FloatArray]:
         """Bounds (low, high) that hold a measured speed at each (w, p) with probability `coverage`."""
         w, p = _pairs(workers, servers)
-        sigma = np.sqrt(np.maximum(self._variance(w, p), 0.0)) * (1.0 + _FEW_SIZES / max(self.n_points, 1))
+        sigma = np.sqrt(np.maximum(self._variance(w, p), 0.0)) * (1.0 + FEW_SIZES / max(self.n_points, 1))
         factor = np.exp(NormalDist().inv_cdf(0.5 + coverage / 2.0) * np.minimum(sigma, _WIDEST))
         mean = self.predict(workers, servers)
         return mean / factor, mean * factor

@@ -1,0 +1,98 @@
+"""How often the 80 % interval of a speed with more workers than were ever tried holds the measured one.
+
+    python -m benchmarks.speed_more_workers --data FOLDER
+
+The folder holds elasticflow/throughputs_*/*.csv (steps/s by global batch and GPUs) and gavel_throughputs.json (steps/s
+by model, batch and GPUs). Of each training, its smallest size is measured, or two or three sizes next to each other;
+the next larger size is predicted, and all larger ones. What widens intervals (`FEW_SIZES`) was chosen by other files.
+
+One JSON object is printed: per cent held by source, for each number of measured sizes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from optimus_models import ScalingCurve
+
+MEASURED = (1, 2, 3)
+_NAME = re.compile(r"\('(.*)', (\d+)\)")
+
+Training = Mapping[int, float]
+"""Steps per second by workers."""
+
+
+def trainings(folder: Path) -> dict[str, list[Training]]:
+    """By source; those of at least two sizes."""
+    found = {path.name: list(_of_elasticflow(path)) for path in sorted((folder / "elasticflow").glob("throughputs_*"))}
+    gavel = json.loads((folder / "gavel_throughputs.json").read_text())
+    found |= {f"gavel {gpu}": list(_of_gavel(gavel[gpu])) for gpu in ("k80", "p100", "v100")}
+    return {source: [each for each in of_source if len(each) > 1] for source, of_source in found.items()}
+
+
+def _of_elasticflow(folder: Path) -> Iterator[Training]:
+    for path in sorted(folder.glob("*.csv")):
+        with path.open(newline="") as file:
+            for row in csv.DictReader(file):
+                del row["global_batch_size"]
+                yield _above_0({int(gpus): float(speed) for gpus, speed in row.items() if speed})
+
+
+def _of_gavel(speeds: Mapping[str, Mapping[str, float]]) -> Iterator[Training]:
+    by_name: dict[str, dict[int, float]] = {}
+    for name, alone in speeds.items():
+        if match := _NAME.match(name):
+            by_name.setdefault(match[1], {})[int(match[2])] = alone["null"]
+    yield from map(_above_0, by_name.values())
+
+
+def _above_0(speeds: Training) -> Training:
+    return {workers: speed for workers, speed in sorted(speeds.items()) if speed > 0}
+
+
+def held(training: Training, n_measured: int, *, next_only: bool) -> list[bool]:
+    """Whether each interval held."""
+    sizes, found = list(training), list[bool]()
+    for first in range(1 if n_measured == 1 else len(sizes) - n_measured):
+        known, left = sizes[first : first + n_measured], sizes[first + n_measured :]
+        left = left[:1] if next_only else left
+        curve = ScalingCurve.fit(known, [training[size] for size in known])
+        low, high = curve.predict_interval(left, np.zeros(len(left)))
+        true = np.array([training[size] for size in left])
+        found += ((low <= true) & (true <= high)).tolist()
+    return found
+
+
+def _percent_held(of_source: list[Training], n_measured: int, *, next_only: bool) -> float:
+    return 100.0 * float(np.mean([one for each in of_source for one in held(each, n_measured, next_only=next_only)]))
+
+
+def measure(folder: Path) -> dict[str, dict[str, float]]:
+    """Per cent held by source and on the mean of the sources."""
+    of_sources, rows = trainings(folder), dict[str, dict[str, float]]()
+    for n in MEASURED:
+        for which in ("next", "all larger"):
+            row = {source: _percent_held(each, n, next_only=which == "next") for source, each in of_sources.items()}
+            rows[f"{n} measured, {which}"] = row | {"mean": float(np.mean(list(row.values())))}
+    return rows
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="the folder of both sources")
+    options = parser.parse_args(arguments)
+    rows = measure(options.data)
+    print(json.dumps({what: {name: round(held) for name, held in row.items()} for what, row in rows.items()}, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
