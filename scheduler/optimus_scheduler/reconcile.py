@@ -236,14 +236,8 @@ class _JobSide:
         return bool(self.leaving) and any(placed.key.role is not Role.COORDINATOR for placed in self.starts)
 
     def need(self, role: Role, gpu_type: str | None = None) -> Resources:
-        """What one task holds, a worker on that GPU type; a coordinator takes next to nothing."""
-        match role:
-            case Role.WORKER:
-                return self._job.spec.on(gpu_type).worker.resources
-            case Role.SERVER:
-                return self._job.spec.server.resources
-            case Role.COORDINATOR:
-                return Resources()
+        """What one task takes, a worker on that GPU type."""
+        return self._job.spec.on(gpu_type).need(role)
 
     def resources_of(self, task: Task) -> Resources:
         """What a live task holds: its GPUs are of the type that the job had until now."""

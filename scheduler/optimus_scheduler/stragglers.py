@@ -21,7 +21,7 @@ def move_stragglers(snapshot: Snapshot, wants: Mapping[str, Want]) -> dict[str, 
     free = _free_capacity(jobs, snapshot.nodes, wants)
     moved = dict(wants)
     for job_id, key in sorted(slow.items()):
-        want, need = wants[job_id], _need(jobs[job_id], Role.WORKER, wants[job_id])
+        want, need = wants[job_id], jobs[job_id].spec.on(wants[job_id].allocation.gpu_type).need(Role.WORKER)
         slot = key.role, key.rank
         here = want.nodes[slot]
         free_capacity = [node for node, available in free.items() if node != here and need.fits_in(available)]
@@ -48,13 +48,8 @@ def _free_capacity(jobs: Mapping[str, Job], nodes: Iterable[Node], wants: Mappin
     """What is left of each schedulable node."""
     free = {node.name: node.capacity for node in nodes if node.schedulable}
     for job_id, want in wants.items():
+        spec = jobs[job_id].spec.on(want.allocation.gpu_type)
         for (role, _), node in want.nodes.items():
             if node in free:
-                free[node] -= _need(jobs[job_id], role, want)
+                free[node] -= spec.need(role)
     return free
-
-
-def _need(job: Job, role: Role, want: Want) -> Resources:
-    if role is Role.WORKER:
-        return job.spec.on(want.allocation.gpu_type).worker.resources
-    return job.spec.server.resources

@@ -299,10 +299,8 @@ def _raised(quota: Quota, job: Job, capacity: Resources, free: float) -> Iterato
     `free`: the share that other projects leave; more would be refused.
     """
     worker, server = job.spec.worker, job.spec.server
-    if job.allocation.is_empty:
-        more = worker.resources * worker.minimum + server.resources * server.minimum
-    else:
-        more = worker.resources + server.resources * min(server.maximum, 1)
+    least = (worker.minimum, server.minimum) if job.allocation.is_empty else (1, min(server.maximum, 1))
+    more = job.spec.demand(*least)
     share = more.dominant_share(capacity)
     for times in _RAISES:
         raised = replace(

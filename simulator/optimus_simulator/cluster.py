@@ -130,20 +130,10 @@ class Cluster:
         self._free[task.node] = self._free[task.node] + self._need(task.key, task.gpu_type)
 
     def _need(self, key: TaskKey, gpu_type: str | None = None) -> Resources:
-        spec = self._specs[key.job_id].on(gpu_type)
-        match key.role:
-            case Role.WORKER:
-                return spec.worker.resources
-            case Role.SERVER:
-                return spec.server.resources
-            case Role.COORDINATOR:
-                return _NOTHING
+        return self._specs[key.job_id].on(gpu_type).need(key.role)
 
     def _list(self, job_id: str) -> None:
         self._listed[job_id] = tuple(self._tasks.get(job_id, {}).values())
-
-
-_NOTHING = Resources()
 
 
 def _is_live_on(task: Task, node: str) -> bool:

@@ -272,7 +272,7 @@ class Replay:
         job.wanted, job.version = action.tasks, job.version + 1
         job.shape = shape_of(action.tasks)
         spec = job.entry.spec.on(action.allocation.gpu_type)
-        demand = spec.worker.resources * action.allocation.workers + spec.server.resources * action.allocation.servers
+        demand = spec.demand(action.allocation.workers, action.allocation.servers)
         job.share = demand.dominant_share(self._capacity)
         job.cost_per_second = cost_per_second(job.entry.spec, action.allocation, self._settings)
         self._tell_of_change(job)

@@ -131,8 +131,7 @@ class Outlook:
 
     def demand(self, allocation: Allocation) -> Resources:
         """What that many tasks need together."""
-        spec = self.job.spec
-        return spec.worker.resources * allocation.workers + spec.server.resources * allocation.servers
+        return self.job.spec.demand(allocation.workers, allocation.servers)
 
     def speedup(self, allocation: Allocation, over: Allocation) -> float:
         """How many times as fast `allocation` is predicted to be."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from optimus_models.calibration import NO_EXPERIENCE, Experience
 from optimus_models.speed.goodput import ElasticBatch
-from optimus_scheduler.model.enums import Architecture, Directive, JobState, Mode
+from optimus_scheduler.model.enums import Architecture, Directive, JobState, Mode, Role
 from optimus_scheduler.model.resources import Resources, gpu_type_of
 from optimus_scheduler.model.tasks import NOTHING, Allocation, PlacedTask, TaskKey
 from optimus_scheduler.retries import Retry
@@ -126,6 +126,20 @@ class JobSpec:
         worker = self.worker.resources
         resources = replace(worker, gpus={gpu_type: sum(worker.gpus.values())})
         return replace(self, worker=replace(self.worker, resources=resources))
+
+    def need(self, role: Role) -> Resources:
+        """What one task takes; a coordinator is not allocated: it takes next to nothing."""
+        match role:
+            case Role.WORKER:
+                return self.worker.resources
+            case Role.SERVER:
+                return self.server.resources
+            case Role.COORDINATOR:
+                return Resources()
+
+    def demand(self, workers: int, servers: int) -> Resources:
+        """What that many tasks take together."""
+        return self.worker.resources * workers + self.server.resources * servers
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from optimus_service.api.body import StrictRoute
 from optimus_service.api.callers import Caller
 from optimus_service.api.jobs import CursorQuery, LimitQuery
 from optimus_service.api.services import CallerDep, Services, ServicesDep
-from optimus_service.insight.bodies import round_body
+from optimus_service.insight.bodies import resources_body, round_body
 from optimus_service.insight.format import moment
 from optimus_service.insight.review import scorecard
 from optimus_service.observe.promises import MAX_PROMISES
-from optimus_service.observe.spec import on_type, readable_spec
+from optimus_service.observe.spec import readable_spec
 from optimus_service.observe.unknown_tasks import resources_of
 
 router = APIRouter(route_class=StrictRoute, tags=["cluster"])
@@ -45,8 +45,8 @@ def show_cluster(services: ServicesDep, caller: CallerDep) -> answers.Cluster:
     unknown = _unknown(services, tasks)
     last_round = next(iter(services.repository.rounds(limit=1).items), None)
     return answers.Cluster(
-        capacity=_resources_body(_sum(node.capacity for node in services.cluster.nodes())),
-        used=_resources_body(_used(tasks, _needs(services, tasks))),
+        capacity=resources_body(_sum(node.capacity for node in services.cluster.nodes())),
+        used=resources_body(_used(tasks, _needs(services, tasks))),
         unknown_tasks=[answers.UnknownTask(task=t.key.name, job_id=t.key.job_id, node=t.node) for t in unknown],
         jobs={state.value: count for state, count in services.repository.count_jobs_by_state(caller.projects).items()},
         last_round_at=None if last_round is None else moment(last_round.at),
@@ -95,8 +95,7 @@ def _needs(services: Services, tasks: Iterable[Task]) -> _Needs:
     for job_id, job in services.repository.jobs_by_id({task.key.job_id for task in tasks}).items():
         spec, gpu_type = readable_spec(job), job.running.gpu_type or job.wanted.gpu_type
         if spec is not None:
-            needs[job_id, Role.WORKER] = on_type(spec.worker.resources, gpu_type)
-            needs[job_id, Role.SERVER] = on_type(spec.server.resources, gpu_type)
+            needs |= {(job_id, role): spec.on(gpu_type).need(role) for role in Role}
     return needs
 
 
@@ -112,8 +111,6 @@ def _used(tasks: Iterable[Task], needs: _Needs) -> Resources:
 
 def _taken_by(task: Task, needs: _Needs) -> Resources:
     """What a living task takes; a coordinator next to nothing."""
-    if task.key.role is Role.COORDINATOR:
-        return Resources()
     return needs.get((task.key.job_id, task.key.role)) or resources_of(task)
 
 
@@ -126,11 +123,7 @@ def _node_body(node: Node, here: Sequence[Task], needs: _Needs) -> answers.Node:
         name=node.name,
         schedulable=node.schedulable,
         drained=node.emptied,
-        capacity=_resources_body(node.capacity),
-        used=_resources_body(_used(here, needs)),
+        capacity=resources_body(node.capacity),
+        used=resources_body(_used(here, needs)),
         tasks=[task.key.name for task in here],
     )
-
-
-def _resources_body(resources: Resources) -> answers.NodeResources:
-    return answers.NodeResources(cpu=resources.cpu, memory_bytes=resources.memory_bytes, gpus=dict(resources.gpus))

@@ -129,8 +129,7 @@ def _allocated_to(job: JobRecord) -> Resources:
     spec, size = readable_spec(job), job.wanted
     if spec is None:
         return Resources()
-    spec = spec.on(size.gpu_type)
-    return spec.worker.resources * size.workers + spec.server.resources * size.servers
+    return spec.on(size.gpu_type).demand(size.workers, size.servers)
 
 
 def _resources_body(resources: Resources) -> answers.NodeResources:

@@ -13,7 +13,7 @@ from optimus_contract.job import NOT_SHOWN, JobSpec
 from optimus_contract.membership import PauseParts, WantedMembership, WantedTask
 from optimus_contract.result import JobProfile, JobResult
 from optimus_contract.telemetry import Sample
-from optimus_scheduler.model import Allocation, Forecast, JobState, PlacedTask
+from optimus_scheduler.model import Allocation, Forecast, JobState, PlacedTask, Resources
 from optimus_service.insight.format import moment, moment_or_none
 from optimus_service.insight.lost_work import Loss, losses
 from optimus_service.insight.progress import explain, finite, finite_document, interval_body, progress_of
@@ -96,6 +96,11 @@ def _spec_body(job: JobRecord) -> JobSpec:
     """What was asked for, without the values of its variables: whoever may read a job may not have its secrets."""
     asked = job.asked
     return replace(asked, environment=dict.fromkeys(asked.environment, NOT_SHOWN))
+
+
+def resources_body(resources: Resources) -> answers.NodeResources:
+    """An amount of resources."""
+    return answers.NodeResources(cpu=resources.cpu, memory_bytes=resources.memory_bytes, gpus=dict(resources.gpus))
 
 
 def allocation_body(allocation: Allocation) -> answers.Allocation:

@@ -288,7 +288,7 @@ def _beyond(job: Job, size: Allocation, question: Question) -> str | None:
             return f"its limit of {demand.maximum} {what}"
         if count < demand.minimum:
             return f"its least of {demand.minimum} {what}"
-    needs = worker.resources * size.workers + server.resources * size.servers
+    needs = job.spec.demand(size.workers, size.servers)
     if question.capacity is not None and not needs.fits_in(question.capacity):
         return "what the cluster has"
     if question.quota is not None and not needs.fits_in(question.quota):

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from optimus_contract import job as contract
-from optimus_scheduler.model import JobSpec, PlacedTask, Resources, Role
+from optimus_scheduler.model import PlacedTask, Role
 from optimus_service.clusters.base import Cluster, ClusterUnavailable, TaskLaunch
 from optimus_service.clusters.origins import ORIGIN
-from optimus_service.observe.spec import on_type, spec_of
+from optimus_service.observe.spec import spec_of
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.store.records import JobRecord
 
@@ -57,7 +57,7 @@ class LaunchContext:
         }
         if asked.from_job is not None:
             ours["OPTIMUS_ORIGIN"] = self._origin(directory, asked.checkpoint_url, asked.from_job)
-        resources = _resources(task.key.role, spec, job.wanted.gpu_type)
+        resources = spec.on(job.wanted.gpu_type).need(task.key.role)
         for gpu_type, count in resources.gpus.items():
             ours |= {"OPTIMUS_GPU_TYPE": gpu_type, "OPTIMUS_GPUS": str(count)}
         return TaskLaunch(
@@ -81,17 +81,6 @@ def _of_script(role: Role, asked: contract.JobSpec) -> dict[str, Any]:
     if role is not Role.WORKER or not asked.command:
         return {}
     return {"image": asked.image, "stop_seconds": asked.stop_seconds}
-
-
-def _resources(role: Role, spec: JobSpec, gpu_type: str | None) -> Resources:
-    """A coordinator is not allocated: it takes next to nothing."""
-    match role:
-        case Role.WORKER:
-            return on_type(spec.worker.resources, gpu_type)
-        case Role.SERVER:
-            return on_type(spec.server.resources, gpu_type)
-        case Role.COORDINATOR:
-            return Resources()
 
 
 # --- where a coordinator listens: a port of this machine, chosen once and kept ---------------------------------------

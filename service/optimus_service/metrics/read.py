@@ -17,7 +17,7 @@ from optimus_service.insight.usage import job_usage, usage_of_role
 from optimus_service.metrics.points import ClusterMetrics, JobMetrics
 from optimus_service.metrics.registry import MAX_JOBS, NoMetrics
 from optimus_service.observe.promises import MAX_PROMISES, verdicts
-from optimus_service.observe.spec import on_type, readable_spec
+from optimus_service.observe.spec import readable_spec
 from optimus_service.observe.telemetry import newest_noise_scale
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.forecasts import known
@@ -237,8 +237,7 @@ def resources_of_job(job: JobRecord) -> Resources:
     spec, running = readable_spec(job), job.running
     if spec is None or job.is_tracked:
         return Resources()
-    workers = on_type(spec.worker.resources, running.gpu_type)
-    return workers * running.workers + spec.server.resources * running.servers
+    return spec.on(running.gpu_type).demand(running.workers, running.servers)
 
 
 def _capacity(nodes: Iterable[Node]) -> Resources:

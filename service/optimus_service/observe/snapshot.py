@@ -457,8 +457,7 @@ def attained_share_seconds(
 
 
 def _share(membership: MembershipRecord, spec: JobSpec, capacity: Resources) -> float:
-    worker = spec.on(membership.gpu_type).worker.resources
-    allocated = worker * len(membership.workers) + spec.server.resources * len(membership.servers)
+    allocated = spec.on(membership.gpu_type).demand(len(membership.workers), len(membership.servers))
     return min(allocated.dominant_share(capacity), 1.0)
 
 

@@ -90,13 +90,6 @@ def readable_spec(job: JobRecord) -> JobSpec | None:
         return None
 
 
-def on_type(resources: Resources, gpu_type: str | None) -> Resources:
-    """The same amount with GPUs of this type; None: as it is."""
-    if gpu_type is None or not resources.gpus:
-        return resources
-    return replace(resources, gpus={gpu_type: sum(resources.gpus.values())})
-
-
 def _spec(document: object, job: JobRecord) -> JobSpec:
     if SEALED in job.spec:
         raise ValueError("its variables are encrypted with a key that OPTIMUS_ENCRYPTION_KEYS does not have")

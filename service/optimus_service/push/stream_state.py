@@ -10,6 +10,7 @@ from types import MappingProxyType
 from optimus_contract import answers
 from optimus_scheduler.model import JobState, Node, Resources
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
+from optimus_service.insight.bodies import resources_body
 from optimus_service.insight.format import moment, moment_or_none
 from optimus_service.insight.progress import Ends, explain, finite, progress_of
 from optimus_service.metrics.read import resources_of_job, waiting_by_reason
@@ -58,8 +59,8 @@ def read_stream_state(
     nodes, error = _nodes(cluster)
     last_round = next(iter(repository.rounds(limit=1).items), None)
     summary = answers.ClusterLine(
-        capacity=_body(sum((node.capacity for node in nodes if node.schedulable), Resources())),
-        used=_body(sum((resources_of_job(job) for job in active), Resources())),
+        capacity=resources_body(sum((node.capacity for node in nodes if node.schedulable), Resources())),
+        used=resources_body(sum((resources_of_job(job) for job in active), Resources())),
         nodes=len(nodes),
         cordoned=sum(not node.schedulable for node in nodes),
         jobs={state.value: count for state, count in repository.count_jobs_by_state(projects).items()},
@@ -128,7 +129,3 @@ def _nodes(cluster: Cluster) -> tuple[tuple[Node, ...], str | None]:
         return cluster.nodes(), None
     except ClusterUnavailable as error:
         return (), str(error)
-
-
-def _body(resources: Resources) -> answers.NodeResources:
-    return answers.NodeResources(cpu=resources.cpu, memory_bytes=resources.memory_bytes, gpus=dict(resources.gpus))

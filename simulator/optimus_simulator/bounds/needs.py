@@ -60,7 +60,7 @@ def _speed(truth: ParametricTruth, spec: JobSpec, size: tuple[int, int], nodes: 
 
 def fits_one_node(spec: JobSpec, workers: int, servers: int, nodes: Sequence[Node]) -> bool:
     """Whether that many tasks have room on an empty node."""
-    need = spec.worker.resources * workers + spec.server.resources * servers
+    need = spec.demand(workers, servers)
     return any(need.fits_in(capacity) for capacity in {id(node.capacity): node.capacity for node in nodes}.values())
 
 
@@ -223,12 +223,7 @@ def _sizes(spec: JobSpec, capacity: Resources) -> Sizes:
     workers = range(max(spec.worker.minimum, 1), spec.worker.maximum + 1)
     servers = range(spec.server.minimum, spec.server.maximum + 1)
     fitting = [w for w in workers if (spec.worker.resources * w).fits_in(capacity)]
-    return [
-        (w, p)
-        for w in fitting
-        for p in servers
-        if (spec.worker.resources * w + spec.server.resources * p).fits_in(capacity)
-    ]
+    return [(w, p) for w in fitting for p in servers if spec.demand(w, p).fits_in(capacity)]
 
 
 def _amounts(resources: Resources) -> dict[str, float]:
@@ -237,7 +232,7 @@ def _amounts(resources: Resources) -> dict[str, float]:
 
 def _usage(spec: JobSpec, size: tuple[int, int], capacity: Resources, names: Sequence[str]) -> list[float]:
     whole = _amounts(capacity)
-    taken = _amounts(spec.worker.resources * size[0] + spec.server.resources * size[1])
+    taken = _amounts(spec.demand(*size))
     return [taken.get(name, 0.0) / whole[name] for name in names]
 
 

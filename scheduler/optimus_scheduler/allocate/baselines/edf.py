@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from optimus_scheduler.allocate.baselines.fixed_ratio import grant, largest_fitting
+from optimus_scheduler.allocate.baselines.fixed_ratio import in_turn, largest_fitting
 from optimus_scheduler.allocate.policy import AllocationInput, Grant
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Allocation, Resources
@@ -31,13 +31,7 @@ class EdfPolicy:
 
     def allocate(self, inputs: AllocationInput, _settings: Settings, /) -> Mapping[str, Grant]:
         """A grant for every competing job; together they fit in the capacity."""
-        available = inputs.capacity
-        grants: dict[str, Grant] = {}
-        for outlook in sorted(inputs.competing, key=by_deadline):
-            size = _size(outlook, available)
-            grants[outlook.id] = grant(outlook, size)
-            available = available - outlook.demand(size) if size else available
-        return grants
+        return in_turn(inputs, by_deadline, _size)
 
 
 def by_deadline(outlook: Outlook) -> tuple[float, float, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from optimus_scheduler.allocate.policy import AllocationInput, Grant
 from optimus_scheduler.forecast.outlook import Outlook
@@ -32,6 +33,21 @@ def largest_fitting(outlook: Outlook, available: Resources, most: Allocation) ->
             break
         size = larger
     return size
+
+
+def in_turn(
+    inputs: AllocationInput,
+    order: Callable[[Outlook], Any],
+    size_of: Callable[[Outlook, Resources], Allocation | None],
+) -> Mapping[str, Grant]:
+    """One job after the other, sorted by `order`: each gets `size_of` it and of what is left; None: nothing."""
+    available = inputs.capacity
+    grants: dict[str, Grant] = {}
+    for outlook in sorted(inputs.competing, key=order):
+        size = size_of(outlook, available)
+        grants[outlook.id] = grant(outlook, size)
+        available = available - outlook.demand(size) if size else available
+    return grants
 
 
 def progressive_filling(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from optimus_scheduler.allocate.baselines.fixed_ratio import grant, largest_fitting
+from optimus_scheduler.allocate.baselines.fixed_ratio import in_turn, largest_fitting
 from optimus_scheduler.allocate.policy import AllocationInput, Grant
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.place.network_cost import spread_least_transfer
@@ -27,13 +27,7 @@ class SrtfPolicy:
 
     def allocate(self, inputs: AllocationInput, _settings: Settings, /) -> Mapping[str, Grant]:
         """A grant for every competing job; together they fit in the capacity."""
-        available = inputs.capacity
-        grants: dict[str, Grant] = {}
-        for outlook in sorted(inputs.competing, key=_time_left):
-            size = largest_fitting(outlook, available, outlook.requested)
-            grants[outlook.id] = grant(outlook, size)
-            available = available - outlook.demand(size) if size else available
-        return grants
+        return in_turn(inputs, _time_left, lambda one, available: largest_fitting(one, available, one.requested))
 
 
 def _time_left(outlook: Outlook) -> tuple[float, float, str]:
