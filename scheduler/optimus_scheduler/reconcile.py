@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import chain
-from operator import is_
 from typing import NamedTuple
 
 from optimus_scheduler.forecast.gpu_types import has_left_its_type
@@ -132,7 +131,8 @@ def _by_job(tasks: Sequence[Task], before: Mapping[str, tuple[Task, ...]]) -> di
         job_id = tasks[at].key.job_id
         known = before.get(job_id, ())
         end = at + len(known)
-        if not (known and all(map(is_, tasks[at:end], known)) and len(tasks[at:end]) == len(known)):
+        # Where the first is not the same, hardly any is: to compare new objects by their values would take long.
+        if not (known and tasks[at] is known[0] and tasks[at:end] == known):
             known, end = (), at
         while end < n and tasks[end].key.job_id == job_id:
             end += 1

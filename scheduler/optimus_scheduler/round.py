@@ -151,7 +151,7 @@ def _place(
     placer: Placer,
 ) -> Placements:
     """Places for all jobs with a grant, in order of arrival or in that of the grants."""
-    granted = [outlook for outlook in outlooks if not grants[outlook.job.id].allocation.is_empty]
+    granted = [outlook for outlook in outlooks if not grants[outlook.id].allocation.is_empty]
     granted.sort(key=attrgetter("job.submitted_at"))  # they come by id
     if policy.places_in_order:
         position = {job_id: number for number, job_id in enumerate(grants)}
@@ -185,4 +185,5 @@ def _want(
         by = pauser(outlook) if grant.reason is Reason.WAITING_FOR_RESOURCES else None
         return Want(Directive.PAUSE, NOTHING, {}, job.batch, by)
     directive = Directive.FINISH if outlook.forecast.converged else Directive.RUN
-    return Want(directive, placed.allocation, placed.nodes, batch_for(outlook, placed.allocation, settings))
+    batch = job.batch if job.spec.elastic_batch is None else batch_for(outlook, placed.allocation, settings)
+    return Want(directive, placed.allocation, placed.nodes, batch)

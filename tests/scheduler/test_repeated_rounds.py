@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_snapshot, a_spec, applied, law, place, samples
 
+from optimus_models.calibration import NO_EXPERIENCE, Errors, Experience, Judged
 from optimus_scheduler import round as cycle
 from optimus_scheduler.allocate.allocate import CurrentSlots
 from optimus_scheduler.allocate.policies import policy_named
@@ -22,6 +23,7 @@ from optimus_scheduler.forecast.forecast import RememberingForecaster
 from optimus_scheduler.model import Allocation, ConvergenceRule, Job, Node, Resources, Snapshot, TaskPhase
 from optimus_scheduler.place.network_cost import spread_least_transfer
 from optimus_scheduler.place.place import Placed, Placer, Request, TaskSlot
+from optimus_scheduler.settings import Settings
 
 OPTIMUS = policy_named("optimus")
 RACKS = {"topology.kubernetes.io/rack": "r"}
@@ -29,8 +31,10 @@ RACKS = {"topology.kubernetes.io/rack": "r"}
 
 def newcomer(name: str, most: int, cpu: float) -> Job:
     rule = ConvergenceRule(max_steps=10_000, max_seconds=300.0 if most % 3 == 0 else None)
+    judged = Errors([Judged("before", "", 0.2, 0.3, 0.5), Judged("earlier", "", 0.5, 0.2, -0.4)])
+    experience = Experience(seconds=judged, steps=judged) if most % 2 == 0 else NO_EXPERIENCE
     spec = a_spec(maximum=(most, most), worker_cpu=cpu, server_cpu=1.0, rule=rule)
-    return a_job(name, spec=spec, measured=samples(law(), ALL_SIZES))
+    return replace(a_job(name, spec=spec, measured=samples(law(), ALL_SIZES)), experience=experience)
 
 
 changes = st.lists(
@@ -75,16 +79,16 @@ def _anew(value: Any) -> Any:
     ids=["new-objects", "as-the-service", "same-objects"],
 )
 @settings(max_examples=30, deadline=None)
-@given(happened=changes)
+@given(happened=changes, price=st.sampled_from([0.0, 0.2]))
 def test_every_round_is_what_it_would_be_without_memory(
-    read: Callable[[Snapshot], Snapshot], happened: list[tuple[object, ...]]
+    read: Callable[[Snapshot], Snapshot], happened: list[tuple[object, ...]], price: float
 ) -> None:
-    memory, forecaster = cycle.RoundMemory(), RememberingForecaster()
+    memory, forecaster, constants = cycle.RoundMemory(), RememberingForecaster(), Settings(price_per_core_hour=price)
     snapshot = a_snapshot([newcomer("first", 4, 1.0)], a_cluster(4, 6, 3, 8))
     for number, change in enumerate(happened):
         snapshot = read(replace(_after(snapshot, number, change), now=NOW + 60.0 * number))
-        remembered = cycle.plan(snapshot, OPTIMUS, memory=memory, forecaster=forecaster)
-        assert remembered == cycle.plan(snapshot, OPTIMUS)
+        remembered = cycle.plan(snapshot, OPTIMUS, constants, memory=memory, forecaster=forecaster)
+        assert remembered == cycle.plan(snapshot, OPTIMUS, constants)
         snapshot = applied(snapshot, remembered.actions)
 
 

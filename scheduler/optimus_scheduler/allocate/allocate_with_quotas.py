@@ -134,11 +134,7 @@ def allocate_with_quotas(
     reserving = ReservingPolicy(policy, settings, inputs.leaving, now)
     grants = _under_limits(inputs, reserving, now, quotas, tuple(finishing))
     # Cheap check first: it spares most jobs the costly one.
-    moved = {
-        one.id: one
-        for one in inputs.competing
-        if one.job.allocation.gpu_type is not None and has_left_its_type(one.job)
-    }
+    moved = {one.id: one for one in inputs.competing if one.present.gpu_type is not None and has_left_its_type(one.job)}
     if not moved:
         return grants
     return {

@@ -104,33 +104,28 @@ def _outlooks(
 ) -> tuple[Outlook, ...]:
     """The outlook of each of these jobs. `stops`: predicted seconds of the next stop of each."""
     later = [one.only_time_counts(stop) for one, stop in zip(known, stops, strict=True)]
-    # How long a job has run says how well its pace is known.
-    courses = [
-        one.course(job, stop) if is_later else None
-        for job, one, stop, is_later in zip(jobs, known, stops, later, strict=True)
-    ]
-    paces, lefts = map(iter, times_of_many([course for course in courses if course is not None], now))
-    for job, one, stop, is_later, course in zip(jobs, known, stops, later, courses, strict=True):
+    courses = [one.course for one, is_later in zip(known, later, strict=True) if is_later and one.course is not None]
+    times = iter(times_of_many(courses, now))  # how long a job has run says how well its pace is known
+    for job, one, stop, is_later in zip(jobs, known, stops, later, strict=True):
         if not is_later:
             one.outlook = one.anew(job, stop, now, settings)
-            continue
-        pace, left = (None, None) if course is None else (next(paces), next(lefts))
-        one.outlook = one.later(job, pace, left if one.end.remaining is not None else None, now, settings)
+        else:
+            one.outlook = one.later(job, next(times) if one.course is not None else None, now, settings)
     return tuple([one.outlook for one in known if one.outlook is not None])
 
 
 class _Known:
     """What is known of a job for as long as it tells nothing new."""
 
-    __slots__ = ("_course", "_has_clock", "_steps_here", "_use", "end", "fitted", "inputs", "outlook")
+    __slots__ = ("_has_clock", "_steps_here", "_use", "course", "end", "fitted", "inputs", "outlook")
 
     def __init__(self, job: Job, inputs: tuple[object, ...], fitted: Fitted, use: _Use, end: _End) -> None:
         """`inputs`: of this job."""
         self.inputs, self.fitted, self._use, self.end, self._steps_here = inputs, fitted, use, end, _steps_here(job)
         self.outlook: Outlook | None = None
         """The last one ..."""
-        self._course: bytes | None = None
-        """... and what its times are made of (`Course`), where a round asked for it."""
+        self.course: bytes | None = None
+        """... and what its times are made of beside the present one (`Course`); None where it has none."""
         self._has_clock: bool = job.spec.convergence.has_clock
 
     def only_time_counts(self, stop_seconds: float) -> bool:
@@ -143,7 +138,7 @@ class _Known:
         if self.outlook is not None and self._has_clock:
             self._use = _Use.of(job, speeds, now, settings, self._use.has_price)
             self.end = _End.of(job, self.fitted, self._use, settings)
-        self._course = None
+        self.course = self._course(job, stop_seconds)
         return Outlook(
             job=job,
             forecast=_forecast(job, self.fitted, self._use, self.end, stop_seconds, now),
@@ -157,37 +152,38 @@ class _Known:
             joining_seconds=_joining_seconds(job, stop_seconds),
         )
 
-    def later(self, job: Job, pace: Interval | None, left: Interval | None, now: float, settings: Settings) -> Outlook:
-        """The last outlook, later. `pace`, `left`: its times, if it has any."""
-        before = self.outlook
-        assert before is not None, "only time has changed"
-        measured = self._is_measured(job, now, settings)
-        if not before.has_tasks:
-            return before.later({"job": job, "waited_seconds": _waited_seconds(job, now), "measured": measured})
-        forecast = before.forecast
-        if pace is not None:
-            changed: dict[str, object] = {"seconds_per_step": pace}
-            if left is not None:
-                steps, by = self.end.remaining, AS_PREDICTED
-                if steps is not None and job.experience.seconds:
-                    left, by = at_present_pace(job, steps, pace)
-                    changed["calibration"] = Calibration(self.end.by_steps, by)
-                changed["remaining_seconds"] = left
-                if self._use.cost_per_second is not None:
-                    changed["cost"] = _cost(left, self._use.cost_per_second)
-            forecast = forecast.later(changed)
-        changes = {"job": job, "forecast": forecast, "measured": measured}
-        return before.later({**changes, "allocated_seconds": _allocated_seconds(job, now)})
-
-    def course(self, job: Job, stop_seconds: float) -> bytes | None:
-        """What the times of the job are made of beside the present one; None where it has none."""
+    def _course(self, job: Job, stop_seconds: float) -> bytes | None:
         if self._use.speed is None:
             return None
-        if self._course is None:
-            steps = self.end.remaining or Interval(0.0, 0.0, 0.0)
-            habits = habits_of(job, 0.0, stop_seconds)
-            self._course = Course.of(self._use.speed, habits, job.started_at, steps).packed
-        return self._course
+        steps = self.end.remaining or Interval(0.0, 0.0, 0.0)
+        return Course.of(self._use.speed, habits_of(job, 0.0, stop_seconds), job.started_at, steps).packed
+
+    def later(self, job: Job, times: tuple[Interval, Interval] | None, now: float, settings: Settings) -> Outlook:
+        """The last outlook, later. `times`: the seconds of a step and those that are left, where there is a course."""
+        before = self.outlook
+        assert before is not None, "only time has changed"
+        changed: dict[str, object] = {"job": job, "measured": self._is_measured(job, now, settings)}
+        if not before.has_tasks:
+            changed["waited_seconds"] = _waited_seconds(job, now)
+            return before.later(changed)
+        changed["allocated_seconds"] = _allocated_seconds(job, now)
+        if times is not None:
+            changed["forecast"] = before.forecast.later(self._times(job, *times))
+        return before.later(changed)
+
+    def _times(self, job: Job, pace: Interval, left: Interval) -> dict[str, object]:
+        """The part of the forecast that time changes, see `_Times`."""
+        changed: dict[str, object] = {"seconds_per_step": pace}
+        steps = self.end.remaining
+        if steps is None:
+            return changed
+        if job.experience.seconds:
+            left, by = at_present_pace(job, steps, pace)
+            changed["calibration"] = Calibration(self.end.by_steps, by)
+        changed["remaining_seconds"] = left
+        if self._use.cost_per_second is not None:
+            changed["cost"] = _cost(left, self._use.cost_per_second)
+        return changed
 
     def _is_measured(self, job: Job, now: float, settings: Settings) -> bool:
         """Whether enough steps were measured at the present size since it was granted."""

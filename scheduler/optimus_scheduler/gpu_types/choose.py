@@ -78,7 +78,7 @@ class _Look:
         better = {
             one.id: one.present.gpu_type or ""
             for one in outlooks
-            if one.forecast.converged and one.gpu_type is not None and one.has_tasks and has_left_its_type(one.job)
+            if one.gpu_type is not None and one.has_tasks and has_left_its_type(one.job) and one.forecast.converged
         }
         for one in outlooks if has_a_choice(self.choices) else ():
             types = self.choices.get(one.id, ())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final
 
 from optimus_scheduler.model import Allocation
@@ -49,6 +50,7 @@ def _own_frame(lines: Sequence[str]) -> str | None:
     return None if frame is None else re.sub(r'"[^"]*/', '"', frame)
 
 
+@lru_cache(maxsize=2**12)
 def size_words(size: Allocation) -> str:
     """3 workers and 1 server; only workers for a size without servers."""
     servers = f" and {size.servers} server{'s' * (size.servers != 1)}" if size.servers or not size.workers else ""

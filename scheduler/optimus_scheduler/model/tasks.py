@@ -9,9 +9,11 @@ from optimus_scheduler.model.enums import Role, TaskPhase
 from optimus_scheduler.model.resources import Resources
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
-    """How many workers and parameter servers a job has, and on which GPU type (None: CPU only)."""
+class Allocation(NamedTuple):
+    """How many workers and parameter servers a job has, and on which GPU type (None: CPU only).
+
+    A tuple, as rounds compare thousands of them and look them up.
+    """
 
     workers: int
     servers: int

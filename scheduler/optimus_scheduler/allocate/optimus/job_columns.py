@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import chain
@@ -33,12 +32,16 @@ class ResourceShapes:
 
     def numbers(self, outlooks: Iterable[Outlook]) -> list[tuple[int, int]]:
         """The numbers of a worker's and of a server's, the same for equal amounts."""
-        numbers, found = self._numbers, []
+        numbers, found, seen = self._numbers, [], dict[int, tuple[int, int]]()
         for one in outlooks:
-            pair = numbers.get(one.asks)
+            asks = one.asks
+            pair = seen.get(id(asks))  # of a value that lives as long as the outlooks: to hash it takes longer
             if pair is None:
-                worker, server = one.job.spec.worker.resources, one.job.spec.server.resources
-                pair = numbers[one.asks] = self._number(one.asks[0], worker), self._number(one.asks[1], server)
+                pair = numbers.get(asks)
+                if pair is None:
+                    worker, server = one.job.spec.worker.resources, one.job.spec.server.resources
+                    pair = numbers[asks] = self._number(asks[0], worker), self._number(asks[1], server)
+                seen[id(asks)] = pair
             found.append(pair)
         return found
 
@@ -71,18 +74,14 @@ def amounts(resources: Resources, gpu_types: Sequence[str]) -> list[float]:
 
 _ATTRIBUTES = {
     "attained": "job.attained_share_seconds",
-    "confidence": "forecast.confidence",
     "measured": "measured",
-    "claimed": "claimed",
-    "stop_seconds": "stop_seconds",
-    "joining_seconds": "joining_seconds",
     "unsaved_seconds": "job.unsaved_seconds",
     "waited_seconds": "waited_seconds",
     "allocated_seconds": "allocated_seconds",
 }
 """Columns, and what of an outlook they hold ..."""
-FIGURES = (*STEADY_FIGURES, *_ATTRIBUTES, "remaining")
-"""... beside those that time does not change, and the steps left; NaN where unknown."""
+FIGURES = (*STEADY_FIGURES, *_ATTRIBUTES)
+"""... beside those that time does not change."""
 _figures_of = attrgetter(*_ATTRIBUTES.values())
 
 
@@ -103,11 +102,10 @@ def rows_of(outlooks: Sequence[Outlook]) -> Rows:
     figures = np.empty((len(FIGURES), n))
     figures[:steady] = np.frombuffer(b"".join([one.figures for one in outlooks])).reshape(-1, steady).T
     reported = np.fromiter(chain.from_iterable(map(_figures_of, outlooks)), np.float64, n * width)
-    figures[steady:-1] = reported.reshape(-1, width).T
-    left = [one.forecast.remaining_steps for one in outlooks]
-    figures[-1] = [math.nan if each is None else each.mean for each in left]
+    figures[steady:] = reported.reshape(-1, width).T
     shapes = ResourceShapes()
-    return Rows(figures, np.array(shapes.numbers(outlooks), dtype=np.int64).reshape(-1, 2), shapes)
+    asked = np.fromiter(chain.from_iterable(shapes.numbers(outlooks)), np.int64, 2 * n)
+    return Rows(figures, asked.reshape(-1, 2), shapes)
 
 
 class JobColumns(tuple[Outlook, ...]):
@@ -121,7 +119,7 @@ class JobColumns(tuple[Outlook, ...]):
     @classmethod
     def by_arrival(cls, outlooks: Sequence[Outlook]) -> JobColumns:
         """Sorted by arrival, then by id."""
-        by_id = sorted(outlooks, key=attrgetter("job.id"))
+        by_id = sorted(outlooks, key=attrgetter("id"))
         order = np.argsort([one.job.submitted_at for one in by_id], kind="stable")
         competing = cls([by_id[place] for place in order.tolist()])
         competing.id_rank = order
@@ -153,7 +151,7 @@ class JobColumns(tuple[Outlook, ...]):
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
-        return tuple([one.job.id for one in self])
+        return tuple([one.id for one in self])
 
     @cached_property
     def id_rank(self) -> IntArray:

@@ -59,7 +59,7 @@ class _Explanation:
         below = np.maximum(row - 1, table.first[:-1])
         gain = (table.plain[row] - table.plain[below]) / np.maximum(table.cost[row] - table.cost[below], 1e-15)
         workers, servers = table.workers[row], table.servers[row]
-        sizes = [one.job.allocation for one in jobs]
+        sizes = [one.present for one in jobs]
         moves = np.array([now != size.gpu_type for now, size in zip(self._gpu_types(), sizes, strict=True)])
         changes = (workers != jobs.pairs("")[:, 0]) | (servers != jobs.pairs("")[:, 1]) | moves
         for j in np.flatnonzero(changes).tolist():  # most keep what they have, the very same object
