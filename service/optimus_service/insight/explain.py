@@ -29,6 +29,7 @@ from optimus_service.insight.reasons import gives_more
 from optimus_service.insight.unread import on_unread
 from optimus_service.observe.spec import begins_anew, deadline_of, promised_at, readable_spec
 from optimus_service.observe.standstills import Standstills
+from optimus_service.store.forecasts import known
 from optimus_service.store.records import REPLACED, DecisionRecord, JobRecord, MembershipRecord
 
 
@@ -285,7 +286,7 @@ def _when_it_starts(case: Case, expected: answers.Expected) -> str:
     if expected.start_seconds is not None:
         if max(expected.start_seconds.mean, expected.start_seconds.high or 0.0) < 0.5:
             return f"It is expected to {goes} in a moment, by what is expected of all jobs."
-        return f"It is expected to {goes} in {span(expected.start_seconds)}, by what is expected of all jobs."
+        return f"It is expected to {goes} in {span(expected.start_seconds)}{_with_the_end_of(case)}."
     if expected.computed_at is None:
         return (
             f"When it will {goes} cannot be said yet: that is worked out after each round, but was not since it came."
@@ -297,6 +298,21 @@ def _when_it_starts(case: Case, expected: answers.Expected) -> str:
         return f"When it will {goes} cannot be said: nothing tells when there is room for it."
     ends = "it ends" if len(endless) == 1 else "they end"
     return f"When it will {goes} cannot be said: {_named(endless)} may be in its way, and nothing tells when {ends}."
+
+
+def _with_the_end_of(case: Case) -> str:
+    """Whose end the told start waits for, in the futures that it is told by."""
+    times = None if case.decision is None else case.decision.expected
+    likeliest = max(() if times is None else times.behind, key=lambda one: one.part, default=None)
+    job = None if likeliest is None else likeliest.job
+    if likeliest is None or job is None or job.id not in case.others or job.state.is_final or likeliest.part < _LIKELY:
+        return ", by what is expected of all jobs"
+    sure = "most likely " if likeliest.part < 1 else ""
+    return f", {sure}with the end of {_named([job])}, by what is expected of all jobs"
+
+
+_LIKELY = 0.5
+"""An end that a start waits for in a smaller part of the futures is not named."""
 
 
 def _is_without_end(job: JobRecord, case: Case) -> bool:
@@ -340,9 +356,23 @@ def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
     ends = f"{if_so} is expected to end in {span(expected.finish_seconds)}"
     due = deadline_of(case.job.asked, case.job.created_at)
     meets = [] if due is None or due <= case.now else by_deadline(expected.finish_seconds, due - case.now)
+    meets = [*_on_its_limit(case), *meets]
     if expected.computed_at is None:
         return [f"{ends} if it keeps what it has: later changes of size are not counted in yet.", *meets]
     return [f"{ends}, waiting, stops and later changes of size included.", *_on_changes_ahead(case, expected), *meets]
+
+
+def _on_its_limit(case: Case) -> list[str]:
+    """That its loss may end it before its limit, where the told number of steps does not show that."""
+    forecast, rule = None if case.decision is None else case.decision.forecast, case.job.asked.convergence
+    total = None if forecast is None else known(forecast.total_steps)
+    of_loss = (rule.loss_decrease, rule.target_loss, rule.target_metric)
+    if forecast is None or total is None or forecast.rule not in ("max_steps", "max_epochs") or of_loss == (None,) * 3:
+        return []
+    if total.low < total.high:
+        return []
+    what = "metric" if rule.target_metric is not None else "loss"
+    return [f"Its limit of {forecast.rule[4:]} ends it: that its {what} does before is less likely than 10 %."]
 
 
 _OTHERWISE = 1.2

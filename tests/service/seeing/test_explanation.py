@@ -27,7 +27,7 @@ from optimus_service.insight.queue import in_queue
 from optimus_service.insight.reasons import TEXTS
 from optimus_service.requests import checked
 from optimus_service.store.forecasts import from_json
-from optimus_service.store.records import ExpectedTimes, JobRecord, MembershipRecord
+from optimus_service.store.records import Awaited, ExpectedTimes, JobRecord, MembershipRecord
 
 
 def explained(world: World, job_id: str, speeds: Iterable[SpeedSample] = ()) -> answers.Explanation:
@@ -518,3 +518,38 @@ def test_the_documentation_lists_every_reason() -> None:
 
 def test_the_order_of_each_policy_is_told() -> None:
     assert ORDERS.keys() == POLICIES.keys()
+
+
+@pytest.mark.parametrize(
+    ("rule", "low", "told"),
+    [
+        ({"max_steps": 60, "target_loss": 0.1}, 60.0, ["Its limit of steps ends it: that its loss does before"]),
+        ({"max_steps": 60, "target_loss": 0.1}, 40.0, []),
+        ({"max_steps": 60}, 60.0, []),
+    ],
+    ids=["surely the limit", "doubtful", "no other end"],
+)
+def test_a_limit_that_is_told_without_doubt_may_be_missed(rule: dict[str, Any], low: float, told: list[str]) -> None:
+    total, left = ({"mean": end, "low": begin, "high": end} for end, begin in ((60.0, low), (50.0, low - 10.0)))
+    pace = {"mean": 1.0, "low": 0.9, "high": 1.1}
+    made = a_forecast(total_steps=total, remaining_steps=left, rule="max_steps", seconds_per_step=pace)
+    decision = a_decision("job-1", allocation=Allocation(1, 1), previous=Allocation(1, 1), forecast=made)
+    trains = a_record(wanted=Allocation(1, 1), running=Allocation(1, 1), step=10, spec={"convergence": rule})
+    found = explanation_of(Case(job=trains, decision=decision, now=10.0)).sentences
+    assert [each.partition(" is less likely")[0] for each in found if "Its limit" in each] == told
+    assert any("is expected to end in" in each for each in found)
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [(1.0, ", with the end of first (first)"), (0.6, ", most likely with the end of first (first)"), (0.4, "")],
+)
+def test_the_end_that_a_told_start_waits_for_is_named(part: float, told: str) -> None:
+    first, waits = a_record("first"), a_record("waits", state=JobState.QUEUED, wanted=NOTHING)
+    at = Interval(60.0, 50.0, 80.0)
+    times = ExpectedTimes(job_id="waits", at=10.0, good_until=99.0, start=at, end=None, steps_left=None)
+    times = replace(times, behind=(Awaited(part, first, None),))
+    decision = replace(a_decision("waits", allocation=NOTHING), expected=times)
+    case = Case(job=waits, decision=decision, now=10.0, others={"first": first})
+    (start,) = [each for each in explanation_of(case).sentences if "expected to start" in each]
+    assert start.endswith(f"80 % probability){told}, by what is expected of all jobs.")
