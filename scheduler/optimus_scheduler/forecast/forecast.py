@@ -566,7 +566,6 @@ def _describe_curve(curve: LossCurve) -> dict[str, float]:
 # --- speed -----------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=4096)  # asked for in every round, while models change rarely
 def _describe_speed(model: SpeedLaw) -> dict[str, float]:
     if model.n_points == 0:
         return {}

@@ -97,6 +97,7 @@ def _sqlite_engine(url: URL) -> Engine:
         url,
         pool_size=10,
         max_overflow=40,
+        pool_use_lifo=True,  # each keeps 2 MB of pages: few of them are warm, and of few
         pool_timeout=_POOL_SECONDS,
         hide_parameters=True,  # of statements in errors: users' secrets (`environment`) are among them
         connect_args={"timeout": _BUSY_SECONDS},
