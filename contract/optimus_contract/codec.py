@@ -20,6 +20,8 @@ from optimus_contract.message import Message
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 Reader = Callable[[Any], Any]
 """Raises `Unreadable` if the value is not of its type."""
+_AS_THEY_ARE = frozenset({int, str, bool, type(None)})
+"""Types whose values are JSON values: of a column of samples, all are looked at together."""
 
 
 class Unreadable(ValueError):
@@ -89,6 +91,9 @@ def _plain(value: Any, without_none: bool) -> Any:
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, Mapping):
         return {str(name): _plain(each, without_none) for name, each in value.items()}
+    kinds = set(map(type, value))
+    if kinds <= _AS_THEY_ARE or (kinds == {float} and all(map(math.isfinite, value))):
+        return list(value)
     return [_plain(each, without_none) for each in value]
 
 

@@ -152,7 +152,7 @@ class SampleColumns(Message):
     def of(cls, samples: Sequence[Sample]) -> SampleColumns:
         """The same samples; columns that hold nothing but their field's default are left out."""
         columns: dict[str, Any] = {name: [getattr(each, name) for each in samples] for name in SAMPLE_FIELDS}
-        left_out = [name for name, default in DEFAULTS.items() if all(each == default for each in columns[name])]
+        left_out = {name for name, default in DEFAULTS.items() if columns[name].count(default) == len(samples)}
         return cls(**{name: values for name, values in columns.items() if name not in left_out})
 
     def taken(self, indices: Sequence[int]) -> SampleColumns:
