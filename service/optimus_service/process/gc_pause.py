@@ -14,8 +14,8 @@ _WHOLE_SECONDS: Final = 3600.0
 _M_ARENA_MAX: Final = -8
 """Of `malloc.h` of glibc."""
 _ARENAS: Final = 2
-"""Heaps of the process. By default each thread gets its own, up to 8 for each core, and what one has free no other uses.
-Of threads that take turns by Python's lock, hardly two ask at a time."""
+"""Heaps of the process. By default each thread gets its own, up to 8 for each core, and what one has free no other
+uses. Threads take turns by Python's lock, so hardly two of them ask at a time."""
 
 
 @contextmanager
