@@ -81,7 +81,7 @@ _WORDS: dict[str, tuple[str | None, str | None]] = {
     "name": (None, "Default: the task's, or its module's."),
     "task": (None, "MODULE:FUNCTION that returns a TrainingTask."),
     "set": ("KEY=VALUE", "An argument of the task; repeatable."),
-    "env": ("KEY=VALUE", "A variable of the tasks; repeatable."),
+    "env": ("KEY=VALUE", "A variable of the tasks, which have none of this shell's; repeatable."),
     "label": ("NAME=VALUE", "A word of your own to find the job by (optimus list --label); repeatable."),
     "paused": (None, "It gets nothing until `optimus resume`."),
     "project": (None, "Whom the job belongs to."),
