@@ -13,8 +13,7 @@ from optimus_scheduler.allocate.policy import Grant, Policy
 from optimus_scheduler.explain import by_urgency, decide, decide_tracked, paused_by
 from optimus_scheduler.forecast.forecast import Forecaster, forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.gpu_types.choose import choose_and_forecast
-from optimus_scheduler.gpu_types.fallback import with_fallback_types
+from optimus_scheduler.gpu_types.choose import choose_and_forecast, with_fallback_types
 from optimus_scheduler.model import NOTHING, Directive, Job, Node, Nodes, Plan, Reason, Snapshot
 from optimus_scheduler.place.place import Placed, Placements, Placer
 from optimus_scheduler.place.requests import CurrentNodes
@@ -26,7 +25,7 @@ Timer = Callable[[str], AbstractContextManager[object]]
 """Given by a shell that has a clock: entered around each named step."""
 
 MOST_PASSES = 16
-"""How often one round plans at most, because jobs found no place on their GPU type (`gpu_types/fallback.py`). One
+"""How often one round plans at most, because jobs found no place on their GPU type (`gpu_types/choose.py`). One
 pass moves all jobs that are stuck, so that passes are about as many as types; after the last one they wait a round."""
 
 

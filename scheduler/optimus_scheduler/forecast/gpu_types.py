@@ -12,7 +12,7 @@ is the choice:
 
 Waiting jobs take the best type in order of arrival. A job that runs keeps its type unless another one is free, is
 better by `least_type_gain`, and saves more than the change costs: moving to another type replaces all workers. Either
-way, jobs that get nothing while another type is idle go there (`gpu_types.fallback`).
+way, jobs that get nothing while another type is idle go there (`gpu_types.choose`).
 """
 
 from __future__ import annotations

@@ -22,9 +22,8 @@ from optimus_scheduler.what_if import LACKING_CAPACITY, NOT_COMPETING
 from optimus_service.insight.bodies import allocation_body
 from optimus_service.insight.format import by_deadline, counted, foreseen, lasted, moment, size, span, times
 from optimus_service.insight.lost_work import losses, total
-from optimus_service.insight.orders import ORDERS
 from optimus_service.insight.progress import Explanation, explain, finite, has_made_all, progress_of
-from optimus_service.insight.queue import Queued
+from optimus_service.insight.queue import ORDERS, Queued
 from optimus_service.insight.reasons import gives_more
 from optimus_service.insight.unread import on_unread
 from optimus_service.observe.spec import begins_anew, deadline_of, promised_at, readable_spec

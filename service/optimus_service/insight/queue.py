@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from optimus_contract import answers
 from optimus_scheduler.model import Directive
+from optimus_scheduler.model.format import time_words
+from optimus_scheduler.settings import Settings
 from optimus_service.insight.progress import Ends, progress_of
 from optimus_service.observe.standstills import Standstills
 from optimus_service.store.records import DecisionRecord, JobRecord
@@ -67,3 +69,24 @@ def _start(expected: answers.ExpectedTimes | None) -> tuple[float, float]:
     start = expected.start_seconds
     doubt = 0.0 if start.low is None or start.high is None else _ABOUT_THE_SAME * (start.high - start.low)
     return start.mean, doubt if math.isfinite(doubt) else 0.0
+
+
+# --- In which order policies let waiting jobs start, in words --------------------------------------------------------
+
+_PATIENCE = Settings()
+ORDERS: Mapping[str, str] = {
+    "optimus": "those that are soon done and have a high priority come first, and before all one that has waited for "
+    f"{time_words(_PATIENCE.patience_seconds)} and {_PATIENCE.patience_part:g} times what it needs alone, divided by "
+    f"its priority, or for {time_words(_PATIENCE.most_patience_seconds)}",
+    "optimus-paper": "those to whom their first tasks save most time come first",
+    "fifo": "the oldest comes first",
+    "tiresias": "the one that has had least so far comes first",
+    "drf": "each gets its minimum before any gets more, the oldest first",
+    "max-min": "each gets its minimum before any gets more, the oldest first",
+    "tetris": "those that pack well and are short come first",
+    "predictable": "the oldest comes first, and one that is done before a gap is needed goes into it",
+    "edf": "the one with the earliest deadline comes first",
+    "elasticflow": "those whose deadlines can all be met come first, by deadline, then the oldest",
+    "srtf": "the one with the shortest time left comes first",
+}
+"""By which order policies let waiting jobs start, in words."""

@@ -1,4 +1,4 @@
-"""Statements about what is known of jobs by their samples, as documents of `optimus_service.observe.history_state`.
+"""Statements about what is known of jobs by their samples, as documents of `optimus_service.observe.histories`.
 
 What is known replaces the samples that it was made of: of a job's samples only the newest stay, so that a job costs the
 same room after a year as after an hour.

@@ -293,7 +293,7 @@ class SampleBlockRow(Base):
 
 
 class JobHistoryRow(Base):
-    """What is known of a job by its samples up to one of them: see `optimus_service.observe.history_state`."""
+    """What is known of a job by its samples up to one of them: see `optimus_service.observe.histories`."""
 
     __tablename__ = "job_histories"
 

@@ -15,8 +15,7 @@ from tests.service.store.store_builders import batches_of, samples_of
 
 from optimus_contract.telemetry import Gradients
 from optimus_scheduler.model import Mode
-from optimus_service.observe.histories import Histories
-from optimus_service.observe.history_state import FORMAT, basis_of, begun, pack, unpack
+from optimus_service.observe.histories import FORMAT, Histories, basis_of, begun, pack, unpack
 from optimus_service.observe.snapshot import ClusterState, Observer
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.store import histories

@@ -21,9 +21,8 @@ from optimus_scheduler.allocate.policies import POLICIES
 from optimus_scheduler.lifecycle import TooManyFailures
 from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Reason, SpeedSample
 from optimus_service.insight.explain import Case, explanation_of
-from optimus_service.insight.orders import ORDERS
 from optimus_service.insight.progress import _after_retry, expected_times
-from optimus_service.insight.queue import in_queue
+from optimus_service.insight.queue import ORDERS, in_queue
 from optimus_service.insight.reasons import TEXTS
 from optimus_service.requests import checked
 from optimus_service.store.forecasts import from_json
