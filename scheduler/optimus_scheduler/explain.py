@@ -62,7 +62,7 @@ def decide(
         message = f"{message} {_batch(outlook, batch)}"
     if grant.note is not None:
         message = f"{message} {grant.note}"
-    size, reason, _, gain, next_gain, _ = grant
+    size, reason, gain, next_gain = grant.allocation, grant.reason, grant.gain, grant.next_gain
     # By position: each round makes thousands of them, and by name it takes twice as long.
     return Decision(outlook.id, size, outlook.present, reason, message, outlook.forecast, gain, next_gain, batch)
 
