@@ -412,6 +412,16 @@ def test_a_dry_run_submits_nothing_and_says_what_would_happen(service: ScriptedS
     assert "None" not in optimus("submit", "--task", "a:b", "--dry-run", "--url", service.url).stdout
 
 
+@pytest.mark.parametrize("behind", [True, False])
+def test_a_dry_run_that_goes_to_the_command_is_pointed_out(
+    service: ScriptedService, optimus: Optimus, behind: bool
+) -> None:
+    service.on("POST", "/v1/jobs", Answer(201, builders.job()))
+    done = optimus("submit", "--url", service.url, "--", "python", "train.py", *["--dry-run"] * behind)
+    assert (done.exit_code, done.stdout) == (0, JOB + "\n")
+    assert ("the job is submitted: to ask only, put it before --" in done.stderr) == behind
+
+
 def test_submit_and_watch(service: ScriptedService, optimus: Optimus) -> None:
     service.on("POST", "/v1/jobs", Answer(201, builders.job()))
     service.on("GET", f"/v1/jobs/{JOB}", builders.finished_job())
