@@ -35,6 +35,13 @@ def paused_by(outlook: Outlook, growing: Sequence[tuple[Outlook, Grant]], policy
     return f"the policy {policy}, for {name}{' and others' if len(growing) > 1 else ''}"
 
 
+def with_move(grant: Grant, moved: Outlook, waiting: Outlook) -> Grant:
+    """The grant of a job that moves so that another one can start. Jobs of other projects are not named."""
+    name = f"job {waiting.id}" if waiting.job.spec.project == moved.job.spec.project else "a job that waits"
+    note = f"It moves to other nodes, so that {name} has room."
+    return grant._replace(note=f"{grant.note} {note}" if grant.note else note)
+
+
 def _for_deadline(outlook: Outlook, grant: Grant) -> bool:
     """Whether its deadline is why it goes first: one that is given up claims nothing."""
     return grant.is_claimed and outlook.job.spec.deadline_at is not None

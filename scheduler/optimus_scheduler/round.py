@@ -10,11 +10,12 @@ from operator import attrgetter
 
 from optimus_scheduler.allocate.allocate import CurrentSlots, allocate, batch_for, request_for
 from optimus_scheduler.allocate.policy import Grant, Policy
-from optimus_scheduler.explain import by_urgency, decide, decide_tracked, paused_by
+from optimus_scheduler.explain import by_urgency, decide, decide_tracked, paused_by, with_move
 from optimus_scheduler.forecast.forecast import Forecaster, forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.gpu_types.choose import choose_and_forecast, with_fallback_types
 from optimus_scheduler.model import NOTHING, Directive, Job, Node, Nodes, Plan, Reason, Snapshot
+from optimus_scheduler.moves import Moves
 from optimus_scheduler.place.place import Placed, Placements, Placer
 from optimus_scheduler.place.requests import CurrentNodes
 from optimus_scheduler.reconcile import Reconciler, Want
@@ -84,7 +85,8 @@ def plan(
 
         # 3. Place: on which nodes? Fragmentation may leave a job with less than it was granted.
         with timer("place"):
-            placements = _place(outlooks, grants, current, snapshot, policy, placer)
+            moves = Moves(outlooks, snapshot.capacity, settings)
+            placements = _place(outlooks, grants, current, snapshot, policy, placer, moves)
             elsewhere = with_fallback_types(reported, outlooks, placements) if passes_left else None
         if elsewhere is None:
             break
@@ -103,6 +105,10 @@ def plan(
         wants = {one.id: _want(one, grants[one.id], placements, settings, pauser) for one in outlooks}
         wants = move_stragglers(snapshot, wants)
         actions = memory.reconciler.reconcile(snapshot, wants, settings)
+
+    by_id = {one.id: one for one in outlooks} if moves.made else {}
+    for moved, waiting in moves.made.items():
+        grants[moved] = with_move(grants[moved], by_id[moved], by_id[waiting])
 
     # 5. Say why. Jobs that run outside the cluster are forecast, too.
     decisions = [
@@ -148,6 +154,7 @@ def _place(
     snapshot: Snapshot,
     policy: Policy,
     placer: Placer,
+    moves: Moves,
 ) -> Placements:
     """Places for all jobs with a grant, in order of arrival or in that of the grants."""
     granted = [outlook for outlook in outlooks if not grants[outlook.id].allocation.is_empty]
@@ -156,7 +163,8 @@ def _place(
         position = {job_id: number for number, job_id in enumerate(grants)}
         granted.sort(key=lambda outlook: position[outlook.id])
     requests = [request_for(one, grants[one.id].allocation, current[one.id], policy) for one in granted]
-    return placer.place(requests, snapshot.nodes, policy.spread, smallest_first=not policy.places_in_order)
+    in_order = policy.places_in_order
+    return placer.place(requests, snapshot.nodes, policy.spread, smallest_first=not in_order, moves=moves)
 
 
 def _grows(outlook: Outlook, placements: Placements) -> bool:

@@ -336,6 +336,42 @@ def test_fragmentation_is_told_apart_from_scarcity() -> None:
     assert (decision.job_id, decision.reason) == ("large", Reason.NO_FEASIBLE_NODE)
 
 
+def in_pieces(**small: object) -> Snapshot:
+    """Half of each of two nodes is free; the large job's worker needs more of one node."""
+    spec = replace(a_spec(maximum=(1, 1)), deadline_at=small.pop("deadline_at", None))  # type: ignore[arg-type]
+    settled: dict[str, object] = {"spec": spec, "allocated_at": NOW - 1000, "started_at": NOW - 1000, **small}
+    jobs = [a_job(f"small-{i}", has=(1, 1), nodes=f"node-{i}", **settled) for i in range(2)]  # type: ignore[arg-type]
+    return a_snapshot([*jobs, a_job("large", spec=a_spec(worker_cpu=3.0, server_cpu=0.5))], a_cluster(4, 4))
+
+
+def test_a_job_moves_so_that_a_waiting_one_has_room() -> None:
+    before = in_pieces()
+    outcome = plan(before, OPTIMUS)
+    large, stays, moves = sorted(outcome.decisions, key=lambda each: ("other nodes" in each.message, each.job_id))
+    assert large.job_id == "large"
+    assert {each.allocation for each in (large, stays, moves)} == {Allocation(1, 1)}
+    assert moves.message.endswith("It moves to other nodes, so that job large has room.")
+    after = applied(before, outcome.actions)
+    nodes = {job.id: {placed.node for placed in job.wanted_tasks} for job in after.jobs}
+    assert nodes["small-0"] == nodes["small-1"]
+    check_capacity(before, after)
+    assert not any("other nodes" in each.message for each in plan(after, OPTIMUS).decisions), "nobody moves back"
+
+
+@pytest.mark.parametrize(
+    "small",
+    [
+        pytest.param({"allocated_at": NOW - 90}, id="changed-a-moment-ago"),
+        pytest.param({"unsaved_seconds": 600.0}, id="loses-work"),
+        pytest.param({"deadline_at": NOW + 1e6}, id="has-a-deadline"),
+        pytest.param({"rescale_seconds": (3e5,) * 8}, id="the-stop-takes-longer-than-what-is-left"),
+    ],
+)
+def test_no_job_moves_that_should_not(small: dict[str, object]) -> None:
+    decision = plan(in_pieces(**small), OPTIMUS).decisions[0]
+    assert (decision.job_id, decision.reason) == ("large", Reason.NO_FEASIBLE_NODE)
+
+
 def test_a_large_job_is_not_starved_by_a_stream_of_small_ones() -> None:
     """Two small jobs arrive in every round and run for four; the large one needs the whole cluster."""
     settings = Settings(patience_seconds=300.0)

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from optimus_scheduler.model import NOTHING, Allocation, Node, Nodes, Resources, Role
+from optimus_scheduler.moves import Moves
 from optimus_scheduler.place.assignment import Assignment, Assignments
 from optimus_scheduler.place.bottleneck import Extra
 from optimus_scheduler.place.free_capacity import FreeCapacity
 from optimus_scheduler.place.network_cost import Spread
-from optimus_scheduler.place.preempt import jobs_above_minimum, preempt
+from optimus_scheduler.place.preempt import displace, jobs_above_minimum, preempt
 from optimus_scheduler.place.requests import Placed, Placements, Request, TaskSlot, Unplaced, task_slots
 
 __all__ = [
@@ -30,6 +32,8 @@ __all__ = [
 
 _DOES_NOT_FIT = Unplaced("no combination of nodes has room for its smallest size")
 
+_MOST_WAITING, _MOST_MOVABLE = 4, 256
+"""For so many waiting jobs of a round so many others are tried: a round must not take seconds for it."""
 _MOST_HOSTED = 4096
 """Different minima of which is known whether the empty cluster holds them: far more than wait at a time."""
 
@@ -48,9 +52,18 @@ class Placer:
         self._hosted: dict[object, bool] = {}
 
     def place(
-        self, requests: Sequence[Request], nodes: Sequence[Node], spread: Spread, *, smallest_first: bool = True
+        self,
+        requests: Sequence[Request],
+        nodes: Sequence[Node],
+        spread: Spread,
+        *,
+        smallest_first: bool = True,
+        moves: Moves | None = None,
     ) -> Placements:
-        """Place every request; by job id. Jobs choose in the order of `requests`; with `smallest_first` if equal."""
+        """Place every request; by job id. Jobs choose in the order of `requests`; with `smallest_first` if equal.
+
+        Without `moves` no job moves for another one.
+        """
         assignments = self._on(nodes, spread)
         present = {request.job_id for request in requests}
         for job_id in [job_id for job_id in assignments.jobs if job_id not in present]:
@@ -64,7 +77,7 @@ class Placer:
             assignments = self._assignments = Assignments(nodes, spread)
             assignments.admit_in_part(requests)
             unsettled = list(requests)
-        _settle(assignments, unsettled, smallest_first=smallest_first)
+        _settle(assignments, unsettled, moves, smallest_first=smallest_first)
         return {request.job_id: _outcome(assignments, assignments.jobs[request.job_id]) for request in requests}
 
     def hosts(self, request: Request, nodes: Sequence[Node], spread: Spread) -> bool:
@@ -104,16 +117,33 @@ def _fingerprint(resources: Resources) -> tuple[float, int, tuple[tuple[str, int
     return resources.cpu, resources.memory_bytes, tuple(sorted(resources.gpus.items()))
 
 
-def _settle(assignments: Assignments, requests: Sequence[Request], *, smallest_first: bool) -> None:
-    """Assign the missing task slots of these requests; other jobs may be preempted for a minimum."""
+def _settle(
+    assignments: Assignments, requests: Sequence[Request], moves: Moves | None, *, smallest_first: bool
+) -> None:
+    """Assign the missing task slots of these requests; other jobs may be preempted, or move, for a minimum."""
     jobs = assignments.jobs
     incomplete = [request for request in requests if not jobs[request.job_id].are_complete]
     ordered = sorted(incomplete, key=_growth) if smallest_first else incomplete
     unplaced = [request for request in ordered if not _place_shrinking(assignments, jobs[request.job_id])]
     if unplaced:
         others = jobs_above_minimum(assignments)
-        for request in unplaced:
-            preempt(assignments, jobs[request.job_id], others)
+        stuck = [request for request in unplaced if not preempt(assignments, jobs[request.job_id], others)]
+        if moves is not None and (waiting := [request.job_id for request in stuck if _waits(request)]):
+            _move(assignments, waiting[:_MOST_WAITING], moves)
+
+
+def _waits(request: Request) -> bool:
+    return not request.current and not request.before
+
+
+def _move(assignments: Assignments, waiting: Sequence[str], moves: Moves) -> None:
+    """Have jobs that keep their tasks move where that lets one of these start."""
+    movable = [assignments.jobs[job_id] for job_id in moves.movable() if job_id in assignments.jobs]
+    settled = [each for each in movable if len(each.request.current) == len(each.taken) and each.are_complete]
+    for job_id in waiting:
+        still = [each for each in settled[:_MOST_MOVABLE] if each.request.job_id not in moves.made]
+        moved = displace(assignments, assignments.jobs[job_id], still, partial(moves.pay, job_id))
+        moves.made |= dict.fromkeys(moved, job_id)
 
 
 def _growth(request: Request) -> tuple[bool, bool, int]:

@@ -1,14 +1,14 @@
-"""Preemption: jobs shrink towards their minima so that the minimum of another job fits.
+"""Preemption: jobs shrink towards their minima, or move to other nodes, so that the minimum of another job fits.
 
 Thousands of jobs may have something to give, and most of it is of no use: on nodes that lack something else, or of a
-kind that is not short. So only jobs shrink that help: a node would then hold more tasks of the kind that is missing.
+kind that is not short. So only jobs give way that help: a node would then hold more tasks of the kind that is missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from optimus_scheduler.model import Allocation, Role
+from optimus_scheduler.model import NOTHING, Allocation, Role
 from optimus_scheduler.model.amounts import Vector, holds, minus, plus, times, together
 from optimus_scheduler.place.assignment import Assignment, Assignments, by_node
 from optimus_scheduler.place.free_capacity import FreeCapacity
@@ -23,23 +23,68 @@ def jobs_above_minimum(assignments: Assignments) -> list[Assignment]:
 
 def preempt(assignments: Assignments, assignment: Assignment, others: Sequence[Assignment]) -> bool:
     """Let `others` fall back to their minima, one after the other, until this job's minimum fits."""
-    released: list[tuple[Assignment, dict[TaskSlot, int]]] = []
-    offers = _Surpluses(assignments.free_capacity, assignment)
+    giving = [other for other in others if other.surplus > 0 and other is not assignment]
+    released = _released(assignments, assignment, giving, lambda other: other.request.minimum)
+    for other, given in released:  # what was not needed after all goes back
+        _return(assignments, other, given)
+    return bool(assignment.taken)
+
+
+def displace(
+    assignments: Assignments,
+    assignment: Assignment,
+    others: Sequence[Assignment],
+    pays: Callable[[Sequence[str]], bool],
+) -> list[str]:
+    """Let `others` move to other nodes, one after the other, until this job's minimum fits; who does, by job id.
+
+    Nobody moves where one of them finds no other place for all its tasks, or where the moves do not pay.
+    """
+    sizes = {other.request.job_id: other.allocation for other in others}
+    released = _released(assignments, assignment, others, lambda _: NOTHING)
+    moved = [other for other, given in released if assignment.taken and not _goes_back(assignments, other, given)]
+    moved.sort(key=lambda other: (-len(other.request.current), other.request.job_id))  # the largest choose first
+    ids = [other.request.job_id for other in moved]
+    fits = bool(assignment.taken) and (not moved or pays(ids))
+    if fits and all(assignments.complete(other, sizes[other.request.job_id]) for other in moved):
+        return ids
+    for each in (assignment, *(other for other, _ in released)):
+        assignments.release(each, NOTHING)
+    for other, given in released:
+        _goes_back(assignments, other, given)
+    return []
+
+
+_Released = list[tuple[Assignment, dict[TaskSlot, int]]]
+"""Jobs with the task slots that they have given up, and the nodes of these."""
+
+
+def _released(
+    assignments: Assignments,
+    assignment: Assignment,
+    others: Sequence[Assignment],
+    keep: Callable[[Assignment], Allocation],
+) -> _Released:
+    """Have `others` give up what they have beyond `keep`, as far as it helps, until this job's minimum fits."""
+    released: _Released = []
+    offers = _Surpluses(assignments.free_capacity, assignment, keep)
     for other in others:
-        if other.surplus <= 0 or other is assignment:
-            continue
         helpful = offers.with_that_of(other)
         while helpful and not assignment.taken:
-            released += [
-                (preempted, assignments.release(preempted, preempted.request.minimum)) for preempted in helpful
-            ]
+            released += [(each, assignments.release(each, keep(each))) for each in helpful]
             if not assignments.complete(assignment, assignment.request.minimum):
                 helpful = offers.for_what_is_short_now()
         if assignment.taken:
             break
-    for other, given in released:  # what was not needed after all goes back
-        _return(assignments, other, given)
-    return bool(assignment.taken)
+    return released
+
+
+def _goes_back(assignments: Assignments, assignment: Assignment, given: Mapping[TaskSlot, int]) -> bool:
+    """A job without tasks takes all of these back; False, and it has none, if they do not fit any more."""
+    if all(assignments.take(assignment, slot, node) for slot, node in given.items()):
+        return True
+    assignments.release(assignment, NOTHING)
+    return False
 
 
 def _short_of(free_capacity: FreeCapacity, assignment: Assignment) -> Allocation:
@@ -53,9 +98,11 @@ def _short_of(free_capacity: FreeCapacity, assignment: Assignment) -> Allocation
 class _Surpluses:
     """What jobs could give up, added up by node until it is of use."""
 
-    def __init__(self, free_capacity: FreeCapacity, assignment: Assignment) -> None:
-        """What could be of use for these task slots."""
-        self._free_capacity, self._assignment = free_capacity, assignment
+    def __init__(
+        self, free_capacity: FreeCapacity, assignment: Assignment, keep: Callable[[Assignment], Allocation]
+    ) -> None:
+        """What could be of use for these task slots; `keep`: what each job keeps."""
+        self._free_capacity, self._assignment, self._keep = free_capacity, assignment, keep
         self._short = _short_of(free_capacity, assignment)
         self._offered: dict[int, Vector] = {}
         """What each node would have besides what is free there ..."""
@@ -64,7 +111,7 @@ class _Surpluses:
 
     def with_that_of(self, other: Assignment) -> list[Assignment]:
         """The jobs that have to shrink, now that `other` may, for a node to hold more; empty if no node would."""
-        surplus = _surplus(other)
+        surplus = _surplus(other, self._keep(other))
         for node, amount in surplus.items():
             offered = self._offered.get(node)
             self._offered[node] = amount if offered is None else plus(offered, amount)
@@ -80,7 +127,7 @@ class _Surpluses:
         helpful = [node for node in nodes if self._helps(node)]
         found = {job_id: preempted for node in helpful for job_id, preempted in self._by[node].items()}
         for preempted in found.values():
-            for node, amount in _surplus(preempted).items():
+            for node, amount in _surplus(preempted, self._keep(preempted)).items():
                 self._offered[node] = minus(self._offered[node], amount)
                 del self._by[node][preempted.request.job_id]
         return list(found.values())
@@ -98,9 +145,8 @@ class _Surpluses:
         return [min(holds(minus(available, times(worker, x)), server), short.servers) for x in range(workers + 1)]
 
 
-def _surplus(assignment: Assignment) -> dict[int, Vector]:
-    """By node, what the task slots beyond the minimum take."""
-    least = assignment.request.minimum
+def _surplus(assignment: Assignment, least: Allocation) -> dict[int, Vector]:
+    """By node, what the task slots beyond `least` take."""
     limits = {Role.WORKER: least.workers, Role.SERVER: least.servers}
     beyond = by_node({slot: node for slot, node in assignment.taken.items() if slot[1] >= limits[slot[0]]})
     return {node: together(assignment.worker, w, assignment.server, p) for node, (w, p) in beyond.items()}
