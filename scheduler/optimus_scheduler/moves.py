@@ -27,7 +27,7 @@ class Moves:
     def _outlooks(self) -> dict[str, Outlook]:
         return {one.id: one for one in self._all}
 
-    def movable(self) -> list[str]:
+    def movable(self) -> Sequence[str]:
         """Jobs that may move, those that lose least by it first.
 
         Not one that would lose work or might miss its deadline, was changed a moment ago, or ends in this round.

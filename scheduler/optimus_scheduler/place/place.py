@@ -12,13 +12,12 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from optimus_scheduler.model import NOTHING, Allocation, Node, Nodes, Resources, Role
-from optimus_scheduler.moves import Moves
 from optimus_scheduler.place.assignment import Assignment, Assignments
 from optimus_scheduler.place.bottleneck import Extra
 from optimus_scheduler.place.free_capacity import FreeCapacity
 from optimus_scheduler.place.network_cost import Spread
 from optimus_scheduler.place.preempt import displace, jobs_above_minimum, preempt
-from optimus_scheduler.place.requests import Placed, Placements, Request, TaskSlot, Unplaced, task_slots
+from optimus_scheduler.place.requests import MovesForOthers, Placed, Placements, Request, TaskSlot, Unplaced, task_slots
 
 __all__ = [
     "Placed",
@@ -58,7 +57,7 @@ class Placer:
         spread: Spread,
         *,
         smallest_first: bool = True,
-        moves: Moves | None = None,
+        moves: MovesForOthers | None = None,
     ) -> Placements:
         """Place every request; by job id. Jobs choose in the order of `requests`; with `smallest_first` if equal.
 
@@ -118,7 +117,7 @@ def _fingerprint(resources: Resources) -> tuple[float, int, tuple[tuple[str, int
 
 
 def _settle(
-    assignments: Assignments, requests: Sequence[Request], moves: Moves | None, *, smallest_first: bool
+    assignments: Assignments, requests: Sequence[Request], moves: MovesForOthers | None, *, smallest_first: bool
 ) -> None:
     """Assign the missing task slots of these requests; other jobs may be preempted, or move, for a minimum."""
     jobs = assignments.jobs
@@ -136,7 +135,7 @@ def _waits(request: Request) -> bool:
     return not request.current and not request.before
 
 
-def _move(assignments: Assignments, waiting: Sequence[str], moves: Moves) -> None:
+def _move(assignments: Assignments, waiting: Sequence[str], moves: MovesForOthers) -> None:
     """Have jobs that keep their tasks move where that lets one of these start."""
     movable = [assignments.jobs[job_id] for job_id in moves.movable() if job_id in assignments.jobs]
     settled = [each for each in movable if len(each.request.current) == len(each.taken) and each.are_complete]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from optimus_scheduler.model import Allocation, Resources, Role
 
@@ -54,3 +54,16 @@ class Unplaced:
 
 
 Placements = Mapping[str, Placed | Unplaced]
+
+
+class MovesForOthers(Protocol):
+    """Which jobs may move so that others can start; jobs by id."""
+
+    made: dict[str, str]
+    """By each job that moves, the one that starts in its place."""
+
+    def movable(self) -> Sequence[str]:
+        """Jobs that may move, in the order in which they are tried."""
+
+    def pay(self, waiting: str, moved: Sequence[str]) -> bool:
+        """Whether these moves are worth the start of the job that waits."""
