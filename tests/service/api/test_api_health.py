@@ -262,7 +262,7 @@ def test_requests_are_logged_without_their_tokens(api: Api) -> None:
     with structlog.testing.capture_logs() as lines:
         api.get("/v1/jobs", token="very secret", headers={"X-Request-ID": "id-1"})
     (line,) = [line for line in lines if line["event"] == "request"]
-    assert (line["method"], line["path"], line["status"], line["request_id"]) == ("GET", "/v1/jobs", 200, "id-1")
+    assert (line["method"], line["path"], line["status"], line["request_id"]) == ("GET", "/v1/jobs", 401, "id-1")
     assert "very secret" not in str(lines)
 
 
