@@ -2,7 +2,7 @@
 
 ::
 
-    object of another one       ──▶ nothing (`claims.py`: installations in one namespace share the objects)
+    object of another one       ──▶ nothing (installations in one namespace share the objects, see the end of this file)
     object without a job        ──▶ submit it (idempotent by the object's uid)
     object changed              ──▶ the job's limits, priority, convergence rule (`api/editing.py`)
     job changed by REST         ──▶ the object that shows it
