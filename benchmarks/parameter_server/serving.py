@@ -7,8 +7,8 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from optimus_workers.server.listener import DataListener
 from optimus_workers.server.range_state import RangeState
+from optimus_workers.server.run import DataListener
 from optimus_workers.server.service import ShardService, make_shard
 from optimus_workers.telemetry.usage import CpuPacer
 from optimus_workers.wire.messages import Assume

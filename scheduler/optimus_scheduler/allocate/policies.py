@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from optimus_scheduler.allocate.baselines.drf import DrfPolicy
 from optimus_scheduler.allocate.baselines.edf import EdfPolicy
 from optimus_scheduler.allocate.baselines.elasticflow import ElasticFlowPolicy
+from optimus_scheduler.allocate.baselines.fairness import DrfPolicy, MaxMinPolicy
 from optimus_scheduler.allocate.baselines.fifo import FifoPolicy
-from optimus_scheduler.allocate.baselines.max_min import MaxMinPolicy
 from optimus_scheduler.allocate.baselines.optimus_paper import OptimusPaperPolicy
 from optimus_scheduler.allocate.baselines.srtf import SrtfPolicy
 from optimus_scheduler.allocate.baselines.tetris import TetrisPolicy

@@ -22,8 +22,8 @@ from torch import Tensor
 from optimus_workers.checkpoint.storage import LocalStorage
 from optimus_workers.errors import ConnectionOver, WireError
 from optimus_workers.server import connection as connection_module
-from optimus_workers.server.listener import DataListener
 from optimus_workers.server.range_state import RangeState, collect
+from optimus_workers.server.run import DataListener
 from optimus_workers.server.service import ShardService, make_shard
 from optimus_workers.telemetry.usage import CpuPacer
 from optimus_workers.wire import control, data

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from optimus_workers.server.listener import DataListener
+from optimus_workers.server.run import DataListener
 from optimus_workers.server.service import ShardService, make_shard
 from optimus_workers.task import OptimizerSpec, TrainingTask
 from optimus_workers.telemetry.usage import CpuPacer
