@@ -65,12 +65,17 @@ def _point(record: JobRecord, kept: KeptPromise, steps: KeptPromise | None, time
         part=min(max(at_step / record.step, 0.0), 1.0),
         total_steps=interval_body(total),
         error_percent=None if total is None else 100.0 * (total.mean / record.step - 1.0),
-        held=None if left is None else left.held,
+        held=_held(left),
         remaining_seconds=None if time is None else interval_body(time.predicted),
         true_remaining_seconds=max(kept.finished_at - promise.at, 0.0),
         seconds_error_percent=None if time is None else time.error_percent,
-        seconds_held=None if time is None else time.held,
+        seconds_held=_held(time),
     )
+
+
+def _held(what: Came | None) -> bool | None:
+    """Whether its interval held what came; None of what was told without one, as the steps of a limit."""
+    return None if what is None or what.predicted.low >= what.predicted.high else what.held
 
 
 def _step_of(promise: PromiseRecord) -> float:

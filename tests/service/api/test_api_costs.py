@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -127,6 +128,9 @@ def test_an_ended_job_shows_what_was_predicted_and_what_came(serving: Serve) -> 
         api.surroundings.clock.now = NOW
         train(api, job_id)
         tell(api, *(of_steps(job_id, *each) for each in ((50, 800.0), (100, 1000.0), (200, 500.0), (390, 410.0))))
+        certain = of_steps(job_id, 40, 410.0)
+        steps, total = (Interval(one.mean, one.mean, one.mean) for one in (certain.steps, certain.total_steps) if one)
+        tell(api, replace(certain, part=PARTS[0], steps=steps, total_steps=total, seconds=None))
         api.surroundings.clock.now = NOW + 40
         result = {"outcome": "succeeded", "step": 400, "final_loss": 0.3, "metrics": {"test_accuracy": 0.9}}
         assert api.as_task("POST", job_id, "result", json=result).status_code == 204
@@ -136,6 +140,8 @@ def test_an_ended_job_shows_what_was_predicted_and_what_came(serving: Serve) -> 
         assert (outcome["steps"], outcome["final_loss"], outcome["metrics"]) == (400, 0.3, {"test_accuracy": 0.9})
         assert outcome["seconds"] == pytest.approx(40.0)
         assert outcome["cost"] == pytest.approx(3 * 40.0)
+        limit, *outcome["review"] = outcome["review"]
+        assert (limit["step"], limit["error_percent"], limit["held"]) == (40, pytest.approx(2.5), None)
         assert [point["step"] for point in outcome["review"]] == [50, 100, 200, 390]
         assert [round(point["error_percent"], 3) for point in outcome["review"]] == [100.0, 150.0, 25.0, 2.5]
         assert [point["held"] for point in outcome["review"]] == [False, False, True, True]
