@@ -121,16 +121,16 @@ class _EventStream(StreamingResponse):
                 self._metrics.count_streams(-1)
 
     async def _events(self, changes: AsyncGenerator[Change]) -> AsyncGenerator[bytes]:
-        checked, has_told = time.monotonic(), False
+        checked, has_sent_all = time.monotonic(), False
         async for change in changes:
             if time.monotonic() - checked >= RIGHTS_SECONDS:
                 checked = time.monotonic()
                 if not await run_in_threadpool(self._is_still_good):
                     return
-            said = _said(change, is_all=not has_told)
+            said = _said(change, is_all=not has_sent_all)
             for begin in range(0, len(said), _PIECE_BYTES):
                 yield said[begin : begin + _PIECE_BYTES]
-            has_told = has_told or change.cluster is not None
+            has_sent_all = has_sent_all or change.cluster is not None
 
 
 def _said(change: Change, *, is_all: bool) -> bytes:
