@@ -23,7 +23,7 @@ from operator import attrgetter
 from statistics import median
 from typing import NamedTuple, TypedDict
 
-from optimus_models.calibration import AS_PREDICTED, Calibration, Widening
+from optimus_models.calibration import AS_PREDICTED, NO_EXPERIENCE, Calibration, Widening
 from optimus_models.convergence import LEAST_POINTS, Rule, convergence_step, has_converged, whole_steps
 from optimus_models.cost import Estimate
 from optimus_models.loss.curve import LossCurve
@@ -177,7 +177,7 @@ class _Known:
         steps = self.end.remaining
         if steps is None:
             return changed
-        if job.experience.seconds:
+        if job.experience is not NO_EXPERIENCE and job.experience.seconds:
             left, by = at_present_pace(job, steps, pace)
             changed["calibration"] = Calibration(self.end.by_steps, by)
         changed["remaining_seconds"] = left
