@@ -36,7 +36,7 @@ LONGEST_NAME_IN_ID = 34
 """Characters of a name that an id begins with."""
 FOLDED = frozenset({"time left", "submitted", "cause", "message"})
 """Columns of several words. All others are kept on one line: half a number is no number."""
-LEAST_WIDTHS = dict.fromkeys((*FOLDED, "stood still", "lost"), LEAST_WORDS) | {"why": 20, "to what": 24}
+LEAST_WIDTHS = dict.fromkeys((*FOLDED, "stood still", "lost"), LEAST_WORDS) | {"why": 20, "to what": 24, "projects": 8}
 
 
 def state(name: str) -> Text:

@@ -62,12 +62,19 @@ def token_list(tokens: Sequence[Token]) -> RenderableType:
     """One line per token."""
     if not tokens:
         return Text("There are no tokens. Make one with `optimus token create`.", style="dim")
-    table = columns_table("id", "user", "name", "scope", "projects", "last used", "good until", folded=("projects",))
-    for token in tokens:
-        projects = "all" if token["projects"] is None else ", ".join(token["projects"])
-        used = _minute(token["last_used_at"]) if token["last_used_at"] else "never"
-        table.add_row(token["id"], token["user"], token["name"], token["scope"], projects, used, _good_until(token))
-    return table
+    rows: list[dict[str, RenderableType]] = [
+        {
+            "id": token["id"],
+            "user": token["user"],
+            "name": token["name"],
+            "scope": token["scope"],
+            "projects": "all" if token["projects"] is None else ", ".join(token["projects"]),
+            "last used": _minute(token["last_used_at"]) if token["last_used_at"] else "never",
+            "good until": _good_until(token),
+        }
+        for token in tokens
+    ]
+    return FittingTable(rows, left_out=("name", "scope"), folded=("projects",))
 
 
 def audit_list(entries: Sequence[AuditEntry]) -> RenderableType:

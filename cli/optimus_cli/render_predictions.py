@@ -164,7 +164,8 @@ def speed_table(speeds: Sequence[SpeedPoint], job: Job) -> Table:
     """A row per number of workers, a column per number of servers."""
     by_size = {(point["workers"], point["servers"]): point for point in speeds}
     servers = sorted({point["servers"] for point in speeds})
-    table = columns_table("workers", *(f"p = {number}" for number in servers), right=["workers"])
+    names = [f"p = {number}" for number in servers]
+    table = columns_table("workers", *names, right=["workers"], folded=names)
     present = (job["running"]["workers"], job["running"]["servers"])
     for workers in sorted({point["workers"] for point in speeds}):
         cells = [_speed_cell(by_size.get((workers, number)), present) for number in servers]

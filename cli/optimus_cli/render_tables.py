@@ -56,7 +56,8 @@ def _table(scores: Sequence[PromiseScore]) -> Table:
 
 
 def _by_task(found: Scorecard) -> Table:
-    table = columns_table("task", "judged", "steps held", "time held", right=["judged", "steps held", "time held"])
+    figures = ("judged", "steps held", "time held")
+    table = columns_table("task", *figures, right=figures, folded=["task"])
     for each in found["tasks"]:
         cells = []
         for kind in ("steps", "seconds"):

@@ -142,6 +142,16 @@ def test_tokens_are_listed_with_their_last_use(
     assert shown in " ".join(optimus("token", "list", "--url", scripted.url).stdout.split())
 
 
+def test_a_narrow_list_of_tokens_leaves_columns_out_and_breaks_no_word(
+    scripted: ScriptedService, optimus: Optimus
+) -> None:
+    long = TOKEN | {"user": "pipeline", "name": "for the nightly runs", "expires_at": MOMENT}
+    scripted.on("GET", "/v1/tokens", {"tokens": [long, long | {"projects": ["vision", "nlp"]}]})
+    told = optimus("token", "list", "--url", scripted.url, env={"COLUMNS": "80"}).stdout.split()
+    assert {"projects", "all", "vision,", "nlp", "pipeline"} <= {*told}
+    assert "name" not in told
+
+
 def test_who_did_what_is_shown(scripted: ScriptedService, optimus: Optimus) -> None:
     entry = {
         "id": 1, "at": MOMENT, "who": "ada", "token_id": None, "action": "job.change",
