@@ -172,6 +172,12 @@ def test_a_size_is_measured_before_it_changes() -> None:
     assert (size(grants["a"]), grants["a"].reason) == ((1, 1), Reason.LEARNING_SPEED)
 
 
+@pytest.mark.parametrize(("most", "reason"), [(1, Reason.GRANTED_MORE), (2, Reason.LEARNING_SPEED)])
+def test_a_job_of_one_size_has_no_speed_to_learn(most: int, reason: Reason) -> None:
+    grants = allocate([a_job("a", spec=a_spec(maximum=(most, 1)))], 16)
+    assert (size(grants["a"]), grants["a"].reason) == ((1, 1), reason)
+
+
 def test_a_young_job_grows_fourfold_at_most() -> None:
     speed = law(compute=10.0, fixed=0.0, transfer=0.01, per_task=0.0)
     grants = allocate([a_job("a", has=(1, 1), measured=samples(speed, [(1, 1)]), step=1000)], 32)

@@ -94,7 +94,8 @@ class _Explanation:
         jobs, row = self._jobs, self._result.row
         tasks = self._table.workers[row] + self._table.servers[row]
         is_less = jobs.has_tasks & ~moves & (tasks < jobs.column("workers") + jobs.column("servers"))
-        grows = np.where(jobs.column("learning") > 0, _LEARNING, _MORE)
+        has_sizes = (jobs.pairs("least_") < jobs.pairs("most_")).any(axis=1)
+        grows = np.where((jobs.column("learning") > 0) & has_sizes, _LEARNING, _MORE)  # a job of one size learns none
         less = self._why_not(present_rows(jobs, self._table), kept=_NO_GAIN)
         less[less == _EXCHANGE] = _ELSEWHERE
         return np.where(is_less, less, grows)
