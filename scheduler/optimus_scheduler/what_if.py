@@ -43,6 +43,7 @@ _HALVINGS = 8
 _QUOTAS_OF_OTHERS = "quotas of others"
 _ALL_OTHERS = "all others"
 _OPEN = "open"
+_NEXT_ROUND = "the next round, as things are now"
 NOT_COMPETING = frozenset(
     {
         Reason.CANCELLING,
@@ -85,20 +86,45 @@ def what_gives_more(
     names: Mapping[str, str] = MappingProxyType({}),
     *,
     only_named: bool = False,
+    waits: bool = False,
 ) -> tuple[str, ...]:
     """Changes each of which alone gives the job more than it gets in this round; in words.
 
     `names`: what jobs are called in these, by id. `only_named`: no other job is told of, nor quotas of other projects,
-    since whoever reads it may not know of them.
+    since whoever reads it may not know of them. `waits`: the job was last told to wait, so that a round as it would be
+    now may already give it more.
 
     Empty when none of those that are tried does, and for a job that does not compete for anything. Of a job that no
-    node may host, also the opening of one that could.
+    node may host, also the opening of one that could. Of a job whose speed has to be measured before it gets more, also
+    what gives it more after that.
     """
     present = {decision.job_id: decision for decision in planner(snapshot).decisions}
     decision = present[job_id]
     if decision.reason in NOT_COMPETING:
         return ()
-    found: dict[str, str] = {}
+    if waits and not decision.allocation.is_empty:
+        return (_NEXT_ROUND,)
+    found = _helpful(snapshot, decision, present, planner, names, only_named=only_named)
+    job = next(job for job in snapshot.jobs if job.id == job_id)
+    for measured in _of_knowledge(snapshot, job, decision):
+        if not found:
+            present = _planned(planner, measured)
+            found = _helpful(measured.snapshot, present[job_id], present, planner, names, only_named=only_named)
+            found = {kind: f"{words}, once its speed at this size is measured" for kind, words in found.items()}
+    return tuple(found.values())
+
+
+def _helpful(
+    snapshot: Snapshot,
+    decision: Decision,
+    present: Mapping[str, Decision],
+    planner: Planner,
+    names: Mapping[str, str],
+    *,
+    only_named: bool,
+) -> dict[str, str]:
+    """Words by kind of the changes that give the job of this decision more. `present`: the plan without them."""
+    job_id, found = decision.job_id, dict[str, str]()
     for change in changes(snapshot, decision, present, names):
         if change.kind in found or (only_named and not change.tells_only(names)):
             continue
@@ -116,7 +142,7 @@ def what_gives_more(
             found[change.kind] = change.words + _stopping(stops, names, only_named=only_named)
         elif decision.reason is Reason.NO_FEASIBLE_NODE is not planned[job_id].reason and change.kind == _OPEN:
             found[_OPEN] = f"{change.words}, and room on it"  # until then it waits in vain
-    return tuple(found.values())
+    return found
 
 
 def kept_on_larger_cluster(snapshot: Snapshot, job_id: str, planner: Planner) -> str | None:

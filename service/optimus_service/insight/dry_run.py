@@ -239,10 +239,12 @@ class Preview:
     def _gives_more(
         self, snapshot: Snapshot, job_id: str, names: Mapping[str, str], *, only_named: bool
     ) -> tuple[str, ...] | None:
-        if len(snapshot.jobs) > _MOST_JOBS_TO_TRY or all(job.id != job_id for job in snapshot.jobs):
+        job = next((job for job in snapshot.jobs if job.id == job_id), None)
+        if len(snapshot.jobs) > _MOST_JOBS_TO_TRY or job is None:
             return None
         tries = Tries(self._foresight.plan, _MOST_PLANNED // len(snapshot.jobs))
-        found = what_gives_more(snapshot, job_id, tries, names, only_named=only_named)
+        waits = job.allocation.is_empty
+        found = what_gives_more(snapshot, job_id, tries, names, only_named=only_named, waits=waits)
         return None if tries.is_over and not found else found
 
     def _forecast(self, job: Job, size: Allocation, now: float) -> Forecast:

@@ -177,7 +177,7 @@ def _change(case: Case, words: Explanation) -> str:
     if reason == Reason.LEARNING_SPEED and _has_all(case.job, words):
         reason = Reason.AT_MAXIMUM  # there is nothing to learn for
     if reason == Reason.LEARNING_SPEED and not case.gives_more:
-        return "It grows step by step, as its speed at each size is measured: nothing else that was tried helps now."
+        return "Whether it grows is decided when its speed at this size is measured: nothing that was tried helps now."
     mend = "What keeps its tasks from running has to be mended first. " if case.troubles else ""
     more = gives_more(case.gives_more, words.allocation.is_empty)
     return f"{mend}{more}{_of_its_script(case.job, reason)}"

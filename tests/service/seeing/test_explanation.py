@@ -239,7 +239,9 @@ def test_advice_is_what_was_tried(tried: tuple[str, ...] | None, told: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("most", "told"), [(1, "Nothing that was tried gives it more"), (4, "It grows step by step")], ids=["all", "more"]
+    ("most", "told"),
+    [(1, "Nothing that was tried gives it more"), (4, "Whether it grows is decided")],
+    ids=["all", "more"],
 )
 def test_a_job_that_has_all_it_may_have_is_not_told_that_it_grows(most: int, told: str) -> None:
     spec = {"workers": {"min": 1, "max": most}, "servers": {"min": 1, "max": 1}}
