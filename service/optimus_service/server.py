@@ -309,6 +309,7 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
         leads=lambda: loop.leads,
         preview=make_preview(settings, repository, cluster, clock, ahead.recent),
         clock=clock,
+        listens_since=clock(),
     )
     return Parts(services, loop, ahead, retention)
 

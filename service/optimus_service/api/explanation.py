@@ -54,7 +54,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
     others = {each.id: each for each in active if caller.reads(each.project)}
     now = services.clock()
     seen = histories.job(job, memberships, now)
-    still = standstills(repository, [job], decisions, now)
+    still = standstills(repository, [job], decisions, now, services.listens_since)
     return explanation_of(
         Case(
             job=job,

@@ -90,7 +90,8 @@ def predict_job(
     latest = services.repository.latest_decisions([job_id]).values()  # with what is expected
     earlier = services.repository.decisions(job_id, limit=MAX_DECISIONS).items
     decisions = [*latest, *(each for each in earlier if each.id not in {one.id for one in latest})]
-    still = standstills(services.repository, [record], {each.job_id: each for each in latest}, now)
+    known = {each.job_id: each for each in latest}
+    still = standstills(services.repository, [record], known, now, services.listens_since)
     limits = Limits(deadline_seconds, budget)
     question = Question(*sizes, now, limits, *_capacities(services, job.spec.project), still)
     checkpoints = _checkpoints(record, services)

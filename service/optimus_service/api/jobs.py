@@ -147,7 +147,7 @@ def shown(services: Services, jobs: Sequence[JobRecord]) -> list[answers.Job]:
     running = [job.id for job in jobs if job.state is JobState.RUNNING]
     samples = dict.fromkeys(running, ()) | services.repository.newest_samples_of_each(running, SPEED_SAMPLES)
     bodies, now = [], services.clock()
-    still = standstills(services.repository, jobs, decisions, now, samples)
+    still = standstills(services.repository, jobs, decisions, now, services.listens_since, samples)
     for job in jobs:
         newest = samples.get(job.id, [])
         bodies.append(job_body(job, decisions.get(job.id), measured_speed(newest, now), now, newest, still))

@@ -66,7 +66,7 @@ def _times_left(services: Services, previewed: Previewed, active: Mapping[str, J
     """What lists and explanations say now of the time left of the jobs that would change."""
     found = [active[each.job_id] for each in previewed.effects if each.job_id in active]
     decisions = services.repository.latest_decisions([job.id for job in found])
-    still = standstills(services.repository, found, decisions, now)
+    still = standstills(services.repository, found, decisions, now, services.listens_since)
     return {job.id: progress_of(job, decisions.get(job.id), now, None, still).remaining_seconds for job in found}
 
 

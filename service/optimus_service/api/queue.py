@@ -30,7 +30,8 @@ def list_queue(
     active = services.repository.active_jobs()
     decisions = services.repository.latest_decisions([job.id for job in active if job.waits])
     now = services.clock()
-    waiting = in_queue(active, decisions, now, standstills(services.repository, (), decisions, now))
+    still = standstills(services.repository, (), decisions, now, services.listens_since)
+    waiting = in_queue(active, decisions, now, still)
     mine = [each for each in waiting if each.position > int(after) and caller.reads(each.job.project)]
     page = make_page("queue", mine[: limit + 1], limit, lambda each: (each.position,), queued_body)
     return answers.Queue(waiting=len(waiting), jobs=list(page.items), next_cursor=page.next_cursor)

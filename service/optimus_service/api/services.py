@@ -76,6 +76,8 @@ class Services:
     """Changes of a job, in turn."""
     clock: Callable[[], float] = time.time
     """POSIX seconds."""
+    listens_since: float = 0.0
+    """When this process began to, POSIX seconds: of what came before it knows only what another heard."""
 
 
 # Coroutines, though none waits for anything: FastAPI calls functions in threads, which costs more than they do.

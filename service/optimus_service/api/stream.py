@@ -63,7 +63,7 @@ class Feeds:
 
         def read() -> StreamState:
             repository, now = services.repository, services.clock()
-            still = self._still.at(repository, now)
+            still = self._still.at(repository, now, services.listens_since)
             return read_stream_state(
                 repository, services.cluster, settings.policy, services.version, now, projects, still
             )

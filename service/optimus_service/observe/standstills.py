@@ -14,7 +14,7 @@ from optimus_service.store.repository import Repository
 
 _STALLED_STEPS, _STALLED_SECONDS = 5.0, 15.0
 """A job is told to have stalled when no step came for as long as so many took, and for so long; telemetry may be a few
-seconds late."""
+seconds late, and comes up to 5 s after the service listens again."""
 SECONDS_OLD = 5.0
 REPLACED = "a worker is being replaced"
 
@@ -37,10 +37,14 @@ def standstills(
     jobs: Iterable[JobRecord],
     decisions: Mapping[str, DecisionRecord],
     now: float,
+    listens_since: float,
     samples: Mapping[str, Sequence[SampleRecord]] = MappingProxyType({}),
 ) -> dict[str, Standstill]:
-    """Of these jobs, and of those whose ends they wait for by `decisions`; a few statements. `samples`: the newest ones
-    of jobs of which they were read already."""
+    """Of these jobs, and of those whose ends they wait for by `decisions`; a few statements.
+
+    `listens_since`: POSIX seconds from which on the service could hear of steps. `samples`: the newest ones of jobs of
+    which they were read already.
+    """
     found = {job.id: job for job in jobs}
     awaited = [one.job for each in decisions.values() if each.expected for one in each.expected.behind]
     found |= {job.id: job for job in awaited if job is not None}
@@ -55,7 +59,7 @@ def standstills(
     steady = [each for each in tasks if running[each].running == running[each].wanted]
     changing = [each for each in steady if _are_young(tasks[each], newest.get(each, ()))]
     memberships = repository.memberships_of(changing)
-    found_words = {each: stalled(newest.get(each, ()), now) for each in running}
+    found_words = {each: stalled(newest.get(each, ()), now, listens_since) for each in running}
     stalls = {each: Standstill(words, is_stalled=True) for each, words in found_words.items() if words is not None}
     replaced = [each for each in memberships if is_replaced(memberships[each], tasks[each])]
     return stalls | {each: Standstill(REPLACED, is_stalled=False) for each in replaced}
@@ -68,19 +72,23 @@ class NewestStandstills:
         self._found: Standstills = {}
         self._at = -math.inf
 
-    def at(self, repository: Repository, now: float) -> Standstills:
+    def at(self, repository: Repository, now: float, listens_since: float) -> Standstills:
         """As of now, or of up to `SECONDS_OLD` ago."""
         if not 0.0 <= now - self._at < SECONDS_OLD:
-            self._found, self._at = standstills(repository, repository.active_jobs(), {}, now), now
+            self._found = standstills(repository, repository.active_jobs(), {}, now, listens_since)
+            self._at = now
         return self._found
 
 
-def stalled(newest: Sequence[SampleRecord], now: float) -> str | None:
-    """That no step comes where they came steadily, in words; None: they come, or nothing is known of how."""
+def stalled(newest: Sequence[SampleRecord], now: float, listens_since: float) -> str | None:
+    """That no step comes where they came steadily, in words; None: they come, or nothing is known of how.
+
+    Silence counts from when the service listens: what came while it was away nobody heard.
+    """
     if not newest:
         return None
     last = max(newest, key=lambda sample: (sample.membership_epoch, sample.step))
-    silent, usual = now - last.received_at, last.seconds / max(last.n_steps, 1)
+    silent, usual = now - max(last.received_at, listens_since), last.seconds / max(last.n_steps, 1)
     if usual <= 0 or silent < max(_STALLED_STEPS * usual, _STALLED_SECONDS):
         return None
     return f"no step came for {time_words(silent)}, where one took {time_words(usual)}"

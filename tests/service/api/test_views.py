@@ -224,10 +224,16 @@ def test_the_time_left_does_not_grow_between_two_steps(seconds: float) -> None:
 )
 def test_a_job_whose_steps_stay_away_is_told_to_have_stalled(silent: float, told: str | None) -> None:
     last = sample(n_steps=5, seconds=10.0)
-    found = stalled([last], NOW + silent)
+    found = stalled([last], NOW + silent, NOW - 100.0)
     assert found is None if told is None else (found or "").startswith(told)
-    assert stalled([replace(last, n_steps=1, seconds=100.0)], NOW + silent) is None, "its steps are slow"
-    assert stalled([], NOW + silent) is None
+    assert stalled([replace(last, n_steps=1, seconds=100.0)], NOW + silent, 0.0) is None, "its steps are slow"
+    assert stalled([], NOW + silent, 0.0) is None
+
+
+@pytest.mark.parametrize(("again", "told"), [(5.0, None), (30.0, "no step came for 30 s, where one took 2.0 s")])
+def test_silence_counts_from_when_the_service_listens_again(again: float, told: str | None) -> None:
+    back = NOW + 60.0
+    assert stalled([sample(n_steps=5, seconds=10.0)], back + again, listens_since=back) == told
 
 
 def test_no_end_is_told_of_a_stalled_job_nor_a_start_that_waits_for_it() -> None:
