@@ -26,6 +26,7 @@ from optimus_scheduler.model import (
     Resources,
     Snapshot,
     SpeedSample,
+    WorkerLimit,
 )
 
 Planner = Callable[[Snapshot], Plan]
@@ -44,6 +45,7 @@ _QUOTAS_OF_OTHERS = "quotas of others"
 _ALL_OTHERS = "all others"
 _OPEN = "open"
 _NEXT_ROUND = "the next round, as things are now"
+_OF_WORKER_LIMITS = frozenset({Reason.AT_WORKER_LIMIT, Reason.WAITING_FOR_WORKER_LIMIT})
 NOT_COMPETING = frozenset(
     {
         Reason.CANCELLING,
@@ -209,6 +211,7 @@ def changes(
     job = next(job for job in snapshot.jobs if job.id == decision.job_id)
     others = [each for each in snapshot.jobs if each.id != job.id and not each.spec.tracked]
     yield from _of_its_limits(snapshot, job, decision)
+    yield from _of_worker_limits(snapshot, job, decision)
     if others:
         yield from _of_priority(snapshot, job)
     yield from _of_terms(snapshot, job)
@@ -246,6 +249,38 @@ def _of_its_limits(snapshot: Snapshot, job: Job, decision: Decision) -> Iterator
         yield Change(more_servers, _specified(snapshot, job, replace(spec, server=doubled[1])), "maximum")
         both = replace(spec, worker=doubled[0], server=doubled[1])
         yield Change(f"{more_workers} and {more_servers}", _specified(snapshot, job, both), "maximum")
+
+
+def _of_worker_limits(snapshot: Snapshot, job: Job, decision: Decision) -> Iterator[Change]:
+    """Larger limits of its owner and of its project: each alone, or both where both hold it back."""
+    if decision.reason not in _OF_WORKER_LIMITS:
+        return
+    limits = [each for each in snapshot.worker_limits if _is_about(each, job)]
+    choices = [(each,) for each in limits] + [tuple(limits)] * (len(limits) > 1)
+    need = job.spec.worker.minimum if decision.allocation.is_empty else 1
+    for below, times in pairwise((0, *_RAISES)):
+        for chosen in choices:
+            yield _of_worker_limit(snapshot, chosen, below * need, times * need)
+
+
+def _of_worker_limit(snapshot: Snapshot, chosen: Sequence[WorkerLimit], low: int, high: int) -> Change:
+    def change(part: float) -> Change:
+        more = math.ceil(low + part * (high - low))
+        raised = {each: replace(each, most=each.most + more) for each in chosen}
+        words = " and ".join(
+            f"`workers_together` of {raised[each].most} for "
+            f"{f'project {each.project}' if each.owner is None else each.owner} (now {each.most})"
+            for each in chosen
+        )
+        limits = tuple(raised.get(each, each) for each in snapshot.worker_limits)
+        return Change(words, replace(snapshot, worker_limits=limits), "worker limit", less=change)
+
+    return change(1.0)
+
+
+def _is_about(limit: WorkerLimit, job: Job) -> bool:
+    mine = limit.owner == job.owner if limit.owner is not None else limit.project == job.spec.project
+    return mine and job.submitted_at >= limit.since
 
 
 def _of_priority(snapshot: Snapshot, job: Job) -> Iterator[Change]:

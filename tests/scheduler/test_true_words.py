@@ -349,6 +349,10 @@ def done(world: Snapshot, job_id: str, words: str) -> Snapshot:
     spec = job.spec
     if found := re.fullmatch(r"a priority of ([\d.e+]+) \(now .*", words):
         return _with(world, replace(job, spec=replace(spec, priority=float(found[1]))))
+    if raised := re.findall(r"`workers_together` of (\d+) for project (\w+)", words):
+        most = {project: int(number) for number, project in raised}
+        limits = (replace(each, most=most.get(each.project or "", each.most)) for each in world.worker_limits)
+        return replace(world, worker_limits=tuple(limits))
     if words.startswith("`"):
         for role, bound, value in re.findall(r"`(worker|server)s\.(min|max)` of (\d+)", words):
             demand = getattr(spec, role)
@@ -377,7 +381,7 @@ def _without(world: Snapshot, ended: set[str]) -> Snapshot:
 
 
 @settings(max_examples=25, deadline=None)
-@given(world=crowded())
+@given(world=crowded() | limited())
 def test_advice_gives_the_job_more_when_it_is_followed(world: Snapshot) -> None:
     world = replace(world, quotas=())
     for _ in range(3):

@@ -16,6 +16,7 @@ from tests.scheduler.constrained_worlds import next_round, trained
 from optimus_scheduler.allocate.policies import POLICIES, policy_named
 from optimus_scheduler.model import Decision, Job, Node, Quota, Reason, Resources, Snapshot, WorkerLimit
 from optimus_scheduler.round import plan
+from optimus_scheduler.what_if import what_gives_more
 
 OPTIMUS = policy_named("optimus")
 CLUSTER = (Node("node-0", Resources(24.0, 256 * GIB)),)
@@ -73,6 +74,28 @@ def test_a_job_that_a_limit_keeps_small_is_told_which() -> None:
     assert (found.allocation.workers, found.reason) == (2, Reason.AT_WORKER_LIMIT)
     assert found.message.startswith("Keeps 2 workers and 2 servers: a limit leaves it no more workers.")
     assert found.message.endswith("All jobs of project p together may hold 2 workers (workers_together).")
+
+
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        ((WorkerLimit(2, owner="ada"),), "`workers_together` of 4 for ada (now 2)"),
+        ((WorkerLimit(3, project="p"),), "`workers_together` of 4 for project p (now 3)"),
+        (
+            (WorkerLimit(2, owner="ada"), WorkerLimit(2, project="p")),
+            "`workers_together` of 4 for ada (now 2) and `workers_together` of 4 for project p (now 2)",
+        ),
+    ],
+)
+def test_the_smallest_larger_limit_that_lets_a_job_in_is_advised(limits: tuple[WorkerLimit, ...], told: str) -> None:
+    jobs = [job_of("ada", f"a{number}", has=(2 - number * 2, 1 - number), minimum=(2, 1)) for number in range(2)]
+    jobs.append(job_of("eve", "e0", maximum=(1, 1), project="q"))
+    world = world_of(jobs, *limits, WorkerLimit(1, owner="eve"))
+    found = what_gives_more(world, "a1", lambda each: plan(each, OPTIMUS))
+    assert told in found
+    assert sum("workers_together" in words for words in found) == 1
+    first = what_gives_more(world, "a0", lambda each: plan(each, OPTIMUS))
+    assert any("workers_together" in words for words in first), "it is kept small by the same"
 
 
 def test_priority_and_then_age_decide_who_is_let_in() -> None:

@@ -384,8 +384,8 @@ def _on_changes_ahead(case: Case, expected: answers.Expected) -> list[str]:
     if case.job.waits or here is None or left is None or here.mean <= 0 or abs(left.mean - here.mean) < 5.0:
         return []
     if left.mean > _OTHERWISE * here.mean:
-        who = "others are" if case.others.keys() - {case.job.id} else "jobs that come later are"
-        return [f"Undisturbed, at the size that it has, it would take {span(here)}: {who} expected to need room."]
+        # The look says when it ends, and not by whom it is delayed: no cause is told.
+        return [f"At the size that it has, without waiting and stops, it would take {span(here)}."]
     if here.mean > _OTHERWISE * left.mean:
         return [f"At the size that it has it would take {span(here)}: it is expected to grow."]
     return []
