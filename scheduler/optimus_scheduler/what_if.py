@@ -45,7 +45,6 @@ _QUOTAS_OF_OTHERS = "quotas of others"
 _ALL_OTHERS = "all others"
 _OPEN = "open"
 _NEXT_ROUND = "the next round, as things are now"
-_OF_WORKER_LIMITS = frozenset({Reason.AT_WORKER_LIMIT, Reason.WAITING_FOR_WORKER_LIMIT})
 NOT_COMPETING = frozenset(
     {
         Reason.CANCELLING,
@@ -211,7 +210,7 @@ def changes(
     job = next(job for job in snapshot.jobs if job.id == decision.job_id)
     others = [each for each in snapshot.jobs if each.id != job.id and not each.spec.tracked]
     yield from _of_its_limits(snapshot, job, decision)
-    yield from _of_worker_limits(snapshot, job, decision)
+    yield from _of_worker_limits(snapshot, job, decision, present)
     if others:
         yield from _of_priority(snapshot, job)
     yield from _of_terms(snapshot, job)
@@ -251,13 +250,18 @@ def _of_its_limits(snapshot: Snapshot, job: Job, decision: Decision) -> Iterator
         yield Change(f"{more_workers} and {more_servers}", _specified(snapshot, job, both), "maximum")
 
 
-def _of_worker_limits(snapshot: Snapshot, job: Job, decision: Decision) -> Iterator[Change]:
-    """Larger limits of its owner and of its project: each alone, or both where both hold it back."""
-    if decision.reason not in _OF_WORKER_LIMITS:
-        return
-    limits = [each for each in snapshot.worker_limits if _is_about(each, job)]
-    choices = [(each,) for each in limits] + [tuple(limits)] * (len(limits) > 1)
+def _of_worker_limits(
+    snapshot: Snapshot, job: Job, decision: Decision, present: Mapping[str, Decision]
+) -> Iterator[Change]:
+    """Larger limits of its owner and of its project that leave it no more workers: each alone, or both."""
     need = job.spec.worker.minimum if decision.allocation.is_empty else 1
+
+    def is_used_up(limit: WorkerLimit) -> bool:
+        held = sum(present[each.id].allocation.workers for each in snapshot.jobs if _is_about(limit, each))
+        return held + need > limit.most
+
+    limits = [each for each in snapshot.worker_limits if _is_about(each, job) and is_used_up(each)]
+    choices = [(each,) for each in limits] + [tuple(limits)] * (len(limits) > 1)
     for below, times in pairwise((0, *_RAISES)):
         for chosen in choices:
             yield _of_worker_limit(snapshot, chosen, below * need, times * need)
