@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
-from tests.scheduler.builders import ALL_SIZES, NOW, SpeedLaw, a_job, a_spec, law, samples
+from tests.scheduler.builders import ALL_SIZES, NOW, SpeedLaw, a_cluster, a_job, a_snapshot, a_spec, law, samples
 
 from optimus_scheduler.allocate.optimus.guarantees import comes_first_in
 from optimus_scheduler.allocate.policies import AllocationInput, Grant, policy_named
 from optimus_scheduler.forecast.forecast import forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import ConvergenceRule, Job, JobSpec, JobState, Reason, Resources
+from optimus_scheduler.model import Allocation, ConvergenceRule, Job, JobSpec, JobState, Reason, Resources
+from optimus_scheduler.round import plan
 from optimus_scheduler.settings import Settings
 
 SETTINGS = Settings()
@@ -273,3 +274,13 @@ def test_room_is_kept_for_a_job_that_has_waited_as_long_as_it_is_told() -> None:
         grants = allocate([running, waits, a_job("later", submitted_at=NOW - 10.0)], 4)
         assert grants["gang"].allocation.is_empty
         assert grants["later"].allocation.is_empty != passes
+
+
+def test_no_gain_per_share_is_told_of_a_size_that_takes_no_larger_share() -> None:
+    """A worker in the place of a server: 2 and 1 instead of 1 and 2."""
+    job = a_job("a", has=(1, 2), spec=a_spec(maximum=(3, 2)), measured=samples(law(compute=4.0), [(1, 2), (4, 6)]))
+    decision = plan(a_snapshot([job], a_cluster(4)), policy_named("optimus")).decisions[0]
+    assert decision.allocation == Allocation(2, 1)
+    assert decision.gain is None
+    assert decision.next_gain is not None
+    assert 0 < decision.next_gain < 1e3

@@ -157,7 +157,8 @@ def _on_gains(case: Case, words: Explanation, marginal: answers.Marginal | None)
     if next_gain <= 0:
         return ["One more task would not make it faster by enough to be worth a task."]
     if marginal is None:
-        return ["One more task would make it faster; no other job has more than it needs at least."]
+        others = case.others.keys() - {case.job.id}
+        return [f"One more task would make it faster{'; no other job has more than it needs at least' * bool(others)}."]
     to = f"of the task that was granted with the least gain, to {marginal.name} ({marginal.job_id})"
     if marginal.gain <= 0:
         return [f"Its next task would gain more than that {to}."]

@@ -211,6 +211,14 @@ def test_a_change_that_is_under_way_is_told(running: tuple[int, int], is_told: b
     assert (told in found) == is_told
 
 
+def test_other_jobs_are_told_of_only_where_there_are_some() -> None:
+    alone = a_running_case()
+    assert "One more task would make it faster." in explanation_of(alone).sentences
+    among = replace(alone, others={"job-2": a_record("job-2")})
+    said = "One more task would make it faster; no other job has more than it needs at least."
+    assert said in explanation_of(among).sentences
+
+
 def test_the_marginal_job_is_the_one_with_the_least_gain_that_holds() -> None:
     """Whichever round stored it: a decision that stays the same is not stored again."""
     others = {job_id: a_record(job_id) for job_id in ("job-2", "job-3", "job-4")}

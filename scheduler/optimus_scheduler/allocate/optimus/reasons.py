@@ -16,6 +16,9 @@ from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, Allocation, Reason, gpu_type_of
 from optimus_scheduler.settings import Settings
 
+_SAME_SHARE = 1e-12
+"""Shares of the cluster that differ by less are the same."""
+
 
 def grants(
     outlooks: Sequence[Outlook],
@@ -70,8 +73,10 @@ class _Explanation:
         best: list[Allocation | None] = [None] * len(jobs)
         for j in np.flatnonzero(np.isin(reasons, _WANTS_ANOTHER) & ~changes).tolist():
             best[j] = self._size(j, wanted[j])
-        next_gain = [each if each > -np.inf else None for each in self._next_gain.tolist()]
-        beyond = (row > self._least).tolist()
+        # For no larger share (a worker in the place of a server) there is no gain per share.
+        is_one_more = table.cost[self._next] - table.cost[row] > _SAME_SHARE
+        next_gain = [each if more else None for each, more in zip(self._next_gain.tolist(), is_one_more, strict=True)]
+        beyond = ((row > self._least) & (table.cost[row] - table.cost[below] > _SAME_SHARE)).tolist()
         gains = [each if more else None for each, more in zip(gain.tolist(), beyond, strict=True)]
         words = map(_REASONS.__getitem__, reasons.tolist())
         notes = [_OTHERS_GIVE if reason == _EXCHANGE else None for reason in reasons.tolist()]
