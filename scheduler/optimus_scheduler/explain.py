@@ -198,7 +198,7 @@ def _learning_speed(outlook: Outlook, grant: Grant) -> str:
         may_grow = "" if grant.allocation == outlook.maximum else "; it may grow once its speed is measured"
         return f"{starts}{may_grow}."
     if grant.allocation != outlook.present:
-        learns = " to learn how its speed grows" if _tasks(grant.allocation) > _tasks(outlook.present) else ""
+        learns = " to learn how its speed grows" if _tasks(grant.allocation) > _tasks(_before(outlook)) > 0 else ""
         return f"{_change(outlook, grant)}{learns}: {_effect(outlook, grant.allocation)}."
     return f"Keeps {size_words(grant.allocation)} until its speed with them is measured."
 
@@ -301,7 +301,11 @@ _MESSAGES: dict[Reason, Callable[[Outlook, Grant], str]] = {
 
 
 def _change(outlook: Outlook, grant: Grant) -> str:
-    present, size = outlook.present, grant.allocation
+    present, size = _before(outlook), grant.allocation
+    if present.is_empty:
+        return f"{'Goes on' if outlook.job.step else 'Starts'} with {size_words(size)}"
+    if present == size:
+        return f"Keeps {size_words(size)}, and the change to {size_words(outlook.present)} is taken back"
     if present.gpu_type and present.gpu_type != size.gpu_type:
         return f"Moves from {size_words(present)} on {present.gpu_type} to {size_words(size)} on {size.gpu_type}"
     before, after = _tasks(present), _tasks(size)
@@ -313,7 +317,20 @@ def _effect(outlook: Outlook, size: Allocation) -> str:
     """The predicted speed. Not the time left: the sentence is stored, and that would be out of date when it is read."""
     if outlook.speeds.model.n_points == 0:
         return "its speed is not known yet"
-    return f"predicted {outlook.speedup(size, outlook.present):.2f} times as fast"
+    present = _before(outlook)
+    if present.is_empty:
+        return f"predicted {outlook.speedup(size, outlook.present):.2f} times as fast as with {size_words(outlook.present)}"
+    if present == size:
+        return "its speed stays as it is"
+    return f"predicted {outlook.speedup(size, present):.2f} times as fast"
+
+
+def _before(outlook: Outlook) -> Allocation:
+    """The size that its tasks have formed: what it was given since may be on its way, or be taken back before."""
+    formed = outlook.job.formed
+    if formed is None:
+        return outlook.present
+    return formed if formed.is_empty or formed.gpu_type else formed._replace(gpu_type=outlook.present.gpu_type)
 
 
 def _batch(outlook: Outlook, batch: int) -> str:

@@ -282,7 +282,9 @@ def _start(status: JobStatus, _event: Event) -> Outcomes:
 
 
 def _resume(status: JobStatus, _event: Event) -> Outcomes:
-    return replace(status, state=JobState.RUNNING), (EmitEvent("JobResumed", "Training goes on."),)
+    by = status.paused_by if status.owner_paused else None
+    after = replace(status, state=JobState.RUNNING, paused_by=by)
+    return after, (EmitEvent("JobResumed", "Training goes on."),)
 
 
 def _pause(status: JobStatus, _event: Event) -> Outcomes:

@@ -14,7 +14,7 @@ from optimus_scheduler.explain import by_urgency, decide, decide_tracked, paused
 from optimus_scheduler.forecast.forecast import Forecaster, forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.gpu_types.choose import choose_and_forecast, with_fallback_types
-from optimus_scheduler.model import NOTHING, Directive, Job, Node, Nodes, Plan, Reason, Snapshot
+from optimus_scheduler.model import NOTHING, Directive, Job, JobState, Node, Nodes, Plan, Reason, Snapshot
 from optimus_scheduler.moves import Moves
 from optimus_scheduler.place.place import Placed, Placements, Placer
 from optimus_scheduler.place.requests import CurrentNodes
@@ -189,8 +189,14 @@ def _want(
     if not isinstance(placed, Placed):
         if job.allocation.is_empty:
             return Want(job.directive, NOTHING, {}, job.batch)
-        by = pauser(outlook) if grant.reason is Reason.WAITING_FOR_RESOURCES else None
-        return Want(Directive.PAUSE, NOTHING, {}, job.batch, by)
+        return Want(Directive.PAUSE, NOTHING, {}, job.batch, _cause(outlook, grant, pauser))
     directive = Directive.FINISH if outlook.forecast.converged else Directive.RUN
     batch = job.batch if job.spec.elastic_batch is None else batch_for(outlook, placed.allocation, settings)
     return Want(directive, placed.allocation, placed.nodes, batch)
+
+
+def _cause(outlook: Outlook, grant: Grant, pauser: Callable[[Outlook], str | None]) -> str | None:
+    """Who has a job with tasks pause: of one that has not trained since its last pause, whoever caused that one."""
+    if outlook.job.state is JobState.PAUSED:
+        return outlook.job.paused_by
+    return pauser(outlook) if grant.reason is Reason.WAITING_FOR_RESOURCES else None

@@ -70,6 +70,23 @@ def decision(job: Job, grant: Grant, where: Placed | Unplaced | None = None) -> 
             "Has 2 workers and 1 server, and its size stays: "
             "it is not known to go on from checkpoints at another size.",
         ),
+        (
+            replace(RUNNING, formed=Allocation(1, 1)),
+            Grant(Allocation(1, 1), Reason.BETTER_USED_ELSEWHERE),
+            "Keeps 1 worker and 1 server, and the change to 2 workers and 1 server is taken back, "
+            "as other jobs need the room more: its speed stays as it is.",
+        ),
+        (
+            replace(RUNNING, formed=Allocation(1, 1)),
+            Grant(Allocation(3, 1), Reason.LEARNING_SPEED),
+            "Grows from 1 worker and 1 server to 3 workers and 1 server to learn how its speed grows: "
+            "predicted N times as fast.",
+        ),
+        (
+            replace(RUNNING, formed=NOTHING, step=0),
+            Grant(Allocation(1, 1), Reason.LEARNING_SPEED),
+            "Starts with 1 worker and 1 server: predicted N times as fast as with 2 workers and 1 server.",
+        ),
         (RUNNING, Grant(NOTHING, Reason.CANCELLING), "Cancelled: its tasks are being stopped."),
     ],
 )

@@ -277,6 +277,13 @@ def test_a_job_that_pauses_for_another_says_for_which() -> None:
         (wanted,) = (each for each in outcome.actions if isinstance(each, SetWanted) and each.job_id == "has")
         assert wanted.paused_by == f"{name}, which has a deadline"
         later = replace(has, allocation=NOTHING, wanted_tasks=(), state=JobState.PAUSED, paused_by=wanted.paused_by)
+        given = replace(has, state=JobState.PAUSED)  # given the room for a moment, in which it did not train
+        (again,) = (
+            each
+            for each in plan(a_snapshot([given, new], a_cluster(4)), OPTIMUS).actions
+            if isinstance(each, SetWanted) and each.job_id == "has"
+        )
+        assert again.paused_by is None, "what it lost, it lost to another pause"
         having = replace(new, allocation=Allocation(2, 2), state=JobState.RUNNING, started_at=NOW)
         after = plan(a_snapshot([later, having], a_cluster(4)), OPTIMUS).decisions
         assert any(each.message.startswith(f"Paused by {name}") for each in after if each.job_id == "has")

@@ -254,6 +254,8 @@ class Job:
     """Money spent so far, at the prices of `Settings`; 0 without prices."""
     allocation: Allocation = NOTHING
     """What the job was last given (wanted), whether or not all tasks run yet."""
+    formed: Allocation | None = None
+    """What trains, which may not be `allocation` yet; None: as `allocation`."""
     allocated_at: float | None = None
     """When `allocation` last changed."""
     directive: Directive = Directive.RUN

@@ -88,13 +88,14 @@ def promised_deadlines(queue: Queue, found: Mapping[str, Foreseen]) -> list[Prom
 def times_of(queue: Queue, found: Mapping[str, Foreseen], good_until: float) -> list[ExpectedTimes]:
     """What a look says, as it is stored, by job id."""
     steps = {one.id: known(expected_steps(one)) for one in queue.outlooks}
+    waiting = {one.id for one in queue.outlooks if queue.sizes.get(one.id, one.present).is_empty}
     left = {job_id: each.mean for job_id, each in steps.items() if each is not None}
     return [
         ExpectedTimes(
             job_id=job_id,
             at=queue.now,
             good_until=good_until,
-            start=each.shown.start,
+            start=each.shown.start if job_id in waiting else None,
             end=each.shown.end,
             steps_left=left.get(job_id),
             awaited=each.shown.awaited,

@@ -13,6 +13,7 @@ from optimus_models.calibration import NO_EXPERIENCE
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices
 from optimus_scheduler.lifecycle import TooManyFailures
 from optimus_scheduler.model import (
+    NOTHING,
     Allocation,
     Directive,
     Job,
@@ -284,6 +285,7 @@ class Observer:
             similar=() if self._lessons is None else self._lessons.similar_to(spec.family),
             spent=spent(memberships, spec, allocation.gpu_type, self._settings, now),
             allocation=allocation,
+            formed=record.running if record.state is JobState.RUNNING else NOTHING,
             allocated_at=record.wanted_at,
             directive=record.directive,
             retry=retry_of(record, self._settings.retry_backoff),

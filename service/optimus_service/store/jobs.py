@@ -545,7 +545,8 @@ def advance_row(session: Session, row: JobRow, event: lifecycle.Event, now: floa
     row.state, row.directive, row.failure = after.state.value, after.directive.value, after.failure
     row.attempt, row.retries = after.attempt, after.retries
     if after.owner_paused is not before.owner_paused:
-        _set_owner_paused(row, after.owner_paused, after.paused_by, now)
+        _set_owner_paused(row, after.owner_paused, now)
+    row.paused_by = after.paused_by
     for effect in effects:
         _carry_out(session, row, effect, now, backoff)
     if after.state is not before.state:
@@ -557,8 +558,8 @@ def advance_row(session: Session, row: JobRow, event: lifecycle.Event, now: floa
         row.generation += 1
 
 
-def _set_owner_paused(row: JobRow, paused: bool, by: str | None, now: float) -> None:
-    row.owner_paused_at, row.paused_by = (now, by) if paused else (None, None)
+def _set_owner_paused(row: JobRow, paused: bool, now: float) -> None:
+    row.owner_paused_at = now if paused else None
     row.promised_deadline = row.promised_at = None  # the time that a pause takes is its owner's
     if isinstance(row.spec, dict):
         row.spec = {**row.spec, "paused": paused}

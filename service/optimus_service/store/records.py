@@ -228,7 +228,7 @@ class ExpectedTimes:
     good_until: float
     """Later it is too old to be shown."""
     start: Interval | None
-    """POSIX seconds; None for a job that has started."""
+    """POSIX seconds; None for a job that has tasks, or was given some in the round that was looked at."""
     end: Interval | None
     """POSIX seconds; None where nothing is known of its length."""
     steps_left: float | None = None

@@ -62,7 +62,8 @@ def put_together(session: Session, changes: Sequence[SetWanted], now: float, bac
         before, had_nothing = row.generation, _allocation(row).is_empty
         put_into(row, change.allocation, change.directive, change.tasks, now, change.batch)
         if row.owner_paused_at is None and row.generation != before:
-            row.paused_by = change.paused_by or (row.paused_by if change.allocation.is_empty else None)
+            keeps = change.allocation.is_empty or row.state == JobState.PAUSED.value  # until it trains again
+            row.paused_by = change.paused_by or (row.paused_by if keeps else None)
         if row.generation == before:
             continue
         if had_nothing and not change.allocation.is_empty:

@@ -19,7 +19,7 @@ from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.lifecycle import CancelRequested, PauseRequested, ResumeRequested
 from optimus_scheduler.model import Allocation, ConvergenceRule, Node, Resources
 from optimus_scheduler.settings import Settings
-from optimus_service.insight.progress import progress_of
+from optimus_service.insight.progress import expected_times, progress_of
 from optimus_service.loop.queue_ahead import LOOK_AHEAD_FAILED, THREAD, times_of
 from optimus_service.metrics.registry import Metrics
 from optimus_service.observe.spec import promised_at
@@ -87,6 +87,16 @@ def test_with_its_first_steps_a_job_keeps_the_end_of_runs_like_it(n_runs: int) -
         assert times.end is not None
         assert times.steps_left == pytest.approx(116.0)
         assert times.end.mean > NOW + 40.0 / outlook.speeds.at(Allocation(2, 2))
+
+
+def test_a_job_that_loses_what_the_round_looked_at_gave_it_is_told_no_start_until_the_next_look() -> None:
+    spec, speeds = a_spec(maximum=(2, 2)), samples(law(), ALL_SIZES)
+    outlook = forecast(job(spec=spec, speed_samples=speeds), NOW, Settings())
+    queue = Queue(NOW, (Node("node-0", Resources(32.0, 256 * GIB)),), [outlook], {outlook.id: Allocation(1, 1)})
+    (times,) = times_of(queue, foresee(queue, policy_named("optimus"), Settings()), NOW + 30.0)
+    assert times.end is not None
+    assert expected_times(times, NOW + 10.0, waits=False) is not None
+    assert expected_times(times, NOW + 10.0, waits=True) is None
 
 
 def test_waiting_jobs_have_intervals_of_start_and_end(queue: World) -> None:
