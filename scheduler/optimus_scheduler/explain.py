@@ -319,7 +319,8 @@ def _effect(outlook: Outlook, size: Allocation) -> str:
         return "its speed is not known yet"
     present = _before(outlook)
     if present.is_empty:
-        return f"predicted {outlook.speedup(size, outlook.present):.2f} times as fast as with {size_words(outlook.present)}"
+        given = outlook.present
+        return f"predicted {outlook.speedup(size, given):.2f} times as fast as with {size_words(given)}"
     if present == size:
         return "its speed stays as it is"
     return f"predicted {outlook.speedup(size, present):.2f} times as fast"

@@ -297,6 +297,13 @@ def test_who_paused_and_resumed_a_job_is_told() -> None:
     assert "ada resumed the job" in str(effects)
 
 
+def test_who_caused_a_pause_is_known_until_the_job_trains_again() -> None:
+    paused = replace(TRAINED, state=JobState.PAUSED, directive=Directive.PAUSE, paused_by="job b")
+    given, _ = live(TasksGranted(Allocation(1, 0)), status=paused)
+    assert given.paused_by == "job b"
+    assert live(MembershipFormed(2), status=given)[0].paused_by is None
+
+
 # --- paused by the owner ---------------------------------------------------------------------------------------------
 
 
