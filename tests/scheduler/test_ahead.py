@@ -184,6 +184,18 @@ def test_a_limit_of_time_bounds_the_end(
         assert found.end.mean <= found.start.mean + limit + 1e-6
 
 
+@pytest.mark.parametrize("emptied", [False, True])
+def test_tasks_on_a_cordoned_node_stay_and_those_on_an_emptied_one_do_not(emptied: bool) -> None:
+    queue = a_queue(running("a", 1000, most=1), running("b", 2000, most=1))
+    later = replace(queue, nodes=tuple(replace(each, schedulable=False, emptied=emptied) for each in queue.nodes))
+    future = Trajectory(later, [1000.0, 2000.0], Rules(OPTIMUS, Settings(), 24))
+    future.run()
+    first = tuple(not size.is_empty for size in future.sizes[1])
+    assert first == (not emptied,) * 2
+    stay = [looked(each)["a"].end for each in (queue, later)]
+    assert (stay[0] == stay[1]) != emptied, stay
+
+
 def test_a_start_is_as_doubtful_as_the_end_that_it_waits_for() -> None:
     one_size = a_spec(minimum=(2, 2), maximum=(2, 2), rule=ConvergenceRule(max_steps=1000))
     first = a_job("a", has=(2, 2), spec=one_size, measured=samples(law(), ALL_SIZES))

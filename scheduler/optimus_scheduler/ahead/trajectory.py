@@ -9,18 +9,18 @@ second.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from optimus_scheduler.ahead.progress import Progress
 from optimus_scheduler.ahead.world import Expected, Queue
-from optimus_scheduler.allocate.allocate import allocate
+from optimus_scheduler.allocate.allocate import allocate, usable_capacity
 from optimus_scheduler.allocate.policy import AllocationInput, PlanningPolicy, Policy
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Reason, Snapshot
+from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Nodes, Reason, Role, Snapshot
 from optimus_scheduler.place.place import Placer
 from optimus_scheduler.place.requests import TaskSlot
 from optimus_scheduler.settings import Settings
@@ -74,6 +74,8 @@ class _Virtual:
     """Of its first tasks; None: no end came before them."""
     is_feasible: bool = True
     """Whether the empty cluster could run it."""
+    on_cordoned: Mapping[TaskSlot, str] = field(default_factory=dict)
+    """Its tasks on nodes that take no new ones: they stay as long as they live."""
 
     def ends_at(self, now: float) -> float:
         """If nothing changes."""
@@ -105,6 +107,8 @@ class Trajectory:
     def __init__(self, queue: Queue, work: Sequence[float], rules: Rules) -> None:
         """`work`: steps left of each outlook in this future."""
         self._queue, self._rules, self._placer = queue, rules, Placer()
+        nodes = Nodes.of(queue.nodes)
+        self._cordoned = nodes.closed_names - nodes.emptied_names
         self._jobs = [self._begin(*each) for each in zip(queue.outlooks, work, strict=True)]
         self._has_changed = True
         self._expected = list(queue.expected)
@@ -146,7 +150,8 @@ class Trajectory:
 
     def _follow(self, policy: PlanningPolicy) -> None:
         """Give all jobs what their plan says, from instant to instant of it. Later jobs change nothing."""
-        capacity = Snapshot(self._now, self._queue.nodes, ()).capacity
+        world = Snapshot(self._now, self._queue.nodes, tuple(job.outlook.job for job in self._jobs))
+        capacity = usable_capacity(world, {job.outlook.id: job.on_cordoned for job in self._jobs})
         seen = {job.outlook.id: self._seen(job) for job in self._jobs}
         plan = policy.plan(AllocationInput(tuple(seen.values()), capacity), self._rules.settings)
         begin = self._now
@@ -201,6 +206,8 @@ class Trajectory:
         virtual.n_sizes = int(outlook.measured) if outlook.learning else _SURE_SIZES
         if not size.is_empty:
             virtual.started_at = now
+            there = [each for each in job.wanted_tasks if each.node in self._cordoned]
+            virtual.on_cordoned = _within({(each.key.role, each.key.rank): each.node for each in there}, size)
         return virtual
 
     def _horizon(self) -> float:
@@ -252,9 +259,9 @@ class Trajectory:
             self._queue.quotas,
             self._queue.worker_limits,
         )
-        nowhere = {one.id: dict[TaskSlot, str]() for one in outlooks}
+        current = {job.outlook.id: job.on_cordoned for job in active}
         rules = self._rules
-        grants = allocate(outlooks, snapshot, nowhere, rules.policy, rules.settings, self._placer)
+        grants = allocate(outlooks, snapshot, current, rules.policy, rules.settings, self._placer)
         self._has_changed = False
         for job in active:
             granted = grants[job.outlook.id]
@@ -268,6 +275,7 @@ class Trajectory:
         self._has_changed = True
         job.size, job.changed_at = size, self._now
         job.speed = job.outlook.speeds.at(size)
+        job.on_cordoned = _within(job.on_cordoned, size)
         if not size.is_empty:
             job.resumes = self._now + job.outlook.stop_seconds
             if job.started_at == math.inf:
@@ -328,6 +336,12 @@ class Trajectory:
         speeds = np.array([job.speed for job in self._jobs])
         resumes = np.array([job.resumes for job in self._jobs])
         self.progress.note(self._now, speeds, resumes)
+
+
+def _within(slots: Mapping[TaskSlot, str], size: Allocation) -> Mapping[TaskSlot, str]:
+    """Those of a job of this size."""
+    most = {Role.WORKER: size.workers, Role.SERVER: size.servers}
+    return {slot: node for slot, node in slots.items() if slot[1] < most.get(slot[0], 0)} if slots else slots
 
 
 def _retry_at(outlook: Outlook) -> float:
