@@ -182,7 +182,11 @@ def _at_maximum(outlook: Outlook, grant: Grant) -> str:
 def _not_worth_rescaling(outlook: Outlook, grant: Grant) -> str:
     ideal = grant.ideal or grant.allocation
     factor, has = outlook.speedup(ideal, outlook.present), outlook.present
-    assumed = " (assumed: no job that runs has measured one yet)" if is_prior(outlook.stop_seconds) else ""
+    assumed = (
+        " (assumed: no job that runs, nor an ended one like them, has measured one)"
+        if is_prior(outlook.stop_seconds)
+        else ""
+    )
     joins = outlook.joining_seconds > 0 and (ideal.workers > has.workers or ideal.servers > has.servers)
     wait = f"new tasks take about {time_words(outlook.joining_seconds)} to join, and " if joins else ""
     return (

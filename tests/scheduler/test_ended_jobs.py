@@ -233,6 +233,12 @@ def test_the_first_change_of_a_job_is_judged_by_those_of_others() -> None:
     assert old.stop_seconds == pytest.approx(30.0, rel=0.2)
 
 
+def test_the_first_change_of_a_job_is_judged_by_those_of_ended_jobs_of_its_task() -> None:
+    ended = EndedJob("run", "zoo:cnn", "vision", 100.0, rescale_seconds=(0.03,) * 4)
+    (found,) = forecast_all([replace(young(), similar=(ended,))], NOW, Settings())
+    assert found.stop_seconds < 0.2
+
+
 # --- before the first losses -----------------------------------------------------------------------------------------
 
 

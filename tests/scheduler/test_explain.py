@@ -54,7 +54,7 @@ def decision(job: Job, grant: Grant, where: Placed | Unplaced | None = None) -> 
             Grant(Allocation(2, 1), Reason.NOT_WORTH_RESCALING, ideal=Allocation(4, 2)),
             "Keeps 2 workers and 1 server: 4 workers and 2 servers would be N times as fast, "
             "but the change is predicted to stop training for about N s "
-            "(assumed: no job that runs has measured one yet), "
+            "(assumed: no job that runs, nor an ended one like them, has measured one), "
             "too long for what it would save by its end or for how sure that is.",
         ),
         (

@@ -10,7 +10,7 @@ Every question has an answer. What cannot be predicted yet is assumed by a state
 | steps left, no losses yet | what ended jobs of the same task and rule took (see `precedents`) |
 | steps left, a limit and a rule about losses given | any up to the limit, log-uniformly (see `convergence_step`) |
 | speed, nothing measured | that of ended jobs of the same task, else by arithmetic (see `speed_fits`); else none |
-| cost of a change | what changes of other jobs cost; before any, the prior of `RescaleCost` |
+| cost of a change | what those of other jobs, and of ended ones of their tasks, cost; else the prior of `RescaleCost` |
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from optimus_scheduler.settings import Settings
 
 _LINDY_CONFIDENCE = 0.05
 """Confidence of such a guess: next to nothing."""
-_STOPS_PER_JOB = 4
+STOPS_PER_JOB = 4
 """Newest stops of each job that others are judged by."""
 _ENFORCED_BY_COORDINATOR = ("max_steps", "max_epochs")
 """Limits that the job's coordinator keeps to the step by itself."""
@@ -227,7 +227,8 @@ def forecast(job: Job, now: float, settings: Settings) -> Outlook:
 
 
 class _Stops:
-    """What changes of size cost: each job's own stops, seen against the newest ones of all jobs on this cluster."""
+    """What changes of size cost: each job's own stops, seen against the newest ones of all jobs on this cluster, and of
+    ended ones of their tasks."""
 
     def __init__(self) -> None:
         self._others: tuple[float, ...] = ()
@@ -236,7 +237,10 @@ class _Stops:
 
     def of(self, jobs: Sequence[Job]) -> list[float]:
         """Predicted seconds of the next stop of each job."""
-        others = tuple([seconds for job in jobs for seconds in job.rescale_seconds[-_STOPS_PER_JOB:]])
+        by_task = {id(job.similar): job.similar for job in jobs}
+        ended = {each.id: each for similar in by_task.values() for each in similar}
+        stops = [each.rescale_seconds for each in ended.values()] + [job.rescale_seconds for job in jobs]
+        others = tuple([seconds for each in stops for seconds in each[-STOPS_PER_JOB:]])
         if others != self._others:
             self._others, self._cost, self._known = others, RescaleCost.fit(others), {}
         return [self._one(job.rescale_seconds) for job in jobs]
@@ -252,7 +256,7 @@ def _joining_seconds(job: Job, stop_seconds: float) -> float:
 
     Each job knows its own: its first tasks had to start, too.
     """
-    observed = job.joining_seconds[-_STOPS_PER_JOB:]
+    observed = job.joining_seconds[-STOPS_PER_JOB:]
     return max(median(observed) - stop_seconds, 0.0) if observed else 0.0
 
 

@@ -198,6 +198,8 @@ class EndedJob:
     noise_steps: tuple[float, ...] = field(default=(), compare=False)
     noise_scales: tuple[float, ...] = field(default=(), compare=False)
     """As in `Job`."""
+    rescale_seconds: tuple[float, ...] = field(default=(), compare=False)
+    """As in `Job`, the newest ones."""
     arguments: tuple[str, ...] = field(default=(), compare=False)
     """As in `JobSpec`."""
 

@@ -35,9 +35,9 @@ from optimus_service.insight.review import outcome_body
 from optimus_service.insight.sizes import Ahead, Limits, Size, cost_body, estimate_of, sizes
 from optimus_service.observe.finished_runs import Lessons
 from optimus_service.observe.histories import Histories
-from optimus_service.observe.snapshot import rescale_seconds, spent
+from optimus_service.observe.snapshot import spent
 from optimus_service.observe.spec import spec_of
-from optimus_service.observe.standstills import Standstills
+from optimus_service.observe.standstills import Standstills, rescale_seconds
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord, PromiseRecord
 from optimus_service.store.repository import Repository
 

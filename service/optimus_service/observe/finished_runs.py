@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import astuple
 from statistics import median
 
@@ -23,10 +23,12 @@ from optimus_contract.job import Convergence
 from optimus_models.analytic.description import cost_of_description
 from optimus_models.calibration import Experience
 from optimus_scheduler.forecast.cold_start import Platform, calculated_speeds, device_name, measured_percent_of_peak
+from optimus_scheduler.forecast.forecast import STOPS_PER_JOB
 from optimus_scheduler.forecast.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
 from optimus_scheduler.model import Architecture, Directive, EndedJob, JobSpec, JobState, Mode, SpeedSample
 from optimus_service.observe.promises import MAX_PROMISES, Scores
 from optimus_service.observe.spec import readable_spec, rule_of
+from optimus_service.observe.standstills import rescale_seconds
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.store.records import Document, FinishedRunRecord, JobRecord
 from optimus_service.store.repository import LeaderRepository, Repository
@@ -137,14 +139,18 @@ class Lessons:
             if not history.is_current:
                 postponed.add(job.id)
                 continue
-            leader.add_finished_run(job.id, lesson(job, history, self._repository.network_of(job.id)))
+            stops = rescale_seconds(self._repository.memberships(job.id))
+            leader.add_finished_run(job.id, lesson(job, history, self._repository.network_of(job.id), stops))
         if len(unlearned) < _LEARNED_AT_ONCE and not postponed:
             self._since = now - _OVERLAP_SECONDS
         return frozenset(postponed)
 
 
-def lesson(job: JobRecord, history: JobHistory, network: Document | None = None) -> Document:
-    """What an ended job taught, as a document; empty when it taught nothing. `network`: its layers, if known."""
+def lesson(
+    job: JobRecord, history: JobHistory, network: Document | None = None, stops: Sequence[float] = ()
+) -> Document:
+    """What an ended job taught, as a document; empty when it taught nothing. `network`: its layers, if known; `stops`:
+    seconds that its changes of size stopped it, oldest first."""
     steps_per_epoch = (job.profile or {}).get("steps_per_epoch")
     loss_steps, losses = history.losses.points()
     speeds = [list(astuple(each)) for each in history.speeds.samples()]
@@ -164,6 +170,7 @@ def lesson(job: JobRecord, history: JobHistory, network: Document | None = None)
         "architecture": spec.architecture.value,
         "global_batch_size": spec.counted_batch,
         "noise": history.noise_curve(),
+        "rescale_seconds": list(stops[-STOPS_PER_JOB:]),
         "total_steps": job.step,
         "convergence": write(job.asked.convergence, without_none=True),
         "announced_steps": _announced(job, spec),
@@ -221,4 +228,5 @@ def ended_job(job_id: str, document: Document) -> EndedJob | None:
         percent_of_peak=document.get("percent_of_peak"),
         noise_steps=tuple(step for step, _ in document.get("noise", ())),
         noise_scales=tuple(scale for _, scale in document.get("noise", ())),
+        rescale_seconds=tuple(document.get("rescale_seconds", ())),
     )

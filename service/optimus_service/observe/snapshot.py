@@ -39,9 +39,10 @@ from optimus_service.observe.finished_runs import Lessons
 from optimus_service.observe.histories import KEPT_AFTER, Histories
 from optimus_service.observe.silence import end_of_silent
 from optimus_service.observe.spec import UnreadableSpecification, begins_anew, next_step, promised_at, spec_of
+from optimus_service.observe.standstills import rescale_seconds
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.observe.unknown_tasks import less, without_record
-from optimus_service.store.records import REPLACED, JobRecord, MembershipRecord, Observed, TaskRecord, WantedRecord
+from optimus_service.store.records import JobRecord, MembershipRecord, Observed, TaskRecord, WantedRecord
 from optimus_service.store.repository import LeaderRepository, Repository
 
 _JOINS_KEPT = 4
@@ -395,15 +396,6 @@ def _is_wanted(key: TaskKey, wanted: WantedRecord | None) -> bool:
     if key.role is Role.COORDINATOR:
         return not wanted.allocation.is_empty
     return any(task.key == key for task in wanted.tasks)
-
-
-def rescale_seconds(memberships: Iterable[MembershipRecord]) -> tuple[float, ...]:
-    """How long training stood still each time that the job was given other tasks, oldest first."""
-    return tuple(
-        membership.pause_seconds
-        for membership in memberships
-        if membership.cause in ("rescale", REPLACED) and membership.pause_seconds is not None
-    )
 
 
 def joining_seconds(

@@ -1,4 +1,5 @@
-"""What keeps a running job from making steps now, as far as rows tell: no step comes, or a worker is being replaced."""
+"""What keeps a running job from making steps, as far as rows tell: none comes, a worker is being replaced, its size
+changes."""
 
 from __future__ import annotations
 
@@ -9,14 +10,21 @@ from typing import NamedTuple
 
 from optimus_scheduler.model import Directive, JobState
 from optimus_scheduler.model.format import time_words
-from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord, SampleRecord, TaskRecord
+from optimus_service.store.records import (
+    REPLACED,
+    DecisionRecord,
+    JobRecord,
+    MembershipRecord,
+    SampleRecord,
+    TaskRecord,
+)
 from optimus_service.store.repository import Repository
 
 _STALLED_STEPS, _STALLED_SECONDS = 5.0, 15.0
 """A job is told to have stalled when no step came for as long as so many took, and for so long; telemetry may be a few
 seconds late, and comes up to 5 s after the service listens again."""
 SECONDS_OLD = 5.0
-REPLACED = "a worker is being replaced"
+REPLACING = "a worker is being replaced"
 
 
 class Standstill(NamedTuple):
@@ -62,7 +70,7 @@ def standstills(
     found_words = {each: stalled(newest.get(each, ()), now, listens_since) for each in running}
     stalls = {each: Standstill(words, is_stalled=True) for each, words in found_words.items() if words is not None}
     replaced = [each for each in memberships if is_replaced(memberships[each], tasks[each])]
-    return stalls | {each: Standstill(REPLACED, is_stalled=False) for each in replaced}
+    return stalls | {each: Standstill(REPLACING, is_stalled=False) for each in replaced}
 
 
 class NewestStandstills:
@@ -100,6 +108,15 @@ def is_replaced(memberships: Sequence[MembershipRecord], tasks: Collection[TaskR
         return False
     had = {*memberships[-1].workers, *memberships[-1].servers}
     return not had <= {task.key.name for task in tasks}
+
+
+def rescale_seconds(memberships: Iterable[MembershipRecord]) -> tuple[float, ...]:
+    """How long training stood still each time that the job was given other tasks, oldest first."""
+    return tuple(
+        membership.pause_seconds
+        for membership in memberships
+        if membership.cause in ("rescale", REPLACED) and membership.pause_seconds is not None
+    )
 
 
 def _trains(job: JobRecord) -> bool:

@@ -16,6 +16,7 @@ from optimus_scheduler.model import Directive, EndedJob, Job, JobState, Mode
 from optimus_scheduler.settings import Settings
 from optimus_service.observe.finished_runs import Lessons, ended_job, lesson
 from optimus_service.observe.spec import spec_of
+from optimus_service.observe.standstills import rescale_seconds
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.store.records import DecisionRecord
 from optimus_service.store.repository import Repository
@@ -47,6 +48,7 @@ def test_the_next_job_of_a_task_knows_what_the_first_one_did(world: World) -> No
     assert (taught.id, taught.task, taught.project) == ("job-1", "m:f", "default")
     assert taught.losses[0] > taught.losses[-1]
     assert {(sample.workers, sample.servers) for sample in taught.speed_samples} >= {(1, 1)}
+    assert taught.rescale_seconds == rescale_seconds(world.repository.memberships("job-1"))[-4:] != ()
 
     world.submit("job-2")
     world.round()
