@@ -15,7 +15,7 @@ from tests.scheduler.constrained_worlds import next_round, trained
 from optimus_scheduler.allocate.allocate_with_quotas import allocate_with_quotas, guarantees
 from optimus_scheduler.allocate.policies import POLICIES, AllocationInput, policy_named
 from optimus_scheduler.forecast.forecast import forecast_all
-from optimus_scheduler.model import ConvergenceRule, Job, Node, Quota, Reason, Resources, Snapshot
+from optimus_scheduler.model import Allocation, ConvergenceRule, Job, Node, Quota, Reason, Resources, Snapshot
 from optimus_scheduler.round import plan
 from optimus_scheduler.settings import Settings
 
@@ -162,6 +162,27 @@ def test_a_job_that_is_paused_for_a_project_that_may_not_borrow_says_so() -> Non
     )
 
 
+def ending(left: float, made: float, project: str = "other", name: str = "old") -> Job:
+    """A script that trains, without checkpoints."""
+    steps = max(1, round(left * law()(1, 1)))
+    old = job_of(project, name, has=(1, 1), maximum=(1, 1), rule=ConvergenceRule(max_steps=steps))
+    return replace(old, unsaved_seconds=made)
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize(
+    ("left", "made", "is_kept"), [(10.0, 100.0, True), (10.0, 0.0, False), (10.0, 4.0, False), (60.0, 9e3, False)]
+)
+def test_a_guarantee_waits_for_a_script_whose_end_is_near(policy: str, left: float, made: float, is_kept: bool) -> None:
+    waits = job_of("owner", "new", minimum=(2, 2), maximum=(2, 2))
+    world = replace(a_snapshot((ending(left, made), waits), cluster(4.0)), quotas=(Quota("owner", share=1.0),))
+    decided = {each.job_id: each for each in plan(world, policy_named(policy)).decisions}
+    assert [not decided[job_id].allocation.is_empty for job_id in ("old", "new")] == [is_kept, not is_kept]
+    assert ("guarantees of projects wait for it" in decided["old"].message) == is_kept
+    later = replace(world, jobs=(waits,), tasks=())
+    assert not plan(later, policy_named(policy)).decisions[0].allocation.is_empty
+
+
 # --- whatever the jobs, the quotas and the policy --------------------------------------------------------------------
 
 
@@ -233,3 +254,35 @@ def test_a_deadline_that_another_projects_guarantee_stands_against_is_told_so() 
     outcome = plan(a_snapshot((guaranteed, calm), cluster(4.0)), OPTIMUS, Settings())
     words = next(each.message for each in outcome.decisions if each.job_id == "b")
     assert "it needs 1 worker and 1 server." in words, "with less it cannot run"
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@hypothesis_settings(max_examples=25, deadline=None)
+@given(world=_contests(), left=st.lists(st.tuples(st.floats(1.0, 60.0), st.floats(0.0, 100.0)), min_size=1, max_size=2))
+def test_only_near_ends_delay_a_guarantee_and_cost_nobody_a_pause(
+    policy: str,
+    world: tuple[tuple[Job, ...], tuple[Quota, ...], Resources],
+    left: list[tuple[float, float]],
+) -> None:
+    jobs, quotas, capacity = world
+    capacity = Resources(capacity.cpu + 2.0 * len(left), capacity.memory_bytes)
+    scripts = tuple(ending(seconds, made, name=f"s{number}") for number, (seconds, made) in enumerate(left))
+    settings = Settings()
+
+    def granted(of: tuple[Job, ...]) -> dict[str, Allocation]:
+        inputs = AllocationInput(forecast_all(of, NOW, settings), capacity)
+        found = allocate_with_quotas(inputs, policy_named(policy), settings, now=NOW, quotas=quotas)
+        return {job_id: grant.allocation for job_id, grant in found.items()}
+
+    given = granted((*jobs, *scripts))
+    without = granted((*jobs, *(replace(one, unsaved_seconds=0.0) for one in scripts)))
+    outlooks = {one.id: one for one in forecast_all((*jobs, *scripts), NOW, settings)}
+    assert sum((outlooks[job_id].demand(size) for job_id, size in given.items()), Resources()).fits_in(capacity)
+    kept = [one for one in scripts if without[one.id].is_empty and not given[one.id].is_empty]
+    for one in kept:
+        seconds = outlooks[one.id].remaining_seconds(one.allocation)
+        assert seconds < min(one.unsaved_seconds, settings.drain_seconds), "the guarantee is reached by then"
+    assert kept or given == without
+    for job in jobs:
+        least = min(job.allocation.workers, without[job.id].workers)
+        assert given[job.id].workers >= least, "nobody loses what it has to the wait"

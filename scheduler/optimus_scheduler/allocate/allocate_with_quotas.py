@@ -8,6 +8,8 @@
   guarantee alone. Then every project's jobs first get what the policy gives them on their project's guarantee, and only
   the rest is allocated. Borrowers shrink to their minima; where those do not fit either, the job that started last,
   of the lowest priority, is paused first (see `reservations`).
+* **Ends that are near**: a script that keeps no checkpoint is not paused for a guarantee if it has trained longer than
+  it still takes, and ends within the time that its tasks may take to leave (`drain_seconds`).
 * A project that **may not borrow** never holds more than its guarantee.
 * Projects without a quota have no guarantee and may borrow.
 """
@@ -225,6 +227,39 @@ class _QuotaAllocation:
 
     def under(self, quotas: Sequence[Quota], competing: Sequence[Outlook]) -> Grants:
         """The same for a cluster whose projects have quotas; see the head of this module."""
+        grants, confined = self._shared(quotas, competing), may_not_borrow(quotas)
+        ending = [
+            one
+            for one in competing
+            if grants[one.id].allocation.is_empty and one.job.spec.project not in confined and self._ends_soon(one)
+        ]
+        if not ending:
+            return grants
+        kept = {one.id: Grant(one.present, Reason.UNCHANGED, note=_ENDS_SOON) for one in ending}
+        held = demand_of(ending, _sizes(kept))
+        others = [one for one in competing if one.id not in kept]
+        beside = replace(
+            self,
+            reserving=replace(self.reserving, leaving=self.reserving.leaving + held),
+            capacity=remaining(self.capacity, held),
+            finishing=(*self.finishing, *ending),
+        )
+        waiting = beside._shared(quotas, others)
+        # A guarantee waits for what it would be given now; nobody loses what it has to that.
+        loses = any(
+            not covers(waiting[one.id].allocation, _less(one.present, grants[one.id].allocation)) for one in others
+        )
+        fits = demand_of(others, _sizes(waiting)).fits_in(beside.capacity)
+        return grants if loses or not fits else {**waiting, **kept}
+
+    def _ends_soon(self, outlook: Outlook) -> bool:
+        """Whether its end takes no longer than its tasks may take to leave, and less than what a pause would lose."""
+        if not outlook.has_tasks or outlook.end_is_guessed or outlook.forecast.remaining_steps is None:
+            return False
+        seconds = outlook.remaining_seconds(outlook.present)
+        return seconds < min(outlook.job.unsaved_seconds, self.reserving.settings.drain_seconds)
+
+    def _shared(self, quotas: Sequence[Quota], competing: Sequence[Outlook]) -> Grants:
         entitled = {
             project: self.by_deadline(of_project, available)
             for project, available in self._guaranteed(quotas).items()
@@ -284,6 +319,11 @@ def _sizes(grants: Mapping[str, Grant]) -> dict[str, Allocation]:
     return {job_id: grant.allocation for job_id, grant in grants.items() if not grant.allocation.is_empty}
 
 
+def _less(one: Allocation, other: Allocation) -> Allocation:
+    """The smaller number of each."""
+    return Allocation(min(one.workers, other.workers), min(one.servers, other.servers))
+
+
 def _priority(outlook: Outlook) -> tuple[bool, float, float, str]:
     job = outlook.job
     return not outlook.has_tasks, -job.spec.priority, job.submitted_at, outlook.id
@@ -324,5 +364,6 @@ def _with_limits(grant: Grant, limits: Limits, outlook: Outlook) -> Grant:
     return grant._replace(reason=reason_given, note=note)
 
 
+_ENDS_SOON = "It is near its end and would begin anew after a pause: guarantees of projects wait for it."
 _GIVEN_UP = "Its deadline cannot be met beside those of jobs that need less for theirs."
 _NO_ROOM_FOR_CLAIM = "cannot be had now, beside earlier deadlines and what other projects are guaranteed."

@@ -9,7 +9,7 @@ are taken in this order:
 3. other waiting jobs, by priority and arrival. None passes one that has waited for `patience_seconds`.
 
 A claim of a deadline yields to a running job that keeps no checkpoint, where its pause would lose more than the claim
-gains by it, and where the claim can wait for its end: see `loses_more`. Guarantees of quotas do not.
+gains by it, and where the claim can wait for its end: see `loses_more`. Guarantees of quotas wait for near ends only.
 
 A policy that does not give minima first (`fifo`, `tiresias`, `srtf`) may still leave a claim unmet. Then all claims are
 granted as they are, and the policy shares out the rest.

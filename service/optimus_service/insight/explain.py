@@ -249,7 +249,8 @@ def _on_lost_work(case: Case) -> list[str]:
 
 def _how_long(case: Case) -> list[str]:
     """Since when it waits. Not in the decision's sentence, which may be older."""
-    since = case.job.created_at if case.job.wanted_at is None else case.job.wanted_at
+    job = case.job
+    since = job.created_at if job.wanted_at is None or job.state is JobState.QUEUED else job.wanted_at
     return [f"It has waited for {time_words(case.now - since)}."] if case.now - since >= 1 else []
 
 
@@ -517,7 +518,9 @@ def _on_its_history(case: Case) -> list[str]:
     after_errors = sum(_until_it_went_on(case, at) for at in case.errors)
     stopped = sum(each.pause_seconds or 0.0 for each in case.memberships) + sum(without) + after_errors
     replaced = sum(each.cause == REPLACED for each in case.memberships)
-    changed = f"was changed {times(job.rescales)}" if job.rescales else "was never changed"
+    sizes = [_members(each) for each in case.memberships if each.workers]
+    n_changes = max(job.rescales, sum(before != after for before, after in pairwise(sizes)))  # with a pause, too
+    changed = f"was changed {times(n_changes)}" if n_changes else "was never changed"
     if replaced:
         changed += f", its tasks were replaced {times(replaced)} at the same size"
     if without:

@@ -519,6 +519,27 @@ def test_tasks_that_were_replaced_are_no_change_of_size() -> None:
     assert "Its size was never changed, its tasks were replaced once at the same size" in found.sentences[-1]
 
 
+def test_a_job_that_goes_on_after_a_pause_with_another_size_has_changed_it() -> None:
+    none: tuple[str, ...] = ()
+    memberships = [
+        a_membership(workers=("w",)),
+        a_membership(epoch=2, at=15.0, workers=none, servers=none),
+        a_membership(epoch=3, at=20.0, workers=("w", "x")),
+    ]
+    ended = a_record(state=JobState.SUCCEEDED, finished_at=54.0)
+    found = explanation_of(Case(job=ended, decision=None, now=60.0, memberships=memberships))
+    assert "Its size was changed once, and it was without tasks once" in found.sentences[-1]
+
+
+@pytest.mark.parametrize(("state", "waited"), [(JobState.QUEUED, "15 s"), (JobState.PAUSED, "5.0 s")])
+def test_one_that_was_given_tasks_and_lost_them_before_it_trained_has_waited_since_it_came(
+    state: JobState, waited: str
+) -> None:
+    job = a_record(state=state, wanted=NOTHING, created_at=5.0, wanted_at=15.0)
+    case = Case(job=job, decision=None, now=20.0)
+    assert f"It has waited for {waited}." in explanation_of(case).sentences
+
+
 # --- the list of reasons ---------------------------------------------------------------------------------------------
 
 
