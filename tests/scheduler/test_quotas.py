@@ -278,11 +278,12 @@ def test_only_near_ends_delay_a_guarantee_and_cost_nobody_a_pause(
     without = granted((*jobs, *(replace(one, unsaved_seconds=0.0) for one in scripts)))
     outlooks = {one.id: one for one in forecast_all((*jobs, *scripts), NOW, settings)}
     assert sum((outlooks[job_id].demand(size) for job_id, size in given.items()), Resources()).fits_in(capacity)
-    kept = [one for one in scripts if without[one.id].is_empty and not given[one.id].is_empty]
-    for one in kept:
-        seconds = outlooks[one.id].remaining_seconds(one.allocation)
-        assert seconds < min(one.unsaved_seconds, settings.drain_seconds), "the guarantee is reached by then"
-    assert kept or given == without
+    near = [
+        one
+        for one in scripts
+        if outlooks[one.id].remaining_seconds(one.allocation) < min(one.unsaved_seconds, settings.drain_seconds)
+    ]
+    assert near or given == without, "the guarantee is reached when these have ended"
     for job in jobs:
         least = min(job.allocation.workers, without[job.id].workers)
         assert given[job.id].workers >= least, "nobody loses what it has to the wait"
