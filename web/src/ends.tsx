@@ -48,7 +48,7 @@ export function Ends({ job, history }: { job: Job; history: Predictions["history
     <section aria-labelledby="ends">
       <h2 id="ends">How the predicted end moved</h2>
       <Chart
-        title="From submission to the end, as it was predicted"
+        title="From submission to the end, predicted at the size that it was given at each moment"
         summary={`First ${duration(means[0])}, last ${duration(means[at.length - 1])}.${end}`}
         data={data}
         options={options}

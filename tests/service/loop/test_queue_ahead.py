@@ -239,7 +239,8 @@ def test_a_start_goes_by_the_steps_of_the_job_ahead_and_not_by_the_clock(queue: 
         start, end = getattr(start_of(queue, "second"), name), getattr(left_of(queue, "first"), name)
         assert start == pytest.approx(end, rel=0.3), "it starts when the first ends, and as surely"
     moved = before[0].mean - start_of(queue, "second").mean
-    assert before[1].mean - start_of(queue, "third").mean == pytest.approx(moved, rel=0.05)
+    # A start that is corrected by earlier ones moves in proportion: that of the second is a tenth sooner.
+    assert before[1].mean - start_of(queue, "third").mean == pytest.approx(moved, rel=0.15)
 
 
 # --- deadlines -------------------------------------------------------------------------------------------------------
