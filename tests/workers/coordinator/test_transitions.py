@@ -82,6 +82,19 @@ def test_the_first_membership_starts_from_the_initial_parameters() -> None:
     assert world.manifests[0].version == 0, "the first version is saved before the first step"
 
 
+@pytest.mark.parametrize("is_complete", [False, True])
+def test_another_size_than_it_started_with_is_a_change(is_complete: bool) -> None:
+    world = make_world()
+    world.wants("worker-0", "worker-1", "server-0")
+    world.arrives("server-0", "worker-0", *(["worker-1"] if is_complete else []))
+    world.passes(ARRIVAL_SECONDS)
+    world.wants("worker-0", "worker-1", "worker-2", "server-0")
+    world.arrives("worker-2", *([] if is_complete else ["worker-1"]))
+    world.step()
+    assert list(world.last.workers) == ["worker-0", "worker-1", "worker-2"]
+    assert [each.cause for each in world.reports] == ["start", "rescale"]
+
+
 def test_it_does_not_wait_for_a_task_that_is_slow_to_start() -> None:
     world = make_world()
     world.wants("worker-0", "worker-1", "server-0")
@@ -92,7 +105,7 @@ def test_it_does_not_wait_for_a_task_that_is_slow_to_start() -> None:
     world.arrives("worker-1")
     world.step()
     assert list(world.last.workers) == ["worker-0", "worker-1"]
-    assert world.last.cause == "rescale"
+    assert world.last.cause == "start", "nobody has changed its size"
     assert world.last.step == 1
     assert world.last.lost_steps == 0
 

@@ -281,6 +281,8 @@ def _record_membership(state: State, attempt: Attempt) -> Effects:
         training.batches = followed(training.batches, batch)
     if change.cause == "batch" and state.formed is not None and state.formed.workers != attempt.members.workers:
         change.cause = "rescale"
+    if change.cause == "start" and state.formed is not None and state.formed.generation != state.generation:
+        change.cause = "rescale"  # another size is wanted than the one that it began to start with
     stopped_at = training.last_step_at
     if isinstance(attempt, ScriptAttempt) and attempt.keeps_processes:
         stopped_at = state.now  # they never stopped
@@ -298,5 +300,7 @@ def _record_membership(state: State, attempt: Attempt) -> Effects:
         message=change.message,
         batch=batch,
     )
-    change.cause, change.message = "rescale", None
+    # While the first tasks are on their way, those that come are no change of size. A script's processes start anew.
+    is_starting = change.cause == "start" and not state.wanted_tasks <= attempt.members.names
+    change.cause, change.message = "start" if is_starting and not state.plan.is_script else "rescale", None
     return [Append(state.formed), ReportMembership(state.formed)]
