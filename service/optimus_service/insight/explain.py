@@ -518,7 +518,10 @@ def _on_its_history(case: Case) -> list[str]:
     after_errors = sum(_until_it_went_on(case, at) for at in case.errors)
     stopped = sum(each.pause_seconds or 0.0 for each in case.memberships) + sum(without) + after_errors
     replaced = sum(each.cause == REPLACED for each in case.memberships)
-    sizes = [_members(each) for each in case.memberships if each.workers]
+    # First tasks that come one after the other are one start.
+    is_more = [bool(each.workers) and each.cause == "start" for each in case.memberships[1:]]
+    complete = [each for each, grows in zip(case.memberships, [*is_more, False], strict=False) if not grows]
+    sizes = [_members(each) for each in complete if each.workers]
     n_changes = max(job.rescales, sum(before != after for before, after in pairwise(sizes)))  # with a pause, too
     changed = f"was changed {times(n_changes)}" if n_changes else "was never changed"
     if replaced:

@@ -522,9 +522,10 @@ def test_tasks_that_were_replaced_are_no_change_of_size() -> None:
 def test_a_job_that_goes_on_after_a_pause_with_another_size_has_changed_it() -> None:
     none: tuple[str, ...] = ()
     memberships = [
-        a_membership(workers=("w",)),
+        a_membership(workers=("w",), cause="start"),
         a_membership(epoch=2, at=15.0, workers=none, servers=none),
-        a_membership(epoch=3, at=20.0, workers=("w", "x")),
+        a_membership(epoch=3, at=20.0, workers=("w",), cause="start"),
+        a_membership(epoch=4, at=21.0, workers=("w", "x"), cause="start"),
     ]
     ended = a_record(state=JobState.SUCCEEDED, finished_at=54.0)
     found = explanation_of(Case(job=ended, decision=None, now=60.0, memberships=memberships))
