@@ -56,7 +56,9 @@ def look_ahead(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Ah
         # Its plan is what it promises. The doubts of others would mix it with plans that it does not have.
         n_futures = 1
     rules = Rules(policy, settings, n_instants)
-    futures = [_future(queue, work, rules, number, n_futures) for number in range(n_futures)]
+    # Later jobs are guesses. Of two futures one has none: in truth as many may not come.
+    alone = replace(queue, expected=())
+    futures = [_future(alone if number % 2 else queue, work, rules, number, n_futures) for number in range(n_futures)]
     doubts = [Doubts(future, work) for future in futures]
     starts = _starts(queue, doubts)
     awaiting = doubts
