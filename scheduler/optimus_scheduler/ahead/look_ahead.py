@@ -57,14 +57,14 @@ def look_ahead(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Ah
         n_futures = 1
     rules = Rules(policy, settings, n_instants)
     # Later jobs are guesses. Of two futures one has none: in truth as many may not come.
-    alone = replace(queue, expected=())
-    futures = [_future(alone if number % 2 else queue, work, rules, number, n_futures) for number in range(n_futures)]
+    present = replace(queue, expected=())
+    futures = [_future(present if number % 2 else queue, work, rules, number, n_futures) for number in range(n_futures)]
     doubts = [Doubts(future, work) for future in futures]
     starts = _starts(queue, doubts)
     awaiting = doubts
     if queue.quotas or queue.worker_limits:
         if starts and queue.expected:
-            alone = Doubts(_future(replace(queue, expected=()), work, rules, 0, 1), work)
+            alone = Doubts(_future(present, work, rules, 0, 1), work)
             starts = {j: _with_and_without_arrivals(each, alone.starts(j)) for j, each in starts.items()}
             awaiting = [*doubts, *[alone] * n_futures]
     elif not isinstance(policy, PlanningPolicy):
