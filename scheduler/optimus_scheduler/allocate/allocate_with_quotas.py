@@ -275,9 +275,11 @@ class _QuotaAllocation:
         if any(self._is_short(competing, grants, rights) for rights in borrowing.values()):
             grants = self._reclaimed(free, available, borrowing)
         if sizes := _sizes(fixed):
-            left = remaining(available, demand_of(free, _sizes(grants))) + demand_of(competing, sizes)
-            least = {one.id: one.demand(one.minimum) for one in free}
-            grants = {job_id: _beside_the_confined(grant, least[job_id], left) for job_id, grant in grants.items()}
+            left = remaining(available, demand_of(free, _sizes(grants)))
+            without = left + demand_of(competing, sizes)
+            needs = {one.id: one.demand(one.minimum) for one in free}
+            would_fit = {job_id for job_id, each in needs.items() if each.fits_in(without) and not each.fits_in(left)}
+            grants = {job_id: _beside_the_confined(each, job_id in would_fit) for job_id, each in grants.items()}
         return {**grants, **{job_id: _confined(grant) for job_id, grant in fixed.items()}}
 
     def _guaranteed(self, quotas: Sequence[Quota]) -> dict[str, Resources]:
@@ -337,10 +339,10 @@ def _confined(grant: Grant) -> Grant:
     return grant._replace(reason=Reason.AT_QUOTA) if is_full else grant
 
 
-def _beside_the_confined(grant: Grant, least: Resources, left: Resources) -> Grant:
-    """What a job gets beside jobs of projects that may not borrow: the policy has not seen these. `least`: what the job
-    needs to run; `left`: what would be free if those jobs had nothing."""
-    if grant.reason is Reason.WAITING_FOR_RESOURCES and least.fits_in(left):
+def _beside_the_confined(grant: Grant, would_fit: bool) -> Grant:
+    """What a job gets beside jobs of projects that may not borrow: the policy has not seen these. `would_fit`: only
+    for them it has no room."""
+    if grant.reason is Reason.WAITING_FOR_RESOURCES and would_fit:
         return grant._replace(reason=Reason.WAITING_FOR_QUOTA)
     return grant._replace(reason=Reason.MINIMUM_ELSEWHERE) if grant.reason is Reason.CLUSTER_FULL else grant
 
