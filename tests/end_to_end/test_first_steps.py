@@ -170,7 +170,7 @@ HANGS = (
     r"A worker is being replaced\.|No step came for .*, where one took .*\.",
     r"Its next task would gain .*|One more task would .*",
     r"If its training goes on, it is expected to end in about .*",
-    r"At the size that it has, without waiting and stops, it would take .*\.",
+    r"At the size that it has(, without waiting and stops,)? it would take .*\.",
     r"When it ends cannot be said (yet: |before it goes on).*",
     r"It has waited for .*",
     r"In the queue it is number 1 of 1\.",
@@ -279,9 +279,9 @@ def test_a_first_day_of_mistakes_a_full_cluster_and_a_quota(shell: Shell) -> Non
     assert "leave to borrow for project small" in why["what_would_change_it"]
     assert f"the end of first ({first})" in why["what_would_change_it"]
     big = shell(f"{submit} --name big --workers-min 3 --workers-max 3").stdout.strip()
-    wait_until("the third waits", lambda: decided(big, "WaitingForResources"))
+    wait_until("the third waits", lambda: decided(big, "WaitingForQuota"))
     why = json.loads(shell(f"optimus explain {big} --json").stdout)
-    assert "there is no room for 3 workers and 1 server beside jobs that train or go first." in why["message"]
+    assert why["message"] == "Waits: quotas leave no room now for 3 workers and 1 server of project default."
     assert "`workers.min` of 1 (now 3)" in why["what_would_change_it"]
     assert shell(f"optimus cancel {first}").returncode == 0
     wait_until("it has ended", lambda: state_of(first) == "cancelled")
