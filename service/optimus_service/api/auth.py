@@ -8,10 +8,10 @@
 A job of a project that the caller may not read is answered as one that is not there.
 
 Without OPTIMUS_TOKEN the settings allow loopback only, and whoever sends no token is the administrator `local`; a token
-that is not known is refused, so that a cut one of a member makes no administrator. Callers without a token are told
-from web pages: a page that a browser on this machine shows can send requests to loopback, but they carry a foreign
-Origin, a Sec-Fetch-Site that says so (images and links have no Origin), or (after DNS rebinding) a Host that is not
-loopback.
+that is not known is refused, so that a cut one of a member makes no administrator, but for what clients of other
+programs report. Callers without a token are told from web pages: a page that a browser on this machine shows can send
+requests to loopback, but they carry a foreign Origin, a Sec-Fetch-Site that says so (images and links have no Origin),
+or (after DNS rebinding) a Host that is not loopback.
 
 The path is the one that the router matches (`scope["path"]`), never a part of a URL that is built from headers.
 """
@@ -197,6 +197,10 @@ def _recorded(recording: RecordingRepository, request: Request, receive: Receive
     return recorded
 
 
+_OF_OTHER_PROGRAMS = ("/v1/track/", "/api/2.0/mlflow/")
+"""Calls of clients that are not ours, of which some cannot send no token: any will do where the service needs none."""
+
+
 class UserAccess:
     """Which user a request comes from. Of OPTIMUS_TOKEN, and the one before it, only hashes are kept in memory."""
 
@@ -221,7 +225,7 @@ class UserAccess:
             request.state.token, user = await run_in_threadpool(self._good, token)
             return caller_of(request.state.token, user)
         sends_nothing = token is None and request.headers.get("authorization", "").strip().lower() in ("", "bearer")
-        if sends_nothing and not self._token_hashes:
+        if (sends_nothing or request.scope["path"].startswith(_OF_OTHER_PROGRAMS)) and not self._token_hashes:
             objection = self.objection_to_page(request)
             if objection is not None:
                 raise objection

@@ -81,6 +81,8 @@ def test_without_a_token_loopback_names_are_answered(api: Api, host: str) -> Non
 def test_without_a_token_set_one_that_is_sent_makes_no_administrator(api: Api, header: str) -> None:
     problem(api.get("/v1/jobs", headers={"Authorization": header.encode()}), 401)
     assert api.get("/v1/jobs", headers={"Authorization": "Bearer "}).status_code == 200
+    reported = api.post("/v1/track/bert", headers={"Authorization": f"Bearer {TOKEN}"}, json={})
+    assert reported.status_code != 401, "clients of other programs cannot send none"
 
 
 @on_sqlite
