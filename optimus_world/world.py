@@ -431,7 +431,9 @@ class World:
     def _hubs_look(self) -> None:
         generations = self.books.generations()
         for _, replica in sorted(self.replicas.items()):
-            self.kernel.at(self.kernel.now, partial(replica.long_polls.look, generations), replica.process)
+            # An earlier release calls it its hub.
+            polls = vars(replica).get("long_polls") or vars(replica)["hub"]
+            self.kernel.at(self.kernel.now, partial(polls.look, generations), replica.process)
 
     def holder_of(self, process: Process) -> str:
         """By what name this process claims the lease."""
