@@ -71,7 +71,7 @@ def test_quiet_round_with_waiting_jobs(repository: Repository, tmp_path: Path) -
 
 def test_page_of_jobs(repository: Repository, tmp_path: Path) -> None:
     measured(repository, tmp_path, 12)
-    services = cast(Services, SimpleNamespace(repository=repository, clock=lambda: 0.0))
+    services = cast(Services, SimpleNamespace(repository=repository, clock=lambda: 0.0, listens_since=0.0))
     with counted(repository._engine) as page:
         bodies = shown(services, repository.list_jobs(limit=12).items)
     assert len(bodies) == 12
