@@ -33,8 +33,7 @@ EARLY = 0.9
 """A command that ends before this part of the steps that it announced has ended early."""
 _AS_ANNOUNCED = 0.5
 """For so many earlier runs counts what the command says itself; of none is it known then that it ended early."""
-_PLACES = (np.arange(20) + 0.5) / 20
-_NORMAL = np.array([NormalDist().inv_cdf(place) for place in _PLACES])
+_NORMAL = np.array([NormalDist().inv_cdf((place + 0.5) / 20) for place in range(20)])
 """Equally likely values of a normal variable."""
 _MOST_CONFIDENCE = 0.4
 """Confidence with many precedents: a curve of its own soon says more."""

@@ -84,12 +84,8 @@ class Racks:
             return
         self._starts.append(len(free_capacity))
         starts = self._starts[:-1]
-        different = {
-            available: number for number, available in enumerate(dict.fromkeys(free_capacity))
-        }  # nodes have few
-        free: IntArray = np.array(list(different), dtype=np.int64).T[
-            :, [different[available] for available in free_capacity]
-        ]
+        different = {each: number for number, each in enumerate(dict.fromkeys(free_capacity))}  # nodes have few
+        free: IntArray = np.array(list(different), dtype=np.int64).T[:, [different[each] for each in free_capacity]]
         open_only = np.where(is_open, free, 0)
         free[:, ~np.array(is_open)] = -1
         # Arrays by resource, of nodes and of racks: single numbers are quick to set in them.
