@@ -383,7 +383,10 @@ def test_with_a_token_one_signs_in_first(chromium: Browser, tmp_path: Path) -> N
 
 
 def test_a_service_that_goes_away_is_noticed(chromium: Browser, tmp_path: Path) -> None:
-    with live_service(tmp_path, history_seconds=40) as service, opened(chromium, service.url) as page:
+    with (
+        live_service(tmp_path, history_seconds=40) as service,
+        opened(chromium, service.url, service_stops=True) as page,
+    ):
         page.get_by_role("status").filter(has_text="live").wait_for()
         service.stop()
         page.get_by_role("status").filter(has_text="not connected").wait_for()
