@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+import typer.main
 from tests.cli import builders
 from typer.testing import CliRunner, Result
 
@@ -120,6 +121,8 @@ def scripted() -> Iterator[ScriptedService]:
 
 
 Optimus = Callable[..., Result]
+COMMAND: Any = typer.main.get_command(app)
+"""Of a process that makes many calls; for each of them typer would make it anew, which takes longer than most calls."""
 
 
 @pytest.fixture
@@ -128,6 +131,7 @@ def optimus(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFa
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("configuration")))
     for name in ("OPTIMUS_URL", "OPTIMUS_TOKEN"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("typer.testing._get_command", lambda _: COMMAND)
 
     def call(*arguments: str, **options: Any) -> Result:
         done = CliRunner(env={"COLUMNS": "160", "TERM": "dumb"}).invoke(

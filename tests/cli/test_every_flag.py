@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import logging
 import os
 import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import pytest
-import typer.main
 from tests.cli import builders
-from tests.cli.conftest import Answer, Optimus, Request, ScriptedService, problem
-
-from optimus_cli.app import app
+from tests.cli.conftest import COMMAND, Answer, Optimus, Request, ScriptedService, problem
 
 UGLY = ["nan", "inf", "-inf", "1e400", "-1", "9" * 40, "", "ünïcødé…𝔘", "\udcff"]
 """The last one is a byte that is not UTF-8, as Python gives it to a program."""
@@ -27,7 +23,7 @@ Case = tuple[tuple[str, ...], str]
 
 def commands() -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every command with the words that call it."""
-    pending: list[tuple[tuple[str, ...], Any]] = [((), typer.main.get_command(app))]
+    pending: list[tuple[tuple[str, ...], Any]] = [((), COMMAND)]
     while pending:
         words, command = pending.pop()
         inner = getattr(command, "commands", None)
@@ -46,11 +42,6 @@ def cases() -> list[Case]:
         if parameter.param_type_name == "option" and not parameter.is_flag
         if words != ("demo",)  # its one value is a directory, in which it would train for minutes
     )
-
-
-def _is_number(command: Any, name: str) -> bool:
-    annotation = get_type_hints(inspect.unwrap(command.callback))[name]
-    return bool({int, float} & {annotation, *get_args(annotation)})
 
 
 ARGUMENTS: dict[tuple[str, ...], Sequence[str]] = {

@@ -7,19 +7,16 @@ from typing import Any
 
 import pytest
 import typer
-from tests.cli.conftest import Optimus
+from tests.cli.conftest import COMMAND, Optimus
 
-from optimus_cli.app import app
 from optimus_cli.configuration import load_settings
 from optimus_cli.errors import BadInput
 from optimus_cli.flags import FLAGS, USUAL
 from optimus_service.settings import Settings
 
-_ROOT: Any = typer.main.get_command(app)
-
 
 def _command(path: tuple[str, ...]) -> Any:
-    found = _ROOT
+    found = COMMAND
     for name in path:
         found = found.commands[name]
     return found
@@ -30,7 +27,7 @@ def _commands(command: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]
     return [path, *(found for name, each in inner.items() for found in _commands(each, (*path, name)))]
 
 
-@pytest.mark.parametrize("path", _commands(_ROOT), ids=" ".join)
+@pytest.mark.parametrize("path", _commands(COMMAND), ids=" ".join)
 def test_help_cuts_no_name_at_80_columns(
     path: tuple[str, ...], optimus: Optimus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,7 +75,7 @@ def _option(record: tuple[str, str] | None) -> tuple[str, str]:
 def _numbers() -> list[tuple[tuple[str, ...], str]]:
     """Each option of each command that takes a number."""
     found = []
-    for path in _commands(_ROOT):
+    for path in _commands(COMMAND):
         command = _command(path)
         shown = [each.get_help_record(typer.Context(command)) for each in command.params]
         found += [(path, name) for name, of in (_option(record) for record in shown) if of in ("int", "float")]
