@@ -135,10 +135,10 @@ def _cluster_full(outlook: Outlook, grant: Grant) -> str:
 
 
 def _minimum_elsewhere(outlook: Outlook, grant: Grant) -> str:
+    beside = "beside what other jobs keep at least"  # their minima, claims, and all of those that are being finished
     if grant.allocation == outlook.present:
-        lacks = f"there is no room for {_more(grant)} beside what other jobs need at least"
-        return f"Keeps {size_words(grant.allocation)}: {lacks}."
-    why = "other jobs need the room for what they need at least"
+        return f"Keeps {size_words(grant.allocation)}: there is no room for {_more(grant)} {beside}."
+    why = f"there is no room for {size_words(outlook.present)} {beside}"
     return f"{_change(outlook, grant)}, as {why}: {_effect(outlook, grant.allocation)}."
 
 

@@ -70,12 +70,15 @@ class Seen:
         return sum((self.least(each, None) for each in late), Resources())
 
     def minima_of_others(self, job: Job) -> Resources:
-        """... and of that, what they need at least."""
-        sizes = {each.job_id: each.allocation for each in self.decisions.values() if each.job_id != job.id}
-        having = {job_id: size for job_id, size in sizes.items() if not size.is_empty}
-        return sum(
-            (self.least(self.job(job_id), size.gpu_type) for job_id, size in having.items()), self.kept_for_others(job)
+        """... and of that, what they keep at least: all that they have where they are being finished."""
+        having = [each for each in self.decisions.values() if each.job_id != job.id and not each.allocation.is_empty]
+        kept = (
+            self.demand(self.job(each.job_id), each.allocation)
+            if each.reason in (Reason.CONVERGED, Reason.LIMIT_REACHED)
+            else self.least(self.job(each.job_id), each.allocation.gpu_type)
+            for each in having
         )
+        return sum(kept, self.kept_for_others(job))
 
     def fits(self, *amounts: Resources) -> bool:
         return sum(amounts, Resources()).fits_in(_a_hair_more(self.world.capacity))

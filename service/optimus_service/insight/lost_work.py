@@ -10,7 +10,7 @@ from optimus_service.insight.format import counted, lasted
 from optimus_service.observe.spec import begins_anew
 from optimus_service.store.records import JobRecord, MembershipRecord
 
-_ENDING_NOTHING = frozenset({"start", "resume", "batch", "coordinator_restart"})
+_ENDING_NOTHING = frozenset({"resume", "batch", "coordinator_restart"})
 """Causes of memberships before which nothing was stopped that trained, or not at a known time (an error)."""
 
 

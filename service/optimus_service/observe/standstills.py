@@ -115,7 +115,7 @@ def rescale_seconds(memberships: Iterable[MembershipRecord]) -> tuple[float, ...
     return tuple(
         membership.pause_seconds
         for membership in memberships
-        if membership.cause in ("rescale", REPLACED) and membership.pause_seconds is not None
+        if membership.cause in ("start", "rescale", REPLACED) and membership.pause_seconds is not None
     )
 
 

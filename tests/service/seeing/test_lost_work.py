@@ -48,6 +48,12 @@ def test_all_losses_together_have_a_time_only_where_each_has() -> None:
             id="its worker was lost",
         ),
         pytest.param(
+            [BEGAN, a_membership(epoch=2, at=9.0, cause="start", workers=("w", "v"), lost_steps=2, pause_seconds=1.0)],
+            {},
+            [Loss(), Loss(2, 8.0)],
+            id="begun anew with its second worker",
+        ),
+        pytest.param(
             [BEGAN, a_membership(epoch=2, at=90.0, cause="worker_lost", workers=("v",), step=8)],
             {},
             [Loss(), Loss()],

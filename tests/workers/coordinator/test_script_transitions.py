@@ -126,6 +126,24 @@ def test_a_new_coordinator_lets_the_processes_of_a_whole_membership_go_on() -> N
     assert not successor.runs["worker-0"].keeps_processes
 
 
+@pytest.mark.parametrize("first", ["start", "resume", "coordinator_restart"])
+def test_tasks_that_come_one_after_the_other_are_no_change_of_size(first: str) -> None:
+    world = ScriptWorld.of(JobPlan(checkpoint_seconds=1e9, is_script=True), Past(), 1000.0)
+    if first != "start":
+        before = script_world(2)
+        if first == "resume":
+            before.wants(directive="pause")
+        world = successor_of(before)
+        world.runs = {}
+    world.wants("worker-2", "worker-3")
+    world.arrives("worker-2")
+    world.passes(60.0)
+    world.arrives("worker-3")
+    world.wants("worker-2")
+    told = [(each.cause, len(each.workers)) for each in world.reports[-3:]]
+    assert told == [(first, 1), ("start", 2), ("rescale", 1)]
+
+
 @pytest.mark.parametrize("change", ["one runs no more", "another size", "pause"])
 def test_otherwise_it_stops_them_all_and_starts_new_ones(change: str) -> None:
     successor = successor_of(script_world(2))

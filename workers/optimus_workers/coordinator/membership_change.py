@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from optimus_workers.checkpoint.manifest import parameter_mismatch
 from optimus_workers.coordinator.attempt import Attempt, GroupAttempt, ScriptAttempt
 from optimus_workers.coordinator.ending import close, fail, finish, pause
@@ -41,6 +43,8 @@ RETRY_SECONDS = 1.0
 """Between an attempt at a membership that failed for no visible reason and the next one."""
 MAX_ATTEMPTS = 30
 """Attempts in a row without a membership after which the job fails: something is wrong that does not go away."""
+_STARTS: Final = ("start", "resume", "coordinator_restart")
+"""Causes of a first membership: tasks that were on their way to it by then may come later."""
 STOPPING_SECONDS = 60.0
 """A job that is to pause or finish without tasks waits this long for replacements before the last checkpoint counts."""
 
@@ -300,7 +304,7 @@ def _record_membership(state: State, attempt: Attempt) -> Effects:
         message=change.message,
         batch=batch,
     )
-    # While the first tasks are on their way, those that come are no change of size. A script's processes start anew.
-    is_starting = change.cause == "start" and not state.wanted_tasks <= attempt.members.names
-    change.cause, change.message = "start" if is_starting and not state.plan.is_script else "rescale", None
+    # While the first tasks, or those after a pause, are on their way, those that come are no change of size.
+    is_starting = change.cause in _STARTS and not state.wanted_tasks <= attempt.members.names
+    change.cause, change.message = "start" if is_starting else "rescale", None
     return [Append(state.formed), ReportMembership(state.formed)]
