@@ -58,7 +58,12 @@ def allocate_within_limits(
         binding |= dict.fromkeys(group.waiting, group.limit)
     if exceeded:
         again = shared(_within(inputs, bounds))
-    return {one.id: _limited(one, grants[one.id], again.get(one.id), binding.get(one.id)) for one in inputs.competing}
+    return {
+        one.id: _limited(one, grants[one.id], again[one.id], binding.get(one.id))
+        if one.id in again
+        else _left_out(one, groups, again)
+        for one in inputs.competing
+    }
 
 
 def _within(inputs: AllocationInput, bounds: Mapping[str, int]) -> AllocationInput:
@@ -82,6 +87,13 @@ class _Group:
     def holds(self, grants: Mapping[str, Grant]) -> bool:
         """Whether what these have is no more than the limit."""
         return sum(grants[one.id].allocation.workers for one in self._jobs if one.id in grants) <= self._most
+
+    def has_room_for(self, outlook: Outlook, grants: Mapping[str, Grant]) -> bool:
+        """Whether the limit lets the job have its minimum beside what the others have."""
+        if all(one.id != outlook.id for one in self._jobs):
+            return True
+        others = (grants[one.id].allocation.workers for one in self._jobs if one.id != outlook.id and one.id in grants)
+        return sum(others) + outlook.minimum.workers <= self._most
 
     @property
     def waiting(self) -> list[str]:
@@ -140,11 +152,16 @@ def _handed_out(found: dict[str, int], most: Mapping[str, int], left: int) -> in
     return left
 
 
-def _limited(outlook: Outlook, without: Grant, grant: Grant | None, limit: WorkerLimit | None) -> Grant:
+def _left_out(outlook: Outlook, groups: Sequence[_Group], grants: Mapping[str, Grant]) -> Grant:
+    """Of a job that took no part: those that go before it have what the limit allows, or wait for room themselves."""
+    for group in groups:
+        if not group.has_room_for(outlook, grants):
+            return Grant(NOTHING, Reason.WAITING_FOR_WORKER_LIMIT, note=_words(group.limit))
+    return Grant(NOTHING, Reason.WAITING_FOR_RESOURCES)
+
+
+def _limited(outlook: Outlook, without: Grant, grant: Grant, limit: WorkerLimit | None) -> Grant:
     """With the limit that holds the job back, if one does; `without`: what it would have had without limits."""
-    if grant is None:
-        assert limit is not None, "without a limit it took part"
-        return Grant(NOTHING, Reason.WAITING_FOR_WORKER_LIMIT, note=_words(limit))
     has = grant.allocation.workers
     if limit is None or grant.allocation.is_empty or grant.reason not in _REPLACEABLE:
         return grant
