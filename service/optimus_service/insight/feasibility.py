@@ -27,8 +27,11 @@ _NAMES = ("cpu", "memory_bytes", "gpus")
 def objections(spec: JobSpec, nodes: Sequence[Node]) -> list[answers.ProblemError]:
     """What the job asks for beyond what there is, by field; empty when nothing speaks against it.
 
-    Nodes that take no tasks at present count as well. Nothing is said when no node is known.
+    Nodes that take no tasks at present count as well. Nothing is said of what nodes lack when no node is known.
     """
+    if spec.gpu_types and not spec.workers.resources.gpus:
+        message = "the workers ask for no GPU, so that no type counts: workers.resources.gpus (--worker-gpus) is 0"
+        return [answers.ProblemError(field="gpu_types", message=message)]
     if not nodes:
         return []
     unknown = list(_unknown_types(spec, nodes))
@@ -70,7 +73,7 @@ def unpriced(spec: JobSpec, settings: Settings) -> list[answers.ProblemError]:
 def _unknown_types(spec: JobSpec, nodes: Sequence[Node]) -> Iterator[answers.ProblemError]:
     """GPU types of which none is in the cluster. One that is there is enough."""
     offered = sorted({kind for node in nodes for kind, count in node.capacity.gpus.items() if count > 0})
-    if spec.gpu_types and spec.workers.resources.gpus and not set(spec.gpu_types) & set(offered):
+    if spec.gpu_types and not set(spec.gpu_types) & set(offered):
         there = ", ".join(offered) or "none"
         yield answers.ProblemError(field="gpu_types", message=f"the cluster has no GPU of these types; it has: {there}")
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from tests.service.api.api_harness import CORES, MEMORY_BYTES, NOW, Api, faults, job_spec, on_sqlite, problem
 
-from optimus_scheduler.model import Allocation, Directive
+from optimus_scheduler.model import Allocation, Directive, Node, Resources
 from optimus_service.api import examples
+from optimus_service.clusters.fake import FakeCluster
 
 HALF = {"share": 0.5}
 NO_LIMITS = {"waiting_jobs": None, "max_workers": None, "workers_together": None, "max_priority": None}
@@ -121,6 +122,7 @@ def test_the_examples_are_true(api: Api, name: str) -> None:
         ({"gpu_types": ["a100", "a100"]}, "gpu_types", "names a type twice"),
         ({"gpu_types": ["a 100"]}, "gpu_types.0", "must have the form: letters, digits"),
         ({"gpu_types": ["a100"], "workers": {"resources": {"gpus": 1}}}, "gpu_types", "no GPU of these types"),
+        ({"gpu_types": ["a100"]}, "gpu_types", "the workers ask for no GPU, so that no type counts"),
         ({"deadline": "tomorrow"}, "deadline", "expected a date and time like 2026-12-24T18:00:00Z"),
         ({"deadline": "2026-12-24T18:00:00"}, "deadline", "say which time it is"),
         ({"deadline": "2020-01-01T00:00:00Z"}, "deadline", "is in the past"),
@@ -136,6 +138,10 @@ def test_specifications_that_are_refused(api: Api, spec: dict[str, Any], field: 
 
 @on_sqlite
 def test_deadlines_and_types_that_are_accepted(api: Api) -> None:
-    job_id = api.submit(deadline="2030-01-01T01:00:00+01:00", gpu_types=["a100", "v100"])
+    gpus = {"a100": 2}
+    api.surroundings.cluster.__dict__.update(FakeCluster([Node("node-0", Resources(8, 2**36, gpus))]).__dict__)
+    job_id = api.submit(
+        deadline="2030-01-01T01:00:00+01:00", gpu_types=["a100", "v100"], workers={"resources": {"gpus": 1}}
+    )
     spec = api.job(job_id)["spec"]
     assert (spec["deadline"], spec["gpu_types"]) == ("2030-01-01T01:00:00+01:00", ["a100", "v100"])

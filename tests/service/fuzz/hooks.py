@@ -35,6 +35,7 @@ RULES = [
     # a job to start from that is not there, or has no checkpoint here
     ("from_job", "^there is no job|checkpoint"),
     (r"(workers|servers)(\.min|\.resources\.\w+)?|gpu_types", "the largest node has|the cluster has|the whole cluster"),
+    ("gpu_types", "^the workers ask for no GPU"),
     (r"convergence\.max_cost", "price"),
     ("deadline|deadline_seconds", "is in the past|expected a date and time|say which time it is"),
     ("share", "the other projects have"),
