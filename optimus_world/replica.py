@@ -124,7 +124,8 @@ class PlainChecks(TaskChecks):
         return self._check(import_path, working_directory)
 
     def why_not_trainable(self, job: Mapping[str, Any]) -> TaskObjection | None:
-        return self._try(job)
+        found = self._try(job)
+        return found if isinstance(found, TaskObjection) else None
 
 
 class Replica:

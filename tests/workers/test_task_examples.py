@@ -17,7 +17,7 @@ from optimus_service.requests import checked
 from optimus_workers.check_task import check
 from optimus_workers.task import TrainingTask
 from optimus_workers.task.user_code import load_task
-from optimus_workers.try_task import GOOD, judge
+from optimus_workers.try_task import judge
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OWN_CODE = ("my_training", "hugging_face")
@@ -97,7 +97,7 @@ def test_the_whole_task_of_the_page_can_be_submitted(tmp_path: Path) -> None:
     (tmp_path / "my_task.py").write_text(code[1])
     job = {"task": "my_task:line", "task_args": {"slope": 3}, "working_directory": str(tmp_path)}
     try:
-        assert judge(job) == GOOD
+        assert judge(job).ok
         task = load_task("my_task:line", {}, str(tmp_path))
         batch = task.collate([task.dataset[index] for index in range(8)])
         model = task.model()

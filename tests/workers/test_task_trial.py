@@ -66,7 +66,8 @@ def verdict(directory: Path, task: str, **job: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["task", "unsaid", "half"])
 def test_tasks_are_accepted(directory: Path, name: str) -> None:
-    assert verdict(directory, f"mine:{name}", task_args={"width": 4}) == {"ok": True, "problem": None, "field": None}
+    found = verdict(directory, f"mine:{name}", task_args={"width": 4}, global_batch_size=7)
+    assert found == {"ok": True, "problem": None, "field": None, "n_examples": 1437, "global_batch_size": 7}
 
 
 def test_a_torch_optimizer_is_accepted_without_servers(directory: Path) -> None:

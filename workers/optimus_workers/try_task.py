@@ -3,9 +3,9 @@
     python -m optimus_workers.try_task < job.json
 
 reads `{"task", "task_args", "working_directory", "global_batch_size", "checkpoint_url", "architecture"}` and prints, as
-its last line, one JSON object `{"ok": bool, "problem": str | null, "field": str | null}`; `field` is the field of the
-job that is at fault. Nothing is called that does not say that it makes a `TrainingTask`: `os:system` is one,
-too.
+its last line, one JSON object `{"ok": bool, "problem": str | null, "field": str | null, "n_examples": int | null,
+"global_batch_size": int | null}`; `field` is the field of the job that is at fault, the sizes are those of a good one.
+Nothing is called that does not say that it makes a `TrainingTask`: `os:system` is one, too.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class Verdict:
     ok: bool
     problem: str | None = None
     field: str | None = None
+    n_examples: int | None = None
+    global_batch_size: int | None = None
 
 
 GOOD = Verdict(ok=True)
@@ -164,10 +166,11 @@ def _called(
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything
         named = any(re.search(rf"\b{re.escape(name)}\b", str(error)) for name in arguments)
         return _failed(f"{call} failed", error, "task_args" if named else "task")
-    if (batch_size or task.global_batch_size) > n_examples:
-        problem = f"is {batch_size or task.global_batch_size} and the data has {n_examples} examples only"
+    batch = batch_size or task.global_batch_size
+    if batch > n_examples:
+        problem = f"is {batch} and the data has {n_examples} examples only"
         return Verdict(ok=False, problem=problem, field="global_batch_size")
-    return GOOD
+    return Verdict(ok=True, n_examples=n_examples, global_batch_size=batch)
 
 
 def why_no_store(url: str, scratch: Path) -> str | None:

@@ -72,6 +72,8 @@ class _Item:
     """None: what was sent is none; or the job is there already."""
     document: dict[str, Any] = field(default_factory=dict)
     """The specification, with all its fields."""
+    profile: dict[str, Any] | None = None
+    """What was found when its task was tried."""
     key: str | None = None
     job_id: str | None = None
     project: str | None = None
@@ -153,6 +155,7 @@ def _submitted(
         looks = _BatchLooks(services, task_checks, caller)
         for item in _open(items):
             item.problem = _objection(partial(_check, looks, item.asked), item.index)
+            item.profile = submission.profile_of(task_checks, item.asked)
         if batch.atomic:
             _refuse_all_for_one(items)
         _make(services, items, request, audit)
@@ -281,6 +284,7 @@ def _insert(
                 item.key,
                 request.hash,
                 owner=request.caller.name,
+                profile=item.profile,
             )
             for item in left
         ]

@@ -57,7 +57,13 @@ def _planned(services: Services, task_checks: TaskChecks, spec: JobSpec, caller:
         raise unavailable("this replica has no scheduler")
     active = {job.id: job for job in services.repository.active_jobs(caller.projects)}
     names = {job.id: f"{job.name} ({job.id})" for job in active.values()}
-    previewed = services.preview.of(write(spec), names, only_named=caller.projects is not None, owner=caller.name)
+    previewed = services.preview.of(
+        write(spec),
+        names,
+        only_named=caller.projects is not None,
+        owner=caller.name,
+        profile=submission.profile_of(task_checks, spec),
+    )
     previewed, now = seen.previewed(previewed, active, caller), services.clock()
     return plan_body(previewed, active, now, _times_left(services, previewed, active, now))
 

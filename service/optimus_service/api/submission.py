@@ -15,6 +15,7 @@ from typing import Any
 
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
+from optimus_contract.result import JobProfile
 from optimus_scheduler.model import JobState, Node, Quota
 from optimus_service.api import limits
 from optimus_service.api.audit import Audit
@@ -89,6 +90,7 @@ def _submitted(
             _note(audit, made_before, is_new=False)
             return made_before, False
     check(services, task_checks, spec, caller)
+    profile = profile_of(task_checks, spec)
     owner = owner or (None if caller is None else caller.name)
     for _ in range(_ID_ATTEMPTS):
         job_id = new_job_id(spec.name)
@@ -98,7 +100,9 @@ def _submitted(
                     if caller is not None:
                         limits.refuse_waiting(tx, caller, spec.project, services.settings)
                     nonce, now = services.job_tokens.new_nonce(), services.clock()
-                    job, is_new = tx.create_job(job_id, document, nonce, key, request_hash, now, object_uid, owner)
+                    job, is_new = tx.create_job(
+                        job_id, document, nonce, key, request_hash, now, object_uid, owner, profile
+                    )
                     _note(audit, job, is_new=is_new)
                 keep(is_new)
         except JobIdTaken:
@@ -262,6 +266,17 @@ def check_with(looks: Looks, spec: JobSpec) -> None:
     objection = looks.why_not_startable(spec) if is_script else looks.why_not_trainable(spec)
     if objection is not None:
         raise invalid_field(objection.field, objection.message)
+
+
+def profile_of(task_checks: TaskChecks, spec: JobSpec) -> dict[str, Any] | None:
+    """What the trial of the job's task has found, as a `JobProfile`: its forecasts need not go by other jobs' data and
+    batch until its tasks report it. None: it was not tried."""
+    sizes = None if spec.task is None else task_checks.sizes_of(_what_to_try(spec))
+    if sizes is None:
+        return None
+    n_examples, batch = sizes.n_examples, sizes.global_batch_size
+    profile = JobProfile(n_examples=n_examples, global_batch_size=batch, steps_per_epoch=n_examples / batch)
+    return write(profile)
 
 
 def _what_to_try(spec: JobSpec) -> dict[str, Any]:

@@ -17,12 +17,12 @@ from anyio import CapacityLimiter, to_thread
 
 from optimus_contract import answers
 from optimus_service.api.problems import Problem, unavailable
-from optimus_service.clusters.base import TaskObjection
+from optimus_service.clusters.base import TaskObjection, TaskSizes
 
 Question = tuple[str, str | None]
 """What is asked, and the working directory in which it is looked for."""
 Check = Callable[[str, str | None], str | None]
-Trial = Callable[[Mapping[str, Any]], TaskObjection | None]
+Trial = Callable[[Mapping[str, Any]], TaskObjection | TaskSizes | None]
 
 _REMEMBERED_SECONDS = 60.0
 """Code that could be loaded a minute ago most likely still can, and a task that cannot load it says so itself."""
@@ -52,12 +52,18 @@ class _Answer:
 
     turn: threading.Lock = field(default_factory=threading.Lock)
     loadable_at: float | None = None
+    sizes: TaskSizes | None = None
+    """What a trial that went well has found."""
 
 
 def _hangs(question: Question) -> Problem:
     field, of = ("task", "its code") if question[1] is None else ("working_directory", "this directory")
     message = f"looking at {of} takes too long: its file system may hang; try again later"
     return unavailable(f"{field}: {message}", [answers.ProblemError(field=field, message=message)])
+
+
+def _question_of(job: Mapping[str, Any]) -> Question:
+    return json.dumps(job, sort_keys=True), job.get("working_directory")
 
 
 class TaskChecks:
@@ -120,16 +126,24 @@ class TaskChecks:
         Raises:
             Problem: the trial hangs, as `why_not_loadable` (503).
         """
-        question = (json.dumps(job, sort_keys=True), job.get("working_directory"))
+        question = _question_of(job)
         answer = self._answer(question)
         with self._turn(answer.turn) as mine, self._turn(self._trials) as free:
             if not (mine and free):
                 return None
             if answer.loadable_at is not None and self._clock() - answer.loadable_at < _REMEMBERED_SECONDS:
                 return None
-            objection = self._asked(question, partial(self._try, job))
+            found = self._asked(question, partial(self._try, job))
+            objection = found if isinstance(found, TaskObjection) else None
             answer.loadable_at = self._clock() if objection is None else None
+            answer.sizes = found if isinstance(found, TaskSizes) else None
             return objection
+
+    def sizes_of(self, job: Mapping[str, Any]) -> TaskSizes | None:
+        """What the newest trial of this very job has found; None: it was not tried, or that is forgotten."""
+        with self._lock:
+            answer = self._answers.get(_question_of(job))
+        return None if answer is None else answer.sizes
 
     @contextmanager
     def _turn(self, lock: threading.Lock | threading.Semaphore) -> Iterator[bool]:

@@ -36,6 +36,16 @@ class TaskObjection:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class TaskSizes:
+    """What a job's task says of itself when it is called."""
+
+    n_examples: int
+    """Of one epoch."""
+    global_batch_size: int
+    """What the job asks for, else the task's own."""
+
+
 class ClusterUnavailable(Exception):
     """The cluster cannot be asked right now. The round is skipped, nothing is changed, the next round tries again."""
 
@@ -78,8 +88,8 @@ class Cluster(Protocol):
     def check_task(self, import_path: str, working_directory: str | None) -> str | None:
         """Why workers of this cluster could not load `module:name`, or None when they can (or that is not known)."""
 
-    def try_task(self, job: Mapping[str, Any]) -> TaskObjection | None:
-        """What stands in the way of training, found by calling the job's task; None: nothing, or that is not known.
+    def try_task(self, job: Mapping[str, Any]) -> TaskObjection | TaskSizes | None:
+        """What stands in the way of training, else what the task is like, by calling it; None: that is not known.
 
         `job`: what `optimus_workers.try_task` reads, and `environment`, of a specification.
         """

@@ -143,10 +143,16 @@ class Preview:
         self._turn = threading.Lock()
 
     def of(
-        self, spec: Document, names: Mapping[str, str], *, only_named: bool = False, owner: str | None = None
+        self,
+        spec: Document,
+        names: Mapping[str, str],
+        *,
+        only_named: bool = False,
+        owner: str | None = None,
+        profile: Document | None = None,
     ) -> Previewed:
         """What would happen if `spec` (a `JobSpec` as a document) were submitted now. `names` of other jobs, by id;
-        `owner`: who would submit it.
+        `owner`: who would submit it. `profile`: what is known of its task (a `JobProfile` as a document).
         `only_named`: what gives it more does not tell of other ones.
 
         Raises:
@@ -156,7 +162,7 @@ class Preview:
         with self._turn:
             now, cluster_state = self._clock(), ClusterState.of(self._cluster)
             without = self._observer.look(cluster_state, now)
-            record = as_record(spec, now, owner)
+            record = as_record(spec, now, owner, profile)
             candidate = with_steps_per_epoch(self._observer.as_submitted(record, cluster_state, now))
             world = replace(without, jobs=(*without.jobs, candidate))
             planned, with_it = self._foresight.planned(world)
@@ -340,7 +346,7 @@ def with_steps_per_epoch(job: Job) -> Job:
     return job
 
 
-def as_record(spec: Document, now: float, owner: str | None = None) -> JobRecord:
+def as_record(spec: Document, now: float, owner: str | None = None, profile: Document | None = None) -> JobRecord:
     """A job that was submitted this instant."""
     asked = asked_by(spec)
     return JobRecord(
@@ -363,7 +369,7 @@ def as_record(spec: Document, now: float, owner: str | None = None) -> JobRecord
         first_step=None,
         epoch=None,
         loss=None,
-        profile=None,
+        profile=profile,
         result=None,
         failure=None,
         token_nonce="",

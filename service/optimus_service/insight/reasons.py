@@ -36,8 +36,8 @@ TEXTS: Mapping[str, ReasonText] = {
         "A larger cluster, or smaller tasks.",
     ),
     Reason.MINIMUM_ELSEWHERE: ReasonText(
-        "there is no room for its next tasks beside what the other jobs keep at least: what they need, have a right to, or "
-        "hold until they have ended",
+        "there is no room for its next tasks beside what the other jobs keep at least: what they need, have a "
+        "right to, or hold until they have ended",
         "Other jobs finish, or the cluster grows.",
     ),
     Reason.AT_QUOTA: ReasonText(

@@ -104,9 +104,10 @@ def create(
     now: float,
     object_uid: str | None = None,
     owner: str | None = None,
+    profile: Document | None = None,
 ) -> tuple[JobRecord, bool]:
     """See `Repository.create_job`. The database decides who is first when equal keys race."""
-    new = NewJob(job_id, spec, token_nonce, idempotency_key, request_hash, object_uid, owner)
+    new = NewJob(job_id, spec, token_nonce, idempotency_key, request_hash, object_uid, owner, profile)
     if not create_many(session, [new], now):
         return _stored(session, job_id, idempotency_key, request_hash, object_uid), False
     return get(session, job_id), True
@@ -141,6 +142,7 @@ def _values(job: NewJob, asked: JobSpec, now: float) -> dict[str, Any]:
         "token_nonce": job.token_nonce,
         "heard_at": now if asked.tracked else None,
         "owner_paused_at": now if asked.paused else None,
+        "profile": job.profile,
         "version": 1,
     }
 

@@ -48,6 +48,7 @@ class NewJob:
     request_hash: str
     object_uid: str | None = None
     owner: str | None = None
+    profile: Document | None = None
 
 
 @dataclass(frozen=True, slots=True)

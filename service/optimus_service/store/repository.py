@@ -230,10 +230,12 @@ class Repository:
         now: float,
         object_uid: str | None = None,
         owner: str | None = None,
+        profile: Document | None = None,
     ) -> tuple[JobRecord, bool]:
         """Store a submitted job (queued) and the event `JobSubmitted`.
 
-        `spec` is a `JobSpec` as a document; its `name` and `project` are what `list_jobs` filters by.
+        `spec` is a `JobSpec` as a document; its `name` and `project` are what `list_jobs` filters by. `profile`: a
+        `JobProfile` as a document, of what is known before its tasks report one.
 
         Returns:
             The job, and whether this call made it: with a known idempotency key and an equal `request_hash` the job
@@ -246,7 +248,7 @@ class Repository:
         """
         with self._write() as session:
             return jobs.create(
-                session, job_id, spec, token_nonce, idempotency_key, request_hash, now, object_uid, owner
+                session, job_id, spec, token_nonce, idempotency_key, request_hash, now, object_uid, owner, profile
             )
 
     def find_submission(self, idempotency_key: str, request_hash: str) -> JobRecord | None:

@@ -11,6 +11,7 @@ from tests.service.api.api_harness import Api, faults, job_spec, on_sqlite, prob
 from tests.service.api.people import ADMINISTRATOR, add_token, add_user
 
 from optimus_contract.limits import MAX_BATCH_JOBS
+from optimus_service.clusters.base import TaskSizes
 from optimus_service.clusters.fake import FakeCluster
 
 Serve = Callable[..., AbstractContextManager[Api]]
@@ -134,6 +135,17 @@ def test_a_task_is_tried_once_for_all_values_of_its_arguments(serving: Serve, mo
         assert len(tried) == 1
         batch(api, [job_spec(name="b", task=f"module_{index}:task") for index in range(9)])
         assert len(tried) == 1 + 4
+
+
+@on_sqlite
+def test_what_a_trial_finds_is_known_before_the_job_starts(serving: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the very job that was tried, and of no other: its data and batch may depend on the arguments."""
+    monkeypatch.setattr(FakeCluster, "try_task", lambda _cluster, _job: TaskSizes(1200, 120))
+    with serving() as api:
+        assert api.job(api.submit())["profile"]["steps_per_epoch"] == 10.0
+        made = batch(api, [job_spec(name="a", task_args={"rate": rate}) for rate in (1, 2)])
+        profiles = [api.job(each["id"])["profile"] for each in made["jobs"]]
+        assert [each and each["n_examples"] for each in profiles] == [1200, None]
 
 
 def test_rights_limits_and_record_of_each(serving: Serve) -> None:

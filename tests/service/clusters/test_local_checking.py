@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.service.clusters.cluster_harness import wait_until
 
+from optimus_service.clusters.base import TaskObjection, TaskSizes
 from optimus_service.clusters.local import LocalClusterOptions, checking
 
 ECHO = (
@@ -99,10 +100,11 @@ JOB = {"task": "optimus_workers.zoo.digits:mlp", "task_args": {"widht": 3}}
 
 def test_real_trial_names_the_field(tmp_path: Path) -> None:
     objection = checking.try_task(LocalClusterOptions(tmp_path).trial_command, JOB)
-    assert objection is not None
+    assert isinstance(objection, TaskObjection)
     assert objection.field == "task_args"
     assert "did you mean width?" in objection.message
-    assert checking.try_task(LocalClusterOptions(tmp_path).trial_command, {**JOB, "task_args": {"width": 3}}) is None
+    good = {**JOB, "task_args": {"width": 3}, "global_batch_size": 5}
+    assert checking.try_task(LocalClusterOptions(tmp_path).trial_command, good) == TaskSizes(1437, 5)
 
 
 def test_a_store_that_cannot_be_reached_is_found_by_the_trial(tmp_path: Path) -> None:
@@ -111,10 +113,10 @@ def test_a_store_that_cannot_be_reached_is_found_by_the_trial(tmp_path: Path) ->
         closed = listener.getsockname()[1]
     for url in (f"ftp://127.0.0.1:{closed}/y", "no-such-store://x/y"):
         objection = checking.try_task(command, {**good, "checkpoint_url": url})
-        assert objection is not None
+        assert isinstance(objection, TaskObjection)
         assert objection.field == "checkpoint_url"
         assert "checkpoints cannot be kept there" in objection.message
-    assert checking.try_task(command, {**good, "checkpoint_url": f"file://{tmp_path}/kept"}) is None
+    assert checking.try_task(command, {**good, "checkpoint_url": f"file://{tmp_path}/kept"}) == TaskSizes(1437, 120)
 
 
 @pytest.mark.parametrize("code", ["print('not json')", "", "print(5)", "raise SystemExit(9)", "import os; os.abort()"])
@@ -149,7 +151,7 @@ def test_trial_sees_what_the_first_worker_will_see(tmp_path: Path) -> None:
     )
     job = {"task": "reads:task", "working_directory": str(tmp_path), "environment": {"MINE": "my own"}}
     objection = checking.try_task(LocalClusterOptions(tmp_path).trial_command, job)
-    assert objection is not None
+    assert isinstance(objection, TaskObjection)
     assert "ValueError: ('trial-worker-0-0', '0', '0', 'my own')" in objection.message
 
 
@@ -159,7 +161,7 @@ def test_trial_sees_none_of_the_services_secrets(monkeypatch: pytest.MonkeyPatch
     code = "import json, os; print(json.dumps({'ok': False, 'problem': ' '.join(os.environ)}))"
     job = {**JOB, "environment": {"MINE": "1", "OPTIMUS_TOKEN": "stolen"}}
     objection = checking.try_task([sys.executable, "-c", code], job)
-    assert objection is not None
+    assert isinstance(objection, TaskObjection)
     assert "MINE" in objection.message
     assert not {"OPTIMUS_TOKEN", "OPTIMUS_SECRET", "OPTIMUS_DATABASE_URL", "AWS_SECRET_ACCESS_KEY"} & set(
         objection.message.split()

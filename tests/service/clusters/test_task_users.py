@@ -19,7 +19,7 @@ from tests.service.clusters.cluster_harness import key_of, task_of, wait_for_pha
 from optimus_scheduler.model import Resources, TaskKey, TaskPhase
 from optimus_service import server
 from optimus_service.clusters import origins
-from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch
+from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch, TaskObjection
 from optimus_service.clusters.local import LocalCluster, LocalClusterOptions
 from optimus_service.clusters.local.records import TaskRecord
 from optimus_service.clusters.local.task_users import TaskUsers
@@ -228,7 +228,7 @@ print(json.dumps({{"ok": False, "problem": json.dumps(found)}}))
         objection = cluster.try_task({"task": "m:f", "environment": {"HOME": "/root"}})
     finally:
         cluster.close()
-    assert objection is not None
+    assert isinstance(objection, TaskObjection)
     assert json.loads(objection.message) == [70000, True, []], "the first of the range, which no job gets"
 
 

@@ -15,8 +15,9 @@ from contextlib import suppress
 from typing import Any
 
 from optimus_contract.command import REPLACED, script_of
+from optimus_contract.limits import MAX_COUNT
 from optimus_scheduler.model import Role, TaskKey
-from optimus_service.clusters.base import TaskObjection
+from optimus_service.clusters.base import TaskObjection, TaskSizes
 from optimus_service.clusters.local.environment import inherited, task_environment
 from optimus_service.clusters.local.task_users import Account
 
@@ -59,15 +60,17 @@ def check_task(
     return _answer(done.stdout)
 
 
-def try_task(command: Sequence[str], job: Mapping[str, Any], account: Account | None = None) -> TaskObjection | None:
-    """What stands in the way of the job, found by calling its task in a process that is thrown away.
+def try_task(
+    command: Sequence[str], job: Mapping[str, Any], account: Account | None = None
+) -> TaskObjection | TaskSizes | None:
+    """What stands in the way of the job, else what it is like, by calling its task in a process that is thrown away.
 
-    None when nothing does, or when that is not known in time. The process and its process group are ended. It sees what
+    None when that is not known in time. The process and its process group are ended. It sees what
     the job's first worker would see, with an empty directory in place of the job's.
     `account`: whom tasks run as, and so this one; None: the user of this process.
     """
     printed = _run(command, job, account)
-    return None if printed is None else _objection(printed)
+    return None if printed is None else _objection(printed) or _sizes(printed)
 
 
 def remove_checkpoints(
@@ -179,24 +182,34 @@ def _printed(pipe: int, deadline: float) -> str | None:
 
 def _objection(printed: str) -> TaskObjection | None:
     """What stands in the last line, a JSON object `{"ok": bool, "problem": str | null, "field": str | null}`."""
-    lines = printed.strip().splitlines()
-    try:
-        answer = json.loads(lines[-1]) if lines else None
-    except ValueError:
-        return None
-    if not isinstance(answer, dict) or answer.get("ok", True):
+    answer = _last_object(printed)
+    if answer.get("ok", True):
         return None
     return TaskObjection(str(answer.get("field") or "task"), str(answer.get("problem") or "it cannot be trained"))
 
 
+def _sizes(printed: str) -> TaskSizes | None:
+    """What else stands there, `{"n_examples": int | null, "global_batch_size": int | null}`."""
+    answer = _last_object(printed)
+    found = [answer.get("n_examples"), answer.get("global_batch_size")]
+    n_examples, batch = (each if isinstance(each, int) and 0 < each <= MAX_COUNT else None for each in found)
+    return None if n_examples is None or batch is None else TaskSizes(n_examples, batch)
+
+
 def _answer(printed: str) -> str | None:
     """What stands in the last line, a JSON object `{"ok": bool, "problem": str | null, "line": int | null}`."""
-    lines = printed.strip().splitlines()
-    try:
-        answer = json.loads(lines[-1]) if lines else None
-    except ValueError:
-        return None
-    if not isinstance(answer, dict) or answer.get("ok", True):
+    answer = _last_object(printed)
+    if answer.get("ok", True):
         return None
     line = f" (line {answer['line']})" if answer.get("line") else ""
     return str(answer.get("problem") or "it cannot be loaded") + line
+
+
+def _last_object(printed: str) -> Mapping[str, Any]:
+    """The JSON object in the last line; empty where there is none."""
+    lines = printed.strip().splitlines()
+    with suppress(ValueError):
+        answer = json.loads(lines[-1]) if lines else None
+        if isinstance(answer, dict):
+            return answer
+    return {}

@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from optimus_scheduler.model import NO_GPUS, Node, Role, Task, TaskKey, TaskPhase
-from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch, TaskObjection
+from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch, TaskObjection, TaskSizes
 from optimus_service.clusters.local import checking, machine
 from optimus_service.clusters.local.environment import task_environment
 from optimus_service.clusters.local.records import Intent, TaskRecord
@@ -151,7 +151,7 @@ class LocalCluster:
         account = None if self._options.users is None else self._options.users.for_checks
         return checking.check_task(self._options.check_command, import_path, working_directory, account)
 
-    def try_task(self, job: Mapping[str, Any]) -> TaskObjection | None:
+    def try_task(self, job: Mapping[str, Any]) -> TaskObjection | TaskSizes | None:
         account = None if self._options.users is None else self._options.users.for_checks
         return checking.try_task(self._options.trial_command, job, account)
 
