@@ -183,7 +183,13 @@ class JobList(Message):
 class QueuedJob(Message):
     """A job that waits for tasks."""
 
-    position: Annotated[int, About("1 is expected to start first; jobs that the caller may not read are counted")]
+    position: Annotated[
+        int,
+        About(
+            "1 is expected to start first; of those expected at about the same time (compare the intervals) the one of "
+            "higher priority, then the older; jobs that the caller may not read are counted"
+        ),
+    ]
     id: str
     name: str
     project: str
