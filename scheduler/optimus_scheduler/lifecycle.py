@@ -36,6 +36,11 @@ STORY_LENGTH = 20
 """Events kept in `JobStatus.story`: enough to understand a wrong turn, bounded so that statuses stay small."""
 
 
+JOB_FAILED = "JobFailed"
+JOB_CANCELLED = "JobCancelled"
+"""Types of the events of ends that were not reached."""
+
+
 class Outcome(StrEnum):
     """How a job's coordinator says that training ended."""
 
@@ -321,7 +326,7 @@ def _end(status: JobStatus, event: Event) -> Outcomes:
     if not event.permanent and _may_retry(status):
         return _retry(status, failure)
     after = replace(status, state=JobState.FAILED, failure=failure)
-    return after, (StoreResult(event), MarkFinished(), EmitEvent("JobFailed", headline(failure)))
+    return after, (StoreResult(event), MarkFinished(), EmitEvent(JOB_FAILED, headline(failure)))
 
 
 def _give_up(status: JobStatus, event: Event) -> Outcomes:
@@ -333,7 +338,7 @@ def _give_up(status: JobStatus, event: Event) -> Outcomes:
     if event.error is not None and _may_retry(status):
         return _retry(status, event.error)
     after = replace(status, state=JobState.FAILED, directive=Directive.CANCEL, failure=event.message)
-    return after, (MarkFinished(), EmitEvent("JobFailed", headline(event.message)))
+    return after, (MarkFinished(), EmitEvent(JOB_FAILED, headline(event.message)))
 
 
 def _is_over(status: JobStatus, attempt: int | None) -> bool:
@@ -432,7 +437,7 @@ def _tasks_gone(status: JobStatus, event: Event) -> Outcomes:
 
 def _cancelled(status: JobStatus, *before: Effect) -> Outcomes:
     after = replace(status, state=JobState.CANCELLED)
-    return after, (*before, MarkFinished(), EmitEvent("JobCancelled", "The job was cancelled."))
+    return after, (*before, MarkFinished(), EmitEvent(JOB_CANCELLED, "The job was cancelled."))
 
 
 _Transition = Callable[[JobStatus, Event], Outcomes]

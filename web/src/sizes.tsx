@@ -148,10 +148,13 @@ export function steps(
   return [at, workers, servers];
 }
 
-/** When it lost what it had to an error: nobody is left then who would report that the membership is over. */
+/** When it lost what it had to an error or its end, after which it may go on: nobody is left then who would report that
+ * the membership is over. */
 export function ended(events: Pick<JobEvent, "type" | "at">[]): string[] {
-  return events.filter((each) => each.type === "RetryScheduled").map((each) => each.at);
+  return events.filter((each) => ENDS.has(each.type)).map((each) => each.at);
 }
+
+const ENDS: ReadonlySet<string> = new Set(["RetryScheduled", "JobFailed", "JobCancelled"]);
 
 /** What the pause of a script consists of: `save 0.3 s, stop 0.1 s, start 2 s`. */
 export function parts(each: Pick<AllocationPoint, "pause_parts">): string | undefined {

@@ -11,6 +11,7 @@ from optimus_contract import answers
 from optimus_scheduler.allocate.optimus.guarantees import comes_first_in
 from optimus_scheduler.allocate.optimus.policy import OptimusPolicy
 from optimus_scheduler.forecast.forecast import forecast
+from optimus_scheduler.lifecycle import JOB_CANCELLED, JOB_FAILED
 from optimus_scheduler.model import Job, TaskPhase
 from optimus_service.api.body import StrictRoute
 from optimus_service.api.callers import Caller
@@ -55,6 +56,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
     now = services.clock()
     seen = histories.job(job, memberships, now)
     still = standstills(repository, [job], decisions, now, services.listens_since)
+    errors, ends = _stops(services, job)
     return explanation_of(
         Case(
             job=job,
@@ -73,7 +75,8 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             still=still,
             policy=services.settings.policy,
             first_at=_first_at(services, job, seen, now),
-            errors=_errors(services, job),
+            errors=errors,
+            ends=ends,
         )
     )
 
@@ -86,12 +89,13 @@ def _first_at(services: Services, job: JobRecord, seen: Job, now: float) -> floa
     return now + comes_first_in(forecast(seen, now, settings.scheduling), settings.scheduling)
 
 
-def _errors(services: Services, job: JobRecord) -> list[float]:
-    """When errors were after which an ended job was tried again."""
-    if not job.state.is_final or not job.retries:
-        return []
+def _stops(services: Services, job: JobRecord) -> tuple[list[float], list[float]]:
+    """When errors were after which an ended job was tried again, and when it failed or was cancelled."""
+    if not job.state.is_final or job.started_at is None:
+        return [], []
     events = services.repository.events(job.id, limit=MAX_PAGE).items
-    return [event.at for event in events if event.type == RETRY_SCHEDULED]
+    errors = [event.at for event in events if event.type == RETRY_SCHEDULED]
+    return errors, [event.at for event in events if event.type in (JOB_FAILED, JOB_CANCELLED)]
 
 
 def _as_decided(services: Services, job_id: str) -> tuple[JobRecord, list[JobRecord], Mapping[str, DecisionRecord]]:

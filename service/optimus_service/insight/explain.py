@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -67,6 +68,8 @@ class Case:
     """From when on no other job starts before this one, which waits; None: its policy knows of no such time."""
     errors: Sequence[float] = ()
     """When errors of its owner's code ended its training, after each of which it was tried again."""
+    ends: Sequence[float] = ()
+    """When it failed or was cancelled, the last time and all times before, after which its owner resumed it."""
 
 
 def explanation_of(case: Case) -> answers.Explanation:
@@ -515,8 +518,10 @@ def _on_its_history(case: Case) -> list[str]:
     last = next((each for each in reversed(case.memberships) if each.workers), None)
     had = "" if last is None else f" It last had {size(_members(last))}."
     without = [after.at - each.at for each, after in pairwise(case.memberships) if not each.workers]
-    after_errors = sum(_until_it_went_on(case, at) for at in case.errors)
-    stopped = sum(each.pause_seconds or 0.0 for each in case.memberships) + sum(without) + after_errors
+    stops = _stops(case)
+    after_errors = sum(stops.get(at, 0.0) for at in case.errors)
+    after_ends = sum(stops.get(at, 0.0) for at in case.ends)
+    stopped = sum(each.pause_seconds or 0.0 for each in case.memberships) + sum(without) + after_errors + after_ends
     replaced = sum(each.cause == REPLACED for each in case.memberships)
     # First tasks that come one after the other are one start.
     is_more = [bool(each.workers) and each.cause == "start" for each in case.memberships[1:]]
@@ -535,8 +540,11 @@ def _on_its_history(case: Case) -> list[str]:
         begins = f"{stood_still}, and" if stopped else "stood still"
         stood_still = f"{begins} {times(n_unknown)} for a time that is not known"
     changes = f" Its size {changed}; training {stood_still}."
-    if job.retries:
+    n_ends = sum(at < job.finished_at for at in case.ends)
+    if job.retries or case.errors:
         changes += _on_retries(case, after_errors)
+    if n_ends:
+        changes += f" It had ended {times(n_ends)} before, and was resumed."
     if lost := total(losses(job, case.memberships, case.began)).words:
         changes += f" Lost with its stops: {lost}."
     return [f"{', '.join(parts)}, and ended at step {job.step}.{missed}{had}{changes if case.memberships else ''}"]
@@ -546,7 +554,7 @@ def _on_retries(case: Case, waited_seconds: float) -> str:
     """How often it was tried again; the last time it may have ended before."""
     due, ended = case.job.retry_at, case.job.finished_at
     is_due = due is not None and ended is not None and ended < due
-    n_tries = case.job.retries - is_due
+    n_tries = max(case.job.retries, len(case.errors)) - is_due  # the former counts from when its owner last resumed it
     waited = f"waited {lasted(waited_seconds)} for" if waited_seconds else "waited for"
     if not n_tries:
         return f" After an error it {waited} another try, which did not come."
@@ -556,13 +564,20 @@ def _on_retries(case: Case, waited_seconds: float) -> str:
     return f"{tried}, which it {waited}." if waited_seconds else f"{tried}."
 
 
-def _until_it_went_on(case: Case, error_at: float) -> float:
-    """Seconds from an error until the job trained again; 0 where a membership without tasks accounts for them."""
-    later = [each for each in case.memberships if each.at > error_at]
-    if later and not later[0].workers:
-        return 0.0
-    end = later[0].at if later else case.job.finished_at or case.now
-    return max(end - error_at, 0.0)
+def _stops(case: Case) -> dict[float, float]:
+    """Seconds from each error or end of training until the job trained again. Of several between two memberships the
+    first counts, and none where a membership without tasks accounts for the time."""
+    found: dict[float, float] = {}
+    joined = [each.at for each in case.memberships]
+    until = 0.0
+    for at in sorted({*case.errors, *case.ends}):
+        number = bisect_right(joined, at)
+        is_counted = number < len(joined) and not case.memberships[number].workers
+        if number == 0 or at < until or is_counted:
+            continue
+        until = joined[number] if number < len(joined) else case.job.finished_at or case.now
+        found[at] = max(until - at, 0.0)
+    return found
 
 
 def _members(membership: MembershipRecord) -> answers.Allocation:

@@ -445,6 +445,23 @@ def test_the_waits_after_errors_are_told_after_the_end() -> None:
     assert "After an error it waited for another try, which did not come." in never.sentences[-1]
 
 
+def test_the_time_between_an_end_and_the_resumption_is_told_after_the_last_end() -> None:
+    """Retried after an error, cancelled in its next wait, resumed; nothing of that is left in its record."""
+    joined = [
+        a_membership(epoch=epoch, at=at, cause=cause)
+        for epoch, at, cause in ((1, 10.0, "start"), (2, 50.0, "resume"), (3, 120.0, "resume"))
+    ]
+    ended = a_record(state=JobState.SUCCEEDED, finished_at=150.0, started_at=10.0, retries=0)
+    case = Case(job=ended, decision=None, now=200.0, memberships=joined, errors=(60.0, 20.0), ends=(100.0,))
+    last = explanation_of(case).sentences[-1]
+    assert "training stood still for 90 s in all." in last, "30 s, and 60 s with the end in them"
+    assert "It was tried again twice after an error, which it waited 1 min 30 s for." in last
+    assert "It had ended once before, and was resumed." in last
+    failed = replace(case, job=replace(ended, state=JobState.FAILED), errors=(), ends=(150.0, 5.0, 60.0))
+    last = explanation_of(failed).sentences[-1]
+    assert "training stood still for 60 s in all. It had ended twice before" in last, "not what was before it began"
+
+
 def test_a_job_without_checkpoint_that_failed_is_not_told_to_be_resumed() -> None:
     script = {"task": None, "command": ["python", "train.py"], "working_directory": "/w", "architecture": "script"}
     waits = a_record(state=JobState.PAUSED, retries=1, retry_at=90.0, step=20, started_at=1.0, spec=script)
