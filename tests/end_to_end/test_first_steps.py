@@ -159,7 +159,8 @@ ENDED = (
     r"( \d+ steps? (was|were) made again\.)?"
 )
 """The last sentence about a job that has ended."""
-ANEW = r"Nothing: it has ended\. `optimus retry \S+` runs it again from the beginning\."
+AS_IT_WAS = r" Its specification stays what it was: what is wrong in that takes a new submission\."
+ANEW = rf"Nothing: it has ended\. `optimus retry \S+` runs it again from the beginning\.({AS_IT_WAS})?"
 HUNG = (
     r"{job}-worker-0-0 hung: it got no further for longer than `hang_seconds` allows; its log shows where\. "
     r"Another takes its place\. Hangs within 60 min: 1; at 2 the job fails\."
@@ -223,7 +224,7 @@ def test_a_first_day_of_own_code_a_nan_and_a_hang(shell: Shell) -> None:
     )
     goes_on = (
         rf"Nothing: it has ended\. (`optimus resume {nan}` lets it go on from its last checkpoint; )?"
-        rf"`optimus retry {nan}` runs it again from the beginning\."
+        rf"`optimus retry {nan}` runs it again from the beginning\.{AS_IT_WAS}"
     )
     assert_told(explained(shell, nan), "failed", (why, ENDED), goes_on)
     why = (

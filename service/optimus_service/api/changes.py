@@ -84,7 +84,7 @@ def _edit(job: JobRecord, change: JobChange) -> Edit:
 
 def _refuse_ended(job: JobRecord) -> None:
     if job.state.is_final:
-        retry = f"`optimus retry {job.id}` runs it again"
+        retry = f"`optimus retry {job.id}` runs it again as it was, a new submission as you want it"
         again = "start it again where it ran" if job.is_tracked else retry
         raise Problem(409, f"the job has ended ({job.state}): nothing of it can be changed any more; {again}")
 

@@ -431,7 +431,8 @@ def explain(job: JobRecord, decision: DecisionRecord | None) -> Explanation:
     """The latest decision in words; what ended the job when it ended; what it waits for before the first round."""
     if job.state.is_final:
         message = ended_words(job, decision)
-        return Explanation(None, message, f"Nothing: it has ended. {_again(job)}", NOTHING, NOTHING)
+        kept = AS_SPECIFIED if job.state is JobState.FAILED and not job.is_tracked else ""
+        return Explanation(None, message, f"Nothing: it has ended. {_again(job)}{kept}", NOTHING, NOTHING)
     if job.owner_paused_at is not None:
         return _paused_by_owner(job, job.owner_paused_at)
     if decision is None:
@@ -439,6 +440,9 @@ def explain(job: JobRecord, decision: DecisionRecord | None) -> Explanation:
         return Explanation(None, waits, "The next scheduling round.", job.wanted, NOTHING)
     change = text_of(decision.reason).what_would_change_it
     return Explanation(decision.reason, decision.message, change, decision.allocation, decision.previous)
+
+
+AS_SPECIFIED = " Its specification stays what it was: what is wrong in that takes a new submission."
 
 
 def _again(job: JobRecord) -> str:

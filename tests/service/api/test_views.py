@@ -285,7 +285,7 @@ def test_no_end_is_made_up_where_only_the_age_is_known_and_that_of_ended_runs_st
             {"state": JobState.SUCCEEDED},
             "it has ended. `optimus retry job-1` runs it again from the beginning.",
         ),
-        ({"state": JobState.FAILED, "step": 0}, "`optimus retry job-1` runs it again"),
+        ({"state": JobState.FAILED, "step": 0}, "beginning. Its specification stays what it was: what"),
         (
             {"state": JobState.CANCELLED},
             "`optimus resume job-1` lets it go on from its last checkpoint; `opt",
