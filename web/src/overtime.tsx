@@ -1,4 +1,4 @@
-// The cluster over time: who had how much of it, as areas on each other under the line of what there is.
+// The cluster over time: who had how much of it, as areas on each other under the line of what open nodes have now: what there was is not kept.
 import { useEffect, useMemo, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { get, type ClusterHistory } from "./api";
@@ -101,7 +101,7 @@ function Areas({ history, colours }: { history: ClusterHistory; colours: Readonl
   const now = history.at.length - 1;
   const used = sums[sums.length - 1]?.[now] ?? 0;
   const options = (): Omit<uPlot.Options, "width" | "height"> => ({
-    scales: { y: { range: [0, Math.max(history.capacity * 1.05, 1)] } },
+    scales: { y: { range: (_plot, _low, high) => [0, Math.max(high * 1.05, 1)] } },
     axes: axes({ x: timeAxis }),
     series: [
       {},
@@ -122,14 +122,14 @@ function Areas({ history, colours }: { history: ClusterHistory; colours: Readonl
         .map((name, row): [string, string] => [name, amount(rows[row]?.[index] ?? 0)])
         .filter(([, held]) => held !== "0")
         .reverse(),
-      ["in all", `${amount(sums[sums.length - 1]?.[index] ?? 0)} of ${amount(history.capacity)}`],
+      ["in all", amount(sums[sums.length - 1]?.[index] ?? 0)],
       ["waiting", String(history.waiting[index] ?? 0)],
     ],
   });
   return (
     <Chart
       title={`${unit} by job`}
-      summary={`Now ${amount(used)} of ${amount(history.capacity)} in use. Shown from ${clock((history.at[0] ?? 0) * 1000)} to ${clock((history.at[now] ?? 0) * 1000)}.`}
+      summary={`Now ${amount(used)} in use; nodes that take tasks have ${amount(history.capacity)}. Shown from ${clock((history.at[0] ?? 0) * 1000)} to ${clock((history.at[now] ?? 0) * 1000)}.`}
       data={data}
       options={options}
       read={read}
@@ -151,7 +151,7 @@ function Areas({ history, colours }: { history: ClusterHistory; colours: Readonl
         )}
         <li>
           <span class="swatch line" />
-          what there is
+          what nodes that take tasks have now
         </li>
       </ul>
       <details>

@@ -49,7 +49,7 @@ def test_the_cluster_at_a_glance(chromium: Browser, live: LiveService) -> None:
         names = {each.text_content() for each in page.locator("table.jobs th[scope=row] a").all()}
         known = {each["name"] for each in httpx.get(f"{live.url}/v1/jobs", trust_env=False).json()["jobs"]}
         assert names == known
-        page.get_by_role("img", name=re.compile("GPUs by job. Now .* of 4 in use")).wait_for()
+        page.get_by_role("img", name=re.compile("GPUs by job. Now .* in use; nodes that take tasks have 4")).wait_for()
         assert page.locator(".plot canvas").count() == 1
         assert page.get_by_role("list", name="Who has what").get_by_role("link").count() >= 1
 
