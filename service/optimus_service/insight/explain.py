@@ -404,23 +404,33 @@ def last_rescale(case: Case) -> answers.RescaleEffect | None:
     for number in range(len(case.memberships) - 1, 0, -1):
         before, after = case.memberships[number - 1], case.memberships[number]
         if after.cause == "rescale":
-            return _effect(case, before, after, _ended_at(case, number))
+            return _effect(case, before, after, _trained_seconds(case, number))
     return None
 
 
-def _ended_at(case: Case, number: int) -> float:
-    if number + 1 < len(case.memberships):
-        return case.memberships[number + 1].at
-    return case.now if case.job.finished_at is None else case.job.finished_at
+_GOES_ON = frozenset({"coordinator_restart", "worker_lost", "server_lost", "batch"})
+"""Causes of a membership after which a job of the same size goes on with what its last change of size gave it."""
 
 
-def _effect(case: Case, before: MembershipRecord, after: MembershipRecord, ended_at: float) -> answers.RescaleEffect:
+def _trained_seconds(case: Case, number: int) -> float:
+    """How long it has trained at the size of membership `number`, seconds: without stops, to the next other size."""
+    size_ = _members(case.memberships[number])
+    seconds, began = 0.0, case.memberships[number].at
+    for after in case.memberships[number + 1 :]:
+        seconds += max(after.at - (after.pause_seconds or 0.0) - began, 0.0)
+        if after.cause not in _GOES_ON or _members(after) != size_:
+            return seconds
+        began = after.at
+    ended_at = case.now if case.job.finished_at is None else case.job.finished_at
+    return seconds + max(ended_at - began, 0.0)
+
+
+def _effect(case: Case, before: MembershipRecord, after: MembershipRecord, trained: float) -> answers.RescaleEffect:
     stopped = after.pause_seconds or 0.0
     slow, fast = _speed_with(case, before), _speed_with(case, after)
     saved = None
     if slow and fast:
         # With the old size the steps made since would have taken fast/slow times as long, without the stop.
-        trained = max(ended_at - after.at, 0.0)
         saved = trained * fast / slow - (trained + stopped)
     return answers.RescaleEffect(
         at=moment(after.at),

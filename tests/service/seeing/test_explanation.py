@@ -141,6 +141,31 @@ def test_a_job_that_grew_says_what_that_cost_and_bought(world: World) -> None:
     assert any("instead of 2" in each for each in found.sentences)
 
 
+@pytest.mark.parametrize(
+    ("later", "trained"),
+    [
+        ([], 30.0),
+        ([("coordinator_restart", 25.0)], 29.0),
+        ([("coordinator_restart", 25.0), ("worker_lost", 30.0)], 28.0),
+        ([("resume", 25.0)], 14.0),
+    ],
+)
+def test_a_change_of_size_counts_as_long_as_the_job_trains_at_its_size(
+    later: list[tuple[str, float]], trained: float
+) -> None:
+    given = [("rescale", 10.0), *later]
+    memberships = [a_membership()] + [
+        a_membership(epoch=number, at=at, cause=cause, workers=("w",), pause_seconds=1.0)
+        for number, (cause, at) in enumerate(given, 2)
+    ]
+    speeds = [SpeedSample(2, 1, 12.0, 10), SpeedSample(1, 1, 4.0, 10)]
+    record = a_record(wanted=Allocation(1, 1))
+    case = Case(job=record, decision=None, now=40.0, memberships=memberships, speeds=speeds)
+    found = explanation_of(case).last_rescale
+    assert found is not None
+    assert found.saved_seconds == pytest.approx(trained * 4 / 12 - trained - 1.0)
+
+
 def test_the_parts_of_a_scripts_pause_are_told() -> None:
     parts = {"save_seconds": 1.0, "stop_seconds": 0.5, "start_seconds": 3.0, "load_seconds": None}
     after = a_membership(epoch=2, at=15.0, pause_seconds=5.0, pause_parts=parts)
