@@ -11,12 +11,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
-from tests.end_to_end.harness import wait_until
+from tests.end_to_end.harness import TASKS, wait_until
 
 from optimus_cli import background
 
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
 SECONDS = 240.0
 """Twice as long as `serve --detach` waits at most."""
@@ -54,6 +57,12 @@ class Shell:
             timeout=seconds,
             check=False,
         )
+
+    def get(self, path: str, **params: Any) -> Any:
+        """What its service answers: for what a test waits for, since a command takes seconds on a busy machine."""
+        answer = httpx.get(self.environment["OPTIMUS_URL"] + path, params=params, timeout=60.0, trust_env=False)
+        assert answer.is_success, answer.text
+        return answer.json()
 
 
 @pytest.fixture
@@ -126,7 +135,7 @@ def test_a_service_in_the_background_is_ready_told_and_stopped(shell: Shell) -> 
     assert "Traceback" not in again.stderr + elsewhere.stderr
     (shell.directory / "loop.py").write_text(LOOP)
     assert shell("optimus submit --name loop -- python loop.py").returncode == 0
-    assert shell("""until optimus list --json | grep -q '"state": "running"'; do sleep 0.2; done""").returncode == 0
+    wait_until("it runs", lambda: shell.get("/v1/jobs")["jobs"][0]["state"] == "running")
     refused = shell("optimus stop --tasks < /dev/null")
     assert refused.returncode == 1
     assert re.search(r"End all tasks\? Not known to go on from a checkpoint: loop-\S+ loses .* of work", refused.stderr)
@@ -186,9 +195,8 @@ def explained(shell: Shell, job: str) -> tuple[str, list[str], str]:
     return found["state"], found["sentences"], found["what_would_change_it"]
 
 
-@pytest.mark.timeout(600)
 def test_a_first_day_of_own_code_a_nan_and_a_hang(shell: Shell) -> None:
-    for source in (ROOT / "examples" / "my_training.py", ROOT / "tests" / "tasks" / "trouble.py"):
+    for source in (ROOT / "examples" / "my_training.py", TASKS / "trouble.py"):
         shutil.copy(source, shell.directory)
     settings = "OPTIMUS_SLOTS=4 OPTIMUS_ROUND_SECONDS=1 OPTIMUS_MAX_TASK_FAILURES=2"
     assert shell(f"{settings} optimus serve --detach").returncode == 0
@@ -212,12 +220,18 @@ def test_a_first_day_of_own_code_a_nan_and_a_hang(shell: Shell) -> None:
     hung = re.compile(HUNG.format(job=hang))
 
     def while_it_hangs() -> list[str]:
-        told = explained(shell, hang)[1]
+        told: list[str] = shell.get(f"/v1/jobs/{hang}/explanation")["sentences"]
         return told if any(map(hung.fullmatch, told)) else []
+
+    def have_ended() -> bool:
+        return all(shell.get(f"/v1/jobs/{job}")["finished_at"] for job in (nan, hang))
 
     for sentence in wait_until("the hang is told", while_it_hangs, SECONDS):
         assert any(re.fullmatch(each.format(job=hang), sentence) for each in HANGS), sentence
-    wait_until("both have failed", lambda: {explained(shell, job)[0] for job in (nan, hang)} == {"failed"}, SECONDS)
+    wait_until("both have ended", have_ended, SECONDS)
+    assert events_of(shell, nan, "LossNotFinite")
+    assert hung.fullmatch(events_of(shell, hang, "WorkerHung")[0])
+    assert all(shell.get(f"/v1/jobs/{job}")["progress"] != 1.0 for job in (nan, hang))
     why = (
         r"The job failed: the loss was NaN or infinite by step \d+, and for 20 steps or more: "
         r"a smaller learning rate often helps; `on_nonfinite: warn` would have let it train on"
@@ -232,6 +246,12 @@ def test_a_first_day_of_own_code_a_nan_and_a_hang(shell: Shell) -> None:
         r'for longer than `hang_seconds` allows; the end of its log: File "trouble\.py", line \d+ in loss'
     )
     assert_told(explained(shell, hang), "failed", (why, ENDED), ANEW)
+
+
+def events_of(shell: Shell, job: str, kind: str) -> list[str]:
+    """The messages of the job's events of one type, oldest first."""
+    events = shell.get(f"/v1/jobs/{job}/events", limit=200)["events"]
+    return [event["message"] for event in reversed(events) if event["type"] == kind]
 
 
 def assert_told(found: tuple[str, list[str], str], state: str, sentences: tuple[str, ...], change: str) -> None:
@@ -255,23 +275,21 @@ MISTAKES = {
 
 
 def test_a_first_day_of_mistakes_a_full_cluster_and_a_quota(shell: Shell) -> None:
+    shutil.copy(TASKS / "paced.py", shell.directory)  # what trains takes no time from the commands
     assert shell("OPTIMUS_SLOTS=4 OPTIMUS_ROUND_SECONDS=1 optimus serve --detach").returncode == 0
-    submit = "optimus submit --task optimus_workers.zoo.digits:mlp --max-epochs 100000"
     for flags, told in MISTAKES.items():
-        wrong = shell(f"{submit} {flags}")
+        wrong = shell(f"optimus submit --task optimus_workers.zoo.digits:mlp {flags}")
         assert wrong.returncode == 2, flags
         assert told in wrong.stderr
         assert "Traceback" not in wrong.stderr
     assert json.loads(shell("optimus list --json").stdout) == {"jobs": []}
     assert shell("optimus project set small --cpu 2 --no-borrow").returncode == 0
+    submit = "optimus submit --task paced:mlp --set seconds_per_pass=0.1 --max-epochs 100000"
     first = shell(f"{submit} --name first --project small --workers-max 3").stdout.strip()
     second = shell(f"{submit} --name second --project small").stdout.strip()
 
     def decided(job: str, reason: str) -> bool:
-        return bool(json.loads(shell(f"optimus explain {job} --json").stdout)["reason"] == reason)
-
-    def state_of(job: str) -> str:
-        return str(json.loads(shell(f"optimus explain {job} --json").stdout)["state"])
+        return bool(shell.get(f"/v1/jobs/{job}/explanation")["reason"] == reason)
 
     wait_until("the second waits", lambda: decided(second, "WaitingForQuota"))
     why = json.loads(shell(f"optimus explain {second} --json").stdout)
@@ -285,6 +303,6 @@ def test_a_first_day_of_mistakes_a_full_cluster_and_a_quota(shell: Shell) -> Non
     assert why["message"] == "Waits: quotas leave no room now for 3 workers and 1 server of project default."
     assert "`workers.min` of 1 (now 3)" in why["what_would_change_it"]
     assert shell(f"optimus cancel {first}").returncode == 0
-    wait_until("it has ended", lambda: state_of(first) == "cancelled")
+    wait_until("it has ended", lambda: shell.get(f"/v1/jobs/{first}")["state"] == "cancelled")
     told = json.loads(shell(f"optimus explain {first} --json").stdout)
     assert (told["reason"], told["message"]) == (None, "The job was cancelled.")

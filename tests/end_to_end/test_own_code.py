@@ -22,7 +22,8 @@ def optimus(service: Service, *arguments: str, cwd: Path = EXAMPLES) -> subproce
 
 
 def test_own_training_code_by_import_path(service: Service) -> None:
-    done = optimus(service, "submit", "--name", "mine", "--task", "my_training:task", "--watch", "--json")
+    own = ("submit", "--name", "mine", "--task", "my_training:task", "--max-epochs", "2")
+    done = optimus(service, *own, "--watch", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     (job,) = service.get("/v1/jobs")["jobs"]
     assert job["state"] == "succeeded"

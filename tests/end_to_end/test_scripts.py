@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.end_to_end.test_first_steps import Shell
 
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(600)]
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 

@@ -15,6 +15,7 @@ import pytest
 from tests.end_to_end.harness import wait_until
 from tests.end_to_end.test_first_steps import Shell, shell  # noqa: F401 - a fixture
 
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(600)]
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 LOOP = """
 import sys, time
