@@ -95,10 +95,12 @@ export interface components {
         };
         /** @description The cluster in one look. */
         ClusterLine: {
+            /** @description of all nodes, those that take no new tasks among them */
             capacity: components["schemas"]["NodeResources"];
             /** @description by the memberships of active jobs */
             used: components["schemas"]["NodeResources"];
             nodes: number;
+            /** @description of these, those that take no new tasks */
             cordoned: number;
             jobs: {
                 [key: string]: number;

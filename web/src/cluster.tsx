@@ -49,11 +49,7 @@ export function Cluster({ world, now, caller }: ClusterProps) {
           <div class="tile">
             <span class="name">Nodes</span>
             <span class="value">{count(cluster.nodes)}</span>
-            <span class="quiet">
-              {cluster.cordoned
-                ? `${cluster.cordoned} ${cluster.cordoned === 1 ? "takes" : "take"} no new tasks`
-                : "all may be used"}
-            </span>
+            <span class="quiet">{cluster.cordoned ? closedWords(cluster) : "all may be used"}</span>
             <a class="quiet" href="#/nodes">
               who sits where
             </a>
@@ -75,6 +71,10 @@ export function Cluster({ world, now, caller }: ClusterProps) {
   );
 }
 
+function closedWords({ cordoned, nodes }: ClusterLine): string {
+  return `${count(cordoned)} of ${counted(nodes, "node")} ${cordoned === 1 ? "takes" : "take"} no new tasks`;
+}
+
 export function headline(cluster: ClusterLine, active: JobLine[]): string {
   const training = active.filter((job) => groupOf(job) === "training").length;
   const waiting = active.length - training;
@@ -84,10 +84,11 @@ export function headline(cluster: ClusterLine, active: JobLine[]): string {
       ? `${gpuCount(cluster.used)} of ${counted(gpuCount(cluster.capacity), "GPU")}`
       : `${amount(cluster.used.cpu)} of ${counted(cluster.capacity.cpu, "CPU core")}`;
   if (!active.length) return "Nothing is running, and nobody waits.";
+  const closed = cluster.cordoned ? ` (${closedWords(cluster)})` : "";
   const trains =
     training === 0
-      ? "Nothing is training"
-      : `${counted(training, "job")} ${training === 1 ? "trains" : "train"} on ${unit}`;
+      ? `Nothing is training${closed}`
+      : `${counted(training, "job")} ${training === 1 ? "trains" : "train"} on ${unit}${closed}`;
   return `${trains}; ${waiting === 0 ? "nobody waits" : `${count(waiting)} ${waiting === 1 ? "waits" : "wait"}`}.`;
 }
 

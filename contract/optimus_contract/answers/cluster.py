@@ -64,7 +64,7 @@ class UnknownTask(Message):
 class Cluster(Message):
     """The cluster in one look (`GET /v1/cluster`)."""
 
-    capacity: NodeResources
+    capacity: Annotated[NodeResources, About("of all nodes, those that take no new tasks among them")]
     used: NodeResources
     jobs: dict[JobState, int]
     unknown_tasks: Annotated[

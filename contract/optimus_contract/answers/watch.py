@@ -44,10 +44,10 @@ class JobLine(Message):
 class ClusterLine(Message):
     """The cluster in one look."""
 
-    capacity: NodeResources
+    capacity: Annotated[NodeResources, About("of all nodes, those that take no new tasks among them")]
     used: Annotated[NodeResources, About("by the memberships of active jobs")]
     nodes: int
-    cordoned: int
+    cordoned: Annotated[int, About("of these, those that take no new tasks")]
     jobs: dict[JobState, int]
     left_out: Annotated[int, About("older active jobs, of which no line is told: the newest are")] = 0
     waiting_by_reason: dict[str, int]

@@ -59,7 +59,7 @@ def read_stream_state(
     nodes, error = _nodes(cluster)
     last_round = next(iter(repository.rounds(limit=1).items), None)
     summary = answers.ClusterLine(
-        capacity=resources_body(sum((node.capacity for node in nodes if node.schedulable), Resources())),
+        capacity=resources_body(sum((node.capacity for node in nodes), Resources())),
         used=resources_body(sum((resources_of_job(job) for job in active), Resources())),
         nodes=len(nodes),
         cordoned=sum(not node.schedulable for node in nodes),

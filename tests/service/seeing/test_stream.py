@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.service.store.store_builders import a_membership
 
 from optimus_scheduler.model import JobState
 from optimus_service.api.stream import as_events
+from optimus_service.clusters.fake import FakeCluster
 from optimus_service.insight.timeline import MAX_SERIES, timeline
 from optimus_service.push import feed as feed_module
 from optimus_service.push import stream_state
@@ -174,6 +176,11 @@ def test_it_has_active_and_ended_jobs_and_why_some_wait(world: World) -> None:
     found = read_stream_state(world.repository, world.cluster, "optimus", "1", world.clock())
     cluster = json.loads(found.cluster)
     assert (cluster["capacity"]["cpu"], cluster["used"]["cpu"], cluster["nodes"]) == (8.0, 7.0, 2)
+    first, *others = world.cluster.nodes()
+    half_closed = FakeCluster((replace(first, schedulable=False), *others))
+    closed = json.loads(read_stream_state(world.repository, half_closed, "optimus", "1", world.clock()).cluster)
+    assert closed["cordoned"] == 1
+    assert closed["capacity"]["cpu"] == 8.0, "7 of 4 cores are nowhere in use"
     assert cluster["waiting_by_reason"] == {"WaitingForResources": 1}
     lines = {job_id: json.loads(line) for job_id, line in found.jobs.items()}
     assert (lines["first"]["state"], lines["first"]["workers"]) == ("running", 6)
