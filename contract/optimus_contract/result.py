@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -108,3 +109,16 @@ class JobResult(Message):
             le=MAX_COUNT,
         ),
     ] = None
+
+
+def last_checkpoint(path: str | None, step: int) -> str:
+    """A job's last checkpoint in words, with its step where the name of what was reported tells it.
+
+    Args:
+        path: `JobResult.checkpoint`.
+        step: steps that the job had made.
+    """
+    name = None if path is None else re.search(r"manifest-(\d{12,})\.json$", path)
+    if name is None:
+        return f"its last checkpoint, which may be of a step before {step}"
+    return f"its last checkpoint, of step {int(name[1])}" + (f" of {step}" if int(name[1]) < step else "")

@@ -374,6 +374,12 @@ def test_resume_says_what_the_job_does_now(service: ScriptedService, optimus: Op
         0,
         f"{JOB} goes on from its last checkpoint as soon as there is room for it\n",
     )
+    result = {"checkpoint": "/d/checkpoints/manifest-000000000000.json"}
+    service.has_job({**builders.job(state="failed", step=25), "result": result})
+    assert (
+        "goes on from its last checkpoint, of step 0 of 25, as soon"
+        in optimus("resume", JOB, "--url", service.url).stdout
+    )
     service.on("POST", f"/v1/jobs/{JOB}/resume", problem(409, "the job has no checkpoint: it never made a step"))
     done = optimus("resume", JOB, "--url", service.url)
     assert done.exit_code == 1

@@ -237,7 +237,7 @@ def test_a_first_day_of_own_code_a_nan_and_a_hang(shell: Shell) -> None:
         r"a smaller learning rate often helps; `on_nonfinite: warn` would have let it train on"
     )
     goes_on = (
-        rf"Nothing: it has ended\. (`optimus resume {nan}` lets it go on from its last checkpoint; )?"
+        rf"Nothing: it has ended\. (`optimus resume {nan}` lets it go on from its last checkpoint, .*; )?"
         rf"`optimus retry {nan}` runs it again from the beginning\.{AS_IT_WAS}"
     )
     assert_told(explained(shell, nan), "failed", (why, ENDED), goes_on)

@@ -17,6 +17,7 @@ from optimus_cli.flags import CHANGING, given, with_flags
 from optimus_cli.options import AsJson, JobReference, Url, ask, connect
 from optimus_cli.resolve import find_job
 from optimus_cli.specification import Specification, set_field
+from optimus_contract.result import last_checkpoint
 
 
 def pause(
@@ -51,7 +52,9 @@ def resume(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -
     if as_json:
         output.print_json(resumed)
     else:
-        saved = " from its last checkpoint" if is_final(found) or resumed["step"] else ""
+        result = found["result"]
+        told = last_checkpoint(None if result is None else result["checkpoint"], found["step"])
+        saved = f" from {told}," if is_final(found) else " from its last checkpoint" * bool(resumed["step"])
         whence = " from step 0, as far as is known," if found["step"] and found["begins_anew"] else saved
         output.print_text(f"{resumed['id']} goes on{whence} as soon as there is room for it")
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from optimus_contract import answers
 from optimus_contract.job import Convergence
+from optimus_contract.result import last_checkpoint
 from optimus_models.calibration import Widening
 from optimus_models.convergence import Rule
 from optimus_models.cost import Estimate
@@ -454,7 +455,8 @@ def _again(job: JobRecord) -> str:
         return f"{anew}."
     if begins_anew(job):
         return f"{anew}: it is not known to have a checkpoint."
-    return f"`optimus resume {job.id}` lets it go on from its last checkpoint; {anew}."
+    saved = last_checkpoint((job.result or {}).get("checkpoint"), job.step)
+    return f"`optimus resume {job.id}` lets it go on from {saved}; {anew}."
 
 
 def _paused_by_owner(job: JobRecord, since: float) -> Explanation:

@@ -288,7 +288,11 @@ def test_no_end_is_made_up_where_only_the_age_is_known_and_that_of_ended_runs_st
         ({"state": JobState.FAILED, "step": 0}, "beginning. Its specification stays what it was: what"),
         (
             {"state": JobState.CANCELLED},
-            "`optimus resume job-1` lets it go on from its last checkpoint; `opt",
+            "`optimus resume job-1` lets it go on from its last checkpoint, which may be of a step before 40; `opt",
+        ),
+        (
+            {"state": JobState.FAILED, "result": {"checkpoint": "/d/checkpoints/manifest-000000000000.json"}},
+            "lets it go on from its last checkpoint, of step 0 of 40; `opt",
         ),
         (
             {"state": JobState.SUCCEEDED, "heard_at": NOW},
@@ -297,7 +301,7 @@ def test_no_end_is_made_up_where_only_the_age_is_known_and_that_of_ended_runs_st
     ],
 )
 def test_what_runs_an_ended_job_again_is_named(changes: dict[str, Any], told: str) -> None:
-    found = explain(job(**{"spec": {}} | changes), None).what_would_change_it
+    found = explain(job(**{"spec": {}, "step": 40} | changes), None).what_would_change_it
     assert told in found
     assert ("optimus retry" in found) == ("heard_at" not in changes)
 
