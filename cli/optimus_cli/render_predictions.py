@@ -140,13 +140,19 @@ def _sizes(job: Job, predictions: Predictions) -> Iterator[RenderableType]:
     yield Text()
     yield speed_table(speeds, job)
     money_too = " and the cost to finish" if cost is not None else ""
-    yield Text(f"Each cell: time left, with steps per second{money_too} below; *: the present size.", style="dim")
+    yield Text(f"Each cell: time left, with steps per second{money_too} below; *: {_present(job)}.", style="dim")
     beyond = list(dict.fromkeys(what for point in speeds if (what := point.get("beyond")) is not None))
     if beyond:
         yield Text(f"(no): not to be had now; beyond {', '.join(beyond)}.", style="dim")
     if cost is not None and cost["worth_considering"]:
         yield Text("\nNo other size is both faster and cheaper", style="bold")
         yield _choices(cost["worth_considering"][:MOST_CHOICES])
+
+
+def _present(job: Job) -> str:
+    has, gets = wording.tasks(job["running"]), wording.tasks(job["wanted"])
+    under_way = job["running"]["workers"] and job["wanted"]["workers"] and has != gets
+    return f"the present size; the change to {gets} is under way" if under_way else "the present size"
 
 
 def _choices(choices: Sequence[Choice]) -> Table:

@@ -382,6 +382,15 @@ def test_what_predictions_rest_on_is_said() -> None:
     )
 
 
+def test_the_present_size_is_what_trains_while_a_change_is_under_way() -> None:
+    sizes = {"running": {"workers": 1, "servers": 1, "gpu_type": None}, "wanted": {"workers": 2, "servers": 1}}
+    text = " ".join(shown(render_predictions.prediction(builders.job(**sizes), builders.predictions())).split())
+    assert "*: the present size; the change to 2w+1p is under way." in text
+    assert "1 5 min 00 s *" in text
+    same = builders.job(**sizes | {"wanted": sizes["running"]})
+    assert "*: the present size." in shown(render_predictions.prediction(same, builders.predictions()))
+
+
 def test_a_running_script_whose_lines_are_not_understood_says_so() -> None:
     spec = {"command": ["torchrun", "train.py"]}
     job = builders.job(state="running", step=0, profile=None, spec=spec)

@@ -208,7 +208,9 @@ def predictions_body(
     shown = ahead.remaining_seconds if allocations == [record.intended] else ahead.at_its_size
     basis = Ahead(question.now, settings, estimate_of(shown))
     found = sizes(job, fitted.speeds, allocations, estimate_of(ahead.remaining_steps), basis)
-    beyond = {size: _beyond(job, size, question) for size in allocations}
+    # While a change of size is under way it has what trains; the forecast tells of what it gets.
+    present = job.allocation if record.running.is_empty else record.running._replace(gpu_type=_gpu_type(job))
+    beyond = {size: None if size == present else _beyond(job, size, question) for size in allocations}
     is_priced = has_prices(settings)
     return answers.Predictions(
         at=None if latest is None else moment(latest.at),
@@ -228,14 +230,12 @@ def predictions_body(
         learning_rates=_rate_points(job.rate_steps, job.learning_rates),
         planned_rates=_rate_points(*(column.tolist() for column in rates_to_come(job))),
         metric=_metric_body(job, fitted.metric, total_steps),
-        cost=cost_body(
-            [each for each in found if beyond[each.allocation] is None], job.allocation, job.spent, question.limits
-        )
+        cost=cost_body([each for each in found if beyond[each.allocation] is None], present, job.spent, question.limits)
         if is_priced
         else None,
         # What runs outside the cluster has the size that its owner gives it.
         advice=advice(
-            job,
+            replace(job, allocation=present),
             fitted.speeds,
             settings,
             lambda size: job.spec.tracked or _beyond(job, size, question) is None,

@@ -89,6 +89,7 @@ def test_cost_so_far_and_to_finish_with_each_size(serving: Serve) -> None:
         here = speeds[2, 1]
         assert here["remaining_seconds"]["mean"] == pytest.approx(600 / here["steps_per_second"])
         assert here["cost"]["mean"] == pytest.approx(3 * here["remaining_seconds"]["mean"])
+        assert found["cost"]["to_finish"] == here["cost"], "what trains is its size, whatever it is to get"
         # The speed is uncertain as well as the number of steps: the interval is wider than that of the steps.
         steps = found["remaining_steps"]
         assert here["cost"]["high"] / here["cost"]["mean"] > steps["high"] / steps["mean"]
