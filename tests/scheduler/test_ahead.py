@@ -34,6 +34,7 @@ from optimus_scheduler.model import (
     Quota,
     Resources,
     Snapshot,
+    WorkerLimit,
     total_of,
 )
 from optimus_scheduler.place.place import Placer
@@ -487,3 +488,16 @@ def test_a_start_counts_that_guessed_jobs_may_not_come(quotas: tuple[Quota, ...]
         assert start is not None
         assert start.low <= at <= start.high, name
         assert start.mean - NOW <= 1.25 * (at - NOW), name
+
+
+@pytest.mark.parametrize("most", [1, 4])
+def test_a_job_that_a_limit_of_workers_keeps_out_waits_for_those_that_fill_it(most: int) -> None:
+    """However large the cluster is, and whoever else ends before: the look goes as far as the limited jobs need."""
+    together = [running("r4", 500, most=most), running("r5", 600, most=most), running("r6", 300, (0, 0), most=most)]
+    together = [replace(job, spec=replace(job.spec, project="red")) for job in together]
+    queue = a_queue(*together, running("other", 100), cpu=16.0)
+    found = looked(replace(queue, worker_limits=(WorkerLimit(2, project="red"),)))["r6"]
+    first = end_of(replace(queue, worker_limits=(WorkerLimit(2, project="red"),)), "r4")
+    assert set(found.awaited) <= {"r4", "r5"}
+    assert found.start is not None
+    assert found.start.low >= first.low

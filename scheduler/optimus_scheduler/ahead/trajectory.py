@@ -9,6 +9,7 @@ second.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -185,7 +186,9 @@ class Trajectory:
         for job in present:
             is_waiting = job.size.is_empty and job.ended_at == math.inf and not job.outlook.job.owner_paused
             if is_waiting and job.is_feasible:
+                began = job.started_at
                 self._resize(job, job.outlook.minimum)
+                job.cause = job.cause if began < math.inf else None  # no end that was looked at has let it in
         self._note_speeds()
 
     # --- time ----------------------------------------------------------------------------------------------------
@@ -211,16 +214,21 @@ class Trajectory:
         return virtual
 
     def _horizon(self) -> float:
-        """Seconds after which about everything that is there has ended: all work at the cluster's full use."""
+        """Seconds after which about everything that is there has ended: all work at the full use of the cluster, or of
+        what jobs may hold together."""
         capacity = Snapshot(self._queue.now, self._queue.nodes, ()).capacity
         shares, longest = 0.0, 1.0
+        worker_seconds: defaultdict[tuple[str | None, str | None], float] = defaultdict(float)
         for job in self._jobs:
             size = job.outlook.minimum
             speed = max(job.outlook.speeds.at(size), 1e-12)
             share = min(max(job.outlook.demand(size).dominant_share(capacity), 0.0), 1.0)
             shares += job.left / speed * share
             longest = max(longest, job.left / max(job.outlook.speeds.at(job.outlook.maximum), 1e-12))
-        return max(shares, longest)
+            for holder in ((job.outlook.job.owner, None), (None, job.outlook.job.spec.project)):
+                worker_seconds[holder] += job.left / speed * size.workers
+        limited = (worker_seconds[each.owner, each.project] / max(each.most, 1) for each in self._queue.worker_limits)
+        return max(shares, longest, *limited)
 
     def _next_event(self) -> float:
         """The next end or arrival, or when a job may go on after an error; inf when nothing will happen any more.
