@@ -185,11 +185,14 @@ def expected_times(
     """
     if found is None or now > found.good_until or (waits and found.start is None and found.end is not None):
         return None
+    unknown = answers.ExpectedTimes(
+        computed_at=moment(found.at), start_seconds=None, start_at=None, end_seconds=None, end_at=None
+    )
     if waits and sum(one.part for one in found.behind if _has_stalled(one.job, still)) >= _LIKELY:
-        return answers.ExpectedTimes(
-            computed_at=moment(found.at), start_seconds=None, start_at=None, end_seconds=None, end_at=None
-        )
+        return unknown
     start = None if found.start is None or not waits else _start(found, found.start, now, {} if ends is None else ends)
+    if waits and found.start is not None and start is None:
+        return unknown
     end = None if found.end is None else until_later(found.end, found.at, now)
     if start is not None and found.end is not None and found.start is not None:
         # It takes as long as was foreseen, from a start that may have moved.
@@ -204,8 +207,13 @@ def expected_times(
     )
 
 
-def _start(found: ExpectedTimes, start: Interval, now: float, ends: Ends) -> Interval:
-    """Seconds until a start: as much later or sooner than foreseen as the ends are now that it waits for.
+_OVERDUE_SECONDS = 1.0
+"""A start that was foreseen with an end and has not come so long after it waits for something else."""
+
+
+def _start(found: ExpectedTimes, start: Interval, now: float, ends: Ends) -> Interval | None:
+    """Seconds until a start: as much later or sooner than foreseen as the ends are now that it waits for. None: these
+    have come, and it has not.
 
     Those of jobs of which no end is said (of unknown length, without tasks since) go on as was foreseen, by the time.
     """
@@ -216,8 +224,8 @@ def _start(found: ExpectedTimes, start: Interval, now: float, ends: Ends) -> Int
             times = zip(_bounds(start), _bounds(then), _bounds(left), strict=True)
             moved = _plus(moved, Interval(*(_moved(*each, found.at) for each in times)), one.part)
             rest -= one.part
-    low, mean, high = (max(each, 0.0) for each in sorted(_bounds(_plus(moved, by_time, max(rest, 0.0)))))
-    return Interval(mean, low, high)
+    low, mean, high = sorted(_bounds(_plus(moved, by_time, max(rest, 0.0))))
+    return None if high < -_OVERDUE_SECONDS else Interval(*(max(each, 0.0) for each in (mean, low, high)))
 
 
 def _moved(start: float, then: float, left: float, found_at: float) -> float:
@@ -256,9 +264,10 @@ def _awaited_end(one: Awaited, found: ExpectedTimes) -> Interval | None:
 
 
 def _awaited_left(one: Awaited, now: float, ends: Ends) -> Interval | None:
-    """Seconds until the end of a job that is waited for; None where nothing can be said."""
+    """Seconds until the end of a job that is waited for, below 0 since then; None where nothing can be said."""
     if one.job is None or one.job.state.is_final:
-        return Interval(0.0, 0.0, 0.0)
+        since = 0.0 if one.job is None or one.job.finished_at is None else min(one.job.finished_at - now, 0.0)
+        return Interval(since, since, since)
     if one.job.is_without_tasks:
         return None
     if one.job.id not in ends:

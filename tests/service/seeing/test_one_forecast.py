@@ -245,3 +245,19 @@ def test_a_start_moves_with_the_end_that_it_waits_for(start: float, after: float
     assert found.start_seconds is not None
     assert found.start_seconds.mean == pytest.approx(after)
     assert found.start_seconds.high == pytest.approx(900.0 * left)
+
+
+@pytest.mark.parametrize(("ago", "told"), [(0.0, 2.0), (1.5, 0.5), (2.5, 0.0), (5.0, None)])
+def test_a_start_that_has_not_come_with_the_end_that_it_waits_for_is_told_no_longer(
+    ago: float, told: float | None
+) -> None:
+    """It was foreseen 2 s after the end, which has come: from there it is counted, then something else is awaited."""
+    end = Interval(NOW + 82.0, NOW + 82.0, NOW + 82.0)
+    ended = a_record("trains", state=JobState.SUCCEEDED, finished_at=NOW - ago)
+    of_it = ExpectedTimes(job_id="trains", at=NOW - 9.0, good_until=NOW + 60.0, start=None, end=end, steps_left=None)
+    start, decided = Interval(NOW + 84.0, NOW + 84.0, NOW + 84.0), replace(a_decision("trains"), expected=of_it)
+    times = replace(of_it, job_id="waits", start=start, behind=(Awaited(1.0, ended, decided),))
+    found = expected_times(times, NOW, waits=True)
+    assert found is not None
+    assert (None if found.start_seconds is None else found.start_seconds.high) == told
+    assert (found.end_seconds is None) == (told is None)
