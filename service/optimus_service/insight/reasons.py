@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -151,7 +152,9 @@ def ended_words(job: JobRecord, decision: DecisionRecord | None) -> str:
     ends = decision is not None and decision.reason in (Reason.CONVERGED, Reason.LIMIT_REACHED)
     rule = decision.forecast.rule if decision is not None and ends else _spent(job)
     why = None if rule is None else _ENDED_BY.get(rule)
-    return "The job succeeded." if why is None else f"The job succeeded: {why}."
+    # What it has learned is of no use then, though its owner let it train on.
+    useless = "" if job.loss is None or math.isfinite(job.loss) else ", but its loss was NaN or infinite at the end"
+    return f"The job succeeded{'' if why is None else f': {why}'}{useless}."
 
 
 def _spent(job: JobRecord) -> str | None:

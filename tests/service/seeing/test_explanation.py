@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -321,6 +322,8 @@ def test_an_ended_job_has_no_reason_but_how_it_ended(
 def test_a_limit_that_was_reached_between_two_rounds_is_told(convergence: dict[str, Any], told: str) -> None:
     ended = a_record(state=JobState.SUCCEEDED, finished_at=9.0, step=17, epoch=2.04, spec={"convergence": convergence})
     assert explanation_of(Case(job=ended, decision=None, now=10.0)).message == told
+    useless = explanation_of(Case(job=replace(ended, loss=math.nan), decision=None, now=10.0)).message
+    assert useless == f"{told[:-1]}, but its loss was NaN or infinite at the end."
 
 
 @pytest.mark.parametrize(
