@@ -165,7 +165,11 @@ BEFORE: dict[str, tuple[str, ...]] = {
         "text = json.dumps(describe(model, torch.zeros(1, 3, 9, 9)))",
     ),
     "docs/task-data.md": ("import pathlib", "from glob import glob", "counts = [2]"),
-    "docs/tasks.md": ("from optimus_workers.task import OptimizerSpec", "TrainingTask = lambda *_, **given: given"),
+    "docs/learning-rates.md": (
+        "from optimus_workers.task import OptimizerSpec",
+        "TrainingTask = lambda *_, **given: given",
+    ),
+    "docs/tasks.md": (),
     "simulator/README.md": (),
 }
 """What an example takes for granted."""
@@ -228,7 +232,11 @@ def test_the_variables_that_code_and_messages_name_are_documented() -> None:
 # --- size ------------------------------------------------------------------------------------------------------------
 
 
+WORDS, MORE_WORDS = 1070, {"deadlines.md": 1200, "load.md": 1200}
+"""Of a page: about 900 is the aim. No further page may be added to those that have more."""
+
+
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda each: each.name)
 def test_a_reference_page_is_read_in_a_sitting(page: Path) -> None:
     written = re.sub(r"<!-- begin: generated.*?<!-- end", "", page.read_text(), flags=re.DOTALL)  # a list is looked up
-    assert len(written.split()) <= 1200
+    assert len(written.split()) <= MORE_WORDS.get(page.name, WORDS)
