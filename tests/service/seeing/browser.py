@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +25,7 @@ _FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+AXE = Path(__file__).parents[3] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 PATIENCE_MS = 60_000
 """Bounds a hang; the tests wait on conditions."""
 
@@ -77,3 +79,20 @@ def opened(chromium: Browser, url: str, *, service_stops: bool = False, **contex
         told = [each for each in complaints if not any(part in each for part in harmless)]
         assert told == [], f"the page complains: {told}"
         assert asked <= {re.sub(r"(?<=\d)/.*", "", url)}
+
+
+def barriers(page: Page) -> list[Any]:
+    """What axe finds on the page as it is now against WCAG 2.1 AA, in light and in dark colours.
+
+    Skips without the front end's tools.
+    """
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed (npm ci in web/)")
+    page.evaluate(AXE.read_text())
+    run = "axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa']}).then((all) => all.violations)"
+    found: list[Any] = []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        violations = page.evaluate(run)
+        found += [(scheme, each["id"], [node["html"][:120] for node in each["nodes"]]) for each in violations]
+    return found

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from tests.service.seeing.browser import opened
+from tests.service.seeing.browser import barriers, opened
 from tests.service.seeing.live import LiveService
 
 from optimus_contract.codec import write
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 
-ROOT = Path(__file__).parents[3]
 ACCURACIES = (0.1, 0.5, 0.75, 0.8)
 STORED = "was-predicted"
 OWN = "/home/me/project/train.py"
@@ -81,15 +79,6 @@ def _decide(live: LiveService, at: float, left: float) -> None:
 def chart(page: Page, name: str) -> Any:
     """The figure with this caption."""
     return page.locator("figure.chart").filter(has=page.locator("figcaption", has_text=re.compile(f"^{name}$")))
-
-
-def no_barriers(page: Page) -> list[Any]:
-    axe = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
-    if not axe.exists():
-        pytest.skip("axe-core is not installed (npm ci in web/)")
-    page.evaluate(axe.read_text())
-    found = page.evaluate("axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa']}).then((all) => all.violations)")
-    return [(each["id"], [node["html"][:120] for node in each["nodes"]]) for each in found]
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------
@@ -212,16 +201,13 @@ def test_projects_show_what_they_are_guaranteed_and_have(chromium: Browser, live
         httpx.delete(f"{live.url}/v1/projects/vision", trust_env=False)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("path", ["nodes", "projects", f"jobs/{STORED}"])
-def test_there_are_no_barriers_and_nothing_is_cut_off(
-    chromium: Browser, stored: LiveService, path: str, scheme: Any
-) -> None:
-    with opened(chromium, f"{stored.url}/#/{path}", color_scheme=scheme) as page:
+def test_there_are_no_barriers_and_nothing_is_cut_off(chromium: Browser, stored: LiveService, path: str) -> None:
+    with opened(chromium, f"{stored.url}/#/{path}") as page:
         page.get_by_role("heading", level=1).wait_for()
         for details in page.locator("main details summary").all():
             details.click()
-        assert no_barriers(page) == []
+        assert barriers(page) == []
         for width in (1400, 800, 390):
             page.set_viewport_size({"width": width, "height": 844})
             assert page.evaluate("document.documentElement.scrollWidth") <= width
