@@ -108,11 +108,12 @@ class SpeedHistory:
 
     def add(self, columns: Columns, gpu_types: Mapping[int, str | None] = NO_TYPES) -> None:
         """`gpu_types`: of the memberships that the samples are from."""
-        for epoch, rank, sequence, workers, servers, batch, *measured in rows(columns, _SPEED_FIELDS):
+        for epoch, rank, sequence, workers, servers, batch, n_steps, updates, seconds, wait_seconds, at in rows(
+            columns, _SPEED_FIELDS
+        ):
             if epoch > self._epoch:
                 self._close(_LEAST_SECONDS)
                 self._epoch = epoch
-            n_steps, updates, seconds, wait_seconds, at = measured
             if epoch < self._epoch or sequence == FIRST_RECORD or seconds <= 0:
                 continue
             if self._open is None:

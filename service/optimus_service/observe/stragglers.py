@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from optimus_service.observe.speeds import FIRST_RECORD, Columns, rows
+from optimus_service.observe.speeds import FIRST_RECORD, Columns
 from optimus_service.store.records import Document
 
 WINDOW_STEPS = 200
@@ -20,7 +20,7 @@ LEAST_SECONDS = 5.0
 SLOW = 0.5
 """Part of the median speed below which a worker is a straggler (Peng et al., section 5.2)."""
 _FIELDS: Final = (
-    *("membership_epoch", "rank", "sequence", "workers"),
+    *("membership_epoch", "rank", "sequence"),
     *("n_steps", "compute_seconds", "data_seconds", "n_examples"),
 )
 
@@ -60,21 +60,40 @@ class SlowWorkers:
 
     def add(self, columns: Columns) -> None:
         self._found = None
-        for epoch, rank, sequence, workers, n_steps, compute_seconds, data_seconds, n_examples in rows(
-            columns, _FIELDS
+        epochs = columns["membership_epoch"]
+        newest = max(epochs)
+        if newest > self.epoch:
+            self.epoch, self._n_workers = newest, columns["workers"][epochs.index(newest)]
+            self._by_rank.clear()
+        for rank, part in reversed(self._newest_parts(columns)):
+            work = self._by_rank.get(rank)
+            if work is None:
+                work = self._by_rank[rank] = _Work()
+            work.add(*part)
+
+    def _newest_parts(self, columns: Columns) -> list[tuple[int, tuple[int, float, int]]]:
+        """Ranks with parts of their work that may count, the newest first: of many samples, most are too old."""
+        found: list[tuple[int, tuple[int, float, int]]] = []
+        steps: dict[int, int] = {}
+        n_full = 0
+        for epoch, rank, sequence, n_steps, compute_seconds, data_seconds, n_examples in zip(
+            *(reversed(columns[name]) for name in _FIELDS), strict=True
         ):
-            if epoch > self.epoch:
-                self.epoch, self._n_workers = epoch, workers
-                self._by_rank.clear()
-            if epoch == self.epoch and sequence != FIRST_RECORD and n_examples:
-                work = self._by_rank.get(rank)
-                if work is None:
-                    work = self._by_rank[rank] = _Work()
-                work.add(n_steps, compute_seconds + data_seconds, n_examples)
+            if epoch != self.epoch or sequence == FIRST_RECORD or not n_examples:
+                continue
+            known = steps.get(rank, 0)
+            if known >= WINDOW_STEPS:
+                continue
+            steps[rank] = known + n_steps
+            found.append((rank, (n_steps, compute_seconds + data_seconds, n_examples)))
+            n_full += steps[rank] >= WINDOW_STEPS
+            if n_full == self._n_workers:
+                break
+        return found
 
     def state(self) -> Document:
         """All that is known, for `restore`. Arrays: (parts, 3) of each rank."""
-        parts = [(rank, np.array(list(work.parts), dtype=np.float64)) for rank, work in self._by_rank.items()]
+        parts = [(rank, np.array(list(work.parts), dtype=np.float64)) for rank, work in sorted(self._by_rank.items())]
         return {"epoch": self.epoch, "n_workers": self._n_workers, "parts": parts}
 
     def restore(self, state: Document) -> None:

@@ -203,6 +203,8 @@ class JobHistory:
                 self.computed_steps += n_steps if updates is None else updates
 
     def _add_figures(self, columns: Columns) -> None:
+        if not any(columns["metrics"]):
+            return
         for step, at, metrics in rows(columns, ("step", "at", "metrics")):
             for name, value in (metrics or {}).items():
                 known = name in self.figures or len(self.figures) < self._max_figures
@@ -231,6 +233,8 @@ class JobHistory:
             self._newest_rate = (int(steps[-1]), rates[-1]) if steps else None
 
     def _add_noise(self, columns: Columns) -> None:
+        if not any(columns["gradients"]):
+            return
         reported = []
         for step, gradients in rows(columns, ("step", "gradients")):
             scale = _scale_of(gradients)
