@@ -159,13 +159,12 @@ def _gives_more(services: Services, job_id: str, caller: Caller) -> tuple[str, .
     """What was tried and gives it more; None: nothing could be tried."""
     if services.preview is None:
         return None
-    others = services.repository.active_jobs(caller.projects)
+
+    def names() -> dict[str, str]:
+        return {each.id: f"{each.name} ({each.id})" for each in services.repository.active_jobs(caller.projects)}
+
     try:
-        return services.preview.what_gives_more(
-            job_id,
-            {each.id: f"{each.name} ({each.id})" for each in others},
-            only_named=caller.projects is not None,
-        )
+        return services.preview.what_gives_more(job_id, names, only_named=caller.projects is not None)
     except ClusterUnavailable:
         return None
 

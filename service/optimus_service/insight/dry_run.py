@@ -210,10 +210,10 @@ class Preview:
         return replace(said, earliest=earliest_promised(answer, candidate.spec.deadline_at, said.earliest))
 
     def what_gives_more(
-        self, job_id: str, names: Mapping[str, str], *, only_named: bool = False
+        self, job_id: str, names: Callable[[], Mapping[str, str]], *, only_named: bool = False
     ) -> tuple[str, ...] | None:
-        """Changes each of which alone would give the job more than the next round does (`what_if`); `names` by job id,
-        `only_named`: without those that tell of other jobs.
+        """Changes each of which alone would give the job more than the next round does (`what_if`); `names`: those of
+        jobs by id, asked for where something is tried; `only_named`: without those that tell of other jobs.
 
         None when that was not tried, or not all of it and nothing was found: the job is not active any more, or there
         are so many that it would take long.
@@ -226,7 +226,7 @@ class Preview:
             return None
         with self._turn:
             snapshot = self._observer.look(ClusterState.of(self._cluster), self._clock())
-            return self._gives_more(snapshot, job_id, names, only_named=only_named)
+            return self._gives_more(snapshot, job_id, names(), only_named=only_named)
 
     def kept_on_larger_cluster(self, job_id: str) -> str | None:
         """Why the job, which lacks room, would keep its size with twice the nodes, too, in a sentence; None: it would

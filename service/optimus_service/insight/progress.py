@@ -122,11 +122,8 @@ def progress_of(
         return JobProgress(made, None, None)
     if has_made_all(job):
         return _beyond_announced(job, end)
-    # Nobody knows when an owner lets a paused job go on.
     is_held = job.owner_paused_at is not None
-    expected = (
-        None if decision is None or is_held else expected_times(decision.expected, now, ends, still, waits=job.waits)
-    )
+    expected = _foreseen_times(job, decision, now, ends, still)
     retry_at = job.retry_at if job.retry_at is not None and job.retry_at > now and not is_held else None
     if retry_at is not None:
         expected = _after_retry(expected, retry_at, now)
@@ -158,6 +155,28 @@ def progress_of(
         at_its_size=at_its_size,
         expected=expected,
     )
+
+
+def times_of(
+    job: JobRecord,
+    decision: DecisionRecord | None,
+    now: float,
+    ends: Ends | None = None,
+    still: Standstills = MappingProxyType({}),
+) -> answers.ExpectedTimes | None:
+    """What `progress_of` says of the start and the end. Of most jobs that wait it is known without all else."""
+    retries = job.retry_at is not None and job.retry_at > now
+    if job.state.is_final or not job.waits or retries or has_made_all(job):
+        return progress_of(job, decision, now, ends, still).expected
+    return _foreseen_times(job, decision, now, ends, still)
+
+
+def _foreseen_times(
+    job: JobRecord, decision: DecisionRecord | None, now: float, ends: Ends | None, still: Standstills
+) -> answers.ExpectedTimes | None:
+    if decision is None or job.owner_paused_at is not None:  # nobody knows when an owner lets a paused job go on
+        return None
+    return expected_times(decision.expected, now, ends, still, waits=job.waits)
 
 
 def _begins_anew_now(job: JobRecord, still: Standstills) -> bool:

@@ -11,7 +11,7 @@ from optimus_contract import answers
 from optimus_scheduler.model import Directive
 from optimus_scheduler.model.format import time_words
 from optimus_scheduler.settings import Settings
-from optimus_service.insight.progress import Ends, progress_of
+from optimus_service.insight.progress import Ends, times_of
 from optimus_service.observe.standstills import Standstills
 from optimus_service.store.records import DecisionRecord, JobRecord
 
@@ -38,7 +38,7 @@ def in_queue(
     is told, which come last. Not tracked jobs, nor those that their owner paused."""
     waiting = [job for job in active if job.waits and job.directive is not Directive.CANCEL]
     ends: Ends = {}
-    expected = {job.id: progress_of(job, decisions.get(job.id), now, ends, still).expected for job in waiting}
+    expected = {job.id: times_of(job, decisions.get(job.id), now, ends, still) for job in waiting}
     waiting = _by_start(waiting, expected)
     return [Queued(number, job, decisions.get(job.id), expected[job.id]) for number, job in enumerate(waiting, 1)]
 

@@ -213,7 +213,7 @@ def test_planning_what_gives_more_ends_after_so_many_plans(world: World, monkeyp
     world.submit("greedy", workers={"min": 64, "max": 64})
     world.submit("other", workers={"min": 1, "max": 4}, servers={"min": 1, "max": 4})
     world.round()
-    preview, everything_tried = preview_of(world), preview_of(world).what_gives_more("greedy", {})
+    preview, everything_tried = preview_of(world), preview_of(world).what_gives_more("greedy", dict)
     assert everything_tried
     planned: list[int] = []
     plan = preview._foresight.plan
@@ -227,7 +227,7 @@ def test_planning_what_gives_more_ends_after_so_many_plans(world: World, monkeyp
     for most in range(1, 20):
         planned.clear()
         monkeypatch.setattr(dry_run, "_MOST_PLANNED", 2 * most)
-        found = preview.what_gives_more("greedy", {})
+        found = preview.what_gives_more("greedy", dict)
         assert len(planned) <= most
         assert found is None or set(found) <= set(everything_tried)
         told.add(found)
