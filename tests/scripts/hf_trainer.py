@@ -28,15 +28,13 @@ class Sequences(torch.utils.data.Dataset):
 
 
 class Slow(TrainerCallback):
-    def __init__(self, seconds: float, stop_at: int | None, hold: str | None) -> None:
-        self.seconds, self.stop_at, self.hold = seconds, stop_at, hold
+    def __init__(self, seconds: float, hold: str | None) -> None:
+        self.seconds, self.hold = seconds, hold
 
     def on_step_end(self, args, state, control, **kwargs):
         time.sleep(self.seconds)
         while self.hold and state.global_step > int(Path(self.hold).read_text()):
             time.sleep(0.05)
-        if state.global_step == self.stop_at:
-            control.should_training_stop = True
 
 
 def main() -> None:
@@ -48,7 +46,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--step-seconds", type=float, default=0.0)
     parser.add_argument("--hold", help="a file with the number of the step after which to wait")
-    parser.add_argument("--stop-at", type=int, help="end at this step, as early stopping does")
     options = parser.parse_args()
     torch.manual_seed(options.seed)
     model = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=2))
@@ -69,7 +66,7 @@ def main() -> None:
         arguments,
         train_dataset=Sequences(512),
         eval_dataset=Sequences(128),
-        callbacks=[Slow(options.step_seconds, options.stop_at, options.hold)],
+        callbacks=[Slow(options.step_seconds, options.hold)],
     )
     found = get_last_checkpoint(options.output_dir) if os.path.isdir(options.output_dir) else None
     trainer.train(resume_from_checkpoint=found)
