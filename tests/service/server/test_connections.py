@@ -66,7 +66,7 @@ def test_idle_connections_stop_neither_the_api_nor_rounds_nor_fill_the_log(tmp_p
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
             with idle_connections(address_of(told["url"]), 3 * DESCRIPTORS, sent):
                 headers = {"Authorization": f"Bearer {TOKEN}"}
-                with httpx.Client(base_url=told["url"], trust_env=False, timeout=15, headers=headers) as client:
+                with httpx.Client(base_url=told["url"], trust_env=False, timeout=60, headers=headers) as client:
                     assert client.get("/healthz").status_code == 200
                     before = client.get("/v1/rounds").json()["rounds"]
                     spec = {"name": "a-job", "task": "optimus_workers.zoo.digits:mlp", "workers": {"max": 1}}
