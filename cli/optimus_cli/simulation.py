@@ -19,7 +19,8 @@ from optimus_simulator.comparison import as_json as document
 from optimus_simulator.errors import BadTrace, SimulatorError
 from optimus_simulator.options import Options
 from optimus_simulator.outcome import Outcome
-from optimus_simulator.scenario import Scenario, bound_of, run_all
+from optimus_simulator.scenario import Scenario, bound_of, recorded, run_all
+from optimus_simulator.trace import Recorded
 
 
 class Comparison:
@@ -78,8 +79,24 @@ def _cell(estimate: Estimate, figure: Column) -> str:
     return figure.write(estimate.mean) + spread
 
 
-def run(scenarios: Sequence[Scenario], processes: int, html: Path | None, *, as_json: bool) -> None:
+def recorded_by(trace: str) -> Recorded | None:
+    """What the trace tells of the service that wrote it.
+
+    Raises:
+        BadInput: the trace cannot be read.
+    """
+    try:
+        return recorded(trace)
+    except BadTrace as error:
+        raise BadInput(str(error)) from error
+
+
+def run(
+    scenarios: Sequence[Scenario], processes: int, html: Path | None, lived: Recorded | None = None, *, as_json: bool
+) -> None:
     """Run all scenarios and print the comparison; with `html` also write the report.
+
+    `lived`: what the trace tells of the service that wrote it.
 
     Raises:
         BadInput: the trace cannot be read.
@@ -95,11 +112,38 @@ def run(scenarios: Sequence[Scenario], processes: int, html: Path | None, *, as_
     if html is not None:
         _write_report(results, scenarios, html)
     if as_json:
-        output.print_json(document(results))
+        happened = None if lived is None else lived.as_json()
+        output.print_json({**document(results), "assumed": _assumed(scenarios), "happened": happened})
     else:
         output.show(Comparison(results))
+        for line in _on_truth(_assumed(scenarios), lived):
+            output.print_text(line)
         for line in _possible(results):
             output.print_text(line)
+
+
+def _assumed(scenarios: Sequence[Scenario]) -> dict[str, list[float]]:
+    """What the figures depend on most beside the trace: all values of it among the scenarios."""
+    names = ("round_seconds", "learning_round_seconds", "restart_seconds")
+    return {name: sorted({getattr(each.options, name) for each in scenarios}) for name in names}
+
+
+def _on_truth(assumed: dict[str, list[float]], lived: Recorded | None) -> list[str]:
+    """What was assumed, where from, and what really happened."""
+    rounds, learning, stops = (" or ".join(f"{each:g} s" for each in values) for values in assumed.values())
+    if any(assumed["learning_round_seconds"]):
+        rounds += f", every {learning} while the speed or end of a job is learned"
+    if lived is not None and assumed["restart_seconds"] == [lived.restart_seconds]:
+        stops += f" (median of {len(lived.stops)} that were measured)"
+    lines = [
+        f"Assumed: a round every {rounds}; no progress for {stops} at a start or change of size. Otherwise with "
+        "--interval and --set restart_seconds=SECONDS."
+    ]
+    if lived is not None and lived.jct_seconds:
+        told = lived.as_json()
+        met = f", deadlines met {lived.deadlines_met} of {lived.with_deadline}" if lived.with_deadline else ""
+        lines.append(f"What happened: mean JCT {told['mean_jct_seconds']:,.0f} s of {told['jobs']} jobs{met}.")
+    return lines
 
 
 def _possible(results: Sequence[PolicyResult]) -> list[str]:

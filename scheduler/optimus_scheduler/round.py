@@ -53,6 +53,23 @@ class RoundMemory:
         return self._nodes
 
 
+_NEW_SECONDS = 60.0
+"""For so long after its start a job is asked often for its end: one that tells none has none to tell."""
+
+
+def learns(snapshot: Snapshot, plan: Plan) -> bool:
+    """Whether a job keeps its size only until that has been measured, or has just begun and its end is not known."""
+    new = {
+        job.id
+        for job in snapshot.jobs
+        if job.started_at is not None and 0 <= snapshot.now - job.started_at < _NEW_SECONDS and job.wanted_tasks
+    }
+    return any(
+        decision.reason is Reason.LEARNING_SPEED or (decision.job_id in new and decision.forecast.rule is None)
+        for decision in plan.decisions
+    )
+
+
 def plan(
     snapshot: Snapshot,
     policy: Policy,

@@ -13,6 +13,9 @@ class Options:
     # --- rounds
     round_seconds: float = 60.0
     """Period of scheduling rounds."""
+    learning_round_seconds: float = 0.0
+    """A round comes so soon after one by which the speed or end of a job is being learned, like in the live service; 0:
+    not before its time."""
     rounds_on_events: bool = True
     """Also a round when a job arrives or ends and when a task or node fails or comes back, like the live service."""
     debounce_seconds: float = 1.0

@@ -30,7 +30,7 @@ from optimus_scheduler.model import (
     StartTask,
     StopTask,
 )
-from optimus_scheduler.round import RoundMemory, plan
+from optimus_scheduler.round import RoundMemory, learns, plan
 from optimus_scheduler.settings import Settings
 from optimus_simulator.cluster import Cluster, shape_of
 from optimus_simulator.elasticflow import SLOT_SECONDS, PublishedElasticFlow
@@ -149,8 +149,11 @@ class Replay:
         if self._options.elasticflow:
             soon = max(soon, self._last_round + SLOT_SECONDS)
         if self._options.rounds_on_events and not self._engine.now <= self._next_round <= soon:
-            self._next_round = soon
-            self._engine.at(soon, ROUND, self._round)
+            self._round_at(soon)
+
+    def _round_at(self, time: float) -> None:
+        self._next_round = time
+        self._engine.at(time, ROUND, self._round)
 
     def _periodic_round(self) -> None:
         self._round()
@@ -176,6 +179,9 @@ class Replay:
         for decision in outcome.decisions:
             job = self.active[decision.job_id]
             job.note_prediction(decision.forecast.total_steps)
+        soon = now + self._options.learning_round_seconds
+        if soon > now and learns(snapshot, outcome) and not now < self._next_round <= soon:
+            self._round_at(soon)
         self._promise(snapshot, outcome)
         for action in outcome.actions:
             match action:

@@ -17,7 +17,7 @@ from optimus_simulator.errors import BadTrace, Stuck
 from optimus_simulator.options import Options
 from optimus_simulator.outcome import Outcome
 from optimus_simulator.replay import Progress, Replay, unwatched
-from optimus_simulator.trace import Trace
+from optimus_simulator.trace import Recorded, Trace
 from optimus_simulator.traces.elasticflow import read_elasticflow
 from optimus_simulator.traces.own import read_own
 from optimus_simulator.traces.paper import paper_workload
@@ -80,6 +80,17 @@ def load(trace: str, options: Options, seed: int, policy: str = "") -> Trace:
         raise BadTrace(f"cluster is {options.cluster}, but must be above 0: a part or a multiple of the trace's nodes")
     found = found.with_cluster(options.cluster) if options.cluster != 1.0 else found
     return found.with_load(options.load) if options.load != 1.0 else found
+
+
+def recorded(trace: str) -> Recorded | None:
+    """What the trace tells of the service that wrote it; None of one that none did.
+
+    Raises:
+        BadTrace: it cannot be read.
+    """
+    kind, colon, _ = trace.partition(":")
+    is_own = (not colon and kind != "paper") or Path(trace).exists()
+    return load(trace, Options(), 0).recorded if is_own else None
 
 
 def simulate(scenario: Scenario, progress: Progress = unwatched) -> Outcome:

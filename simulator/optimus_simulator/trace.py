@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from statistics import median
 from types import MappingProxyType
 
 from optimus_scheduler.forecast.gpu_types import ANY_GPU
@@ -51,6 +52,35 @@ class TraceJob:
 
 
 @dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a trace tells of the service that wrote it and of what happened there."""
+
+    round_seconds: float | None = None
+    """Between its rounds; None: not told."""
+    learning_round_seconds: float | None = None
+    """The same while the speed or end of a job is being learned."""
+    stops: tuple[float, ...] = ()
+    """Seconds for which training stood still at changes of size and the like."""
+    jct_seconds: tuple[float, ...] = ()
+    """Of its jobs, from submission to end, however that was."""
+    with_deadline: int = 0
+    """Jobs with one that were not cancelled ..."""
+    deadlines_met: int = 0
+    """... and those of them that ended before it."""
+
+    @property
+    def restart_seconds(self) -> float | None:
+        """The median of the stops; None: none was measured."""
+        return median(self.stops) if self.stops else None
+
+    def as_json(self) -> dict[str, float | int | None]:
+        """What happened."""
+        mean = sum(self.jct_seconds) / len(self.jct_seconds) if self.jct_seconds else None
+        counts = {"jobs": len(self.jct_seconds), "with_deadline": self.with_deadline}
+        return {"mean_jct_seconds": mean, **counts, "deadlines_met": self.deadlines_met}
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
     """Jobs in order of submission, and the nodes that they share."""
 
@@ -58,6 +88,8 @@ class Trace:
     nodes: tuple[Node, ...]
     jobs: tuple[TraceJob, ...]
     quotas: tuple[Quota, ...] = ()
+    recorded: Recorded | None = None
+    """None: nobody has lived it."""
 
     @property
     def capacity(self) -> Resources:

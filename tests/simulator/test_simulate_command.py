@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from optimus_cli.app import app
 from optimus_simulator.comparison import Estimate, compare
+from optimus_simulator.options import Options
 from optimus_simulator.scenario import Scenario, run_all
 
 CSV = "# nodes=2 gpus=4\nid,submitted_at,workers,duration_seconds\nx,0,4,600\ny,30,2,300\nz,60,8,900\n"
@@ -96,3 +97,46 @@ def test_intervals_are_students() -> None:
 def test_policies_keep_their_order(trace: Path) -> None:
     outcomes = run_all([Scenario(str(trace), name) for name in ("srtf", "fifo")], 1, lambda *_: None)
     assert [result.policy for result in compare(outcomes)] == ["srtf", "fifo"]
+
+
+def test_what_a_service_wrote_is_replayed_with_its_rounds_and_stops(tmp_path: Path) -> None:
+    """And what is assumed and what happened is said beside what would have happened."""
+    job = {
+        "workers": {"gpus": {"gpu": 1}, "maximum": 4},
+        "architecture": "allreduce",
+        "truth": {"total_steps": 300, "speed": {"compute_seconds": 1.0, "exchange_seconds": 0.1}},
+        "deadline_seconds": 200,
+    }
+    ends = {"a": ("succeeded", 150.0, [0.2, 0.4]), "b": ("succeeded", 250.0, [3.0]), "c": ("cancelled", 20.0, [])}
+    lived = [
+        {**job, "id": name, "submitted_at": 10, "happened": {"state": state, "finished_at": 10 + took, "stops": stops}}
+        for name, (state, took, stops) in ends.items()
+    ]
+    cluster = {"nodes": [{"count": 2, "gpus": {"gpu": 4}}], "round_seconds": 40, "learning_round_seconds": 5}
+    path = tmp_path / "day.jsonl"
+    path.write_text("\n".join(map(json.dumps, [cluster, *lived])), encoding="utf-8")
+    words = ("--trace", path, "--policy", "optimus", "--processes", 1)
+    document = json.loads(run(*words, "--json")[1])
+    assert document["assumed"] == {
+        "round_seconds": [40.0],
+        "learning_round_seconds": [5.0],
+        "restart_seconds": [0.4],
+    }
+    happened = {"mean_jct_seconds": 140.0, "jobs": 3, "with_deadline": 2, "deadlines_met": 1}
+    assert document["happened"] == happened
+    said = " ".join(run(*words)[1].split())
+    assert "Assumed: a round every 40 s, every 5 s while the speed or end of a job is learned;" in said
+    assert "no progress for 0.4 s (median of 3 that were measured) at a start or change of size" in said
+    assert "What happened: mean JCT 140 s of 3 jobs, deadlines met 1 of 2." in said
+    given = json.loads(run(*words, "--interval", 60, "--set", "restart_seconds=1", "--json")[1])
+    assert (given["assumed"]["round_seconds"], given["assumed"]["restart_seconds"]) == ([60.0], [1.0])
+    options = (Options(learning_round_seconds=seconds) for seconds in (5.0, 0.0))
+    often, seldom = run_all([Scenario(str(path), "optimus", options=each) for each in options], 1, lambda *_: None)
+    assert often.rounds > seldom.rounds
+
+
+def test_a_trace_that_nobody_lived_is_replayed_with_what_is_said(trace: Path) -> None:
+    code, text = run("--trace", trace, "--policy", "fifo", "--processes", 1)
+    assert code == 0
+    assert "Assumed: a round every 60 s; no progress for 30 s at a start or change of size." in " ".join(text.split())
+    assert "What happened" not in text

@@ -23,6 +23,7 @@ from optimus_cli.resolve import check_project
 if TYPE_CHECKING:  # the simulator is imported when it runs, as every other part
     from optimus_simulator.options import Options
     from optimus_simulator.scenario import Scenario
+    from optimus_simulator.trace import Recorded
 
 TRACES = (
     "pollux:FILE, philly:FILE, pcs:FILE, elasticflow:FILE, paper[:uniform|poisson|google], or a file in our own format."
@@ -53,7 +54,10 @@ def simulate(
     ] = False,
     load: Annotated[str, typer.Option(help="Let jobs arrive so many times as fast; several as 0.5,1,2.")] = "1",
     interval: Annotated[
-        str, typer.Option(help="Seconds between scheduling rounds; several as 60,300,600. Default: 60.")
+        str,
+        typer.Option(
+            help="Seconds between scheduling rounds; several as 60,300,600. Default: as the trace tells, else 60."
+        ),
     ] = "",
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other option; see docs/simulate.md.")
@@ -65,7 +69,7 @@ def simulate(
     """Replay a trace under several policies: what would each of them have done?"""
     # Small matrices, and a process for each core: threads for linear algebra would only wait for each other.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from optimus_cli.simulation import run
+    from optimus_cli.simulation import recorded_by, run
 
     flags = [f"{name}=true" for name, given in (("elastic_batch", elastic_batch), ("bound", bound)) if given]
     options = options_of(oracle, like_pollux, [*(settings or []), *flags])
@@ -73,10 +77,23 @@ def simulate(
         if like_pollux:
             raise BadInput("--like-elasticflow: the published simulations of --like-pollux are others; choose one")
         options = options.like_elasticflow()
+    lived = recorded_by(trace)
+    if lived is not None and not (like_pollux or like_elasticflow):
+        options = _as_recorded(options, lived, [setting.partition("=")[0] for setting in settings or ()])
     variants = _variants(options, _numbers("--load", load), _numbers("--interval", interval))
     runs = range(seed, seed + seeds)
     scenarios = [each for label, changed in variants for each in _scenarios(trace, policy, runs, changed, label)]
-    run(scenarios, processes or os.cpu_count() or 1, html, as_json=as_json)
+    run(scenarios, processes or os.cpu_count() or 1, html, lived, as_json=as_json)
+
+
+def _as_recorded(options: Options, lived: Recorded, given: list[str]) -> Options:
+    """The options as the service had them that wrote the trace, but for those that are given."""
+    from dataclasses import replace
+
+    names = ("round_seconds", "learning_round_seconds", "restart_seconds")
+    told = {name: getattr(lived, name) for name in names if name not in given}
+    changed = {name: value for name, value in told.items() if value is not None}
+    return replace(options, **changed)
 
 
 def _numbers(name: str, text: str) -> list[float]:

@@ -94,7 +94,8 @@ def _documents(services: Services, pages: Iterator[list[SubmittedJob]], caller: 
     first = next(pages, [])
     begins_at = first[0].created_at if first else services.clock()
     quotas = [record.quota for record in repository.projects() if caller.reads(record.quota.project)]
-    yield header(services.cluster.nodes(), quotas, begins_at)
+    rounds = {name: getattr(services.settings, name) for name in ("round_seconds", "learning_round_seconds")}
+    yield header(services.cluster.nodes(), quotas, begins_at, rounds)
     n_active = n_ended = n_lines = 0
     for page in chain([first], pages):
         ended = [job for job in page if job.state.is_final]

@@ -7,7 +7,7 @@ however that was. Sizes that it never had are by the paper's speed form, fitted 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from statistics import fmean
 from typing import Literal
@@ -36,8 +36,9 @@ MAX_LOSSES = 200
 _GIB = 2**30
 
 
-def header(nodes: Sequence[Node], quotas: Iterable[Quota], begins_at: float) -> Document:
-    """The first line: the cluster as it is now; `begins_at` (POSIX seconds) is the trace's second 0."""
+def header(nodes: Sequence[Node], quotas: Iterable[Quota], begins_at: float, rounds: Mapping[str, float]) -> Document:
+    """The first line: the cluster and the seconds between `rounds`, by setting, as they are now; `begins_at` (POSIX
+    seconds) is the trace's second 0."""
     groups = Counter((node.capacity.cpu, node.capacity.memory_bytes, _pairs(node.capacity)) for node in nodes)
     kinds = [
         {"count": count, "cpu": cpu, "memory_gib": memory / _GIB, "gpus": dict(gpus)}
@@ -47,6 +48,7 @@ def header(nodes: Sequence[Node], quotas: Iterable[Quota], begins_at: float) -> 
         "nodes": kinds,
         "projects": {quota.project: _quota(quota) for quota in quotas},
         "begins_at": begins_at,
+        **rounds,
     }
 
 
@@ -93,6 +95,7 @@ def job_line(
             "started_at": None if job.started_at is None else job.started_at - begins_at,
             "finished_at": None if job.finished_at is None else job.finished_at - begins_at,
             "sizes": [_size(each, begins_at) for each in memberships],
+            "stops": [each.pause_seconds for each in memberships if each.pause_seconds is not None],
         },
     }
     if spec.elastic_batch is not None:

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import structlog
 
-from optimus_scheduler.model import Plan, Reason, Snapshot, TaskKey, TaskPhase
-from optimus_scheduler.round import Timer
+from optimus_scheduler.model import Plan, Snapshot, TaskKey, TaskPhase
+from optimus_scheduler.round import Timer, learns
 from optimus_service.clusters.base import Cluster
 from optimus_service.loop.apply import Applier
 from optimus_service.loop.decisions import News, decision_records
@@ -59,23 +59,6 @@ class Phases:
             yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - started
-
-
-_NEW_SECONDS = 60.0
-"""For so long after its start a job is asked often for its end: one that tells none has none to tell."""
-
-
-def learns(snapshot: Snapshot, plan: Plan) -> bool:
-    """Whether a job keeps its size only until that has been measured, or has just begun and its end is not known."""
-    new = {
-        job.id
-        for job in snapshot.jobs
-        if job.started_at is not None and 0 <= snapshot.now - job.started_at < _NEW_SECONDS and job.wanted_tasks
-    }
-    return any(
-        decision.reason is Reason.LEARNING_SPEED or (decision.job_id in new and decision.forecast.rule is None)
-        for decision in plan.decisions
-    )
 
 
 class Round:

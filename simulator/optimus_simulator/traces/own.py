@@ -9,7 +9,7 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from optimus_models.speed.goodput import ElasticBatch
 from optimus_scheduler.model import (
@@ -25,7 +25,7 @@ from optimus_scheduler.model import (
 )
 from optimus_simulator.elastic import ElasticTruth
 from optimus_simulator.errors import BadTrace
-from optimus_simulator.trace import Trace, TraceJob, in_order
+from optimus_simulator.trace import Recorded, Trace, TraceJob, in_order
 from optimus_simulator.truth import (
     AllReduceLaw,
     LossLaw,
@@ -40,6 +40,7 @@ from optimus_simulator.truth import (
 Fields = dict[str, Any]
 _T = TypeVar("_T")
 _GIB = 2**30
+_LONGEST_PERIOD = 86_400.0
 
 
 def read_own(path: Path) -> Trace:
@@ -64,7 +65,52 @@ def _from_jsonl(path: Path, lines: list[str]) -> Trace:
     nodes = _read_line(path, 1, lines[0], lambda fields: _nodes(fields["nodes"]))
     quotas = _read_line(path, 1, lines[0], lambda fields: _quotas(fields.get("projects", {})))
     jobs = [_read_line(path, number, line, _job) for number, line in enumerate(lines[1:], start=2)]
-    return Trace(path.stem, nodes, in_order(jobs), quotas)
+    periods = _read_line(path, 1, lines[0], _periods)
+    lived = [_read_line(path, number, line, _happened) for number, line in enumerate(lines[1:], start=2)]
+    return Trace(path.stem, nodes, in_order(jobs), quotas, _recorded(periods, [each for each in lived if each]))
+
+
+class _Lived(NamedTuple):
+    stops: tuple[float, ...]
+    jct_seconds: float
+    met: bool | None
+    """Its deadline; None: it had none, or was cancelled."""
+
+
+def _happened(fields: Fields) -> _Lived | None:
+    found, due = fields.get("happened"), fields.get("deadline_seconds")
+    if not found or found.get("finished_at") is None:
+        return None
+    took = float(found["finished_at"]) - float(fields["submitted_at"])
+    state = found.get("state")
+    met = None if due is None or state == "cancelled" else state == "succeeded" and took <= float(due)
+    return _Lived(tuple(float(each) for each in found.get("stops", ())), took, met)
+
+
+def _periods(fields: Fields) -> tuple[float | None, float | None]:
+    """Seconds between rounds, and while a job is learned; None: not told."""
+
+    def told(name: str) -> float | None:
+        value = fields.get(name)
+        return None if value is None else float(value)
+
+    rounds, learning = told("round_seconds"), told("learning_round_seconds")
+    if any(each is not None and not 0 < each <= _LONGEST_PERIOD for each in (rounds, learning)):
+        raise ValueError(f"round_seconds and learning_round_seconds are above 0, up to {_LONGEST_PERIOD:g}")
+    return rounds, learning
+
+
+def _recorded(periods: tuple[float | None, float | None], lived: list[_Lived]) -> Recorded | None:
+    if periods == (None, None) and not lived:
+        return None
+    judged = [each.met for each in lived if each.met is not None]
+    return Recorded(
+        *periods,
+        tuple(stop for each in lived for stop in each.stops),
+        tuple(each.jct_seconds for each in lived),
+        len(judged),
+        sum(judged),
+    )
 
 
 def _read_line(path: Path, number: int, line: str, read: Callable[[Fields], _T]) -> _T:

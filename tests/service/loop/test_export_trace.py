@@ -106,6 +106,10 @@ def test_what_happened_is_told_and_replayed(lived: World, tmp_path: Path) -> Non
     assert sum(node.capacity.cpu for node in trace.nodes) == 16.0
     assert trace.capacity.gpus == GPUS
     assert trace.quotas == (Quota("vision", share=0.5),)
+    assert trace.recorded is not None
+    periods = trace.recorded.round_seconds, trace.recorded.learning_round_seconds
+    assert periods == (lived.settings.round_seconds, lived.settings.learning_round_seconds)
+    assert len(trace.recorded.jct_seconds) == 3
 
     for job in trace.jobs:
         record = lived.repository.get_job(job.id)

@@ -40,7 +40,6 @@ from optimus_service.loop import loop as loop_module
 from optimus_service.loop.expected_ends import expected_ends
 from optimus_service.loop.leader import Leadership
 from optimus_service.loop.loop import LoopTimes, SchedulingLoop
-from optimus_service.loop.round import learns
 from optimus_service.metrics.registry import Metrics
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.repository import LEADER_LEASE, Repository
@@ -168,7 +167,7 @@ def test_a_job_that_has_just_begun_is_asked_for_its_end(began: float, rule: str 
     forecast = Forecast("a", None, None, confidence=0.0, rule=rule)
     size = Allocation(1, 0)
     plan = Plan((Decision("a", size, size, Reason.AT_MAXIMUM, "Has all.", forecast),), ())
-    assert learns(seen, plan) is learning
+    assert cycle.learns(seen, plan) is learning
 
 
 def test_rounds_come_sooner_while_a_speed_is_being_learned(running: Running) -> None:
