@@ -130,7 +130,7 @@ def _assumed(scenarios: Sequence[Scenario]) -> dict[str, list[float]]:
 
 def _on_truth(assumed: dict[str, list[float]], lived: Recorded | None) -> list[str]:
     """What was assumed, where from, and what really happened."""
-    rounds, learning, stops = (" or ".join(f"{each:g} s" for each in values) for values in assumed.values())
+    rounds, learning, stops = (" or ".join(f"{each:.3g} s" for each in values) for values in assumed.values())
     if any(assumed["learning_round_seconds"]):
         rounds += f", every {learning} while the speed or end of a job is learned"
     if lived is not None and assumed["restart_seconds"] == [lived.restart_seconds]:
