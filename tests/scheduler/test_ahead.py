@@ -197,6 +197,17 @@ def test_tasks_on_a_cordoned_node_stay_and_those_on_an_emptied_one_do_not(emptie
     assert (stay[0] == stay[1]) != emptied, stay
 
 
+def test_what_jobs_hold_on_a_cordoned_node_is_not_taken_from_the_open_ones() -> None:
+    queue = a_queue(running("a", 100_000, (2, 2), most=2), running("b", 1000, (0, 0), most=1), cpu=4.0)
+    (node,) = queue.nodes
+    closed, opened = replace(node, schedulable=False), replace(node, name="open", capacity=Resources(2.0, 2**36))
+    start = looked(replace(queue, nodes=(closed, opened)))["b"].start
+    assert start is not None
+    assert start.high <= NOW + 60.0, "there is room for it on the open node"
+    full = looked(replace(queue, nodes=(closed,)))["b"]
+    assert full.start is None or full.start.low > NOW + 60.0, "the end of the other job frees nothing that it may have"
+
+
 def test_a_start_is_as_doubtful_as_the_end_that_it_waits_for() -> None:
     one_size = a_spec(minimum=(2, 2), maximum=(2, 2), rule=ConvergenceRule(max_steps=1000))
     first = a_job("a", has=(2, 2), spec=one_size, measured=samples(law(), ALL_SIZES))

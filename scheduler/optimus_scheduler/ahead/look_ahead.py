@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from statistics import NormalDist
 
@@ -27,7 +27,7 @@ from optimus_scheduler.forecast.alike_runs import steps_left_like_alike_runs
 from optimus_scheduler.forecast.forecast import epoch_steps
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.time_left import Habits, step_seconds
-from optimus_scheduler.model import Directive, Interval, Snapshot, total_of
+from optimus_scheduler.model import Allocation, Directive, Interval, Job, Nodes, Role, Snapshot, total_of
 from optimus_scheduler.settings import Settings
 
 FloatArray = NDArray[np.float64]
@@ -141,7 +141,9 @@ def _or_earliest(queue: Queue, doubts: Sequence[Doubts], starts: dict[int, Float
     """
     sizes = [queue.sizes.get(one.id, one.present) for one in queue.outlooks]
     free, running = Snapshot(queue.now, queue.nodes, ()).capacity, [j for j, size in enumerate(sizes) if size.workers]
-    allocated = [queue.outlooks[j].demand(sizes[j]) for j in running]
+    nodes = Nodes.of(queue.nodes)
+    cordoned = nodes.closed_names - nodes.emptied_names
+    allocated = [queue.outlooks[j].demand(_elsewhere(queue.outlooks[j].job, sizes[j], cordoned)) for j in running]
     free = free - total_of(allocated)
     ends = [np.concatenate([each.predicted_ends(j) for each in doubts]) for j in running]
     waiting = [j for j in starts if sizes[j].is_empty]
@@ -152,6 +154,16 @@ def _or_earliest(queue: Queue, doubts: Sequence[Doubts], starts: dict[int, Float
         foreseen = drawn(starts[j], np.random.default_rng(j))
         found[j] = np.concatenate([foreseen, earliest, np.minimum(foreseen, earliest)])
     return found
+
+
+def _elsewhere(job: Job, size: Allocation, cordoned: Collection[str]) -> Allocation:
+    """What a job of this size has on other nodes than these: what it has there is no room for others when it ends."""
+    there = [(each.key.role, each.key.rank) for each in job.wanted_tasks if each.node in cordoned]
+    workers, servers = (
+        sum(each == role and rank < most for each, rank in there)
+        for role, most in ((Role.WORKER, size.workers), (Role.SERVER, size.servers))
+    )
+    return size._replace(workers=size.workers - workers, servers=size.servers - servers)
 
 
 def _ahead(
