@@ -228,7 +228,7 @@ def report_result(
 def end_job(services: Services, job_id: str, event: ResultReported, seconds_ago: float = 0.0) -> None:
     """Note how a job ended. Raises `InvalidTransition`: it has ended in another way already.
 
-    `seconds_ago`: since it succeeded, if the service was away then.
+    `seconds_ago`: since then, if the service was away.
     """
     with services.repository.write() as tx:
         before = tx.get_job(job_id)
@@ -238,9 +238,10 @@ def end_job(services: Services, job_id: str, event: ResultReported, seconds_ago:
         if before.asked.command is not None and before.loss is not None and before.step >= event.step:
             # The coordinator of a script hears of losses now and then only; its samples have the last one.
             event = replace(event, final_loss=before.loss)
-        now = at = services.clock()
-        if event.outcome is Outcome.SUCCEEDED:  # what failed may wait for its retry from now on
-            at = _within_its_life(before, now - seconds_ago, now)
+        now = services.clock()
+        ended_at = _within_its_life(before, now - seconds_ago, now)
+        is_over = event.outcome is Outcome.SUCCEEDED or event.permanent or before.retries >= before.asked.retries
+        at = ended_at if is_over else now  # it may wait for its retry from now on
         job = tx.advance_job(job_id, event, at)
         if not had_ended and (noted := _noted_at_end(job, event)) is not None:
             tx.add_event(job_id, *noted, {"step": event.step}, at)

@@ -443,13 +443,17 @@ def test_a_result_ends_the_job_and_may_be_repeated(api: Api, job_id: str) -> Non
     assert "result" in api.surroundings.triggers
 
 
-@pytest.mark.parametrize(("seconds_ago", "took"), [(20.0, 40.0), (1e6, 0.0)], ids=["as told", "not before its start"])
-def test_a_job_ended_when_it_says_so(api: Api, job_id: str, seconds_ago: float, took: float) -> None:
+@pytest.mark.parametrize(
+    ("outcome", "seconds_ago", "took"),
+    [("succeeded", 20.0, 40.0), ("succeeded", 1e6, 0.0), ("failed", 20.0, 40.0)],
+    ids=["as told", "not before its start", "failed for good"],
+)
+def test_a_job_ended_when_it_says_so(api: Api, job_id: str, outcome: str, seconds_ago: float, took: float) -> None:
     api.as_task("POST", job_id, "membership", json=membership(job_id))
     started = api.repository.get_job(job_id).started_at
     assert started is not None
     api.surroundings.clock.now = started + 60.0
-    result = {"outcome": "succeeded", "step": 9, "seconds_ago": seconds_ago}
+    result = {"outcome": outcome, "step": 9, "seconds_ago": seconds_ago, "permanent": outcome == "failed"}
     assert api.as_task("POST", job_id, "result", json=result).status_code == 204
     assert api.repository.get_job(job_id).finished_at == pytest.approx(started + took)
 
