@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, GIB, NOW, a_job, a_snapshot, a_spec, law, samples
 from tests.scheduler.constrained_worlds import next_round, trained
 
-from optimus_scheduler.allocate.allocate_with_quotas import allocate_with_quotas, guarantees
+from optimus_scheduler.allocate.allocate_with_quotas import allocate_with_quotas, borrows, guarantees
 from optimus_scheduler.allocate.policies import POLICIES, AllocationInput, policy_named
 from optimus_scheduler.forecast.forecast import forecast_all
 from optimus_scheduler.model import Allocation, ConvergenceRule, Job, Node, Quota, Reason, Resources, Snapshot
@@ -49,6 +49,18 @@ def settled(world: Snapshot, policy: str = "optimus", rounds: int = 6) -> Snapsh
 
 def test_a_share_is_a_part_of_everything() -> None:
     assert guarantees([Quota("a", share=0.5)], TEN) == {"a": Resources(5.0, 50 * GIB, {"v100": 4})}
+
+
+@pytest.mark.parametrize(
+    ("size", "others", "lent"),
+    [((2, 2), (0, 0), False), ((3, 3), (1, 1), True), ((3, 2), (1, 1), False), ((0, 0), (1, 1), False)],
+    ids=["within its own", "what others are guaranteed", "what nobody is guaranteed", "nothing"],
+)
+def test_who_borrows_what_others_may_take_back(size: tuple[int, int], others: tuple[int, int], lent: bool) -> None:
+    """Two projects with 4 and 3 of 8 cores."""
+    world = a_snapshot([job_of("speech", "a"), job_of("vision", "b", has=others)], cluster(8.0))
+    world = replace(world, quotas=(Quota("speech", cpu=4.0), Quota("vision", cpu=3.0)))
+    assert borrows(world, {"a": Allocation(*size)}, "speech") is lent
 
 
 def test_three_thirds_are_the_whole() -> None:

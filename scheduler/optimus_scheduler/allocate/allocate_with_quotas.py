@@ -34,7 +34,7 @@ from optimus_scheduler.allocate.reservations import (
 )
 from optimus_scheduler.forecast.gpu_types import has_left_its_type
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import Allocation, Quota, Reason, Resources
+from optimus_scheduler.model import Allocation, Quota, Reason, Resources, Snapshot, total_of
 from optimus_scheduler.model.format import size_words
 from optimus_scheduler.model.resources import remaining
 from optimus_scheduler.settings import Settings
@@ -52,6 +52,21 @@ def guarantees(quotas: Sequence[Quota], capacity: Resources) -> dict[str, Resour
     rest = {kind: total[kind] - sum(amounts.get(kind, 0.0) for amounts in explicit.values()) for kind in total}
     implied = _scaled({project: _implied(amounts, total) for project, amounts in named.items()}, rest)
     return {project: _resources({**implied[project], **explicit[project]}, capacity) for project in named}
+
+
+def borrows(snapshot: Snapshot, sizes: Mapping[str, Allocation], project: str) -> bool:
+    """Whether a project would hold room with these sizes (by job id) that others are guaranteed and may take back."""
+    capacity, held = snapshot.capacity, dict[str, Resources]()
+    for job in snapshot.jobs:
+        size = sizes.get(job.id, job.allocation)
+        if not (size.is_empty or job.spec.tracked):
+            demand = job.spec.demand(size.workers, size.servers)
+            held[job.spec.project] = held.get(job.spec.project, Resources()) + demand
+    rights, nothing = guarantees(snapshot.quotas, capacity), Resources()
+    if held.get(project, nothing).fits_in(rights.get(project, nothing)):
+        return False
+    unclaimed = (remaining(right, held.get(name, nothing)) for name, right in rights.items() if name != project)
+    return not total_of(unclaimed).fits_in(remaining(capacity, total_of(held.values())))
 
 
 def _amounts(resources: Resources) -> Amounts:

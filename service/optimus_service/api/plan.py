@@ -76,6 +76,12 @@ def _times_left(services: Services, previewed: Previewed, active: Mapping[str, J
     return {job.id: progress_of(job, decisions.get(job.id), now, None, still).remaining_seconds for job in found}
 
 
+_BORROWS = (
+    "It would borrow room that other projects are guaranteed: when their jobs need it, it shrinks or pauses, and ends "
+    "later."
+)
+
+
 def plan_body(
     previewed: Previewed, active: Mapping[str, JobRecord], now: float, times_left: TimesLeft = MappingProxyType({})
 ) -> answers.Plan:
@@ -111,6 +117,7 @@ def plan_body(
         sentences=[
             decision.message,
             *_on_time(expected, previewed),
+            *[_BORROWS] * previewed.borrows,
             *_on_the_deadline(previewed, deadline, now),
             *_on_money(cost),
             *_on_others(effects),

@@ -12,6 +12,7 @@ from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.ahead.deadlines import Answer, DeadlineAnswer, answer_to
 from optimus_scheduler.ahead.foresee import Foreseen, foresee
 from optimus_scheduler.ahead.world import Queue
+from optimus_scheduler.allocate.allocate_with_quotas import borrows
 from optimus_scheduler.allocate.policy import Policy
 from optimus_scheduler.forecast.alike_runs import steps_of_alike_runs
 from optimus_scheduler.forecast.forecast import Overheard, at_present_pace, forecast
@@ -85,6 +86,8 @@ class Previewed:
     """Of other jobs that would get another size."""
     gives_more: tuple[str, ...] | None
     """What each alone would give it more; None: not tried."""
+    borrows: bool = False
+    """Whether it would have room that other projects are guaranteed."""
     deadline: DeadlineAnswer | None = None
     """Whether its deadline can be promised, and the earliest that would be; None: it has none."""
 
@@ -184,6 +187,8 @@ class Preview:
             n_alike=sum(each.arguments == candidate.spec.arguments for each in candidate.similar),
             effects=_effects(without, present, planned, without_it, with_it, now),
             gives_more=gives_more,
+            borrows=not decision.allocation.is_empty
+            and borrows(world, {each.job_id: each.allocation for each in planned.decisions}, candidate.spec.project),
             deadline=deadline,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,10 @@ def test_jobs_that_would_have_to_give_are_named(world: World) -> None:
     assert effect.finish_seconds_after is not None
     assert effect.finish_seconds_after.mean > effect.finish_seconds_before.mean
     assert any("greedy" in sentence and "later" in sentence for sentence in found.sentences)
+    assert not any("borrow" in sentence for sentence in found.sentences)
+    assert any(
+        "would borrow room that other" in each for each in body(world, replace(previewed, borrows=True)).sentences
+    )
     told = answers.Interval(mean=1000.0, low=900.0, high=1200.0)  # in lists and explanations
     (same,) = plan_body(previewed, {}, world.clock(), {"greedy": told}).effects
     assert same.finish_seconds_before == told
