@@ -258,7 +258,7 @@ class Job:
         report = self.wait_for_size(workers, servers, after_epoch=after_epoch)
         since = [each for each in self.service.memberships if after_epoch < each["epoch"] <= report["epoch"]]
         assert since[0]["cause"] == "coordinator_restart"
-        assert {each["cause"] for each in since[1:]} <= {"rescale"}
+        assert {each["cause"] for each in since[1:]} <= {"start", "rescale"}
         assert all(each["lost_steps"] == 0 for each in since)
         return report
 
