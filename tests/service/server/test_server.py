@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -10,12 +11,14 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, TextIO
 
 import httpx
 import pytest
+from tests.forks import Forked, Forks
 from tests.service.clusters.cluster_harness import wait_until
 
 from optimus_scheduler.model import TaskPhase
@@ -29,6 +32,46 @@ from optimus_service.store.errors import NewerDatabase
 
 RUN = "from optimus_service.server import run; from optimus_service.settings import Settings; run(Settings())"
 WAIT_SECONDS = 60.0
+SERVICES = Forks("optimus_service.server", "optimus_service.store.engine")
+"""What services are forked from: to import what one needs takes three seconds."""
+atexit.register(SERVICES.close)
+
+
+@dataclass
+class Process:
+    """A service that was forked, with what tests use of `subprocess.Popen`."""
+
+    forked: Forked
+    stderr: TextIO
+
+    @property
+    def pid(self) -> int:
+        return self.forked.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self.forked.returncode
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.forked, name)
+
+    def communicate(self, timeout: float) -> tuple[None, str]:
+        """What it printed up to its end."""
+        with self.stderr:
+            printed = self.stderr.read()
+        self.forked.wait(timeout)
+        return None, printed
+
+
+def forked(variables: dict[str, str], first: str = "") -> Process:
+    reads, writes = os.pipe()
+    try:
+        process = SERVICES.start(
+            [first], module="tests.service.server.served", variables=variables, out=writes, errors=writes
+        )
+    finally:
+        os.close(writes)
+    return Process(process, os.fdopen(reads))
 
 
 def environment(directory: Path, **settings: str) -> dict[str, str]:
@@ -37,10 +80,20 @@ def environment(directory: Path, **settings: str) -> dict[str, str]:
 
 
 @contextmanager
-def serving(
-    directory: Path, first: str = "", **settings: str
-) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+def serving(directory: Path, first: str = "", **settings: str) -> Iterator[tuple[Process, dict[str, Any]]]:
     """The running process and what its `service.json` says. `first`: code that it runs before."""
+    process = forked(environment(directory, **settings), first)
+    try:
+        yield process, _wait_for_address(directory, process)
+    finally:
+        process.kill()
+        process.wait(WAIT_SECONDS)
+        process.stderr.close()
+
+
+@contextmanager
+def interpreted(directory: Path, first: str, **settings: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """The same in an interpreter of its own, which runs `first` before it imports anything."""
     command = [sys.executable, "-c", f"{first}\n{RUN}"]
     with subprocess.Popen(
         command, env=environment(directory, **settings), stderr=subprocess.PIPE, text=True
@@ -51,7 +104,7 @@ def serving(
             process.kill()
 
 
-def _wait_for_address(directory: Path, process: subprocess.Popen[str]) -> dict[str, Any]:
+def _wait_for_address(directory: Path, process: subprocess.Popen[str] | Process) -> dict[str, Any]:
     pause = Event()
     for _ in range(int(WAIT_SECONDS * 20)):
         if process.poll() is not None:
@@ -67,16 +120,10 @@ def _wait_for_address(directory: Path, process: subprocess.Popen[str]) -> dict[s
 
 def refusal(directory: Path, **settings: str) -> str:
     """What a service says that does not start."""
-    done = subprocess.run(
-        [sys.executable, "-c", RUN],
-        env=environment(directory, **settings),
-        capture_output=True,
-        text=True,
-        timeout=WAIT_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 1
-    return done.stderr
+    process = forked(environment(directory, **settings))
+    _, said = process.communicate(WAIT_SECONDS)
+    assert process.returncode == 1
+    return said
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 from tests.service.clusters.cluster_harness import wait_until
-from tests.service.server.test_server import serving
+from tests.service.server.test_server import interpreted
 
 STEPPED = """
 import pathlib, time
@@ -29,7 +29,7 @@ def test_neither_two_hours_ahead_nor_one_back_ends_or_holds_a_job(tmp_path: Path
     first = STEPPED.format(path=str(step))
     data = tmp_path / "data"
     settings = {"OPTIMUS_ROUND_SECONDS": "1", "OPTIMUS_PORT": str(_free_port())}
-    with serving(data, first=first, **settings) as (_, told), _client(told) as client:
+    with interpreted(data, first, **settings) as (_, told), _client(told) as client:
         job_id = client.post("/v1/jobs", json=JOB).json()["id"]
         wait_until("it trains", lambda: _job(client, job_id)["state"] == "running")
         step.write_text("7200")
@@ -38,7 +38,7 @@ def test_neither_two_hours_ahead_nor_one_back_ends_or_holds_a_job(tmp_path: Path
         membership = _job(client, job_id)["membership_epoch"]
     (data / "service.json").unlink()  # of the service that was killed
     step.write_text("-3600")
-    with serving(data, first=first, **settings, OPTIMUS_STOP_TASKS="true") as (process, told):
+    with interpreted(data, first, **settings, OPTIMUS_STOP_TASKS="true") as (process, told):
         with _client(told) as client:
             before = _job(client, job_id)
             assert before["membership_epoch"] == membership
