@@ -17,7 +17,9 @@ time.time = lambda: _time() + float(_step.read_text())
 """
 JOB: dict[str, Any] = {
     "name": "long",
-    "task": "optimus_workers.zoo.digits:mlp",
+    "task": "paced:mlp",
+    "task_args": {"seconds_per_pass": 0.1},
+    "working_directory": str(Path(__file__).parents[2] / "tasks"),
     "convergence": {"max_seconds": 3600},
     "workers": {"max": 1},
 }
