@@ -2,6 +2,7 @@
 
     python -m benchmarks.promises --data FOLDER [--runs pollux,paper] [--workloads 1,2] [--seeds 0] [--runs-known 1,0]
     python -m benchmarks.promises --data FOLDER --runs paper --oracle
+    python -m benchmarks.promises --data FOLDER --runs pollux --workloads 1,2 --runs-known 1 --load 3
     python -m benchmarks.promises --data FOLDER --runs pcs [--traces 2869ce] [--policies optimus,srtf] [--jobs 600]
     python -m benchmarks.promises --data FOLDER --runs elasticflow [--clusters 195job,cluster04] [--jobs 400] [--oracle]
 
@@ -136,7 +137,7 @@ def runs_of(options: argparse.Namespace) -> Iterator[Run]:
     """What the command line asks for."""
     data: Path = options.data
     kinds = options.runs.split(",")
-    base = Options(promises=True, oracle=options.oracle)
+    base = Options(promises=True, oracle=options.oracle, load=options.load)
     for known in (bool(number) for number in _numbers(options.runs_known)):
         each = replace(base, learn_from_finished_jobs=known)
         for seed in _numbers(options.seeds):
@@ -183,6 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--runs-known", default="1,0", help="1: ended jobs teach later ones; 0: they do not")
     parser.add_argument("--oracle", action="store_true", help="lengths and speeds are told: what arrivals alone cost")
+    parser.add_argument("--load", type=float, default=1.0, help="3: jobs come three times as fast, so that many wait")
     parser.add_argument("--jobs", type=int, default=1500, help="of philly, pcs and elasticflow only the first so many")
     parser.add_argument("--philly-cluster", type=float, default=0.02, help="part of the 2,500 GPUs that these get")
     parser.add_argument("--traces", default="0e4a51,103959,2869ce,51b7ef", help="of PCS")

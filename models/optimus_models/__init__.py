@@ -16,7 +16,7 @@ from optimus_models.analytic import (
 )
 from optimus_models.analytic.description import cost_of_description, network_from_description
 from optimus_models.analytic.networks import NETWORKS
-from optimus_models.convergence import Rule, converged_epoch, convergence_step, has_converged
+from optimus_models.convergence import Rule, converged_epoch, convergence_step, fitted_end_epoch, has_converged
 from optimus_models.cost import (
     Allocation,
     Estimate,
@@ -88,6 +88,7 @@ __all__ = [
     "cost_of_description",
     "count",
     "fastest_under",
+    "fitted_end_epoch",
     "has_converged",
     "network_from_description",
     "times_and_costs",

@@ -158,12 +158,18 @@ def converged_epoch(losses: ArrayLike, rule: Rule) -> int | None:
     if delta is None or len(at_end) < 2 + patience:
         return None
     largest = float(np.max(np.abs(at_end)))
-    little = _is_little(at_end[:-1], at_end[1:], rule, delta, largest)
-    for end in range(1 + patience, len(at_end)):  # nothing is seen before epoch 1
-        fell = at_end[0] - at_end[end] > delta * (abs(at_end[end]) if rule.relative else largest)
-        if fell and little[end - patience : end].all():
-            return end
-    return None
+    little = _is_little(at_end[1:-1], at_end[2:], rule, delta, largest)  # nothing is seen before epoch 1
+    stays_little = np.lib.stride_tricks.sliding_window_view(little, patience).all(axis=1)
+    ends = at_end[1 + patience :]
+    fell = at_end[0] - ends > delta * (np.abs(ends) if rule.relative else largest)
+    held = np.flatnonzero(stays_little & fell)
+    return int(held[0]) + 1 + patience if len(held) else None
+
+
+def fitted_end_epoch(curve: LossCurve, rule: Rule, steps_per_epoch: float, n_epochs: int) -> int | None:
+    """`converged_epoch` on a run's fitted losses at the ends of its first `n_epochs` epochs."""
+    ends = steps_per_epoch * np.arange(n_epochs + 1, dtype=np.float64)
+    return converged_epoch(curve.predict_alone(np.maximum(ends, curve.first_step)), rule)
 
 
 def _epoch_steps(steps_per_epoch: float | None) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, NOW, SpeedLaw, a_job, a_spec, law, samples
 
-from optimus_scheduler.forecast.forecast import RememberingForecaster, epoch_steps, forecast, forecast_all
+from optimus_models.convergence import converged_epoch
+from optimus_scheduler.forecast.forecast import RememberingForecaster, as_rule, epoch_steps, forecast, forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.precedents import ends_under
 from optimus_scheduler.forecast.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
@@ -281,18 +283,13 @@ def test_only_jobs_with_the_same_rule_and_project_are_precedents(other: dict[str
     assert outlook_of(waiting(replace(precedent("a", 1000), **other))).forecast.total_steps is None  # type: ignore[arg-type]
 
 
-def test_jobs_that_asked_for_another_decrease_are_compared_by_a_power_of_it() -> None:
+def test_without_losses_epochs_go_by_the_inverse_of_the_decrease() -> None:
     rule = ConvergenceRule(loss_decrease=0.02, max_epochs=100)
-    asked = {0.04: 20.0, 0.01: 80.0}  # epochs are 0.8 / decrease
-    found = ends_under(
-        rule,
-        [
-            replace(
-                ended(f"{each}"), rule=replace(rule, loss_decrease=each), total_steps=round(epochs), steps_per_epoch=1.0
-            )
-            for each, epochs in asked.items()
-        ],
-    )
+    jobs = [
+        EndedJob(f"{each}", "zoo:cnn", "vision", 1.0, total_steps=epochs, rule=replace(rule, loss_decrease=each))
+        for each, epochs in {0.04: 20, 0.01: 80}.items()  # epochs are 0.8 / decrease
+    ]
+    found = ends_under(rule, jobs)
     assert [each.epochs for each in found.values()] == pytest.approx([40.0, 40.0])
     by_limit = replace(ended("limit"), rule=replace(rule, loss_decrease=0.005), total_steps=100, steps_per_epoch=1.0)
     other = replace(ended("other"), rule=replace(rule, patience_epochs=5), total_steps=70, steps_per_epoch=1.0)
@@ -304,10 +301,12 @@ def test_jobs_that_asked_for_another_decrease_are_compared_by_a_power_of_it() ->
     epochs=st.lists(st.integers(4, 10_000), min_size=6, max_size=6),
     decrease=st.floats(0.001, 0.5),
 )
-def test_a_smaller_decrease_takes_no_fewer_epochs(decreases: list[float], epochs: list[int], decrease: float) -> None:
+def test_without_losses_a_smaller_decrease_takes_no_fewer_epochs(
+    decreases: list[float], epochs: list[int], decrease: float
+) -> None:
     rule = ConvergenceRule(loss_decrease=decrease)
     jobs = [
-        replace(ended(f"{n}"), rule=ConvergenceRule(loss_decrease=each), total_steps=took, steps_per_epoch=1.0)
+        EndedJob(f"{n}", "zoo:cnn", "vision", 1.0, total_steps=took, rule=ConvergenceRule(loss_decrease=each))
         for n, (each, took) in enumerate(zip(decreases, epochs, strict=False))
     ]
     now, smaller = ends_under(rule, jobs), ends_under(replace(rule, loss_decrease=decrease / 2.0), jobs)
@@ -317,6 +316,31 @@ def test_a_smaller_decrease_takes_no_fewer_epochs(decreases: list[float], epochs
         assert now[job.id].spread >= 0.0
         if job.rule == rule:
             assert now[job.id] == (job.n_epochs, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"), [(0.01, 0.04), (0.03, 0.02), (0.04, 0.02)], ids=["much sooner", "later", "later, twice"]
+)
+@pytest.mark.parametrize(
+    "law", [(0.14, 1.1, 0.1), (0.6, 4.7, 0.77)], ids=["falls to a tenth", "hardly falls, its end does not move"]
+)
+def test_losses_of_a_run_tell_where_another_decrease_would_have_ended_it(
+    law: tuple[float, float, float], asked: float, wanted: float
+) -> None:
+    slope, begin, floor = law
+    rules = [ConvergenceRule(loss_decrease=each) for each in (asked, wanted)]
+    true = [1.0 / (slope * epoch + begin) + floor for epoch in range(200)]
+    own, expected = (converged_epoch(true, as_rule(rule)) for rule in rules)
+    assert own is not None
+    assert expected is not None
+    steps = np.arange(1.0, 20.0 * own)
+    noise = np.random.default_rng(3).normal(0.0, 0.02, len(steps))
+    losses = (1.0 / (slope * steps / 20.0 + begin) + floor) * np.exp(noise)
+    run = EndedJob("a", "zoo:cnn", "vision", 20.0, tuple(steps.tolist()), tuple(losses.tolist()))
+    (found,) = ends_under(rules[1], [replace(run, total_steps=20 * own, rule=rules[0])]).values()
+    # Half of the way that a power of the decrease would say, at most.
+    assert abs(math.log(found.epochs / expected)) < 0.3
+    assert abs(math.log(found.epochs / expected)) < 2.0 * found.spread
 
 
 def test_an_end_that_was_asked_for_otherwise_is_less_certain() -> None:

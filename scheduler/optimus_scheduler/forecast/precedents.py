@@ -3,10 +3,8 @@
 A command that announces its steps may end sooner, as one does that stops early: where earlier runs of it did, it may
 end at the part of what it announced at which they ended.
 
-A rule about the decrease of the loss holds the later, the smaller the decrease is. For losses that fall like a power of
-the step, the step at which it holds is inversely proportional to it; an asymptote makes that dependence weaker, a slow
-beginning stronger. So ended jobs that asked for other decreases are compared by a power of the ratio, which is fitted
-to them and believed to be about -1 before.
+A rule about the decrease of the loss holds the later, the smaller the decrease is. How much later tell the losses of a
+run that asked for another one: the curve fitted to them says where each of the two rules holds.
 """
 
 from __future__ import annotations
@@ -14,11 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
+from optimus_models.convergence import HORIZON, LEAST_POINTS, Rule, fitted_end_epoch
+from optimus_models.loss.curve import LossCurve
 from optimus_models.loss.ends import Prediction
 from optimus_scheduler.model import REACH, ConvergenceRule, EndedJob, Job
 
@@ -26,9 +27,12 @@ _LIMITS = frozenset({"max_steps", "max_epochs", "max_seconds", "max_cost"})
 """Fields of a rule that have nothing to do with how training goes."""
 _SPREAD, _SPREAD_COUNT = 0.5, 2.0
 """Believed spread of the logarithm of total steps among jobs of one task, and how many jobs' worth that belief is."""
-_EXPONENT, _EXPONENT_WEIGHT, _RESIDUAL = -1.0, 0.1, 0.15
-"""Believed power of the decrease that epochs go by; how much that belief counts against the squared spread of ln
-decrease; the believed spread of ln epochs about such a power. Before there are two jobs the power is -1 ± 0.5."""
+_MOVED_SPREAD, _GUESSED_SPREAD = 0.25, 0.5
+"""Spread of the logarithm of epochs of a run that asked for another decrease, for each unit of ln decrease: moved along
+its fitted curve, or where that does not tell, in inverse proportion to the decrease, as losses do that fall like a
+power. docs/studies/models.md has the errors."""
+_MOST_EPOCHS = 10_000
+"""Up to here a fitted curve is looked at."""
 EARLY = 0.9
 """A command that ends before this part of the steps that it announced has ended early."""
 _AS_ANNOUNCED = 0.5
@@ -65,16 +69,35 @@ def ends_under(rule: ConvergenceRule, ended: Sequence[EndedJob]) -> dict[str, En
     alike = [(one, one.rule.loss_decrease) for one in ended if one.n_epochs and one.rule and _is_alike(one, rule)]
     if decrease is None or not any(one.id not in found for one, _ in alike):
         return found
-    ratios = np.log([(theirs or decrease) / decrease for _, theirs in alike])
-    epochs = np.log([one.n_epochs for one, _ in alike])
-    around = ratios - ratios.mean()
-    weight = float(around @ around) + _EXPONENT_WEIGHT
-    exponent = min((float(around @ epochs) + _EXPONENT_WEIGHT * _EXPONENT) / weight, 0.0)
     least = 1.0 + max(rule.patience_epochs, 1)
-    for (one, _), ratio in zip(alike, ratios.tolist(), strict=True):
-        moved = max(one.n_epochs * math.exp(-exponent * ratio), min(one.n_epochs, least))
-        found.setdefault(one.id, End(moved, abs(ratio) * _RESIDUAL / math.sqrt(weight)))
+    for one, theirs in alike:
+        apart = math.log((theirs or decrease) / decrease)
+        moved = _moved_by_curve(one.loss_steps, one.losses, one.steps_per_epoch or 0.0, one.n_epochs, one.rule, rule)
+        factor, spread = (math.exp(apart), _GUESSED_SPREAD) if moved is None else (moved, _MOVED_SPREAD)
+        epochs = max(one.n_epochs * factor, min(one.n_epochs, least))
+        found.setdefault(one.id, End(epochs, abs(apart) * spread))
     return found
+
+
+@lru_cache(maxsize=1024)
+def _moved_by_curve(
+    steps: tuple[float, ...],
+    losses: tuple[float, ...],
+    steps_per_epoch: float,
+    n_epochs: float,
+    asked: ConvergenceRule | None,
+    rule: ConvergenceRule,
+) -> float | None:
+    """How many times as many epochs a run takes under `rule` as under the one that it `asked` for, by its losses; None
+    where they do not tell."""
+    if len(losses) < LEAST_POINTS or asked is None:
+        return None
+    curve, most = LossCurve.fit(steps, losses), min(math.ceil(HORIZON * n_epochs), _MOST_EPOCHS)
+    before, after = (
+        fitted_end_epoch(curve, Rule(each.loss_decrease, each.relative, each.patience_epochs), steps_per_epoch, most)
+        for each in (asked, rule)
+    )
+    return after / before if before and after else None
 
 
 def _is_alike(ended: EndedJob, rule: ConvergenceRule) -> bool:
