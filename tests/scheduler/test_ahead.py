@@ -512,3 +512,22 @@ def test_a_job_that_a_limit_of_workers_keeps_out_waits_for_those_that_fill_it(mo
     assert set(found.awaited) <= {"r4", "r5"}
     assert found.start is not None
     assert found.start.low >= first.low
+
+
+@pytest.mark.parametrize("other", [150.0, 230.0])
+@pytest.mark.parametrize("by_quota", [False, True], ids=["a limit of workers", "a quota that may not borrow"])
+def test_a_job_at_a_limit_waits_for_the_jobs_that_share_it(by_quota: bool, other: float) -> None:
+    def of_project(job: Job) -> Job:
+        return replace(job, spec=replace(job.spec, project="red"))
+
+    ends = [200.0, 1e6]  # instants are far apart
+    red = [of_project(of_slots(f"r{n}", 1, seconds, has=True)) for n, seconds in enumerate(ends)]
+    waits = of_project(of_slots("waits", 1, 300.0, has=False))
+    queue = a_queue(*red, waits, of_slots("other", 1, other, has=True), cpu=8.0)
+    if by_quota:
+        found = looked(replace(queue, quotas=(Quota("red", cpu=2.0, may_borrow=False),)))["waits"]
+    else:
+        found = looked(replace(queue, worker_limits=(WorkerLimit(2, project="red"),)))["waits"]
+    assert found.awaited == {"r0": 1.0}
+    assert found.start is not None
+    assert found.start.low <= NOW + 200.0 <= found.start.high

@@ -19,9 +19,11 @@ import numpy as np
 from optimus_scheduler.ahead.progress import Progress
 from optimus_scheduler.ahead.world import Expected, Queue
 from optimus_scheduler.allocate.allocate import allocate, usable_capacity
+from optimus_scheduler.allocate.allocate_with_quotas import guarantees, may_not_borrow
 from optimus_scheduler.allocate.policy import AllocationInput, PlanningPolicy, Policy
+from optimus_scheduler.allocate.worker_limits import is_about
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Nodes, Reason, Role, Snapshot
+from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Nodes, Reason, Role, Snapshot, total_of
 from optimus_scheduler.place.place import Placer
 from optimus_scheduler.place.requests import TaskSlot
 from optimus_scheduler.settings import Settings
@@ -290,17 +292,36 @@ class Trajectory:
                 at = _retry_at(job.outlook)
                 # The wait after an error may end between two instants that are looked at.
                 job.started_at = at if self._decided_at < at <= self._now else self._now
-                job.cause = None if job.started_at < self._now else self._newest_end()
+                job.cause = None if job.started_at < self._now else self._newest_end(job)
             job.n_sizes += 1
 
-    def _newest_end(self) -> Cause | None:
+    def _newest_end(self, job: _Virtual) -> Cause | None:
         """Of the jobs that are there: those that come later are guesses, whose ends nothing is known of."""
-        there = self._jobs[: len(self._queue.outlooks)]
-        ended = [(job.ended_at, number) for number, job in enumerate(there) if job.ended_at <= self._now]
+        there = [number for number in self._sharing(job) if number < len(self._queue.outlooks)]
+        ended = [(self._jobs[number].ended_at, number) for number in there if self._jobs[number].ended_at <= self._now]
         if not ended:
             return None
         _, last = max(ended)
         return Cause(last, self._now - self._jobs[last].ended_seen_at)
+
+    def _sharing(self, job: _Virtual) -> Sequence[int]:
+        """The jobs of which one had to end before it: where a limit or quota of its owner or project was used up until
+        now, those that share it, else all."""
+        queue, one, before = self._queue, job.outlook, self.sizes[-1]
+        jobs = list(zip(self._jobs, before, strict=False))  # those that came since had nothing
+        for limit in queue.worker_limits:
+            if is_about(limit, one):
+                sharing = [number for number, (other, _) in enumerate(jobs) if is_about(limit, other.outlook)]
+                if sum(before[number].workers for number in sharing) + one.minimum.workers > limit.most:
+                    return sharing
+        project = one.job.spec.project
+        if project in may_not_borrow(queue.quotas):
+            sharing = [number for number, (other, _) in enumerate(jobs) if other.outlook.job.spec.project == project]
+            used = total_of(self._jobs[number].outlook.demand(before[number]) for number in sharing)
+            whole = Snapshot(self._now, queue.nodes, ()).capacity
+            if not one.demand(one.minimum).fits_in(guarantees(queue.quotas, whole)[project] - used):
+                return sharing
+        return range(len(jobs))
 
     def _seen(self, virtual: _Virtual) -> Outlook:
         """The job as a round would see it at this instant."""

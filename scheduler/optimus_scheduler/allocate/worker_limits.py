@@ -115,6 +115,13 @@ class _Group:
         return found
 
 
+def is_about(limit: WorkerLimit, outlook: Outlook) -> bool:
+    """Whether the job is one of those that may hold so many workers together."""
+    job = outlook.job
+    is_of = job.spec.project == limit.project if limit.owner is None else job.owner == limit.owner
+    return is_of and job.submitted_at >= limit.since
+
+
 def _groups(
     limits: Sequence[WorkerLimit], competing: Sequence[Outlook], finishing: Sequence[Outlook]
 ) -> Iterator[_Group]:
