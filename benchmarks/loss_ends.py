@@ -13,6 +13,10 @@ for by `convergence_step` after 10, 25, 50 and 75 % of that life, but not before
 
 With runs, the jobs known are the curves of the same family that come from other sources or stand earlier in the file,
 as the service knows them: up to their end. Those that the rule never ended are known as they are.
+
+`other_decrease`: where each job would have ended under the rule `epochs` with another decrease, by what it told until
+its end (`ends_under`), for each two of the decreases 0.005, 0.01, 0.02 and 0.04 that end it. `by_inverse`: the error of
+epochs in inverse proportion to the decrease.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import permutations
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +45,8 @@ from optimus_models import (
     has_converged,
 )
 from optimus_models.loss.finished_runs import WEIGHING
+from optimus_scheduler.forecast.precedents import ends_under
+from optimus_scheduler.model import REACH, ConvergenceRule, EndedJob
 
 PARTS = (0.1, 0.25, 0.5, 0.75)
 UNPREDICTED = 0.9
@@ -164,12 +171,48 @@ def measure(
     }
 
 
+DECREASES = (0.005, 0.01, 0.02, 0.04)
+
+
+def other_decreases(curves: Sequence[Curve]) -> dict[str, dict[str, float | int]]:
+    """Errors, in per cent of the epochs that it took, by whether the other decrease ends the job sooner or later."""
+    ends = [{each: ended_after(curve, LossRule(Rule(loss_decrease=each), 1)) for each in DECREASES} for curve in curves]
+    found: dict[str, list[tuple[float, float, bool]]] = {"sooner": [], "later": []}
+    for curve, by_decrease in zip(curves, ends, strict=True):
+        known = {each: n for each, n in by_decrease.items() if n}
+        for (asked, n), (other, true) in permutations(known.items(), 2):
+            job = EndedJob(
+                curve.name,
+                curve.family,
+                "",
+                curve.spacing,
+                tuple(curve.steps[:n].tolist()),
+                tuple(curve.losses[:n].tolist()),
+                total_steps=round(n * curve.spacing),
+                rule=ConvergenceRule(loss_decrease=asked),
+            )
+            (end,) = ends_under(ConvergenceRule(loss_decrease=other), [job]).values()
+            held = abs(math.log(end.epochs / true)) <= REACH * end.spread
+            errors = [abs(each - true) / true for each in (end.epochs, n * asked / other)]
+            found["sooner" if other > asked else "later"].append((*errors, held))
+    return {
+        name: {
+            "pairs": len(each),
+            "error_median": 100.0 * float(np.median([own for own, _, _ in each])),
+            "by_inverse": 100.0 * float(np.median([inverse for _, inverse, _ in each])),
+            "held_80": 100.0 * float(np.mean([held for _, _, held in each])),
+        }
+        for name, each in found.items()
+    }
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="a CSV file of loss curves, or its folder")
     options = parser.parse_args(arguments)
     curves = usable_curves(options.data / "curves.csv" if options.data.is_dir() else options.data)
-    print(json.dumps({name: measure(curves, name, lambda _: WEIGHING) for name in RULES}, indent=2))
+    found: dict[str, object] = {name: measure(curves, name, lambda _: WEIGHING) for name in RULES}
+    print(json.dumps({**found, "other_decrease": other_decreases(curves)}, indent=2))
     return 0
 
 
