@@ -193,8 +193,8 @@ def other_decreases(curves: Sequence[Curve]) -> dict[str, dict[str, float | int]
             )
             (end,) = ends_under(ConvergenceRule(loss_decrease=other), [job]).values()
             held = abs(math.log(end.epochs / true)) <= REACH * end.spread
-            errors = [abs(each - true) / true for each in (end.epochs, n * asked / other)]
-            found["sooner" if other > asked else "later"].append((*errors, held))
+            error, by_inverse = (abs(each - true) / true for each in (end.epochs, n * asked / other))
+            found["sooner" if other > asked else "later"].append((error, by_inverse, held))
     return {
         name: {
             "pairs": len(each),
