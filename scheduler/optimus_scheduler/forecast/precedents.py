@@ -3,13 +3,16 @@
 A command that announces its steps may end sooner, as one does that stops early: where earlier runs of it did, it may
 end at the part of what it announced at which they ended.
 
-A rule about the decrease of the loss holds the later, the smaller the decrease is. How much later tell the losses of a
-run that asked for another one: the curve fitted to them says where each of the two rules holds.
+A rule about the decrease of the loss holds the later, the smaller the decrease is. Ended jobs that asked for other
+decreases are compared by a power of the ratio, fitted to their ends. What is believed of the power before is what the
+curves fitted to their losses say, on which both rules hold somewhere; without any it is -1, as for losses that fall
+like a power of the step.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -19,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from optimus_models.convergence import HORIZON, LEAST_POINTS, Rule, fitted_end_epoch
+from optimus_models.history import FloatArray
 from optimus_models.loss.curve import LossCurve
 from optimus_models.loss.ends import Prediction
 from optimus_scheduler.model import REACH, ConvergenceRule, EndedJob, Job
@@ -27,10 +31,9 @@ _LIMITS = frozenset({"max_steps", "max_epochs", "max_seconds", "max_cost"})
 """Fields of a rule that have nothing to do with how training goes."""
 _SPREAD, _SPREAD_COUNT = 0.5, 2.0
 """Believed spread of the logarithm of total steps among jobs of one task, and how many jobs' worth that belief is."""
-_MOVED_SPREAD, _GUESSED_SPREAD = 0.25, 0.5
-"""Spread of the logarithm of epochs of a run that asked for another decrease, for each unit of ln decrease: moved along
-its fitted curve, or where that does not tell, in inverse proportion to the decrease, as losses do that fall like a
-power. docs/studies/models.md has the errors."""
+_POWER, _POWER_SPREAD, _TOLD_SPREAD, _RESIDUAL = -1.0, 0.5, 0.25, 0.15
+"""Believed power of the decrease that epochs go by, and its spread; that of a power that losses tell (on real training
+logs, docs/studies/models.md); the believed spread of ln epochs about such a power."""
 _MOST_EPOCHS = 10_000
 """Up to here a fitted curve is looked at."""
 EARLY = 0.9
@@ -69,14 +72,45 @@ def ends_under(rule: ConvergenceRule, ended: Sequence[EndedJob]) -> dict[str, En
     alike = [(one, one.rule.loss_decrease) for one in ended if one.n_epochs and one.rule and _is_alike(one, rule)]
     if decrease is None or not any(one.id not in found for one, _ in alike):
         return found
+    ratios = np.log([(theirs or decrease) / decrease for _, theirs in alike])
+    epochs = np.log([one.n_epochs for one, _ in alike])
+    around = ratios - ratios.mean()
+    believed, spread = _believed_power([one for one, _ in alike], ratios, rule)
+    weight = float(around @ around) + (_RESIDUAL / spread) ** 2
+    power = believed + float(around @ (epochs - believed * around)) / weight
+    power = min(power, max(believed, 0.0))
     least = 1.0 + max(rule.patience_epochs, 1)
-    for one, theirs in alike:
-        apart = math.log((theirs or decrease) / decrease)
-        moved = _moved_by_curve(one.loss_steps, one.losses, one.steps_per_epoch or 0.0, one.n_epochs, one.rule, rule)
-        factor, spread = (math.exp(apart), _GUESSED_SPREAD) if moved is None else (moved, _MOVED_SPREAD)
-        epochs = max(one.n_epochs * factor, min(one.n_epochs, least))
-        found.setdefault(one.id, End(epochs, abs(apart) * spread))
+    for (one, _), ratio in zip(alike, ratios.tolist(), strict=True):
+        moved = max(one.n_epochs * math.exp(-power * ratio), min(one.n_epochs, least))
+        found.setdefault(one.id, End(moved, abs(ratio) * _RESIDUAL / math.sqrt(weight)))
     return found
+
+
+def _believed_power(ended: Sequence[EndedJob], ratios: FloatArray, rule: ConvergenceRule) -> tuple[float, float]:
+    """The power of the decrease that epochs go by, and its spread: -1, as for losses that fall like a power of a step,
+    and what the losses of these jobs tell, the less, the further a fitted curve misses the run's own end.
+
+    `ratios` (n,): ln of their decreases by that of the rule.
+    """
+    told, sure = [], []
+    for one, ratio in zip(ended, ratios.tolist(), strict=True):
+        found = _moved_by_curve(one.loss_steps, one.losses, one.steps_per_epoch or 0.0, one.n_epochs, one.rule, rule)
+        if found is not None and ratio:
+            told.append(-found.moved / ratio)
+            sure.append(1.0 / (_TOLD_SPREAD**2 + (found.missed / ratio) ** 2))
+    prior = _POWER_SPREAD**-2
+    together = prior + max(sure, default=0.0)  # they are of one kind: many are not surer than the best
+    by_losses = sum(map(operator.mul, sure, told)) / sum(sure) if sure else 0.0
+    return (prior * _POWER + (together - prior) * by_losses) / together, together**-0.5
+
+
+class _Moved(NamedTuple):
+    """Logarithms of ratios of epochs, by a fitted curve."""
+
+    moved: float
+    """The end under another rule by that under the run's own."""
+    missed: float
+    """How far the end under its own rule lies from where it really ended, and what whole epochs leave open."""
 
 
 @lru_cache(maxsize=1024)
@@ -87,9 +121,8 @@ def _moved_by_curve(
     n_epochs: float,
     asked: ConvergenceRule | None,
     rule: ConvergenceRule,
-) -> float | None:
-    """How many times as many epochs a run takes under `rule` as under the one that it `asked` for, by its losses; None
-    where they do not tell."""
+) -> _Moved | None:
+    """What the losses of a run that `asked` for one rule tell of its end under `rule`; None where they tell nothing."""
     if len(losses) < LEAST_POINTS or asked is None:
         return None
     curve, most = LossCurve.fit(steps, losses), min(math.ceil(HORIZON * n_epochs), _MOST_EPOCHS)
@@ -97,7 +130,9 @@ def _moved_by_curve(
         fitted_end_epoch(curve, Rule(each.loss_decrease, each.relative, each.patience_epochs), steps_per_epoch, most)
         for each in (asked, rule)
     )
-    return after / before if before and after else None
+    if not before or not after:
+        return None
+    return _Moved(math.log(after / before), math.hypot(math.log(before / n_epochs), 1.0 / before))
 
 
 def _is_alike(ended: EndedJob, rule: ConvergenceRule) -> bool:
