@@ -128,20 +128,31 @@ def details(job: Job) -> str:
 
 
 def _last_words(job: Job) -> Text:
-    """Why it failed, how often its size changed, or the last decision about it."""
+    """Why it failed or waits for a retry, how often its size changed, or the last decision about it."""
     if job["failure"] is not None:
-        # The last line of a traceback is the one that says what happened.
-        last = (job["failure"].strip().splitlines() or [""])[-1]
-        return Text(f"  {last}", style="red", no_wrap=True, overflow="ellipsis")
+        return Text(f"  {wording.last_line(job['failure'])}", style="red", no_wrap=True, overflow="ellipsis")
     if is_final(job):
         return Text(f"  size changed {job['rescales']} times", style="dim")
+    if (error := awaited_retry(job)) is not None:
+        return Text(f"  {error}", style="yellow", no_wrap=True, overflow="ellipsis")
     words = "" if job["reason"] is None else f"  {job['reason']}: {job['message'] or ''}"
     return Text(words, style="dim", no_wrap=True, overflow="ellipsis")
+
+
+def awaited_retry(job: Job) -> str | None:
+    """`retry 1 of 2 after ValueError: no such column`, of a job that waits after an error of its code; else None."""
+    error = job.get("last_error")
+    if is_final(job) or error is None or job["retry_at"] is None:
+        return None
+    return f"retry {job['retries']} of {wording.count(job['spec'].get('retries'))} after {wording.last_line(error)}"
 
 
 def line(job: Job) -> str:
     """One job in one line, for logs and pipes."""
     parts = [f"{render.state_of(job)} {render.progress(job)}", details(job), expectation(job)]
-    if job["reason"] is not None and not is_final(job):
+    error = awaited_retry(job)
+    if error is not None:
+        parts.append(error)
+    elif job["reason"] is not None and not is_final(job):
         parts.append(job["reason"])
     return f"{job['name']}: {', '.join(parts)}"

@@ -41,7 +41,7 @@ class LiveDisplay:
 
 
 class LineDisplay:
-    """Prints a line per job: every `LINE_SECONDS`, and when its state or size changed."""
+    """Prints a line per job: every `LINE_SECONDS`, and when its state or size changed or an error makes it wait."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -49,7 +49,7 @@ class LineDisplay:
 
     def show(self, frame: Frame) -> None:
         for job in frame.jobs:
-            news = (job["state"], job["running"]["workers"], job["running"]["servers"])
+            news = (job["state"], job["running"]["workers"], job["running"]["servers"], job.get("retry_at"))
             at, before = self._shown.get(job["id"], (-LINE_SECONDS, None))
             is_due = frame.elapsed_seconds - at >= LINE_SECONDS and not is_final(job)
             if is_due or news != before:

@@ -135,6 +135,11 @@ _TRACEBACK = "Traceback (most recent call last):"
 _OURS = re.compile(r'\s*File "[^"]*/optimus_(?:workers|client|contract)/')
 
 
+def last_line(text: str) -> str:
+    """The line of an error that says what happened: of a traceback the last one."""
+    return (text.strip().splitlines() or [""])[-1]
+
+
 def failure(text: str) -> str:
     """Why a job failed: what failed, and the traceback without frames of Optimus. What was printed before is in the
     log."""

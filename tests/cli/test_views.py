@@ -68,6 +68,8 @@ def test_a_job_that_waits_to_retry_says_when_and_why() -> None:
     job |= {"retry_at": "2026-01-02T03:05:35Z", "last_error": "OSError: [stale] file handle"}
     text = shown(render.job_description(job, [], [], NOW), width=120)
     assert "waits for retry 1 of 2, in 30 s: OSError: [stale] file handle" in text
+    for watched in (live.line(job), shown(live.view(Frame([job], None, 1.0)))):
+        assert "retry 1 of 2 after OSError: [stale] file handle" in watched
     job["retry_at"] = "2026-01-02T03:05:00Z"
     assert "retry 1 of 2, now:" in shown(render.job_description(job, [], [], NOW), width=120)
     job["retry_at"] = None
@@ -315,12 +317,15 @@ def test_lines_come_at_news_and_otherwise_every_few_seconds() -> None:
     console = Console(file=io.StringIO(), width=200, color_system=None)
     display = LineDisplay(console)
     bigger = builders.job(running={"workers": 4, "servers": 2, "gpu_type": None})
-    for second, job in enumerate([builders.job()] * 7 + [bigger] * 3 + [builders.finished_job()] * 20):
+    waits = builders.job(state="paused", retry_at="2026-01-02T03:05:35Z", last_error="ValueError")
+    paused = builders.job(state="paused")
+    jobs = [builders.job()] * 7 + [bigger] * 3 + [paused] + [waits] * 2 + [builders.finished_job()] * 20
+    for second, job in enumerate(jobs):
         display.show(Frame([job], None, float(second)))
     output = console.file
     assert isinstance(output, io.StringIO)
     times = [line.partition("]")[0].strip("[ s") for line in output.getvalue().splitlines()]
-    assert times == ["0.0", "5.0", "7.0", "10.0"]
+    assert times == ["0.0", "5.0", "7.0", "10.0", "11.0", "13.0"]
 
 
 def test_speeds_are_a_row_per_number_of_workers() -> None:

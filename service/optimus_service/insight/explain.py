@@ -542,8 +542,12 @@ def _on_its_history(case: Case) -> list[str]:
     if replaced:
         changed += f", its tasks were replaced {times(replaced)} at the same size"
     if without:
-        changed += f", and it was without tasks {times(len(without))}, for {time_words(sum(without))}"
-    stood_still = f"stood still for {time_words(stopped)} in all" if stopped else "never stood still"
+        changed += f", and it was without tasks {times(len(without))}, for {lasted(sum(without))}"
+    stood_still = (
+        f"stood still for {lasted(stopped) if stopped >= 1.0 else time_words(stopped)} in all"
+        if stopped
+        else "never stood still"
+    )
     if n_unknown := sum(
         each.cause == "coordinator_restart" and each.pause_seconds is None for each in case.memberships
     ):

@@ -99,7 +99,8 @@ def stalled(newest: Sequence[SampleRecord], now: float, listens_since: float) ->
     silent, usual = now - max(last.received_at, listens_since), last.seconds / max(last.n_steps, 1)
     if usual <= 0 or silent < max(_STALLED_STEPS * usual, _STALLED_SECONDS):
         return None
-    return f"no step came for {time_words(silent)}, where one took {time_words(usual)}"
+    took = time_words(usual) if usual >= 1.0 else f"{usual:.2g} s"
+    return f"no step came for {time_words(silent)}, where one took {took}"
 
 
 def is_replaced(memberships: Sequence[MembershipRecord], tasks: Collection[TaskRecord]) -> bool:

@@ -230,6 +230,11 @@ def test_a_job_whose_steps_stay_away_is_told_to_have_stalled(silent: float, told
     assert stalled([], NOW + silent, 0.0) is None
 
 
+def test_a_short_step_is_told_by_its_digits() -> None:
+    last = sample(n_steps=40, seconds=1.0)
+    assert stalled([last], NOW + 40.0, NOW) == "no step came for 40 s, where one took 0.025 s"
+
+
 @pytest.mark.parametrize(("again", "told"), [(5.0, None), (30.0, "no step came for 30 s, where one took 2.0 s")])
 def test_silence_counts_from_when_the_service_listens_again(again: float, told: str | None) -> None:
     back = NOW + 60.0

@@ -437,8 +437,8 @@ def test_a_waiting_job_is_told_from_when_on_none_passes_it(first_at: float | Non
     ("pauses", "told"),
     [
         ([None], "stood still once for a time that is not known."),
-        ([2.0, None, None], "stood still for 2.0 s in all, and twice for a time that is not known."),
-        ([2.0], "stood still for 2.0 s in all."),
+        ([2.0, None, None], "stood still for 2 s in all, and twice for a time that is not known."),
+        ([2.0], "stood still for 2 s in all."),
         ([], "never stood still."),
     ],
     ids=["unknown", "both", "known", "none"],
@@ -462,7 +462,7 @@ def test_the_waits_after_errors_are_told_after_the_end() -> None:
     ]
     failed = a_record(state=JobState.FAILED, finished_at=130.0, retries=2)
     story = explanation_of(Case(job=failed, decision=None, now=200.0, memberships=joined, errors=(90.0, 20.0)))
-    assert "training stood still for 70 s in all" in story.sentences[-1], "30 s, then 40 s to its end"
+    assert "training stood still for 1 min 10 s in all" in story.sentences[-1], "30 s, then 40 s to its end"
     assert "It was tried again twice after an error, which it waited 1 min 10 s for." in story.sentences[-1]
     ended_before = Case(job=replace(failed, retry_at=390.0), decision=None, now=200.0, memberships=joined)
     assert (
@@ -482,12 +482,14 @@ def test_the_time_between_an_end_and_the_resumption_is_told_after_the_last_end()
     ended = a_record(state=JobState.SUCCEEDED, finished_at=150.0, started_at=10.0, retries=0)
     case = Case(job=ended, decision=None, now=200.0, memberships=joined, errors=(60.0, 20.0), ends=(100.0,))
     last = explanation_of(case).sentences[-1]
-    assert "training stood still for 90 s in all." in last, "30 s, and 60 s with the end in them"
+    assert "training stood still for 1 min 30 s in all." in last, "30 s, and 60 s with the end in them"
     assert "It was tried again twice after an error, which it waited 1 min 30 s for." in last
     assert "It had ended once before, and was resumed." in last
     failed = replace(case, job=replace(ended, state=JobState.FAILED), errors=(), ends=(150.0, 5.0, 60.0))
     last = explanation_of(failed).sentences[-1]
-    assert "training stood still for 60 s in all. It had ended twice before" in last, "not what was before it began"
+    assert "training stood still for 1 min 00 s in all. It had ended twice before" in last, (
+        "not what was before it began"
+    )
 
 
 def test_a_job_without_checkpoint_that_failed_is_not_told_to_be_resumed() -> None:
