@@ -13,6 +13,7 @@ from tests.scheduler.builders import ALL_SIZES, GIB, NOW, a_job, a_spec, law, sa
 
 from optimus_scheduler.allocate.allocate_with_quotas import allocate_with_quotas
 from optimus_scheduler.allocate.baselines.elasticflow import ElasticFlowPolicy
+from optimus_scheduler.allocate.deadline_budget import in_step
 from optimus_scheduler.allocate.filling import SizedJob, beyond_reach
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.allocate.policy import AllocationInput
@@ -189,3 +190,25 @@ def test_it_is_given_up_within_what_its_project_may_have(share: float) -> None:
     assert all(grants[one.id].allocation.workers == 1 for one in cheap)
     assert grants["dear"].allocation.is_empty
     assert "jobs that need less" in (grants["dear"].note or "")
+
+
+def test_a_job_that_more_room_would_not_help_begins_before_earlier_deadlines() -> None:
+    """It needs one worker nearly all the time until its deadline; nine others, due before, can wait and use more."""
+    narrow = due("narrow", takes=100.0, within=105.0, most=1)
+    wide = [due(f"wide-{place}", takes=20.0, within=60.0, most=4) for place in range(9)]
+    jobs = [SizedJob(one, in_step(one), CAPACITY, NOW) for one in (*wide, narrow)]
+    assert beyond_reach(jobs, CAPACITY) == frozenset()
+    grants = allocate_with_quotas(AllocationInput((*wide, narrow), CAPACITY), policy_named("fifo"), SETTINGS, now=NOW)
+    assert grants["narrow"].allocation == Allocation(1, 1)
+
+
+@pytest.mark.parametrize(("sooner_by", "passes"), [(2.0, False), (8.0, True)])
+def test_a_job_is_paused_for_one_that_has_to_begin_much_sooner_only(sooner_by: float, passes: bool) -> None:
+    """There is room for two of three jobs; five minutes are `least_run_seconds`."""
+    first, second, other = (due(name, takes=10.0, within=60.0, most=1) for name in ("first", "second", "waits"))
+    running = [replace(one, job=replace(one.job, allocation=Allocation(1, 1))) for one in (first, second)]
+    waiting = with_left(other, (10.0 + sooner_by) * SLOT * ALONE)
+    inputs = AllocationInput((*running, waiting), Resources(4.0, 64 * GIB))
+    grants = allocate_with_quotas(inputs, policy_named("fifo"), SETTINGS, now=NOW)
+    assert sum(not grant.allocation.is_empty for grant in grants.values()) == 2
+    assert grants["waits"].allocation.is_empty is not passes

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from optimus_scheduler.allocate.deadline_budget import Limits, in_step, limits_of, may_have_limits
-from optimus_scheduler.allocate.filling import SizedJob, beyond_reach
+from optimus_scheduler.allocate.filling import SizedJob, beyond_reach, by_latest_start
 from optimus_scheduler.allocate.policy import AllocationInput, DeadlinePolicy, Grant, Policy
 from optimus_scheduler.allocate.reservations import (
     Claims,
@@ -214,31 +214,32 @@ class _QuotaAllocation:
         return self.reserving.with_claims(competing, available, self._claims(competing, available), due_at=self.now)
 
     def _claims(self, competing: Sequence[Outlook], available: Resources) -> dict[str, Allocation]:
-        given_up = self._beyond_reach(competing, available)
-        self.given_up.update(given_up)
-        claiming = [one for one in competing if one.id not in given_up]
-        return fitting_claims(sorted(claiming, key=self._precedence), self.deadlines, available)
-
-    def _beyond_reach(self, competing: Sequence[Outlook], available: Resources) -> frozenset[str]:
-        """Jobs that do not claim what they need for their deadlines, so that more others are in time."""
         claiming = [one for one in competing if one.id in self.deadlines]
         if demand_of(claiming, self.deadlines).fits_in(available):
-            return frozenset()
+            return {one.id: self.deadlines[one.id] for one in claiming}
         margin = self.reserving.settings.deadline_margin
-        jobs = [
-            SizedJob(one, in_step(one), available, self.now, margin)
-            for one in claiming
-            if one.id not in self.late and one.forecast.remaining_steps is not None
-        ]
-        return beyond_reach([job for job in jobs if job.alone <= job.left], available)
+        jobs = [SizedJob(one, in_step(one), available, self.now, margin) for one in claiming]
+        given_up = beyond_reach([job for job in jobs if self._can_be_met(job)], available)
+        self.given_up.update(given_up)
+        in_order = sorted((job for job in jobs if job.id not in given_up), key=self._precedence)
+        return fitting_claims([job.outlook for job in in_order], self.deadlines, available)
 
-    def _precedence(self, outlook: Outlook) -> tuple[float, bool, float, float, str]:
-        """Promised ones first, in the order of their promises: none is broken by a later one. Then the earliest; those
-        that are late whatever they get do not make others late, too."""
-        job, is_late = outlook.job, outlook.id in self.late
-        promised = job.promised_at if job.promised_at is not None and not is_late else math.inf
-        deadline = job.spec.deadline_at if job.spec.deadline_at is not None else math.inf
-        return promised, is_late, deadline, job.submitted_at, job.id
+    def _can_be_met(self, job: SizedJob) -> bool:
+        """Whether its deadline can be planned for; not where too little is known of the job."""
+        return job.id not in self.late and job.outlook.forecast.remaining_steps is not None and job.alone <= job.left
+
+    def _precedence(self, job: SizedJob) -> tuple[float, bool, float, float, str]:
+        """Promised ones first, in the order of their promises: none is broken by a later one. Then those that have to
+        begin first; those that are late whatever they get do not make others late, too.
+
+        A job that has tasks is passed only by one that has to begin `least_run_seconds` sooner: while one waits and the
+        other trains, their order would change again and again, with a stop each time.
+        """
+        is_late, promised_at = job.id in self.late, job.outlook.job.promised_at
+        promised = promised_at if promised_at is not None and not is_late else math.inf
+        begin, submitted_at, name = by_latest_start(job)
+        runs = self.reserving.settings.least_run_seconds if job.outlook.has_tasks else 0.0
+        return promised, is_late, begin - runs, submitted_at, name
 
     def under(self, quotas: Sequence[Quota], competing: Sequence[Outlook]) -> Grants:
         """The same for a cluster whose projects have quotas; see the head of this module."""

@@ -25,6 +25,8 @@ _SLOT_SECONDS = 60.0
 _HAIR = 1e-9
 """Amounts and steps are compared to within so much, as elsewhere."""
 
+_HALF = 0.5 + _HAIR
+
 
 class SizedJob:
     """One job with the sizes that it is planned with, from its minimum to its fastest."""
@@ -89,6 +91,17 @@ Pieces = tuple[Piece, ...]
 def by_deadline(job: SizedJob) -> tuple[float, float, str]:
     """Sorts jobs by deadline, then by arrival."""
     return job.left, job.outlook.job.submitted_at, job.id
+
+
+def by_latest_start(job: SizedJob) -> tuple[float, float, str]:
+    """Sorts jobs by when they have to begin, then by arrival.
+
+    That is when only the fastest size would be in time: room that comes later does not make up for more waiting (least
+    laxity first). Jobs that can use more than half of the cluster run one after the other: on one machine the order of
+    the deadlines is the best.
+    """
+    waits = job.left if job.share[-1] > _HALF else job.left - job.alone
+    return waits, job.outlook.job.submitted_at, job.id
 
 
 def spent(job: SizedJob, pieces: Pieces) -> float:
@@ -202,7 +215,7 @@ def _slot_after(seconds: float) -> float:
 def beyond_reach(jobs: Iterable[SizedJob], capacity: Resources) -> frozenset[str]:
     """The jobs to give up so that the others are in time: few, by the rule of Moore and Hodgson.
 
-    Jobs are planned in the order of their deadlines, promised ones first. Where one is late, the one among those so far
+    Jobs are planned in the order in which they have to begin, promised ones first. Where one is late, the one among those so far
     that takes most of the cluster, by its priority, makes room for it, if that helps; else the late one is given up.
     Promised ones stay. The rule is optimal on one machine; for sizes that are chosen it is a heuristic.
 
@@ -211,7 +224,7 @@ def beyond_reach(jobs: Iterable[SizedJob], capacity: Resources) -> frozenset[str
     """
     free, out = Free(capacity), set[str]()
     droppable: dict[str, tuple[float, SizedJob, Pieces]] = {}  # of jobs that may be given up, with what they take
-    for job in sorted(jobs, key=lambda job: (not job.is_promised, *by_deadline(job))):
+    for job in sorted(jobs, key=lambda job: (not job.is_promised, *by_latest_start(job))):
         pieces, in_time = free.fill(job, job.steps, 0)
         takes = 0.0 if job.is_promised else _takes_alone(job, capacity)
         if not in_time and not job.is_promised:
