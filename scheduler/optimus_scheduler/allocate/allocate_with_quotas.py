@@ -210,7 +210,7 @@ class _QuotaAllocation:
     """Jobs whose claims were not met, in one of the sharings, so that more others are in time."""
 
     def by_deadline(self, competing: Sequence[Outlook], available: Resources) -> Grants:
-        """The policy, but for the claims of deadlines: promised ones first, then the earliest, each if it fits."""
+        """The policy, but for the claims of deadlines, each if it fits beside those that come before it."""
         return self.reserving.with_claims(competing, available, self._claims(competing, available), due_at=self.now)
 
     def _claims(self, competing: Sequence[Outlook], available: Resources) -> dict[str, Allocation]:
@@ -384,4 +384,4 @@ def _with_limits(grant: Grant, limits: Limits, outlook: Outlook) -> Grant:
 
 _ENDS_SOON = "It is near its end and would begin anew after a pause: guarantees of projects wait for it."
 _GIVEN_UP = "Its deadline cannot be met beside those of jobs that need less for theirs."
-_NO_ROOM_FOR_CLAIM = "cannot be had now, beside earlier deadlines and what other projects are guaranteed."
+_NO_ROOM_FOR_CLAIM = "cannot be had now, beside deadlines that come first and what other projects are guaranteed."
