@@ -46,7 +46,8 @@ class Settings:
     most_patience_seconds: float = 14_400.0
     """No job is asked to wait longer, however long it takes and however low its priority."""
     least_run_seconds: float = 300.0
-    """A job that got tasks is not paused sooner: of a shorter run, too much would go into starting."""
+    """A job that got tasks is not paused sooner: of a shorter run, too much would go into starting. Nor for a deadline
+    whose job has to begin less than this before it: the two would pause each other in turn."""
     speed_exponent: float = 0.65
     """p of speed k^p on k units, for the weights of jobs by rank; the mean JCT is within 2 % from 0.4 to 0.9."""
 
