@@ -215,9 +215,9 @@ def _slot_after(seconds: float) -> float:
 def beyond_reach(jobs: Iterable[SizedJob], capacity: Resources) -> frozenset[str]:
     """The jobs to give up so that the others are in time: few, by the rule of Moore and Hodgson.
 
-    Jobs are planned in the order in which they have to begin, promised ones first. Where one is late, the one among those so far
-    that takes most of the cluster, by its priority, makes room for it, if that helps; else the late one is given up.
-    Promised ones stay. The rule is optimal on one machine; for sizes that are chosen it is a heuristic.
+    Jobs are planned in the order in which they have to begin, promised ones first. Where one is late, the one among
+    those so far that takes most of the cluster, by its priority, makes room for it, if that helps; else the late one is
+    given up. Promised ones stay. The rule is optimal on one machine; for sizes that are chosen it is a heuristic.
 
     References: Moore, "An n job, one machine sequencing algorithm for minimizing the number of late jobs", Management
     Science 15, 1968.
