@@ -19,6 +19,12 @@ from tests.workers.protocol.conftest import Job, worker
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
+@pytest.fixture(autouse=True)
+def _threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of small networks that share two cores are slowest with a thread for each core."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
 @pytest.fixture
 def make_script_job(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., Job]:
     def make(*command: str, **spec: Any) -> Job:
@@ -64,7 +70,10 @@ def test_an_elastic_loop_loses_no_step_and_computes_what_one_process_does(
     steps = [sample["step"] for sample in job.service.samples]
     assert steps == sorted(set(steps)), "each step once"
     plan = job.service.wait_for("the plan", lambda: job.service.planned_rates)
-    assert (plan["steps"][-3:], plan["rates"][-3:]) == ([149, 150, 199], pytest.approx([0.02, 0.002, 0.002]))
+    rates = dict(zip(plan["steps"], plan["rates"], strict=True))
+    assert max(rates) == 199
+    assert {149, 150} <= set(rates) or min(rates) >= 150, "of the last start, which may be after the fall"
+    assert rates == {step: pytest.approx(0.02 if step < 150 else 0.002) for step in rates}
     told = {sample["step"]: sample["learning_rate"] for sample in job.service.samples}
     assert told == {step: pytest.approx(0.02 if step <= 150 else 0.002) for step in steps}
     alone = tmp_path / "alone.pt"
