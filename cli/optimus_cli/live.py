@@ -144,7 +144,7 @@ def awaited_retry(job: Job) -> str | None:
     error = job.get("last_error")
     if is_final(job) or error is None or job["retry_at"] is None:
         return None
-    return f"retry {job['retries']} of {wording.count(job['spec'].get('retries'))} after {wording.last_line(error)}"
+    return f"retry {job.get('retries')} of {wording.count(job['spec'].get('retries'))} after {wording.last_line(error)}"
 
 
 def line(job: Job) -> str:
