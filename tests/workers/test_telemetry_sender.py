@@ -121,6 +121,25 @@ def test_goes_on_after_a_refusal(service: Service, telemetry: Telemetry) -> None
     assert telemetry.n_dropped == 1
 
 
+def test_a_refused_figure_costs_no_sample(caplog: pytest.LogCaptureFixture) -> None:
+    taken: list[Sample] = []
+
+    def post(samples: list[Sample]) -> None:
+        for sample in samples:
+            if (sample.learning_rate or 0.0) > 1e9:
+                raise ServiceRefused(422, "columns.learning_rate.0: must be less than or equal to 1000000000")
+        taken.extend(samples)
+
+    telemetry = Telemetry(post)
+    for step, rate in enumerate([1e20, 1e20, 0.1], start=1):
+        telemetry.record(record(step, seconds=1.0, learning_rate=rate))
+        assert telemetry.flush(PATIENCE_SECONDS)
+    assert telemetry.close(PATIENCE_SECONDS)
+    assert [(sample.step, sample.learning_rate) for sample in taken] == [(1, None), (2, None), (3, 0.1)]
+    assert telemetry.n_dropped == 0
+    assert caplog.text.count("a figure is refused") == 1
+
+
 def test_counts_what_did_not_fit(service: Service) -> None:
     service.gate.clear()
     telemetry = Telemetry(service.post, outbox=Outbox(capacity=2))

@@ -404,7 +404,7 @@ def last_rescale(case: Case) -> answers.RescaleEffect | None:
     for number in range(len(case.memberships) - 1, 0, -1):
         before, after = case.memberships[number - 1], case.memberships[number]
         if after.cause == "rescale":
-            return _effect(case, before, after, _trained_seconds(case, number))
+            return _effect(case, before, after, _steps_with(case, number))
     return None
 
 
@@ -412,26 +412,25 @@ _GOES_ON = frozenset({"coordinator_restart", "worker_lost", "server_lost", "batc
 """Causes of a membership after which a job of the same size goes on with what its last change of size gave it."""
 
 
-def _trained_seconds(case: Case, number: int) -> float:
-    """How long it has trained at the size of membership `number`, seconds: without stops, to the next other size."""
-    size_ = _members(case.memberships[number])
-    seconds, began = 0.0, case.memberships[number].at
+def _steps_with(case: Case, number: int) -> int:
+    """Steps made at the size of membership `number`, those among them that were lost later, to the next other size."""
+    size_, began = _members(case.memberships[number]), case.memberships[number].step
+    made = 0
     for after in case.memberships[number + 1 :]:
-        seconds += max(after.at - (after.pause_seconds or 0.0) - began, 0.0)
+        made += max(after.step + after.lost_steps - began, 0)
         if after.cause not in _GOES_ON or _members(after) != size_:
-            return seconds
-        began = after.at
-    ended_at = case.now if case.job.finished_at is None else case.job.finished_at
-    return seconds + max(ended_at - began, 0.0)
+            return made
+        began = after.step
+    return made + max(case.job.step - began, 0)
 
 
-def _effect(case: Case, before: MembershipRecord, after: MembershipRecord, trained: float) -> answers.RescaleEffect:
+def _effect(case: Case, before: MembershipRecord, after: MembershipRecord, n_steps: int) -> answers.RescaleEffect:
     stopped = after.pause_seconds or 0.0
     slow, fast = _speed_with(case, before), _speed_with(case, after)
     saved = None
     if slow and fast:
-        # With the old size the steps made since would have taken fast/slow times as long, without the stop.
-        saved = trained * fast / slow - (trained + stopped)
+        # With the old size the steps made since would have taken their time at its speed, without the stop.
+        saved = n_steps / slow - (n_steps / fast + stopped)
     return answers.RescaleEffect(
         at=moment(after.at),
         before=_members(before),

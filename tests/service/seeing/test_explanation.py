@@ -137,34 +137,35 @@ def test_a_job_that_grew_says_what_that_cost_and_bought(world: World) -> None:
     found = explained(world, "job-1", speeds)
     assert found.last_rescale is not None
     assert found.last_rescale.stopped_seconds == 0.5
-    trained = world.clock() - after.at
-    assert found.last_rescale.saved_seconds == pytest.approx(trained * 1.5 - trained - 0.5)
+    made = world.repository.get_job("job-1").step - after.step
+    assert made > 0
+    assert found.last_rescale.saved_seconds == pytest.approx(made / 2 - made / 3 - 0.5)
     assert any("instead of 2" in each for each in found.sentences)
 
 
 @pytest.mark.parametrize(
-    ("later", "trained"),
+    ("later", "n_steps"),
     [
-        ([], 30.0),
-        ([("coordinator_restart", 25.0)], 29.0),
-        ([("coordinator_restart", 25.0), ("worker_lost", 30.0)], 28.0),
-        ([("resume", 25.0)], 14.0),
+        ([], 300),
+        ([("coordinator_restart", 200, 0)], 300),
+        ([("coordinator_restart", 200, 0), ("worker_lost", 250, 40)], 340),
+        ([("resume", 200, 10)], 110),
     ],
 )
-def test_a_change_of_size_counts_as_long_as_the_job_trains_at_its_size(
-    later: list[tuple[str, float]], trained: float
+def test_a_change_of_size_counts_for_the_steps_made_with_its_size(
+    later: list[tuple[str, int, int]], n_steps: int
 ) -> None:
-    given = [("rescale", 10.0), *later]
+    given = [("rescale", 100, 0), *later]
     memberships = [a_membership()] + [
-        a_membership(epoch=number, at=at, cause=cause, workers=("w",), pause_seconds=1.0)
-        for number, (cause, at) in enumerate(given, 2)
+        a_membership(epoch=number, step=step, cause=cause, workers=("w",), pause_seconds=1.0, lost_steps=lost)
+        for number, (cause, step, lost) in enumerate(given, 2)
     ]
     speeds = [SpeedSample(2, 1, 12.0, 10), SpeedSample(1, 1, 4.0, 10)]
-    record = a_record(wanted=Allocation(1, 1))
-    case = Case(job=record, decision=None, now=40.0, memberships=memberships, speeds=speeds)
+    record = a_record(wanted=Allocation(1, 1), step=400)
+    case = Case(job=record, decision=None, now=4000.0, memberships=memberships, speeds=speeds)
     found = explanation_of(case).last_rescale
     assert found is not None
-    assert found.saved_seconds == pytest.approx(trained * 4 / 12 - trained - 1.0)
+    assert found.saved_seconds == pytest.approx(n_steps / 12 - n_steps / 4 - 1.0), "however long a step was awaited"
 
 
 def test_the_parts_of_a_scripts_pause_are_told() -> None:

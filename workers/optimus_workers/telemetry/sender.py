@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
+from http import HTTPStatus
 from typing import Protocol
 
 from optimus_contract.telemetry import Sample, Usage
@@ -301,7 +302,7 @@ class Telemetry:
     def _send(self, batch: list[Sample]) -> None:
         settle: Callable[[float], None] = self._outbox.sent
         try:
-            self._post(batch)
+            self._post_what_is_taken(batch)
         except ServiceBusy as error:
             settle = partial(self._outbox.postponed, retry_after=error.retry_after)
         except ServiceAway as error:
@@ -321,3 +322,19 @@ class Telemetry:
         with self._changed:
             settle(self._clock())
             self._changed.notify_all()
+
+    def _post_what_is_taken(self, batch: list[Sample]) -> None:
+        """Post a batch; where a figure is refused, such as a learning rate of 1e20, without those it can do without."""
+        try:
+            self._post(batch)
+        except ServiceRefused as error:
+            needed = [
+                replace(sample, learning_rate=None, staleness=None, usage=None, gradients=None, metrics=None)
+                for sample in batch
+            ]
+            if error.status != HTTPStatus.UNPROCESSABLE_ENTITY or needed == batch:
+                raise
+            self._post(needed)
+            if str(error) != self._refusal:
+                log.warning("a figure is refused, and the samples are sent with step, loss and times only: %s", error)
+            self._refusal = str(error)
