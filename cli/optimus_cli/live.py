@@ -92,7 +92,7 @@ def bar(job: Job) -> ProgressBar:
 
 def expectation(job: Job) -> str:
     """What to expect: the time left, or what it took."""
-    if is_final(job):
+    if is_final(job) or render.is_being_cancelled(job):
         return render.time_left(job)
     if job["directive"] == "finish":
         return "converged, finishing"

@@ -44,13 +44,20 @@ def state(name: str) -> Text:
     return Text(name, style=STATE_STYLES.get(name, ""))
 
 
+def is_being_cancelled(job: Job) -> bool:
+    """Whether its owner cancelled it, and its tasks are still being stopped."""
+    return job["directive"] == "cancel" and job["finished_at"] is None
+
+
+BEING_CANCELLED = "being cancelled"
+
 BEFORE_TASKS = ("queued", "paused")
 """States of a job without tasks: one that has been given some is starting."""
 
 
 def state_of(job: Job) -> Text:
     """A job's state, as the page says it: one that waits and whose tasks are on their way is starting."""
-    starts = job["state"] in BEFORE_TASKS and bool(job["wanted"]["workers"])
+    starts = job["state"] in BEFORE_TASKS and bool(job["wanted"]["workers"]) and not is_being_cancelled(job)
     return Text("starting" if starts else job["state"], style=STATE_STYLES.get(job["state"], ""))
 
 
@@ -213,6 +220,8 @@ def time_left(job: Job) -> str:
     """Predicted time to convergence; for a job that has ended, what it took."""
     if job["finished_at"] is not None:
         return f"took {wording.duration(job['jct_seconds'])}"
+    if is_being_cancelled(job):
+        return BEING_CANCELLED
     if starts := starts_in(job):
         return f"starts in {starts[0][1]}"
     time, still = wording.duration_interval(job["remaining_seconds"]), job.get("standstill")
@@ -223,6 +232,8 @@ def time_left(job: Job) -> str:
 
 def left(job: Job) -> str:
     """The time left in words: `24 s (18–33) left, longer than predicted`."""
+    if is_being_cancelled(job):
+        return BEING_CANCELLED
     if job.get("finishing"):
         return "finishing"
     time = wording.duration_interval(job["remaining_seconds"])
@@ -503,7 +514,7 @@ def explanation(
         ("Again" if has_ended else "To get more", why["what_would_change_it"].removeprefix("Nothing: it has ended. ")),
     ]
     latest = Group(Text("\nLatest decisions", style="bold"), decision_table(decisions, now)) if decisions else Text()
-    if has_ended:  # nothing is gained or expected any more
+    if has_ended or why["reason"] == "Cancelling":  # nothing is gained or expected any more
         return Group(facts_table(facts), latest)
     believed = [
         ("Size", f"{wording.tasks(why['previous'])} → {wording.tasks(why['allocation'])}"),

@@ -9,7 +9,7 @@ from optimus_models.rescale import is_prior
 from optimus_scheduler.allocate.policy import Grant
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, Allocation, Decision, Reason
-from optimus_scheduler.model.format import ITS_OWNER, size_words, time_words
+from optimus_scheduler.model.format import IS_BEING_STOPPED, ITS_OWNER, size_words, time_words
 from optimus_scheduler.place.place import Placed, Unplaced
 
 
@@ -266,7 +266,7 @@ def _limit_reached(outlook: Outlook, _grant: Grant) -> str:
 
 
 def _cancelling(_outlook: Outlook, _grant: Grant) -> str:
-    return "Cancelled: its tasks are being stopped."
+    return IS_BEING_STOPPED
 
 
 def _tracked(_outlook: Outlook, _grant: Grant) -> str:

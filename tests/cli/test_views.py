@@ -408,6 +408,13 @@ def test_a_job_whose_time_left_is_unknown_says_that_it_takes_longer() -> None:
     assert render.left(builders.job(longer_than_predicted=True, remaining_seconds=None)) == "longer than predicted"
 
 
+@pytest.mark.parametrize("state", ["queued", "running", "paused"])
+def test_a_job_that_is_being_cancelled_neither_starts_nor_has_time_left(state: str) -> None:
+    job = builders.job(state=state, directive="cancel", reason="Cancelling")
+    assert {render.time_left(job), render.left(job), live.expectation(job)} == {"being cancelled"}
+    assert render.state_of(job).plain == state
+
+
 def test_a_job_that_took_longer_than_predicted_says_so() -> None:
     job = builders.job(longer_than_predicted=True)
     assert "24 s (18–33) left, longer than predicted" in shown(render.job_description(job, [], [], NOW))

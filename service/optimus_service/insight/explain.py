@@ -77,11 +77,12 @@ def explanation_of(case: Case) -> answers.Explanation:
     job, decision, words = case.job, case.decision, explain(case.job, case.decision)
     marginal, effect = marginal_job(case), last_rescale(case)
     expected = _expected(case)
+    troubles = [f"The cluster says: {trouble}" for trouble in case.troubles]
     sentences = [
         words.message,
         *_on_a_change_under_way(case),
         *_on_larger_cluster(case, words),
-        *(f"The cluster says: {trouble}" for trouble in case.troubles),
+        *troubles,
         *case.warnings,
         *_on_standstill(case),
         *on_unread(case.job),
@@ -100,7 +101,8 @@ def explanation_of(case: Case) -> answers.Explanation:
         reason=words.reason,
         message=words.message,
         what_would_change_it=_change(case, words),
-        sentences=sentences,
+        # It never trains again: nothing counts but what may keep its tasks from stopping.
+        sentences=[words.message, *troubles] if job.is_being_cancelled else sentences,
         allocation=allocation_body(words.allocation),
         previous=allocation_body(words.previous),
         gain=None if decision is None else finite(decision.gain),
@@ -139,7 +141,7 @@ def _on_standstill(case: Case) -> list[str]:
 
 def marginal_job(case: Case) -> answers.Marginal | None:
     """Of the other active jobs, by what holds of each: who was granted a task with the least gain. None: nobody was."""
-    if case.decision is None or case.job.state.is_final:
+    if case.decision is None or case.job.state.is_final or case.job.is_being_cancelled:
         return None
     granted = (
         (each.gain, each.job_id)
@@ -321,8 +323,10 @@ _LIKELY = 0.5
 
 def _is_without_end(job: JobRecord, case: Case) -> bool:
     """Whether it has tasks, and nothing tells when it ends."""
+    if job.wanted.is_empty or job.is_being_cancelled:
+        return False
     decision = case.decisions.get(job.id)
-    return not job.wanted.is_empty and progress_of(job, decision, case.now, None, case.still).remaining_seconds is None
+    return progress_of(job, decision, case.now, None, case.still).remaining_seconds is None
 
 
 def _named(jobs: Sequence[JobRecord], in_all: int | None = None) -> str:

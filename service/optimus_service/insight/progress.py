@@ -22,7 +22,7 @@ from optimus_scheduler.forecast.forecast import step_limit
 from optimus_scheduler.forecast.precedents import EARLY
 from optimus_scheduler.forecast.time_left import beyond_announced, given_not_ended, step_seconds, time_left
 from optimus_scheduler.model import NOTHING, Allocation, Directive, Forecast, Interval, JobState, Reason
-from optimus_scheduler.model.format import ITS_OWNER
+from optimus_scheduler.model.format import IS_BEING_STOPPED, ITS_OWNER
 from optimus_service.insight.format import foreseen, moment
 from optimus_service.insight.reasons import ended_words, text_of
 from optimus_service.observe.spec import begins_anew, next_step
@@ -107,7 +107,7 @@ def progress_of(
     still: Standstills = MappingProxyType({}),
 ) -> JobProgress:
     """The latest forecast, brought up to the job's present step, and when it starts and ends. One that ended has
-    nothing left.
+    nothing left, and of one that is being cancelled nothing is told.
 
     What is left of a job that went on is what its forecast says of jobs that have not ended by this step or this time.
     `ends`: found for other jobs at this time, by job id; many may wait for one end. `still`: jobs that make no step: of
@@ -120,6 +120,8 @@ def progress_of(
             announced = announced_beyond(job, job.step)
             made = 1.0 if announced is None else job.step / announced
         return JobProgress(made, None, None)
+    if job.is_being_cancelled:
+        return JobProgress(None if end is None or end.is_guessed else _part(job.step, end.total), None, None)
     if has_made_all(job):
         return _beyond_announced(job, end)
     is_held = job.owner_paused_at is not None
@@ -462,6 +464,9 @@ def explain(job: JobRecord, decision: DecisionRecord | None) -> Explanation:
         message = ended_words(job, decision)
         kept = AS_SPECIFIED if job.state is JobState.FAILED and not job.is_tracked else ""
         return Explanation(None, message, f"Nothing: it has ended. {_again(job)}{kept}", NOTHING, NOTHING)
+    if job.is_being_cancelled and not job.is_tracked:
+        change = text_of(Reason.CANCELLING).what_would_change_it
+        return Explanation(Reason.CANCELLING, IS_BEING_STOPPED, change, NOTHING, job.running)
     if job.owner_paused_at is not None:
         return _paused_by_owner(job, job.owner_paused_at)
     if decision is None:

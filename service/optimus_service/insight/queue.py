@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from optimus_contract import answers
-from optimus_scheduler.model import Directive
 from optimus_scheduler.model.format import time_words
 from optimus_scheduler.settings import Settings
 from optimus_service.insight.progress import Ends, times_of
@@ -36,7 +35,7 @@ def in_queue(
     """Those of the active jobs that wait, the one that is expected to start first at the top. Those that are expected
     at about the same time are in the order of their priorities, then of their age, and so are those of which no start
     is told, which come last. Not tracked jobs, nor those that their owner paused."""
-    waiting = [job for job in active if job.waits and job.directive is not Directive.CANCEL]
+    waiting = [job for job in active if job.waits]
     ends: Ends = {}
     expected = {job.id: times_of(job, decisions.get(job.id), now, ends, still) for job in waiting}
     waiting = _by_start(waiting, expected)

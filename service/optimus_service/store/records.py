@@ -190,7 +190,12 @@ class JobRecord:
     @property
     def waits(self) -> bool:
         """Whether it is without tasks and wants some."""
-        return self.is_without_tasks and self.owner_paused_at is None
+        return self.is_without_tasks and self.owner_paused_at is None and not self.is_being_cancelled
+
+    @property
+    def is_being_cancelled(self) -> bool:
+        """Whether its owner cancelled it, and its tasks are still being stopped: it never trains again."""
+        return self.directive is Directive.CANCEL and not self.state.is_final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,11 +20,12 @@ from optimus_contract.job import JobSpec
 from optimus_contract.membership import PauseParts
 from optimus_scheduler.allocate.policies import POLICIES
 from optimus_scheduler.lifecycle import TooManyFailures
-from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Reason, SpeedSample
+from optimus_scheduler.model import NOTHING, Allocation, Directive, Interval, JobState, Reason, SpeedSample
 from optimus_service.insight.explain import Case, explanation_of
 from optimus_service.insight.progress import _after_retry, expected_times
 from optimus_service.insight.queue import ORDERS, in_queue
 from optimus_service.insight.reasons import TEXTS
+from optimus_service.push.stream_state import job_line
 from optimus_service.requests import checked
 from optimus_service.store.forecasts import from_json
 from optimus_service.store.records import Awaited, ExpectedTimes, JobRecord, MembershipRecord
@@ -532,6 +533,32 @@ def test_a_job_that_hangs_is_not_promised_an_end() -> None:
     hung = replace(case, warnings=("worker 0 hung",))
     doubtful = [each[: each.index("expected to end")] for each in explanation_of(hung).sentences if "to end in" in each]
     assert (begins, doubtful) == (["It is "], ["If its training goes on, it is "])
+
+
+@pytest.mark.parametrize("wanted", [NOTHING, Allocation(1, 0)], ids=["nothing wanted", "before the next round"])
+def test_a_job_that_is_being_cancelled_is_not_said_to_wait_or_to_go_on(wanted: Allocation) -> None:
+    record = a_record(
+        state=JobState.RUNNING,
+        directive=Directive.CANCEL,
+        wanted=wanted,
+        running=Allocation(1, 0),
+        step=40,
+        started_at=1.0,
+    )
+    at = Interval(60.0, 50.0, 80.0)
+    times = ExpectedTimes(job_id="job-1", at=10.0, good_until=99.0, start=at, end=at, steps_left=20.0)
+    decision = replace(a_decision("job-1", reason="ClusterFull", allocation=wanted, forecast=A_LIMIT), expected=times)
+    hung, cannot = "worker 0 hung. Another takes its place.", "job-1-worker-0: its node does not answer"
+    case = Case(job=record, decision=decision, now=20.0, warnings=[hung], troubles=[cannot])
+    case = replace(case, first_at=90.0, queue=in_queue([record], {"job-1": decision}, 20.0), gives_more=("a node",))
+    found = explanation_of(case)
+    assert found.sentences == ["Cancelled: its tasks are being stopped.", f"The cluster says: {cannot}"]
+    assert (found.reason, found.what_would_change_it) == ("Cancelling", "Nothing: it was cancelled.")
+    assert (found.expected.start_seconds, found.expected.finish_seconds) == (None, None)
+    line = job_line(record, decision, 20.0)
+    assert (line.start_seconds, line.remaining_seconds, line.reason) == (None, None, "Cancelling")
+    assert line.progress == pytest.approx(40 / 60)
+    assert not case.queue
 
 
 def test_a_command_that_goes_on_after_all_its_steps_is_not_said_to_end_now() -> None:
