@@ -191,7 +191,8 @@ def test_calculated_speeds_hold_until_the_first_measurement() -> None:
     before = outlook_of(young(calculated_speeds=calculated))
     assert before.speeds.source is SpeedSource.ANALYSIS
     assert before.learning
-    assert before.forecast.remaining_seconds is not None
+    assert before.forecast.steps_per_second is not None
+    assert before.forecast.remaining_seconds is None, "no time is promised by arithmetic"
     measured = samples(lambda w, p: 3.0 * law()(w, p), [(1, 1)])
     after = outlook_of(young(calculated_speeds=calculated, measured=measured))
     assert after.speeds.at(Allocation(3, 3)) == outlook_of(young(measured=measured)).speeds.at(Allocation(3, 3))

@@ -58,6 +58,6 @@ class RecentJobs:
             time -= math.log(1.0 - part) * span / len(like)
             model = like[int(((number + 1) * _GOLDEN) % 1.0 * len(like))]
             total = model.forecast.total_steps
-            if total is not None and model.speeds.is_known:
+            if total is not None and model.speeds.is_measured:
                 found.append(Expected(time, as_fresh(model, f"expected-{number}", time), max(total.mean, 1.0)))
         return tuple(found)

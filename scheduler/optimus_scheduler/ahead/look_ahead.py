@@ -109,7 +109,7 @@ def _work(outlook: Outlook, queue: Queue) -> Work:
 def expected_steps(outlook: Outlook) -> Interval | None:
     """Steps left by its forecast, or where that knows only its age, by what jobs like it took; None: nobody knows."""
     remaining = outlook.forecast.remaining_steps
-    if not outlook.speeds.is_known:
+    if not outlook.speeds.is_measured:
         return None
     if remaining is not None and not outlook.end_is_guessed:
         return remaining

@@ -381,24 +381,23 @@ class _Use(NamedTuple):
     elapsed_seconds: float
     spent: float
     speed: Estimate | None
-    """Steps/s; None without tasks, or when nothing is known."""
+    """Steps/s; None without tasks, or when nothing is measured."""
+    steps_per_second: float | None
+    """The same, or what was calculated, by which no time is promised."""
     cost_per_second: float | None
     """None without prices, or without tasks."""
     has_price: bool
     """Whether anything costs anything."""
 
-    @property
-    def steps_per_second(self) -> float | None:
-        return None if self.speed is None else self.speed.mean
-
     @classmethod
     def of(cls, job: Job, speeds: Speeds, now: float, settings: Settings, has_price: bool) -> _Use:
         elapsed = now - job.started_at if job.started_at is not None else 0.0
         if job.allocation.is_empty:
-            return cls(elapsed, job.spent, None, None, has_price)
-        speed = speeds.promised(job.allocation) if speeds.source is not None else None
+            return cls(elapsed, job.spent, None, None, None, has_price)
+        speed = speeds.promised(job.allocation) if speeds.is_measured else None
+        calculated = speeds.at(job.allocation) if speeds.is_known else None
         price = cost_per_second(job.spec, job.allocation, settings) if has_price else None
-        return cls(elapsed, job.spent, speed, price, has_price)
+        return cls(elapsed, job.spent, speed, calculated if speed is None else speed.mean, price, has_price)
 
 
 # --- the end of the job ----------------------------------------------------------------------------------------------

@@ -52,8 +52,8 @@ class Limits(NamedTuple):
 def sizes(
     job: Job, speeds: Speeds, allocations: Sequence[Allocation], steps_left: Estimate | None, ahead: Ahead
 ) -> list[Size]:
-    """Each of `allocations`, all of one GPU type; empty when no speed is known."""
-    if speeds.source is None or not allocations:
+    """Each of `allocations`, all of one GPU type; empty when no speed is measured."""
+    if not speeds.is_measured or not allocations:
         return []
     promised = promised_speeds(speeds, allocations)
     if steps_left is None:
