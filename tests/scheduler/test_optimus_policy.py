@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from tests.scheduler.builders import ALL_SIZES, NOW, SpeedLaw, a_cluster, a_job, a_snapshot, a_spec, law, samples
 
-from optimus_scheduler.allocate.optimus.guarantees import comes_first_in
+from optimus_scheduler.allocate.optimus.guarantees import turn_of
 from optimus_scheduler.allocate.policies import AllocationInput, Grant, policy_named
 from optimus_scheduler.forecast.forecast import forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
@@ -268,12 +268,23 @@ def test_room_is_kept_for_a_job_that_has_waited_as_long_as_it_is_told() -> None:
     running = known("running", spec=a_spec(minimum=(1, 1), maximum=(1, 1)))
     gang = a_job("gang", spec=a_spec(minimum=(2, 1)), submitted_at=NOW - 400.0)
     (outlook,) = outlooks(gang)
-    patience = comes_first_in(outlook, SETTINGS) + 400.0
+    turn = turn_of(outlook, SETTINGS)
+    patience = turn.in_seconds + 400.0
+    assert (turn.is_assumed, turn.needed) == (True, SETTINGS.typical_seconds)
+    assert turn.patience == pytest.approx(patience)
     for waited, passes in ((patience - 1.0, True), (patience + 1.0, False)):
         waits = a_job("gang", spec=a_spec(minimum=(2, 1)), submitted_at=NOW - waited)
         grants = allocate([running, waits, a_job("later", submitted_at=NOW - 10.0)], 4)
         assert grants["gang"].allocation.is_empty
         assert grants["later"].allocation.is_empty != passes
+
+
+def test_the_turn_of_a_job_whose_length_is_known_is_told_by_what_it_needs_alone() -> None:
+    (outlook,) = outlooks(known("a", spec=a_spec(rule=ConvergenceRule(max_steps=60))))
+    turn, alone = turn_of(outlook, SETTINGS), outlook.remaining_seconds(outlook.minimum)
+    waits = SETTINGS.patience_seconds + SETTINGS.patience_part * alone
+    assert not turn.is_assumed
+    assert [turn.needed, turn.patience] == pytest.approx([alone, waits])
 
 
 def test_no_gain_per_share_is_told_of_a_size_that_takes_no_larger_share() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from fastapi import APIRouter
 
 from optimus_contract import answers
-from optimus_scheduler.allocate.optimus.guarantees import comes_first_in
+from optimus_scheduler.allocate.optimus.guarantees import Turn, turn_of
 from optimus_scheduler.allocate.optimus.policy import OptimusPolicy
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.lifecycle import JOB_CANCELLED, JOB_FAILED
@@ -74,19 +74,19 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             warnings=_warnings(services, job_id, _AT_THE_END if job.state.is_final else _WARNINGS, memberships),
             still=still,
             policy=services.settings.policy,
-            first_at=_first_at(services, job, seen, now),
+            turn=_turn(services, job, seen, now),
             errors=errors,
             ends=ends,
         )
     )
 
 
-def _first_at(services: Services, job: JobRecord, seen: Job, now: float) -> float | None:
+def _turn(services: Services, job: JobRecord, seen: Job, now: float) -> Turn | None:
     """From when on no other job starts before this one, where the policy says so of jobs that wait."""
     settings = services.settings
     if not job.waits or job.state.is_final or settings.policy != OptimusPolicy.name:
         return None
-    return now + comes_first_in(forecast(seen, now, settings.scheduling), settings.scheduling)
+    return turn_of(forecast(seen, now, settings.scheduling), settings.scheduling)
 
 
 def _stops(services: Services, job: JobRecord) -> tuple[list[float], list[float]]:

@@ -17,6 +17,7 @@ from optimus_contract import answers
 from optimus_contract.command import is_distributed
 from optimus_contract.membership import PauseParts
 from optimus_scheduler.ahead.deadlines import Answer, answer_to
+from optimus_scheduler.allocate.optimus.guarantees import Turn
 from optimus_scheduler.model import Interval, JobState, Reason, SpeedSample
 from optimus_scheduler.model.format import time_words
 from optimus_scheduler.what_if import LACKING_CAPACITY, NOT_COMPETING
@@ -64,7 +65,7 @@ class Case:
     """Jobs that make no step now."""
     policy: str = ""
     """The name of the policy in force."""
-    first_at: float | None = None
+    turn: Turn | None = None
     """From when on no other job starts before this one, which waits; None: its policy knows of no such time."""
     errors: Sequence[float] = ()
     """When errors of its owner's code ended its training, after each of which it was tried again."""
@@ -279,12 +280,17 @@ def _place_in_the_queue(case: Case) -> list[str]:
 
 def _before_all(case: Case) -> list[str]:
     """From when on room is kept for it."""
-    if case.first_at is None or case.decision is None or case.decision.reason != Reason.WAITING_FOR_RESOURCES:
+    turn = case.turn
+    if turn is None or case.decision is None or case.decision.reason != Reason.WAITING_FOR_RESOURCES:
         return []
     but = "but for promised deadlines, guarantees of quotas, and jobs that have waited too long before it"
-    if case.first_at <= case.now:
+    if turn.in_seconds <= 0:
         return [f"It has waited so long that no other job starts before it, {but}."]
-    return [f"From {moment(case.first_at):%Y-%m-%d %H:%M:%S} UTC on no other job starts before it, {but}."]
+    needs = f"it is taken to need {time_words(turn.needed)}"
+    why = " alone, as its length or its speed is not known to the rounds yet" if turn.is_assumed else " alone"
+    at = f"From {moment(case.now + turn.in_seconds):%Y-%m-%d %H:%M:%S} UTC on"
+    waits = f"{at}, when it has waited for {lasted(turn.patience)}, no other job starts before it, {but}"
+    return [f"{waits}: {needs}{why}."]
 
 
 def _when_it_starts(case: Case, expected: answers.Expected) -> str:

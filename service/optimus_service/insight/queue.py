@@ -75,8 +75,9 @@ def _start(expected: answers.ExpectedTimes | None) -> tuple[float, float]:
 _PATIENCE = Settings()
 ORDERS: Mapping[str, str] = {
     "optimus": "those that are soon done and have a high priority come first, and before all one that has waited for "
-    f"{time_words(_PATIENCE.patience_seconds)} and {_PATIENCE.patience_part:g} times what it needs alone, divided by "
-    f"its priority, or for {time_words(_PATIENCE.most_patience_seconds)}",
+    f"{time_words(_PATIENCE.patience_seconds)} and {_PATIENCE.patience_part:g} times what it needs alone (where "
+    f"that is not known, {time_words(_PATIENCE.typical_seconds)}), divided by its priority, or for "
+    f"{time_words(_PATIENCE.most_patience_seconds)}",
     "optimus-paper": "those to whom their first tasks save most time come first",
     "fifo": "the oldest comes first",
     "tiresias": "the one that has had least so far comes first",

@@ -18,6 +18,7 @@ from optimus_contract import answers
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_contract.membership import PauseParts
+from optimus_scheduler.allocate.optimus.guarantees import Turn
 from optimus_scheduler.allocate.policies import POLICIES
 from optimus_scheduler.lifecycle import TooManyFailures
 from optimus_scheduler.model import NOTHING, Allocation, Directive, Interval, JobState, Reason, SpeedSample
@@ -75,7 +76,8 @@ def test_a_waiting_job_says_when_it_starts_and_ends(world: World) -> None:
     assert (
         "In the queue it is number 2 of 2, behind second (second). Each round of the policy `optimus` "
         "decides anew who starts: those that are soon done and have a high priority come first, and before all one "
-        "that has waited for 5 min and 2 times what it needs alone, divided by its priority, or for 4.0 h."
+        "that has waited for 5 min and 2 times what it needs alone (where that is not known, 10 min), divided by its "
+        "priority, or for 4.0 h."
     ) in third.sentences
 
 
@@ -425,12 +427,22 @@ def test_a_kept_promise_is_told_after_the_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first_at", "told"), [(None, None), (90.0, "From 1970-01-01 00:01:30 UTC on"), (50.0, "so long")]
+    ("turn", "told"),
+    [
+        (None, None),
+        (Turn(1440.0, 1500.0, 600.0, True), "taken to need 10 min alone, as its length or its speed is not known"),
+        (
+            Turn(340.0, 400.0, 50.0, False),
+            "From 1970-01-01 00:06:40 UTC on, when it has waited for 6 min 40 s, no other",
+        ),
+        (Turn(340.0, 400.0, 50.0, False), "taken to need 50 s alone."),
+        (Turn(-10.0, 50.0, 0.0, False), "so long"),
+    ],
 )
-def test_a_waiting_job_is_told_from_when_on_none_passes_it(first_at: float | None, told: str | None) -> None:
+def test_a_waiting_job_is_told_from_when_on_none_passes_it(turn: Turn | None, told: str | None) -> None:
     made = a_decision("job-1", reason=Reason.WAITING_FOR_RESOURCES, allocation=NOTHING)
     waits = a_record(state=JobState.QUEUED, wanted=NOTHING)
-    case = Case(job=waits, decision=made, now=60.0, first_at=first_at, policy="optimus")
+    case = Case(job=waits, decision=made, now=60.0, turn=turn, policy="optimus")
     found = [each for each in explanation_of(case).sentences if "no other job starts before it" in each]
     assert found == [] if told is None else told in found[0]
 
@@ -550,7 +562,12 @@ def test_a_job_that_is_being_cancelled_is_not_said_to_wait_or_to_go_on(wanted: A
     decision = replace(a_decision("job-1", reason="ClusterFull", allocation=wanted, forecast=A_LIMIT), expected=times)
     hung, cannot = "worker 0 hung. Another takes its place.", "job-1-worker-0: its node does not answer"
     case = Case(job=record, decision=decision, now=20.0, warnings=[hung], troubles=[cannot])
-    case = replace(case, first_at=90.0, queue=in_queue([record], {"job-1": decision}, 20.0), gives_more=("a node",))
+    case = replace(
+        case,
+        turn=Turn(70.0, 90.0, 5.0, False),
+        queue=in_queue([record], {"job-1": decision}, 20.0),
+        gives_more=("a node",),
+    )
     found = explanation_of(case)
     assert found.sentences == ["Cancelled: its tasks are being stopped.", f"The cluster says: {cannot}"]
     assert (found.reason, found.what_would_change_it) == ("Cancelling", "Nothing: it was cancelled.")

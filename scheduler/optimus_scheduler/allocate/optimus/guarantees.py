@@ -120,15 +120,35 @@ def patience(jobs: JobColumns, least_speed: FloatArray, settings: Settings) -> F
     that it needs at its minimum, where it does `least_speed` (n,) steps per second, divided by its priority; but never
     longer than `most_patience_seconds`.
     """
-    needed = np.where(jobs.is_unknown, jobs.column("typical_seconds"), jobs.remaining / least_speed)
-    longer = settings.patience_seconds + settings.patience_part * needed / jobs.column("priority")
+    longer = settings.patience_seconds + settings.patience_part * _needed(jobs, least_speed) / jobs.column("priority")
     return np.minimum(longer, max(settings.most_patience_seconds, settings.patience_seconds))
 
 
-def comes_first_in(outlook: Outlook, settings: Settings) -> float:
-    """Seconds until no other job starts before this waiting one; negative: it is so already."""
+def _needed(jobs: JobColumns, least_speed: FloatArray) -> FloatArray:
+    """(n,) seconds that are left of each job at its minimum, or what stands in where that is not known."""
+    return np.where(jobs.is_unknown, jobs.column("typical_seconds"), jobs.remaining / least_speed)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """From when on no other job starts before a waiting one, and by what."""
+
+    in_seconds: float
+    """Negative: it is so already."""
+    patience: float
+    """Seconds that it waits until then, in all."""
+    needed: float
+    """Seconds by which these are counted: what is left of it at its minimum ..."""
+    is_assumed: bool
+    """... or what stands in, for its length or its speed is not known."""
+
+
+def turn_of(outlook: Outlook, settings: Settings) -> Turn:
+    """The turn of a waiting job, by the rule of the rounds."""
+    jobs = JobColumns.of([outlook])
     speed = np.array([outlook.speeds.at(outlook.minimum) if outlook.speeds.is_known else np.nan])
-    return float(patience(JobColumns.of([outlook]), speed, settings)[0]) - outlook.waited_seconds
+    waits, needed = float(patience(jobs, speed, settings)[0]), float(_needed(jobs, speed)[0])
+    return Turn(waits - outlook.waited_seconds, waits, needed, bool(jobs.is_unknown[0]))
 
 
 def _kept(jobs: JobColumns, candidates: Candidates, settings: Settings, unchanged: Collection[int]) -> IntArray:
