@@ -19,8 +19,8 @@ from tests.workers.protocol.conftest import Job, worker
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
-@pytest.fixture(autouse=True)
-def _threads(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes of small networks that share two cores are slowest with a thread for each core."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
@@ -41,6 +41,7 @@ def undisturbed(*command: str) -> None:
     subprocess.run([sys.executable, *command], check=True, env=environment, capture_output=True, timeout=120)
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("at_once", [None, 10])
 def test_an_elastic_loop_loses_no_step_and_computes_what_one_process_does(
     make_script_job: Callable[..., Job], tmp_path: Path, at_once: int | None
@@ -87,6 +88,7 @@ def test_an_elastic_loop_loses_no_step_and_computes_what_one_process_does(
         torch.testing.assert_close(found[name], values, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_a_script_with_weak_scaling_counts_steps_of_one_workers_batch(
     make_script_job: Callable[..., Job], tmp_path: Path
 ) -> None:
