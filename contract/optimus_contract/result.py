@@ -111,14 +111,21 @@ class JobResult(Message):
     ] = None
 
 
-def last_checkpoint(path: str | None, step: int) -> str:
+def last_checkpoint(
+    path: str | None, step: int, trained_seconds: float | None = None, every_seconds: float | None = None
+) -> str:
     """A job's last checkpoint in words, with its step where the name of what was reported tells it.
 
     Args:
         path: `JobResult.checkpoint`.
         step: steps that the job had made.
+        trained_seconds: from its first start to its end, at most; None: not known.
+        every_seconds: between two checkpoints; None: not known.
     """
     name = None if path is None else re.search(r"manifest-(\d{12,})\.json$", path)
     if name is None:
+        if trained_seconds is not None and every_seconds is not None and trained_seconds < every_seconds:
+            few = f"it trained for less than the {every_seconds:g} s between two"
+            return f"its last checkpoint, which may be of step 0 of {step} ({few})"
         return f"its last checkpoint, which may be of a step before {step}"
     return f"its last checkpoint, of step {int(name[1])}" + (f" of {step}" if int(name[1]) < step else "")

@@ -380,6 +380,10 @@ def test_resume_says_what_the_job_does_now(service: ScriptedService, optimus: Op
         "goes on from its last checkpoint, of step 0 of 25, as soon"
         in optimus("resume", JOB, "--url", service.url).stdout
     )
+    early = builders.job(state="failed", step=310, finished_at="2026-01-02T03:04:11Z")
+    service.has_job(early | {"spec": {**early["spec"], "checkpoint_seconds": 30.0}, "result": None})
+    said = optimus("resume", JOB, "--url", service.url).stdout
+    assert "which may be of step 0 of 310 (it trained for less than the 30 s between two), as soon" in said
     service.on("POST", f"/v1/jobs/{JOB}/resume", problem(409, "the job has no checkpoint: it never made a step"))
     done = optimus("resume", JOB, "--url", service.url)
     assert done.exit_code == 1

@@ -53,10 +53,19 @@ def resume(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -
         output.print_json(resumed)
     else:
         result = found["result"]
-        told = last_checkpoint(None if result is None else result["checkpoint"], found["step"])
+        path = None if result is None else result["checkpoint"]
+        told = last_checkpoint(path, found["step"], *_trained_and_every(found))
         saved = f" from {told}," if is_final(found) else " from its last checkpoint" * bool(resumed["step"])
         whence = " from step 0, as far as is known," if found["step"] and found["begins_anew"] else saved
         output.print_text(f"{resumed['id']} goes on{whence} as soon as there is room for it")
+
+
+def _trained_and_every(job: Job) -> tuple[float | None, float | None]:
+    """Seconds from its first start to its end, and between two checkpoints of a task; None where not known."""
+    started, finished, spec = job["started_at"], job["finished_at"], job["spec"]
+    lasted = None if started is None or finished is None else wording.moment(finished) - wording.moment(started)
+    every = None if spec.get("command") else spec.get("checkpoint_seconds")
+    return None if lasted is None else lasted.total_seconds(), every
 
 
 def _set_fields(

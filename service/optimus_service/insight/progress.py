@@ -488,7 +488,9 @@ def _again(job: JobRecord) -> str:
         return f"{anew}."
     if begins_anew(job):
         return f"{anew}: it is not known to have a checkpoint."
-    saved = last_checkpoint((job.result or {}).get("checkpoint"), job.step)
+    trained = None if job.started_at is None or job.finished_at is None else job.finished_at - job.started_at
+    every = None if job.asked.command else job.asked.checkpoint_seconds  # a script saves when it likes
+    saved = last_checkpoint((job.result or {}).get("checkpoint"), job.step, trained, every)
     return f"`optimus resume {job.id}` lets it go on from {saved}; {anew}."
 
 

@@ -296,6 +296,14 @@ def test_no_end_is_made_up_where_only_the_age_is_known_and_that_of_ended_runs_st
             "`optimus resume job-1` lets it go on from its last checkpoint, which may be of a step before 40; `opt",
         ),
         (
+            {"state": JobState.FAILED, "started_at": NOW, "finished_at": NOW + 6.0},
+            "from its last checkpoint, which may be of step 0 of 40 (it trained for less than the 30 s between two); `",
+        ),
+        (
+            {"state": JobState.FAILED, "started_at": NOW, "finished_at": NOW + 60.0},
+            "from its last checkpoint, which may be of a step before 40; `opt",
+        ),
+        (
             {"state": JobState.FAILED, "result": {"checkpoint": "/d/checkpoints/manifest-000000000000.json"}},
             "lets it go on from its last checkpoint, of step 0 of 40; `opt",
         ),
