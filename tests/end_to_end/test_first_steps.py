@@ -300,7 +300,8 @@ def test_a_first_day_of_mistakes_a_full_cluster_and_a_quota(shell: Shell) -> Non
     big = shell(f"{submit} --name big --workers-min 3 --workers-max 3").stdout.strip()
     wait_until("the third waits", lambda: decided(big, "WaitingForQuota"))
     why = json.loads(shell(f"optimus explain {big} --json").stdout)
-    assert why["message"] == "Waits: quotas leave no room now for 3 workers and 1 server of project default."
+    told = "Waits: quotas leave no room now for 3 workers and 1 server of project default."
+    assert why["message"] == f"{told} Quotas of other projects give them a right to the room."
     assert "`workers.min` of 1 (now 3)" in why["what_would_change_it"]
     assert shell(f"optimus cancel {first}").returncode == 0
     wait_until("it has ended", lambda: shell.get(f"/v1/jobs/{first}")["state"] == "cancelled")

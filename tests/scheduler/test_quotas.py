@@ -124,7 +124,8 @@ def test_the_job_that_started_last_is_paused_first() -> None:
     assert sizes == {"a": 4, "b-urgent": 4, "b1": 4, "b0": 0}
     paused = next(decision for decision in outcome.decisions if decision.job_id == "b0")
     assert paused.reason is Reason.WAITING_FOR_QUOTA
-    assert paused.message == "Paused: quotas leave no room now for 2 workers and 2 servers of project b."
+    told = "Paused: quotas leave no room now for 2 workers and 2 servers of project b."
+    assert paused.message == f"{told} Quotas of other projects give them a right to the room."
 
 
 def test_nobody_is_paused_for_more_than_the_guarantee() -> None:
@@ -165,8 +166,9 @@ def test_a_job_that_is_paused_for_a_project_that_may_not_borrow_says_so() -> Non
     world = replace(
         a_snapshot([*jobs, job_of("a", "a0", **spec)], cluster(4)), quotas=(Quota("a", cpu=2.0, may_borrow=False),)
     )
-    reasons = {decision.job_id: decision.reason for decision in plan(world, OPTIMUS).decisions}
-    assert [job_id for job_id, reason in reasons.items() if reason is Reason.WAITING_FOR_QUOTA] in (["b0"], ["b1"])
+    held_back = [each for each in plan(world, OPTIMUS).decisions if each.reason is Reason.WAITING_FOR_QUOTA]
+    assert [each.job_id for each in held_back] in (["b0"], ["b1"])
+    assert held_back[0].message.endswith("of project b. Quotas of other projects give them a right to the room.")
     large = job_of("b", "b9", minimum=(2, 2), maximum=(2, 2))
     outcome = plan(replace(world, jobs=(*world.jobs, large)), OPTIMUS)
     assert {one.job_id: one.reason for one in outcome.decisions}["b9"] is Reason.WAITING_FOR_RESOURCES, (

@@ -326,9 +326,11 @@ class _QuotaAllocation:
         # A project is not held back by its own right.
         alone = {one.id for one in free if not having - {one.job.spec.project}}
         return {
-            job_id: grant._replace(reason=Reason.WAITING_FOR_RESOURCES)
-            if job_id in alone and grant.reason is Reason.WAITING_FOR_QUOTA
-            else grant
+            job_id: grant
+            if grant.reason is not Reason.WAITING_FOR_QUOTA
+            else grant._replace(reason=Reason.WAITING_FOR_RESOURCES)
+            if job_id in alone
+            else grant._replace(note=_RIGHT_OF_OTHERS)
             for job_id, grant in grants.items()
         }
 
@@ -359,7 +361,7 @@ def _beside_the_confined(grant: Grant, would_fit: bool) -> Grant:
     """What a job gets beside jobs of projects that may not borrow: the policy has not seen these. `would_fit`: only
     for them it has no room."""
     if grant.reason is Reason.WAITING_FOR_RESOURCES and would_fit:
-        return grant._replace(reason=Reason.WAITING_FOR_QUOTA)
+        return grant._replace(reason=Reason.WAITING_FOR_QUOTA, note=_RIGHT_OF_OTHERS)
     return grant._replace(reason=Reason.MINIMUM_ELSEWHERE) if grant.reason is Reason.CLUSTER_FULL else grant
 
 
@@ -384,4 +386,6 @@ def _with_limits(grant: Grant, limits: Limits, outlook: Outlook) -> Grant:
 
 _ENDS_SOON = "It is near its end and would begin anew after a pause: guarantees of projects wait for it."
 _GIVEN_UP = "Its deadline cannot be met beside those of jobs that need less for theirs."
+_RIGHT_OF_OTHERS = "Quotas of other projects give them a right to the room."
+"""Its own project may have no quota. Which they are is not told: not everybody may know of all projects."""
 _NO_ROOM_FOR_CLAIM = "cannot be had now, beside deadlines that come first and what other projects are guaranteed."
