@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from optimus_models.rescale import is_prior
-from optimus_scheduler.allocate.policy import Grant
+from optimus_scheduler.allocate.policy import OTHERS_GIVE, Grant
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, Allocation, Decision, Reason
 from optimus_scheduler.model.format import IS_BEING_STOPPED, ITS_OWNER, size_words, time_words
@@ -189,10 +189,15 @@ def _not_worth_rescaling(outlook: Outlook, grant: Grant) -> str:
     )
     joins = outlook.joining_seconds > 0 and (ideal.workers > has.workers or ideal.servers > has.servers)
     wait = f"new tasks take about {time_words(outlook.joining_seconds)} to join, and " if joins else ""
+    too_dear = (
+        "and other jobs would be slower: together that is too much for what it would save, or for how sure that is"
+        if OTHERS_GIVE in (grant.note or "")
+        else "too long for what it would save by its end or for how sure that is"
+    )
     return (
         f"Keeps {size_words(grant.allocation)}: {size_words(ideal)} would be {factor:.2f} times as fast, "
         f"but {wait}the change is predicted to stop training for about {time_words(outlook.stop_seconds)}{assumed}, "
-        f"too long for what it would save by its end or for how sure that is."
+        f"{too_dear}."
     )
 
 

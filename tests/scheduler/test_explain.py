@@ -9,6 +9,7 @@ import pytest
 from tests.scheduler.builders import ALL_SIZES, NOW, a_job, law, samples
 
 from optimus_scheduler.allocate.policies import Grant
+from optimus_scheduler.allocate.policy import OTHERS_GIVE
 from optimus_scheduler.explain import decide
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.model import NOTHING, Allocation, Decision, Job, Reason
@@ -56,6 +57,15 @@ def decision(job: Job, grant: Grant, where: Placed | Unplaced | None = None) -> 
             "but the change is predicted to stop training for about N s "
             "(assumed: no job that runs, nor an ended one like them, has measured one), "
             "too long for what it would save by its end or for how sure that is.",
+        ),
+        (
+            RUNNING,
+            Grant(Allocation(2, 1), Reason.NOT_WORTH_RESCALING, ideal=Allocation(4, 2), note=OTHERS_GIVE),
+            "Keeps 2 workers and 1 server: 4 workers and 2 servers would be N times as fast, "
+            "but the change is predicted to stop training for about N s "
+            "(assumed: no job that runs, nor an ended one like them, has measured one), and other jobs would be "
+            "slower: together that is too much for what it would save, or for how sure that is. "
+            "Other jobs would have to give up the room for that.",
         ),
         (
             RUNNING,

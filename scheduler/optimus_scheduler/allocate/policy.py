@@ -26,6 +26,10 @@ class AllocationInput:
     """POSIX seconds, for policies that go by deadlines."""
 
 
+OTHERS_GIVE = "Other jobs would have to give up the room for that."
+"""The note of a grant with `NOT_WORTH_RESCALING`: not only the stop of its own change is in the way."""
+
+
 class Grant(NamedTuple):
     """What a policy wants one job to have."""
 

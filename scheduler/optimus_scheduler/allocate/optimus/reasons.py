@@ -11,7 +11,7 @@ from optimus_scheduler.allocate.optimus.candidates import Candidates
 from optimus_scheduler.allocate.optimus.greedy import SLACK, GreedyResult
 from optimus_scheduler.allocate.optimus.guarantees import present_rows
 from optimus_scheduler.allocate.optimus.job_columns import BoolArray, FloatArray, IntArray, JobColumns
-from optimus_scheduler.allocate.policy import Grant
+from optimus_scheduler.allocate.policy import OTHERS_GIVE, Grant
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, Allocation, Reason, gpu_type_of
 from optimus_scheduler.settings import Settings
@@ -79,7 +79,7 @@ class _Explanation:
         beyond = ((row > self._least) & (table.cost[row] - table.cost[below] > _SAME_SHARE)).tolist()
         gains = [each if more else None for each, more in zip(gain.tolist(), beyond, strict=True)]
         words = map(_REASONS.__getitem__, reasons.tolist())
-        notes = [_OTHERS_GIVE if reason == _EXCHANGE else None for reason in reasons.tolist()]
+        notes = [OTHERS_GIVE if reason == _EXCHANGE else None for reason in reasons.tolist()]
         columns = sizes, words, best, gains, next_gain, notes
         granted = dict(zip(jobs.ids, starmap(Grant, zip(*columns, strict=True)), strict=True))
         for j in np.flatnonzero(workers + servers == 0).tolist():
@@ -179,7 +179,6 @@ _REASONS = (
 _UNCHANGED, _LEARNING, _AT_MAXIMUM, _NOT_WORTH, _ELSEWHERE, _NO_GAIN, _MORE, _FULL, _MINIMA, _EXCHANGE = range(
     len(_REASONS)
 )
-_OTHERS_GIVE = "Other jobs would have to give up the room for that."
 _WANTS_ANOTHER = (_NOT_WORTH, _ELSEWHERE, _FULL, _MINIMA, _EXCHANGE)
 """Reasons of jobs that would be faster with another size."""
 
