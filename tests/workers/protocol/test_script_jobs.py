@@ -20,12 +20,6 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 @pytest.fixture
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes of small networks that share two cores are slowest with a thread for each core."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-
-@pytest.fixture
 def make_script_job(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., Job]:
     def make(*command: str, **spec: Any) -> Job:
         whole = {"task": None, "command": list(command), "architecture": "script", "working_directory": str(tmp_path)}
@@ -41,7 +35,6 @@ def undisturbed(*command: str) -> None:
     subprocess.run([sys.executable, *command], check=True, env=environment, capture_output=True, timeout=120)
 
 
-@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("at_once", [None, 10])
 def test_an_elastic_loop_loses_no_step_and_computes_what_one_process_does(
     make_script_job: Callable[..., Job], tmp_path: Path, at_once: int | None
@@ -88,7 +81,6 @@ def test_an_elastic_loop_loses_no_step_and_computes_what_one_process_does(
         torch.testing.assert_close(found[name], values, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_a_script_with_weak_scaling_counts_steps_of_one_workers_batch(
     make_script_job: Callable[..., Job], tmp_path: Path
 ) -> None:
