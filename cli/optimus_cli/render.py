@@ -320,7 +320,8 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
 
 def _anew(job: Job) -> str:
     """Of a script that has no tasks and keeps no checkpoint: where its steps begin again."""
-    stopped = job["finished_at"] is None and not job["running"]["workers"] and job["step"]
+    ends = job["finished_at"] is not None or is_being_cancelled(job)
+    stopped = not ends and not job["running"]["workers"] and job["step"]
     return ", and begins anew" if stopped and job["begins_anew"] else ""
 
 

@@ -18,7 +18,7 @@ import { colourOf } from "./colours";
 import { Evaluations, Loss, Scale } from "./curves";
 import { Ends as EndsOverTime } from "./ends";
 import { labelsOf } from "./filters";
-import { Badge, Labels, Progress } from "./jobs";
+import { Badge, BEING_CANCELLED, isBeingCancelled, Labels, Progress } from "./jobs";
 import { Logs } from "./logs";
 import { Allocations, inBatches } from "./sizes";
 import { usePlace } from "./queue";
@@ -177,7 +177,8 @@ function Story({ known, now, problem, again, caller, needsToken }: StoryProps) {
   const advice = [...predictions.advice, ...(predictions.checkpoints ? [predictions.checkpoints] : [])].map(
     (each) => each.message,
   );
-  const waiting = !job.finished_at && job.wanted.workers === 0;
+  const leaves = isBeingCancelled(job);
+  const waiting = !job.finished_at && !leaves && job.wanted.workers === 0;
   const tracked = job.spec.tracked === true;
   const whyItHasThat = tracked ? "Where it runs" : "Why it has that";
   const whyHeading = waiting ? "Why it waits" : whyItHasThat;
@@ -226,7 +227,9 @@ function Story({ known, now, problem, again, caller, needsToken }: StoryProps) {
           </span>
           <span class="quiet">
             {job.progress != null && `step ${count(job.step)}`}
-            {job.step > 0 && job.begins_anew && !job.finished_at && !job.running.workers ? ", and begins anew" : ""}
+            {job.step > 0 && job.begins_anew && !job.finished_at && !leaves && !job.running.workers
+              ? ", and begins anew"
+              : ""}
             {predictions.total_steps && job.progress != null && !job.finished_at
               ? ` of ${totalSteps(predictions.total_steps)}`
               : ""}
@@ -399,6 +402,14 @@ function Ends({
         <span class="name">Took</span>
         <span class="value">{duration(job.jct_seconds)}</span>
         <span class="quiet">ended {ago(job.finished_at, now)}</span>
+      </div>
+    );
+  }
+  if (isBeingCancelled(job)) {
+    return (
+      <div class="tile">
+        <span class="name">Ends</span>
+        <span class="value">{BEING_CANCELLED}</span>
       </div>
     );
   }

@@ -347,8 +347,16 @@ function Row({ job, now, colour, hasOwners, isPicked, mayPick, pick, find }: Row
 /** Of a job that went on beyond its likeliest end. */
 const LONGER = "longer than predicted";
 
+export const BEING_CANCELLED = "being cancelled";
+
+/** Whether its owner cancelled it, and its tasks are still being stopped. */
+export function isBeingCancelled(job: Pick<JobLine, "reason" | "finished_at">): boolean {
+  return !job.finished_at && job.reason === "Cancelling";
+}
+
 /** The time that matters of a job in its group; `age`: from its submission to its end, or until now. */
 function timeOf(job: JobLine, age: number): string {
+  if (isBeingCancelled(job)) return BEING_CANCELLED;
   switch (groupOf(job)) {
     case "training":
       return job.finishing ? "finishing" : left(job.remaining_seconds);
@@ -378,8 +386,13 @@ function Cause({ job }: { job: JobLine }) {
   );
 }
 
-export function Badge({ job }: { job: Pick<JobLine, "state" | "wanted_workers" | "workers" | "finished_at"> }) {
-  const isStarting = (job.state === "queued" || job.state === "paused") && job.wanted_workers > 0;
+export function Badge({
+  job,
+}: {
+  job: Pick<JobLine, "state" | "reason" | "wanted_workers" | "workers" | "finished_at">;
+}) {
+  const isWithoutTasks = job.state === "queued" || job.state === "paused";
+  const isStarting = isWithoutTasks && job.wanted_workers > 0 && !isBeingCancelled(job);
   const words = isStarting ? "starting" : job.state;
   return <span class={`badge ${words}`}>{words}</span>;
 }
