@@ -176,6 +176,17 @@ def test_a_job_that_is_paused_for_a_project_that_may_not_borrow_says_so() -> Non
     )
 
 
+@pytest.mark.parametrize(("most", "told"), [(1, Reason.WAITING_FOR_RESOURCES), (2, Reason.WAITING_FOR_QUOTA)])
+def test_a_quota_is_not_why_a_job_waits_beside_jobs_that_hold_their_minima(most: int, told: Reason) -> None:
+    """Without the quota of the other project, too, there would be no room for it."""
+    least: dict[str, Any] = {"minimum": (1, 1), "maximum": (1, 1)}
+    held = job_of("a", "a0", has=(most, most), minimum=(1, 1), maximum=(most, most))
+    jobs = [held, job_of("b", "b0", has=(1, 1), **least), job_of("b", "waits", **least)]
+    world = replace(a_snapshot(jobs, cluster(2 + 2 * most)), quotas=(Quota("a", cpu=2.0 * most, may_borrow=False),))
+    reasons = {decision.job_id: decision.reason for decision in plan(world, OPTIMUS).decisions}
+    assert reasons["waits"] is told
+
+
 def ending(left: float, made: float, project: str = "other", name: str = "old") -> Job:
     """A script that trains, without checkpoints."""
     steps = max(1, round(left * law()(1, 1)))

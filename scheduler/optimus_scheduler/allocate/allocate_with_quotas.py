@@ -292,7 +292,9 @@ class _QuotaAllocation:
             grants = self._reclaimed(free, available, borrowing)
         if sizes := _sizes(fixed):
             left = remaining(available, demand_of(free, _sizes(grants)))
-            without = left + demand_of(competing, sizes)
+            # Those that train would hold their minima without the quota, too.
+            minima = {one.id: one.minimum for one in competing if one.id in sizes and one.has_tasks}
+            without = left + remaining(demand_of(competing, sizes), demand_of(competing, minima))
             needs = {one.id: one.demand(one.minimum) for one in free}
             would_fit = {job_id for job_id, each in needs.items() if each.fits_in(without) and not each.fits_in(left)}
             grants = {job_id: _beside_the_confined(each, job_id in would_fit) for job_id, each in grants.items()}
@@ -358,8 +360,8 @@ def _confined(grant: Grant) -> Grant:
 
 
 def _beside_the_confined(grant: Grant, would_fit: bool) -> Grant:
-    """What a job gets beside jobs of projects that may not borrow: the policy has not seen these. `would_fit`: only
-    for them it has no room."""
+    """What a job gets beside jobs of projects that may not borrow: the policy has not seen these. `would_fit`: it
+    would have room if these had no more than the minima of those that train."""
     if grant.reason is Reason.WAITING_FOR_RESOURCES and would_fit:
         return grant._replace(reason=Reason.WAITING_FOR_QUOTA, note=_RIGHT_OF_OTHERS)
     return grant._replace(reason=Reason.MINIMUM_ELSEWHERE) if grant.reason is Reason.CLUSTER_FULL else grant
