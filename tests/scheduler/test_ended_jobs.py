@@ -168,6 +168,39 @@ def test_a_measurement_sets_the_level_and_others_the_shape() -> None:
     assert alone.learning
 
 
+def slowed(times: float) -> SpeedLaw:
+    return lambda w, p: law()(w, p) / times
+
+
+def test_a_size_that_only_a_faster_job_measured_is_not_fast_for_that() -> None:
+    slow = replace(ended("a"), speed_samples=samples(slowed(20.0), [(1, 1), (1, 2)]), arguments=("sleep=0.2",))
+    fast = replace(ended("b"), speed_samples=samples(slowed(1.0), [(1, 1), (3, 1), (4, 4)]), arguments=("sleep=0",))
+    one = samples(slowed(100.0), [(1, 1)])
+    job = young(slow, fast, measured=one)
+    speeds = outlook_of(replace(job, spec=replace(job.spec, arguments=("sleep=1",)))).speeds
+    for size in ((3, 1), (4, 4)):
+        assert speeds.at(Allocation(*size)) == pytest.approx(slowed(100.0)(*size), rel=0.25)
+
+
+def test_with_arguments_that_nobody_has_run_with_speeds_are_doubtful() -> None:
+    others = [
+        ended("a", speed=slowed(3.0), arguments=("depth=8",)),
+        ended("b", speed=slowed(1.0), arguments=("depth=2",)),
+    ]
+
+    def promised(depth: int) -> tuple[float, float, float]:
+        job = young(*others)
+        spec = replace(job.spec, arguments=(f"depth={depth}",))
+        return outlook_of(replace(job, spec=spec)).speeds.promised(Allocation(1, 1))
+
+    mean, low, high = promised(8)
+    assert mean == pytest.approx(slowed(3.0)(1, 1), rel=0.1)
+    assert high / low < 2.0
+    mean, low, high = promised(16)
+    assert slowed(3.0)(1, 1) < mean < slowed(1.0)(1, 1)
+    assert high / low > 4.0
+
+
 def test_measurements_overrule_jobs_that_were_not_like_it_after_all() -> None:
     true, others = law(compute=0.8, per_task=0.0), ended("a", speed=law(compute=0.05, transfer=1.0))
     measured = samples(true, [(1, 1), (2, 2), (4, 4), (6, 6), (4, 2), (2, 4)])

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from optimus_models.arguments import covariance
+from optimus_models.arguments import covariance, predicted
 from optimus_models.speed.batch import UsableSamples
 from optimus_models.speed.goodput import StepTimes
 from optimus_models.speed.measurements import present_speeds
@@ -44,6 +44,8 @@ _OTHERS_WEIGHT = 0.3
 _LEVEL_DOUBT, _USUAL_LEVEL = 0.5, 0.3
 """Squared error of the others' model at one size, over how much levels of jobs of one task differ (squared, in
 logarithms), and how much that usually is; measured, see docs/models.md."""
+_LEVEL_RIDGE = 0.2
+"""Noise of a measured speed over how much the levels of jobs of one task differ, both in logarithms."""
 _LEAST_WEIGHT = 0.1
 """Weight of old measurements of all-reduce jobs."""
 _OTHERS_TRUST, _STRANGERS_TRUST, _ANALYSIS_TRUST = 0.9, 0.6, 0.2
@@ -131,8 +133,8 @@ def _fit_ring(data: SpeedData, batch: int) -> Speeds:
     model = RingSpeed.fit_usable(own.usable(), float(batch), ended)
     if not model.n_points and not ended:
         return Speeds(model, None)
-    trust = 1.0 if model.n_points else _trust(data)
-    return Speeds(replace(model, confidence=model.confidence * trust), _source(data, model.n_points))
+    trust, doubt = (1.0, 0.0) if model.n_points else (_trust(data), _level_by_arguments(data, _mean_levels(data))[1])
+    return Speeds(replace(model, confidence=model.confidence * trust), _source(data, model.n_points), doubt)
 
 
 @lru_cache(maxsize=1024)
@@ -184,12 +186,17 @@ def _of_arguments(data: SpeedData) -> FloatArray | None:
     """Covariance of what arguments do to the speeds of the job and of those like it; None: all have the same."""
     if all(each.arguments == data.arguments for each in data.similar):
         return None
+    theirs = (each.arguments for each in data.similar)
+    return covariance(data.arguments, list(zip(theirs, _mean_levels(data), strict=True)))
+
+
+def _mean_levels(data: SpeedData) -> list[float]:
+    """Logarithms of the speeds per worker of the jobs like it."""
     levels = [
         [math.log(one.steps_per_second / one.workers) for one in each.speed_samples if one.steps_per_second > 0]
         for each in data.similar
     ]
-    means = [sum(each) / len(each) if each else 0.0 for each in levels]
-    return covariance(data.arguments, [(each.arguments, mean) for each, mean in zip(data.similar, means, strict=True)])
+    return [sum(each) / len(each) if each else 0.0 for each in levels]
 
 
 def _likeness(spec: JobSpec, ended: EndedJob) -> tuple[bool, bool]:
@@ -219,7 +226,7 @@ def _batch_ratio(ended: EndedJob, data: SpeedData) -> float:
 def _fit_servers(data: SpeedData) -> Speeds:
     own = _own_points(data)
     measured = own.fit(data)
-    others = _others_points(data)
+    others, doubt = _others_points(data)
     if not len(others.speeds):
         return Speeds(measured, SpeedSource.MEASURED if measured.n_points else None)
     n_own = measured.n_points
@@ -229,7 +236,7 @@ def _fit_servers(data: SpeedData) -> Speeds:
     model = _joined(own, others._replace(weights=weights)).fit(data)
     trust = 1.0 - (1.0 - _trust(data)) / (1.0 + n_own) ** 1.5
     confidence = max(measured.confidence, model.confidence * trust)
-    return Speeds(replace(model, confidence=confidence), _source(data, n_own))
+    return Speeds(replace(model, confidence=confidence), _source(data, n_own), 0.0 if n_own else doubt)
 
 
 def _joined(first: _Points, second: _Points) -> _Points:
@@ -248,14 +255,47 @@ def _own_points(data: SpeedData) -> _Points:
     return points._replace(speeds=present.speeds, weights=points.weights * present.weights)
 
 
-def _others_points(data: SpeedData) -> _Points:
-    """What ended jobs measured, each size once; without any, what was calculated."""
-    samples = [sample for ended in data.similar for sample in _converted(ended, data)] or list(data.calculated)
-    by_size: dict[tuple[int, int], list[float]] = {}
-    for sample in samples:
-        by_size.setdefault((sample.workers, sample.servers), []).append(sample.steps_per_second)
-    merged = [SpeedSample(*size, float(np.exp(np.mean(np.log(speeds))))) for size, speeds in sorted(by_size.items())]
-    return _Points.of(merged, np.ones(len(merged)))
+def _others_points(data: SpeedData) -> tuple[_Points, float]:
+    """What ended jobs measured, each size once, and the sigma of the level; without any, what was calculated."""
+    if not data.similar:
+        return _Points.of(data.calculated, np.ones(len(data.calculated))), 0.0
+    shape, levels = _shape_and_levels([_converted(ended, data) for ended in data.similar])
+    level, sigma = _level_by_arguments(data, levels)
+    merged = [SpeedSample(*size, math.exp(value + level)) for size, value in sorted(shape.items())]
+    return _Points.of(merged, np.ones(len(merged))), sigma
+
+
+def _shape_and_levels(runs: Sequence[Iterable[SpeedSample]]) -> tuple[dict[tuple[int, int], float], list[float]]:
+    """Logarithms of the speeds of sizes that several jobs have in common, and of how many times as fast each job was.
+
+    Least squares of log speed = shape(size) + level(job): a size that only a fast job measured is not fast for that.
+    """
+    points = [
+        (run, (each.workers, each.servers), math.log(each.steps_per_second))
+        for run, samples in enumerate(runs)
+        for each in samples
+    ]
+    sizes = list(dict.fromkeys(size for _, size, _ in points))
+    places = {size: len(runs) + number for number, size in enumerate(sizes)}
+    rows = np.zeros((len(points) + len(runs), len(runs) + len(sizes)))
+    logs = np.zeros(len(rows))
+    for row, (run, size, log) in enumerate(points):
+        rows[row, run] = rows[row, places[size]] = 1.0
+        logs[row] = log
+    rows[len(points) :, : len(runs)] = _LEVEL_RIDGE * np.eye(len(runs))  # jobs without a size in common are alike
+    found = np.linalg.lstsq(rows, logs, rcond=None)[0].tolist()
+    return {size: found[place] for size, place in places.items()}, found[: len(runs)]
+
+
+def _level_by_arguments(data: SpeedData, levels: Sequence[float]) -> tuple[float, float]:
+    """Mean and sigma of the level of a job with these arguments, of those of ended jobs. Sigma: 0 where one of them had
+    the same arguments."""
+    alike = [level for ended, level in zip(data.similar, levels, strict=True) if ended.arguments == data.arguments]
+    if alike:
+        return sum(alike) / len(alike), 0.0
+    return predicted(
+        data.arguments, [(ended.arguments, level) for ended, level in zip(data.similar, levels, strict=True)]
+    )
 
 
 def _converted(ended: EndedJob, data: SpeedData) -> Iterable[SpeedSample]:

@@ -16,7 +16,7 @@ from optimus_models.speed import SpeedLaw
 from optimus_models.speed.form import along_servers, along_workers
 from optimus_models.speed.goodput import Goodput
 from optimus_models.speed.servers import SpeedModel
-from optimus_scheduler.model import Allocation, SpeedSource
+from optimus_scheduler.model import REACH, Allocation, SpeedSource
 
 _BLOCK = 8
 """Speeds are predicted for 8 × 8 sizes at once: one vectorised call costs about as much as a single prediction."""
@@ -30,9 +30,13 @@ class Speeds:
     Of a job with an elastic batch: scale-invariant steps, with the batch that suits each size.
     """
 
-    def __init__(self, model: SpeedLaw, source: SpeedSource | None = SpeedSource.MEASURED) -> None:
-        """`source`: None when nothing is known."""
+    def __init__(
+        self, model: SpeedLaw, source: SpeedSource | None = SpeedSource.MEASURED, level_doubt: float = 0.0
+    ) -> None:
+        """`source`: None when nothing is known. `level_doubt`: sigma of the logarithm of all speeds, beside the doubt
+        of the model, of a job whose arguments nobody has run with."""
         self.model = model
+        self._level_doubt = REACH * level_doubt
         self.source = source
         self.is_known = source is not None
         self.is_measured = source not in (None, SpeedSource.ANALYSIS)
@@ -69,15 +73,18 @@ class Speeds:
         if new:
             workers, servers = np.array(new).T
             means = self.model.predict(workers, servers)
-            low, high = self.model.predict_interval(workers, servers)
-            self._doubts.update(
-                zip(new, zip((low / means).tolist(), (high / means).tolist(), strict=True), strict=True)
-            )
+            low, high = (self._bounds(each / means) for each in self.model.predict_interval(workers, servers))
+            self._doubts.update(zip(new, zip(low.tolist(), high.tolist(), strict=True), strict=True))
         found = []
         for allocation, size in zip(allocations, sizes, strict=True):
             speed = self.at(allocation)  # the model's own, or that for another GPU type
             found.append(Estimate(speed, *(speed * bound for bound in self._doubts[size])))
         return found
+
+    def _bounds(self, ratios: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Bounds over means, with the doubt about the level in them."""
+        logs = np.log(ratios)
+        return np.exp(np.copysign(np.hypot(logs, self._level_doubt), logs)) if self._level_doubt else ratios
 
     def many(self, workers: NDArray[np.int64], servers: NDArray[np.int64]) -> NDArray[np.float64]:
         """(n,) speeds of sizes with at least one worker."""

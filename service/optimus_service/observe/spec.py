@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
@@ -36,6 +36,7 @@ NAME_LABEL, RUN_LABEL = "optimus/track", "optimus/run"
 """Labels of runs that stock libraries tell of by themselves: where they post to, and which run of that name it is."""
 _DECISIVE = (
     "task",
+    "task_args",
     "command",
     "image",
     "working_directory",
@@ -145,7 +146,7 @@ def _made(
         global_batch_size=said.global_batch_size or (elastic and elastic.minimum) or batch,
         priority=_above_zero("priority", said.priority),
         family=family_of(said),
-        arguments=_arguments_of(said.command or ()),
+        arguments=_arguments_of(said),
         project=said.project,
         gpu_types=tuple(said.gpu_types),
         deadline_at=None if created_at is None and said.deadline is None else deadline_of(said, created_at or 0.0),
@@ -177,8 +178,11 @@ def family_of(said: contract.JobSpec) -> str:
     return path if said.image is None else f"{_without_tag(said.image)}:{path}"
 
 
-def _arguments_of(command: Sequence[str]) -> tuple[str, ...]:
-    return tuple(command[command.index(script_of(command)) + 1 :]) if command else ()
+def _arguments_of(said: contract.JobSpec) -> tuple[str, ...]:
+    """What a script is given after its name, or a task by keyword: `learning_rate=0.1`."""
+    if said.command:
+        return tuple(said.command[said.command.index(script_of(said.command)) + 1 :])
+    return tuple(f"{name}={json.dumps(value)}" for name, value in sorted(said.task_args.items()))
 
 
 def _without_tag(image: str) -> str:
