@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from tests.workers.protocol.conftest import Job, worker
+from tests.workers.protocol.test_script_frameworks import Hold
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -124,12 +125,12 @@ def test_a_trainer_that_counts_epochs_goes_on_at_the_size_it_began_with(
     counts, the service hears at which size it can go on, and there it makes all its steps."""
     pytest.importorskip("accelerate", reason="accelerate is not installed")
     options = ["--output-dir", str(tmp_path / "out"), "--epochs", "2", "--step-seconds", "0.1"]
-    job = make_script_job("torchrun", str(SCRIPTS / "hf_trainer.py"), *options)
+    hold = Hold(tmp_path / "hold", 90)
+    job = make_script_job("torchrun", str(SCRIPTS / "hf_trainer.py"), *options, "--hold", str(hold.path))
     job.scale(worker(0))
     job.wait_for_size(1, 0)
-    job.wait_for_step(85)
-    job.scale(worker(0), worker(1))
-    two = job.wait_for_size(2, 0)
+    two = hold.during_change(job, worker(0), worker(1))
+    hold.after(128)
     job.wait_for("the only size is known", lambda: (job.service.profile or {}).get("fixed_workers") == 1)
     assert "went on from the wrong step" in job.logs()
     assert job.service.result is None
