@@ -298,10 +298,11 @@ def test_a_first_day_of_mistakes_a_full_cluster_and_a_quota(shell: Shell) -> Non
     assert "leave to borrow for project small" in why["what_would_change_it"]
     assert f"the end of first ({first})" in why["what_would_change_it"]
     big = shell(f"{submit} --name big --workers-min 3 --workers-max 3").stdout.strip()
-    wait_until("the third waits", lambda: decided(big, "WaitingForQuota"))
+    # Once the first trains, it would keep its tasks without the quota, too.
+    wait_until("the third waits for room", lambda: decided(big, "WaitingForResources"))
     why = json.loads(shell(f"optimus explain {big} --json").stdout)
-    told = "Waits: quotas leave no room now for 3 workers and 1 server of project default."
-    assert why["message"] == f"{told} Quotas of other projects give them a right to the room."
+    told = "Waits: there is no room for 3 workers and 1 server beside jobs that train or go first."
+    assert why["message"] == told
     assert "`workers.min` of 1 (now 3)" in why["what_would_change_it"]
     assert shell(f"optimus cancel {first}").returncode == 0
     wait_until("it has ended", lambda: shell.get(f"/v1/jobs/{first}")["state"] == "cancelled")
