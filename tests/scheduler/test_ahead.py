@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_snapshot, a_spec, law, samples
+from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_spec, law, samples
 
 from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.ahead.doubts import Doubts
@@ -28,7 +28,6 @@ from optimus_scheduler.model import (
     Allocation,
     Architecture,
     ConvergenceRule,
-    EndedJob,
     Interval,
     Job,
     JobState,
@@ -41,7 +40,6 @@ from optimus_scheduler.model import (
 from optimus_scheduler.place.place import Placer
 from optimus_scheduler.place.requests import TaskSlot
 from optimus_scheduler.retries import Retry
-from optimus_scheduler.round import plan
 from optimus_scheduler.settings import Settings
 
 OPTIMUS = policy_named("optimus")
@@ -486,41 +484,6 @@ def test_a_foreseen_start_is_that_of_the_policy_replayed(
     found = Doubts(future, work)
     starts = {one.id: set(found.starts(j)) for j, one in enumerate(queue.outlooks) if not one.has_tasks}
     assert starts == {name: {at} for name, at in replayed(queue).items()}
-
-
-def of_task(name: str, task: str, size: tuple[int, int], steps: int | None, has: bool, step: int = 0) -> Job:
-    """`steps` in all, twenty a second; None: a command that ends by itself. Nobody knows its speeds before it runs."""
-    rule = ConvergenceRule(ends_itself=True) if steps is None else ConvergenceRule(max_steps=steps)
-    spec = replace(a_spec(minimum=size, maximum=size, rule=rule), family=task)
-    spec = spec if size[1] else replace(spec, architecture=Architecture.ALLREDUCE)
-    measured = samples(lambda _w, _p: 20.0, [size]) if has else ()
-    return a_job(name, has=size if has else (0, 0), spec=spec, measured=measured, step=step)
-
-
-def told_by(job: Job) -> EndedJob:
-    size = job.allocation.workers, job.allocation.servers
-    speeds = samples(lambda _w, _p: 20.0, [size])
-    kind = job.spec.architecture
-    return EndedJob(job.id, job.spec.family, "default", None, speed_samples=speeds, architecture=kind, total_steps=800)
-
-
-@pytest.mark.parametrize("task", ["wave", "another"])
-def test_who_starts_first_counts_what_the_end_before_it_teaches(task: str) -> None:
-    """With an end of its task a round knows the speeds of a job that waits; it is the longer of two from then on."""
-    trains = [of_task(f"r{n}", task, (1, 1), 1920, has=True, step=step) for n, step in enumerate((1754, 900, 600))]
-    long = replace(of_task("long", "wave", (1, 1), 1920, has=False), submitted_at=NOW - 75.0)
-    before = told_by(of_task("before", "script", (1, 0), None, has=True))
-    short = of_task("short", "script", (1, 0), None, has=False)
-    short = replace(short, submitted_at=NOW - 74.0, similar=(before,))
-    found = looked(a_queue(*trains, long, short, cpu=6.0))
-    starts = {name: found[name].start for name in ("long", "short")}
-    first = min(starts, key=lambda name: getattr(starts[name], "mean", np.inf))
-
-    taught = replace(long, similar=(told_by(trains[0]),)) if task == "wave" else long
-    after = a_snapshot([*trains[1:], taught, short], a_cluster(6.0))
-    sizes = {each.job_id: each.allocation for each in plan(after, OPTIMUS).decisions}
-    assert [name for name in starts if not sizes[name].is_empty] == [first]
-    assert first == ("short" if task == "wave" else "long")
 
 
 @pytest.mark.parametrize("after", [5.0, 30.0, 90.0])

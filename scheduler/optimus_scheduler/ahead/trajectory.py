@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -23,20 +23,7 @@ from optimus_scheduler.allocate.allocate_with_quotas import guarantees, may_not_
 from optimus_scheduler.allocate.policy import AllocationInput, PlanningPolicy, Policy
 from optimus_scheduler.allocate.worker_limits import is_about
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.forecast.speeds import Speeds
-from optimus_scheduler.model import (
-    NOTHING,
-    Allocation,
-    Interval,
-    JobSpec,
-    JobState,
-    Nodes,
-    Reason,
-    Role,
-    Snapshot,
-    SpeedSource,
-    total_of,
-)
+from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Nodes, Reason, Role, Snapshot, total_of
 from optimus_scheduler.place.place import Placer
 from optimus_scheduler.place.requests import TaskSlot
 from optimus_scheduler.settings import Settings
@@ -90,8 +77,6 @@ class _Virtual:
     """Of its first tasks; None: no end came before them."""
     is_feasible: bool = True
     """Whether the empty cluster could run it."""
-    told: Speeds | None = None
-    """What a job like it that ended along the trajectory has told of its speeds."""
     on_cordoned: Mapping[TaskSlot, str] = field(default_factory=dict)
     """Its tasks on nodes that take no new ones: they stay as long as they live."""
 
@@ -131,8 +116,6 @@ class Trajectory:
         self._has_changed = True
         self._expected = list(queue.expected)
         self._now = self._decided_at = queue.now
-        self._told: set[Hashable] = set()
-        """Kinds of jobs of which one has ended: from then on the speeds of such jobs are known."""
         self.progress = Progress()
         self.sizes: list[tuple[Allocation, ...]] = []
         """Of the jobs of the queue and then of those that came later, from each instant of a decision on."""
@@ -264,9 +247,8 @@ class Trajectory:
     def _go_to(self, time: float) -> None:
         for job in self._jobs:
             job.advance(self._now, time)
-            if job.ended_at <= time < job.ended_seen_at:
-                job.ended_seen_at = time
-                self._told.add(_kind(job.outlook.job.spec))
+            if job.ended_at <= time:
+                job.ended_seen_at = min(job.ended_seen_at, time)
         self._now = time
         while self._expected and self._expected[0].submitted_at <= time:
             self._arrive(self._expected.pop(0))
@@ -365,7 +347,7 @@ class Trajectory:
         return Outlook(
             job=job,
             forecast=forecast,
-            speeds=self._speeds(virtual),
+            speeds=outlook.speeds,
             stop_seconds=outlook.stop_seconds,
             waited_seconds=0.0 if has_tasks else unchanged_seconds,
             measured=has_tasks and measured,
@@ -375,15 +357,6 @@ class Trajectory:
             joining_seconds=outlook.joining_seconds,
         )
 
-    def _speeds(self, virtual: _Virtual) -> Speeds:
-        """With those of a job whose speeds nobody knows, known once one like it has ended: its turn is another then.
-        They stay as they are assumed to be, as its length in this future is told in steps of them."""
-        speeds, spec = virtual.outlook.speeds, virtual.outlook.job.spec
-        if speeds.is_known or not spec.family or _kind(spec) not in self._told:
-            return speeds
-        virtual.told = virtual.told or Speeds(speeds.model, SpeedSource.SIMILAR_JOBS)
-        return virtual.told
-
     def _note(self) -> None:
         self._note_speeds()
         self.sizes.append(tuple(job.size if job.ended_at == math.inf else NOTHING for job in self._jobs))
@@ -392,11 +365,6 @@ class Trajectory:
         speeds = np.array([job.speed for job in self._jobs])
         resumes = np.array([job.resumes for job in self._jobs])
         self.progress.note(self._now, speeds, resumes)
-
-
-def _kind(spec: JobSpec) -> Hashable:
-    """Of jobs of which one tells the speeds of another (`speed_fits`)."""
-    return spec.family, spec.mode, spec.architecture, spec.elastic_batch is not None
 
 
 def _within(slots: Mapping[TaskSlot, str], size: Allocation) -> Mapping[TaskSlot, str]:
