@@ -533,7 +533,7 @@ def explanation(
 def _forecast_facts(forecast: Forecast, *, with_fit: bool) -> list[tuple[str, str]]:
     """What the round believed; a forecast may lack anything. What is left by now is in `Ends in`."""
     speed = wording.number(forecast.get("steps_per_second"))
-    whence = " at most, by its layers; none is measured yet" if forecast.get("speed_from") == "analysis" else ""
+    whence = ", calculated from its layers: none is measured yet" if forecast.get("speed_from") == "analysis" else ""
     total = forecast.get("total_steps") if forecast.get("rule") else None  # without one it is a guess
     fit = [
         ("Loss curve", coefficients(forecast.get("loss_curve") or {})),

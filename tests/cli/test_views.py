@@ -198,6 +198,14 @@ def test_where_nobody_knows_the_end_no_total_is_shown() -> None:
     assert "of 1 310" not in live.details(builders.job(progress=None))
 
 
+@pytest.mark.parametrize(("source", "is_told"), [("analysis", True), ("measured", False)])
+def test_a_calculated_speed_is_told_to_be_one(source: str, is_told: bool) -> None:
+    decision = builders.decision(forecast={"steps_per_second": 6490.0, "speed_from": source})
+    text = shown(render.explanation(builders.explanation(), [decision], NOW), width=120)
+    assert "steps/s" in text
+    assert ("calculated from its layers: none is measured yet" in text) == is_told
+
+
 def test_what_ends_a_script_is_named() -> None:
     decision = builders.decision(forecast={"rule": "command_ends"})
     assert "the script itself" in shown(render.explanation(builders.explanation(), [decision], NOW))
