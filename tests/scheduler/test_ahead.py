@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_spec, law, samples
+from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_snapshot, a_spec, law, samples
 
 from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.ahead.doubts import Doubts
@@ -28,6 +28,7 @@ from optimus_scheduler.model import (
     Allocation,
     Architecture,
     ConvergenceRule,
+    EndedJob,
     Interval,
     Job,
     JobState,
@@ -40,6 +41,7 @@ from optimus_scheduler.model import (
 from optimus_scheduler.place.place import Placer
 from optimus_scheduler.place.requests import TaskSlot
 from optimus_scheduler.retries import Retry
+from optimus_scheduler.round import plan
 from optimus_scheduler.settings import Settings
 
 OPTIMUS = policy_named("optimus")
@@ -484,6 +486,56 @@ def test_a_foreseen_start_is_that_of_the_policy_replayed(
     found = Doubts(future, work)
     starts = {one.id: set(found.starts(j)) for j, one in enumerate(queue.outlooks) if not one.has_tasks}
     assert starts == {name: {at} for name, at in replayed(queue).items()}
+
+
+def of_task(name: str, task: str, size: tuple[int, int], steps: int, speed: float, has: bool, step: int = 0) -> Job:
+    """`steps` in all. Nobody knows its speeds before it runs."""
+    spec = replace(a_spec(minimum=size, maximum=size, rule=ConvergenceRule(max_steps=steps)), family=task)
+    spec = spec if size[1] else replace(spec, architecture=Architecture.ALLREDUCE)
+    measured = samples(lambda _w, _p: speed, [size]) if has else ()
+    return a_job(name, has=size if has else (0, 0), spec=spec, measured=measured, step=step)
+
+
+def told_by(job: Job, speed: float) -> EndedJob:
+    size = job.allocation.workers, job.allocation.servers
+    speeds = samples(lambda _w, _p: speed, [size])
+    spec = job.spec
+    return EndedJob(
+        job.id,
+        spec.family,
+        spec.project,
+        spec.counted_batch,
+        speed_samples=speeds,
+        architecture=spec.architecture,
+        total_steps=800,
+    )
+
+
+@pytest.mark.parametrize(
+    ("task", "speed", "first"),
+    [("wave", 20.0, "short"), ("wave", 200.0, "long"), ("another", 20.0, "long")],
+    ids=["its task is slow", "its task is fast", "another task"],
+)
+def test_who_starts_first_counts_what_the_end_before_it_teaches(task: str, speed: float, first: str) -> None:
+    """With an end of its task a round knows the speeds of a job that waits, and ranks it by them from then on."""
+    steps = 1920.0 * speed / 20.0
+    left = (8, 51, 66)  # seconds
+    trains = [
+        of_task(f"r{n}", task, (1, 1), int(steps), speed, has=True, step=int(steps - speed * seconds))
+        for n, seconds in enumerate(left)
+    ]
+    long = replace(of_task("long", "wave", (1, 1), 1920, speed, has=False), submitted_at=NOW - 75.0)
+    before = told_by(of_task("before", "script", (1, 0), 800, 20.0, has=True), 20.0)
+    short = of_task("short", "script", (1, 0), 800, 20.0, has=False)
+    short = replace(short, submitted_at=NOW - 74.0, similar=(before,))
+    found = looked(a_queue(*trains, long, short, cpu=6.0))
+    starts = {name: found[name].start for name in ("long", "short")}
+    assert min(starts, key=lambda name: getattr(starts[name], "mean", np.inf)) == first
+
+    taught = replace(long, similar=(told_by(trains[0], speed),)) if task == "wave" else long
+    after = a_snapshot([*trains[1:], taught, short], a_cluster(6.0))
+    sizes = {each.job_id: each.allocation for each in plan(after, OPTIMUS).decisions}
+    assert [name for name in starts if not sizes[name].is_empty] == [first]
 
 
 @pytest.mark.parametrize("after", [5.0, 30.0, 90.0])

@@ -23,7 +23,20 @@ from optimus_scheduler.allocate.allocate_with_quotas import guarantees, may_not_
 from optimus_scheduler.allocate.policy import AllocationInput, PlanningPolicy, Policy
 from optimus_scheduler.allocate.worker_limits import is_about
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Nodes, Reason, Role, Snapshot, total_of
+from optimus_scheduler.forecast.speeds import Speeds
+from optimus_scheduler.model import (
+    NOTHING,
+    Allocation,
+    Interval,
+    Job,
+    JobState,
+    Nodes,
+    Reason,
+    Role,
+    Snapshot,
+    SpeedSource,
+    total_of,
+)
 from optimus_scheduler.place.place import Placer
 from optimus_scheduler.place.requests import TaskSlot
 from optimus_scheduler.settings import Settings
@@ -77,8 +90,15 @@ class _Virtual:
     """Of its first tasks; None: no end came before them."""
     is_feasible: bool = True
     """Whether the empty cluster could run it."""
+    work: float = field(init=False)
+    """Steps left at first."""
+    told: Speeds | None = None
+    """Of a job whose speeds nobody knows: those of the job of its task that ended first along the trajectory."""
     on_cordoned: Mapping[TaskSlot, str] = field(default_factory=dict)
     """Its tasks on nodes that take no new ones: they stay as long as they live."""
+
+    def __post_init__(self) -> None:
+        self.work = self.left
 
     def ends_at(self, now: float) -> float:
         """If nothing changes."""
@@ -247,11 +267,20 @@ class Trajectory:
     def _go_to(self, time: float) -> None:
         for job in self._jobs:
             job.advance(self._now, time)
-            if job.ended_at <= time:
-                job.ended_seen_at = min(job.ended_seen_at, time)
+            if job.ended_at <= time < job.ended_seen_at:
+                job.ended_seen_at = time
+                self._tell_speeds(job.outlook)
         self._now = time
         while self._expected and self._expected[0].submitted_at <= time:
             self._arrive(self._expected.pop(0))
+
+    def _tell_speeds(self, ended: Outlook) -> None:
+        """From now on a round ranks those that wait by how long they take with the speeds that this one has measured,
+        where it knew no speeds of their task before."""
+        if ended.speeds.source is SpeedSource.MEASURED and ended.job.spec.family:
+            for job in self._jobs:
+                if not job.outlook.speeds.is_known and job.told is None and _is_alike(job.outlook.job, ended.job):
+                    job.told = Speeds(ended.speeds.model, SpeedSource.SIMILAR_JOBS)
 
     def _arrive(self, expected: Expected) -> None:
         self._jobs.append(_Virtual(expected.outlook, expected.steps, NOTHING, expected.submitted_at, self._now))
@@ -339,15 +368,18 @@ class Trajectory:
             allocated_at=virtual.changed_at if started is not None else None,
             attained_share_seconds=virtual.attained,
         )
-        known = outlook.forecast.remaining_steps is not None
-        left = Interval(virtual.left, virtual.left, virtual.left)
-        forecast = replace(outlook.forecast, remaining_steps=left) if known else outlook.forecast
+        forecast = outlook.forecast
+        if forecast.remaining_steps is not None:
+            left = virtual.left
+            if virtual.told is not None:  # `work` was made up, of a time and assumed speeds
+                left *= forecast.remaining_steps.mean / virtual.work
+            forecast = replace(forecast, remaining_steps=Interval(left, left, left))
         trained = max(now - max(virtual.changed_at, virtual.resumes), 0.0) * virtual.speed
         measured = unchanged_seconds >= settings.measuring_seconds and trained >= settings.measuring_steps
         return Outlook(
             job=job,
             forecast=forecast,
-            speeds=outlook.speeds,
+            speeds=virtual.told or outlook.speeds,
             stop_seconds=outlook.stop_seconds,
             waited_seconds=0.0 if has_tasks else unchanged_seconds,
             measured=has_tasks and measured,
@@ -365,6 +397,13 @@ class Trajectory:
         speeds = np.array([job.speed for job in self._jobs])
         resumes = np.array([job.resumes for job in self._jobs])
         self.progress.note(self._now, speeds, resumes)
+
+
+def _is_alike(job: Job, other: Job) -> bool:
+    """Whether the speeds of one are those of the other: of the same task, with the same batch (`speed_fits`)."""
+    one, two = job.spec, other.spec
+    same = (one.family, one.mode, one.architecture, one.counted_batch)
+    return same == (two.family, two.mode, two.architecture, two.counted_batch) and not one.elastic_batch
 
 
 def _within(slots: Mapping[TaskSlot, str], size: Allocation) -> Mapping[TaskSlot, str]:
