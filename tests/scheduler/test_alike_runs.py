@@ -13,7 +13,7 @@ from optimus_scheduler.allocate.deadline_budget import limits_of
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.forecast.alike_runs import steps_left_like_alike_runs, steps_of_alike_runs
 from optimus_scheduler.forecast.forecast import forecast
-from optimus_scheduler.model import ConvergenceRule, EndedJob, Job, Node, Resources
+from optimus_scheduler.model import Allocation, Architecture, ConvergenceRule, EndedJob, Job, JobState, Node, Resources, SilentRun
 from optimus_scheduler.settings import Settings
 
 GIB = 2**30
@@ -95,3 +95,53 @@ def test_a_deadline_that_no_run_like_it_would_have_met_claims_nothing(step: int,
     assert found is not None
     assert (found.claim is not None) == claims
     assert (found.note is not None and "by runs like it" in found.note) != claims
+
+
+def silent(name: str, seconds: float, arguments: tuple[str, ...] = ("--seed", "1"), workers: int = 1) -> EndedJob:
+    run = SilentRun(workers, 0, seconds)
+    return EndedJob(name, "t", "default", None, arguments=arguments, device="CPU core", silent=run)
+
+
+def a_script(*runs: EndedJob, **changes: object) -> Job:
+    spec = replace(a_spec(rule=ConvergenceRule(max_steps=None), maximum=(1, 0)), arguments=("--seed", "1"))
+    spec = replace(spec, server=replace(spec.server, minimum=0), architecture=Architecture.SCRIPT)
+    found = replace(a_job("new", spec=spec), similar=runs)
+    return replace(found, **changes)  # type: ignore[arg-type]
+
+
+def end_of(job: Job, now: float = NOW) -> tuple[float, float, float] | None:
+    """Seconds until its end, as users are told."""
+    outlook = forecast(job, now, Settings())
+    queue = Queue(now, (Node("node-0", Resources(32.0, 256 * GIB)),), [outlook], {"new": outlook.minimum})
+    left = foresee(queue, policy_named("optimus"), Settings())["new"].shown.left(now)
+    return None if left is None else (left.low, left.mean, left.high)
+
+
+def test_a_script_that_tells_no_step_takes_as_long_as_the_same_one_did_before() -> None:
+    others = [replace(ended(f"other-{n}", 300.0, ("--seed", "1", "--long")), steps_per_epoch=None) for n in range(5)]
+    found = end_of(a_script(*others, silent("before", 40.0)))
+    assert found is not None
+    low, middle, high = found
+    assert middle == pytest.approx(40.0, rel=0.15)
+    assert 10.0 < low < 25.0 < 60.0 < high < 160.0, "one run says little"
+    often = end_of(a_script(*others, *(silent(f"before-{n}", 40.0 + n % 2) for n in range(20))))
+    assert often is not None
+    assert often[1] == pytest.approx(40.0, rel=0.15)
+    assert often[2] / often[0] < 0.6 * high / low, "many say more"
+    assert end_of(a_script(silent("other", 40.0, ("--seed", "2")))) is None
+    assert end_of(a_script(silent("other", 40.0, workers=2))) is None
+
+
+def test_what_is_left_of_a_silent_script_falls_while_it_runs() -> None:
+    running = {
+        "state": JobState.RUNNING,
+        "allocation": Allocation(1, 0),
+        "started_at": NOW,
+        "allocated_at": NOW - 2.0,
+    }
+    left = [end_of(a_script(silent("before", 40.0), **running), NOW + age) for age in (0.0, 20.0, 200.0)]
+    assert left[0] is not None
+    assert left[1] is not None
+    assert left[2] is not None
+    assert left[1][1] < left[0][1] - 8.0
+    assert left[2][1] > 40.0, "longer than before: nobody knows, so as long again"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from optimus_models.calibration import AS_PREDICTED, Judged, Promised, Widening
-from optimus_scheduler.ahead.look_ahead import expected_steps, look_ahead
+from optimus_scheduler.ahead.look_ahead import is_expected_to_end, look_ahead
 from optimus_scheduler.ahead.world import Ahead, Queue
 from optimus_scheduler.allocate.policy import Policy
 from optimus_scheduler.forecast.outlook import Outlook
@@ -47,8 +47,7 @@ def _sayable(outlook: Outlook, ahead: Ahead) -> Ahead:
     retry = outlook.job.retry
     if retry is not None and ahead.start is not None:
         ahead = ahead._replace(start=Interval(*(max(each, retry.at) for each in _bounds(ahead.start))))
-    is_known = outlook.forecast.converged or expected_steps(outlook) is not None
-    return ahead if is_known else ahead._replace(end=None)
+    return ahead if is_expected_to_end(outlook) else ahead._replace(end=None)
 
 
 def _corrected(outlook: Outlook, ahead: Ahead, now: float) -> Foreseen:

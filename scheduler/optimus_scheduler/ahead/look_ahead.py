@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from optimus_scheduler.ahead.doubts import Doubts
 from optimus_scheduler.ahead.earliest_starts import drawn, earliest_starts
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
-from optimus_scheduler.ahead.world import Ahead, Queue, Work, rest_of_life
+from optimus_scheduler.ahead.world import Ahead, Queue, Work, rest_of_life, until_later
 from optimus_scheduler.allocate.policy import PlanningPolicy, Policy
-from optimus_scheduler.forecast.alike_runs import steps_left_like_alike_runs
+from optimus_scheduler.forecast.alike_runs import seconds_of_silent_runs, steps_left_like_alike_runs
 from optimus_scheduler.forecast.forecast import epoch_steps
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.time_left import Habits, step_seconds
@@ -97,19 +97,31 @@ def _work(outlook: Outlook, queue: Queue) -> Work:
     size = outlook.minimum if size.is_empty else size
     running = 0.0 if outlook.job.started_at is None else queue.now - outlook.job.started_at
     if remaining is None:
-        rest = rest_of_life(queue.lengths, running, outlook.typical_seconds)
-        speed = outlook.speeds.at(size)
+        like_it, speed = seconds_of_silent_runs(outlook.job), outlook.speeds.at(size)
+        if like_it is None:
+            rest = rest_of_life(queue.lengths, running, outlook.typical_seconds)
+        else:
+            rest = until_later(like_it, 0.0, min(running, outlook.allocated_seconds))
         work = Work.of(Interval(rest.mean * speed, rest.low * speed, rest.high * speed))
-        return work._replace(is_made_up=not any(length > running for length in queue.lengths))
+        is_known = like_it is not None or any(length > running for length in queue.lengths)
+        return work._replace(is_made_up=not is_known)
     known = Work.of(remaining)
     pace = Work.of(step_seconds(outlook.speeds.promised(size), Habits(running_seconds=running)))
     return Work(known.median, math.hypot(known.down, pace.down), math.hypot(known.up, pace.up))
 
 
+def is_expected_to_end(outlook: Outlook) -> bool:
+    """Whether its forecast, or jobs like it, tell when it ends."""
+    if outlook.forecast.converged or expected_steps(outlook) is not None:
+        return True
+    return seconds_of_silent_runs(outlook.job) is not None
+
+
 def expected_steps(outlook: Outlook) -> Interval | None:
-    """Steps left by its forecast, or where that knows only its age, by what jobs like it took; None: nobody knows."""
+    """Steps left by its forecast, or where that knows only its age, by what jobs like it took. None: nobody knows, or
+    these told no step, either (`seconds_of_silent_runs`)."""
     remaining = outlook.forecast.remaining_steps
-    if not outlook.speeds.is_measured:
+    if not outlook.speeds.is_measured or seconds_of_silent_runs(outlook.job) is not None:
         return None
     if remaining is not None and not outlook.end_is_guessed:
         return remaining

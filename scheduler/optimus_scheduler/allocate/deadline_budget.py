@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from optimus_scheduler.forecast.alike_runs import steps_left_like_alike_runs
+from optimus_scheduler.forecast.alike_runs import seconds_of_silent_runs, steps_left_like_alike_runs
 from optimus_scheduler.forecast.forecast import epoch_steps
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices
@@ -138,6 +138,8 @@ def _before(deadline: float, limits: Limits, capacity: Resources, now: float, se
 
 def _least_by_alike_runs(outlook: Outlook, capacity: Resources) -> float | None:
     """Seconds until its end at the fastest size, by the low end of what jobs like it took; None: that is not known."""
+    if seconds_of_silent_runs(outlook.job) is not None:
+        return None  # of its least size alone it is known
     steps = steps_left_like_alike_runs(outlook.job, epoch_steps(outlook.job))
     if steps is None or not outlook.speeds.is_known:
         return None

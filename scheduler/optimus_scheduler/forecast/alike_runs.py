@@ -7,6 +7,8 @@ import math
 import numpy as np
 
 from optimus_models.arguments import predicted
+from optimus_scheduler.forecast.cold_start import device_name
+from optimus_scheduler.forecast.precedents import with_belief
 from optimus_scheduler.forecast.time_left import given_not_ended
 from optimus_scheduler.model import REACH, Interval, Job
 
@@ -37,6 +39,33 @@ def steps_of_alike_runs(job: Job, steps_per_epoch: float | None) -> Interval | N
         mean, sigma = predicted(job.spec.arguments, lengths)
         low, middle, high = np.exp(mean + sigma * np.array([-REACH, 0.0, REACH]))
     return Interval(*(float(each) * steps_per_epoch for each in (middle, low, high)))
+
+
+def seconds_of_silent_runs(job: Job) -> Interval | None:
+    """Seconds in all of a job that has told no step, by ended ones that told none either: those with the same
+    arguments, size and device. None where the newest run with its arguments did tell steps.
+
+    Log-normal: their lengths, and beside them what is believed of the spread before (`precedents`).
+    """
+    if job.step > 0 or job.speed_samples:
+        return None
+    same = [ended for ended in job.similar if ended.arguments == job.spec.arguments]
+    if not same or same[-1].silent is None:
+        return None
+    device, least = device_name(job.spec), (job.spec.worker.minimum, job.spec.server.minimum)
+    size = least if job.allocation.is_empty else (job.allocation.workers, job.allocation.servers)
+    logs = [
+        math.log(ended.silent.seconds)
+        for ended in same
+        if ended.silent is not None
+        and ended.silent.seconds > 0
+        and (ended.silent.workers, ended.silent.servers) == size
+        and ended.device == device
+    ]
+    if not logs:
+        return None
+    mean, spread = with_belief(logs)
+    return Interval(math.exp(mean), math.exp(mean - REACH * spread), math.exp(mean + REACH * spread))
 
 
 def steps_left_like_alike_runs(job: Job, steps_per_epoch: float | None) -> Interval | None:

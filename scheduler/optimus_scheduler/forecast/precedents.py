@@ -160,10 +160,7 @@ def with_precedents(job: Job, steps_per_epoch: float | None, own: Prediction | N
     if not ends or name is None:
         return own
     logs = [math.log(each.epochs * steps_per_epoch) for each in ends.values()]
-    mean = sum(logs) / len(logs)
-    squares = sum((value - mean) ** 2 for value in logs) + sum(each.spread**2 for each in ends.values())
-    variance = (squares + _SPREAD_COUNT * _SPREAD**2) / (len(logs) + _SPREAD_COUNT)
-    spread = math.sqrt(variance * (1.0 + 1.0 / len(logs)))
+    mean, spread = with_belief(logs, sum(each.spread**2 for each in ends.values()))
     expected = math.exp(mean)
     if expected <= job.step:
         return own
@@ -171,6 +168,15 @@ def with_precedents(job: Job, steps_per_epoch: float | None, own: Prediction | N
     if own is not None and own.high <= expected:
         return own._replace(mean=own.high, low=min(own.high, low))
     return Prediction(expected, low, high if own is None else min(high, own.high), name)
+
+
+def with_belief(logs: Sequence[float], further_squares: float = 0.0) -> tuple[float, float]:
+    """Mean and spread of the logarithm of the length of a further job of a task, by those of ended ones (at least one)
+    and what is believed before. `further_squares`: of deviations, where the lengths themselves are doubtful."""
+    mean = sum(logs) / len(logs)
+    squares = sum((value - mean) ** 2 for value in logs) + further_squares
+    variance = (squares + _SPREAD_COUNT * _SPREAD**2) / (len(logs) + _SPREAD_COUNT)
+    return mean, math.sqrt(variance * (1.0 + 1.0 / len(logs)))
 
 
 def early_ends(job: Job) -> list[float]:

@@ -43,8 +43,8 @@ class EndedJobs:
             self.add(job)
 
     def add(self, job: EndedJob) -> None:
-        """Remember one more, the newest; a job with too few losses, or without a task's name, is skipped."""
-        if not job.task or (len(job.losses) < LEAST_LOSSES and not job.speed_samples):
+        """Remember one more, the newest; a job without a task's name, or that teaches nothing, is skipped."""
+        if not job.task or (len(job.losses) < LEAST_LOSSES and not job.speed_samples and job.silent is None):
             return
         known = self._by_task.pop(job.task, ())
         others = tuple(other for other in known if other.id != job.id)

@@ -9,7 +9,16 @@ Units: seconds, bytes, CPU cores, steps per second. Times are POSIX timestamps (
 from __future__ import annotations
 
 from optimus_scheduler.model.enums import Architecture, Directive, JobState, Mode, Reason, Role, SpeedSource, TaskPhase
-from optimus_scheduler.model.jobs import ConvergenceRule, EndedJob, Job, JobSpec, MetricTarget, SpeedSample, TaskDemand
+from optimus_scheduler.model.jobs import (
+    ConvergenceRule,
+    EndedJob,
+    Job,
+    JobSpec,
+    MetricTarget,
+    SilentRun,
+    SpeedSample,
+    TaskDemand,
+)
 from optimus_scheduler.model.resources import NO_GPUS, Node, Nodes, Quota, Resources, WorkerLimit, gpu_type_of, total_of
 from optimus_scheduler.model.rounds import (
     REACH,
@@ -52,6 +61,7 @@ __all__ = [
     "Resources",
     "Role",
     "SetWanted",
+    "SilentRun",
     "Snapshot",
     "SpeedSample",
     "SpeedSource",

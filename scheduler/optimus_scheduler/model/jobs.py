@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from optimus_models.calibration import NO_EXPERIENCE, Experience
 from optimus_models.speed.goodput import ElasticBatch
@@ -162,6 +163,14 @@ class SpeedSample:
     """Of an all-reduce job: the part of each step in which gradients travelled and nothing was computed."""
 
 
+class SilentRun(NamedTuple):
+    """How long a job trained that told no step, and had one size all the time."""
+
+    workers: int
+    servers: int
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True)
 class EndedJob:
     """The reports of a job that ended well, as far as they apply to later jobs of the same task.
@@ -202,6 +211,8 @@ class EndedJob:
     """As in `Job`, the newest ones."""
     arguments: tuple[str, ...] = field(default=(), compare=False)
     """As in `JobSpec`."""
+    silent: SilentRun | None = field(default=None, compare=False)
+    """Of one that told no step: all that it teaches is how long it took."""
 
     @property
     def n_epochs(self) -> float:

@@ -25,12 +25,12 @@ from optimus_models.calibration import Experience
 from optimus_scheduler.forecast.cold_start import Platform, calculated_speeds, device_name, measured_percent_of_peak
 from optimus_scheduler.forecast.forecast import STOPS_PER_JOB
 from optimus_scheduler.forecast.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
-from optimus_scheduler.model import Architecture, Directive, EndedJob, JobSpec, JobState, Mode, SpeedSample
+from optimus_scheduler.model import Architecture, Directive, EndedJob, JobSpec, JobState, Mode, SilentRun, SpeedSample
 from optimus_service.observe.promises import MAX_PROMISES, Scores
 from optimus_service.observe.spec import readable_spec, rule_of
 from optimus_service.observe.standstills import rescale_seconds
 from optimus_service.observe.telemetry import JobHistory
-from optimus_service.store.records import Document, FinishedRunRecord, JobRecord
+from optimus_service.store.records import Document, FinishedRunRecord, JobRecord, MembershipRecord
 from optimus_service.store.repository import LeaderRepository, Repository
 
 _log = structlog.get_logger(__name__)
@@ -139,23 +139,24 @@ class Lessons:
             if not history.is_current:
                 postponed.add(job.id)
                 continue
-            stops = rescale_seconds(self._repository.memberships(job.id))
-            leader.add_finished_run(job.id, lesson(job, history, self._repository.network_of(job.id), stops))
+            memberships = self._repository.memberships(job.id)
+            leader.add_finished_run(job.id, lesson(job, history, self._repository.network_of(job.id), memberships))
         if len(unlearned) < _LEARNED_AT_ONCE and not postponed:
             self._since = now - _OVERLAP_SECONDS
         return frozenset(postponed)
 
 
 def lesson(
-    job: JobRecord, history: JobHistory, network: Document | None = None, stops: Sequence[float] = ()
+    job: JobRecord, history: JobHistory, network: Document | None = None, memberships: Sequence[MembershipRecord] = ()
 ) -> Document:
-    """What an ended job taught, as a document; empty when it taught nothing. `network`: its layers, if known; `stops`:
-    seconds that its changes of size stopped it, oldest first."""
+    """What an ended job taught, as a document; empty when it taught nothing. `network`: its layers, if known;
+    `memberships`: oldest first."""
     steps_per_epoch = (job.profile or {}).get("steps_per_epoch")
     loss_steps, losses = history.losses.points()
     speeds = [list(astuple(each)) for each in history.speeds.samples()]
     spec = readable_spec(job)
-    if spec is None or job.state is not JobState.SUCCEEDED or not (speeds or (steps_per_epoch and losses)):
+    silent = _silent_run(job, memberships)
+    if spec is None or job.state is not JobState.SUCCEEDED or not (speeds or (steps_per_epoch and losses) or silent):
         return {}
     return {
         "task": spec.family,
@@ -170,13 +171,22 @@ def lesson(
         "architecture": spec.architecture.value,
         "global_batch_size": spec.counted_batch,
         "noise": history.noise_curve(),
-        "rescale_seconds": list(stops[-STOPS_PER_JOB:]),
+        "rescale_seconds": list(rescale_seconds(memberships)[-STOPS_PER_JOB:]),
         "total_steps": job.step,
         "convergence": write(job.asked.convergence, without_none=True),
         "announced_steps": _announced(job, spec),
         "device": device_name(spec),
         "percent_of_peak": _percent_of_peak(spec, history, network),
+        "silent": silent,
     }
+
+
+def _silent_run(job: JobRecord, memberships: Sequence[MembershipRecord]) -> SilentRun | None:
+    """How long a job took that told no step; None for one that did, or whose tasks began more than once."""
+    if job.step > 0 or job.finished_at is None or len(memberships) != 1:
+        return None
+    (only,) = memberships
+    return SilentRun(len(only.workers), len(only.servers), job.finished_at - only.at)
 
 
 def _announced(job: JobRecord, spec: JobSpec) -> int | None:
@@ -229,4 +239,5 @@ def ended_job(job_id: str, document: Document) -> EndedJob | None:
         noise_steps=tuple(step for step, _ in document.get("noise", ())),
         noise_scales=tuple(scale for _, scale in document.get("noise", ())),
         rescale_seconds=tuple(document.get("rescale_seconds", ())),
+        silent=SilentRun(*document["silent"]) if document.get("silent") else None,
     )

@@ -10,15 +10,16 @@ import pytest
 from tests.service.loop.loop_world import World, speed
 from tests.service.store.store_builders import batches_of, samples_of
 
+from optimus_scheduler.forecast.priors import EndedJobs
 from optimus_scheduler.forecast.speed_fits import SpeedData, fit_speeds
 from optimus_scheduler.lifecycle import CancelRequested
-from optimus_scheduler.model import Directive, EndedJob, Job, JobState, Mode
+from optimus_scheduler.model import Directive, EndedJob, Job, JobState, Mode, SilentRun
 from optimus_scheduler.settings import Settings
 from optimus_service.observe.finished_runs import Lessons, ended_job, lesson
 from optimus_service.observe.spec import spec_of
 from optimus_service.observe.standstills import rescale_seconds
 from optimus_service.observe.telemetry import JobHistory
-from optimus_service.store.records import DecisionRecord
+from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
 from optimus_service.store.repository import Repository
 
 once = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -102,6 +103,32 @@ def test_what_a_command_announced_is_learned_where_it_ended_by_itself(world: Wor
         taught = ended_job("job-1", lesson(replace(record, directive=directive, step=step), history))
         assert taught is not None
         assert (taught.total_steps, taught.announced_steps) == (step, announced)
+
+
+@once
+def test_of_a_command_that_told_no_step_its_length_is_learned(world: World) -> None:
+    command = {"task": None, "architecture": "script", "command": ["python", "train.py"], "working_directory": "/srv"}
+    record = replace(world.submit(**command, servers={"min": 0, "max": 0}), state=JobState.SUCCEEDED, finished_at=150.0)
+    began = MembershipRecord(
+        job_id=record.id,
+        epoch=1,
+        generation=1,
+        at=110.0,
+        step=0,
+        workers=("worker-0",),
+        servers=(),
+        cause="start",
+    )
+    (taught,) = EndedJobs([silent(record, began)]).of("/srv/train.py")
+    assert taught.silent == SilentRun(1, 0, 40.0)
+    assert lesson(record, JobHistory(Mode.SYNC), memberships=(began, replace(began, epoch=2))) == {}, "begun twice"
+    assert lesson(replace(record, step=3), JobHistory(Mode.SYNC), memberships=(began,)) == {}, "it told steps"
+
+
+def silent(record: JobRecord, began: MembershipRecord) -> EndedJob:
+    taught = ended_job(record.id, lesson(record, JobHistory(Mode.SYNC), memberships=(began,)))
+    assert taught is not None
+    return taught
 
 
 @once
