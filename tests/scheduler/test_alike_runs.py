@@ -13,7 +13,17 @@ from optimus_scheduler.allocate.deadline_budget import limits_of
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.forecast.alike_runs import steps_left_like_alike_runs, steps_of_alike_runs
 from optimus_scheduler.forecast.forecast import forecast
-from optimus_scheduler.model import Allocation, Architecture, ConvergenceRule, EndedJob, Job, JobState, Node, Resources, SilentRun
+from optimus_scheduler.model import (
+    Allocation,
+    Architecture,
+    ConvergenceRule,
+    EndedJob,
+    Job,
+    JobState,
+    Node,
+    Resources,
+    SilentRun,
+)
 from optimus_scheduler.settings import Settings
 
 GIB = 2**30

@@ -107,8 +107,9 @@ def test_what_a_command_announced_is_learned_where_it_ended_by_itself(world: Wor
 
 @once
 def test_of_a_command_that_told_no_step_its_length_is_learned(world: World) -> None:
-    command = {"task": None, "architecture": "script", "command": ["python", "train.py"], "working_directory": "/srv"}
-    record = replace(world.submit(**command, servers={"min": 0, "max": 0}), state=JobState.SUCCEEDED, finished_at=150.0)
+    script = {"task": None, "architecture": "script", "working_directory": "/srv", "servers": {"min": 0, "max": 0}}
+    submitted = world.submit("job-1", **script, command=["python", "train.py"])
+    record = replace(submitted, state=JobState.SUCCEEDED, finished_at=150.0)
     began = MembershipRecord(
         job_id=record.id,
         epoch=1,
