@@ -25,6 +25,8 @@ MAX_POSITIONS = 10_000
 
 _SCRIPTS = {".py": "python", ".sh": "bash"}
 
+_TASK = re.compile(r"[\w.]+:\w+")
+
 STRING_TAG = "tag:yaml.org,2002:str"
 FLOAT_TAG = "tag:yaml.org,2002:float"
 
@@ -103,7 +105,9 @@ def _read(path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}") from error
+        is_task = isinstance(error, FileNotFoundError) and _TASK.fullmatch(str(path)) is not None
+        meant = f"; is it a task? optimus submit --task {path}" if is_task else ""
+        raise BadInput(f"{path}: {error.strerror or error}{meant}") from error
     if len(content) > MAX_FILE_BYTES:
         raise BadJobFile(path, None, f"larger than {MAX_FILE_BYTES} bytes")
     try:

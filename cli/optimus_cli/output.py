@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import IO, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -16,7 +16,13 @@ _UNSAFE = dict.fromkeys([*_CONTROLS, *range(0x202A, 0x202F), *range(0x2066, 0x20
 
 
 class SafeConsole(Console):
-    """A console that writes no control character of what it shows; its own colours stay."""
+    """A console that writes no control character of what it shows; its own colours stay.
+
+    Text is text: `my_task:wave` is no emoji, and `[red]` no colour.
+    """
+
+    def __init__(self, file: IO[str]) -> None:
+        super().__init__(file=file, markup=False, emoji=False)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """The segments of anything that can be shown."""
@@ -40,7 +46,7 @@ def show(renderable: RenderableType) -> None:
 
 def say(text: str) -> None:
     """A remark that is not the result: to stderr."""
-    error_console().print(text, markup=False, highlight=False, soft_wrap=True)
+    error_console().print(text, highlight=False, soft_wrap=True)
 
 
 def say_json(value: Any) -> None:
@@ -50,7 +56,7 @@ def say_json(value: Any) -> None:
 
 def print_text(text: str) -> None:
     """A plain line of the result, never wrapped or coloured."""
-    console().print(text, markup=False, highlight=False, soft_wrap=True)
+    console().print(text, highlight=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

@@ -55,7 +55,7 @@ class LineDisplay:
             if is_due or news != before:
                 self._shown[job["id"]] = (frame.elapsed_seconds, news)
                 text = f"[{frame.elapsed_seconds:6.1f} s] {live.line(job)}"
-                self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+                self._console.print(text, highlight=False, soft_wrap=True)
 
 
 class JsonDisplay:

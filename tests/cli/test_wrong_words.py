@@ -73,6 +73,8 @@ def test_usage_errors_are_json_for_programs(service: ScriptedService, optimus: O
     [
         (["submit", "python", "plain.py"], "optimus submit -- python train.py"),
         (["track", "python", "plain.py"], "optimus track -- python train.py"),
+        (["submit", "my_task:wave"], "my_task:wave: No such file or directory; is it a task? optimus submit --task"),
+        (["submit", "no/[red]:100:1:.yaml"], "no/[red]:100:1:.yaml: No such file or directory"),
         (["submit", "--", "python"], "python is given no script"),
         (["track", "--", "/usr/bin/python3.12"], "is given no script"),
         (["stop", "--data-directory", "/nowhere/dta"], "/nowhere/dta does not exist"),
