@@ -42,21 +42,25 @@ def test_an_elastic_loop_loses_no_step_and_computes_what_one_process_does(
 ) -> None:
     """With at most ten examples at once, one process takes six accumulation steps, three take two, two take three."""
     script, out = str(SCRIPTS / "elastic_train.py"), tmp_path / "final.pt"
-    options = ["--step-seconds", "0.08", "--out", str(out), *(["--accumulates"] if at_once else [])]
+    hold = Hold(tmp_path / "hold", 25)
+    options = ["--step-seconds", "0.02", "--out", str(out), "--hold", str(hold.path)]
+    options += ["--accumulates"] if at_once else []
     job = make_script_job("torchrun", script, *options, global_batch_size=48, max_worker_batch_size=at_once)
     job.scale(worker(0))
     one = job.wait_for_size(1, 0)
-    job.wait_for_step(one["step"] + 20)
+    hold.wait(job)
     job.scale(worker(0), worker(1), worker(2))
     three = job.wait_for_size(3, 0)
-    job.wait_for_step(three["step"] + 20)
+    hold.after(three["step"] + 25)
+    hold.wait(job)
     job.scale(worker(1), worker(2))
-    two = job.wait_for_size(2, 0)
+    two = job.wait_for_size(2, 0, after_epoch=three["epoch"])
+    hold.after(1000)
     result = job.wait_for_result()
     assert (result["outcome"], result["step"]) == ("succeeded", 200)
     assert [each["lost_steps"] for each in (one, three, two)] == [0, 0, 0]
     assert one["pause_parts"] is None
-    assert one["at"] <= job.service.samples[0]["at"] - 0.08, "it trains from the start of its processes on"
+    assert one["at"] <= job.service.samples[0]["at"] - 0.02, "it trains from the start of its processes on"
     assert all(each["pause_parts"]["save_seconds"] > 0 for each in (three, two)), "the client says how long"
     assert all(each["pause_parts"]["load_seconds"] > 0 for each in (three, two))
     assert job.service.profile is not None
@@ -87,26 +91,29 @@ def test_a_script_with_weak_scaling_counts_steps_of_one_workers_batch(
 ) -> None:
     """Also when a worker is lost, and the script goes on from a step of a smaller membership."""
     script, out = str(SCRIPTS / "elastic_train.py"), tmp_path / "final.pt"
-    options = ["--accumulates", "--step-seconds", "0.1", "--out", str(out)]
+    hold = Hold(tmp_path / "hold", 13)  # in steps of the optimizer, of which the job counts at least as many
+    options = ["--accumulates", "--step-seconds", "0.02", "--out", str(out), "--hold", str(hold.path)]
     weak = {"scaling": "weak", "warmup_epochs": 1.0, "global_batch_size": 48}
     job = make_script_job("torchrun", script, *options, **weak)
     job.scale(worker(0))
-    one = job.wait_for_size(1, 0)
-    job.wait_for_step(one["step"] + 10)
+    job.wait_for_size(1, 0)
+    hold.wait(job)
     job.scale(worker(0), worker(1), worker(2))
     three = job.wait_for_size(3, 0)
     assert three["step"] >= 10
+    hold.after(three["step"] + 8)
     job.wait_for_step(three["step"] + 12)
     job.kill(worker(2))
     job.scale(worker(0), worker(1))
     two = job.wait_for_size(2, 0, after_epoch=three["epoch"])
+    hold.after(1000)
     assert (two["cause"], two["step"]) == ("worker_lost", three["step"]), "it was saved when the size changed"
     assert two["lost_steps"] >= 12
     result = job.wait_for_result()
     # Ten epochs of twenty steps; the last step of an epoch may have fewer examples than it counts.
     assert result["outcome"] == "succeeded"
     assert 200 <= result["step"] <= 210
-    counts = {membership["epoch"]: membership["step"] for membership in (one, three, two)}
+    counts = {membership["epoch"]: membership["step"] for membership in job.service.memberships}
     for sample in job.service.samples:
         epoch, workers = sample["membership_epoch"], sample["workers"]
         assert sample["n_steps"] % workers == 0

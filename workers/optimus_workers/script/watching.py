@@ -9,6 +9,7 @@ import threading
 import time
 from dataclasses import replace
 
+from optimus_contract.readings.reading import Channel
 from optimus_contract.telemetry import Note
 from optimus_workers.errors import HUNG, TERMINATED, ServiceProblem
 from optimus_workers.script.channels.unread import NOTHING_PRINTED, unread_line
@@ -24,6 +25,9 @@ log = logging.getLogger(__name__)
 FIRST_STEP_SECONDS = 30.0
 """The first step after a change says where training goes on. A script that has not reported one for so long may never
 report one: the membership counts as formed then. One that has told no step before trains from its start on."""
+FIRST_REPORT_SECONDS = 120.0
+"""The same for a script that reports its steps with `optimus_client`: it will report its first one, too, however long
+it loads a large model."""
 STACKS_SECONDS = 1.0
 """For processes that hang to print where they are."""
 FILES_SECONDS = 2.0
@@ -67,7 +71,9 @@ class Watching(Ending):
             self._look_at_standstill(run, now)
             self._look_at_end(run)
         expected = run.order.rank == 0 and run.order.step > 0 and run.end is None
-        expected = expected and now < run.begun_at + FIRST_STEP_SECONDS and not run.progress.is_misplaced
+        reports = run.progress.learned.channel is Channel.CLIENT
+        patience = FIRST_REPORT_SECONDS if reports else FIRST_STEP_SECONDS
+        expected = expected and now < run.begun_at + patience and not run.progress.is_misplaced
         if expected and not run.is_reported:
             run.loads.look([process.pid for process in run.processes], now)
         if not run.is_reported and (not expected or run.first_step is not None):
