@@ -68,7 +68,7 @@ MINUTES ?= 60
 world: $(STAMP) ## Simulate the control plane under faults, HOURS=100 hours of clusters from a fresh seed (docs/faults.md)
 	$(BIN)/python -m optimus_world --total-hours $(HOURS) $(if $(SEED),--seed $(SEED))
 
-soak: $(STAMP) ## Load with kills of service and database for MINUTES=60 minutes, on SQLite and on PostgreSQL (docs/load.md)
+soak: $(STAMP) ## Load with kills of service and database for MINUTES=60 minutes, on SQLite and on PostgreSQL (docs/studies/load.md)
 	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) --database sqlite
 	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) --database postgresql
 

@@ -232,11 +232,11 @@ def test_the_variables_that_code_and_messages_name_are_documented() -> None:
 # --- size ------------------------------------------------------------------------------------------------------------
 
 
-WORDS, MORE_WORDS = 1070, {"deadlines.md": 1200, "load.md": 1200}
-"""Of a page: about 900 is the aim. No further page may be added to those that have more."""
+WORDS = 950
+"""Of a page. What was measured or tried on the way to it belongs to `docs/studies/`."""
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda each: each.name)
 def test_a_reference_page_is_read_in_a_sitting(page: Path) -> None:
     written = re.sub(r"<!-- begin: generated.*?<!-- end", "", page.read_text(), flags=re.DOTALL)  # a list is looked up
-    assert len(written.split()) <= MORE_WORDS.get(page.name, WORDS)
+    assert len(written.split()) <= WORDS

@@ -14,7 +14,7 @@ _FILE = re.compile(rf"`((?:{_FOLDERS})/[\w./-]+)`")
 
 
 def steps() -> list[tuple[str, str]]:
-    return _STEP.findall((ROOT / "docs/architecture.md").read_text())
+    return _STEP.findall("".join((ROOT / page).read_text() for page in ("docs/architecture.md", "workers/README.md")))
 
 
 def test_the_ways_are_short() -> None:
