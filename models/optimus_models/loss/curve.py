@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from optimus_models.history import FloatArray, LossBatch, LossHistory
 from optimus_models.loss.finished_runs import Experts, Prior, experts_of
-from optimus_models.loss.inverse_law import InverseLaw, fit_inverse_laws
+from optimus_models.loss.inverse_law import InverseFit, InverseLaw, fit_inverse_laws
 from optimus_models.loss.mixture import PowerMixture, fit_power_mixtures, recent_weights
 from optimus_models.loss.rate_schedule import RateSchedule
 
@@ -40,8 +40,6 @@ class LossCurve:
     A fitted curve always exists; with nothing to go by `n_points` is 0, `confidence` 0 and predictions are NaN.
     """
 
-    by_law: ClassVar[bool] = False
-    """Whether Eq. 1 predicts, as in the paper; learning rates and finished runs then change nothing."""
     last_step: float
     """The newest step reported; predictions beyond it are extrapolation."""
     first_step: float
@@ -102,8 +100,8 @@ class LossCurve:
         for each: the learning rates of each.
         """
         nothing = [None] * len(histories)
-        known_runs = priors if priors is not None and not cls.by_law else nothing
-        rates = schedules if schedules is not None and not cls.by_law else nothing
+        known_runs = priors if priors is not None else nothing
+        rates = schedules if schedules is not None else nothing
         curves = {i: cls(each.last_step, each.last_step) for i, each in enumerate(histories) if not len(each)}
         task = {id(prior): number for number, prior in enumerate(known_runs)}  # one block asks few priors
         fitted_ones = (i for i, history in enumerate(histories) if len(history))
@@ -125,8 +123,7 @@ class LossCurve:
         """Fit histories of about the same number of points, none of them empty."""
         batch = LossBatch.of(histories)
         laws, mixtures = fit_inverse_laws(batch), fit_power_mixtures(batch)
-        residuals = laws.residual if cls.by_law else np.array([mixture.noise for mixture in mixtures])
-        weighted = residuals if cls.by_law else np.array([mixture.weighted_noise for mixture in mixtures])
+        residuals, weighted = cls._residuals(laws, mixtures)
         fall = _fall(batch, residuals, weighted)
         confidence, noise = _confidence(histories, batch, residuals, fall), _late_noise(batch)
         columns = (*laws[:3], batch.scales, batch.offsets, confidence, residuals, np.maximum(noise, residuals), fall)
@@ -138,6 +135,11 @@ class LossCurve:
             cls(history.last_step, float(history.steps[0]), history.n_points, *others, *each)
             for history, *others, each in known
         ]
+
+    @classmethod
+    def _residuals(cls, _laws: InverseFit, mixtures: Sequence[PowerMixture]) -> tuple[FloatArray, FloatArray]:
+        """(j,) each: what the fit leaves of the normalised losses, of all points alike and by its weights."""
+        return np.array([each.noise for each in mixtures]), np.array([each.weighted_noise for each in mixtures])
 
     def predict(self, steps: ArrayLike) -> FloatArray:
         """Expected loss at each of `steps`, in units of the loss; NaN when nothing is known."""
@@ -151,7 +153,7 @@ class LossCurve:
         """`predict_alone`, and how far the loss falls from each of `steps` to `distance` steps later, by the job's own
         losses."""
         k = _as_steps(steps)
-        if self.mixture is None or self.by_law:
+        if self.mixture is None:
             before = self.predict_alone(k)
             return before, before - self.predict_alone(k + distance)
         loss, decrease = self.mixture.loss_and_decrease(k, distance)
@@ -176,8 +178,7 @@ class LossCurve:
         """The normalised loss at `k` (n,) by the job's own losses, and the standard deviation of the curves."""
         if self.mixture is None:
             return np.full(len(k), np.nan), np.full(len(k), np.nan)
-        mean, spread = self.mixture.loss_and_spread(k)
-        return (InverseLaw(self.beta0, self.beta1, self.beta2).loss(k) if self.by_law else mean), spread
+        return self.mixture.loss_and_spread(k)
 
     def _forecast(self, k: FloatArray) -> _Forecast:
         """The normalised loss at `k` (n,)."""
@@ -193,14 +194,36 @@ class LossCurve:
         return _Forecast(mean, share * spread, share, np.where(ahead, np.sqrt(variance), 0.0), share * lowered)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class PaperLossCurve(LossCurve):
     """The paper's method: outliers replaced, loss normalised, points down-sampled, Eq. 1 by non-negative least squares.
 
     Learning rates and finished runs change nothing.
     """
 
-    by_law: ClassVar[bool] = True
+    __slots__ = ()
+
+    @classmethod
+    def _fit_block(
+        cls,
+        histories: Sequence[LossHistory],
+        _priors: Sequence[Prior | None],
+        _schedules: Sequence[RateSchedule | None],
+    ) -> list[Self]:
+        nothing = [None] * len(histories)
+        return super()._fit_block(histories, nothing, nothing)
+
+    @classmethod
+    def _residuals(cls, laws: InverseFit, _mixtures: Sequence[PowerMixture]) -> tuple[FloatArray, FloatArray]:
+        return laws.residual, laws.residual
+
+    def predict_and_decrease_alone(self, steps: ArrayLike, distance: float) -> tuple[FloatArray, FloatArray]:
+        k = _as_steps(steps)
+        before = self.predict_alone(k)
+        return before, before - self.predict_alone(k + distance)
+
+    def _own(self, k: FloatArray) -> tuple[FloatArray, FloatArray]:
+        mean, spread = super()._own(k)
+        return (mean if self.mixture is None else InverseLaw(self.beta0, self.beta1, self.beta2).loss(k)), spread
 
 
 class _Forecast(NamedTuple):

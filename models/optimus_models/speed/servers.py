@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from types import MappingProxyType
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -42,8 +42,6 @@ class SpeedModel:
     `confidence` is 0.
     """
 
-    follows_drift: ClassVar[bool] = True
-    """Whether older measurements are corrected for a change of the whole job's speed."""
     coefficients: Mapping[str, float]
     """theta0, theta1, ... in the order of the equations; seconds (theta0 of Eq. 4: seconds per example)."""
     n_points: int
@@ -74,8 +72,8 @@ class SpeedModel:
         `at` (seconds of any clock) says when each was made: if the whole job has become slower or faster since, older
         measurements are corrected for it (`present_speeds`).
         """
-        if at is not None and cls.follows_drift:
-            speeds, weights = _brought_up_to_date(workers, servers, speeds, weights, at)
+        if at is not None:
+            speeds, weights = cls._brought_up_to_date(workers, servers, speeds, weights, at)
         points = SpeedPoints.of(workers, servers, speeds, weights)
         batch = float(global_batch_size) if global_batch_size and 0 < global_batch_size < np.inf else 1.0
         fitted, residual = cls._fit(points, mode, batch)
@@ -98,6 +96,18 @@ class SpeedModel:
         form = flat if flat.cost <= shared.cost + 1e-6 else shared
         measured = step_seconds(points.workers, points.speeds, mode)
         return form, SpeedResidual.fit(points, np.log(measured / form.seconds(points.workers, points.servers)))
+
+    @staticmethod
+    def _brought_up_to_date(
+        workers: ArrayLike, servers: ArrayLike, speeds: ArrayLike, weights: ArrayLike | None, at: ArrayLike
+    ) -> tuple[ArrayLike, ArrayLike | None]:
+        """Speeds and weights, both of the length of the shortest argument."""
+        given = 1.0 if weights is None else weights
+        columns = [np.asarray(values, dtype=np.float64).reshape(-1) for values in (workers, servers, speeds, at)]
+        w, p, f, t = (column[: min(map(len, columns))] for column in columns)
+        present = present_speeds(w, p, f, t)
+        v = np.broadcast_to(np.asarray(given, dtype=np.float64), np.shape(given) or len(f))[: len(f)]
+        return present.speeds[: len(v)], present.weights[: len(v)] * v
 
     @property
     def mode(self) -> Mode:
@@ -137,25 +147,17 @@ class PaperSpeedModel(SpeedModel):
     Without any measurement it is the prior of `SpeedModel`.
     """
 
-    follows_drift: ClassVar[bool] = False
+    @staticmethod
+    def _brought_up_to_date(
+        _workers: ArrayLike, _servers: ArrayLike, speeds: ArrayLike, weights: ArrayLike | None, _at: ArrayLike
+    ) -> tuple[ArrayLike, ArrayLike | None]:
+        return speeds, weights
 
     @staticmethod
     def _fit(points: SpeedPoints, mode: Mode, batch: float) -> tuple[SpeedForm, SpeedResidual | None]:
         if not len(points):
             return SpeedModel._fit(points, mode, batch)
         return fit_plain(points, mode, batch), None
-
-
-def _brought_up_to_date(
-    workers: ArrayLike, servers: ArrayLike, speeds: ArrayLike, weights: ArrayLike | None, at: ArrayLike
-) -> tuple[FloatArray, FloatArray]:
-    """Speeds and weights, both of the length of the shortest argument."""
-    given = 1.0 if weights is None else weights
-    columns = [np.asarray(values, dtype=np.float64).reshape(-1) for values in (workers, servers, speeds, at)]
-    w, p, f, t = (column[: min(map(len, columns))] for column in columns)
-    present = present_speeds(w, p, f, t)
-    v = np.broadcast_to(np.asarray(given, dtype=np.float64), np.shape(given) or len(f))[: len(f)]
-    return present.speeds[: len(v)], present.weights[: len(v)] * v
 
 
 def _pairs(workers: ArrayLike, servers: ArrayLike) -> tuple[FloatArray, FloatArray]:
