@@ -60,4 +60,8 @@ def test_a_newcomer_is_told_in_eight_lines(task: str) -> None:
         rf"^\* \*\*{re.escape(task)}\*\*.*\n(?:  .*\n)*", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE
     )
     assert 1 <= entry.count("\n") <= 8
-    assert _FILE.findall(entry), "it names a file"
+    named = [ROOT / file for file in _FILE.findall(entry)]
+    assert named, "it names a file"
+    sources = " ".join(at.read_text() for each in named for at in ([each] if each.is_file() else each.glob("*.py")))
+    names = set(re.findall(r"`([A-Za-z_]+)`", entry)) - {"OPTIMUS_POLICY"}
+    assert {name for name in names if not re.search(rf"\b{name}\b", sources)} == set()
