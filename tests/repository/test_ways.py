@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 _STEP = re.compile(r"`([\w/]+\.py)` `(\w+)`")
-_FOLDERS = "cli|contract|models|scheduler|service|simulator|workers|web|tests|scripts|helm"
+_FOLDERS = "benchmarks|cli|client|contract|models|scheduler|service|simulator|workers|web|tests|scripts|helm"
 _FILE = re.compile(rf"`((?:{_FOLDERS})/[\w./-]+)`")
 
 
