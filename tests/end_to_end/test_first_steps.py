@@ -237,8 +237,11 @@ def test_a_first_day_of_own_code_a_nan_and_a_hang(shell: Shell) -> None:
         r"a smaller learning rate often helps; `on_nonfinite: warn` would have let it train on"
     )
     goes_on = (
-        rf"Nothing: it has ended\. (`optimus resume {nan}` lets it go on from its last checkpoint, .*; )?"
-        rf"`optimus retry {nan}` runs it again from the beginning\.{AS_IT_WAS}"
+        r"Nothing: it has ended\. Submit it again with what made its loss NaN or infinite changed, often a smaller "
+        r"learning rate \(an argument of its task with `--set NAME=VALUE`\)\. "
+        rf"(`optimus resume {nan}` lets the same go on from its last checkpoint, .*, and `optimus submit --from {nan}` "
+        r"starts another with the parameters of that: of use only if its loss was a number there\. )?"
+        rf"`optimus retry {nan}` runs the same again from the beginning\."
     )
     assert_told(explained(shell, nan), "failed", (why, ENDED), goes_on)
     why = (

@@ -515,3 +515,14 @@ def test_a_job_that_would_keep_its_size_with_more_room_is_told_why(stop_seconds:
     assert plan(world, policy_named("optimus")).decisions[0].reason is Reason.CLUSTER_FULL
     assert (found is not None) == kept
     assert found is None or "the change is predicted to stop training" in found
+
+
+def test_the_gain_of_the_last_task_is_told_where_another_size_takes_the_same_room() -> None:
+    """6 workers and 2 servers instead of 7 and 1: the server's gain is what others compare theirs with."""
+    spec = a_spec(maximum=(7, 2))
+    speeds = samples(law(compute=4.0), [(1, 1), (2, 1), (2, 2), (4, 2), (7, 1), (6, 1)])
+    world = a_snapshot([a_job("a", has=(7, 1), spec=spec, measured=speeds)], a_cluster(8.0))
+    (decision,) = plan(world, OPTIMUS, PRICES).decisions
+    assert pair(decision.allocation) == (6, 2)
+    assert decision.gain is not None
+    assert decision.gain > 0.0

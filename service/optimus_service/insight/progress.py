@@ -462,8 +462,7 @@ def explain(job: JobRecord, decision: DecisionRecord | None) -> Explanation:
     """The latest decision in words; what ended the job when it ended; what it waits for before the first round."""
     if job.state.is_final:
         message = ended_words(job, decision)
-        kept = AS_SPECIFIED if job.state is JobState.FAILED and not job.is_tracked else ""
-        return Explanation(None, message, f"Nothing: it has ended. {_again(job)}{kept}", NOTHING, NOTHING)
+        return Explanation(None, message, f"Nothing: it has ended. {_again(job)}", NOTHING, NOTHING)
     if job.is_being_cancelled and not job.is_tracked:
         change = text_of(Reason.CANCELLING).what_would_change_it
         return Explanation(Reason.CANCELLING, IS_BEING_STOPPED, change, NOTHING, job.running)
@@ -480,18 +479,39 @@ AS_SPECIFIED = " Its specification stays what it was: what is wrong in that take
 
 
 def _again(job: JobRecord) -> str:
-    """What lets an ended job train again."""
+    """What lets an ended job train again; first what helps where its specification is at fault."""
     if job.is_tracked:
         return "It ran outside the cluster: start it again where it ran."
+    failed = job.state is JobState.FAILED
+    if failed and job.loss is not None and not math.isfinite(job.loss):
+        return _again_otherwise(job)
     anew = f"`optimus retry {job.id}` runs it again from the beginning"
+    kept = AS_SPECIFIED if failed else ""
     if job.state is JobState.SUCCEEDED or job.step == 0:
-        return f"{anew}."
+        return f"{anew}.{kept}"
     if begins_anew(job):
-        return f"{anew}: it is not known to have a checkpoint."
+        return f"{anew}: it is not known to have a checkpoint.{kept}"
+    return f"`optimus resume {job.id}` lets it go on from {_saved(job)}; {anew}.{kept}"
+
+
+def _again_otherwise(job: JobRecord) -> str:
+    """A job whose loss was NaN or infinite: as it is specified it would be so again, and so may what it saved be."""
+    argument = "" if job.asked.command else " (an argument of its task with `--set NAME=VALUE`)"
+    helps = f"Submit it again with what made its loss NaN or infinite changed, often a smaller learning rate{argument}."
+    anew = f"`optimus retry {job.id}` runs the same again from the beginning."
+    if job.step == 0 or begins_anew(job):
+        return f"{helps} {anew}"
+    return (
+        f"{helps} `optimus resume {job.id}` lets the same go on from {_saved(job)}, and `optimus submit --from "
+        f"{job.id}` starts another with the parameters of that: of use only if its loss was a number there. {anew}"
+    )
+
+
+def _saved(job: JobRecord) -> str:
+    """The checkpoint that a job goes on from, and of which step it is as far as that is known."""
     trained = None if job.started_at is None or job.finished_at is None else job.finished_at - job.started_at
     every = None if job.asked.command else job.asked.checkpoint_seconds  # a script saves when it likes
-    saved = last_checkpoint((job.result or {}).get("checkpoint"), job.step, trained, every)
-    return f"`optimus resume {job.id}` lets it go on from {saved}; {anew}."
+    return last_checkpoint((job.result or {}).get("checkpoint"), job.step, trained, every)
 
 
 def _paused_by_owner(job: JobRecord, since: float) -> Explanation:

@@ -23,6 +23,8 @@ from optimus_service.store.repository import Repository
 _STALLED_STEPS, _STALLED_SECONDS = 5.0, 15.0
 """A job is told to have stalled when no step came for as long as so many took, and for so long; telemetry may be a few
 seconds late, and comes up to 5 s after the service listens again."""
+_USUAL_SAMPLES = 20
+"""Of so many of the newest samples the steps of a job are timed."""
 SECONDS_OLD = 5.0
 REPLACING = "a worker is being replaced"
 
@@ -60,7 +62,7 @@ def standstills(
     if not running:
         return {}
     unread = running.keys() - samples.keys()
-    newest = {**samples, **(repository.newest_samples_of_each(unread, 1) if unread else {})}
+    newest = {**samples, **(repository.newest_samples_of_each(unread, _USUAL_SAMPLES) if unread else {})}
     tasks: dict[str, list[TaskRecord]] = {}
     for task in repository.tasks(job_ids=running):
         tasks.setdefault(task.key.job_id, []).append(task)
@@ -96,7 +98,10 @@ def stalled(newest: Sequence[SampleRecord], now: float, listens_since: float) ->
     if not newest:
         return None
     last = max(newest, key=lambda sample: (sample.membership_epoch, sample.step))
-    silent, usual = now - max(last.received_at, listens_since), last.seconds / max(last.n_steps, 1)
+    silent = now - max(last.received_at, listens_since)
+    # A single sample may time its steps badly: the output of a script comes in bursts.
+    same = [sample for sample in newest if sample.membership_epoch == last.membership_epoch]
+    usual = sum(sample.seconds for sample in same) / max(sum(sample.n_steps for sample in same), 1)
     if usual <= 0 or silent < max(_STALLED_STEPS * usual, _STALLED_SECONDS):
         return None
     took = time_words(usual) if usual >= 1.0 else f"{usual:.2g} s"

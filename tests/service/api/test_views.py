@@ -233,6 +233,9 @@ def test_a_job_whose_steps_stay_away_is_told_to_have_stalled(silent: float, told
 def test_a_short_step_is_told_by_its_digits() -> None:
     last = sample(n_steps=40, seconds=1.0)
     assert stalled([last], NOW + 40.0, NOW) == "no step came for 40 s, where one took 0.025 s"
+    burst, before = sample(step=42, n_steps=40, seconds=0.2), sample(n_steps=40, seconds=1.8, membership_epoch=0)
+    told = stalled([burst, last, before], NOW + 40.0, NOW)
+    assert told == "no step came for 40 s, where one took 0.015 s", "all samples since the last change of size count"
 
 
 @pytest.mark.parametrize(("again", "told"), [(5.0, None), (30.0, "no step came for 30 s, where one took 2.0 s")])
@@ -306,6 +309,10 @@ def test_no_end_is_made_up_where_only_the_age_is_known_and_that_of_ended_runs_st
         (
             {"state": JobState.FAILED, "result": {"checkpoint": "/d/checkpoints/manifest-000000000000.json"}},
             "lets it go on from its last checkpoint, of step 0 of 40; `opt",
+        ),
+        (
+            {"state": JobState.FAILED, "loss": math.nan},
+            "ended. Submit it again with what made its loss NaN or infinite changed, often a smaller learning rate (an",
         ),
         (
             {"state": JobState.SUCCEEDED, "heard_at": NOW},

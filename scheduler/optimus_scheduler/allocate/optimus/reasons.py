@@ -55,12 +55,15 @@ class _Explanation:
         self._next_gain = gains[self._next]
         self._least = np.minimum(result.row, table.first[:-1] + 1)
         """(n,) the row of each job's minimum; that of nothing for a job that gets nothing."""
+        below = of_smaller_share(result.row, table)
+        shares = np.maximum(table.cost[result.row] - table.cost[below], 1e-15)
+        self._last_gain = below, (table.plain[result.row] - table.plain[below]) / shares
+        """(n,) the row that each job would have with a task less, and what that task gains per share."""
 
     def grants(self) -> dict[str, Grant]:
         """By job id."""
         table, row, jobs = self._table, self._result.row, self._jobs
-        below = np.maximum(row - 1, table.first[:-1])
-        gain = (table.plain[row] - table.plain[below]) / np.maximum(table.cost[row] - table.cost[below], 1e-15)
+        below, gain = self._last_gain
         workers, servers = table.workers[row], table.servers[row]
         sizes = [one.present for one in jobs]
         moves = np.array([now != size.gpu_type for now, size in zip(self._gpu_types(), sizes, strict=True)])
@@ -76,7 +79,7 @@ class _Explanation:
         # For no larger share (a worker in the place of a server) there is no gain per share.
         is_one_more = table.cost[self._next] - table.cost[row] > _SAME_SHARE
         next_gain = [each if more else None for each, more in zip(self._next_gain.tolist(), is_one_more, strict=True)]
-        beyond = ((row > self._least) & (table.cost[row] - table.cost[below] > _SAME_SHARE)).tolist()
+        beyond = ((below >= self._least) & (table.cost[row] - table.cost[below] > _SAME_SHARE)).tolist()
         gains = [each if more else None for each, more in zip(gain.tolist(), beyond, strict=True)]
         words = map(_REASONS.__getitem__, reasons.tolist())
         notes = [OTHERS_GIVE if reason == _EXCHANGE else None for reason in reasons.tolist()]
@@ -154,9 +157,7 @@ class _Explanation:
 
     def _surplus_of_lower_gain(self, surplus: FloatArray) -> FloatArray:
         """(n, r) what jobs whose last task gains less than the next one of each job have beyond their minima."""
-        table, row = self._table, self._result.row
-        below = np.maximum(row - 1, table.first[:-1])
-        gain = (table.plain[row] - table.plain[below]) / np.maximum(table.cost[row] - table.cost[below], 1e-15)
+        _, gain = self._last_gain
         order = np.argsort(gain, kind="stable")
         total = np.concatenate([np.zeros((1, surplus.shape[1])), np.cumsum(surplus[order], axis=0)])
         lower = total[np.searchsorted(gain[order], self._next_gain, side="left")]
@@ -181,6 +182,16 @@ _UNCHANGED, _LEARNING, _AT_MAXIMUM, _NOT_WORTH, _ELSEWHERE, _NO_GAIN, _MORE, _FU
 )
 _WANTS_ANOTHER = (_NOT_WORTH, _ELSEWHERE, _FULL, _MINIMA, _EXCHANGE)
 """Reasons of jobs that would be faster with another size."""
+
+
+def of_smaller_share(rows: IntArray, table: Candidates) -> IntArray:
+    """(n,) the last row of each job before its row in `rows` (n,) that takes a smaller share of the cluster; that of
+    nothing where none does. A worker in the place of a server may take the same."""
+    nothing = table.first[:-1]
+    below = np.maximum(rows - 1, nothing)
+    while (same := (below > nothing) & (table.cost[rows] - table.cost[below] <= _SAME_SHARE)).any():
+        below = below - same
+    return below
 
 
 def first_of_largest(values: FloatArray, table: Candidates) -> IntArray:
