@@ -152,19 +152,23 @@ def test_a_trainer_that_counts_epochs_goes_on_at_the_size_it_began_with(
 def test_steps_of_an_epoch_count_on_through_a_change_of_size(
     make_script_job: Callable[..., Job], tmp_path: Path
 ) -> None:
-    """A loop that names epochs and the steps in them, and goes on with the epoch that it was in."""
+    """A loop that names epochs and the steps in them, and goes on with the epoch that it was in. One process does not
+    get through the fourth: the second worker comes in time, however long that takes."""
     script = tmp_path / "loop.py"
     script.write_text(
         "import os, pathlib, time\n"
         "kept = pathlib.Path('epoch')\n"
         "epoch = int(kept.read_text()) if kept.exists() else 1\n"
-        "each = 40 // int(os.environ['WORLD_SIZE'])\n"
+        "world = int(os.environ['WORLD_SIZE'])\n"
+        "each = 40 // world\n"
         "for epoch in range(epoch, 7):\n"
         "    mine = pathlib.Path('epoch.' + os.environ['RANK'])\n"
         "    mine.write_text(str(epoch))\n"
         "    mine.replace(kept)\n"
-        "    for step in range(1, each + 1):\n"
+        "    while epoch == 4 and world == 1 and kept.read_text():\n"
         "        time.sleep(0.05)\n"
+        "    for step in range(1, each + 1):\n"
+        "        time.sleep(0.03)\n"
         "        if step % 5 == 0:\n"
         "            print(f'Epoch [{epoch}/6], Step [{step}/{each}], Loss: {1 / (epoch * each + step):.4f}')\n"
     )
@@ -197,7 +201,7 @@ def test_how_a_script_writes_its_checkpoints_is_learned(make_script_job: Callabl
     assert job.wait_for_result()["outcome"] == "succeeded"
     profile = job.service.profile
     assert profile is not None
-    assert 1.5 < profile["checkpoint_every_seconds"] < 10
+    assert 1.5 < profile["checkpoint_every_seconds"] < 60
     assert 0 < profile["checkpoint_write_seconds"] < profile["checkpoint_every_seconds"] / 2
 
 
@@ -492,15 +496,16 @@ def _is_zombie(pid: int) -> bool:
 
 
 def test_processes_go_on_while_the_coordinator_is_replaced(make_script_job: Callable[..., Job], tmp_path: Path) -> None:
-    out = tmp_path / "final.pt"
-    options = ["--epochs", "10", "--step-seconds", "0.04", "--out", str(out)]
+    out, hold = tmp_path / "final.pt", Hold(tmp_path / "hold", 30)
+    options = ["--epochs", "10", "--step-seconds", "0.02", "--out", str(out), "--hold", str(hold.path)]
     job = make_script_job("torchrun", str(SCRIPTS / "elastic_train.py"), *options)
     job.scale(worker(0), worker(1))
     two = job.wait_for_size(2, 0)
-    job.wait_for_step(two["step"] + 20)
+    hold.wait(job)
     job.kill("job-coordinator-0-0")
     job.start_coordinator()
     again = job.wait_for_size(2, 0, after_epoch=two["epoch"])
+    hold.after(1000)
     assert again["cause"] == "coordinator_restart"
     assert again["lost_steps"] == 0
     assert job.wait_for_result()["outcome"] == "succeeded"
