@@ -181,7 +181,7 @@ def _at_maximum(outlook: Outlook, grant: Grant) -> str:
 
 def _not_worth_rescaling(outlook: Outlook, grant: Grant) -> str:
     ideal = grant.ideal or grant.allocation
-    factor, has = outlook.speedup(ideal, outlook.present), outlook.present
+    has = outlook.present
     assumed = (
         " (assumed: no job that runs, nor an ended one like them, has measured one)"
         if is_prior(outlook.stop_seconds)
@@ -195,7 +195,7 @@ def _not_worth_rescaling(outlook: Outlook, grant: Grant) -> str:
         else "too long for what it would save by its end or for how sure that is"
     )
     return (
-        f"Keeps {size_words(grant.allocation)}: {size_words(ideal)} would be {factor:.2f} times as fast, "
+        f"Keeps {size_words(grant.allocation)}: {size_words(ideal)} would be {_times_as_fast(outlook, ideal, has)}, "
         f"but {wait}the change is predicted to stop training for about {time_words(outlook.stop_seconds)}{assumed}, "
         f"{too_dear}."
     )
@@ -329,10 +329,23 @@ def _effect(outlook: Outlook, size: Allocation) -> str:
     present = _before(outlook)
     if present.is_empty:
         given = outlook.present
-        return f"predicted {outlook.speedup(size, given):.2f} times as fast as with {size_words(given)}"
+        return f"predicted {_times_as_fast(outlook, size, given)} as with {size_words(given)}"
     if present == size:
         return "its speed stays as it is"
-    return f"predicted {outlook.speedup(size, present):.2f} times as fast"
+    return f"predicted {_times_as_fast(outlook, size, present)}"
+
+
+_CLEAR = 1.1
+"""A predicted ratio whose bounds are at most such a factor apart is told without them."""
+
+
+def _times_as_fast(outlook: Outlook, size: Allocation, other: Allocation) -> str:
+    """`1.74 times as fast (1.4 to 2.1 with 80 % probability)`."""
+    ratio = outlook.speeds.compared(size, other)
+    told = f"{ratio.mean:.2f} times as fast"
+    if ratio.high <= _CLEAR * ratio.low:
+        return told
+    return f"{told} ({ratio.low:.2g} to {ratio.high:.2g} with 80 % probability)"
 
 
 def _before(outlook: Outlook) -> Allocation:

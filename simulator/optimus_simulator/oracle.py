@@ -45,6 +45,9 @@ class TrueSpeeds(Speeds):
         speed = self.at(allocation)
         return Estimate(speed, speed * (1.0 - self._error), speed * (1.0 + self._error))
 
+    def compared(self, size: Allocation, other: Allocation) -> Estimate:
+        return self.promised(size).over(self.promised(other))
+
     def _true(self, workers: int, servers: int) -> float:
         return self._truth.oracle_speed(workers, servers)
 

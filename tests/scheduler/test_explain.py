@@ -48,12 +48,14 @@ def decision(job: Job, grant: Grant, where: Placed | Unplaced | None = None) -> 
         (
             RUNNING,
             Grant(Allocation(4, 2), Reason.GRANTED_MORE),
-            "Grows from 2 workers and 1 server to 4 workers and 2 servers: predicted N times as fast.",
+            "Grows from 2 workers and 1 server to 4 workers and 2 servers: "
+            "predicted N times as fast (N to N with 80 % probability).",
         ),
         (
             RUNNING,
             Grant(Allocation(2, 1), Reason.NOT_WORTH_RESCALING, ideal=Allocation(4, 2)),
-            "Keeps 2 workers and 1 server: 4 workers and 2 servers would be N times as fast, "
+            "Keeps 2 workers and 1 server: "
+            "4 workers and 2 servers would be N times as fast (N to N with 80 % probability), "
             "but the change is predicted to stop training for about N s "
             "(assumed: no job that runs, nor an ended one like them, has measured one), "
             "too long for what it would save by its end or for how sure that is.",
@@ -61,7 +63,8 @@ def decision(job: Job, grant: Grant, where: Placed | Unplaced | None = None) -> 
         (
             RUNNING,
             Grant(Allocation(2, 1), Reason.NOT_WORTH_RESCALING, ideal=Allocation(4, 2), note=OTHERS_GIVE),
-            "Keeps 2 workers and 1 server: 4 workers and 2 servers would be N times as fast, "
+            "Keeps 2 workers and 1 server: "
+            "4 workers and 2 servers would be N times as fast (N to N with 80 % probability), "
             "but the change is predicted to stop training for about N s "
             "(assumed: no job that runs, nor an ended one like them, has measured one), and other jobs would be "
             "slower: together that is too much for what it would save, or for how sure that is. "
@@ -71,7 +74,7 @@ def decision(job: Job, grant: Grant, where: Placed | Unplaced | None = None) -> 
             RUNNING,
             Grant(Allocation(1, 1), Reason.BETTER_USED_ELSEWHERE),
             "Shrinks from 2 workers and 1 server to 1 worker and 1 server, as other jobs need the room more: "
-            "predicted N times as fast.",
+            "predicted N times as fast (N to N with 80 % probability).",
         ),
         (RUNNING, Grant(Allocation(2, 1), Reason.AT_MAXIMUM), "Has all that its owner allows: 2 workers and 1 server."),
         (
@@ -90,12 +93,13 @@ def decision(job: Job, grant: Grant, where: Placed | Unplaced | None = None) -> 
             replace(RUNNING, formed=Allocation(1, 1)),
             Grant(Allocation(3, 1), Reason.LEARNING_SPEED),
             "Grows from 1 worker and 1 server to 3 workers and 1 server to learn how its speed grows: "
-            "predicted N times as fast.",
+            "predicted N times as fast (N to N with 80 % probability).",
         ),
         (
             replace(RUNNING, formed=NOTHING, step=0),
             Grant(Allocation(1, 1), Reason.LEARNING_SPEED),
-            "Starts with 1 worker and 1 server: predicted N times as fast as with 2 workers and 1 server.",
+            "Starts with 1 worker and 1 server: "
+            "predicted N times as fast (N to N with 80 % probability) as with 2 workers and 1 server.",
         ),
         (RUNNING, Grant(NOTHING, Reason.CANCELLING), "Cancelled: its tasks are being stopped."),
     ],
@@ -104,6 +108,21 @@ def test_sentences(job: Job, grant: Grant, message: str) -> None:
     """N stands for a predicted figure."""
     pattern = re.escape(message).replace("N", r"\d+(\.\d+)?")
     assert re.fullmatch(pattern, decision(job, grant).message)
+
+
+def test_a_predicted_ratio_is_as_wide_as_what_was_measured() -> None:
+    """The true ratio is in it, also where the present size was never measured."""
+    speed, widths = law(), []
+    for sizes in ([(1, 1), (3, 3)], ALL_SIZES):
+        job = replace(RUNNING, allocation=Allocation(2, 3), speed_samples=samples(speed, sizes))
+        told = decision(job, Grant(Allocation(1, 1), Reason.MINIMUM_ELSEWHERE)).message
+        found = re.search(r"predicted ([\d.]+) times as fast \(([\d.]+) to ([\d.]+) with 80 % probability\)", told)
+        assert found is not None, told
+        mean, low, high = map(float, found.groups())
+        assert low <= mean <= high
+        assert low <= speed(1, 1) / speed(2, 3) <= high
+        widths.append(high / low)
+    assert widths[0] > widths[1]
 
 
 def test_a_smaller_place_than_granted_is_explained() -> None:

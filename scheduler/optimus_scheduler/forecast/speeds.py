@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
@@ -69,23 +70,39 @@ class Speeds:
 
     def promised_many(self, allocations: Sequence[Allocation]) -> list[Estimate]:
         """The same of several, all of one GPU type."""
+        return [
+            Estimate(speed, *(speed * self._with_level(bound) for bound in bounds))
+            for speed, bounds in self._with_doubts(allocations)
+        ]
+
+    def _with_level(self, bound: float) -> float:
+        """A bound over its mean, with the doubt about the level in it."""
+        if not self._level_doubt:
+            return bound
+        log = math.log(bound)
+        return math.exp(math.copysign(math.hypot(log, self._level_doubt), log))
+
+    def compared(self, size: Allocation, other: Allocation) -> Estimate:
+        """How many times as fast `size` is as `other`, both with workers, with its 80 % interval. What is doubtful of
+        all speeds alike is no doubt of this."""
+        if size == other:
+            return Estimate.exactly(1.0)
+        this, that = (
+            Estimate(speed, *(speed * bound for bound in bounds)) for speed, bounds in self._with_doubts([size, other])
+        )
+        return this.over(that)
+
+    def _with_doubts(self, allocations: Sequence[Allocation]) -> list[tuple[float, tuple[float, float]]]:
+        """Speeds, and the model's bounds of each over its mean."""
         sizes = [(max(size.workers, 1), max(size.servers, 1)) for size in allocations]
         new = [size for size in dict.fromkeys(sizes) if size not in self._doubts]
         if new:
             workers, servers = np.array(new).T
             means = self.model.predict(workers, servers)
-            low, high = (self._bounds(each / means) for each in self.model.predict_interval(workers, servers))
+            low, high = (each / means for each in self.model.predict_interval(workers, servers))
             self._doubts.update(zip(new, zip(low.tolist(), high.tolist(), strict=True), strict=True))
-        found = []
-        for allocation, size in zip(allocations, sizes, strict=True):
-            speed = self.at(allocation)  # the model's own, or that for another GPU type
-            found.append(Estimate(speed, *(speed * bound for bound in self._doubts[size])))
-        return found
-
-    def _bounds(self, ratios: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Bounds over means, with the doubt about the level in them."""
-        logs = np.log(ratios)
-        return np.exp(np.copysign(np.hypot(logs, self._level_doubt), logs)) if self._level_doubt else ratios
+        # The speeds are the model's own, or those for another GPU type.
+        return [(self.at(each), self._doubts[size]) for each, size in zip(allocations, sizes, strict=True)]
 
     def many(self, workers: NDArray[np.int64], servers: NDArray[np.int64]) -> NDArray[np.float64]:
         """(n,) speeds of sizes with at least one worker."""
