@@ -162,6 +162,8 @@ def _on_gains(case: Case, words: Explanation, marginal: answers.Marginal | None)
         return []
     if next_gain <= 0:
         return ["One more task would not make it faster by enough to be worth a task."]
+    if words.reason in (Reason.UNCHANGED, Reason.NO_FURTHER_GAIN):
+        return ["One more task would make it a little faster: too little to change its size for."]
     if marginal is None:
         others = case.others.keys() - {case.job.id}
         return [f"One more task would make it faster{'; no other job has more than it needs at least' * bool(others)}."]

@@ -249,6 +249,15 @@ def test_other_jobs_are_told_of_only_where_there_are_some() -> None:
     assert said in explanation_of(among).sentences
 
 
+@pytest.mark.parametrize("reason", ["Unchanged", "NoFurtherGain"])
+def test_a_job_that_no_other_size_is_better_for_is_not_told_that_one_more_task_is(reason: str) -> None:
+    case = a_running_case(others={"job-2": a_record("job-2")})
+    assert case.decision is not None
+    found = explanation_of(replace(case, decision=replace(case.decision, reason=reason))).sentences
+    assert "One more task would make it a little faster: too little to change its size for." in found
+    assert not any(each.startswith("One more task would make it faster") for each in found)
+
+
 def test_the_marginal_job_is_the_one_with_the_least_gain_that_holds() -> None:
     """Whichever round stored it: a decision that stays the same is not stored again."""
     others = {job_id: a_record(job_id) for job_id in ("job-2", "job-3", "job-4")}
