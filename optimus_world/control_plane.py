@@ -21,7 +21,7 @@ from optimus_service.clusters.kubernetes.cluster import KubernetesCluster
 from optimus_service.clusters.kubernetes.gateway import Gateway
 from optimus_service.clusters.kubernetes.names import CONTAINER, task_key_of
 from optimus_service.clusters.kubernetes.quantities import pod_requests
-from optimus_service.process.threads import Threads
+from optimus_service.clusters.kubernetes.watcher import Threads
 from optimus_service.settings.kubernetes import KubernetesSettings
 from optimus_world.api_server import ApiServer, Change, Json, Refused, encoded
 from optimus_world.cluster import Machines, RunningTask

@@ -1,17 +1,21 @@
-"""Running jobs move to other nodes where that lets a waiting one start: what is free may lie in pieces.
+"""Moves to other nodes: of running jobs so that a waiting one can start, and of workers that are slower than others.
 
-A move stops a job as a change of size does. It pays if the work that is lost by the stops, with the margin of a change,
-is less than what the waiting job can do until one of those jobs ends: so long it would wait otherwise. Work is counted
-in parts of the cluster times seconds.
+A move stops a job as a change of size does: what is free may lie in pieces. It pays if the work that is lost by the
+stops, with the margin of a change, is less than what the waiting job can do until one of those jobs ends: so long it
+would wait otherwise. Work is counted in parts of the cluster times seconds.
+
+In sync training the slowest worker sets the pace of all. One worker moves per job and round: the membership that
+follows is measured anew. Between rounds nothing is remembered, as a wanted task stays on the node that it was given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import Directive, Resources
+from optimus_scheduler.model import Directive, Job, Node, Resources, Role, Snapshot, TaskKey
+from optimus_scheduler.reconcile import Want
 from optimus_scheduler.settings import Settings
 
 
@@ -51,3 +55,46 @@ class Moves:
     def _loss(self, one: Outlook) -> float:
         share = one.demand(one.present).dominant_share(self._capacity)
         return self._settings.rescale_margin * one.stop_seconds * share
+
+
+def move_stragglers(snapshot: Snapshot, wants: Mapping[str, Want]) -> dict[str, Want]:
+    """`wants`, with another node for one straggler of each job that has one."""
+    jobs = {job.id: job for job in snapshot.jobs}
+    slow = {job.id: key for job in snapshot.jobs if (key := _slowest(job, wants[job.id])) is not None}
+    if not slow:
+        return dict(wants)
+    free = _free_capacity(jobs, snapshot.nodes, wants)
+    moved = dict(wants)
+    for job_id, key in sorted(slow.items()):
+        want, need = wants[job_id], jobs[job_id].spec.on(wants[job_id].allocation.gpu_type).need(Role.WORKER)
+        slot = key.role, key.rank
+        here = want.nodes[slot]
+        free_capacity = [node for node, available in free.items() if node != here and need.fits_in(available)]
+        if free_capacity:
+            # Beside as many others of the job as can be: they talk to each other.
+            beside = list(want.nodes.values())
+            there = min(free_capacity, key=lambda node: (-beside.count(node), node))
+            free[there] -= need
+            moved[job_id] = want._replace(nodes={**want.nodes, slot: there})
+    return moved
+
+
+def _slowest(job: Job, want: Want) -> TaskKey | None:
+    """The first of the job's stragglers that is wanted and would stay where it is."""
+    if not job.stragglers or want.directive is not Directive.RUN:
+        return None
+    stays = {
+        placed.key for placed in job.wanted_tasks if want.nodes.get((placed.key.role, placed.key.rank)) == placed.node
+    }
+    return next((key for key in job.stragglers if key in stays), None)
+
+
+def _free_capacity(jobs: Mapping[str, Job], nodes: Iterable[Node], wants: Mapping[str, Want]) -> dict[str, Resources]:
+    """What is left of each schedulable node."""
+    free = {node.name: node.capacity for node in nodes if node.schedulable}
+    for job_id, want in wants.items():
+        spec = jobs[job_id].spec.on(want.allocation.gpu_type)
+        for (role, _), node in want.nodes.items():
+            if node in free:
+                free[node] -= spec.need(role)
+    return free

@@ -15,12 +15,11 @@ from optimus_scheduler.forecast.forecast import Forecaster, forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.gpu_types.choose import choose_and_forecast, with_fallback_types
 from optimus_scheduler.model import NOTHING, Directive, Job, JobState, Node, Nodes, Plan, Reason, Snapshot
-from optimus_scheduler.moves import Moves
+from optimus_scheduler.moves import Moves, move_stragglers
 from optimus_scheduler.place.place import Placed, Placements, Placer
 from optimus_scheduler.place.requests import CurrentNodes
 from optimus_scheduler.reconcile import Reconciler, Want
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.stragglers import move_stragglers
 
 Timer = Callable[[str], AbstractContextManager[object]]
 """Given by a shell that has a clock: entered around each named step."""

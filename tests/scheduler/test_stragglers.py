@@ -20,10 +20,10 @@ from optimus_scheduler.model import (
     StartTask,
     TaskKey,
 )
+from optimus_scheduler.moves import move_stragglers
 from optimus_scheduler.place.place import TaskSlot, task_slots
 from optimus_scheduler.reconcile import Reconciler, Want
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.stragglers import move_stragglers
 
 SLOW = TaskKey("a", Role.WORKER, 1, 0)
 SIZE = (3, 1)

@@ -2,7 +2,11 @@
 
 from optimus_contract.answers.cluster import (
     Cluster,
+    ClusterHistory,
+    ClusterLine,
     Health,
+    HistorySeries,
+    JobLine,
     Log,
     LogList,
     Node,
@@ -94,7 +98,6 @@ from optimus_contract.answers.predictions import (
     TaskScore,
 )
 from optimus_contract.answers.problem import Problem, ProblemError
-from optimus_contract.answers.watch import ClusterHistory, ClusterLine, HistorySeries, JobLine
 
 __all__ = [
     "Advice",

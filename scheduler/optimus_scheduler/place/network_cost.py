@@ -21,9 +21,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from heapq import heapify, heappop, heappush, heapreplace
 
 from optimus_scheduler.model.amounts import Vector, covers, holds, minus, times, together
-from optimus_scheduler.place.bottleneck import Added, Extra, Space, spread_over
+from optimus_scheduler.place.bottleneck import Added, Extra, Space, cheapest_of_all, spread_over
 from optimus_scheduler.place.equivalence_classes import Domain
-from optimus_scheduler.place.exhaustive import cheapest_of_all
 from optimus_scheduler.place.free_capacity import FreeCapacity
 from optimus_scheduler.place.patterns import Pattern, best_pattern
 
@@ -59,7 +58,7 @@ def spread_least_transfer(free_capacity: FreeCapacity, extra: Extra, present: Pr
 
     For a job that has no tasks yet, the best pattern there is (`patterns`) if it fits on the nodes: in one rack
     if one rack has. Otherwise the cheapest spread over the nodes that could matter (`bottleneck`, and for
-    small sizes `exhaustive`).
+    small sizes `cheapest_of_all`).
     """
     if extra.workers + extra.servers == 0:
         return {}

@@ -31,8 +31,7 @@ from optimus_service.api.problems import Problem, documented, problem_of, unavai
 from optimus_service.api.services import AuditDep, CallerDep, Services, ServicesDep
 from optimus_service.process.user_tokens import hash_of, new_token
 from optimus_service.settings.oidc import OidcSettings
-from optimus_service.sso.errors import NotAdmitted, NotGenuine, ProviderUnavailable
-from optimus_service.sso.groups import person_of
+from optimus_service.sso.id_tokens import NotAdmitted, NotGenuine, ProviderUnavailable, person_of
 from optimus_service.sso.provider import Provider, StillWaiting
 from optimus_service.store.errors import StoreError, UserExists
 from optimus_service.store.records import AuditRecord, TokenRecord, UserRecord

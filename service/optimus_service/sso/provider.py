@@ -21,7 +21,7 @@ import structlog
 
 from optimus_service.settings.addresses import is_safe_url
 from optimus_service.settings.oidc import OidcSettings
-from optimus_service.sso.errors import NotAdmitted, NotGenuine, ProviderUnavailable, UnknownKey
+from optimus_service.sso.id_tokens import NotAdmitted, NotGenuine, ProviderUnavailable, UnknownKey
 
 if TYPE_CHECKING:
     from joserfc.jwk import KeySet

@@ -13,10 +13,12 @@ from typing import Any, Final
 from sqlalchemy import Select, bindparam, delete, select
 from sqlalchemy.orm import Session, aliased
 
+from optimus_scheduler.model import JobState
 from optimus_service.store.counting import BLOCKS_KEPT
 from optimus_service.store.dialects import chunks, insert_for, is_postgresql, keys_as_table
-from optimus_service.store.records import KeptHistory
-from optimus_service.store.tables import Base, JobHistoryRow, JobRow, SampleBatchRow, SampleBlockRow
+from optimus_service.store.jobs import COLUMNS, record
+from optimus_service.store.records import Document, FinishedRunRecord, JobRecord, KeptHistory
+from optimus_service.store.tables import Base, FinishedRunRow, JobHistoryRow, JobRow, SampleBatchRow, SampleBlockRow
 
 SAMPLES_KEPT: Final = 2000
 """Newest samples of a job that stay, and those that nothing is known of yet."""
@@ -88,3 +90,39 @@ def _reach(for_postgresql: bool) -> Select[tuple[str, int]]:
     histories = Base.metadata.tables["job_histories"]
     job_ids = keys_as_table(for_postgresql, "job_ids")
     return select(histories.c.job_id, histories.c.last_id).join(job_ids, histories.c.job_id == job_ids.c.value)
+
+
+# --- what ended jobs taught: kept apart from their samples, which are many and are deleted some day ------------------
+
+_JOBS: Final = Base.metadata.tables["jobs"]
+_RUNS: Final = Base.metadata.tables["finished_runs"]
+_AFTER: Final = (
+    select(_RUNS).where(_RUNS.c.id > bindparam("after_id")).order_by(_RUNS.c.id.desc()).limit(bindparam("newest"))
+)
+_WITHOUT_RUN: Final = (
+    select(*COLUMNS)
+    .where(
+        _JOBS.c.finished_at >= bindparam("since"),
+        _JOBS.c.state == JobState.SUCCEEDED.value,
+        ~select(_RUNS.c.id).where(_RUNS.c.job_id == _JOBS.c.id).exists(),
+    )
+    .order_by(_JOBS.c.finished_at)
+    .limit(bindparam("limit"))
+)
+
+
+def add_run(session: Session, job_id: str, document: Document) -> None:
+    """See `Repository.add_finished_run`."""
+    values = {"job_id": job_id, "document": document}
+    session.execute(insert_for(session, FinishedRunRow).values(values).on_conflict_do_nothing())
+
+
+def runs_after(session: Session, after_id: int, newest: int) -> list[FinishedRunRecord]:
+    """See `Repository.finished_runs_after`."""
+    rows = session.execute(_AFTER, {"after_id": after_id, "newest": newest}).all()
+    return [FinishedRunRecord(id=row.id, job_id=row.job_id, document=row.document) for row in reversed(rows)]
+
+
+def without_run(session: Session, since: float, limit: int) -> list[JobRecord]:
+    """See `Repository.jobs_without_finished_run`."""
+    return [record(row) for row in session.execute(_WITHOUT_RUN, {"since": since, "limit": limit})]

@@ -40,7 +40,6 @@ from optimus_service.store import (
     charging,
     ended,
     expected_times,
-    finished_runs,
     histories,
     history,
     jobs,
@@ -670,17 +669,17 @@ class Repository:
     def add_finished_run(self, job_id: str, document: Document) -> None:
         """Keep what an ended job taught; nothing if that is there already."""
         with self._write() as session:
-            finished_runs.add(session, job_id, document)
+            histories.add_run(session, job_id, document)
 
     def finished_runs_after(self, after_id: int, newest: int) -> list[FinishedRunRecord]:
         """The `newest` of those with an id above `after_id`, by id."""
         with self._read() as session:
-            return finished_runs.after(session, after_id, newest)
+            return histories.runs_after(session, after_id, newest)
 
     def jobs_without_finished_run(self, since: float, limit: int) -> list[JobRecord]:
         """Jobs that succeeded at `since` or later and of which nothing is kept yet, the first to end first."""
         with self._read() as session:
-            return finished_runs.without_run(session, since, limit)
+            return histories.without_run(session, since, limit)
 
     # --- what was predicted of jobs ----------------------------------------------------------------------------------
 

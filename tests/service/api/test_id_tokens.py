@@ -22,9 +22,19 @@ from optimus_contract.people import RESERVED_USERS
 from optimus_service.api.cookies import SignIn
 from optimus_service.settings.oidc import OidcSettings
 from optimus_service.sso import provider as module
-from optimus_service.sso.errors import NotAdmitted, NotGenuine, ProviderUnavailable, UnknownKey
-from optimus_service.sso.groups import groups_in, person_of, user_name
-from optimus_service.sso.id_tokens import ALGORITHMS, Expected, claims_of, keys_in
+from optimus_service.sso.id_tokens import (
+    ALGORITHMS,
+    Expected,
+    NotAdmitted,
+    NotGenuine,
+    ProviderUnavailable,
+    UnknownKey,
+    claims_of,
+    groups_in,
+    keys_in,
+    person_of,
+    user_name,
+)
 from optimus_service.sso.provider import Provider, Tokens
 
 ISSUER = "https://id.example/realm"

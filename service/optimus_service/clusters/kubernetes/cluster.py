@@ -36,9 +36,8 @@ from optimus_service.clusters.kubernetes.names import (
 )
 from optimus_service.clusters.kubernetes.observed import ObservedNode, ObservedPod, OtherPod
 from optimus_service.clusters.kubernetes.verdicts import Verdicts
-from optimus_service.clusters.kubernetes.watcher import Watcher
+from optimus_service.clusters.kubernetes.watcher import Threads, Watcher
 from optimus_service.clusters.local import checking
-from optimus_service.process.threads import Threads
 from optimus_service.settings.kubernetes import KubernetesSettings
 
 _FORCED_GRACE_SECONDS = 1

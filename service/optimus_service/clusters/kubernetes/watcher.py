@@ -12,15 +12,42 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
-from typing import Any
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import structlog
 
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.clusters.kubernetes.gateway import ApiRefused, Gateway, Stream
 from optimus_service.clusters.kubernetes.mirror import Mirror
-from optimus_service.process.threads import Threads
+
+
+class Event(Protocol):
+    """What is used of `threading.Event`."""
+
+    def set(self) -> None: ...
+
+    def is_set(self) -> bool: ...
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+def start_daemon(name: str, body: Callable[[], None]) -> None:
+    """Run `body` in a thread that keeps no process alive."""
+    threading.Thread(target=body, name=name, daemon=True).start()
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """Threads, and the time by which they wait: the real ones, or those of simulated faults (docs/faults.md)."""
+
+    monotonic: Callable[[], float] = time.monotonic
+    event: Callable[[], Event] = threading.Event
+    start: Callable[[str, Callable[[], None]], None] = start_daemon
+
 
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 10.0
@@ -39,7 +66,7 @@ class Watcher:
         query: Mapping[str, str],
         mirror: Mirror[Any],
         watch_seconds: int,
-        threads: Threads = Threads(),  # noqa: B008 - a value
+        threads: Threads = Threads(),
     ) -> None:
         self._gateway = gateway
         self._threads = threads
