@@ -45,11 +45,13 @@ def earliest_starts(
     freed = np.cumsum(_columns(allocated, kinds)[order], axis=1)  # (DRAWS, n, kinds)
     freed = np.concatenate([np.zeros((DRAWS, 1, len(kinds) + 2)), freed], axis=1) + _columns([free], kinds)[0]
     at = np.concatenate([np.full((DRAWS, 1), now), np.maximum(coming, now), np.full((DRAWS, 1), np.inf)], axis=1)
+    # Nobody takes anything back: what is free only grows, so the first instant with enough of each kind is found by
+    # bisection.
+    total = np.cumsum(_columns(needed, kinds), axis=0) - 1e-9
     found = np.empty((len(needed), DRAWS))
-    for place, total in enumerate(np.cumsum(_columns(needed, kinds), axis=0)):
-        fits = (freed >= total - 1e-9).all(axis=2)
-        first = np.where(fits.any(axis=1), fits.argmax(axis=1), at.shape[1] - 1)
-        found[place] = at[np.arange(DRAWS), first]
+    for draw, (free_by_kind, instants) in enumerate(zip(freed.transpose(0, 2, 1), at, strict=True)):
+        first = [np.searchsorted(*each) for each in zip(free_by_kind, total.T, strict=True)]
+        found[:, draw] = instants[np.max(first, axis=0)]
     return found
 
 

@@ -12,6 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -32,9 +33,11 @@ from optimus_scheduler.model import (
     JobState,
     Nodes,
     Reason,
+    Resources,
     Role,
     Snapshot,
     SpeedSource,
+    WorkerLimit,
     total_of,
 )
 from optimus_scheduler.place.place import Placer
@@ -124,6 +127,39 @@ class _Virtual:
             self.attained += min(ends, end) - begin
 
 
+class _Sharing:
+    """Jobs that share a limit or a quota, as they were before an instant."""
+
+    def __init__(self, jobs: Mapping[int, tuple[_Virtual, Allocation]], n_there: int, now: float) -> None:
+        """`jobs`: by their places, the first `n_there` of which are of jobs that are there."""
+        self._jobs, self._n_there, self._now = jobs, n_there, now
+
+    @cached_property
+    def workers(self) -> int:
+        """Of all of them."""
+        return sum(size.workers for _, size in self._jobs.values())
+
+    @cached_property
+    def allocated(self) -> Resources:
+        """To all of them."""
+        return total_of(job.outlook.demand(size) for job, size in self._jobs.values())
+
+    @cached_property
+    def newest_end(self) -> Cause | None:
+        """The last of their ends until now; None: none has ended."""
+        there = ((number, job) for number, (job, _) in self._jobs.items() if number < self._n_there)
+        ended = [(job.ended_at, number) for number, job in there if job.ended_at <= self._now]
+        if not ended:
+            return None
+        _, last = max(ended)
+        return Cause(last, self._now - self._jobs[last][0].ended_seen_at)
+
+
+def _is_of(outlook: Outlook, what: WorkerLimit | str | None) -> bool:
+    """Whether a job shares this limit, or the quota of this project; None: all do."""
+    return is_about(what, outlook) if isinstance(what, WorkerLimit) else what in (None, outlook.job.spec.project)
+
+
 class Trajectory:
     """`run` it once; then ask for the starts and the progress of the jobs."""
 
@@ -136,6 +172,8 @@ class Trajectory:
         self._has_changed = True
         self._expected = list(queue.expected)
         self._now = self._decided_at = queue.now
+        self._sharings: dict[WorkerLimit | str | None, _Sharing] = {}
+        """Asked for at this instant: many jobs may start."""
         self.progress = Progress()
         self.sizes: list[tuple[Allocation, ...]] = []
         """Of the jobs of the queue and then of those that came later, from each instant of a decision on."""
@@ -265,6 +303,7 @@ class Trajectory:
         return min([*ends, *arrivals, *changes, *retries], default=math.inf)
 
     def _go_to(self, time: float) -> None:
+        self._sharings = {}
         for job in self._jobs:
             job.advance(self._now, time)
             if job.ended_at <= time < job.ended_seen_at:
@@ -325,32 +364,28 @@ class Trajectory:
             job.n_sizes += 1
 
     def _newest_end(self, job: _Virtual) -> Cause | None:
-        """Of the jobs that are there: those that come later are guesses, whose ends nothing is known of."""
-        there = [number for number in self._sharing(job) if number < len(self._queue.outlooks)]
-        ended = [(self._jobs[number].ended_at, number) for number in there if self._jobs[number].ended_at <= self._now]
-        if not ended:
-            return None
-        _, last = max(ended)
-        return Cause(last, self._now - self._jobs[last].ended_seen_at)
-
-    def _sharing(self, job: _Virtual) -> Sequence[int]:
-        """The jobs of which one had to end before it: where a limit or quota of its owner or project was used up until
-        now, those that share it, else all."""
-        queue, one, before = self._queue, job.outlook, self.sizes[-1]
-        jobs = list(zip(self._jobs, before, strict=False))  # those that came since had nothing
+        """Of the jobs of which one had to end before it: where a limit or quota of its owner or project was used up
+        until now, those that share it, else all. Of the jobs that are there: those that come later are guesses, whose
+        ends nothing is known of."""
+        queue, one = self._queue, job.outlook
         for limit in queue.worker_limits:
-            if is_about(limit, one):
-                sharing = [number for number, (other, _) in enumerate(jobs) if is_about(limit, other.outlook)]
-                if sum(before[number].workers for number in sharing) + one.minimum.workers > limit.most:
-                    return sharing
+            if is_about(limit, one) and self._sharing(limit).workers + one.minimum.workers > limit.most:
+                return self._sharing(limit).newest_end
         project = one.job.spec.project
         if project in may_not_borrow(queue.quotas):
-            sharing = [number for number, (other, _) in enumerate(jobs) if other.outlook.job.spec.project == project]
-            used = total_of(self._jobs[number].outlook.demand(before[number]) for number in sharing)
             whole = Snapshot(self._now, queue.nodes, ()).capacity
-            if not one.demand(one.minimum).fits_in(guarantees(queue.quotas, whole)[project] - used):
-                return sharing
-        return range(len(jobs))
+            left = guarantees(queue.quotas, whole)[project] - self._sharing(project).allocated
+            if not one.demand(one.minimum).fits_in(left):
+                return self._sharing(project).newest_end
+        return self._sharing(None).newest_end
+
+    def _sharing(self, what: WorkerLimit | str | None) -> _Sharing:
+        """Those that share a limit or the quota of a project; None: all."""
+        if what not in self._sharings:
+            jobs = enumerate(zip(self._jobs, self.sizes[-1], strict=False))  # those that came since had nothing
+            mine = {number: each for number, each in jobs if _is_of(each[0].outlook, what)}
+            self._sharings[what] = _Sharing(mine, len(self._queue.outlooks), self._now)
+        return self._sharings[what]
 
     def _seen(self, virtual: _Virtual) -> Outlook:
         """The job as a round would see it at this instant."""
