@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -97,6 +97,8 @@ class _Virtual:
     """Steps left at first."""
     told: Speeds | None = None
     """Of a job whose speeds nobody knows: those of the job of its task that ended first along the trajectory."""
+    waits_as: Outlook | None = None
+    """As it was last seen without tasks, since it has none: later, only its wait is longer."""
     on_cordoned: Mapping[TaskSlot, str] = field(default_factory=dict)
     """Its tasks on nodes that take no new ones: they stay as long as they live."""
 
@@ -169,6 +171,10 @@ class Trajectory:
         nodes = Nodes.of(queue.nodes)
         self._cordoned = nodes.closed_names - nodes.emptied_names
         self._jobs = [self._begin(*each) for each in zip(queue.outlooks, work, strict=True)]
+        self._unmeasured: defaultdict[Hashable, list[_Virtual]] = defaultdict(list)
+        """Jobs whose speeds nobody knows, not even by an end along the trajectory, by which are alike."""
+        for job in self._jobs:
+            self._note_unmeasured(job)
         self._has_changed = True
         self._expected = list(queue.expected)
         self._now = self._decided_at = queue.now
@@ -317,12 +323,16 @@ class Trajectory:
         """From now on a round ranks those that wait by how long they take with the speeds that this one has measured,
         where it knew no speeds of their task before."""
         if ended.speeds.source is SpeedSource.MEASURED and ended.job.spec.family:
-            for job in self._jobs:
-                if not job.outlook.speeds.is_known and job.told is None and _is_alike(job.outlook.job, ended.job):
-                    job.told = Speeds(ended.speeds.model, SpeedSource.SIMILAR_JOBS)
+            for job in self._unmeasured.pop(_alike(ended.job), ()):
+                job.told, job.waits_as = Speeds(ended.speeds.model, SpeedSource.SIMILAR_JOBS), None
 
     def _arrive(self, expected: Expected) -> None:
         self._jobs.append(_Virtual(expected.outlook, expected.steps, NOTHING, expected.submitted_at, self._now))
+        self._note_unmeasured(self._jobs[-1])
+
+    def _note_unmeasured(self, job: _Virtual) -> None:
+        if not job.outlook.speeds.is_known and not job.outlook.job.spec.elastic_batch:
+            self._unmeasured[_alike(job.outlook.job)].append(job)
 
     # --- decisions -----------------------------------------------------------------------------------------------
 
@@ -351,7 +361,7 @@ class Trajectory:
         if size == job.size:
             return
         self._has_changed = True
-        job.size, job.changed_at = size, self._now
+        job.size, job.changed_at, job.waits_as = size, self._now, None
         job.speed = job.outlook.speeds.at(size)
         job.on_cordoned = _within(job.on_cordoned, size)
         if not size.is_empty:
@@ -392,6 +402,8 @@ class Trajectory:
         outlook, settings, now = virtual.outlook, self._rules.settings, self._now
         before = outlook.job
         unchanged_seconds = now - virtual.changed_at
+        if virtual.waits_as is not None:
+            return virtual.waits_as.later({"waited_seconds": unchanged_seconds})
         has_tasks = not virtual.size.is_empty
         started = before.started_at if before.started_at is not None else _finite(virtual.started_at)
         state = JobState.RUNNING if has_tasks else JobState.PAUSED if started is not None else JobState.QUEUED
@@ -408,10 +420,10 @@ class Trajectory:
             left = virtual.left
             if virtual.told is not None:  # `work` was made up, of a time and assumed speeds
                 left *= forecast.remaining_steps.mean / virtual.work
-            forecast = replace(forecast, remaining_steps=Interval(left, left, left))
+            forecast = forecast.later({"remaining_steps": Interval(left, left, left)})
         trained = max(now - max(virtual.changed_at, virtual.resumes), 0.0) * virtual.speed
         measured = unchanged_seconds >= settings.measuring_seconds and trained >= settings.measuring_steps
-        return Outlook(
+        seen = Outlook(
             job=job,
             forecast=forecast,
             speeds=virtual.told or outlook.speeds,
@@ -423,6 +435,8 @@ class Trajectory:
             allocated_seconds=unchanged_seconds if has_tasks else 0.0,
             joining_seconds=outlook.joining_seconds,
         )
+        virtual.waits_as = None if has_tasks else seen
+        return seen
 
     def _note(self) -> None:
         self._note_speeds()
@@ -434,11 +448,10 @@ class Trajectory:
         self.progress.note(self._now, speeds, resumes)
 
 
-def _is_alike(job: Job, other: Job) -> bool:
-    """Whether the speeds of one are those of the other: of the same task, with the same batch (`speed_fits`)."""
-    one, two = job.spec, other.spec
-    same = (one.family, one.mode, one.architecture, one.counted_batch)
-    return same == (two.family, two.mode, two.architecture, two.counted_batch) and not one.elastic_batch
+def _alike(job: Job) -> Hashable:
+    """Equal for jobs of which the speeds of one are those of the other: of one task, with one batch (`speed_fits`)."""
+    spec = job.spec
+    return spec.family, spec.mode, spec.architecture, spec.counted_batch
 
 
 def _within(slots: Mapping[TaskSlot, str], size: Allocation) -> Mapping[TaskSlot, str]:
