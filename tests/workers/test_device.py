@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import pytest
 import torch
@@ -12,11 +13,12 @@ from torch import Tensor, nn
 
 from optimus_workers.errors import TaskError
 from optimus_workers.worker.compute import Batches, compute_slots, sync_slots
-from optimus_workers.worker.device import ComputeOptions, called_from_anywhere, to_device
+from optimus_workers.worker.device import ComputeOptions, UsageMeter, called_from_anywhere, to_device
 from optimus_workers.worker.flat_model import FlatModel
+from optimus_workers.worker.staging import stage
 from optimus_workers.zoo.digits import mlp
 
-META = torch.device("meta")
+CPU, META = torch.device("cpu"), torch.device("meta")
 
 
 class Pair(NamedTuple):
@@ -61,13 +63,15 @@ def test_an_evaluation_that_knows_nothing_of_devices_gets_its_own_tensors_back()
         model(torch.ones(1, 2))
 
 
-def gradients(options: ComputeOptions) -> Tensor:
+def gradients(options: ComputeOptions, device: torch.device = CPU) -> Tensor:
     task = mlp()
-    flat = FlatModel(task.build_model(0))
+    flat = FlatModel(task.build_model(0), staging=partial(stage, device))
     options.prepare_model(flat.model)
     slots = sync_slots(task, 1, 0, 0, 2)
     compute_slots(task, flat, slots, lambda: None, batches=Batches(task, flat.device), options=options)
     assert flat.push.dtype == torch.float32
+    if (wait := flat.staging.ready([(0, flat.total_floats)])) is not None:
+        wait()
     return flat.push[: flat.n_parameters].clone()
 
 
@@ -75,6 +79,19 @@ def test_bf16_gradients_are_near_those_of_float32_and_are_not_them() -> None:
     exact, rounded = gradients(ComputeOptions()), gradients(ComputeOptions(precision="bf16"))
     assert not torch.equal(exact, rounded)
     assert (exact - rounded).norm() < 0.05 * exact.norm(), "bf16 has 8 bits"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_gradients_of_a_gpu_are_those_of_the_cpu(precision: Literal["float32", "bf16"]) -> None:
+    options, device = ComputeOptions(precision=precision), ComputeOptions().choose_device(0)
+    assert device.type == "cuda"
+    expected, found = gradients(options), gradients(options, device)
+    assert (found - expected).norm() < {"float32": 1e-5, "bf16": 0.05}[precision] * expected.norm()
+    usage = UsageMeter(device).read()
+    assert usage.gpu_memory_bytes is not None
+    assert usage.gpu_memory_bytes > 0
+    assert usage.gpu_utilization is None or 0 <= usage.gpu_utilization <= 1
 
 
 def test_compiled_gradients_are_those_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from optimus_workers.worker.buckets import GradientHooks
 from optimus_workers.worker.compute import Batches, compute_slots, sync_slots
 from optimus_workers.worker.flat_model import FlatModel, task_profile
 from optimus_workers.worker.session import DataOptions, Session
-from optimus_workers.worker.staging import DeviceStaging, DirectStaging, Staging, Wait
+from optimus_workers.worker.staging import DeviceStaging, DirectStaging, Staging, Wait, stage
 
 TOKEN = "secret"
 WIDTH = 600
@@ -223,6 +223,20 @@ def test_vectors_of_their_own_change_no_bit() -> None:
         assert torch.equal(found.values, expected.values)
         assert torch.equal(found.staging.values, expected.values), "and the model has them"
         assert found.staging.values.data_ptr() != found.values.data_ptr()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("overlap", [False, True])
+def test_streams_of_a_gpu_lose_nothing(overlap: bool) -> None:
+    """Two workers that share it. Dropout draws other numbers there than on a CPU, so the CPU's steps are repeated by a
+    copy of the same vectors without streams."""
+    device = torch.device("cuda", 0)
+    without = partial(DeviceStaging, device=device, streams=NoStreams())
+    expected = trained(2, 2, Transport.TCP, overlap=overlap, stage=without).flat
+    found = trained(2, 2, Transport.AUTO, overlap=overlap, stage=partial(stage, device)).flat
+    torch.testing.assert_close(found.values, expected.values, rtol=1e-4, atol=1e-5)
+    torch.cuda.synchronize(device)
+    assert torch.equal(found.staging.values.cpu(), found.values), "and the model has them"
 
 
 def test_batches_fetched_ahead_are_those_fetched_in_time() -> None:
