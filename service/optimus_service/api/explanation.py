@@ -71,7 +71,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             gives_more=None if job.state.is_final else gives_more,
             kept_on_larger_cluster=kept,
             troubles=() if job.state.is_final else _troubles(services, job_id),
-            warnings=_warnings(services, job_id, _AT_THE_END if job.state.is_final else _WARNINGS, memberships),
+            warnings=_warnings(services, job, _AT_THE_END if job.state.is_final else _WARNINGS, memberships),
             still=still,
             policy=services.settings.policy,
             turn=_turn(services, job, seen, now),
@@ -131,18 +131,22 @@ def _troubles(services: Services, job_id: str) -> tuple[str, ...]:
 
 
 def _warnings(
-    services: Services, job_id: str, types: Collection[str], memberships: Sequence[MembershipRecord]
+    services: Services, job: JobRecord, types: Collection[str], memberships: Sequence[MembershipRecord]
 ) -> tuple[str, ...]:
     """The newest word of each of these kinds: about what hinders its training lately, or what was odd at its end."""
     since, found = services.clock() - _RECENT_SECONDS, dict[str, str]()
-    for event in services.repository.events(job_id, limit=_RECENT_EVENTS).items:
+    for event in services.repository.events(job.id, limit=_RECENT_EVENTS).items:
         if event.type in types and (event.at > since or types is _AT_THE_END):
-            found.setdefault(event.type, "" if _is_over(event, memberships) else event.message)
+            found.setdefault(event.type, "" if is_over(event, job, memberships) else event.message)
     return tuple(message for message in found.values() if message)
 
 
-def _is_over(event: EventRecord, memberships: Sequence[MembershipRecord]) -> bool:
-    """Whether a task that did not answer, or did again, takes part by now, or another in its place, or none at all."""
+def is_over(event: EventRecord, job: JobRecord, memberships: Sequence[MembershipRecord]) -> bool:
+    """Whether a task that did not answer, or did again, takes part by now, or another in its place, or none at all; or
+    training went back to before its loss was NaN or infinite."""
+    if event.type == LOSS_NOT_FINITE:
+        steps = [job.step, *(each.step for each in memberships if each.at > event.at)]
+        return min(steps) < event.data.get("step", 0)
     if event.type != WORKER_SILENT or not memberships or memberships[-1].at <= event.at:
         return False
     members = (*memberships[-1].workers, *memberships[-1].servers)

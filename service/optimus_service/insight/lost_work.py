@@ -59,8 +59,10 @@ def _loss(job: JobRecord, memberships: Sequence[MembershipRecord], began: Mappin
     next_run = each if each.workers else after
     if next_run is not None and next_run.step > before.step:
         return Loss(steps)  # it went on from there, whatever was known of it
-    new = set(before.workers) - set(memberships[number - 2].workers if number > 1 else ())
-    since = min(before.at, max((began[name] for name in new if name in began), default=math.inf))
+    since = before.at
+    if not steps:  # of a script that tells none it is formed late: when none has come for a minute, or at its stop
+        new = set(before.workers) - set(memberships[number - 2].workers if number > 1 else ())
+        since = min(since, max((began[name] for name in new if name in began), default=math.inf))
     return Loss(steps, max(each.at - (each.pause_seconds or 0.0) - since, 0.0))
 
 

@@ -121,13 +121,16 @@ class Observer:
         failed = set()
         for job in observed.jobs:
             history = self._histories.of(job.id)
-            since = history.nonfinite_since
-            if since is None or job.directive in (Directive.FINISH, Directive.CANCEL):
+            since, told = history.nonfinite_since, (job.id, LOSS_NOT_FINITE)
+            if since is None:
+                self._announced.discard(told)  # it may become so again, by the same step, too
+                continue
+            if job.directive in (Directive.FINISH, Directive.CANCEL):
                 continue
             if job.state is not JobState.RUNNING:
                 continue  # it is to go on after such an end, and what is known is from before
-            if (job.id, f"nonfinite since {since}") not in self._announced:
-                self._announced.add((job.id, f"nonfinite since {since}"))
+            if told not in self._announced:
+                self._announced.add(told)
                 leader.add_event(job.id, LOSS_NOT_FINITE, first_words(history), {"step": since}, now)
             if (why := why_failed(job, history)) is not None:
                 leader.advance_job(job.id, TooManyFailures(why), now)

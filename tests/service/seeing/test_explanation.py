@@ -22,14 +22,16 @@ from optimus_scheduler.allocate.optimus.guarantees import Turn
 from optimus_scheduler.allocate.policies import POLICIES
 from optimus_scheduler.lifecycle import TooManyFailures
 from optimus_scheduler.model import NOTHING, Allocation, Directive, Interval, JobState, Reason, SpeedSample
+from optimus_service.api.explanation import is_over
 from optimus_service.insight.explain import Case, explanation_of
 from optimus_service.insight.progress import _after_retry, expected_times
 from optimus_service.insight.queue import ORDERS, in_queue
 from optimus_service.insight.reasons import TEXTS
+from optimus_service.observe.divergence import LOSS_NOT_FINITE
 from optimus_service.push.stream_state import job_line
 from optimus_service.requests import checked
 from optimus_service.store.forecasts import from_json
-from optimus_service.store.records import Awaited, ExpectedTimes, JobRecord, MembershipRecord
+from optimus_service.store.records import Awaited, EventRecord, ExpectedTimes, JobRecord, MembershipRecord
 
 
 def explained(world: World, job_id: str, speeds: Iterable[SpeedSample] = ()) -> answers.Explanation:
@@ -247,6 +249,19 @@ def test_other_jobs_are_told_of_only_where_there_are_some() -> None:
     among = replace(alone, others={"job-2": a_record("job-2")})
     said = "One more task would make it faster; no other job has more than it needs at least."
     assert said in explanation_of(among).sentences
+
+
+@pytest.mark.parametrize(
+    ("step", "later", "is_undone"),
+    [(60, [], False), (0, [], True), (60, [a_membership(epoch=2, at=30.0, cause="resume", step=10)], True)],
+    ids=["trains on", "taken back", "went on from before"],
+)
+def test_a_loss_that_was_nan_before_training_went_back_is_not_told(
+    step: int, later: list[MembershipRecord], is_undone: bool
+) -> None:
+    told = EventRecord(id=1, job_id="job-1", at=20.0, type=LOSS_NOT_FINITE, message="NaN", data={"step": 54})
+    memberships = [a_membership(at=0.0), *later]
+    assert is_over(told, a_record(step=step), memberships) == is_undone
 
 
 @pytest.mark.parametrize("reason", ["Unchanged", "NoFurtherGain"])

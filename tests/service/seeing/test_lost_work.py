@@ -82,6 +82,8 @@ def test_a_silent_scripts_work_counts_from_the_start_of_its_worker() -> None:
     assert losses(a_script(step=0), again, {"w": 2.0, "v": 170.0})[2] == Loss(0, 30.0), (
         "all began anew with the new one"
     )
+    told = replace(BEGAN, at=15.0)
+    assert losses(a_script(), [told, PAUSED], {"w": 2.0})[1] == Loss(15, 165.0), "its first step says when it began"
 
 
 @pytest.mark.parametrize(
