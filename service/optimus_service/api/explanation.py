@@ -146,7 +146,7 @@ def is_over(event: EventRecord, job: JobRecord, memberships: Sequence[Membership
     training went back to before its loss was NaN or infinite."""
     if event.type == LOSS_NOT_FINITE:
         steps = [job.step, *(each.step for each in memberships if each.at > event.at)]
-        return min(steps) < event.data.get("step", 0)
+        return min(steps) < int(event.data.get("step", 0))
     if event.type != WORKER_SILENT or not memberships or memberships[-1].at <= event.at:
         return False
     members = (*memberships[-1].workers, *memberships[-1].servers)
