@@ -9,7 +9,7 @@ happens), and the job is measured a few more times at the last of its sizes. The
 
 * kept: weigh as much as new ones;
 * faded: lose half of their weight every half-life (300 s or 1800 s);
-* corrected: brought up to date by `SpeedModel.fit(..., at=...)`, alone or with the long half-life.
+* corrected: brought up to date by `present_speeds`, as in a round, alone or with the long half-life.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 from benchmarks.speed_models import SEED, Measurements, load_measurements
 
 from optimus_models import SpeedModel
+from optimus_models.speed.measurements import present_speeds
 
 FACTORS = (1.0, 2.0, 3.0)
 SINCE = (1, 2, 4, 8)
@@ -48,15 +49,13 @@ def story(job: Measurements, n_since: int, factor: float, random: np.random.Gene
 
 def error(job: Measurements, rows: np.ndarray, measured: np.ndarray, factor: float, treatment: str) -> float:
     half_life, corrected = TREATMENTS[treatment]
-    at = SPACING * np.arange(len(rows))
-    model = SpeedModel.fit(
-        job.workers[rows],
-        job.servers[rows],
-        measured,
-        weights=None if half_life is None else np.exp2(-(at[-1] - at) / half_life),
-        at=at if corrected else None,
-        global_batch_size=job.batch,
-    )
+    at = SPACING * np.arange(len(rows), dtype=np.float64)
+    workers, servers = job.workers[rows], job.servers[rows]
+    weights = np.ones(len(at)) if half_life is None else np.exp2(-(at[-1] - at) / half_life)
+    if corrected:
+        measured, trust = present_speeds(workers, servers, measured, at)
+        weights = weights * trust
+    model = SpeedModel.fit(workers, servers, measured, weights=weights, global_batch_size=job.batch)
     present = job.speeds / factor
     return float(np.mean(np.abs(model.predict(job.workers, job.servers) - present) / present))
 

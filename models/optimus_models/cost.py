@@ -110,25 +110,23 @@ def _time_and_cost(allocation: Allocation, steps_left: Estimate, speed: Estimate
     return TimeAndCost(allocation, seconds, seconds.times(prices.per_second(allocation)))
 
 
-def cheapest_before(
-    possible: Sequence[TimeAndCost], deadline_seconds: float, *, sure: bool = True
-) -> TimeAndCost | NothingFits:
-    """The cheapest allocation that ends within `deadline_seconds`: by the upper end of its interval when `sure`,
-    otherwise by its mean. Ties go to the faster, then to the smaller.
+def cheapest_before(possible: Sequence[TimeAndCost], deadline_seconds: float) -> TimeAndCost | NothingFits:
+    """The cheapest allocation that ends within `deadline_seconds`, by the upper end of its interval. Ties go to the
+    faster, then to the smaller.
     """
-    kept = [option for option in possible if _limit(option.seconds, sure=sure) <= deadline_seconds]
+    kept = [option for option in possible if option.seconds.high <= deadline_seconds]
     if kept:
         return min(kept, key=lambda option: (option.cost.mean, option.seconds.mean, option.allocation))
-    nearest = min(possible, key=lambda option: _limit(option.seconds, sure=sure), default=None)
+    nearest = min(possible, key=lambda option: option.seconds.high, default=None)
     return NothingFits(f"no allocation ends within {deadline_seconds:g} s", nearest)
 
 
-def fastest_under(possible: Sequence[TimeAndCost], budget: float, *, sure: bool = True) -> TimeAndCost | NothingFits:
-    """The fastest allocation whose cost stays within `budget`; `sure` and ties as in `cheapest_before`."""
-    kept = [option for option in possible if _limit(option.cost, sure=sure) <= budget]
+def fastest_under(possible: Sequence[TimeAndCost], budget: float) -> TimeAndCost | NothingFits:
+    """The fastest allocation whose cost stays within `budget`, by the upper end of its interval; then the cheaper."""
+    kept = [option for option in possible if option.cost.high <= budget]
     if kept:
         return min(kept, key=lambda option: (option.seconds.mean, option.cost.mean, option.allocation))
-    nearest = min(possible, key=lambda option: _limit(option.cost, sure=sure), default=None)
+    nearest = min(possible, key=lambda option: option.cost.high, default=None)
     return NothingFits(f"no allocation costs at most {budget:g}", nearest)
 
 
@@ -139,10 +137,6 @@ def worth_considering(possible: Sequence[TimeAndCost]) -> tuple[TimeAndCost, ...
         if not kept or option.cost.mean < kept[-1].cost.mean:
             kept.append(option)
     return tuple(kept)
-
-
-def _limit(estimate: Estimate, *, sure: bool) -> float:
-    return estimate.high if sure else estimate.mean
 
 
 def _log_ratio(larger: float, smaller: float) -> float:

@@ -24,10 +24,16 @@ def measured(n_after: int, factor: float, noise: float = 0.02, seed: int = 0) ->
     return w, p, speeds, 60.0 * np.arange(len(places), dtype=np.float64)
 
 
+def fitted(w: FloatArray, p: FloatArray, speeds: FloatArray, at: FloatArray) -> SpeedModel:
+    """As in a round."""
+    present = present_speeds(w, p, speeds, at)
+    return SpeedModel.fit(w, p, present.speeds, weights=present.weights)
+
+
 @pytest.mark.parametrize("factor", [2.0, 3.0, 0.5])
 def test_after_a_change_all_sizes_are_predicted_at_the_present_speed(factor: float) -> None:
     w, p, speeds, at = measured(3, factor)
-    model = SpeedModel.fit(w, p, speeds, at=at)
+    model = fitted(w, p, speeds, at)
     true = 1.0 / (1.0 / SIZES[:, 0] + 0.1 + 0.2 * SIZES[:, 0] / SIZES[:, 1]) / factor
     np.testing.assert_allclose(model.predict(SIZES[:, 0], SIZES[:, 1]), true, rtol=0.15)
 
@@ -47,9 +53,9 @@ def test_one_slow_interval_is_no_change() -> None:
 
 def test_after_a_slow_stretch_that_is_over_the_old_measurements_hold() -> None:
     w, p, speeds, at = (np.concatenate([part, part[-4:]]) for part in measured(4, 2.5))
-    at = 60.0 * np.arange(len(at))
+    at = 60.0 * np.arange(len(at), dtype=np.float64)
     speeds[-4:] *= 2.5
-    now, before = SpeedModel.fit(w, p, speeds, at=at), SpeedModel.fit(*measured(0, 1.0)[:3])
+    now, before = fitted(w, p, speeds, at), SpeedModel.fit(*measured(0, 1.0)[:3])
     np.testing.assert_allclose(now.predict(*SIZES.T), before.predict(*SIZES.T), rtol=0.1)
 
 
@@ -66,12 +72,12 @@ any_float = st.floats(allow_nan=True, allow_infinity=True)
 @given(st.lists(st.tuples(any_float, any_float, any_float, any_float), max_size=20))
 def test_any_measurements_give_a_usable_model(rows: list[tuple[float, ...]]) -> None:
     columns = np.array(rows, dtype=np.float64).reshape(len(rows), 4).T
-    model = SpeedModel.fit(columns[0], columns[1], columns[2], at=columns[3])
+    model = fitted(columns[0], columns[1], columns[2], columns[3])
     assert np.all(np.isfinite(model.predict([1.0, 4.0], [1.0, 2.0])))
 
 
 def test_the_shortest_column_decides() -> None:
-    w, p, speeds, at = measured(3, 2.0)
+    w, p, speeds, _ = measured(3, 2.0)
     whole = SpeedModel.fit(w[:20], p[:20], speeds[:20])
-    cut = SpeedModel.fit(w, p, speeds, weights=np.ones(len(w)), at=at[:20])
+    cut = SpeedModel.fit(w, p, speeds, weights=np.ones(20))
     np.testing.assert_allclose(whole.predict([2.0], [2.0]), cut.predict([2.0], [2.0]))

@@ -23,7 +23,7 @@ from optimus_models.speed.form import (
     speed,
     step_seconds,
 )
-from optimus_models.speed.measurements import SpeedPoints, present_speeds
+from optimus_models.speed.measurements import SpeedPoints
 from optimus_models.speed.scaling import FEW_SIZES
 
 _RESIDUAL_SHARE = 0.2
@@ -62,18 +62,14 @@ class SpeedModel:
         speeds: ArrayLike,
         *,
         weights: ArrayLike | None = None,
-        at: ArrayLike | None = None,
         mode: Mode = "sync",
         global_batch_size: float | None = None,
     ) -> Self:
         """Fit to parallel arrays of measurements, `speeds` in steps per second. Never raises on data.
 
-        Measurements that are not finite and above 0 are ignored. `weights` (default all 1) may fade old ones.
-        `at` (seconds of any clock) says when each was made: if the whole job has become slower or faster since, older
-        measurements are corrected for it (`present_speeds`).
+        Measurements that are not finite and above 0 are ignored. `weights` (default all 1) may fade old ones. Where the
+        whole job has become slower or faster since, `present_speeds` corrects them before.
         """
-        if at is not None:
-            speeds, weights = cls._brought_up_to_date(workers, servers, speeds, weights, at)
         points = SpeedPoints.of(workers, servers, speeds, weights)
         batch = float(global_batch_size) if global_batch_size and 0 < global_batch_size < np.inf else 1.0
         fitted, residual = cls._fit(points, mode, batch)
@@ -96,18 +92,6 @@ class SpeedModel:
         form = flat if flat.cost <= shared.cost + 1e-6 else shared
         measured = step_seconds(points.workers, points.speeds, mode)
         return form, SpeedResidual.fit(points, np.log(measured / form.seconds(points.workers, points.servers)))
-
-    @staticmethod
-    def _brought_up_to_date(
-        workers: ArrayLike, servers: ArrayLike, speeds: ArrayLike, weights: ArrayLike | None, at: ArrayLike
-    ) -> tuple[ArrayLike, ArrayLike | None]:
-        """Speeds and weights, both of the length of the shortest argument."""
-        given = 1.0 if weights is None else weights
-        columns = [np.asarray(values, dtype=np.float64).reshape(-1) for values in (workers, servers, speeds, at)]
-        w, p, f, t = (column[: min(map(len, columns))] for column in columns)
-        present = present_speeds(w, p, f, t)
-        v = np.broadcast_to(np.asarray(given, dtype=np.float64), np.shape(given) or len(f))[: len(f)]
-        return present.speeds[: len(v)], present.weights[: len(v)] * v
 
     @property
     def mode(self) -> Mode:
@@ -146,12 +130,6 @@ class PaperSpeedModel(SpeedModel):
 
     Without any measurement it is the prior of `SpeedModel`.
     """
-
-    @staticmethod
-    def _brought_up_to_date(
-        _workers: ArrayLike, _servers: ArrayLike, speeds: ArrayLike, weights: ArrayLike | None, _at: ArrayLike
-    ) -> tuple[ArrayLike, ArrayLike | None]:
-        return speeds, weights
 
     @staticmethod
     def _fit(points: SpeedPoints, mode: Mode, batch: float) -> tuple[SpeedForm, SpeedResidual | None]:

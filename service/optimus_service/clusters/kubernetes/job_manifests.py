@@ -30,11 +30,9 @@ from optimus_service.settings.kubernetes import KubernetesSettings
 Json = dict[str, Any]
 
 
-def anchor(job_id: str, settings: KubernetesSettings, owner: Owner | None = None) -> Json:
-    """The object that owns all others of the job; itself owned by the job's TrainingJob if it has one."""
+def anchor(job_id: str, settings: KubernetesSettings) -> Json:
+    """The object that owns all others of the job."""
     metadata = labelled(anchor_name(job_id), job_id, settings)
-    if owner is not None:
-        metadata["ownerReferences"] = [owner.reference()]
     about = "Owns every object of this Optimus job; deleting it removes them all."
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"job": job_id, "about": about}}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,13 +80,9 @@ class JobObjects:
     Every method raises `ClusterUnavailable` and `ApiRefused` as the gateway does.
     """
 
-    def __init__(
-        self, gateway: Gateway, settings: KubernetesSettings, owner_of: Callable[[str], Owner | None] = lambda _: None
-    ) -> None:
-        """`owner_of`: what the job's anchor itself belongs to (its TrainingJob)."""
+    def __init__(self, gateway: Gateway, settings: KubernetesSettings) -> None:
         self._gateway = gateway
         self._settings = settings
-        self._owner_of = owner_of
         self._namespace = f"/api/v1/namespaces/{settings.namespace}"
         self.anchors = AnchorMirror()
         self._made: dict[str, Owner] = {}
@@ -146,7 +142,7 @@ class JobObjects:
         if made is not None and is_known and (present is None or present.uid == made.uid) and job_id in self._addresses:
             return made
         settings = self._settings
-        anchor, is_new = self._create("configmaps", job_manifests.anchor(job_id, settings, self._owner_of(job_id)))
+        anchor, is_new = self._create("configmaps", job_manifests.anchor(job_id, settings))
         owner = Owner(anchor["metadata"]["name"], anchor["metadata"]["uid"])
         if is_new:
             self._with_new_anchor.add(job_id)

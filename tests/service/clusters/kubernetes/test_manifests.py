@@ -85,7 +85,7 @@ def test_pods_are_valid_by_todays_models(changes: dict[str, Any]) -> None:
 
 def test_objects_of_a_job_are_valid_by_todays_models() -> None:
     found = settings()
-    client.V1ConfigMap.model_validate(job_manifests.anchor("digits-x7k2p", found, OWNER))
+    client.V1ConfigMap.model_validate(job_manifests.anchor("digits-x7k2p", found))
     client.V1Secret.model_validate(job_manifests.secret("digits-x7k2p", SECRETS, found, OWNER))
     client.V1Service.model_validate(job_manifests.headless_service("digits-x7k2p", found, OWNER))
     client.V1Service.model_validate(job_manifests.coordinator_service("digits-x7k2p", found, OWNER))
