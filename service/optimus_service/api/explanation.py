@@ -64,7 +64,9 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             now=now,
             memberships=memberships,
             began=worker_starts(repository, job),
-            speeds=[replace(each, steps_per_second=counted_speed(seen, each)) for each in seen.speed_samples],
+            speeds=[
+                replace(each, steps_per_second=counted_speed(seen, each)) for each in histories.speeds(job, memberships)
+            ],
             others=others,
             decisions={each: decision for each, decision in decisions.items() if each in others or each == job_id},
             queue=in_queue(active, decisions, now, still),

@@ -23,7 +23,7 @@ from optimus_models.loss.curve import LossCurve, MetricCurve
 from optimus_scheduler.forecast.fits import Fits, Fitted
 from optimus_scheduler.forecast.prices import has_prices
 from optimus_scheduler.forecast.rates import rates_to_come
-from optimus_scheduler.model import Allocation, EndedJob, Forecast, Job, Resources
+from optimus_scheduler.model import Allocation, EndedJob, Forecast, Job, Resources, SpeedSample
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.what_if import is_one_worker
 from optimus_service.insight.advice import advice
@@ -106,6 +106,12 @@ class HistoryCache:
             noise_steps=tuple(float(step) for step, _ in noise),
             noise_scales=tuple(scale for _, scale in noise),
         )
+
+    def speeds(self, record: JobRecord, memberships: Sequence[MembershipRecord]) -> tuple[SpeedSample, ...]:
+        """Its measured speeds since its start: those that no forecast counts any more, too."""
+        entry = self._entry(record.id)
+        with entry.turn:
+            return entry.histories(self._repository).updated(record, memberships).speeds.since_the_start()
 
     def evaluations(self, record: JobRecord, memberships: Sequence[MembershipRecord]) -> answers.EvaluationList:
         """What the job's evaluations gave so far, figure by figure."""
