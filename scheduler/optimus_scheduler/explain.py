@@ -9,7 +9,7 @@ from optimus_models.rescale import is_prior
 from optimus_scheduler.allocate.policy import OTHERS_GIVE, Grant
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, Allocation, Decision, Reason
-from optimus_scheduler.model.format import IS_BEING_STOPPED, ITS_OWNER, size_words, time_words
+from optimus_scheduler.model.format import IS_BEING_STOPPED, ITS_OWNER, QUOTAS, size_words, time_words
 from optimus_scheduler.place.place import Placed, Unplaced
 
 
@@ -231,7 +231,8 @@ def _no_feasible_node(outlook: Outlook, grant: Grant) -> str:
 
 def _waiting_for_quota(outlook: Outlook, _grant: Grant) -> str:
     by = outlook.job.paused_by
-    what = f"Paused by {by}" if by is not None else "Paused" if outlook.has_tasks else "Waits"
+    others = by is not None and by != QUOTAS  # which the sentence itself names
+    what = f"Paused by {by}" if others else "Paused" if by is not None or outlook.has_tasks else "Waits"
     least = size_words(outlook.minimum)
     return f"{what}: quotas leave no room now for {least} of project {outlook.job.spec.project}."
 

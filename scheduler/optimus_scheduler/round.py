@@ -15,6 +15,7 @@ from optimus_scheduler.forecast.forecast import Forecaster, forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.gpu_types.choose import choose_and_forecast, with_fallback_types
 from optimus_scheduler.model import NOTHING, Directive, Job, JobState, Node, Nodes, Plan, Reason, Snapshot
+from optimus_scheduler.model.format import QUOTAS
 from optimus_scheduler.moves import Moves, move_stragglers
 from optimus_scheduler.place.place import Placed, Placements, Placer
 from optimus_scheduler.place.requests import CurrentNodes
@@ -215,4 +216,6 @@ def _cause(outlook: Outlook, grant: Grant, pauser: Callable[[Outlook], str | Non
     """Who has a job with tasks pause: of one that has not trained since its last pause, whoever caused that one."""
     if outlook.job.state is JobState.PAUSED:
         return outlook.job.paused_by
+    if grant.reason is Reason.WAITING_FOR_QUOTA:
+        return QUOTAS
     return pauser(outlook) if grant.reason is Reason.WAITING_FOR_RESOURCES else None

@@ -15,7 +15,17 @@ from tests.scheduler.constrained_worlds import next_round, trained
 from optimus_scheduler.allocate.allocate_with_quotas import allocate_with_quotas, borrows, guarantees
 from optimus_scheduler.allocate.policies import POLICIES, AllocationInput, policy_named
 from optimus_scheduler.forecast.forecast import forecast_all
-from optimus_scheduler.model import Allocation, ConvergenceRule, Job, Node, Quota, Reason, Resources, Snapshot
+from optimus_scheduler.model import (
+    Allocation,
+    ConvergenceRule,
+    Job,
+    Node,
+    Quota,
+    Reason,
+    Resources,
+    SetWanted,
+    Snapshot,
+)
 from optimus_scheduler.round import plan
 from optimus_scheduler.settings import Settings
 
@@ -126,6 +136,11 @@ def test_the_job_that_started_last_is_paused_first() -> None:
     assert paused.reason is Reason.WAITING_FOR_QUOTA
     told = "Paused: quotas leave no room now for 2 workers and 2 servers of project b."
     assert paused.message == f"{told} Quotas of other projects give them a right to the room."
+    (wanted,) = (each for each in outcome.actions if isinstance(each, SetWanted) and each.job_id == "b0")
+    assert wanted.paused_by == "quotas"
+    later = [replace(each, paused_by=wanted.paused_by) if each.id == "b0" else each for each in after.jobs]
+    (waits,) = (each for each in plan(replace(after, jobs=tuple(later)), OPTIMUS).decisions if each.job_id == "b0")
+    assert waits.message.startswith(("Paused by quotas: ", "Paused: quotas leave no room"))
 
 
 def test_nobody_is_paused_for_more_than_the_guarantee() -> None:

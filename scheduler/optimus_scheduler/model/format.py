@@ -20,6 +20,8 @@ _LOGGED: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ [\w.]+
 """What a task's log has before the words of its own modules."""
 ITS_OWNER: Final = "its owner"
 """Who paused or resumed a job, where nothing else is known."""
+QUOTAS: Final = "quotas"
+"""Who paused a job that quotas leave no room."""
 IS_BEING_STOPPED: Final = "Cancelled: its tasks are being stopped."
 """Of a job that its owner cancelled, until it has ended."""
 HEADLINE_LENGTH: Final = 240

@@ -144,13 +144,13 @@ _ENDED_BY: Mapping[str, str] = {
 
 
 def ended_words(job: JobRecord, decision: DecisionRecord | None) -> str:
-    """How the job ended, and why as far as its last decision says so."""
+    """How the job ended, and why: by the limit that it has reached, else as far as its last decision says so."""
     if job.state is JobState.FAILED:
         return "The job failed." if job.failure is None else f"The job failed: {headline(job.failure)}"
     if job.state is JobState.CANCELLED:
         return "The job was cancelled."
     ends = decision is not None and decision.reason in (Reason.CONVERGED, Reason.LIMIT_REACHED)
-    rule = decision.forecast.rule if decision is not None and ends else _spent(job)
+    rule = _spent(job) or (decision.forecast.rule if decision is not None and ends else None)
     why = None if rule is None else _ENDED_BY.get(rule)
     # What it has learned is of no use then, though its owner let it train on.
     useless = "" if job.loss is None or math.isfinite(job.loss) else ", but its loss was NaN or infinite at the end"

@@ -350,6 +350,9 @@ def test_an_ended_job_has_no_reason_but_how_it_ended(
 def test_a_limit_that_was_reached_between_two_rounds_is_told(convergence: dict[str, Any], told: str) -> None:
     ended = a_record(state=JobState.SUCCEEDED, finished_at=9.0, step=17, epoch=2.04, spec={"convergence": convergence})
     assert explanation_of(Case(job=ended, decision=None, now=10.0)).message == told
+    converged = a_decision(reason="Converged", forecast=a_forecast(rule="loss_decrease"))
+    by_loss = "The job succeeded: its loss hardly fell any more." if told == "The job succeeded." else told
+    assert explanation_of(Case(job=ended, decision=converged, now=10.0)).message == by_loss, "decided as it ended"
     useless = explanation_of(Case(job=replace(ended, loss=math.nan), decision=None, now=10.0)).message
     assert useless == f"{told[:-1]}, but its loss was NaN or infinite at the end."
 
