@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import MappingProxyType
+
 from fastapi import APIRouter
 
 from optimus_contract import answers
@@ -9,9 +12,10 @@ from optimus_service.api.body import StrictRoute
 from optimus_service.api.jobs import CursorQuery, LimitQuery
 from optimus_service.api.services import CallerDep, ServicesDep
 from optimus_service.insight.format import moment
+from optimus_service.insight.progress import times_of
 from optimus_service.insight.queue import Queued, in_queue
 from optimus_service.insight.reasons import waiting_words
-from optimus_service.observe.standstills import standstills
+from optimus_service.observe.standstills import Standstills, standstills
 from optimus_service.store.pages import decode_cursor, make_page
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
@@ -33,11 +37,12 @@ def list_queue(
     still = standstills(services.repository, (), decisions, now, services.listens_since)
     waiting = in_queue(active, decisions, now, still)
     mine = [each for each in waiting if each.position > int(after) and caller.reads(each.job.project)]
-    page = make_page("queue", mine[: limit + 1], limit, lambda each: (each.position,), queued_body)
+    body = partial(queued_body, now=now, still=still)
+    page = make_page("queue", mine[: limit + 1], limit, lambda each: (each.position,), body)
     return answers.Queue(waiting=len(waiting), jobs=list(page.items), next_cursor=page.next_cursor)
 
 
-def queued_body(queued: Queued) -> answers.QueuedJob:
+def queued_body(queued: Queued, now: float, still: Standstills = MappingProxyType({})) -> answers.QueuedJob:
     """A job that waits, as a line of the queue. Pure."""
     job, (reason, why) = queued.job, waiting_words(queued.decision)
     return answers.QueuedJob(
@@ -50,5 +55,5 @@ def queued_body(queued: Queued) -> answers.QueuedJob:
         submitted_at=moment(job.created_at),
         reason=reason,
         why=why,
-        expected=queued.expected,
+        expected=times_of(job, queued.decision, now, still=still),
     )

@@ -167,10 +167,27 @@ def times_of(
     still: Standstills = MappingProxyType({}),
 ) -> answers.ExpectedTimes | None:
     """What `progress_of` says of the start and the end. Of most jobs that wait it is known without all else."""
-    retries = job.retry_at is not None and job.retry_at > now
-    if job.state.is_final or not job.waits or retries or has_made_all(job):
+    if not _waits_plainly(job, now):
         return progress_of(job, decision, now, ends, still).expected
     return _foreseen_times(job, decision, now, ends, still)
+
+
+def start_of(
+    job: JobRecord, decision: DecisionRecord | None, now: float, ends: Ends, still: Standstills
+) -> answers.Interval | None:
+    """The seconds until the start in `times_of`, without all else: of thousands of jobs."""
+    if not _waits_plainly(job, now):
+        expected = progress_of(job, decision, now, ends, still).expected
+        return None if expected is None else expected.start_seconds
+    if decision is None or decision.expected is None or job.owner_paused_at is not None:
+        return None
+    return interval_body(_foreseen_start(decision.expected, now, ends, still))
+
+
+def _waits_plainly(job: JobRecord, now: float) -> bool:
+    """Whether the queue simulated forward has said all that is told of its start and end."""
+    retries = job.retry_at is not None and job.retry_at > now
+    return job.waits and not (job.state.is_final or retries or has_made_all(job))
 
 
 def _foreseen_times(
@@ -206,16 +223,11 @@ def expected_times(
     """
     if found is None or now > found.good_until or (waits and found.start is None and found.end is not None):
         return None
-    unknown = answers.ExpectedTimes(
-        computed_at=moment(found.at), start_seconds=None, start_at=None, end_seconds=None, end_at=None
-    )
-    if waits and sum(one.part for one in found.behind if _has_stalled(one.job, still)) >= _LIKELY:
-        return unknown
-    start = None if found.start is None or not waits else _start(found, found.start, now, {} if ends is None else ends)
-    if waits and found.start is not None and start is None:
-        return unknown
-    end = None if found.end is None else until_later(found.end, found.at, now)
-    if start is not None and found.end is not None and found.start is not None:
+    start = _foreseen_start(found, now, {} if ends is None else ends, still) if waits else None
+    end = None
+    if found.end is not None and not waits:
+        end = until_later(found.end, found.at, now)
+    elif found.end is not None and start is not None and found.start is not None:
         # It takes as long as was foreseen, from a start that may have moved.
         takes = _plus(found.end, found.start, -1.0)
         end = Interval(*(max(*both) for both in zip(_bounds(_plus(takes, start)), _bounds(start), strict=True)))
@@ -228,6 +240,14 @@ def expected_times(
     )
 
 
+def _foreseen_start(found: ExpectedTimes, now: float, ends: Ends, still: Standstills) -> Interval | None:
+    """Seconds until the start of a job that waits; None: nothing can be said, or was said too long ago."""
+    has_stalled = sum(one.part for one in found.behind if _has_stalled(one.job, still)) >= _LIKELY
+    if found.start is None or now > found.good_until or has_stalled:
+        return None
+    return _start(found, found.start, now, ends)
+
+
 _OVERDUE_SECONDS = 1.0
 """A start that was foreseen with an end and has not come so long after it waits for something else."""
 
@@ -238,14 +258,16 @@ def _start(found: ExpectedTimes, start: Interval, now: float, ends: Ends) -> Int
 
     Those of jobs of which no end is said (of unknown length, without tasks since) go on as was foreseen, by the time.
     """
-    by_time, moved, rest = until_later(start, found.at, now), Interval(0.0, 0.0, 0.0), 1.0
+    total, rest = Interval(0.0, 0.0, 0.0), 1.0
     for one in found.behind:
         then, left = _awaited_end(one, found), _awaited_left(one, now, ends)
         if then is not None and left is not None:
             times = zip(_bounds(start), _bounds(then), _bounds(left), strict=True)
-            moved = _plus(moved, Interval(*(_moved(*each, found.at) for each in times)), one.part)
+            total = _plus(total, Interval(*(_moved(*each, found.at) for each in times)), one.part)
             rest -= one.part
-    low, mean, high = sorted(_bounds(_plus(moved, by_time, max(rest, 0.0))))
+    if rest > 0.0:
+        total = _plus(total, until_later(start, found.at, now), rest)
+    low, mean, high = sorted(_bounds(total))
     return None if high < -_OVERDUE_SECONDS else Interval(*(max(each, 0.0) for each in (mean, low, high)))
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from optimus_contract import answers
 from optimus_scheduler.model.format import time_words
 from optimus_scheduler.settings import Settings
-from optimus_service.insight.progress import Ends, times_of
+from optimus_service.insight.progress import Ends, start_of
 from optimus_service.observe.standstills import Standstills
 from optimus_service.store.records import DecisionRecord, JobRecord
 
@@ -22,8 +22,8 @@ class Queued(NamedTuple):
     """1 is expected to start first."""
     job: JobRecord
     decision: DecisionRecord | None
-    expected: answers.ExpectedTimes | None
-    """As `progress_of` tells it: the queue is in the order of what is shown."""
+    start: answers.Interval | None
+    """Seconds until it, as `progress_of` tells them: the queue is in the order of what is shown."""
 
 
 def in_queue(
@@ -37,9 +37,9 @@ def in_queue(
     is told, which come last. Not tracked jobs, nor those that their owner paused."""
     waiting = [job for job in active if job.waits]
     ends: Ends = {}
-    expected = {job.id: times_of(job, decisions.get(job.id), now, ends, still) for job in waiting}
-    waiting = _by_start(waiting, expected)
-    return [Queued(number, job, decisions.get(job.id), expected[job.id]) for number, job in enumerate(waiting, 1)]
+    starts = {job.id: start_of(job, decisions.get(job.id), now, ends, still) for job in waiting}
+    waiting = _by_start(waiting, starts)
+    return [Queued(number, job, decisions.get(job.id), starts[job.id]) for number, job in enumerate(waiting, 1)]
 
 
 _ABOUT_THE_SAME = 0.1
@@ -47,11 +47,11 @@ _ABOUT_THE_SAME = 0.1
 that they come from."""
 
 
-def _by_start(waiting: Iterable[JobRecord], expected: Mapping[str, answers.ExpectedTimes | None]) -> list[JobRecord]:
+def _by_start(waiting: Iterable[JobRecord], starts: Mapping[str, answers.Interval | None]) -> list[JobRecord]:
     found: list[list[JobRecord]] = []
     same_until = -math.inf
-    for job in sorted(waiting, key=lambda job: _start(expected[job.id])[0]):
-        start, doubt = _start(expected[job.id])
+    for job in sorted(waiting, key=lambda job: _start(starts[job.id])[0]):
+        start, doubt = _start(starts[job.id])
         if start > same_until:
             found.append([])
             same_until = start + doubt
@@ -61,11 +61,10 @@ def _by_start(waiting: Iterable[JobRecord], expected: Mapping[str, answers.Expec
     ]
 
 
-def _start(expected: answers.ExpectedTimes | None) -> tuple[float, float]:
+def _start(start: answers.Interval | None) -> tuple[float, float]:
     """Seconds until it, and by how many it is doubtful."""
-    if expected is None or expected.start_seconds is None:
+    if start is None:
         return math.inf, 0.0
-    start = expected.start_seconds
     doubt = 0.0 if start.low is None or start.high is None else _ABOUT_THE_SAME * (start.high - start.low)
     return start.mean, doubt if math.isfinite(doubt) else 0.0
 

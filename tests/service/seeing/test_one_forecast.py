@@ -26,7 +26,7 @@ from optimus_service.insight.explain import Case, explanation_of
 from optimus_service.insight.format import span
 from optimus_service.insight.predictions import learned_then
 from optimus_service.insight.progress import expected_times
-from optimus_service.insight.queue import Queued, in_queue
+from optimus_service.insight.queue import in_queue
 from optimus_service.insight.sizes import Ahead, sizes
 from optimus_service.metrics.read import job_metrics
 from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimes, JobRecord
@@ -112,7 +112,7 @@ def test_all_answers_tell_the_same_start_and_end(found: tuple[tuple[JobRecord, D
     jobs = {record.id: record for record, _ in found}
     decisions = {decision.job_id: decision for _, decision in found}
     queue = in_queue(jobs.values(), decisions, NOW)
-    starts = [(math.inf, 0.0) if each is None else (each.mean, _width(each)) for each in map(_start_in, queue)]
+    starts = [(math.inf, 0.0) if each.start is None else (each.start.mean, _width(each.start)) for each in queue]
     for (sooner, width), (later, _) in combinations(starts, 2):
         assert later >= sooner or sooner - later <= 0.1 * max(width, *(each for _, each in starts)), "the column rises"
     assert [each.position for each in queue] == list(range(1, len(queue) + 1))
@@ -131,17 +131,14 @@ def test_all_answers_tell_the_same_start_and_end(found: tuple[tuple[JobRecord, D
         assert (record.id in places) == record.waits
         if record.waits:
             queued = places[record.id]
-            assert queued_body(queued).expected == shown.expected
+            assert queued_body(queued, NOW).expected == shown.expected
+            assert queued.start == start
             assert record.retry_at or f"number {queued.position} of {len(queue)}" in words
             assert start is not None or shown.remaining_seconds is None, "it ends after a start that is known"
         if start is not None:
             assert span(start) in words or "in a moment" in words
         if shown.remaining_seconds is not None:
             assert span(shown.remaining_seconds) in words
-
-
-def _start_in(queued: Queued) -> answers.Interval | None:
-    return None if queued.expected is None else queued.expected.start_seconds
 
 
 def _width(start: answers.Interval) -> float:
