@@ -566,6 +566,15 @@ def test_a_job_that_a_limit_of_workers_keeps_out_waits_for_those_that_fill_it(mo
     assert found.start.low >= first.low
 
 
+def test_a_start_with_the_end_of_one_that_starts_before_it_is_told_apart() -> None:
+    """Two slots: `next` takes the room of `first`, and only with its end `last` starts."""
+    first, alone = of_slots("first", 2, 20.0, has=True), of_slots("alone", 2, 30.0, has=False)
+    last = replace(of_slots("last", 2, 300.0, has=False), submitted_at=NOW - 1.0)
+    found = looked(a_queue(first, alone, last, cpu=2.0))
+    assert found["alone"].awaited == found["last"].awaited == {"first": 1.0}
+    assert (found["alone"].at_once, found["last"].at_once) == ({"first": 1.0}, {})
+
+
 @pytest.mark.parametrize("other", [150.0, 230.0])
 @pytest.mark.parametrize("by_quota", [False, True], ids=["a limit of workers", "a quota that may not borrow"])
 def test_a_job_at_a_limit_waits_for_the_jobs_that_share_it(by_quota: bool, other: float) -> None:

@@ -91,3 +91,8 @@ class Doubts:
         while cause is not None:
             first, cause = cause.job, self._future.cause_of(cause.job)
         return first if first is not None and self._future.start_of(first) <= self._future.began else None
+
+    def is_at_once(self, job: int) -> bool:
+        """Whether it starts with the end of the job that it awaits, not with that of one that started in between."""
+        cause = self._future.cause_of(job)
+        return cause is not None and cause.job == self.awaited(job)

@@ -195,9 +195,13 @@ def _ahead(
         least = float(takes.min())
         bounds = (start.mean, end.mean), (start.low, end.low), (start.high, end.high)
         end = Interval(*(max(begins + least, ends) for begins, ends in bounds))
-    awaited = Counter(each.awaited(job) for each in awaiting)
-    parts = {queue.outlooks[k].id: n / len(awaiting) for k, n in sorted(awaited.items(), key=str) if k is not None}
-    return Ahead(start, end, parts)
+    by_end = Counter(each.awaited(job) for each in awaiting)
+    at_once = Counter(each.awaited(job) for each in awaiting if each.is_at_once(job))
+    parts, direct = (
+        {queue.outlooks[k].id: n / len(awaiting) for k, n in sorted(counts.items(), key=str) if k is not None}
+        for counts in (by_end, at_once)
+    )
+    return Ahead(start, end, parts, direct)
 
 
 def _interval(instants: FloatArray, now: float) -> Interval | None:

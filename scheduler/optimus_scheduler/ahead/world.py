@@ -80,6 +80,8 @@ class Ahead(NamedTuple):
     """None: nothing is known of its length."""
     awaited: Mapping[str, float] = {}
     """Jobs with tasks by whose end it starts, and in which part of the futures it is that one."""
+    at_once: Mapping[str, float] = {}
+    """In which part it starts with that end itself, not with that of a job that starts in between."""
 
     def left(self, now: float) -> Interval | None:
         """Seconds from `now` to the end."""

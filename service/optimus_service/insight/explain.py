@@ -24,14 +24,21 @@ from optimus_scheduler.what_if import LACKING_CAPACITY, NOT_COMPETING
 from optimus_service.insight.bodies import allocation_body
 from optimus_service.insight.format import by_deadline, counted, foreseen, lasted, moment, size, span, times
 from optimus_service.insight.lost_work import losses, total
-from optimus_service.insight.progress import Explanation, explain, finite, has_made_all, progress_of
+from optimus_service.insight.progress import Explanation, awaited_end, explain, finite, has_made_all, progress_of
 from optimus_service.insight.queue import ORDERS, Queued
 from optimus_service.insight.reasons import gives_more
 from optimus_service.insight.unread import on_unread
 from optimus_service.observe.spec import begins_anew, deadline_of, promised_at, readable_spec
 from optimus_service.observe.standstills import Standstills
 from optimus_service.store.forecasts import known
-from optimus_service.store.records import REPLACED, DecisionRecord, JobRecord, MembershipRecord
+from optimus_service.store.records import (
+    REPLACED,
+    Awaited,
+    DecisionRecord,
+    ExpectedTimes,
+    JobRecord,
+    MembershipRecord,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,14 +326,28 @@ def _with_the_end_of(case: Case) -> str:
     times = None if case.decision is None else case.decision.expected
     likeliest = max(() if times is None else times.behind, key=lambda one: one.part, default=None)
     job = None if likeliest is None else likeliest.job
-    if likeliest is None or job is None or job.id not in case.others or job.state.is_final or likeliest.part < _LIKELY:
-        return ", by what is expected of all jobs"
-    sure = "most likely " if likeliest.part < 1 else ""
-    return f", {sure}with the end of {_named([job])}, by what is expected of all jobs"
+    by = ", by what is expected of all jobs"
+    if likeliest is None or times is None or job is None or job.id not in case.others or job.state.is_final:
+        return by
+    if (part := times.at_once.get(job.id, 0.0)) > _LIKELY:
+        if not _may_be_at_once(times, likeliest):
+            return by
+        return f", {'most likely ' if part < 1 else ''}with the end of {_named([job])}{by}"
+    if likeliest.part > _LIKELY:
+        sure = "most likely " if likeliest.part < 1 else ""
+        return f", {sure}after the end of {_named([job])} and that of a job that starts before it{by}"
+    return by
+
+
+def _may_be_at_once(times: ExpectedTimes, one: Awaited) -> bool:
+    """Whether the start and the end that are told may be at the same time. Not where the start waits for others, too:
+    for a pause that a future has and that may not come."""
+    end = awaited_end(one, times)
+    return end is None or times.start is None or (times.start.low <= end.high and end.low <= times.start.high)
 
 
 _LIKELY = 0.5
-"""An end that a start waits for in a smaller part of the futures is not named."""
+"""An end that a start waits for in no larger part of the futures is not named: it may as likely be another."""
 
 
 def _is_without_end(job: JobRecord, case: Case) -> bool:

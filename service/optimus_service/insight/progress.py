@@ -260,7 +260,7 @@ def _start(found: ExpectedTimes, start: Interval, now: float, ends: Ends) -> Int
     """
     total, rest = Interval(0.0, 0.0, 0.0), 1.0
     for one in found.behind:
-        then, left = _awaited_end(one, found), _awaited_left(one, now, ends)
+        then, left = awaited_end(one, found), _awaited_left(one, now, ends)
         if then is not None and left is not None:
             times = zip(_bounds(start), _bounds(then), _bounds(left), strict=True)
             total = _plus(total, Interval(*(_moved(*each, found.at) for each in times)), one.part)
@@ -300,7 +300,7 @@ def _after_retry(expected: answers.ExpectedTimes | None, retry_at: float, now: f
     )
 
 
-def _awaited_end(one: Awaited, found: ExpectedTimes) -> Interval | None:
+def awaited_end(one: Awaited, found: ExpectedTimes) -> Interval | None:
     """The end by which the start was foreseen, POSIX seconds; None where none was said, or by another look."""
     expected = None if one.decision is None else one.decision.expected
     return None if expected is None or expected.at != found.at else expected.end

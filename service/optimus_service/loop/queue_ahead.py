@@ -99,6 +99,7 @@ def times_of(queue: Queue, found: Mapping[str, Foreseen], good_until: float) -> 
             end=each.shown.end,
             steps_left=left.get(job_id),
             awaited=each.shown.awaited,
+            at_once=each.shown.at_once,
         )
         for job_id, each in sorted(found.items())
     ]

@@ -28,7 +28,7 @@ def replace_all(session: Session, times: Sequence[ExpectedTimes]) -> set[str]:
 
 def _values(each: ExpectedTimes) -> dict[str, Any]:
     document: dict[str, Any] = {"start": _plain(each.start), "end": _plain(each.end), "steps_left": each.steps_left}
-    document["awaited"] = dict(each.awaited)
+    document |= {"awaited": dict(each.awaited), "at_once": dict(each.at_once)}
     return {"job_id": each.job_id, "at": each.at, "good_until": each.good_until, "document": document}
 
 
@@ -42,6 +42,7 @@ def of_document(job_id: str, at: float, good_until: float, document: Document) -
         end=_interval(document["end"]),
         steps_left=document.get("steps_left"),  # an older release stored none
         awaited=document.get("awaited") or {},
+        at_once=document.get("at_once") or {},
     )
 
 

@@ -241,6 +241,8 @@ class ExpectedTimes:
     """By which the end was foreseen; None: not known."""
     awaited: Mapping[str, float] = field(default_factory=dict)
     """Jobs with tasks by whose end it is foreseen to start, and how likely it is that one."""
+    at_once: Mapping[str, float] = field(default_factory=dict)
+    """How likely it starts with that end itself, not with that of a job that starts in between."""
     behind: tuple[Awaited, ...] = field(default=(), compare=False)
     """The same with what they are at present; of `Repository.latest_decisions` only."""
 

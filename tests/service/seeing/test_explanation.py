@@ -697,14 +697,23 @@ def test_a_limit_that_is_told_without_doubt_may_be_missed(rule: dict[str, Any], 
 
 
 @pytest.mark.parametrize(
-    ("part", "told"),
-    [(1.0, ", with the end of first (first)"), (0.6, ", most likely with the end of first (first)"), (0.4, "")],
+    ("part", "at_once", "ends", "told"),
+    [
+        (1.0, 1.0, 50.0, ", with the end of first (first)"),
+        (1.0, 1.0, 20.0, ""),
+        (0.8, 0.6, 50.0, ", most likely with the end of first (first)"),
+        (1.0, 0.5, 20.0, ", after the end of first (first) and that of a job that starts before it"),
+        (0.6, 0.0, 20.0, ", most likely after the end of first (first) and that of a job that starts before it"),
+        (0.5, 0.5, 50.0, ""),
+    ],
 )
-def test_the_end_that_a_told_start_waits_for_is_named(part: float, told: str) -> None:
+def test_the_end_that_a_told_start_waits_for_is_named(part: float, at_once: float, ends: float, told: str) -> None:
     first, waits = a_record("first"), a_record("waits", state=JobState.QUEUED, wanted=NOTHING)
     at = Interval(60.0, 50.0, 80.0)
     times = ExpectedTimes(job_id="waits", at=10.0, good_until=99.0, start=at, end=None, steps_left=None)
-    times = replace(times, behind=(Awaited(part, first, None),))
+    end = replace(times, job_id="first", start=None, end=Interval(ends, ends - 5.0, ends + 5.0))
+    its = replace(a_decision("first", allocation=Allocation(1, 1)), expected=end)
+    times = replace(times, behind=(Awaited(part, first, its),), at_once={"first": at_once})
     decision = replace(a_decision("waits", allocation=NOTHING), expected=times)
     case = Case(job=waits, decision=decision, now=10.0, others={"first": first})
     (start,) = [each for each in explanation_of(case).sentences if "expected to start" in each]
