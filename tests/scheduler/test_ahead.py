@@ -566,6 +566,22 @@ def test_a_job_that_a_limit_of_workers_keeps_out_waits_for_those_that_fill_it(mo
     assert found.start.low >= first.low
 
 
+@pytest.mark.parametrize("by_quota", [False, True], ids=["a limit of workers", "a quota that may not borrow"])
+@pytest.mark.parametrize("trains", [False, True], ids=["nothing trains", "another trains"])
+def test_no_start_is_told_of_a_job_that_no_end_lets_start(by_quota: bool, trains: bool) -> None:
+    large, small = (
+        replace(a_spec(minimum=(n, 1), maximum=(n, 1), rule=ConvergenceRule(max_steps=100)), project="red")
+        for n in (2, 1)
+    )
+    jobs = [a_job("large", spec=large), *([a_job("small", has=(1, 1), spec=small)] if trains else [])]
+    queue = a_queue(*jobs, cpu=8.0)
+    if by_quota:
+        queue = replace(queue, quotas=(Quota("red", cpu=2.0, may_borrow=False),))
+    else:
+        queue = replace(queue, worker_limits=(WorkerLimit(1, project="red"),))
+    assert looked(queue)["large"].start is None
+
+
 def test_a_start_with_the_end_of_one_that_starts_before_it_is_told_apart() -> None:
     """Two slots: `next` takes the room of `first`, and only with its end `last` starts."""
     first, alone = of_slots("first", 2, 20.0, has=True), of_slots("alone", 2, 30.0, has=False)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, GIB, NOW, a_job, a_snapshot, a_spec, law, samples
 from tests.scheduler.constrained_worlds import next_round, trained
 
-from optimus_scheduler.allocate.allocate_with_quotas import allocate_with_quotas, borrows, guarantees
+from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS, allocate_with_quotas, borrows, guarantees
 from optimus_scheduler.allocate.policies import POLICIES, AllocationInput, policy_named
 from optimus_scheduler.forecast.forecast import forecast_all
 from optimus_scheduler.model import (
@@ -97,6 +97,16 @@ def test_guarantees_shrink_with_the_cluster() -> None:
 # --- borrowing and reclaim -------------------------------------------------------------------------------------------
 
 
+def test_a_job_larger_than_all_that_its_project_may_hold_is_told_so() -> None:
+    """Nothing that ends lets it start; one that its project's own jobs hold up is not told so."""
+    world = a_snapshot(
+        [job_of("a", "large", minimum=(2, 1)), job_of("a", "a", has=(1, 1)), job_of("a", "b")], cluster(8)
+    )
+    world = replace(world, quotas=(Quota("a", cpu=2.0, may_borrow=False),))
+    told = {each.job_id: each.message for each in plan(world, OPTIMUS).decisions}
+    assert [job_id for job_id, words in told.items() if NO_END_HELPS in words] == ["large"]
+
+
 def test_idle_quota_is_borrowed() -> None:
     world = a_snapshot([job_of("b", "b0"), job_of("b", "b1")], cluster(16))
     world = replace(world, quotas=(Quota("a", share=0.5),))
@@ -134,6 +144,11 @@ def test_the_job_that_started_last_is_paused_first() -> None:
     assert sizes == {"a": 4, "b-urgent": 4, "b1": 4, "b0": 0}
     paused = next(decision for decision in outcome.decisions if decision.job_id == "b0")
     assert paused.reason is Reason.WAITING_FOR_QUOTA
+
+    lossy = [replace(job, unsaved_seconds=60.0) if job.id == "b0" else job for job in world.jobs]
+    after, _ = next_round(replace(world, jobs=tuple(lossy)), OPTIMUS)
+    sizes = {job.id: len(job.wanted_tasks) for job in after.jobs}
+    assert sizes == {"a": 4, "b-urgent": 4, "b1": 0, "b0": 4}, "a pause would cost it what it has trained"
     told = "Paused: quotas leave no room now for 2 workers and 2 servers of project b."
     assert paused.message == f"{told} Quotas of other projects give them a right to the room."
     (wanted,) = (each for each in outcome.actions if isinstance(each, SetWanted) and each.job_id == "b0")
@@ -315,7 +330,8 @@ def test_only_near_ends_delay_a_guarantee_and_cost_nobody_a_pause(
         return {job_id: grant.allocation for job_id, grant in found.items()}
 
     given = granted((*jobs, *scripts))
-    without = granted((*jobs, *(replace(one, unsaved_seconds=0.0) for one in scripts)))
+    # So little to lose that no end is near, in the order in which they are paused.
+    without = granted((*jobs, *(replace(one, unsaved_seconds=1e-9 * one.unsaved_seconds) for one in scripts)))
     outlooks = {one.id: one for one in forecast_all((*jobs, *scripts), NOW, settings)}
     assert sum((outlooks[job_id].demand(size) for job_id, size in given.items()), Resources()).fits_in(capacity)
     near = [

@@ -20,9 +20,9 @@ import numpy as np
 from optimus_scheduler.ahead.progress import Progress
 from optimus_scheduler.ahead.world import Expected, Queue
 from optimus_scheduler.allocate.allocate import allocate, usable_capacity
-from optimus_scheduler.allocate.allocate_with_quotas import guarantees, may_not_borrow
+from optimus_scheduler.allocate.allocate_with_quotas import confinements, is_beyond
 from optimus_scheduler.allocate.policy import AllocationInput, PlanningPolicy, Policy
-from optimus_scheduler.allocate.worker_limits import is_about
+from optimus_scheduler.allocate.worker_limits import is_about, is_beyond_limit
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.speeds import Speeds
 from optimus_scheduler.model import (
@@ -170,6 +170,13 @@ class Trajectory:
         self._queue, self._rules, self._placer = queue, rules, Placer()
         nodes = Nodes.of(queue.nodes)
         self._cordoned = nodes.closed_names - nodes.emptied_names
+        self._confined = confinements(queue.quotas, Snapshot(queue.now, queue.nodes, ()).capacity)
+        self._barred = {
+            one.id
+            for one in queue.outlooks
+            if is_beyond(self._confined, one) or any(is_beyond_limit(limit, one) for limit in queue.worker_limits)
+        }
+        """Jobs that no end lets start, as quotas and limits are."""
         self._jobs = [self._begin(*each) for each in zip(queue.outlooks, work, strict=True)]
         self._unmeasured: defaultdict[Hashable, list[_Virtual]] = defaultdict(list)
         """Jobs whose speeds nobody knows, not even by an end along the trajectory, by which are alike."""
@@ -251,7 +258,7 @@ class Trajectory:
         """Jobs that still wait when the instants are used up start then, with their minimum: further nobody looked."""
         for job in present:
             is_waiting = job.size.is_empty and job.ended_at == math.inf and not job.outlook.job.owner_paused
-            if is_waiting and job.is_feasible:
+            if is_waiting and job.is_feasible and job.outlook.id not in self._barred:
                 began = job.started_at
                 self._resize(job, job.outlook.minimum)
                 job.cause = job.cause if began < math.inf else None  # no end that was looked at has let it in
@@ -382,10 +389,8 @@ class Trajectory:
             if is_about(limit, one) and self._sharing(limit).workers + one.minimum.workers > limit.most:
                 return self._sharing(limit).newest_end
         project = one.job.spec.project
-        if project in may_not_borrow(queue.quotas):
-            whole = Snapshot(self._now, queue.nodes, ()).capacity
-            left = guarantees(queue.quotas, whole)[project] - self._sharing(project).allocated
-            if not one.demand(one.minimum).fits_in(left):
+        if (right := self._confined.get(project)) is not None:
+            if not one.demand(one.minimum).fits_in(right - self._sharing(project).allocated):
                 return self._sharing(project).newest_end
         return self._sharing(None).newest_end
 

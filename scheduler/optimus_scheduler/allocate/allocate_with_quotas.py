@@ -6,8 +6,8 @@
 * **Borrowing**: what a project leaves idle goes to the jobs that the policy chooses.
 * **Reclaim**: a project is *short* when it has less, by dominant share, than the policy would give its jobs on its
   guarantee alone. Then every project's jobs first get what the policy gives them on their project's guarantee, and only
-  the rest is allocated. Borrowers shrink to their minima; where those do not fit either, the job that started last,
-  of the lowest priority, is paused first (see `reservations`).
+  the rest is allocated. Borrowers shrink to their minima; where those do not fit either, the job of the
+  lowest priority is paused first, of equals the one that loses least work (see `reservations`).
 * **Ends that are near**: a script that keeps no checkpoint is not paused for a guarantee if it has trained longer than
   it still takes, and ends within the time that its tasks may take to leave (`drain_seconds`).
 * A project that **may not borrow** never holds more than its guarantee.
@@ -39,6 +39,8 @@ from optimus_scheduler.model.format import size_words
 from optimus_scheduler.model.resources import remaining
 from optimus_scheduler.settings import Settings
 
+NO_END_HELPS = "no end of another job changes that"
+"""In the words about a job that its quota or a limit of workers never lets start."""
 CPU, MEMORY = "cpu", "memory"
 Amounts = dict[str, float]
 """By resource: `cpu`, `memory`, and GPU types."""
@@ -116,6 +118,18 @@ def _resources(amounts: Mapping[str, float], capacity: Resources) -> Resources:
 def may_not_borrow(quotas: Iterable[Quota]) -> frozenset[str]:
     """Projects that never hold more than their guarantee."""
     return frozenset(quota.project for quota in quotas if not quota.may_borrow)
+
+
+def confinements(quotas: Sequence[Quota], capacity: Resources) -> dict[str, Resources]:
+    """All that each project that may not borrow ever holds."""
+    confined = may_not_borrow(quotas)
+    return {project: right for project, right in guarantees(quotas, capacity).items() if project in confined}
+
+
+def is_beyond(confined: Mapping[str, Resources], outlook: Outlook) -> bool:
+    """Whether not even the minimum of the job fits in all that its project may hold: no end of a job changes that."""
+    right = confined.get(outlook.job.spec.project)
+    return right is not None and not outlook.demand(outlook.minimum).fits_in(right)
 
 
 _REPLACEABLE = frozenset(
@@ -298,7 +312,9 @@ class _QuotaAllocation:
             needs = {one.id: one.demand(one.minimum) for one in free}
             would_fit = {job_id for job_id, each in needs.items() if each.fits_in(without) and not each.fits_in(left)}
             grants = {job_id: _beside_the_confined(each, job_id in would_fit) for job_id, each in grants.items()}
-        return {**grants, **{job_id: _confined(grant) for job_id, grant in fixed.items()}}
+        rights = confinements(quotas, self.capacity + self.reserving.leaving)
+        beyond = {one.id for one in competing if one.id in fixed and is_beyond(rights, one)}
+        return {**grants, **{job_id: _confined(grant, job_id in beyond) for job_id, grant in fixed.items()}}
 
     def _guaranteed(self, quotas: Sequence[Quota]) -> dict[str, Resources]:
         """By project, without what its finishing jobs still hold; each fits in the capacity."""
@@ -351,10 +367,10 @@ def _priority(outlook: Outlook) -> tuple[bool, float, float, str]:
     return not outlook.has_tasks, -job.spec.priority, job.submitted_at, outlook.id
 
 
-def _confined(grant: Grant) -> Grant:
+def _confined(grant: Grant, is_beyond_it: bool) -> Grant:
     """What a job gets within the guarantee of a project that may not borrow: all the room there is for it."""
     if grant.allocation.is_empty:
-        return grant._replace(reason=Reason.WAITING_FOR_QUOTA)
+        return grant._replace(reason=Reason.WAITING_FOR_QUOTA, note=_BEYOND_ALL if is_beyond_it else grant.note)
     is_full = grant.reason in (Reason.CLUSTER_FULL, Reason.MINIMUM_ELSEWHERE)
     return grant._replace(reason=Reason.AT_QUOTA) if is_full else grant
 
@@ -390,4 +406,5 @@ _ENDS_SOON = "It is near its end and would begin anew after a pause: guarantees 
 _GIVEN_UP = "Its deadline cannot be met beside those of jobs that need less for theirs."
 _RIGHT_OF_OTHERS = "Quotas of other projects give them a right to the room."
 """Its own project may have no quota. Which they are is not told: not everybody may know of all projects."""
+_BEYOND_ALL = f"That is more than all that its project may hold, as it may not borrow: {NO_END_HELPS}."
 _NO_ROOM_FOR_CLAIM = "cannot be had now, beside deadlines that come first and what other projects are guaranteed."

@@ -4,7 +4,8 @@ A claim is a size that a job gets before others get anything. The policy is give
 and only so many others that all minima fit beside the claims: whatever it does, each of them can be served. The others
 are taken in this order:
 
-1. jobs that run, by priority, the longer running first (so the last started is the first to be paused);
+1. jobs that run, by priority, those first that a pause costs most work, then the longer running (of two that keep
+   checkpoints the last started is the first to be paused);
 2. waiting jobs that the policy by itself would have started now;
 3. other waiting jobs, by priority and arrival. None passes one that has waited for `patience_seconds`.
 
@@ -155,11 +156,12 @@ def _admitted(
     return kept, out
 
 
-def _order(grants: Mapping[str, Grant]) -> Callable[[Outlook], tuple[bool, bool, float, float, str]]:
-    def key(outlook: Outlook) -> tuple[bool, bool, float, float, str]:
+def _order(grants: Mapping[str, Grant]) -> Callable[[Outlook], tuple[bool, bool, float, float, float, str]]:
+    def key(outlook: Outlook) -> tuple[bool, bool, float, float, float, str]:
         job = outlook.job
         since = job.started_at if outlook.has_tasks and job.started_at is not None else job.submitted_at
         waits = grants[outlook.id].allocation.is_empty
-        return (not outlook.has_tasks, waits and not outlook.has_tasks, -job.spec.priority, since, outlook.id)
+        lost = job.unsaved_seconds if outlook.has_tasks else 0.0
+        return (not outlook.has_tasks, waits and not outlook.has_tasks, -job.spec.priority, -lost, since, outlook.id)
 
     return key

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from optimus_scheduler.allocate.allocate_with_quotas import allocate_with_quotas
+from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS, allocate_with_quotas
 from optimus_scheduler.allocate.deadline_budget import bounded
 from optimus_scheduler.allocate.policy import AllocationInput, Grant, Policy
 from optimus_scheduler.forecast.outlook import Outlook
@@ -122,6 +122,11 @@ def is_about(limit: WorkerLimit, outlook: Outlook) -> bool:
     return is_of and job.submitted_at >= limit.since
 
 
+def is_beyond_limit(limit: WorkerLimit, outlook: Outlook) -> bool:
+    """Whether the limit never lets the job start, as its minimum is larger."""
+    return is_about(limit, outlook) and outlook.minimum.workers > limit.most
+
+
 def _groups(
     limits: Sequence[WorkerLimit], competing: Sequence[Outlook], finishing: Sequence[Outlook]
 ) -> Iterator[_Group]:
@@ -163,7 +168,9 @@ def _left_out(outlook: Outlook, groups: Sequence[_Group], grants: Mapping[str, G
     """Of a job that took no part: those that go before it have what the limit allows, or wait for room themselves."""
     for group in groups:
         if not group.has_room_for(outlook, grants):
-            return Grant(NOTHING, Reason.WAITING_FOR_WORKER_LIMIT, note=_words(group.limit))
+            never = f" The job has {outlook.minimum.workers} at least: {NO_END_HELPS}."
+            note = f"{_words(group.limit)}{never if is_beyond_limit(group.limit, outlook) else ''}"
+            return Grant(NOTHING, Reason.WAITING_FOR_WORKER_LIMIT, note=note)
     return Grant(NOTHING, Reason.WAITING_FOR_RESOURCES)
 
 

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from optimus_contract import answers
 from optimus_contract.command import is_distributed
 from optimus_contract.membership import PauseParts
 from optimus_scheduler.ahead.deadlines import Answer, answer_to
+from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS
 from optimus_scheduler.allocate.optimus.guarantees import Turn
 from optimus_scheduler.model import Interval, JobState, Reason, SpeedSample
 from optimus_scheduler.model.format import time_words
@@ -314,6 +316,8 @@ def _when_it_starts(case: Case, expected: answers.Expected) -> str:
         )
     if case.decision is not None and case.decision.reason == Reason.NO_FEASIBLE_NODE:
         return "It starts when a node has room for its tasks: when that is cannot be said."
+    if case.decision is not None and NO_END_HELPS in case.decision.message:
+        return f"It does not {goes} before a quota, a limit, its specification or the cluster is changed."
     endless = [each for each in case.others.values() if _is_without_end(each, case)]
     if not endless:
         return f"When it will {goes} cannot be said: nothing tells when there is room for it."
@@ -588,7 +592,8 @@ def _on_its_history(case: Case) -> list[str]:
     changes = f" Its size {changed}; training {stood_still}."
     n_ends = sum(at < job.finished_at for at in case.ends)
     if job.retries or case.errors:
-        changes += _on_retries(case, after_errors)
+        cut = [at for at in case.errors if _ended_before_its_try(case, at)]
+        changes += _on_retries(case, len(cut), after_errors - sum(stops.get(at, 0.0) for at in cut))
     if n_ends:
         changes += f" It had ended {times(n_ends)} before, and was resumed."
     if lost := total(losses(job, case.memberships, case.began)).words:
@@ -596,11 +601,19 @@ def _on_its_history(case: Case) -> list[str]:
     return [f"{', '.join(parts)}, and ended at step {job.step}.{missed}{had}{changes if case.memberships else ''}"]
 
 
-def _on_retries(case: Case, waited_seconds: float) -> str:
-    """How often it was tried again; the last time it may have ended before."""
+def _ended_before_its_try(case: Case, error_at: float) -> bool:
+    """Whether it failed or was cancelled while it waited for its try after this error, and was resumed later."""
+    joins = min((each.at for each in case.memberships if each.workers and each.at > error_at), default=math.inf)
+    return any(error_at < at < min(joins, case.job.finished_at or case.now) for at in case.ends)
+
+
+def _on_retries(case: Case, n_cut: int, waited_seconds: float) -> str:
+    """How often it was tried again. Before the try after `n_cut` errors it ended; the last time it may have, too."""
     due, ended = case.job.retry_at, case.job.finished_at
     is_due = due is not None and ended is not None and ended < due
-    n_tries = max(case.job.retries, len(case.errors)) - is_due  # the former counts from when its owner last resumed it
+    n_tries = (
+        max(case.job.retries, len(case.errors) - n_cut) - is_due
+    )  # the former counts from when its owner last resumed it
     waited = f"waited {lasted(waited_seconds)} for" if waited_seconds else "waited for"
     if not n_tries:
         return f" After an error it {waited} another try, which did not come."
