@@ -171,12 +171,6 @@ class Trajectory:
         nodes = Nodes.of(queue.nodes)
         self._cordoned = nodes.closed_names - nodes.emptied_names
         self._confined = confinements(queue.quotas, Snapshot(queue.now, queue.nodes, ()).capacity)
-        self._barred = {
-            one.id
-            for one in queue.outlooks
-            if is_beyond(self._confined, one) or any(is_beyond_limit(limit, one) for limit in queue.worker_limits)
-        }
-        """Jobs that no end lets start, as quotas and limits are."""
         self._jobs = [self._begin(*each) for each in zip(queue.outlooks, work, strict=True)]
         self._unmeasured: defaultdict[Hashable, list[_Virtual]] = defaultdict(list)
         """Jobs whose speeds nobody knows, not even by an end along the trajectory, by which are alike."""
@@ -258,11 +252,16 @@ class Trajectory:
         """Jobs that still wait when the instants are used up start then, with their minimum: further nobody looked."""
         for job in present:
             is_waiting = job.size.is_empty and job.ended_at == math.inf and not job.outlook.job.owner_paused
-            if is_waiting and job.is_feasible and job.outlook.id not in self._barred:
+            if is_waiting and job.is_feasible and not self._is_barred(job.outlook):
                 began = job.started_at
                 self._resize(job, job.outlook.minimum)
                 job.cause = job.cause if began < math.inf else None  # no end that was looked at has let it in
         self._note_speeds()
+
+    def _is_barred(self, outlook: Outlook) -> bool:
+        """Whether no end lets it start, as quotas and limits are."""
+        limits = self._queue.worker_limits
+        return is_beyond(self._confined, outlook) or any(is_beyond_limit(limit, outlook) for limit in limits)
 
     # --- time ----------------------------------------------------------------------------------------------------
 
@@ -389,9 +388,9 @@ class Trajectory:
             if is_about(limit, one) and self._sharing(limit).workers + one.minimum.workers > limit.most:
                 return self._sharing(limit).newest_end
         project = one.job.spec.project
-        if (right := self._confined.get(project)) is not None:
-            if not one.demand(one.minimum).fits_in(right - self._sharing(project).allocated):
-                return self._sharing(project).newest_end
+        right = self._confined.get(project)
+        if right is not None and not one.demand(one.minimum).fits_in(right - self._sharing(project).allocated):
+            return self._sharing(project).newest_end
         return self._sharing(None).newest_end
 
     def _sharing(self, what: WorkerLimit | str | None) -> _Sharing:
