@@ -65,6 +65,7 @@ _WITH_A_CONTROL_PLANE = ("tests/service/clusters/", "tests/helm/test_release.py"
 _ALONE = (
     "tests/end_to_end/test_allreduce.py",
     "tests/end_to_end/test_demo.py",
+    "tests/end_to_end/test_first_steps.py",
     "tests/end_to_end/test_survival.py",
     "tests/workers/protocol/test_script_frameworks.py",
     "tests/workers/protocol/test_script_jobs.py",

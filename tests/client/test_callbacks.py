@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.client.agent import Agent, Script, agent, assert_same, check_rates, run, stop_after
+from tests.packages import need
 
 N_STEPS = 60
 """Two epochs of 120 examples in steps of four."""
@@ -22,8 +23,7 @@ def batch(size: int, accumulation: int = 1) -> dict[str, str]:
 )
 def test_one_process_two_one(name: str, packages: list[str], tmp_path: Path) -> None:
     """The same optimizer steps and parameters as at one go."""
-    for package in packages:
-        pytest.importorskip(package)
+    need(*packages)
     script, whole = f"{name}_script.py", tmp_path / "whole"
     whole.mkdir()
     with agent(whole) as heard:
@@ -46,8 +46,7 @@ def test_gradients_accumulate_where_fewer_processes_compute_a_step(
     name: str, packages: list[str], tmp_path: Path
 ) -> None:
     """No process computes more than two examples at once: one takes two accumulation steps, two take one."""
-    for package in packages:
-        pytest.importorskip(package)
+    need(*packages)
     script, whole = f"{name}_script.py", tmp_path / "whole"
     whole.mkdir()
     with agent(whole) as heard:
@@ -64,7 +63,7 @@ def test_gradients_accumulate_where_fewer_processes_compute_a_step(
 
 def test_the_trainers_callback_alone_keeps_the_global_batch(tmp_path: Path) -> None:
     """It cannot set the batch of a process, so it sets how many of them are accumulated."""
-    pytest.importorskip("accelerate")
+    need("accelerate")
     code = """
 from transformers import TrainingArguments
 from optimus_client.transformers import OptimusCallback
@@ -95,7 +94,7 @@ for size in (4, 3):
     ],
 )
 def test_callbacks_refuse_weak_scaling(framework: str, said: str, code: str) -> None:
-    pytest.importorskip(framework)
+    need(framework)
     caught = f"try:\n    {code}\nexcept RuntimeError as error:\n    print(error)"
     printed = run(caught, {"OPTIMUS_BATCH_FACTOR": "1"})
     assert "scaling: weak is for optimus_client.elastic" in printed

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.cli.test_real_api import api as served
 from tests.client.agent import ROOT, Agent, run
+from tests.packages import need
 
 api = served
 PAGE = (ROOT / "docs" / "client.md").read_text()
@@ -60,8 +61,8 @@ def test_training(example: str, heard: Agent, tmp_path: Path, monkeypatch: pytes
         "from transformers": ("transformers", "accelerate"),
         "import lightning": ("lightning",),
     }.items():
-        for package in packages if word in example else ():
-            pytest.importorskip(package)
+        if word in example:
+            need(*packages)
     monkeypatch.chdir(tmp_path)
     before = "".join(code for word, code in BEFORE.items() if word in example)
     run(before + example, heard.variables)

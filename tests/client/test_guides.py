@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.client.agent import ROOT, Agent, run
 from tests.client.test_docs import BEFORE
+from tests.packages import need
 
 from optimus_workers.task import TrainingTask
 from optimus_workers.worker.compute import compute_slots, sync_slots
@@ -32,8 +33,7 @@ def examples(word: str) -> list[tuple[str, str]]:
 
 
 def needs(page: str) -> None:
-    for package in NEEDED[page]:
-        pytest.importorskip(package)
+    need(*NEEDED[page])
 
 
 def test_each_guide_goes_from_nothing_to_a_task() -> None:

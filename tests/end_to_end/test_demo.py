@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.end_to_end.harness import OPTIMUS, Service
+from tests.packages import need
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1500)]
 
@@ -44,8 +45,7 @@ def test_demo_trains_rescales_and_cleans_up(tmp_path: Path) -> None:
 
 
 def test_demo_of_scripts_learns_and_resizes_what_knows_nothing_of_it(tmp_path: Path) -> None:
-    for needed in ("transformers", "accelerate"):
-        pytest.importorskip(needed, reason=f"{needed} is not installed")
+    need("transformers", "accelerate")
     output = tmp_path / "demo-output"
     done = subprocess.run(
         [*OPTIMUS, "demo", "--scripts", "--directory", str(output)],

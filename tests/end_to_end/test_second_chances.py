@@ -80,7 +80,7 @@ def test_an_error_that_does_not_come_again_costs_no_step(service: Service, tmp_p
     (scheduled,) = wait_until("its code has failed", lambda: events_of(service, job_id, "RetryScheduled"))
     assert "OSError: stale file handle" in scheduled["message"]
     describe = [*OPTIMUS, "describe", job_id, "--url", str(service.client.base_url)]
-    described = subprocess.run(describe, check=True, capture_output=True, text=True, timeout=60).stdout
+    described = subprocess.run(describe, check=True, capture_output=True, text=True, timeout=240).stdout
     assert "waits for retry 1 of 2, " in described
     service.kill()  # between the failure and the retry
     service.start()

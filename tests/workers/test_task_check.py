@@ -134,7 +134,7 @@ def test_as_a_command_without_torch(directory: Path) -> None:
     watched += "try: runpy.run_module('optimus_workers.check_task', run_name='__main__')\n"
     watched += "except SystemExit as end: assert not end.code\n"
     watched += "assert not {'torch', 'numpy', 'own'} & set(sys.modules)"
-    done = subprocess.run([sys.executable, "-c", watched], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", watched], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer.keys() == {"ok", "problem", "line"}

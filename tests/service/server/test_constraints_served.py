@@ -47,7 +47,7 @@ def test_a_job_gets_gpus_of_one_type_within_its_quota(tmp_path: Path) -> None:
             assert [group["gpus"] for group in trace[0]["nodes"]] == [{"k80": 2}, {"v100": 2}]
             assert trace[-1] == {"end": {"jobs": 0, "active": 2, "unmeasured": 0}}
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
 
 
 def _reason(client: httpx.Client, job: str) -> str | None:

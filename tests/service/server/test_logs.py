@@ -134,5 +134,5 @@ def test_lines_are_written_before_the_process_ends(tmp_path: Path) -> None:
         "from optimus_service.settings import Settings\n"
         "with to_stderr(Settings()):\n    [structlog.get_logger('x').info('line', number=n) for n in range(5000)]\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True)
     assert done.stderr.count("line") == 5000

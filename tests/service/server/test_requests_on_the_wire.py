@@ -208,7 +208,7 @@ def test_broken_requests_and_wishes_for_websockets_fill_no_log(tmp_path: Path) -
             broken_body = _POST + b"Transfer-Encoding: chunked\r\n\r\nno length\r\n{}\r\n"
             assert b" 400 " in exchanged(address, broken_body)
         process.terminate()
-        _, printed = process.communicate(timeout=60)
+        _, printed = process.communicate(timeout=240)
     assert "ebsocket" not in printed.lower()
     assert "pgrade" not in printed
     assert "Traceback" not in printed

@@ -195,7 +195,7 @@ def test_long_polls_do_not_hold_up_the_stop(tmp_path: Path, patient_python: Path
             assert "optimus_leader 1.0" in metrics
             process.terminate()
             assert poll.result(timeout=30).status_code == 200
-        process.communicate(timeout=30)
+        process.communicate(timeout=240)
     assert process.returncode == 0
 
 

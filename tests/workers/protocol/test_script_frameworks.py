@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from tests.packages import need
 from tests.workers.protocol.conftest import Job, worker
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -156,7 +157,7 @@ def test_a_stock_script_is_resized_and_loses_a_worker_and_trains_as_if_undisturb
     name: str, make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
     framework = FRAMEWORKS[name]
-    pytest.importorskip(framework.module, reason=f"{framework.module} is not installed")
+    need(framework.module.partition(".")[0])
     (tmp_path / "job").mkdir()
     spec: dict[str, Any] = {"architecture": "script", "task": None, "working_directory": str(tmp_path)}
     workers = {"min": 1, "max": 3, "resources": {}}
