@@ -135,7 +135,7 @@ def scraped(live: LiveService, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """After a job began and ended while it was watched."""
     with prometheus(tmp_path_factory.mktemp("prometheus"), live.url.removeprefix("http://"), RULES) as running:
         running.wait_for("count_over_time(optimus_leader[1m]) >= 3 and optimus_leader == 1")
-        rule = {"loss_decrease": {"below": 0.01}, "max_steps": 25}
+        rule = {"loss_decrease": {"below": 0.01}, "max_steps": 10}
         live.world.submit("sprint-1", name="sprint", workers={"max": 1}, servers={"max": 1}, convergence=rule)
         # Room for this one has to be made: others stop for a moment and go on smaller.
         live.world.submit("wide-1", name="wide", workers={"min": 6, "max": 6}, servers={"max": 1}, convergence=rule)
