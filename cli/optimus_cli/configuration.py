@@ -27,6 +27,7 @@ FLAGS = {
     "local_slots": "--slots",
     "local_nodes": "--nodes",
     "local_memory_bytes": "--memory-bytes",
+    "local_gpus": "--local-gpus",
     "local_python": "--python",
     "drain_seconds": "--drain-seconds",
     "max_task_failures": "--max-task-failures",

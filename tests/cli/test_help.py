@@ -56,6 +56,8 @@ def test_the_usual_flags_come_first_and_the_rest_on_request(optimus: Optimus) ->
         (["list", "--state", "x"], "Invalid value for '--state': 'x' is not one of 'queued'"),
         (["list", "--url", "localhost:8080"], "did you mean http://localhost:8080?"),
         (["serve", "--slots", "0"], "--slots 0: must be greater than or equal to 1"),
+        (["serve", "--local-gpus", "h100"], "--local-gpus 'h100': expected KEY=VALUE"),
+        (["serve", "--local-gpus", "h100=many"], "--local-gpus"),
     ],
 )
 def test_a_wrong_value_is_named_in_plain_words(arguments: list[str], said: str, optimus: Optimus) -> None:

@@ -53,6 +53,12 @@ def serve(
     memory_bytes: Annotated[
         int | None, typer.Option(help="Memory of the local cluster; by default the machine's.")
     ] = None,
+    local_gpus: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TYPE=COUNT", help="GPUs of this machine, such as h100=1; repeatable, in the order of nvidia-smi."
+        ),
+    ] = None,
     python: Annotated[
         Path | None, typer.Option(help="Interpreter that runs tasks; by default the service's own.")
     ] = None,
@@ -105,6 +111,7 @@ def serve(
             "local_slots": slots,
             "local_nodes": nodes,
             "local_memory_bytes": memory_bytes,
+            "local_gpus": parse_assignments("--local-gpus", local_gpus or [], typed=True),
             "local_python": python,
             "drain_seconds": drain_seconds,
             "max_task_failures": max_task_failures,

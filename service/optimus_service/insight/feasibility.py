@@ -22,6 +22,10 @@ _EPSILON = 1e-9
 Amounts = tuple[float, int, int]
 """CPU cores, memory in bytes, GPUs of whatever type."""
 _NAMES = ("cpu", "memory_bytes", "gpus")
+_NAMING_GPUS = (
+    "a service on one machine is told its GPUs by `optimus serve --local-gpus TYPE=COUNT`, one on Kubernetes by "
+    "OPTIMUS_KUBERNETES__GPU_TYPES"
+)
 
 
 def objections(spec: JobSpec, nodes: Sequence[Node]) -> list[answers.ProblemError]:
@@ -74,7 +78,7 @@ def _unknown_types(spec: JobSpec, nodes: Sequence[Node]) -> Iterator[answers.Pro
     """GPU types of which none is in the cluster. One that is there is enough."""
     offered = sorted({kind for node in nodes for kind, count in node.capacity.gpus.items() if count > 0})
     if spec.gpu_types and not set(spec.gpu_types) & set(offered):
-        there = ", ".join(offered) or "none"
+        there = ", ".join(offered) or f"none ({_NAMING_GPUS})"
         yield answers.ProblemError(field="gpu_types", message=f"the cluster has no GPU of these types; it has: {there}")
 
 
@@ -91,6 +95,8 @@ def _too_large_tasks(role: str, demand: TaskDemand, capacities: Sequence[Amounts
         if amount > largest + _EPSILON:
             named = True
             message = f"one task asks for {_said(index, amount)}; the largest node has {_said(index, largest)}"
+            if _NAMES[index] == "gpus" and not largest:
+                message += f" ({_NAMING_GPUS})"
             yield answers.ProblemError(field=f"{role}.resources.{_NAMES[index]}", message=message)
     if not named and not any(_fits(need, capacity) for capacity in capacities):
         message = f"no node has all of this together for one task: {_listed(need)}"

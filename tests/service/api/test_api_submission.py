@@ -276,7 +276,7 @@ def test_bad_news_of_a_task_is_not_remembered(api: Api) -> None:
 TOO_MUCH: list[tuple[dict[str, Any], str, str]] = [
     ({"workers": {"resources": {"cpu": 9}}}, "workers.resources.cpu", "asks for 9 CPU cores; the largest node has 8"),
     ({"servers": {"resources": {"memory_bytes": "16Gi"}}}, "servers.resources.memory_bytes", "has 8 GiB"),
-    ({"workers": {"resources": {"gpus": 1}}}, "workers.resources.gpus", "the largest node has 0 GPUs"),
+    ({"workers": {"resources": {"gpus": 1}}}, "workers.resources.gpus", "has 0 GPUs (a service on one machine"),
     ({"workers": {"min": 9, "max": 9}}, "workers.min", "the whole cluster has room for 8"),
     (
         {"workers": {"min": 5, "resources": {"cpu": 1.5}}, "servers": {"min": 1}},
