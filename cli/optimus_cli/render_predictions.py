@@ -210,7 +210,7 @@ def _ended(job: Job, predictions: Predictions, outcome: Outcome, asked: Asked) -
         yield review(outcome)
     measured = [point for point in predictions["speeds"] if point["measured"] is not None]
     if measured:
-        yield Text("\nSpeeds measured, and fitted to all of them", style="bold")
+        yield Text("\nSpeeds measured, and fitted to them and to those of ended jobs like it", style="bold")
         yield _measured_table(measured)
 
 

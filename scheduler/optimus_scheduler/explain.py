@@ -204,8 +204,8 @@ def _not_worth_rescaling(outlook: Outlook, grant: Grant) -> str:
 def _learning_speed(outlook: Outlook, grant: Grant) -> str:
     if not outlook.has_tasks:
         starts = f"{'Goes on' if outlook.job.step else 'Starts'} with {size_words(grant.allocation)}"
-        may_grow = "" if grant.allocation == outlook.maximum else "; it may grow once its speed is measured"
-        return f"{starts}{may_grow}."
+        later = "; whether it grows is decided once its speed is measured"
+        return f"{starts}{'' if grant.allocation == outlook.maximum else later}."
     if grant.allocation != outlook.present:
         learns = " to learn how its speed grows" if _tasks(grant.allocation) > _tasks(_before(outlook)) > 0 else ""
         return f"{_change(outlook, grant)}{learns}: {_effect(outlook, grant.allocation)}."

@@ -38,7 +38,7 @@ def decision(job: Job, grant: Grant, where: Placed | Unplaced | None = None) -> 
         (
             NEW,
             Grant(Allocation(1, 1), Reason.LEARNING_SPEED),
-            "Starts with 1 worker and 1 server; it may grow once its speed is measured.",
+            "Starts with 1 worker and 1 server; whether it grows is decided once its speed is measured.",
         ),
         (
             NEW,

@@ -429,7 +429,8 @@ def _on_changes_ahead(case: Case, expected: answers.Expected) -> list[str]:
         # The look says when it ends, and not by whom it is delayed: no cause is told.
         return [f"At the size that it has, without waiting and stops, it would take {span(here)}."]
     if here.mean > _OTHERWISE * left.mean:
-        return [f"At the size that it has it would take {span(here)}: it is expected to grow."]
+        # It may grow, or its newest speed be slower than that of the look: no cause is told.
+        return [f"At the size that it has, by its newest speed, it would take {span(here)}."]
     return []
 
 

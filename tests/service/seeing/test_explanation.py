@@ -415,7 +415,7 @@ def test_a_job_that_keeps_its_size_with_more_room_is_told_why() -> None:
     [
         (300.0, "without waiting and stops, it would take about 100 s"),
         (104.0, None),
-        (50.0, "it is expected to grow"),
+        (50.0, "At the size that it has, by its newest speed, it would take about 100 s"),
     ],
 )
 def test_an_end_that_the_present_size_does_not_give_is_told_with_that_one(end: float, told: str | None) -> None:
