@@ -297,11 +297,20 @@ def _before_all(case: Case) -> list[str]:
     but = "but for promised deadlines, guarantees of quotas, and jobs that have waited too long before it"
     if turn.in_seconds <= 0:
         return [f"It has waited so long that no other job starts before it, {but}."]
-    needs = f"it is taken to need {time_words(turn.needed)}"
-    why = " alone, as its length or its speed is not known to the rounds yet" if turn.is_assumed else " alone"
     at = f"From {moment(case.now + turn.in_seconds):%Y-%m-%d %H:%M:%S} UTC on"
     waits = f"{at}, when it has waited for {lasted(turn.patience)}, no other job starts before it, {but}"
-    return [f"{waits}: {needs}{why}."]
+    return [f"{waits}. {_of_its_patience(turn, case.job.asked.priority)}"]
+
+
+def _of_its_patience(turn: Turn, priority: float) -> str:
+    """What the time is made of that a job waits before room is kept for it."""
+    more = turn.part * turn.needed / priority
+    if turn.patience < turn.fixed + more - 0.5:
+        return "That is the longest that any job waits for that."
+    why = ", as its length or its speed is not known to the rounds yet" if turn.is_assumed else ""
+    divided = "" if priority == 1 else f", divided by its priority of {priority:g}"
+    needs = f"{turn.part:g} times the {lasted(turn.needed)} that it is taken to need alone{why}"
+    return f"These are {lasted(turn.fixed)}, and {lasted(more)} more: {needs}{divided}."
 
 
 def _when_it_starts(case: Case, expected: answers.Expected) -> str:

@@ -8,8 +8,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from optimus_contract import answers
-from optimus_scheduler.model.format import time_words
-from optimus_scheduler.settings import Settings
 from optimus_service.insight.progress import Ends, start_of
 from optimus_service.observe.standstills import Standstills
 from optimus_service.store.records import DecisionRecord, JobRecord
@@ -71,12 +69,9 @@ def _start(start: answers.Interval | None) -> tuple[float, float]:
 
 # --- In which order policies let waiting jobs start, in words --------------------------------------------------------
 
-_PATIENCE = Settings()
 ORDERS: Mapping[str, str] = {
-    "optimus": "those that are soon done and have a high priority come first, and before all one that has waited for "
-    f"{time_words(_PATIENCE.patience_seconds)} and {_PATIENCE.patience_part:g} times what it needs alone (where "
-    f"that is not known, {time_words(_PATIENCE.typical_seconds)}), divided by its priority, or for "
-    f"{time_words(_PATIENCE.most_patience_seconds)}",
+    "optimus": "those that are soon done and have a high priority come first, and before all one that has waited too "
+    "long",
     "optimus-paper": "those to whom their first tasks save most time come first",
     "fifo": "the oldest comes first",
     "tiresias": "the one that has had least so far comes first",

@@ -78,8 +78,7 @@ def test_a_waiting_job_says_when_it_starts_and_ends(world: World) -> None:
     assert (
         "In the queue it is number 2 of 2, behind second (second). Each round of the policy `optimus` "
         "decides anew who starts: those that are soon done and have a high priority come first, and before all one "
-        "that has waited for 5 min and 2 times what it needs alone (where that is not known, 10 min), divided by its "
-        "priority, or for 4.0 h."
+        "that has waited too long."
     ) in third.sentences
 
 
@@ -457,18 +456,27 @@ def test_a_kept_promise_is_told_after_the_end() -> None:
     ("turn", "told"),
     [
         (None, None),
-        (Turn(1440.0, 1500.0, 600.0, True), "taken to need 10 min alone, as its length or its speed is not known"),
         (
-            Turn(340.0, 400.0, 50.0, False),
+            Turn(1440.0, 1500.0, 600.0, True, 300.0, 2.0),
+            "when it has waited for 25 min 00 s, no other job starts before it, but for promised deadlines, guarantees "
+            "of quotas, and jobs that have waited too long before it. These are 5 min 00 s, and 20 min 00 s more: 2 "
+            "times the 10 min 00 s that it is taken to need alone, as its length or its speed is not known to the rounds yet.",
+        ),
+        (
+            Turn(340.0, 400.0, 200.0, False, 300.0, 2.0),
             "From 1970-01-01 00:06:40 UTC on, when it has waited for 6 min 40 s, no other",
         ),
-        (Turn(340.0, 400.0, 50.0, False), "taken to need 50 s alone."),
-        (Turn(-10.0, 50.0, 0.0, False), "so long"),
+        (
+            Turn(340.0, 400.0, 200.0, False, 300.0, 2.0),
+            "and 1 min 40 s more: 2 times the 3 min 20 s that it is taken to need alone, divided by its priority of 4.",
+        ),
+        (Turn(340.0, 400.0, 9e9, False, 300.0, 2.0), "That is the longest that any job waits for that."),
+        (Turn(-10.0, 50.0, 0.0, False, 300.0, 2.0), "so long"),
     ],
 )
 def test_a_waiting_job_is_told_from_when_on_none_passes_it(turn: Turn | None, told: str | None) -> None:
     made = a_decision("job-1", reason=Reason.WAITING_FOR_RESOURCES, allocation=NOTHING)
-    waits = a_record(state=JobState.QUEUED, wanted=NOTHING)
+    waits = a_record(state=JobState.QUEUED, wanted=NOTHING, spec={"priority": 1 if turn and turn.is_assumed else 4})
     case = Case(job=waits, decision=made, now=60.0, turn=turn, policy="optimus")
     found = [each for each in explanation_of(case).sentences if "no other job starts before it" in each]
     assert found == [] if told is None else told in found[0]

@@ -141,6 +141,10 @@ class Turn:
     """Seconds by which these are counted: what is left of it at its minimum ..."""
     is_assumed: bool
     """... or what stands in, for its length or its speed is not known."""
+    fixed: float
+    """The part of `patience` that every job has, seconds ..."""
+    part: float
+    """... and by how many times `needed`, divided by its priority, a job waits longer."""
 
 
 def turn_of(outlook: Outlook, settings: Settings) -> Turn:
@@ -148,7 +152,8 @@ def turn_of(outlook: Outlook, settings: Settings) -> Turn:
     jobs = JobColumns.of([outlook])
     speed = np.array([outlook.speeds.at(outlook.minimum) if outlook.speeds.is_known else np.nan])
     waits, needed = float(patience(jobs, speed, settings)[0]), float(_needed(jobs, speed)[0])
-    return Turn(waits - outlook.waited_seconds, waits, needed, bool(jobs.is_unknown[0]))
+    is_assumed, left = bool(jobs.is_unknown[0]), waits - outlook.waited_seconds
+    return Turn(left, waits, needed, is_assumed, settings.patience_seconds, settings.patience_part)
 
 
 def _kept(jobs: JobColumns, candidates: Candidates, settings: Settings, unchanged: Collection[int]) -> IntArray:
