@@ -460,7 +460,8 @@ def test_a_kept_promise_is_told_after_the_end() -> None:
             Turn(1440.0, 1500.0, 600.0, True, 300.0, 2.0),
             "when it has waited for 25 min 00 s, no other job starts before it, but for promised deadlines, guarantees "
             "of quotas, and jobs that have waited too long before it. These are 5 min 00 s, and 20 min 00 s more: 2 "
-            "times the 10 min 00 s that it is taken to need alone, as its length or its speed is not known to the rounds yet.",
+            "times the 10 min 00 s that it is taken to need alone, as its length or its speed is not known to the "
+            "rounds yet.",
         ),
         (
             Turn(340.0, 400.0, 200.0, False, 300.0, 2.0),
@@ -599,7 +600,7 @@ def test_a_job_that_is_being_cancelled_is_not_said_to_wait_or_to_go_on(wanted: A
     case = Case(job=record, decision=decision, now=20.0, warnings=[hung], troubles=[cannot])
     case = replace(
         case,
-        turn=Turn(70.0, 90.0, 5.0, False),
+        turn=Turn(70.0, 90.0, 5.0, False, 80.0, 2.0),
         queue=in_queue([record], {"job-1": decision}, 20.0),
         gives_more=("a node",),
     )
