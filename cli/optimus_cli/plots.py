@@ -83,7 +83,7 @@ def remaining_time(job: Job, predictions: Predictions) -> Figure:
         # Side by side, so that the bars of different numbers of servers do not hide each other.
         shift = 0.12 * (index - (len(servers) - 1) / 2)
         _draw_with_bars(axes, points, shift, scale, index)
-    axes.set_title(f"{job['name']}: predicted time left by size, with 80 % intervals")
+    axes.set_title(f"{job['name']}: predicted time left at each size, kept to the end; 80 % intervals")
     axes.set_xlabel("workers")
     axes.set_ylabel(f"time left ({unit})")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

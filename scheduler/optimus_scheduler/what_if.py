@@ -381,7 +381,7 @@ def _raised(quota: Quota, job: Job, capacity: Resources, free: float) -> Iterato
 
 def _amounts(quota: Quota) -> str:
     parts = [] if quota.share is None else [f"{100 * quota.share:.0f} % of the cluster"]
-    parts += [] if quota.cpu is None else [f"{quota.cpu:g} cores"]
+    parts += [] if quota.cpu is None else [f"{quota.cpu:g} core{'' if quota.cpu == 1 else 's'}"]
     parts += [] if quota.memory_bytes is None else [f"{quota.memory_bytes / 2**30:.3g} GiB"]
     parts += [f"{count} {kind}" for kind, count in sorted(quota.gpus.items())]
     return ", ".join(parts)

@@ -8,7 +8,7 @@ import { Jobs } from "./jobs";
 import { OverTime } from "./overtime";
 import { Promises } from "./promises";
 import type { World } from "./state";
-import { ago, amount, bytes, count, counted, gpuCount, percent, reasonWords } from "./words";
+import { ago, amount, bytes, count, counted, gpuCount, percent, reasonWords, size } from "./words";
 
 const LONGEST_BAR = 40;
 const MOST_TYPE_TILES = 4;
@@ -217,14 +217,8 @@ function Shares({
           style={{ flexGrow: String(((job.workers + job.servers) / tasks) * share * 1000) }}
           class={`series-${colours.get(job.id) ?? 10}`}
         >
-          <a
-            href={`#/jobs/${job.id}`}
-            title={`${job.name}: ${counted(job.workers, "worker")}, ${counted(job.servers, "server")}`}
-          >
-            <span class="label">{job.name}</span>{" "}
-            <span class="unseen">
-              {counted(job.workers, "worker")}, {counted(job.servers, "server")}
-            </span>
+          <a href={`#/jobs/${job.id}`} title={`${job.name}: ${size(job.workers, job.servers)}`}>
+            <span class="label">{job.name}</span> <span class="unseen">{size(job.workers, job.servers)}</span>
           </a>
         </li>
       ))}
