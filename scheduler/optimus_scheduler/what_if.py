@@ -262,6 +262,12 @@ def _of_worker_limits(
 
     limits = [each for each in snapshot.worker_limits if _is_about(each, job) and is_used_up(each)]
     choices = [(each,) for each in limits] + [tuple(limits)] * (len(limits) > 1)
+    # Those that share them ask for more as soon as the speeds at their sizes are measured, and may come first.
+    sharing = [each for each in snapshot.jobs if each.id != job.id and any(_is_about(limit, each) for limit in limits)]
+    for one in sharing:
+        if not _is_measured(one):
+            like = present[one.id] if one.speed_samples or one.similar else decision
+            snapshot = _measured(snapshot, one, like.forecast.steps_per_second or 1.0)
     for below, times in pairwise((0, *_RAISES)):
         for chosen in choices:
             yield _of_worker_limit(snapshot, chosen, below * need, times * need)
@@ -392,12 +398,25 @@ def _of_knowledge(snapshot: Snapshot, job: Job, decision: Decision) -> Iterator[
     speed, size = decision.forecast.steps_per_second, job.allocation
     if decision.reason is not Reason.LEARNING_SPEED or size.is_empty or not speed or not math.isfinite(speed):
         return
-    later = snapshot.now + _MEASURED_AFTER_SECONDS
+    yield Change("a measurement of its speed at this size", _measured(snapshot, job, speed), "knowledge")
+
+
+def _measured(snapshot: Snapshot, job: Job, speed: float) -> Snapshot:
+    """A little later, when the job has measured `speed`, in steps per second, at its present size."""
+    later, size = snapshot.now + _MEASURED_AFTER_SECONDS, job.allocation
     sample = SpeedSample(
         size.workers, size.servers, speed, _MEASURED_STEPS, later, size.gpu_type, job.batch, exchange_seconds=None
     )
     known = replace(job, speed_samples=(*job.speed_samples, sample), step=job.step + 1)
-    yield Change("a measurement of its speed at this size", replace(_with(snapshot, known), now=later), "knowledge")
+    return replace(_with(snapshot, known), now=later)
+
+
+def _is_measured(job: Job) -> bool:
+    """Whether its speed at its present size was measured since it has that; so it is of a job without tasks."""
+    size, since = job.allocation, job.allocated_at or 0.0
+    return size.is_empty or any(
+        (each.workers, each.servers) == (size.workers, size.servers) and each.at >= since for each in job.speed_samples
+    )
 
 
 def _of_nodes(snapshot: Snapshot) -> Iterator[Change]:

@@ -431,6 +431,34 @@ def test_a_job_that_waits_is_told_when_the_next_round_starts_it() -> None:
     assert found == ("the next round, as things are now",)
 
 
+def test_a_larger_limit_is_advised_that_helps_when_those_that_share_it_are_measured_too() -> None:
+    """`r0` takes the next worker as soon as its speed is measured."""
+    spec = a_spec(minimum=(1, 0), maximum=(4, 0))
+    spec = replace(spec, architecture=Architecture.ALLREDUCE, server=replace(spec.server, minimum=0, maximum=0))
+    known = samples(lambda w, _: 10.0 * w**0.8, [(1, 0)])
+
+    def world(first_is_known: bool, most: int) -> Snapshot:
+        jobs = [
+            a_job(
+                f"r{n}", has=(1, 0), spec=spec, measured=known if n or first_is_known else (), submitted_at=9_000.0 + n
+            )
+            for n in range(3)
+        ]
+        limits = (WorkerLimit(most, project=spec.project),)
+        return replace(a_snapshot(jobs, a_cluster(8.0)), worker_limits=limits)
+
+    (told,) = [
+        each
+        for each in what_gives_more(world(first_is_known=False, most=3), "r1", lambda each: plan(each, OPTIMUS, PRICES))
+        if each.startswith("`workers_together`")
+    ]
+    found = re.search(r"of (\d+) for", told)
+    assert found is not None
+    for is_known in (False, True):
+        after = {each.job_id: each for each in plan(world(is_known, int(found[1])), OPTIMUS, PRICES).decisions}
+        assert after["r1"].allocation.workers > 1
+
+
 def test_each_job_whose_end_alone_gives_more_is_named() -> None:
     jobs = [a_job(name, has=(1, 1), spec=a_spec(maximum=(1, 1))) for name in ("b", "c")]
     waiting = a_job("a", spec=a_spec(maximum=(1, 1)))
