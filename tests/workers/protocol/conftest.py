@@ -308,6 +308,12 @@ def _impatient(lease_seconds: float) -> tuple[str, ...]:
     return "-c", program
 
 
+@pytest.fixture(autouse=True)
+def _threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of small networks that share two cores are slowest with a thread for each core."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
 @pytest.fixture(scope="session")
 def forked_workers() -> Iterator[Forks]:
     with forks("optimus_workers.worker.run", "optimus_workers.worker.loop", "optimus_workers.allreduce.loop") as found:

@@ -145,12 +145,6 @@ CHECKS = {"DDP": check_ddp, "transformers": check_transformers}
 """What of these is looked at besides."""
 
 
-@pytest.fixture(autouse=True)
-def _threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes of small networks that share two cores are slowest with a thread for each core."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_stock_script_is_resized_and_loses_a_worker_and_trains_as_if_undisturbed(
