@@ -344,9 +344,10 @@ def _times_as_fast(outlook: Outlook, size: Allocation, other: Allocation) -> str
     """`1.74 times as fast (1.4 to 2.1 with 80 % probability)`."""
     ratio = outlook.speeds.compared(size, other)
     told = f"{ratio.mean:.2f} times as fast"
-    if ratio.high <= _CLEAR * ratio.low:
-        return told
-    return f"{told} ({ratio.low:.2g} to {ratio.high:.2g} with 80 % probability)"
+    doubts = [] if ratio.high <= _CLEAR * ratio.low else [f"{ratio.low:.2g} to {ratio.high:.2g} with 80 % probability"]
+    # Measurements of few seconds share what slowed the machine down then, which no interval shows.
+    doubts += ["its speeds are still being learned"] if outlook.learning else []
+    return f"{told} ({'; '.join(doubts)})" if doubts else told
 
 
 def _before(outlook: Outlook) -> Allocation:

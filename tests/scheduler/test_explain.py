@@ -116,8 +116,9 @@ def test_a_predicted_ratio_is_as_wide_as_what_was_measured() -> None:
     for sizes in ([(1, 1), (3, 3)], ALL_SIZES):
         job = replace(RUNNING, allocation=Allocation(2, 3), speed_samples=samples(speed, sizes))
         told = decision(job, Grant(Allocation(1, 1), Reason.MINIMUM_ELSEWHERE)).message
-        found = re.search(r"predicted ([\d.]+) times as fast \(([\d.]+) to ([\d.]+) with 80 % probability\)", told)
+        found = re.search(r"predicted ([\d.]+) times as fast \(([\d.]+) to ([\d.]+) with 80 % probability[;)]", told)
         assert found is not None, told
+        assert ("; its speeds are still being learned)" in told) == (len(sizes) == 2)
         mean, low, high = map(float, found.groups())
         assert low <= mean <= high
         assert low <= speed(1, 1) / speed(2, 3) <= high

@@ -344,7 +344,7 @@ def _times(value: Interval, factor: float) -> Interval:
 def with_steps_per_epoch(job: Job) -> Job:
     """The steps of an epoch are told by a job's tasks once they run; until then, those of the newest similar job."""
     for ended in reversed(job.similar):
-        if job.spec.counted_batch in (None, ended.global_batch_size):
+        if ended.silent is None and job.spec.counted_batch in (None, ended.global_batch_size):
             batch_size = job.spec.global_batch_size or ended.global_batch_size
             spec = replace(job.spec, global_batch_size=batch_size)
             return replace(job, spec=spec, steps_per_epoch=job.steps_per_epoch or ended.steps_per_epoch)
