@@ -22,7 +22,7 @@ from sqlalchemy import Engine, event
 
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
-from optimus_contract.telemetry import Sample
+from optimus_contract.telemetry import Sample, SampleColumns
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.lifecycle import MembershipFormed
 from optimus_scheduler.model import Node, Resources, Role
@@ -36,7 +36,7 @@ from optimus_service.push.long_poll import LongPolls
 from optimus_service.requests import checked
 from optimus_service.settings import Settings
 from optimus_service.store.engine import create_engine_from_url, upgrade
-from optimus_service.store.records import MembershipRecord
+from optimus_service.store.records import MembershipRecord, PostedSamples
 from optimus_service.store.repository import LEADER_LEASE, Repository
 
 SAMPLES_PER_JOB = 20
@@ -85,7 +85,8 @@ def train(repository: Repository) -> None:
     """Every job has what it should have, and has told of some steps."""
     for job_id in form_memberships(repository):
         at = time.time()
-        repository.add_samples(job_id, [a_sample(number, at) for number in range(SAMPLES_PER_JOB)], at)
+        samples = SampleColumns.of([a_sample(number, at) for number in range(SAMPLES_PER_JOB)])
+        repository.add_posts([PostedSamples(job_id, samples, at)])
 
 
 def form_memberships(repository: Repository, at: float | None = None) -> list[str]:

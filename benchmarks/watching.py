@@ -25,9 +25,9 @@ import uvicorn
 
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
-from optimus_contract.telemetry import Sample
-from optimus_scheduler.lifecycle import MembershipFormed, TasksGranted
-from optimus_scheduler.model import Allocation, Directive, Node, Resources
+from optimus_contract.telemetry import Sample, SampleColumns
+from optimus_scheduler.lifecycle import MembershipFormed
+from optimus_scheduler.model import Allocation, Directive, Node, Resources, SetWanted
 from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
 from optimus_service.clusters.fake import FakeCluster
@@ -40,7 +40,7 @@ from optimus_service.requests import checked
 from optimus_service.settings import Settings
 from optimus_service.store.engine import create_engine_from_url, upgrade
 from optimus_service.store.forecasts import from_json
-from optimus_service.store.records import DecisionRecord, MembershipRecord, RoundRecord
+from optimus_service.store.records import DecisionRecord, MembershipRecord, PostedSamples, RoundRecord
 from optimus_service.store.repository import Repository
 
 REPEATS = 5
@@ -81,8 +81,7 @@ def fill(repository: Repository, n_jobs: int) -> None:
 
 
 def _train(repository: Repository, job_id: str, size: Allocation, now: float) -> None:
-    repository.set_wanted(job_id, size, Directive.RUN, (), now - 1000)
-    repository.advance_job(job_id, TasksGranted(size), now - 1000)
+    repository.set_wanted([SetWanted(job_id, size, Directive.RUN, ())], now - 1000)
     workers = tuple(f"{job_id}-worker-{rank}-0" for rank in range(size.workers))
     report = MembershipRecord(
         job_id=job_id, epoch=1, generation=1, at=now - 900, step=0, workers=workers, servers=("s",), cause="start"
@@ -110,7 +109,7 @@ def tell(repository: Repository, job_id: str, sequence: int, now: float) -> None
         seconds=5.0,
         compute_seconds=4.0,
     )
-    repository.add_samples(job_id, [sample], now)
+    repository.add_posts([PostedSamples(job_id, SampleColumns.of([sample]), now)])
 
 
 def cpu_seconds(action: Callable[[], Any]) -> float:

@@ -120,7 +120,7 @@ class Applier:
         return found
 
     def _set_wanted(self, changes: Sequence[SetWanted], leader: LeaderRepository) -> None:
-        for job_id, generation in leader.set_wanted_together(changes, self._clock()):
+        for job_id, generation in leader.set_wanted(changes, self._clock()):
             self._notifier.notify(job_id, generation)
 
     def _stop(self, action: StopTask, leader: LeaderRepository) -> str | None:

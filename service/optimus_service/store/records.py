@@ -443,7 +443,7 @@ IgnoredWhy = Literal["duplicate", "old_membership", "unknown_membership"]
 
 @dataclass(frozen=True, slots=True)
 class PostedSamples:
-    """Samples of one job that were sent together."""
+    """Samples of one job that were sent together: one at least."""
 
     job_id: str
     columns: SampleColumns

@@ -31,9 +31,8 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from optimus_contract.telemetry import Sample, SampleColumns
 from optimus_scheduler.lifecycle import Event, InvalidTransition
-from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Quota, SetWanted, TaskKey
+from optimus_scheduler.model import JobState, Quota, SetWanted, TaskKey
 from optimus_scheduler.retries import Backoff
 from optimus_service.store import (
     awaited,
@@ -480,33 +479,12 @@ class Repository:
 
     # --- what a job should have --------------------------------------------------------------------------------------
 
-    def set_wanted(
-        self,
-        job_id: str,
-        allocation: Allocation,
-        directive: Directive,
-        tasks: Sequence[PlacedTask],
-        now: float,
-        batch: int | None = None,
-    ) -> int:
-        """Store what a job should have; a new generation if it differs from what is wanted already.
+    def set_wanted(self, changes: Sequence[SetWanted], now: float) -> list[tuple[str, int]]:
+        """Store what jobs should have; a new generation for each of which it differs from what is wanted already.
 
         A round works on a snapshot that may be older than the job's directive: FINISH and CANCEL, once set, are not
-        undone by it (CANCEL is above FINISH). A job that ended wants nothing any more, and stays as it is.
-
-        `batch` is the global batch, if it is elastic.
-
-        Returns:
-            The generation in force.
-
-        Raises:
-            JobNotFound: there is no such job.
-        """
-        with self._write() as session:
-            return wanted.put(session, job_id, allocation, directive, tasks, now, batch)
-
-    def set_wanted_together(self, changes: Sequence[SetWanted], now: float) -> list[tuple[str, int]]:
-        """The same for many jobs in one transaction. A job that had nothing gets the event that tasks were granted.
+        undone by it (CANCEL is above FINISH). A job that ended wants nothing any more, and stays as it is. A job that
+        had nothing gets the event that tasks were granted.
 
         Returns:
             The jobs that have a new generation, with it.
@@ -515,7 +493,7 @@ class Repository:
             JobNotFound: one of the jobs does not exist; nothing was stored.
         """
         with self._write() as session:
-            return wanted.put_together(session, changes, now, self._backoff)
+            return wanted.put(session, changes, now, self._backoff)
 
     def get_wanted(self, job_id: str) -> WantedRecord:
         """What a job should have; generation 0 and nothing before the first `set_wanted`.
@@ -595,32 +573,18 @@ class Repository:
 
     # --- telemetry ---------------------------------------------------------------------------------------------------
 
-    def add_samples(self, job_id: str, posted: Sequence[Sample], now: float) -> AddedSamples:
-        """Count the samples that are new and belong to the job's history; name the others.
+    def add_posts(self, posts: Sequence[PostedSamples]) -> list[AddedSamples | JobNotFound | InvalidValue]:
+        """Count the samples that are new and belong to the histories of their jobs, in one transaction; of each post,
+        the others:
 
         * `duplicate`: (membership_epoch, rank, sequence) was counted before, or stands earlier in this post.
         * `unknown_membership`: the epoch is above the newest reported one + 1 (one ahead may come before its report).
         * `old_membership`: the epoch has ended and the sample reaches beyond the step at which a later epoch began
           (these steps were rolled back), or the rank is not in that membership.
 
-        Updates the job's `step` (never decreases here), `first_step`, `epoch` and `loss`. Acknowledged samples survive
-        a killed process; see `optimus_service.store.engine` for what a power cut may lose.
-
-        Raises:
-            JobNotFound: there is no such job.
-        """
-        if not posted:
-            self.get_job(job_id)
-            return AddedSamples(0, ())
-        (added,) = self.add_posts([PostedSamples(job_id, SampleColumns.of(posted), now)])
-        if isinstance(added, Exception):
-            raise added
-        return added
-
-    def add_posts(self, posts: Sequence[PostedSamples]) -> list[AddedSamples | JobNotFound | InvalidValue]:
-        """`add_samples` for several posts, of any jobs, in one transaction; what became of each.
-
-        A post that cannot be stored keeps no other one from it. When this raises, nothing was stored of any.
+        Updates each job's `step` (never decreases here), `first_step`, `epoch` and `loss`. Acknowledged samples survive
+        a killed process; see `optimus_service.store.engine` for what a power cut may lose. A post that cannot be stored
+        keeps no other one from it. When this raises, nothing was stored of any.
         """
         with self._write() as session:
             return samples.add(session, posts)

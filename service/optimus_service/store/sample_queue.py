@@ -48,7 +48,7 @@ class SampleQueue:
     def put(self, post: PostedSamples) -> Future[AddedSamples]:
         """Store the post soon; the result comes after the commit.
 
-        The result may raise what `Repository.add_samples` raises.
+        The result may raise what `Repository.add_posts` returns in the place of a result.
 
         Raises:
             QueueIsFull: the post was not taken.

@@ -17,7 +17,7 @@ from optimus_service.store import jobs, kept
 from optimus_service.store.charging import charge
 from optimus_service.store.dialects import chunks
 from optimus_service.store.errors import JobNotFound
-from optimus_service.store.jobs import ACTIVE_STATES, COLUMNS, advance_row, locked, locked_together
+from optimus_service.store.jobs import ACTIVE_STATES, COLUMNS, advance_row, locked_together
 from optimus_service.store.records import JobRecord, WantedRecord
 from optimus_service.store.tables import Base, JobRow
 
@@ -40,21 +40,8 @@ _RANK = {Directive.RUN: 0, Directive.PAUSE: 0, Directive.FINISH: 1, Directive.CA
 """A directive gives way to those of its own rank and above: what ends a job is not undone by an older plan."""
 
 
-def put(
-    session: Session,
-    job_id: str,
-    allocation: Allocation,
-    directive: Directive,
-    tasks: Sequence[PlacedTask],
-    now: float,
-    batch: int | None,
-) -> int:
+def put(session: Session, changes: Sequence[SetWanted], now: float, backoff: Backoff) -> list[tuple[str, int]]:
     """See `Repository.set_wanted`."""
-    return put_into(locked(session, job_id), allocation, directive, tasks, now, batch)
-
-
-def put_together(session: Session, changes: Sequence[SetWanted], now: float, backoff: Backoff) -> list[tuple[str, int]]:
-    """See `Repository.set_wanted_together`."""
     rows = locked_together(session, {change.job_id for change in changes})
     changed = []
     for change in changes:

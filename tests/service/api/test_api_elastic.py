@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.service.api.api_harness import NOW, Api, faults, job_spec, membership, on_sqlite, sample
+from tests.service.store.store_builders import set_wanted
 
 from optimus_scheduler.model import Allocation, Directive, PlacedTask, Role, TaskKey
 
@@ -61,7 +62,7 @@ def test_the_coordinator_is_told_and_tells(api: Api) -> None:
     job_id = submit(api).json()["id"]
     assert api.as_task("GET", job_id, "membership", params={"timeout_seconds": 0}).json()["global_batch"] is None
     task = PlacedTask(TaskKey(job_id, Role.WORKER, 0), "node-1")
-    api.repository.set_wanted(job_id, Allocation(1, 0), Directive.RUN, [task], NOW, batch=96)
+    set_wanted(api.repository, job_id, Allocation(1, 0), Directive.RUN, [task], NOW, batch=96)
     assert api.as_task("GET", job_id, "membership", params={"timeout_seconds": 0}).json()["global_batch"] == 96
     assert api.job(job_id)["global_batch"] == 96
 

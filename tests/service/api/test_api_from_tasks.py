@@ -11,7 +11,7 @@ import pytest
 from benchmarks.round_statements import counted
 from tests.service.api.api_harness import NOW, Api, faults, membership, on_sqlite, problem, sample, telemetry, until
 from tests.service.clusters.cluster_harness import wait_until
-from tests.service.store.store_builders import samples_of
+from tests.service.store.store_builders import samples_of, set_wanted
 
 from optimus_scheduler.model import Allocation, Directive, PlacedTask, Role, TaskKey
 from optimus_service.push.long_poll import MAX_WAITERS_OF_JOB
@@ -228,7 +228,7 @@ def test_malformed_reports_are_refused(api: Api, job_id: str, change: Any, field
 
 def want(api: Api, job_id: str, workers: int) -> int:
     tasks = [PlacedTask(TaskKey(job_id, Role.WORKER, rank), "node-1") for rank in range(workers)]
-    return api.repository.set_wanted(job_id, Allocation(workers, 1), Directive.RUN, tasks, NOW)
+    return set_wanted(api.repository, job_id, Allocation(workers, 1), Directive.RUN, tasks, NOW)
 
 
 def ask(api: Api, job_id: str, **params: Any) -> Any:

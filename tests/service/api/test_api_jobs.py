@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.service.api.api_harness import NOW, Api, faults, job_spec, on_sqlite, problem, sample, telemetry
-from tests.service.store.store_builders import a_membership, put_task
+from tests.service.store.store_builders import a_membership, put_task, set_wanted
 
 from optimus_scheduler.lifecycle import AllTasksGone, MembershipFormed
 from optimus_scheduler.model import Allocation, Directive, Node, PlacedTask, Resources, Role, TaskKey
@@ -137,7 +137,7 @@ def test_ids_that_no_database_could_hold_are_not_found(api: Api) -> None:
 def test_a_running_job_shows_its_progress_and_what_is_left(api: Api) -> None:
     job_id = api.submit()
     decide(api, job_id)
-    api.repository.set_wanted(job_id, Allocation(2, 1), Directive.RUN, [], NOW)
+    set_wanted(api.repository, job_id, Allocation(2, 1), Directive.RUN, [], NOW)
     api.start(job_id)
     samples = [sample(sequence=n, step=10 * (n + 1), at=NOW + 2 * n, loss=3.0 - n) for n in range(3)]
     api.as_task("POST", job_id, "telemetry", json=telemetry(*samples))
@@ -494,7 +494,7 @@ def test_other_methods_are_not_allowed_and_those_that_are_get_named(api: Api) ->
 def test_a_wanted_job_shows_what_it_should_have(api: Api) -> None:
     job_id = api.submit()
     task = PlacedTask(TaskKey(job_id, Role.WORKER, 0), "node-1")
-    api.repository.set_wanted(job_id, Allocation(1, 1), Directive.RUN, [task], NOW)
+    set_wanted(api.repository, job_id, Allocation(1, 1), Directive.RUN, [task], NOW)
     job = api.job(job_id)
     assert job["wanted"] == {"workers": 1, "servers": 1, "gpu_type": None}
     assert job["running"]["workers"] == 0

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.service.api.api_harness import CORES, MEMORY_BYTES, NOW, Api, faults, job_spec, on_sqlite, problem
+from tests.service.store.store_builders import set_wanted
 
 from optimus_scheduler.model import Allocation, Directive, Node, Resources
 from optimus_service.api import examples
@@ -60,7 +61,7 @@ def test_what_a_project_has_and_borrows(api: Api) -> None:
     put(api, "vision", cpu=2)
     job_id = api.submit(project="vision", workers={"resources": {"cpu": 1}}, servers={"resources": {"cpu": 1}})
     api.submit(project="text")
-    api.repository.set_wanted(job_id, Allocation(3, 1), Directive.RUN, (), NOW)
+    set_wanted(api.repository, job_id, Allocation(3, 1), Directive.RUN, (), NOW)
     found = api.get("/v1/projects/vision").json()
     assert (found["used"]["cpu"], found["borrowed"]["cpu"], found["jobs"]) == (4.0, 2.0, {"queued": 1})
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.service.api.api_harness import Api, job_spec, membership, sample, telemetry
 from tests.service.api.people import ADMINISTRATOR, add_token, add_user
-from tests.service.store.store_builders import a_decision, a_round
+from tests.service.store.store_builders import a_decision, a_round, set_wanted
 
 from optimus_scheduler.lifecycle import TooManyFailures
 from optimus_scheduler.model import Allocation, Directive, Quota, Resources, Role, TaskKey
@@ -73,7 +73,7 @@ class Side:
         api.repository.add_round(a_round(), [decision])
         if number % 2:
             size = Allocation(1, 1, f"gpu-{word}")
-            api.repository.set_wanted(job_id, size, Directive.RUN, [], now)
+            set_wanted(api.repository, job_id, size, Directive.RUN, [], now)
             key = TaskKey(job_id, Role.WORKER, 0, 0)
             api.surroundings.cluster.start(
                 TaskLaunch(key=key, node="node-1", environment={}, resources=Resources(1.0, 0), working_directory=None)

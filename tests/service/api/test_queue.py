@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.service.api.api_harness import Api, on_sqlite, problem
 from tests.service.api.people import ADMINISTRATOR, add_token, add_user
-from tests.service.store.store_builders import a_decision, a_round
+from tests.service.store.store_builders import a_decision, a_round, set_wanted
 
 from optimus_scheduler.lifecycle import CancelRequested, PauseRequested
 from optimus_scheduler.model import Allocation, Directive, Interval
@@ -95,7 +95,7 @@ def test_only_jobs_that_wait_for_tasks_are_in_the_queue(api: Api) -> None:
         submitted(api, job_id, 0)
     submitted(api, "tracked", 0, tracked=True)
     now = api.surroundings.clock()
-    api.repository.set_wanted("runs", Allocation(1, 0), Directive.RUN, [], now)
+    set_wanted(api.repository, "runs", Allocation(1, 0), Directive.RUN, [], now)
     api.repository.advance_job("paused", PauseRequested(), now)
     api.repository.advance_job("cancelled", CancelRequested(has_tasks=True), now)
     assert order(api) == ["waits"]

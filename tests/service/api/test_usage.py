@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from tests.service.api.api_harness import Api, on_sqlite, problem
 from tests.service.api.people import ADMINISTRATOR, add_token, add_user
+from tests.service.store.store_builders import set_wanted
 
 from optimus_scheduler.model import NOTHING, Allocation, Directive
 
@@ -22,8 +23,8 @@ def used(api: Api, project: str, owner: str, size: Allocation, hours: float) -> 
     spec = {"name": "a", "project": project, "task": "m:f", "workers": {"resources": resources}}
     job_id = f"job-{project}-{owner}"
     api.repository.create_job(job_id, spec, "nonce", None, "hash", NOVEMBER, None, owner)
-    api.repository.set_wanted(job_id, size, Directive.RUN, [], NOVEMBER)
-    api.repository.set_wanted(job_id, NOTHING, Directive.RUN, [], NOVEMBER + hours * HOUR)
+    set_wanted(api.repository, job_id, size, Directive.RUN, [], NOVEMBER)
+    set_wanted(api.repository, job_id, NOTHING, Directive.RUN, [], NOVEMBER + hours * HOUR)
 
 
 @on_sqlite

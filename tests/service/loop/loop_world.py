@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.service.store.store_builders import add_samples
+
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_contract.telemetry import Gradients, Sample
@@ -276,7 +278,7 @@ class World:
             for rank in range(state.workers)
         ]
         state.sequence += 1
-        added = self.repository.add_samples(job.id, samples, self.clock())
+        added = add_samples(self.repository, job.id, samples, self.clock())
         assert added.accepted == len(samples), added
 
     def _elastic_second(self, job: JobRecord, state: Coordinator) -> None:
@@ -305,7 +307,7 @@ class World:
             gradients=Gradients(square=2.0, variance=2.0 * NOISE_SCALE),
         )
         state.sequence += 1
-        assert self.repository.add_samples(job.id, [told], self.clock()).accepted == 1
+        assert add_samples(self.repository, job.id, [told], self.clock()).accepted == 1
 
     def _finish(self, job: JobRecord, state: Coordinator) -> None:
         result = ResultReported(Outcome.SUCCEEDED, state.step, loss_at(state.step), {"test_accuracy": 0.9})

@@ -12,6 +12,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from httpx import ASGITransport, AsyncClient
 from tests.service.loop.loop_world import World
+from tests.service.store.store_builders import add_samples
 
 from optimus_contract.codec import read
 from optimus_contract.limits import MAX_COUNT, MAX_POSIX_SECONDS
@@ -82,7 +83,7 @@ class AbsurdWorld(World):
             **self.changes,
         }
         state.sequence += 1
-        assert self.repository.add_samples(job.id, [read(Sample, document)], self.clock()).accepted == 1
+        assert add_samples(self.repository, job.id, [read(Sample, document)], self.clock()).accepted == 1
 
     def _finish(self, job: JobRecord, state: Any) -> None:
         if job.id != "absurd":

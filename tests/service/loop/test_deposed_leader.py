@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import event, select
 from tests.service import leases
 from tests.service.loop.loop_world import NODES, VirtualClock, World
-from tests.service.store.store_builders import put_task
+from tests.service.store.store_builders import add_samples, put_task
 
 from optimus_contract.telemetry import Sample
 from optimus_scheduler.lifecycle import CancelRequested
@@ -109,7 +109,8 @@ def much_happens(world: World) -> None:
 def straggle(world: World, job_id: str) -> None:
     """Worker 1 needs ten times as long as worker 0."""
     state = world.coordinators[job_id]
-    world.repository.add_samples(
+    add_samples(
+        world.repository,
         job_id,
         [
             Sample(

@@ -10,7 +10,7 @@ from threading import Event
 
 import pytest
 from tests.service import leases
-from tests.service.store.store_builders import put_task
+from tests.service.store.store_builders import put_task, set_wanted
 
 from optimus_scheduler.model import Allocation, Directive, Role, TaskKey
 from optimus_service.loop.leader import Holder, Leadership
@@ -118,7 +118,7 @@ def test_deposed_leader_notices(repository: Repository, clock: Clock) -> None:
     repository.create_job("job-1", spec, "nonce", None, "hash", 0.0)
     deposed = repository.as_leader(token)
     with pytest.raises(StaleLeader):
-        deposed.set_wanted("job-1", Allocation(1, 1), Directive.RUN, (), 0.0)
+        set_wanted(deposed, "job-1", Allocation(1, 1), Directive.RUN, (), 0.0)
     with pytest.raises(StaleLeader):
         put_task(deposed, TaskKey("job-1", Role.WORKER, 0), "node-0", 0.0)
     with pytest.raises(StaleLeader):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.service.loop.loop_world import World
+from tests.service.store.store_builders import set_wanted
 
 from optimus_scheduler.lifecycle import PauseRequested, ResumeRequested
 from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Reason, Role, TaskKey
@@ -68,7 +69,7 @@ def test_a_plan_made_before_the_pause_gives_it_nothing(world: World) -> None:
     pause(world)
     wanted = world.repository.get_wanted("job-1")
     tasks = [PlacedTask(TaskKey("job-1", Role.WORKER, 0), "node-1")]
-    from_before = world.repository.set_wanted("job-1", Allocation(1, 0), Directive.RUN, tasks, world.clock())
+    from_before = set_wanted(world.repository, "job-1", Allocation(1, 0), Directive.RUN, tasks, world.clock())
     assert from_before == wanted.generation
     assert job_of(world).wanted.is_empty
 

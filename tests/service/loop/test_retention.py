@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.service.loop.loop_world import VirtualClock
-from tests.service.store.store_builders import a_decision, a_membership, a_round, a_sample, samples_of
+from tests.service.store.store_builders import a_decision, a_membership, a_round, a_sample, add_samples, samples_of
 
 from optimus_scheduler.lifecycle import CancelRequested
 from optimus_service.loop.retention import PERIOD_SECONDS, Retention
@@ -30,7 +30,7 @@ def leader(repository: Repository) -> LeaderRepository:
     """Of a database whose one job ended an hour ago."""
     repository.create_job("job-1", {"name": "a", "project": "b"}, "nonce", None, "hash", NOW - 7200.0)
     repository.report_membership("job-1", a_membership("job-1"))
-    repository.add_samples("job-1", [a_sample(sequence=number) for number in range(3)], NOW - 7000.0)
+    add_samples(repository, "job-1", [a_sample(sequence=number) for number in range(3)], NOW - 7000.0)
     repository.add_round(a_round(at=NOW - 7000.0), [a_decision("job-1", at=NOW - 7000.0)])
     repository.advance_job("job-1", CancelRequested(has_tasks=False), NOW - 3600.0)
     lease = repository.acquire_lease(LEADER_LEASE, "test", 600.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.service.loop.loop_world import World
+from tests.service.store.store_builders import set_wanted
 
 from optimus_scheduler.lifecycle import CancelRequested, Outcome, PauseRequested, ResultReported, ResumeRequested
 from optimus_scheduler.model import JobState, Reason, Role
@@ -144,7 +145,7 @@ def test_a_round_that_began_before_the_failure_starts_nothing(world: World) -> N
     trained(world)
     wanted = world.repository.get_wanted("job-1")
     fail(world)
-    world.repository.set_wanted("job-1", wanted.allocation, wanted.directive, wanted.tasks, world.clock(), world.fence)
+    set_wanted(world.repository, "job-1", wanted.allocation, wanted.directive, wanted.tasks, world.clock())
     assert world.repository.get_wanted("job-1").allocation.is_empty
 
 

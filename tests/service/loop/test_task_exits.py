@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.service.loop.loop_world import World
+from tests.service.store.store_builders import add_samples
 
 from optimus_contract.telemetry import Sample
 from optimus_scheduler.model import JobState, Resources, Role, Task, TaskKey, TaskPhase, Trouble
@@ -197,7 +198,7 @@ def test_exit_is_not_judged_by_old_progress(world: World) -> None:
     ]
     world.clock.now += 1.0
     for first in (0, 1000, 2000):  # the last one is progress
-        added = world.repository.add_samples("job-1", told[first : first + 1000], world.clock.now)
+        added = add_samples(world.repository, "job-1", told[first : first + 1000], world.clock.now)
         assert added.accepted == 1000
     restarted = World(world.repository, world.directory, world.cluster, world.clock, samples_per_round=1000)
     for _ in range(2):

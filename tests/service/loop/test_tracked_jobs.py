@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.service.loop.loop_world import World, loss_at
 from tests.service.loop.test_learning import latest
+from tests.service.store.store_builders import add_samples
 
 from optimus_contract.telemetry import Sample
 from optimus_scheduler.lifecycle import CancelRequested, MembershipFormed, Outcome, ResultReported
@@ -71,7 +72,7 @@ class Run:
                 )
             )
         repository.put_profile(self.id, {"total_steps": total, "steps_per_epoch": 20.0, "learned_from": "printed"})
-        repository.add_samples(self.id, samples, clock.now)
+        add_samples(repository, self.id, samples, clock.now)
         self.report()
 
     def end(self) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.service.seeing.live import LiveService, LiveWorld, live_service
+from tests.service.store.store_builders import add_samples
 
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
@@ -126,7 +127,7 @@ def add_training(
         for index, loss in enumerate(losses)
     ]  # fmt: skip
     if samples:
-        world.repository.add_samples(job_id, samples, world.clock())
+        add_samples(world.repository, job_id, samples, world.clock())
 
 
 def add_ended(

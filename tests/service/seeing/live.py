@@ -22,6 +22,7 @@ import httpx
 import uvicorn
 from pydantic import SecretStr
 from tests.service.loop.loop_world import Coordinator, VirtualClock, World
+from tests.service.store.store_builders import add_samples
 
 from optimus_contract.telemetry import Sample
 from optimus_scheduler.model import Node, Resources, Role
@@ -106,7 +107,7 @@ class LiveWorld(World):
             samples = [self._sample(kind, state, rank, n_steps) for rank in range(state.workers)]
             state.sequence += 1
             if self.tell is None:
-                self.repository.add_samples(job.id, samples, self.clock())
+                add_samples(self.repository, job.id, samples, self.clock())
             else:
                 self.tell("POST", job.id, "telemetry", {"samples": [asdict(sample) for sample in samples]})
 

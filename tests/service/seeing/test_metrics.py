@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.service.api.api_harness import NOW, Api, on_sqlite, sample, telemetry
 from tests.service.loop.loop_world import World
 from tests.service.seeing.metrics_page import BEGIN, DOCUMENT, END, as_markdown
-from tests.service.store.store_builders import a_decision
+from tests.service.store.store_builders import a_decision, set_wanted
 
 from optimus_contract import answers
 from optimus_scheduler.model import Allocation, Forecast, Interval, JobState, Node, Resources, Role
@@ -288,7 +288,7 @@ def test_the_prediction_of_half_time_is_held_against_the_end() -> None:
 def test_a_job_that_has_what_it_should_does_not_lag(world: World) -> None:
     job = world.submit()
     assert reconcile_lag(job, world.clock()) is None
-    world.repository.set_wanted("job-1", Allocation(1, 1), job.directive, (), world.clock())
+    set_wanted(world.repository, "job-1", Allocation(1, 1), job.directive, (), world.clock())
     assert reconcile_lag(world.repository.get_job("job-1"), world.clock() + 3) == 3
 
 

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from tests.service.seeing.browser import barriers, opened
 from tests.service.seeing.live import LiveService
+from tests.service.store.store_builders import add_samples
 
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
@@ -58,7 +59,7 @@ def stored(live: LiveService) -> LiveService:
         )
         for index, value in enumerate(ACCURACIES)
     ]  # fmt: skip
-    repository.add_samples(STORED, samples, now)
+    add_samples(repository, STORED, samples, now)
     for age, left in ((20.0, 30.0), (40.0, 55.0), (60.0, 45.0)):
         _decide(live, begun + age, left)
     repository.advance_job(STORED, ResultReported(Outcome.SUCCEEDED, 40, 0.001, {"test_accuracy": 0.8}), begun + 100.0)

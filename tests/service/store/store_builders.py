@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from optimus_contract.codec import read
-from optimus_contract.telemetry import SAMPLE_FIELDS, Sample
-from optimus_scheduler.model import NOTHING, Allocation, Forecast, PlacedTask, Role, TaskKey
+from optimus_contract.telemetry import SAMPLE_FIELDS, Sample, SampleColumns
+from optimus_scheduler.model import NOTHING, Allocation, Directive, Forecast, PlacedTask, Role, SetWanted, TaskKey
 from optimus_service.store.forecasts import from_json
 from optimus_service.store.records import (
+    AddedSamples,
     DecisionRecord,
     JobRecord,
     MembershipRecord,
+    PostedSamples,
     RoundRecord,
     SampleBatch,
     SampleRecord,
@@ -111,3 +113,25 @@ def records_in(batches: Iterable[SampleBatch]) -> list[SampleRecord]:
 def placed(job_id: str, role: Role, rank: int, incarnation: int = 0, node: str = "local-0") -> PlacedTask:
     """A wanted task."""
     return PlacedTask(TaskKey(job_id, role, rank, incarnation), node)
+
+
+def set_wanted(
+    repository: Repository,
+    job_id: str,
+    allocation: Allocation,
+    directive: Directive,
+    tasks: Sequence[PlacedTask],
+    now: float,
+    batch: int | None = None,
+) -> int:
+    """What one job should have, as a round stores it; the generation in force."""
+    repository.set_wanted([SetWanted(job_id, allocation, directive, tuple(tasks), batch)], now)
+    return repository.get_wanted(job_id).generation
+
+
+def add_samples(repository: Repository, job_id: str, posted: Sequence[Sample], now: float) -> AddedSamples:
+    """Store one post. Raises what the store gives in the place of a result."""
+    (added,) = repository.add_posts([PostedSamples(job_id, SampleColumns.of(posted), now)])
+    if isinstance(added, Exception):
+        raise added
+    return added

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from tests.service.store.store_builders import a_membership, a_sample, samples_of
+from tests.service.store.store_builders import a_membership, a_sample, add_samples, samples_of
 
 from optimus_contract.telemetry import Sample
 from optimus_service.store.engine import create_engine_from_url
@@ -55,9 +55,9 @@ class Accounting(RuleBasedStateMachine):
             return "duplicate"
         return None
 
-    @rule(post=st.lists(SAMPLES, max_size=6))
+    @rule(post=st.lists(SAMPLES, min_size=1, max_size=6))
     def post(self, post: list[Sample]) -> None:
-        answer = self.repository.add_samples(self.job_id, post, 1.0)
+        answer = add_samples(self.repository, self.job_id, post, 1.0)
         why: dict[int, str] = {}
         for index, sample in enumerate(post):
             ignored = self.expected(sample)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sqlalchemy import text
-from tests.service.store.store_builders import MakeJob, a_sample, samples_of
+from tests.service.store.store_builders import MakeJob, a_sample, add_samples, samples_of
 
 from optimus_service.store.counting import BLOCK
 from optimus_service.store.engine import create_engine_from_url
@@ -17,7 +17,7 @@ def fill(repository: Repository, first: int, n: int) -> None:
     for begin in range(first, first + n, 1000):
         numbers = range(begin, min(begin + 1000, first + n))
         posted = [a_sample(sequence=number, step=number + 1) for number in numbers]
-        assert repository.add_samples("job-1", posted, 1.0).accepted == len(numbers)
+        assert add_samples(repository, "job-1", posted, 1.0).accepted == len(numbers)
 
 
 def test_only_the_newest_samples_stay_beside_what_is_known(repository: Repository, make_job: MakeJob) -> None:
@@ -51,8 +51,8 @@ def test_each_sample_counts_once_for_ever(repository: Repository, make_job: Make
     engine.dispose()
     assert numbers == [2, 3]
     again = [a_sample(sequence=number) for number in (0, 1, BLOCK, 3 * BLOCK, 4 * BLOCK)]
-    added = repository.add_samples("job-1", again, 2.0)
+    added = add_samples(repository, "job-1", again, 2.0)
     assert added.accepted == 1, "the last one is new"
     assert {each.why for each in added.ignored} == {"duplicate"}
-    assert repository.add_samples("job-1", [a_sample(rank=1, sequence=0)], 2.0).accepted == 1, "of another rank"
-    assert repository.add_samples("job-1", again, 2.0).accepted == 0
+    assert add_samples(repository, "job-1", [a_sample(rank=1, sequence=0)], 2.0).accepted == 1, "of another rank"
+    assert add_samples(repository, "job-1", again, 2.0).accepted == 0

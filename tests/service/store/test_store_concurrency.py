@@ -16,9 +16,11 @@ from tests.service.store.store_builders import (
     a_membership,
     a_round,
     a_sample,
+    add_samples,
     placed,
     put_task,
     samples_of,
+    set_wanted,
 )
 
 from optimus_contract.telemetry import Sample
@@ -84,7 +86,7 @@ def test_a_racing_post_is_counted_once(repository: Repository, replica: Reposito
     ]
 
     def post(store: Repository, samples: list[Sample]) -> Callable[[], int]:
-        return lambda: store.add_samples("job-1", samples, 1.0).accepted
+        return lambda: add_samples(store, "job-1", samples, 1.0).accepted
 
     accepted = at_once(*(post(store, samples) for store, samples in zip([repository, replica] * 2, posts, strict=True)))
     assert sum(accepted) == 30
@@ -102,7 +104,7 @@ def test_a_reader_that_goes_on_from_the_last_id_misses_nothing(
     def write(store: Repository, rank: int) -> Callable[[], None]:
         def run() -> None:
             for number in range(30):
-                store.add_samples("job-1", [a_sample(rank=rank, sequence=number, step=number)], 1.0)
+                add_samples(store, "job-1", [a_sample(rank=rank, sequence=number, step=number)], 1.0)
 
         return run
 
@@ -134,7 +136,7 @@ def test_the_loop_and_telemetry_do_not_disturb_each_other(
         for turn in range(1, 11):
             for job_id in job_ids:
                 tasks = [placed(job_id, Role.WORKER, rank) for rank in range(turn)]
-                repository.set_wanted(job_id, Allocation(turn, 1), Directive.RUN, tasks, float(turn))
+                set_wanted(repository, job_id, Allocation(turn, 1), Directive.RUN, tasks, float(turn))
                 for task in tasks:
                     put_task(repository, task.key, task.node, float(turn))
                 repository.mark_unwanted([task.key for task in tasks], float(turn))
@@ -144,7 +146,7 @@ def test_the_loop_and_telemetry_do_not_disturb_each_other(
         def run() -> None:
             for turn in range(1, 11):
                 replica.report_membership(job_id, a_membership(job_id, turn, step=turn))
-                replica.add_samples(job_id, [a_sample(membership_epoch=turn, step=turn + 1)], 1.0)
+                add_samples(replica, job_id, [a_sample(membership_epoch=turn, step=turn + 1)], 1.0)
                 replica.add_event(job_id, "Something", "happened", {}, 1.0)
 
         return run

@@ -16,7 +16,15 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 from tests.service.postgres_cluster import PostgresCluster
-from tests.service.store.store_builders import MakeJob, a_decision, a_membership, a_round, a_sample, samples_of
+from tests.service.store.store_builders import (
+    MakeJob,
+    a_decision,
+    a_membership,
+    a_round,
+    a_sample,
+    add_samples,
+    samples_of,
+)
 
 from optimus_service.metrics.registry import Metrics, NoMetrics
 from optimus_service.store.engine import create_engine_from_url, upgrade
@@ -107,7 +115,7 @@ def test_the_number_of_statements_does_not_grow_with_the_number_of_rows(
         event.listen(engine, "before_cursor_execute", increase)
         repository.add_round(a_round(), [a_decision(job_id) for job_id in job_ids])
         post = [a_sample(sequence=number) for number in range(10 * n_jobs)]
-        repository.add_samples(job_ids[-1], post, 1.0)
+        add_samples(repository, job_ids[-1], post, 1.0)
         repository.list_jobs()
         repository.active_jobs()
         repository.wanted_of_active_jobs()
@@ -144,13 +152,13 @@ _WRITER = """
 import sys
 from optimus_service.store.engine import create_engine_from_url
 from optimus_service.store.repository import Repository
-from tests.service.store.store_builders import a_sample
+from tests.service.store.store_builders import a_sample, add_samples
 
 repository = Repository(create_engine_from_url(sys.argv[1]))
 number = 0
 while True:
     repository.create_job(f"job-{number}", {"name": "a", "project": "b"}, "nonce", None, "hash", float(number))
-    repository.add_samples(f"job-{number}", [a_sample()], 1.0)
+    add_samples(repository, f"job-{number}", [a_sample()], 1.0)
     sys.stdout.write(f"{number}\\n")
     sys.stdout.flush()
     number += 1
@@ -180,7 +188,7 @@ from optimus_service.store.engine import create_engine_from_url
 from optimus_service.store.records import PostedSamples
 from optimus_service.store.repository import Repository
 from optimus_service.store.sample_queue import SampleQueue
-from tests.service.store.store_builders import a_sample
+from tests.service.store.store_builders import a_sample, add_samples
 
 repository = Repository(create_engine_from_url(sys.argv[1]))
 queue = SampleQueue(repository.add_posts)

@@ -13,6 +13,7 @@ from tests.service.store.store_builders import (
     a_membership,
     a_round,
     a_sample,
+    add_samples,
     samples_of,
 )
 
@@ -110,7 +111,7 @@ def test_rounds_and_decisions_are_read_in_pages(repository: Repository, make_job
 
 def _history_of(repository: Repository, job_id: str, at: float) -> None:
     repository.report_membership(job_id, a_membership(job_id))
-    repository.add_samples(job_id, [a_sample(sequence=number) for number in range(3)], at)
+    add_samples(repository, job_id, [a_sample(sequence=number) for number in range(3)], at)
     repository.add_round(a_round(at=at), [a_decision(job_id, at=at)])
 
 
@@ -134,11 +135,11 @@ def test_only_what_ended_long_ago_is_pruned(repository: Repository, make_job: Ma
 def test_pruning_is_bounded_and_ids_are_not_used_again(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     for number in range(5):
-        repository.add_samples("job-1", [a_sample(sequence=number)], 1.0)
+        add_samples(repository, "job-1", [a_sample(sequence=number)], 1.0)
     last = samples_of(repository, "job-1")[-1].id
     repository.advance_job("job-1", CancelRequested(), 2.0)
     assert [repository.prune(100.0, 0.0, limit=2).samples for _ in range(5)] == [2, 2, 2, 0, 0]
-    repository.add_samples("job-1", [a_sample(sequence=9)], 3.0)
+    add_samples(repository, "job-1", [a_sample(sequence=9)], 3.0)
     assert len(samples_of(repository, "job-1", after_id=last)) == 1
 
 
@@ -149,7 +150,7 @@ def test_a_resumed_job_is_pruned_again_after_its_second_end(repository: Reposito
     while repository.prune(100.0, 50.0).total:
         pass
     repository.advance_job("again", ResumeRequested(), 110.0)
-    repository.add_samples("again", [a_sample(sequence=7)], 111.0)
+    add_samples(repository, "again", [a_sample(sequence=7)], 111.0)
     repository.advance_job("again", CancelRequested(), 120.0)
     assert repository.prune(150.0, 50.0).total == 0
     assert repository.prune(200.0, 50.0).samples > 0

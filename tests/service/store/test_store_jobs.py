@@ -11,7 +11,16 @@ from contextlib import suppress
 
 import pytest
 from sqlalchemy import text
-from tests.service.store.store_builders import MakeJob, a_decision, a_round, placed, put_task
+from tests.service.store.store_builders import (
+    MakeJob,
+    a_decision,
+    a_round,
+    a_sample,
+    add_samples,
+    placed,
+    put_task,
+    set_wanted,
+)
 
 from optimus_scheduler.lifecycle import (
     AllTasksGone,
@@ -84,8 +93,8 @@ def test_a_job_that_nobody_submitted_is_not_found(repository: Repository) -> Non
         lambda: repository.put_profile("ghost", {}),
         lambda: repository.put_tasks([], {"ghost": "127.0.0.1:1"}, 1.0),
         lambda: repository.advance_job("ghost", Paused(), 1.0),
-        lambda: repository.set_wanted("ghost", NOTHING, Directive.RUN, (), 1.0),
-        lambda: repository.add_samples("ghost", [], 1.0),
+        lambda: set_wanted(repository, "ghost", NOTHING, Directive.RUN, (), 1.0),
+        lambda: add_samples(repository, "ghost", [a_sample()], 1.0),
         lambda: put_task(repository, placed("ghost", Role.WORKER, 0).key, "local-0", 1.0),
         lambda: repository.add_event("ghost", "Something", "happened", {}, 1.0),
     ):
@@ -296,11 +305,11 @@ def test_a_repeated_result_changes_nothing(repository: Repository, make_job: Mak
 def test_a_job_that_ended_wants_and_has_nothing(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     tasks = [placed("job-1", Role.WORKER, 0)]
-    generation = repository.set_wanted("job-1", Allocation(1, 1), Directive.RUN, tasks, 1.0)
+    generation = set_wanted(repository, "job-1", Allocation(1, 1), Directive.RUN, tasks, 1.0)
     done = repository.advance_job("job-1", ResultReported(Outcome.SUCCEEDED, 3), 2.0)
     assert (done.wanted, done.running, done.generation) == (NOTHING, NOTHING, generation + 1)
     assert repository.get_wanted("job-1").tasks == ()
-    assert repository.set_wanted("job-1", Allocation(1, 1), Directive.RUN, tasks, 3.0) == generation + 1
+    assert set_wanted(repository, "job-1", Allocation(1, 1), Directive.RUN, tasks, 3.0) == generation + 1
     assert repository.get_job("job-1") == done
 
 

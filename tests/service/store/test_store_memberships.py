@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.service.store.store_builders import MakeJob, a_membership, a_sample
+from tests.service.store.store_builders import MakeJob, a_membership, a_sample, add_samples
 
 from optimus_scheduler.lifecycle import CancelRequested, MembershipFormed, Outcome, ResultReported
 from optimus_scheduler.model import NOTHING, Allocation
@@ -58,7 +58,7 @@ def test_other_tasks_at_the_same_size_are_no_rescale(repository: Repository, mak
 def test_a_rollback_takes_the_step_back(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     repository.report_membership("job-1", a_membership(epoch=1))
-    repository.add_samples("job-1", [a_sample(step=100)], 1.0)
+    add_samples(repository, "job-1", [a_sample(step=100)], 1.0)
     repository.report_membership("job-1", a_membership(epoch=2, step=90, lost_steps=10, cause="server_lost"))
     assert repository.get_job("job-1").step == 90
 
@@ -66,8 +66,8 @@ def test_a_rollback_takes_the_step_back(repository: Repository, make_job: MakeJo
 def test_a_rollback_keeps_what_the_new_membership_told_already(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     repository.report_membership("job-1", a_membership(epoch=1))
-    repository.add_samples("job-1", [a_sample(step=100)], 1.0)
-    repository.add_samples("job-1", [a_sample(membership_epoch=2, step=95)], 2.0)  # overtook the report
+    add_samples(repository, "job-1", [a_sample(step=100)], 1.0)
+    add_samples(repository, "job-1", [a_sample(membership_epoch=2, step=95)], 2.0)  # overtook the report
     assert repository.get_job("job-1").step == 100
     repository.report_membership("job-1", a_membership(epoch=2, step=90, lost_steps=10, cause="server_lost"))
     assert repository.get_job("job-1").step == 95
@@ -89,7 +89,7 @@ def test_how_long_tasks_that_ended_with_their_coordinator_stood_still_is_known(
 ) -> None:
     make_job()
     repository.report_membership("job-1", a_membership(epoch=1))
-    repository.add_samples("job-1", [a_sample(step=100)], 20.0)
+    add_samples(repository, "job-1", [a_sample(step=100)], 20.0)
     values: dict[str, Any] = {
         "at": 60.0,
         "step": 90,

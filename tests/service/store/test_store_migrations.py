@@ -12,7 +12,15 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import inspect, text
 from tests.service.postgres_cluster import PostgresCluster
-from tests.service.store.store_builders import a_decision, a_membership, a_round, a_sample, put_task, samples_of
+from tests.service.store.store_builders import (
+    a_decision,
+    a_membership,
+    a_round,
+    a_sample,
+    add_samples,
+    put_task,
+    samples_of,
+)
 
 from optimus_contract.telemetry import SAMPLE_FIELDS, Sample, Usage
 from optimus_scheduler.lifecycle import MembershipFormed
@@ -146,7 +154,7 @@ def test_samples_survive_both_ways(empty_database_url: str) -> None:
         assert found["job-1"][1].usage == Usage(cpu_cores=0.5, memory_bytes=100)
         again = found["job-1"][-1]
         posted = Sample(**{name: getattr(again, name) for name in SAMPLE_FIELDS})
-        assert repository.add_samples("job-1", [posted], 2.0).accepted == 0
+        assert add_samples(repository, "job-1", [posted], 2.0).accepted == 0
         downgrade(empty_database_url, "0015")
         with engine.begin() as connection:
             after = [dict(row) for row in connection.execute(everything).mappings()]
@@ -205,7 +213,7 @@ def test_jobs_of_a_release_without_users_have_no_owner_and_stay_as_they_are(data
     repository.report_membership("digits-1", a_membership("digits-1"))
     repository.advance_job("digits-1", MembershipFormed(1), 3.0)
     repository.add_round(a_round(), [a_decision("digits-1", message="It was given its first tasks.")])
-    repository.add_samples("digits-1", [a_sample(sequence=number, step=number + 1) for number in range(3)], 4.0)
+    add_samples(repository, "digits-1", [a_sample(sequence=number, step=number + 1) for number in range(3)], 4.0)
     before, told = repository.get_job("digits-1"), _told(repository, "digits-1")
     repository.close()
     downgrade(database_url, "0014")

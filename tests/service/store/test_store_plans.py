@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event
-from tests.service.store.store_builders import a_membership, a_round, a_sample
+from tests.service.store.store_builders import a_membership, a_round, a_sample, add_samples
 
 from optimus_scheduler.lifecycle import CancelRequested
 from optimus_scheduler.model import JobState, Role, TaskKey
@@ -29,9 +29,9 @@ CALLS: dict[str, Callable[[Repository], object]] = {
     "generations": lambda store: store.generations(["job-1", "job-2"]),
     "memberships": lambda store: store.memberships("job-1"),
     "report_membership": lambda store: store.report_membership("job-1", a_membership(lost_steps=1)),
-    "add_samples": lambda store: store.add_samples("job-1", [a_sample()], 1.0),
-    "add_samples of many blocks": lambda store: store.add_samples(
-        "job-1", [a_sample(sequence=BLOCK * number) for number in range(5)], 1.0
+    "add_samples": lambda store: add_samples(store, "job-1", [a_sample()], 1.0),
+    "add_samples of many blocks": lambda store: add_samples(
+        store, "job-1", [a_sample(sequence=BLOCK * number) for number in range(5)], 1.0
     ),
     "find_submission": lambda store: store.find_submission("key", "hash"),
     "newest_samples": lambda store: store.newest_samples("job-1", 5),

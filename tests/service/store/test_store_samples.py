@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 
 import pytest
-from tests.service.store.store_builders import MakeJob, a_membership, a_sample, records_in, samples_of
+from tests.service.store.store_builders import MakeJob, a_membership, a_sample, add_samples, records_in, samples_of
 
 from optimus_service.store.errors import InvalidValue
 from optimus_service.store.records import AddedSamples, IgnoredSample
@@ -34,7 +34,7 @@ def test_a_sample_comes_back_as_it_was(repository: Repository, make_job: MakeJob
         usage={"cpu_cores": 0.9, "memory_bytes": 2**33},
         gradients={"square": -0.5, "variance": 3.0},
     )
-    assert repository.add_samples("job-1", [sample], 33.5) == AddedSamples(1, ())
+    assert add_samples(repository, "job-1", [sample], 33.5) == AddedSamples(1, ())
     (stored,) = samples_of(repository, "job-1")
     assert stored.received_at == 33.5
     assert {name: value for name, value in asdict(stored).items() if name in asdict(sample)} == asdict(sample)
@@ -43,7 +43,7 @@ def test_a_sample_comes_back_as_it_was(repository: Repository, make_job: MakeJob
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 0.0, 1e-320, -1e308])
 def test_any_loss_survives(repository: Repository, make_job: MakeJob, loss: float) -> None:
     make_job()
-    repository.add_samples("job-1", [a_sample(loss=loss)], 1.0)
+    add_samples(repository, "job-1", [a_sample(loss=loss)], 1.0)
     for stored in (samples_of(repository, "job-1")[0].loss, repository.get_job("job-1").loss):
         assert stored is not None
         assert stored == loss or (math.isnan(stored) and math.isnan(loss))
@@ -51,10 +51,10 @@ def test_any_loss_survives(repository: Repository, make_job: MakeJob, loss: floa
 
 def test_progress_follows_the_samples(repository: Repository, make_job: MakeJob) -> None:
     make_job()
-    repository.add_samples("job-1", [a_sample(step=10, n_steps=10, data_epoch=0.2, loss=2.0)], 1.0)
-    repository.add_samples("job-1", [a_sample(sequence=1, step=20, n_steps=10, data_epoch=0.4, loss=1.0)], 2.0)
+    add_samples(repository, "job-1", [a_sample(step=10, n_steps=10, data_epoch=0.2, loss=2.0)], 1.0)
+    add_samples(repository, "job-1", [a_sample(sequence=1, step=20, n_steps=10, data_epoch=0.4, loss=1.0)], 2.0)
     late = a_sample(rank=1, step=15, n_steps=5, data_epoch=0.3, loss=1.5)
-    repository.add_samples("job-1", [late], 3.0)
+    add_samples(repository, "job-1", [late], 3.0)
     job = repository.get_job("job-1")
     assert (job.first_step, job.step, job.epoch, job.loss) == (1, 20, 0.4, 1.0)
 
@@ -62,9 +62,9 @@ def test_progress_follows_the_samples(repository: Repository, make_job: MakeJob)
 def test_a_repeated_post_is_counted_once(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     post = [a_sample(sequence=number, step=number + 1) for number in range(5)]
-    assert repository.add_samples("job-1", post, 1.0).accepted == 5
+    assert add_samples(repository, "job-1", post, 1.0).accepted == 5
     before = repository.get_job("job-1")
-    again = repository.add_samples("job-1", post, 2.0)
+    again = add_samples(repository, "job-1", post, 2.0)
     assert again == AddedSamples(0, tuple(IgnoredSample(index, "duplicate") for index in range(5)))
     assert repository.get_job("job-1") == before
     assert len(samples_of(repository, "job-1")) == 5
@@ -74,7 +74,7 @@ def test_what_is_ignored_is_named_by_its_place(repository: Repository, make_job:
     make_job()
     repository.report_membership("job-1", a_membership(epoch=1))
     repository.report_membership("job-1", a_membership(epoch=2, step=50))
-    repository.add_samples("job-1", [a_sample(sequence=7, step=5)], 1.0)
+    add_samples(repository, "job-1", [a_sample(sequence=7, step=5)], 1.0)
     post = [
         a_sample(membership_epoch=9),
         a_sample(sequence=8, step=6),
@@ -83,7 +83,7 @@ def test_what_is_ignored_is_named_by_its_place(repository: Repository, make_job:
         a_sample(sequence=8, step=6),
         a_sample(membership_epoch=3, step=61),
     ]
-    assert repository.add_samples("job-1", post, 2.0) == AddedSamples(
+    assert add_samples(repository, "job-1", post, 2.0) == AddedSamples(
         2,
         (
             IgnoredSample(0, "unknown_membership"),
@@ -97,21 +97,21 @@ def test_what_is_ignored_is_named_by_its_place(repository: Repository, make_job:
 def test_jobs_do_not_share_sequences(repository: Repository, make_job: MakeJob) -> None:
     for job_id in ("job-1", "job-2"):
         make_job(job_id)
-        assert repository.add_samples(job_id, [a_sample()], 1.0).accepted == 1
+        assert add_samples(repository, job_id, [a_sample()], 1.0).accepted == 1
     assert len(samples_of(repository, "job-2")) == 1
 
 
 def test_a_full_post_goes_in_at_once(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     post = [a_sample(sequence=number, step=number) for number in range(1000)]
-    assert repository.add_samples("job-1", post, 1.0).accepted == 1000
+    assert add_samples(repository, "job-1", post, 1.0).accepted == 1000
     assert len(samples_of(repository, "job-1", limit=1000)) == 1000
 
 
 def test_reading_goes_on_from_the_last_id(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     for numbers in (range(3), range(3, 5)):
-        repository.add_samples("job-1", [a_sample(sequence=number) for number in numbers], 1.0)
+        add_samples(repository, "job-1", [a_sample(sequence=number) for number in numbers], 1.0)
     first = samples_of(repository, "job-1", limit=2)
     assert [sample.sequence for sample in first] == [0, 1, 2], "what came in one post is given together"
     rest = samples_of(repository, "job-1", after_id=first[-1].id, limit=3)
@@ -124,7 +124,7 @@ def test_samples_of_many_jobs_at_once(repository: Repository, make_job: MakeJob)
         make_job(job_id)
     for first in (0, 5):  # so that ids of one job are not in one piece
         for job_id in ("job-1", "job-2"):
-            repository.add_samples(job_id, [a_sample(sequence=first + n) for n in range(5)], 1.0)
+            add_samples(repository, job_id, [a_sample(sequence=first + n) for n in range(5)], 1.0)
     one, two = samples_of(repository, "job-1"), samples_of(repository, "job-2")
     after = {"job-1": one[2].id, "job-2": 0, "job-3": 0, "unknown": 0}
     found = repository.samples_after_each(after, 3)
@@ -136,7 +136,7 @@ def test_samples_of_many_jobs_at_once(repository: Repository, make_job: MakeJob)
 
 def test_the_newest_samples_come_first(repository: Repository, make_job: MakeJob) -> None:
     make_job()
-    repository.add_samples("job-1", [a_sample(sequence=number) for number in range(5)], 1.0)
+    add_samples(repository, "job-1", [a_sample(sequence=number) for number in range(5)], 1.0)
     assert [sample.sequence for sample in repository.newest_samples("job-1", limit=2)] == [4, 3]
     assert repository.newest_samples("ghost", limit=2) == []
 
@@ -144,6 +144,6 @@ def test_the_newest_samples_come_first(repository: Repository, make_job: MakeJob
 def test_a_number_beyond_64_bits_is_refused_as_a_whole(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     with pytest.raises(InvalidValue):
-        repository.add_samples("job-1", [a_sample(), a_sample(sequence=1, sent_bytes=2**63)], 1.0)
+        add_samples(repository, "job-1", [a_sample(), a_sample(sequence=1, sent_bytes=2**63)], 1.0)
     assert samples_of(repository, "job-1") == []
     assert repository.get_job("job-1").first_step is None

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.service.store.store_builders import a_membership
+from tests.service.store.store_builders import a_membership, set_wanted
 
 from optimus_scheduler.lifecycle import (
     AllTasksGone,
@@ -43,7 +43,7 @@ def make(repository: Repository, job_id: str, owner: str | None = "ada", at: flo
 
 
 def give(repository: Repository, job_id: str, size: Allocation, at: float) -> None:
-    repository.set_wanted(job_id, size, Directive.RUN, [], at)
+    set_wanted(repository, job_id, size, Directive.RUN, [], at)
 
 
 def hours(records: list[UsageRecord]) -> dict[tuple[str, str | None, str | None], tuple[float, float, float]]:
@@ -119,7 +119,7 @@ def test_nothing_is_charged_by_a_transaction_that_fails(repository: Repository) 
     job_id = make(repository, "job-1")
     give(repository, job_id, Allocation(1, 0), NOVEMBER)
     with suppress(RuntimeError), repository.write() as tx:
-        tx.set_wanted(job_id, NOTHING, Directive.RUN, [], NOVEMBER + HOUR)
+        set_wanted(tx, job_id, NOTHING, Directive.RUN, [], NOVEMBER + HOUR)
         raise RuntimeError
     assert hours(repository.usage("2026-11", NOVEMBER + 2 * HOUR)) == {("vision", "ada", None): (2.0, 4.0, 2.0)}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.service import leases
-from tests.service.store.store_builders import MakeJob, placed
+from tests.service.store.store_builders import MakeJob, placed, set_wanted
 
 from optimus_scheduler.lifecycle import CancelRequested, ConvergenceReached, MembershipFormed
 from optimus_scheduler.model import NOTHING, Allocation, Directive, Role
@@ -24,7 +24,7 @@ def test_nothing_is_wanted_at_first(repository: Repository, make_job: MakeJob) -
 
 def test_the_wanted_tasks_come_back_sorted(repository: Repository, make_job: MakeJob) -> None:
     make_job()
-    assert repository.set_wanted("job-1", Allocation(1, 1, "v100"), Directive.RUN, ONE_AND_ONE, 7.0) == 1
+    assert set_wanted(repository, "job-1", Allocation(1, 1, "v100"), Directive.RUN, ONE_AND_ONE, 7.0) == 1
     stored = repository.get_wanted("job-1")
     assert stored.tasks == tuple(sorted(ONE_AND_ONE, key=lambda task: task.key))
     assert (stored.generation, stored.allocation) == (1, Allocation(1, 1, "v100"))
@@ -35,17 +35,17 @@ def test_the_wanted_tasks_come_back_sorted(repository: Repository, make_job: Mak
 
 def test_wanting_the_same_again_changes_nothing(repository: Repository, make_job: MakeJob) -> None:
     make_job()
-    repository.set_wanted("job-1", Allocation(1, 1), Directive.RUN, ONE_AND_ONE, 7.0)
+    set_wanted(repository, "job-1", Allocation(1, 1), Directive.RUN, ONE_AND_ONE, 7.0)
     before = repository.get_job("job-1")
-    assert repository.set_wanted("job-1", Allocation(1, 1), Directive.RUN, ONE_AND_ONE[::-1], 8.0) == 1
+    assert set_wanted(repository, "job-1", Allocation(1, 1), Directive.RUN, ONE_AND_ONE[::-1], 8.0) == 1
     assert repository.get_job("job-1") == before
 
 
 def test_a_replaced_task_is_a_new_generation_of_the_same_size(repository: Repository, make_job: MakeJob) -> None:
     make_job()
-    repository.set_wanted("job-1", Allocation(1, 1), Directive.RUN, ONE_AND_ONE, 7.0)
+    set_wanted(repository, "job-1", Allocation(1, 1), Directive.RUN, ONE_AND_ONE, 7.0)
     replaced = (placed("job-1", Role.WORKER, 0, 3), ONE_AND_ONE[1])
-    assert repository.set_wanted("job-1", Allocation(1, 1), Directive.RUN, replaced, 8.0) == 2
+    assert set_wanted(repository, "job-1", Allocation(1, 1), Directive.RUN, replaced, 8.0) == 2
     assert repository.get_job("job-1").wanted_at == 7.0  # when the size changed
 
 
@@ -54,7 +54,7 @@ def test_a_pause_can_be_taken_back_an_end_cannot(repository: Repository, make_jo
     repository.advance_job("job-1", MembershipFormed(1), 1.0)
 
     def directive_after(directive: Directive) -> Directive:
-        repository.set_wanted("job-1", NOTHING, directive, (), 2.0)
+        set_wanted(repository, "job-1", NOTHING, directive, (), 2.0)
         return repository.get_wanted("job-1").directive
 
     assert directive_after(Directive.PAUSE) is Directive.PAUSE
@@ -82,7 +82,7 @@ def test_a_leader_of_yesterday_wants_in_vain(repository: Repository, make_job: M
     assert old is not None
     assert new is not None
     with pytest.raises(StaleLeader):
-        repository.as_leader(old.token).set_wanted("job-1", Allocation(1, 1), Directive.RUN, ONE_AND_ONE, 21.0)
+        set_wanted(repository.as_leader(old.token), "job-1", Allocation(1, 1), Directive.RUN, ONE_AND_ONE, 21.0)
     assert repository.get_wanted("job-1").generation == 0
     leader = repository.as_leader(new.token)
-    assert leader.set_wanted("job-1", Allocation(1, 1), Directive.RUN, ONE_AND_ONE, 21.0) == 1
+    assert set_wanted(leader, "job-1", Allocation(1, 1), Directive.RUN, ONE_AND_ONE, 21.0) == 1
