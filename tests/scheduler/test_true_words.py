@@ -509,7 +509,7 @@ def test_the_smallest_larger_quota_that_helps_is_told(cpu: float) -> None:
     spec = replace(a_spec(minimum=(8, 2), maximum=(8, 2)), project="vision")
     found = tried(a_job("a", spec=spec), cpu=32.0, quotas=(Quota("vision", cpu=cpu, may_borrow=False),))
     raised = [each for each in found if "a quota of project vision" in each]
-    assert raised == [f"a quota of project vision of 10 cores (now {cpu:g} cores)"]
+    assert raised == [f"a quota of project vision of 10 cores (now {cpu:g} core{'' if cpu == 1 else 's'})"]
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.67])
