@@ -162,10 +162,10 @@ def measure_browser(url: str, change: Callable[[], None]) -> dict[str, Any]:
         page.locator("table.jobs tbody tr").first.wait_for()
         shown = time.monotonic() - started
         page.get_by_role("button", name="training").click()
-        page.get_by_text("1 %").first.wait_for()
+        page.get_by_text("step 10", exact=True).first.wait_for()
         loaded = busy()
         change()
-        page.get_by_text("2 %").first.wait_for(timeout=60_000)
+        page.get_by_text("step 20", exact=True).first.wait_for(timeout=60_000)
         changed = busy()
         page.get_by_role("searchbox").fill("job-00042")
         expect(page.locator("table.jobs tbody tr")).to_have_count(1)
