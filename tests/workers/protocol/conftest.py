@@ -340,6 +340,8 @@ def make_job(tmp_path: Path, forked_workers: Forks) -> Iterator[Callable[..., Jo
             "seed": 5,
             "checkpoint_seconds": 3600.0,
             "convergence": {},
+            # Many tests compare bit for bit with one process on a CPU.
+            "device": os.environ.get("OPTIMUS_TEST_DEVICE", "cpu"),
         } | spec
         job = Job(tmp_path, FakeService(), whole, free_port(), hosts=hosts or {}, workers=forked_workers)
         jobs.append(job)

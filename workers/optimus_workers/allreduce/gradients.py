@@ -6,6 +6,7 @@ DDP averages; here each member's gradients are weighted by its share of the batc
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -26,6 +27,11 @@ from optimus_workers.worker.compute import Slot
 Future = torch.futures.Future[Tensor]
 Hook = Callable[[GradBucket], Future]
 
+_SYNCS_BUFFERS = next(
+    name
+    for name in ("forward_sync_buffers", "broadcast_buffers")  # torch 2.13 has renamed it
+    if name in inspect.signature(DistributedDataParallel.__init__).parameters
+)
 POWERSGD_RANK = 4
 POWERSGD_FIRST_STEP = 20
 """Steps of a membership before it compresses: torch's advice, for gradients change fastest at the beginning."""
@@ -67,9 +73,8 @@ class SharedGradients:
         """|gradient|² of this member's buckets, in a step that is measured."""
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._hook = make_hook(compression)
-        self._ddp = DistributedDataParallel(
-            _Loss(model, loss, parameters), forward_sync_buffers=False, init_sync=False, gradient_as_bucket_view=False
-        )
+        options: dict[str, Any] = {"init_sync": False, "gradient_as_bucket_view": False, _SYNCS_BUFFERS: False}
+        self._ddp = DistributedDataParallel(_Loss(model, loss, parameters), **options)
         self._ddp.register_comm_hook(None, lambda _, bucket: self._bucket_is_ready(bucket))
 
     def begin(self, n_slots: int, *, measures: bool = False) -> None:

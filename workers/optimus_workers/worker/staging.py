@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import torch
@@ -174,6 +175,11 @@ def stage(device: torch.device, values: Tensor, push: Tensor, *, servers: bool =
     return DeviceStaging(values, push, device, CudaStreams(device))
 
 
+_pinned: list[Tensor] = []
+"""Kept for as long as the process lives: where memory was pinned and given back, what is mapped there next would be
+taken for pinned, and a GPU would read and write the pages of before."""
+
+
 def pin(vector: Tensor) -> None:
     """Lock the memory, so that a GPU reads and writes it by itself. It stays so for as long as the process lives.
 
@@ -184,5 +190,10 @@ def pin(vector: Tensor) -> None:
         return
     runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     error = runtime.cudaHostRegister(vector.data_ptr(), vector.nbytes, 0)
-    if int(error) != 0:
-        log.warning("%d bytes could not be pinned (CUDA error %d): copies will be slower", vector.nbytes, int(error))
+    if int(error) == 0:
+        _pinned.append(vector)
+        return
+    log.warning("%d bytes could not be pinned (CUDA error %d): copies will be slower", vector.nbytes, int(error))
+    # CUDA keeps the error for whoever launches the next kernel: launch one, which tells it and clears it.
+    with suppress(RuntimeError):
+        torch.zeros(1, device="cuda")
