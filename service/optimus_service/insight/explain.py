@@ -26,7 +26,15 @@ from optimus_scheduler.what_if import LACKING_CAPACITY, NOT_COMPETING
 from optimus_service.insight.bodies import allocation_body
 from optimus_service.insight.format import by_deadline, counted, foreseen, lasted, moment, size, span, times
 from optimus_service.insight.lost_work import losses, total
-from optimus_service.insight.progress import Explanation, awaited_end, explain, finite, has_made_all, progress_of
+from optimus_service.insight.progress import (
+    Explanation,
+    awaited_end,
+    explain,
+    finite,
+    goes_on_from,
+    has_made_all,
+    progress_of,
+)
 from optimus_service.insight.queue import ORDERS, Queued
 from optimus_service.insight.reasons import gives_more
 from optimus_service.insight.unread import on_unread
@@ -250,7 +258,8 @@ def _on_waiting(case: Case, expected: answers.Expected) -> list[str]:
                 f": it is not known to have a checkpoint, so that its {counted(case.job.step, 'step')} are made again"
             )
             return [f"It may begin anew in {soonest}, if there is room for it then{lost}."]
-        return [f"It may go on in {soonest}, if there is room for it then."]
+        saved = f", from {goes_on_from(case.job)}" if case.job.step else ""
+        return [f"It may go on in {soonest}, if there is room for it then{saved}."]
     return [*_how_long(case), *_place_in_the_queue(case), *_before_all(case), _when_it_starts(case, expected)]
 
 

@@ -513,7 +513,7 @@ def _again(job: JobRecord) -> str:
         return f"{anew}.{kept}"
     if begins_anew(job):
         return f"{anew}: it is not known to have a checkpoint.{kept}"
-    return f"`optimus resume {job.id}` lets it go on from {_saved(job)}; {anew}.{kept}"
+    return f"`optimus resume {job.id}` lets it go on from {goes_on_from(job)}; {anew}.{kept}"
 
 
 def _again_otherwise(job: JobRecord) -> str:
@@ -524,14 +524,15 @@ def _again_otherwise(job: JobRecord) -> str:
     if job.step == 0 or begins_anew(job):
         return f"{helps} {anew}"
     return (
-        f"{helps} `optimus resume {job.id}` lets the same go on from {_saved(job)}, and `optimus submit --from "
+        f"{helps} `optimus resume {job.id}` lets the same go on from {goes_on_from(job)}, and `optimus submit --from "
         f"{job.id}` starts another with the parameters of that: of use only if its loss was a number there. {anew}"
     )
 
 
-def _saved(job: JobRecord) -> str:
-    """The checkpoint that a job goes on from, and of which step it is as far as that is known."""
-    trained = None if job.started_at is None or job.finished_at is None else job.finished_at - job.started_at
+def goes_on_from(job: JobRecord) -> str:
+    """The checkpoint that a job without tasks goes on from, and of which step it is as far as that is known."""
+    stopped = job.wanted_at if job.finished_at is None else job.finished_at
+    trained = None if job.started_at is None or stopped is None else stopped - job.started_at
     every = None if job.asked.command else job.asked.checkpoint_seconds  # a script saves when it likes
     return last_checkpoint((job.result or {}).get("checkpoint"), job.step, trained, every)
 

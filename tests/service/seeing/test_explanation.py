@@ -121,6 +121,15 @@ def test_a_job_that_waits_for_a_retry_starts_no_sooner(world: World) -> None:
     assert not any("next rounds" in sentence for sentence in found.sentences)
 
 
+def test_a_job_that_waits_for_a_retry_says_from_where_it_goes_on() -> None:
+    """It trained for less than lies between two checkpoints: all that it made may be made again."""
+    waits = a_record(state=JobState.PAUSED, step=311, wanted=NOTHING, started_at=1.0, wanted_at=21.0, retry_at=51.0)
+    (told,) = [
+        each for each in explanation_of(Case(job=waits, decision=None, now=30.0)).sentences if "go on in" in each
+    ]
+    assert "from its last checkpoint, which may be of step 0 of 311 (it trained for less than the 30 s" in told
+
+
 @pytest.mark.parametrize(("first", "starts"), [(None, None), (4.0, 9.0), (130.0, 130.0)])
 def test_a_retry_starts_with_the_later_of_its_time_and_the_first_room(
     first: float | None, starts: float | None
