@@ -639,7 +639,7 @@ def _on_retries(case: Case, n_cut: int, waited_seconds: float) -> str:
     tried = f" It was tried again {times(n_tries)} after an error"
     if is_due:
         return f"{tried}, and waited for another try when it ended; it {waited} them."
-    return f"{tried}, which it {waited}." if waited_seconds else f"{tried}."
+    return f"{tried}, which cost it {lasted(waited_seconds)}." if waited_seconds else f"{tried}."
 
 
 def _stops(case: Case) -> dict[float, float]:

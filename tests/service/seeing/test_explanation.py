@@ -522,7 +522,7 @@ def test_the_waits_after_errors_are_told_after_the_end() -> None:
     failed = a_record(state=JobState.FAILED, finished_at=130.0, retries=2)
     story = explanation_of(Case(job=failed, decision=None, now=200.0, memberships=joined, errors=(90.0, 20.0)))
     assert "training stood still for 1 min 10 s in all" in story.sentences[-1], "30 s, then 40 s to its end"
-    assert "It was tried again twice after an error, which it waited 1 min 10 s for." in story.sentences[-1]
+    assert "It was tried again twice after an error, which cost it 1 min 10 s." in story.sentences[-1]
     ended_before = Case(job=replace(failed, retry_at=390.0), decision=None, now=200.0, memberships=joined)
     assert (
         "It was tried again once after an error, and waited for another try when it ended"
@@ -542,7 +542,7 @@ def test_the_time_between_an_end_and_the_resumption_is_told_after_the_last_end()
     case = Case(job=ended, decision=None, now=200.0, memberships=joined, errors=(60.0, 20.0), ends=(100.0,))
     last = explanation_of(case).sentences[-1]
     assert "training stood still for 1 min 30 s in all." in last, "30 s, and 60 s with the end in them"
-    assert "It was tried again once after an error, which it waited 30 s for." in last
+    assert "It was tried again once after an error, which cost it 30 s." in last
     assert "It had ended once before, and was resumed." in last
     failed = replace(case, job=replace(ended, state=JobState.FAILED), errors=(), ends=(150.0, 5.0, 60.0))
     last = explanation_of(failed).sentences[-1]
