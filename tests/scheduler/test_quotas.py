@@ -144,11 +144,6 @@ def test_the_job_that_started_last_is_paused_first() -> None:
     assert sizes == {"a": 4, "b-urgent": 4, "b1": 4, "b0": 0}
     paused = next(decision for decision in outcome.decisions if decision.job_id == "b0")
     assert paused.reason is Reason.WAITING_FOR_QUOTA
-
-    lossy = [replace(job, unsaved_seconds=60.0) if job.id == "b0" else job for job in world.jobs]
-    after, _ = next_round(replace(world, jobs=tuple(lossy)), OPTIMUS)
-    sizes = {job.id: len(job.wanted_tasks) for job in after.jobs}
-    assert sizes == {"a": 4, "b-urgent": 4, "b1": 0, "b0": 4}, "a pause would cost it what it has trained"
     told = "Paused: quotas leave no room now for 2 workers and 2 servers of project b."
     assert paused.message == f"{told} Quotas of other projects give them a right to the room."
     (wanted,) = (each for each in outcome.actions if isinstance(each, SetWanted) and each.job_id == "b0")
@@ -156,6 +151,11 @@ def test_the_job_that_started_last_is_paused_first() -> None:
     later = [replace(each, paused_by=wanted.paused_by) if each.id == "b0" else each for each in after.jobs]
     (waits,) = (each for each in plan(replace(after, jobs=tuple(later)), OPTIMUS).decisions if each.job_id == "b0")
     assert waits.message.startswith(("Paused by quotas: ", "Paused: quotas leave no room"))
+
+    lossy = [replace(job, unsaved_seconds=60.0) if job.id == "b0" else job for job in world.jobs]
+    after, _ = next_round(replace(world, jobs=tuple(lossy)), OPTIMUS)
+    sizes = {job.id: len(job.wanted_tasks) for job in after.jobs}
+    assert sizes == {"a": 4, "b-urgent": 4, "b1": 0, "b0": 4}, "a pause would cost it what it has trained"
 
 
 def test_nobody_is_paused_for_more_than_the_guarantee() -> None:
