@@ -357,8 +357,14 @@ def _with_the_end_of(case: Case) -> str:
         return f", {'most likely ' if part < 1 else ''}with the end of {_named([job])}{by}"
     if likeliest.part > _LIKELY:
         sure = "most likely " if likeliest.part < 1 else ""
-        return f", {sure}after the end of {_named([job])} and that of a job that starts before it{by}"
+        also = "" if _is_first(case) else " and that of a job that starts before it"
+        return f", {sure}after the end of {_named([job])}{also}{by}"
     return by
+
+
+def _is_first(case: Case) -> bool:
+    """Whether the queue that everybody is shown has no job before it. Its futures may have one: another in each."""
+    return bool(case.queue) and case.queue[0].job.id == case.job.id
 
 
 def _may_be_at_once(times: ExpectedTimes, one: Awaited) -> bool:

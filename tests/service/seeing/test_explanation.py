@@ -736,3 +736,7 @@ def test_the_end_that_a_told_start_waits_for_is_named(part: float, at_once: floa
     case = Case(job=waits, decision=decision, now=10.0, others={"first": first})
     (start,) = [each for each in explanation_of(case).sentences if "expected to start" in each]
     assert start.endswith(f"80 % probability){told}, by what is expected of all jobs.")
+    queue = in_queue([waits], {"waits": decision}, 10.0)
+    (start,) = [each for each in explanation_of(replace(case, queue=queue)).sentences if "expected to start" in each]
+    assert "a job that starts before it" not in start, "it is number 1"
+    assert ("after the end of first (first), by" in start) == ("a job that starts before it" in told)
