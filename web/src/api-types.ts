@@ -1199,7 +1199,7 @@ export interface components {
         };
         /** @description A job that waits for tasks. */
         QueuedJob: {
-            /** @description 1 is expected to start first; of those expected at about the same time (compare the intervals) the one of higher priority, then the older; jobs that the caller may not read are counted */
+            /** @description 1 is expected to start first; of those with the same start, as it is shown, the one of higher priority, then the older; jobs that the caller may not read are counted */
             position: number;
             id: string;
             name: string;

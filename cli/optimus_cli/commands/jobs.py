@@ -67,9 +67,9 @@ def queue(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """List the jobs that wait, in the order in which they are expected to start, with why; those that are expected at
-    about the same time (see their intervals) by priority, then age. Positions count all jobs that wait, also those
-    that you may not read."""
+    """List the jobs that wait, in the order in which they are expected to start, with why; those of which
+    the same start is shown by priority, then age. Positions count all jobs that wait, also those that you may not
+    read."""
     with connect(url) as client:
         jobs = client.queue(None if everything else limit)
     output.print_json({"jobs": jobs}) if as_json else output.show(render_tables.queue(jobs, datetime.now(UTC)))

@@ -186,8 +186,8 @@ class QueuedJob(Message):
     position: Annotated[
         int,
         About(
-            "1 is expected to start first; of those expected at about the same time (compare the intervals) the one of "
-            "higher priority, then the older; jobs that the caller may not read are counted"
+            "1 is expected to start first; of those with the same start, as it is shown, the one of higher "
+            "priority, then the older; jobs that the caller may not read are counted"
         ),
     ]
     id: str

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from itertools import groupby
 from types import MappingProxyType
 from typing import NamedTuple
 
 from optimus_contract import answers
+from optimus_contract.interval_words import interval_words
 from optimus_service.insight.progress import Ends, start_of
 from optimus_service.observe.standstills import Standstills
 from optimus_service.store.records import DecisionRecord, JobRecord
@@ -30,9 +32,9 @@ def in_queue(
     now: float,
     still: Standstills = MappingProxyType({}),
 ) -> list[Queued]:
-    """Those of the active jobs that wait, the one that is expected to start first at the top. Those that are expected
-    at about the same time are in the order of their priorities, then of their age, and so are those of which no start
-    is told, which come last. Not tracked jobs, nor those that their owner paused."""
+    """Those of the active jobs that wait, the one that is expected to start first at the top. Those of which the
+    same start is shown are in the order of their priorities, then of their age, and so are those of which no start is
+    told, which come last. Not tracked jobs, nor those that their owner paused."""
     waiting = [job for job in active if job.waits]
     ends: Ends = {}
     starts = {job.id: start_of(job, decisions.get(job.id), now, ends, still) for job in waiting}
@@ -40,31 +42,21 @@ def in_queue(
     return [Queued(number, job, decisions.get(job.id), starts[job.id]) for number, job in enumerate(waiting, 1)]
 
 
-_ABOUT_THE_SAME = 0.1
-"""Starts that differ by less than this part of their interval: about the standard error of the median of the futures
-that they come from."""
-
-
 def _by_start(waiting: Iterable[JobRecord], starts: Mapping[str, answers.Interval | None]) -> list[JobRecord]:
-    found: list[list[JobRecord]] = []
-    same_until = -math.inf
-    for job in sorted(waiting, key=lambda job: _start(starts[job.id])[0]):
-        start, doubt = _start(starts[job.id])
-        if start > same_until:
-            found.append([])
-            same_until = start + doubt
-        found[-1].append(job)
+    """Equal are starts that are equal as they are shown."""
+    ordered = sorted(waiting, key=lambda job: _start(starts[job.id]))
+    same = groupby(ordered, key=lambda job: _shown(starts[job.id]))
     return [
-        job for same in found for job in sorted(same, key=lambda job: (-job.asked.priority, job.created_at, job.id))
+        job for _, jobs in same for job in sorted(jobs, key=lambda job: (-job.asked.priority, job.created_at, job.id))
     ]
 
 
-def _start(start: answers.Interval | None) -> tuple[float, float]:
-    """Seconds until it, and by how many it is doubtful."""
-    if start is None:
-        return math.inf, 0.0
-    doubt = 0.0 if start.low is None or start.high is None else _ABOUT_THE_SAME * (start.high - start.low)
-    return start.mean, doubt if math.isfinite(doubt) else 0.0
+def _start(start: answers.Interval | None) -> float:
+    return math.inf if start is None else start.mean
+
+
+def _shown(start: answers.Interval | None) -> str | None:
+    return None if start is None else interval_words(start.mean, start.low, start.high).mean
 
 
 # --- In which order policies let waiting jobs start, in words --------------------------------------------------------
