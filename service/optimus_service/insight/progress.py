@@ -20,7 +20,7 @@ from optimus_models.cost import Estimate
 from optimus_scheduler.ahead.world import until_later
 from optimus_scheduler.forecast.forecast import step_limit
 from optimus_scheduler.forecast.precedents import EARLY
-from optimus_scheduler.forecast.time_left import beyond_announced, given_not_ended, step_seconds, time_left
+from optimus_scheduler.forecast.time_left import beyond_announced, given_not_ended, time_left
 from optimus_scheduler.model import NOTHING, Allocation, Directive, Forecast, Interval, JobState, Reason
 from optimus_scheduler.model.format import IS_BEING_STOPPED, ITS_OWNER
 from optimus_service.insight.format import foreseen, moment
@@ -403,6 +403,7 @@ class _End(NamedTuple):
     made_at: float
     """The step that the job was at."""
     seconds_per_step: Interval | None
+    """None: no speed is measured; by one that was calculated no time is promised."""
     widening: Widening
     by_time: bool
     """A limit of time will end it: what is left is not doubtful."""
@@ -415,13 +416,10 @@ class _End(NamedTuple):
         total, left = known(forecast.total_steps), known(forecast.remaining_steps)
         if total is None:
             return None
-        pace, speed = known(forecast.seconds_per_step), finite(forecast.steps_per_second)
-        if pace is None and speed:  # of a release that did not say how sure it was
-            pace = step_seconds(Estimate.exactly(speed))
         return cls(
             total,
             0.0 if left is None else total.mean - left.mean,
-            pace,
+            known(forecast.seconds_per_step),
             forecast.calibration.seconds,
             forecast.rule == "max_seconds",
             forecast.rule is None and left is not None and left.mean > 0,

@@ -33,6 +33,7 @@ def decide(api: Api, job_id: str, at: float = NOW, **changes: Any) -> None:
         "loss_curve": {"beta0": 0.1, "beta1": 0.5, "beta2": 0.2},
         "speed_model": {"theta0": math.nan},
         "steps_per_second": 5.0,
+        "seconds_per_step": {"mean": 0.2, "low": 0.18, "high": 0.22},
         "remaining_seconds": {"mean": 18.0, "low": 14.0, "high": math.inf},
         "converged": False,
     }

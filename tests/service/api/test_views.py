@@ -119,13 +119,12 @@ def test_a_job_beyond_its_forecast_says_so_and_has_something_left(step: int) -> 
         assert 0 < left.low < left.mean < left.high
 
 
-def test_a_forecast_of_an_earlier_release_has_a_doubtful_speed_too() -> None:
-    stored = made_at(40)
-    del stored["seconds_per_step"]
-    found = progress_of(job(step=40), decision(**stored | {"total_steps": {"mean": 100, "low": 100, "high": 100}}), NOW)
-    assert found.remaining_seconds is not None
-    assert found.remaining_seconds.mean == 30
-    assert (found.remaining_seconds.low or 0) < 30 < (found.remaining_seconds.high or 0)
+def test_no_time_is_promised_by_a_speed_that_was_calculated() -> None:
+    """It may be a hundred times too slow: that of a CPU core, for a job that trains on a GPU."""
+    calculated = made_at(40) | {"seconds_per_step": None}
+    found = progress_of(job(step=40), decision(**calculated), NOW)
+    assert found.remaining_steps is not None
+    assert found.remaining_seconds is None
 
 
 def test_a_limit_of_steps_bounds_what_is_left() -> None:
