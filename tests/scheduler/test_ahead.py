@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -589,6 +591,23 @@ def test_a_start_with_the_end_of_one_that_starts_before_it_is_told_apart() -> No
     found = looked(a_queue(first, alone, last, cpu=2.0))
     assert found["alone"].awaited == found["last"].awaited == {"first": 1.0}
     assert (found["alone"].at_once, found["last"].at_once) == ({"first": 1.0}, {})
+
+
+@pytest.mark.parametrize("names", list(permutations(("a", "b", "c"))), ids="".join)
+def test_of_equal_jobs_of_doubtful_length_the_older_starts_first(names: tuple[str, ...]) -> None:
+    """Whatever they are called: as rounds do, which know no more of the one than of the other."""
+    waiting = [replace(of_slots(each, 2, 100.0, has=False), submitted_at=NOW - 9.0 + k) for k, each in enumerate(names)]
+    queue = a_queue(of_slots("first", 2, 20.0, has=True), *waiting, cpu=2.0)
+    doubtful = Interval(100.0, 15.0, 600.0)
+    outlooks = [
+        one if one.id == "first" else replace(one, forecast=replace(one.forecast, remaining_steps=doubtful))
+        for one in queue.outlooks
+    ]
+    found = looked(replace(queue, outlooks=outlooks))
+    starts = [found[each].start for each in names]
+    means = [math.inf if each is None else each.mean for each in starts]
+    assert means == sorted(means)
+    assert [found[each].at_once for each in names] == [{"first": 1.0}, {}, {}]
 
 
 @pytest.mark.parametrize("other", [150.0, 230.0])

@@ -333,7 +333,11 @@ class Trajectory:
                 job.told, job.waits_as = Speeds(ended.speeds.model, SpeedSource.SIMILAR_JOBS), None
 
     def _arrive(self, expected: Expected) -> None:
-        self._jobs.append(_Virtual(expected.outlook, expected.steps, NOTHING, expected.submitted_at, self._now))
+        outlook, steps = expected.outlook, expected.steps
+        if outlook.forecast.remaining_steps is not None:  # it may be that of a job which had made steps
+            forecast = outlook.forecast.later({"remaining_steps": Interval(steps, steps, steps)})
+            outlook = replace(outlook, forecast=forecast)
+        self._jobs.append(_Virtual(outlook, steps, NOTHING, expected.submitted_at, self._now))
         self._note_unmeasured(self._jobs[-1])
 
     def _note_unmeasured(self, job: _Virtual) -> None:
@@ -420,7 +424,8 @@ class Trajectory:
             attained_share_seconds=virtual.attained,
         )
         forecast = outlook.forecast
-        if forecast.remaining_steps is not None:
+        # What is left of a job that waits is as doubtful to rounds as it is now: of equal ones the older starts first.
+        if forecast.remaining_steps is not None and virtual.started_at < math.inf:
             left = virtual.left
             if virtual.told is not None:  # `work` was made up, of a time and assumed speeds
                 left *= forecast.remaining_steps.mean / virtual.work
