@@ -171,8 +171,8 @@ ENDED = (
 AS_IT_WAS = r" Its specification stays what it was: what is wrong in that takes a new submission\."
 ANEW = rf"Nothing: it has ended\. `optimus retry \S+` runs it again from the beginning\.({AS_IT_WAS})?"
 HUNG = (
-    r"{job}-worker-0-0 hung: it got no further for longer than `hang_seconds` allows; its log shows where\. "
-    r"Another takes its place\. Hangs within 60 min: 1; at 2 the job fails\."
+    r"{job}-worker-0-0 hung: it got no further for longer than the 3 s that `hang_seconds` allows; "
+    r"its log shows where\. Another takes its place\. Hangs within 60 min: 1; at 2 the job fails\."
 )
 HANGS = (
     r"(Starts with|Keeps) 1 worker and 1 server.*",
@@ -246,7 +246,7 @@ def test_a_first_day_of_own_code_a_nan_and_a_hang(shell: Shell) -> None:
     assert_told(explained(shell, nan), "failed", (why, ENDED), goes_on)
     why = (
         r"The job failed: its workers hung 2 times within 60 min, the last time \S+-worker-0-1: it got no further "
-        r'for longer than `hang_seconds` allows; the end of its log: File "trouble\.py", line \d+ in loss'
+        r'for longer than the 3 s that `hang_seconds` allows; the end of its log: File "trouble\.py", line \d+ in loss'
     )
     assert_told(explained(shell, hang), "failed", (why, ENDED), ANEW)
 

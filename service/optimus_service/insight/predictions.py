@@ -29,7 +29,7 @@ from optimus_scheduler.what_if import is_one_worker
 from optimus_service.insight.advice import advice
 from optimus_service.insight.bodies import prediction_point_body
 from optimus_service.insight.elastic import counted_speed
-from optimus_service.insight.format import moment
+from optimus_service.insight.format import counted, moment
 from optimus_service.insight.progress import finite, finite_document, interval_body, progress_of
 from optimus_service.insight.review import outcome_body
 from optimus_service.insight.sizes import Ahead, Limits, Size, cost_body, estimate_of, sizes
@@ -289,11 +289,11 @@ def _beyond(job: Job, size: Allocation, question: Question) -> str | None:
     worker, server = job.spec.worker, job.spec.server
     if size == job.allocation:
         return None
-    for count, demand, what in ((size.workers, worker, "workers"), (size.servers, server, "servers")):
+    for count, demand, what in ((size.workers, worker, "worker"), (size.servers, server, "server")):
         if count > demand.maximum:
-            return f"its limit of {demand.maximum} {what}"
+            return f"its limit of {counted(demand.maximum, what)}"
         if count < demand.minimum:
-            return f"its least of {demand.minimum} {what}"
+            return f"its least of {counted(demand.minimum, what)}"
     needs = job.spec.demand(size.workers, size.servers)
     if question.capacity is not None and not needs.fits_in(question.capacity):
         return "what the cluster has"

@@ -134,7 +134,10 @@ def progress_of(
         # Rounds have to suppose something of it: to people it is no prediction. What ended jobs like it took is one.
         expected = without_end if _has_stalled(job, still) else expected
         by_runs = None if expected is None else expected.end_seconds
-        return JobProgress(None, None, by_runs, is_guessed=end is not None and by_runs is None, expected=expected)
+        # What it has told since comes into the next round's forecast.
+        has_told = (job.profile or {}).get("total_steps") is not None
+        is_guessed = end is not None and by_runs is None and not has_told
+        return JobProgress(None, None, by_runs, is_guessed=is_guessed, expected=expected)
     step = 0 if _begins_anew_now(job, still) else next_step(job)
     total = given_not_ended(end.total, end.made_at, step, _step_limit(job))
     left = Interval(total.mean - step, max(total.low - step, 0.0), total.high - step)

@@ -70,7 +70,7 @@ TEXTS: Mapping[str, ReasonText] = {
         "Those jobs end or shrink, a smaller minimum, or a larger cluster.",
     ),
     Reason.WAITING_FOR_QUOTA: ReasonText(
-        "its project has used up what it may have, or others have a right to the room",
+        "quotas leave it no room now: its project's own, or those that give other projects a right to the room",
         "A larger quota of its project, jobs of its project that end, or idle room to borrow.",
     ),
     Reason.WAITING_FOR_WORKER_LIMIT: ReasonText(

@@ -117,7 +117,7 @@ class ExitNotices:
             reason = f"{times}: does the training code call sys.exit() or os._exit()?"
         elif task.exit_code == _HUNG and self._hangs(task, job, now, leader) >= self._max_failures:
             times = f"its workers hung {self._max_failures} times within {time_words(HANG_SECONDS)}"
-            reason = f"{times}, the last time {task.key.name}: it got no further for longer than `hang_seconds` allows"
+            reason = f"{times}, the last time {task.key.name}: {_no_further(job)}"
         elif (n_failures := self._failures_without_progress(task.key, job, leader)) >= self._max_failures:
             times = f"{task.key.role} {task.key.rank} failed {n_failures} times without any progress between"
             reason = f"{times}; the last time {_words(task).rstrip('.')}"
@@ -141,7 +141,7 @@ class ExitNotices:
         )
         limit = f"{n_hangs}; at {self._max_failures} the job fails"
         message = (
-            f"{task.key.name} hung: it got no further for longer than `hang_seconds` allows; its log shows where. "
+            f"{task.key.name} hung: {_no_further(job)}; its log shows where. "
             f"Another takes its place. Hangs within {time_words(HANG_SECONDS)}: {limit}."
         )
         leader.add_event(job.id, WORKER_HUNG, message, {"task": task.key.name, "times": n_hangs}, now)
@@ -197,6 +197,14 @@ def _waits_for_its_tasks(job: JobRecord) -> bool:
     """Whether something happens to it once none of its tasks is left; a job that is paused already has had that."""
     is_paused = job.state is JobState.PAUSED and job.directive is Directive.PAUSE
     return job.directive in (Directive.CANCEL, Directive.PAUSE) and not is_paused
+
+
+def _no_further(job: JobRecord) -> str:
+    """What a worker that hangs did, and for how long."""
+    seconds = job.asked.hang_seconds
+    if seconds is None:
+        return "it got no further for longer than is usual for it (60 s at least; `hang_seconds` sets another time)"
+    return f"it got no further for longer than the {seconds:g} s that `hang_seconds` allows"
 
 
 def is_failure(exit_code: int | None, unwanted_since: float | None) -> bool:

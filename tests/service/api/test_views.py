@@ -273,6 +273,8 @@ def test_no_end_is_made_up_where_only_the_age_is_known_and_that_of_ended_runs_st
     found = progress_of(job(step=40), decision(**made_at(40) | {"rule": None}), NOW)
     assert (found.progress, found.is_guessed) == (None, True)
     assert (found.remaining_steps, found.remaining_seconds) == (None, None), "nor a time: it would be a guess"
+    told = job(step=40, profile={"total_steps": 100})
+    assert not progress_of(told, decision(**made_at(40) | {"rule": None}), NOW).is_guessed, "it told after that round"
     by_runs = Interval(NOW + 90.0, NOW + 80.0, NOW + 120.0)
     foreseen = ExpectedTimes(job_id="job-1", at=NOW, good_until=NOW + 99.0, start=None, end=by_runs, steps_left=60.0)
     guessed = replace(decision(**made_at(40) | {"rule": None}), expected=foreseen)

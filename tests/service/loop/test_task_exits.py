@@ -233,6 +233,15 @@ def test_workers_that_hang_again_and_again_fail_the_job_though_others_get_on(wor
     assert job.state is JobState.FAILED
     assert job.failure is not None
     assert job.failure.startswith("its workers hung 6 times within 60 min, the last time job-1-worker-0-")
+    assert "longer than is usual for it (60 s at least; `hang_seconds` sets another time)" in job.failure
+
+
+def test_a_worker_that_hangs_is_told_with_the_time_that_its_owner_allows(world: World) -> None:
+    world.submit(hang_seconds=7.5)
+    world.round()
+    crash(world, Role.WORKER, code=5)
+    (event,) = [each for each in world.repository.events("job-1", limit=100).items if each.type == WORKER_HUNG]
+    assert "longer than the 7.5 s that `hang_seconds` allows" in event.message
 
 
 def test_hangs_that_are_long_ago_do_not_count(world: World) -> None:
