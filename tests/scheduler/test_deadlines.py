@@ -73,12 +73,19 @@ def test_the_earlier_deadline_comes_first() -> None:
 
 
 def test_a_promised_deadline_comes_before_an_earlier_one_that_is_not() -> None:
-    assert runs(due_in("sooner", NOW + 90_000.0), due_in("later", NOW + 100_000.0, NOW)) == {"later"}
+    """5,103 s are needed: there is time for one of both."""
+    assert runs(due_in("sooner", NOW + 8000.0), due_in("later", NOW + 9000.0)) == {"sooner"}
+    assert runs(due_in("sooner", NOW + 8000.0), due_in("later", NOW + 9000.0, NOW)) == {"later"}
+
+
+def test_a_promised_deadline_waits_as_long_as_it_can_be_met_after_the_other() -> None:
+    assert runs(due_in("sooner", NOW + 90_000.0), due_in("later", NOW + 100_000.0, NOW)) == {"sooner"}
 
 
 def test_a_promise_is_not_broken_by_a_later_one() -> None:
-    first, second = due_in("first", NOW + 100_000.0, NOW - 60.0), due_in("second", NOW + 90_000.0, NOW)
+    first, second = due_in("first", NOW + 9000.0, NOW - 60.0), due_in("second", NOW + 8000.0, NOW)
     assert runs(first, second) == {"first"}
+    assert runs(due_in("first", NOW + 8000.0, NOW - 60.0), due_in("second", NOW + 9000.0, NOW)) == {"first"}
 
 
 def test_a_deadline_that_is_missed_anyway_does_not_make_another_one_late() -> None:

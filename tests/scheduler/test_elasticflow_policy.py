@@ -154,14 +154,14 @@ def most_in_time(jobs: list[tuple[int, int]]) -> int:
 @given(drawn=st.lists(st.tuples(st.integers(1, 6), st.integers(1, 14)), min_size=1, max_size=7))
 def test_one_after_the_other_as_few_as_possible_are_given_up(drawn: list[tuple[int, int]]) -> None:
     jobs = [whole(f"job-{place}", takes=takes, within=within) for place, (takes, within) in enumerate(drawn)]
-    assert len(jobs) - len(beyond_reach(jobs, CAPACITY)) == most_in_time(drawn)
+    assert len(jobs) - len(beyond_reach(jobs, CAPACITY).given_up) == most_in_time(drawn)
 
 
 def test_a_promised_deadline_is_not_given_up() -> None:
     dear, cheap = whole("dear", takes=8, within=9), [whole(f"cheap-{n}", takes=2, within=9 + n) for n in range(3)]
-    assert beyond_reach([dear, *cheap], CAPACITY) == {"dear"}
+    assert beyond_reach([dear, *cheap], CAPACITY).given_up == {"dear"}
     promised = whole("dear", takes=8, within=9, promised=True)
-    assert beyond_reach([promised, *cheap], CAPACITY) == {"cheap-0", "cheap-2"}, "eight slots of eleven are taken"
+    assert beyond_reach([promised, *cheap], CAPACITY).given_up == {"cheap-0", "cheap-2"}, "8 slots of 11 are taken"
 
 
 @pytest.mark.parametrize("policy", ["optimus", "fifo"])
@@ -197,7 +197,7 @@ def test_a_job_that_more_room_would_not_help_begins_before_earlier_deadlines() -
     narrow = due("narrow", takes=100.0, within=105.0, most=1)
     wide = [due(f"wide-{place}", takes=20.0, within=60.0, most=4) for place in range(9)]
     jobs = [SizedJob(one, in_step(one), CAPACITY, NOW) for one in (*wide, narrow)]
-    assert beyond_reach(jobs, CAPACITY) == frozenset()
+    assert beyond_reach(jobs, CAPACITY).given_up == frozenset()
     grants = allocate_with_quotas(AllocationInput((*wide, narrow), CAPACITY), policy_named("fifo"), SETTINGS, now=NOW)
     assert grants["narrow"].allocation == Allocation(1, 1)
 

@@ -4,8 +4,8 @@ A deadline is *promised* when the job ends by it with a probability of 95 %, and
 Between the two nothing is said yet. A declined job is not refused: it competes like any other, and the earliest
 deadline that could be promised is told.
 
-What was promised stays promised: claims of promised deadlines are met before those of others, in the order in which
-they were promised (`allocate_with_quotas`). A promise is made beside all earlier ones, so that it breaks none.
+What was promised stays promised: where not all claims can be met, those of promised deadlines are, in the order in
+which they were promised (`allocate_with_quotas`). A promise is made beside all earlier ones, so that it breaks none.
 """
 
 from __future__ import annotations

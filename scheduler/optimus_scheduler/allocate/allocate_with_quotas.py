@@ -233,24 +233,29 @@ class _QuotaAllocation:
             return {one.id: self.deadlines[one.id] for one in claiming}
         margin = self.reserving.settings.deadline_margin
         jobs = [SizedJob(one, in_step(one), available, self.now, margin) for one in claiming]
-        given_up = beyond_reach([job for job in jobs if self._can_be_met(job)], available)
+        given_up, broken = beyond_reach([job for job in jobs if self._can_be_met(job)], available)
         self.given_up.update(given_up)
-        in_order = sorted((job for job in jobs if job.id not in given_up), key=self._precedence)
+        until = max((job.outlook.job.promised_at or 0.0 for job in broken), default=-math.inf)
+        in_order = sorted(
+            (job for job in jobs if job.id not in given_up), key=lambda job: self._precedence(job, until)
+        )
         return fitting_claims([job.outlook for job in in_order], self.deadlines, available)
 
     def _can_be_met(self, job: SizedJob) -> bool:
         """Whether its deadline can be planned for; not where too little is known of the job."""
         return job.id not in self.late and job.outlook.forecast.remaining_steps is not None and job.alone <= job.left
 
-    def _precedence(self, job: SizedJob) -> tuple[float, bool, float, float, str]:
-        """Promised ones first, in the order of their promises: none is broken by a later one. Then those that have to
-        begin first; those that are late whatever they get do not make others late, too.
+    def _precedence(self, job: SizedJob, until: float) -> tuple[float, bool, float, float, str]:
+        """Those that have to begin first; those that are late whatever they get do not make others late, too.
+
+        Where promised ones cannot all be met, those of promises `until` the last of these come before all others, in
+        the order of their promises: none is broken by a later one.
 
         A job that has tasks is passed only by one that has to begin `least_run_seconds` sooner: while one waits and the
         other trains, their order would change again and again, with a stop each time.
         """
         is_late, promised_at = job.id in self.late, job.outlook.job.promised_at
-        promised = promised_at if promised_at is not None and not is_late else math.inf
+        promised = promised_at if promised_at is not None and promised_at <= until and not is_late else math.inf
         begin, submitted_at, name = by_latest_start(job)
         runs = self.reserving.settings.least_run_seconds if job.outlook.has_tasks else 0.0
         return promised, is_late, begin - runs, submitted_at, name

@@ -212,39 +212,63 @@ def _slot_after(seconds: float) -> float:
 # --- where not all can be in time ------------------------------------------------------------------------------------
 
 
-def beyond_reach(jobs: Iterable[SizedJob], capacity: Resources) -> frozenset[str]:
+class Choice(NamedTuple):
+    """What is given up where not all can be in time."""
+
+    given_up: frozenset[str]
+    broken: tuple[SizedJob, ...]
+    """Promised jobs that are late all the same."""
+
+
+def beyond_reach(jobs: Iterable[SizedJob], capacity: Resources) -> Choice:
     """The jobs to give up so that the others are in time: few, by the rule of Moore and Hodgson.
 
-    Jobs are planned in the order in which they have to begin, promised ones first. Where one is late, the one among
-    those so far that takes most of the cluster, by its priority, makes room for it, if that helps; else the late one is
-    given up. Promised ones stay. The rule is optimal on one machine; for sizes that are chosen it is a heuristic.
+    Jobs are planned in the order in which they have to begin. Where one is late, the one among those so far that takes
+    most of the cluster, by its priority, makes room for it, if that helps; else the late one is given up. Promised ones
+    stay, and as many others make room for one as it takes. The rule is optimal on one machine; for sizes that are
+    chosen it is a heuristic.
 
     References: Moore, "An n job, one machine sequencing algorithm for minimizing the number of late jobs", Management
     Science 15, 1968.
     """
-    free, out = Free(capacity), set[str]()
+    free, out, broken = Free(capacity), set[str](), list[SizedJob]()
     droppable: dict[str, tuple[float, SizedJob, Pieces]] = {}  # of jobs that may be given up, with what they take
-    for job in sorted(jobs, key=lambda job: (not job.is_promised, *by_latest_start(job))):
-        pieces, in_time = free.fill(job, job.steps, 0)
+    for job in sorted(jobs, key=by_latest_start):
+        found = free.fill(job, job.steps, 0)
         takes = 0.0 if job.is_promised else _takes_alone(job, capacity)
-        if not in_time and not job.is_promised:
-            most = max(droppable.values(), key=lambda each: (each[0], each[1].id), default=None)
-            if most is not None and most[0] > takes:
-                _, other, of_other = most
-                free.take(other, of_other, times=-1)
-                pieces, in_time = free.fill(job, job.steps, 0)
-                if in_time:
-                    del droppable[other.id]
-                    out.add(other.id)
-                else:
-                    free.take(other, of_other)
-            if not in_time:
+        if not found.in_time:
+            dearest = sorted(droppable.values(), key=lambda each: (each[0], each[1].id), reverse=True)
+            others = dearest if job.is_promised else [each for each in dearest[:1] if each[0] > takes]
+            instead = _instead_of(others, job, free)
+            if instead is not None:
+                found, dropped = instead
+                out.update(dropped)
+                droppable = {name: each for name, each in droppable.items() if name not in dropped}
+            elif job.is_promised:
+                broken.append(job)
+            else:
                 out.add(job.id)
                 continue
-        free.take(job, pieces)
+        free.take(job, found.pieces)
         if not job.is_promised:
-            droppable[job.id] = takes, job, pieces
-    return frozenset(out)
+            droppable[job.id] = takes, job, found.pieces
+    return Choice(frozenset(out), tuple(broken))
+
+
+def _instead_of(
+    others: Iterable[tuple[float, SizedJob, Pieces]], job: SizedJob, free: Free
+) -> tuple[Found, set[str]] | None:
+    """A job in time, with the first of the others, as few as it takes, whose room it has; None if none helps."""
+    given = list[tuple[SizedJob, Pieces]]()
+    for _, other, pieces in others:
+        free.take(other, pieces, times=-1)
+        given.append((other, pieces))
+        found = free.fill(job, job.steps, 0)
+        if found.in_time:
+            return found, {each.id for each, _ in given}
+    for other, pieces in given:
+        free.take(other, pieces)
+    return None
 
 
 def _takes_alone(job: SizedJob, capacity: Resources) -> float:
