@@ -164,6 +164,18 @@ def test_a_promised_deadline_is_not_given_up() -> None:
     assert beyond_reach([promised, *cheap], CAPACITY).given_up == {"cheap-0", "cheap-2"}, "8 slots of 11 are taken"
 
 
+@pytest.mark.parametrize("promised", [True, False])
+def test_a_promised_job_that_cannot_wait_any_longer_comes_first(promised: bool) -> None:
+    """There is room for one; with its upper bound the tight one would be late even now."""
+    tight, other = due("tight", takes=8.0, within=9.0, most=1), due("other", takes=2.0, within=8.5, most=1)
+    left = Interval(8 * SLOT * ALONE, 7 * SLOT * ALONE, 10 * SLOT * ALONE)
+    job = replace(tight.job, promised_at=NOW if promised else None)
+    tight = replace(tight, job=job, forecast=replace(tight.forecast, remaining_steps=left))
+    inputs = AllocationInput((tight, other), Resources(2.0, 64 * GIB))
+    grants = allocate_with_quotas(inputs, policy_named("fifo"), SETTINGS, now=NOW)
+    assert not grants["tight" if promised else "other"].allocation.is_empty
+
+
 @pytest.mark.parametrize("policy", ["optimus", "fifo"])
 def test_a_deadline_that_keeps_several_others_from_theirs_is_given_up(policy: str) -> None:
     """The dear one, with the earliest deadline, needs half of the cluster until then; the cheap ones cannot wait."""

@@ -235,10 +235,10 @@ class _QuotaAllocation:
         jobs = [SizedJob(one, in_step(one), available, self.now, margin) for one in claiming]
         given_up, broken = beyond_reach([job for job in jobs if self._can_be_met(job)], available)
         self.given_up.update(given_up)
-        until = max((job.outlook.job.promised_at or 0.0 for job in broken), default=-math.inf)
-        in_order = sorted(
-            (job for job in jobs if job.id not in given_up), key=lambda job: self._precedence(job, until)
-        )
+        # One that cannot wait, as far as is known, is in no plan.
+        broken += tuple(job for job in jobs if not (job.id in self.late or self._can_be_met(job)))
+        until = max((job.outlook.job.promised_at or -math.inf for job in broken), default=-math.inf)
+        in_order = sorted((job for job in jobs if job.id not in given_up), key=lambda job: self._precedence(job, until))
         return fitting_claims([job.outlook for job in in_order], self.deadlines, available)
 
     def _can_be_met(self, job: SizedJob) -> bool:
@@ -248,8 +248,8 @@ class _QuotaAllocation:
     def _precedence(self, job: SizedJob, until: float) -> tuple[float, bool, float, float, str]:
         """Those that have to begin first; those that are late whatever they get do not make others late, too.
 
-        Where promised ones cannot all be met, those of promises `until` the last of these come before all others, in
-        the order of their promises: none is broken by a later one.
+        Jobs of promises `until` the last one that is in danger come before all others, in the order of their promises:
+        none is broken by a later one.
 
         A job that has tasks is passed only by one that has to begin `least_run_seconds` sooner: while one waits and the
         other trains, their order would change again and again, with a stop each time.
