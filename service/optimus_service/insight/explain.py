@@ -12,7 +12,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise, takewhile
 
 from optimus_contract import answers
 from optimus_contract.command import is_distributed
@@ -336,7 +336,7 @@ def _when_it_starts(case: Case, expected: answers.Expected) -> str:
         return "It starts when a node has room for its tasks: when that is cannot be said."
     if case.decision is not None and NO_END_HELPS in case.decision.message:
         return f"It does not {goes} before a quota, a limit, its specification or the cluster is changed."
-    endless = [each for each in case.others.values() if _is_without_end(each, case)]
+    endless = _without_end_before(case)
     if not endless:
         return f"When it will {goes} cannot be said: nothing tells when there is room for it."
     ends = "it ends" if len(endless) == 1 else "they end"
@@ -378,12 +378,15 @@ _LIKELY = 0.5
 """An end that a start waits for in no larger part of the futures is not named: it may as likely be another."""
 
 
-def _is_without_end(job: JobRecord, case: Case) -> bool:
-    """Whether it has tasks, and nothing tells when it ends."""
-    if job.wanted.is_empty or job.is_being_cancelled:
-        return False
-    decision = case.decisions.get(job.id)
-    return progress_of(job, decision, case.now, None, case.still).remaining_seconds is None
+def _without_end_before(case: Case) -> list[JobRecord]:
+    """Jobs that nothing tells the end of: first those before it in the queue, then those that have tasks."""
+    before = takewhile(lambda job: job.id != case.job.id, (each.job for each in case.queue))
+    with_tasks = (each for each in case.others.values() if not each.wanted.is_empty and not each.is_being_cancelled)
+    return [
+        job
+        for job in {job.id: job for job in chain(before, with_tasks) if job.id in case.others}.values()
+        if progress_of(job, case.decisions.get(job.id), case.now, None, case.still).remaining_seconds is None
+    ]
 
 
 def _named(jobs: Sequence[JobRecord], in_all: int | None = None) -> str:

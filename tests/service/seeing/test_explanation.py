@@ -740,3 +740,22 @@ def test_the_end_that_a_told_start_waits_for_is_named(part: float, at_once: floa
     (start,) = [each for each in explanation_of(replace(case, queue=queue)).sentences if "expected to start" in each]
     assert "a job that starts before it" not in start, "it is number 1"
     assert ("after the end of first (first), by" in start) == ("a job that starts before it" in told)
+
+
+def test_jobs_before_it_in_the_queue_are_named_where_their_ends_are_not_known() -> None:
+    first, waits, other = (
+        a_record(each, state=JobState.QUEUED, wanted=NOTHING) for each in ("first", "waits", "other")
+    )
+    hangs = a_record("hangs")
+    times = ExpectedTimes(job_id="waits", at=10.0, good_until=99.0, start=None, end=None, steps_left=None)
+    decision = replace(a_decision("waits", allocation=NOTHING), expected=times)
+    soon = replace(times, job_id="first", start=Interval(60.0, 50.0, 80.0))
+    decisions = {"waits": decision, "first": replace(decision, job_id="first", expected=soon)}
+    queue = in_queue([first, waits, other], decisions, 10.0)
+    case = Case(job=waits, decision=decision, now=10.0, others={"first": first, "hangs": hangs}, queue=queue)
+    assert any(
+        each.endswith("first (first), hangs (hangs) may be in its way, and nothing tells when they end.")
+        for each in explanation_of(case).sentences
+    )
+    hidden = explanation_of(replace(case, others={"hangs": hangs})).sentences
+    assert not any("(first)" in each for each in hidden), "a job that its reader may not see"
