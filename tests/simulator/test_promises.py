@@ -114,7 +114,7 @@ def test_answers_to_deadlines_are_counted_with_what_came_of_them(ring_job: Calla
         job = ring_job(name, at, steps=1000.0, most=1)
         return replace(job, spec=replace(job.spec, deadline_at=deadline_at))
 
-    jobs = in_order([due("sure", 0.0, 1900.0), due("hopeless", 10.0, 900.0), due("sooner", 20.0, 1500.0)])
+    jobs = in_order([due("sure", 0.0, 1500.0), due("hopeless", 10.0, 900.0), due("sooner", 20.0, 1500.0)])
     trace = Trace("due", equal_nodes(1, GPU), jobs)
     outcome = Replay(trace, policy_named("optimus"), Options(promises=True, oracle=True)).run()
     found = as_json(compare([outcome]))["policies"][0]["deadline_answers"]

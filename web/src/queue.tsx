@@ -25,8 +25,8 @@ export function QueueOfJobs({ now }: { now: number }) {
         {waiting === 0 ? "Nobody waits" : `${counted(waiting, "job")} ${waiting === 1 ? "waits" : "wait"}`}
       </h1>
       <p class="quiet">
-        The one that is expected to start first is at the top; of those with the same start, the one of higher
-        priority, then the older. A round decides anew, so that a short or urgent job may overtake.
+        The one that is expected to start first is at the top; of those with the same start, the one of higher priority,
+        then the older. A round decides anew, so that a short or urgent job may overtake.
       </p>
       {jobs.length > 0 && (
         <Wide label="The queue">

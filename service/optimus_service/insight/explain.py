@@ -639,9 +639,8 @@ def _on_retries(case: Case, n_cut: int, waited_seconds: float) -> str:
     """How often it was tried again. Before the try after `n_cut` errors it ended; the last time it may have, too."""
     due, ended = case.job.retry_at, case.job.finished_at
     is_due = due is not None and ended is not None and ended < due
-    n_tries = (
-        max(case.job.retries, len(case.errors) - n_cut) - is_due
-    )  # the former counts from when its owner last resumed it
+    # `retries` counts from when its owner last resumed it.
+    n_tries = max(case.job.retries, len(case.errors) - n_cut) - is_due
     waited = f"waited {lasted(waited_seconds)} for" if waited_seconds else "waited for"
     if not n_tries:
         return f" After an error it {waited} another try, which did not come."
