@@ -45,7 +45,7 @@ def kubeconfig(request: pytest.FixtureRequest) -> Path:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `pytest -n 3` a file stays in one process, for what it shares, and so does all that shares a Kubernetes
+    """With `pytest -n 2` a file stays in one process, for what it shares, and so does all that shares a Kubernetes
     control plane. Tests of a file that take long and share nothing run wherever there is room."""
     from xdist.scheduler import LoadFileScheduling
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
@@ -20,6 +23,7 @@ from optimus_workers.checkpoint.storage import (
     UrlStorage,
     open_storage,
 )
+from optimus_workers.coordinator.checkpoint_io import put_manifest
 from optimus_workers.wire.memory import Floats
 from optimus_workers.wire.ranges import server_ranges
 from optimus_workers.wire.values import TaskProfile, UpdateRule
@@ -44,13 +48,17 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
 
 
 def save(storage: Storage, version: int, n_servers: int, epoch: int = 1) -> Manifest:
+    manifest = save_files(storage, version, n_servers, epoch)
+    write_manifest(storage, manifest)
+    return manifest
+
+
+def save_files(storage: Storage, version: int, n_servers: int, epoch: int = 1) -> Manifest:
     files = [
         write_shard(storage, epoch, version, first, [section[first:end] for section in sections(version)])
         for first, end in server_ranges(N_FLOATS, n_servers)
     ]
-    manifest = Manifest(version, epoch, PROFILE, tuple(files))
-    write_manifest(storage, manifest)
-    return manifest
+    return Manifest(version, epoch, PROFILE, tuple(files))
 
 
 def test_the_newest_two_are_kept(storage: Storage) -> None:
@@ -113,6 +121,33 @@ def test_who_is_late_removes_nothing_newer(storage: Storage) -> None:
     newest = save(storage, 40, 2, epoch=3)
     save(storage, 35, 2, epoch=2)
     assert newest_manifest(storage) == (newest, [])
+
+
+def test_a_manifest_that_takes_long_keeps_its_files_beside_the_next(tmp_path: Path) -> None:
+    class Slow(LocalStorage):
+        something_is_removed = threading.Event()
+
+        def write(self, name: str, write_to: Callable[[Path], None]) -> None:
+            if name == manifest_name(0):
+                self.something_is_removed.wait(0.5)
+            super().write(name, write_to)
+
+        def remove(self, name: str) -> None:
+            super().remove(name)
+            self.something_is_removed.set()
+
+    storage = Slow(tmp_path)
+    manifests = [save_files(storage, version, 2) for version in (0, 1)]
+
+    async def put() -> None:
+        turns = asyncio.Lock()
+        await asyncio.gather(*(put_manifest(storage, each, turns) for each in manifests))
+
+    asyncio.run(put())
+    names = set(storage.names())
+    assert names == {manifest_name(each.version) for each in manifests} | {
+        file.name for each in manifests for file in each.files
+    }
 
 
 def test_nothing_is_found_where_nothing_is(storage: Storage) -> None:

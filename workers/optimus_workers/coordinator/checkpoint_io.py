@@ -55,10 +55,14 @@ async def _newest(storage: Storage) -> tuple[Manifest | None, list[str]]:
         await asyncio.sleep(STORAGE_RETRY_SECONDS)
 
 
-async def put_manifest(storage: Storage, manifest: Manifest) -> ManifestWritten:
-    """Make the checkpoint exist whose files are there."""
+async def put_manifest(storage: Storage, manifest: Manifest, turns: asyncio.Lock) -> ManifestWritten:
+    """Make the checkpoint exist whose files are there.
+
+    One after the other: an older one that came late would name files that the newer one has removed as nobody's.
+    """
     try:
-        path = await asyncio.to_thread(write_manifest, storage, manifest)
+        async with turns:
+            path = await asyncio.to_thread(write_manifest, storage, manifest)
     except OSError as error:
         return ManifestWritten(manifest.version, "", str(error))
     return ManifestWritten(manifest.version, path)

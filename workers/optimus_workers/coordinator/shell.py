@@ -93,6 +93,7 @@ class _Shell:
         self._environment = environment
         self._journal = Journal(environment.job_directory, environment.incarnation)
         self._checkpoints = environment.checkpoints
+        self._manifests = asyncio.Lock()
         self._origin = environment.origin
         self._loop = asyncio.get_running_loop()
         self._writers: dict[str, asyncio.StreamWriter] = {}
@@ -339,7 +340,7 @@ class _Shell:
             case ReadCheckpoint():
                 self._start(self._answer(read_checkpoint(self._checkpoints, self._origin, effect.epoch)))
             case WriteManifest():
-                self._start(self._answer(put_manifest(self._checkpoints, effect.manifest)))
+                self._start(self._answer(put_manifest(self._checkpoints, effect.manifest, self._manifests)))
             case ReportCheckpoints():
                 self._reporter.checkpoints(effect.news)
             case ReportSilence():
