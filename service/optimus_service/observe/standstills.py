@@ -61,8 +61,13 @@ def standstills(
     running = {job.id: job for job in found.values() if job.state is JobState.RUNNING and _trains(job)}
     if not running:
         return {}
-    unread = running.keys() - samples.keys()
-    newest = {**samples, **(repository.newest_samples_of_each(unread, _USUAL_SAMPLES) if unread else {})}
+    newest = dict(samples)
+    if unread := running.keys() - samples.keys():
+        newest |= repository.newest_samples_of_each(unread, 1)
+    # Few are silent, and only of these the usual time of a step is asked for.
+    silence = {each: _silent_seconds(newest[each], now, listens_since) for each in unread if newest.get(each)}
+    if silent := {each for each, seconds in silence.items() if seconds >= _STALLED_SECONDS}:
+        newest |= repository.newest_samples_of_each(silent, _USUAL_SAMPLES)
     tasks: dict[str, list[TaskRecord]] = {}
     for task in repository.tasks(job_ids=running):
         tasks.setdefault(task.key.job_id, []).append(task)
@@ -97,8 +102,7 @@ def stalled(newest: Sequence[SampleRecord], now: float, listens_since: float) ->
     """
     if not newest:
         return None
-    last = max(newest, key=lambda sample: (sample.membership_epoch, sample.step))
-    silent = now - max(last.received_at, listens_since)
+    silent, last = _silent_seconds(newest, now, listens_since), _last(newest)
     # A single sample may time its steps badly: the output of a script comes in bursts.
     same = [sample for sample in newest if sample.membership_epoch == last.membership_epoch]
     usual = sum(sample.seconds for sample in same) / max(sum(sample.n_steps for sample in same), 1)
@@ -106,6 +110,14 @@ def stalled(newest: Sequence[SampleRecord], now: float, listens_since: float) ->
         return None
     took = time_words(usual) if usual >= 1.0 else f"{usual:.2g} s"
     return f"no step came for {time_words(silent)}, where one took {took}"
+
+
+def _silent_seconds(newest: Sequence[SampleRecord], now: float, listens_since: float) -> float:
+    return now - max(_last(newest).received_at, listens_since)
+
+
+def _last(newest: Sequence[SampleRecord]) -> SampleRecord:
+    return max(newest, key=lambda sample: (sample.membership_epoch, sample.step))
 
 
 def is_replaced(memberships: Sequence[MembershipRecord], tasks: Collection[TaskRecord]) -> bool:
