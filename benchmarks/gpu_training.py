@@ -2,9 +2,10 @@
 
     python -m benchmarks.gpu_training [--precision bf16] [--compile] > result.json
     python -m benchmarks.gpu_training --device cpu --networks resnet-18 --batch 8 --steps 4 --workers 1 2 --servers 1
+    python -m benchmarks.gpu_training --networks resnet-18 --workers --members 1 2
 
 ResNet-18 on made-up images of CIFAR's size and ResNet-50 on such of ImageNet's, with w workers that share the GPU and p
-servers on the CPU, each a process of its own, and the same global batch in each row. `plain` trains on the whole batch
+servers on the CPU, each a process of its own, or m members of an all-reduce job, and the same global batch in each row. `plain` trains on the whole batch
 at once; `plain_slots` accumulates the gradients of the same micro-batches as the workers do. Needs the package with its
 extra `worker` and nothing else. Prints one JSON object; what happens meanwhile goes to stderr.
 """
@@ -89,13 +90,21 @@ def _row(shape: Shape, compute: ComputeOptions, options: argparse.Namespace) -> 
     for workers, servers in product(options.workers, options.servers):
         found = _job(shape, compute, workers, servers, steps)
         _told(shape, f"w = {workers}, p = {servers}", found["images_per_second"])
-        times = {f"times_{name}": round(found["images_per_second"] / plain[name], 3) for name in plain}
-        jobs.append({"workers": workers, "servers": servers, **found, **times})
+        jobs.append({"workers": workers, "servers": servers, **found, **_times(found, plain)})
+    for members in options.members:
+        found = _job(shape, compute, members, 0, steps)
+        _told(shape, f"m = {members}", found["images_per_second"])
+        jobs.append({"members": members, **found, **_times(found, plain)})
     return {
         "shape": asdict(shape),
         "plain_images_per_second": {name: round(speed, 1) for name, speed in plain.items()},
         "jobs": jobs,
     }
+
+
+def _times(found: dict[str, Any], plain: dict[str, float]) -> dict[str, float]:
+    """A job's speed as a multiple of each of the plain ones."""
+    return {f"times_{name}": round(found["images_per_second"] / speed, 3) for name, speed in plain.items()}
 
 
 def _told(shape: Shape, what: str, images_per_second: float) -> float:
@@ -104,11 +113,12 @@ def _told(shape: Shape, what: str, images_per_second: float) -> float:
 
 
 def _job(shape: Shape, compute: ComputeOptions, workers: int, servers: int, steps: int) -> dict[str, Any]:
-    """A job of real processes, run for so many steps behind the warm-up."""
+    """A job of real processes, run for so many steps behind the warm-up; without servers, an all-reduce job."""
     last = WARM_UP_STEPS + steps
     spec = {
         "task": TASK,
         "task_args": shape.arguments(SLOTS),
+        "architecture": "ps" if servers else "allreduce",
         "convergence": {"max_steps": last},
         **asdict(compute),
     }
@@ -184,8 +194,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--compile", action="store_true", help="have torch.compile translate the model")
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--networks", nargs="+", choices=list(SHAPES), default=list(SHAPES))
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--workers", type=int, nargs="*", default=[1, 2, 4])
     parser.add_argument("--servers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--members", type=int, nargs="*", default=[], help="of all-reduce jobs")
     parser.add_argument("--steps", type=int, default=50, help="that are measured")
     parser.add_argument("--batch", type=int, help="images in a step, instead of the usual ones")
     parser.add_argument("--side", type=int, help="pixels of an image, instead of the usual ones")
