@@ -5,9 +5,10 @@
     python -m benchmarks.gpu_training --networks resnet-18 --workers --members 1 2
 
 ResNet-18 on made-up images of CIFAR's size and ResNet-50 on such of ImageNet's, with w workers that share the GPU and p
-servers on the CPU, each a process of its own, or m members of an all-reduce job, and the same global batch in each row. `plain` trains on the whole batch
-at once; `plain_slots` accumulates the gradients of the same micro-batches as the workers do. Needs the package with its
-extra `worker` and nothing else. Prints one JSON object; what happens meanwhile goes to stderr.
+servers on the CPU, each a process of its own, or m members of an all-reduce job, and the same global batch in each row.
+`plain` trains on the whole batch at once; `plain_slots` accumulates the gradients of the same micro-batches as the
+workers do. Needs the package with its extra `worker` and nothing else. Prints one JSON object; what happens meanwhile
+goes to stderr.
 """
 
 from __future__ import annotations
