@@ -70,8 +70,8 @@ def decide(
     if grant.note is not None:
         message = f"{message} {grant.note}"
     size, reason, gain, next_gain = grant.allocation, grant.reason, grant.gain, grant.next_gain
-    # By position: each round makes thousands of them, and by name it takes twice as long.
-    return Decision(outlook.id, size, outlook.present, reason, message, outlook.forecast, gain, next_gain, batch)
+    told = (outlook.id, size, outlook.present, reason, message, outlook.forecast, gain, next_gain, batch)
+    return tuple.__new__(Decision, told)  # in half the time that `Decision` itself takes: there are thousands
 
 
 def decide_tracked(outlook: Outlook) -> Decision:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
 
 from optimus_scheduler.forecast.gpu_types import has_left_its_type
@@ -46,8 +47,7 @@ from optimus_scheduler.settings import Settings
 _COORDINATOR: TaskSlot = (Role.COORDINATOR, 0)
 
 # What `_make` of a named tuple does, without a call of Python's own for each of tens of thousands.
-_key: Callable[[Iterable[object]], TaskKey] = partial(tuple.__new__, TaskKey)
-_placed: Callable[[Iterable[object]], PlacedTask] = partial(tuple.__new__, PlacedTask)
+_make = tuple.__new__
 _start: Callable[[Iterable[object]], StartTask] = partial(tuple.__new__, StartTask)
 
 
@@ -184,7 +184,7 @@ class _JobSide:
         self._open_nodes, self._emptied = nodes.open_names, nodes.emptied_names
         self.job_id = job.id
         self._has_left = has_left_its_type(job)
-        self._observed = sorted(observed, key=lambda task: task.key)
+        self._observed = sorted(observed, key=attrgetter("key"))
         self._by_key = {task.key: task for task in self._observed}
         self._previous = {(placed.key.role, placed.key.rank): placed for placed in job.wanted_tasks}
         self._wanted = self._filled()
@@ -280,7 +280,7 @@ class _JobSide:
         """The tasks that fill the wanted slots, sorted by key, as the slots are."""
         slots, nodes, job_id = task_slots(self._want.allocation), self._want.nodes, self._job.id
         if not self._observed and not self._previous:  # nothing to go on with
-            return tuple([_placed((_key((job_id, *slot, 0)), nodes[slot])) for slot in slots])
+            return tuple([_make(PlacedTask, (_make(TaskKey, (job_id, s[0], s[1], 0)), nodes[s])) for s in slots])
         return tuple([self._fill(slot) for slot in slots])
 
     def _fill(self, slot: TaskSlot) -> PlacedTask:

@@ -67,6 +67,8 @@ class ScalingCurve:
     """(n,) covariance of what arguments do to the level of this job and of the one that measured ..."""
     _own_variance: float = field(repr=False)
     """... and its variance."""
+    _coefficients: dict[str, float] = field(default_factory=dict, repr=False)
+    """Empty until somebody asks."""
 
     @classmethod
     def fit(
@@ -116,8 +118,10 @@ class ScalingCurve:
     @property
     def coefficients(self) -> Mapping[str, float]:
         """Speed of one worker in steps/s, and how many times as fast 2, 4 and 8 are."""
-        one, two, four, eight = self.predict([1, 2, 4, 8], [0, 0, 0, 0]).tolist()
-        return MappingProxyType({"one": one, "of_2": two / one, "of_4": four / one, "of_8": eight / one})
+        if not self._coefficients:
+            one, two, four, eight = self.predict([1, 2, 4, 8], [0, 0, 0, 0]).tolist()
+            self._coefficients.update(one=one, of_2=two / one, of_4=four / one, of_8=eight / one)
+        return MappingProxyType(self._coefficients)
 
     def predict(self, workers: ArrayLike, servers: ArrayLike) -> FloatArray:
         """Steps per second with so many workers, above 0; `servers` says nothing."""

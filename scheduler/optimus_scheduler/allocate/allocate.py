@@ -44,8 +44,12 @@ def request_for(outlook: Outlook, allocation: Allocation, current: Mapping[TaskS
         or allocation == present
         or (policy.keeps_places and _may_stay(outlook, allocation, current))
     )
-    kept, before = (current, {}) if stays else ({}, current)
-    return Request(outlook.id, spec.worker.resources, spec.server.resources, allocation, outlook.minimum, kept, before)
+    kept, before = (current, _NOWHERE) if stays else (_NOWHERE, current)
+    asked = (outlook.id, spec.worker.resources, spec.server.resources, allocation, outlook.minimum, kept, before)
+    return tuple.__new__(Request, asked)  # in half the time that `Request` itself takes: there are thousands
+
+
+_NOWHERE: Mapping[TaskSlot, str] = {}
 
 
 def _may_stay(outlook: Outlook, allocation: Allocation, current: Mapping[TaskSlot, str]) -> bool:

@@ -5,7 +5,7 @@ A fit is a pure function of what was reported, so remembering it changes no answ
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import NamedTuple
 
 from optimus_models.history import LossHistory
@@ -123,12 +123,12 @@ class Fits:
         """Jobs with equal reports share their models."""
         curves = self._loss_curves(jobs)
         measured = [SpeedData.of(job, settings) for job in jobs]
-        speeds = {each: fit_speeds(each, step_times) for each in dict.fromkeys(measured)}
+        speeds = _of_each(measured, lambda each: fit_speeds(each, step_times))
         asked = [_metric(job) for job in jobs]
         metrics = {each: fit_metric(*each) for each in dict.fromkeys(asked) if each is not None}
         return [
-            Fitted(curve, speeds[data], None if metric is None else metrics[metric])
-            for curve, data, metric in zip(curves, measured, asked, strict=True)
+            Fitted(curve, speed, None if metric is None else metrics[metric])
+            for curve, speed, metric in zip(curves, speeds, asked, strict=True)
         ]
 
     def _loss_curves(self, jobs: Sequence[Job]) -> list[LossCurve]:
@@ -145,6 +145,18 @@ class Fits:
         fitted = LossCurve.fit_many(histories, priors=[prior for _, prior in different.values()], schedules=schedules)
         curves = dict(zip(different, fitted, strict=True))
         return [curves[key] for key in keys]
+
+
+def _of_each(data: Sequence[SpeedData], fit: Callable[[SpeedData], Speeds]) -> list[Speeds]:
+    """What `fit` makes of each, the very same of equal ones. Looked up once: to hash it takes a look at every sample."""
+    known: dict[SpeedData, Speeds] = {}
+    found = []
+    for each in data:
+        speeds = known.get(each)
+        if speeds is None:
+            speeds = known[each] = fit(each)
+        found.append(speeds)
+    return found
 
 
 def _rates(job: Job) -> _Rates:

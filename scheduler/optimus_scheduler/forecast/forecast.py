@@ -162,14 +162,16 @@ class _Known:
         """The last outlook, later. `times`: the seconds of a step and those that are left, where there is a course."""
         before = self.outlook
         assert before is not None, "only time has changed"
-        changed: dict[str, object] = {"job": job, "measured": self._is_measured(job, now, settings)}
+        measured = self._steps_here >= settings.measuring_steps and self._is_measured(job, now, settings)
         if not before.has_tasks:
-            changed["waited_seconds"] = _waited_seconds(job, now)
-            return before.later(changed)
-        changed["allocated_seconds"] = _allocated_seconds(job, now)
-        if times is not None:
-            changed["forecast"] = before.forecast.later(self._times(job, *times))
-        return before.later(changed)
+            waited = _waited_seconds(job, now)
+            return before.later({"job": job, "measured": measured, "waited_seconds": waited})
+        since = job.allocated_at
+        allocated = 0.0 if since is None or since >= now else now - since
+        if times is None:
+            return before.later({"job": job, "measured": measured, "allocated_seconds": allocated})
+        told = before.forecast.later(self._times(job, *times))
+        return before.later({"job": job, "measured": measured, "allocated_seconds": allocated, "forecast": told})
 
     def _times(self, job: Job, pace: Interval, left: Interval) -> dict[str, object]:
         """The part of the forecast that time changes, see `_Times`."""
@@ -263,21 +265,25 @@ def _joining_seconds(job: Job, stop_seconds: float) -> float:
 def _forecast(job: Job, fitted: Fitted, use: _Use, end: _End, stop_seconds: float, now: float) -> Forecast:
     curve, speeds = fitted.curve, fitted.speeds
     experts = curve.experts
-    return Forecast(
-        job_id=job.id,
-        total_steps=end.total,
-        remaining_steps=end.remaining,
-        confidence=end.confidence,
-        rule=end.rule,
-        loss_curve=end.loss_curve,
-        speed_model=_describe_speed(speeds.model),
-        steps_per_second=use.steps_per_second,
-        converged=end.is_here,
-        finished_runs=experts.n_runs if experts else 0,
-        finished_runs_share=1.0 - experts.own_share if experts else 0.0,
-        speed_from=speeds.source,
+    changed: dict[str, object] = {
+        "job_id": job.id,
+        "total_steps": end.total,
+        "remaining_steps": end.remaining,
+        "confidence": end.confidence,
+        "rule": end.rule,
+        "loss_curve": end.loss_curve,
+        "speed_model": _describe_speed(speeds.model),
+        "steps_per_second": use.steps_per_second,
+        "converged": end.is_here,
+        "finished_runs": experts.n_runs if experts else 0,
+        "finished_runs_share": 1.0 - experts.own_share if experts else 0.0,
+        "speed_from": speeds.source,
         **_times(job, use, end, stop_seconds, now),
-    )
+    }
+    return _NOTHING_KNOWN.later(changed)
+
+
+_NOTHING_KNOWN = Forecast("", None, None, 0.0)
 
 
 class _Times(TypedDict):

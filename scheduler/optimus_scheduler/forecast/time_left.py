@@ -214,6 +214,8 @@ def widened(left: Interval, widening: Widening, most: float = math.inf) -> Inter
     """What is left, of steps or seconds, corrected by how earlier predictions turned out; at most `most`."""
     if left.mean <= 0:
         return left
+    if widening is AS_PREDICTED and left.low == left.mean == left.high:  # most limits are certain
+        return _at_most(left, most)
     down, up = _log_ratio(left.mean, left.low) * widening.down, _log_ratio(left.high, left.mean) * widening.up
     found = _around(left.mean * math.exp(widening.shift), down, up)
     return _at_most(found, most)

@@ -77,7 +77,10 @@ class Placer:
             assignments.admit_in_part(requests)
             unsettled = list(requests)
         _settle(assignments, unsettled, moves, smallest_first=smallest_first)
-        return {request.job_id: _outcome(assignments, assignments.jobs[request.job_id]) for request in requests}
+        jobs = assignments.jobs
+        return {
+            request.job_id: (job := jobs[request.job_id]).outcome or _outcome(assignments, job) for request in requests
+        }
 
     def hosts(self, request: Request, nodes: Sequence[Node], spread: Spread) -> bool:
         """Whether the minimum fits on the nodes when no other job has a task."""
@@ -173,8 +176,6 @@ def _place_shrinking(assignments: Assignments, assignment: Assignment) -> bool:
 
 
 def _outcome(assignments: Assignments, assignment: Assignment) -> Placed | Unplaced:
-    if assignment.outcome is not None:
-        return assignment.outcome
     return assignments.outcome(assignment) if assignment.taken else _DOES_NOT_FIT
 
 

@@ -17,13 +17,13 @@ from optimus_scheduler.place.requests import TaskSlot
 
 def jobs_above_minimum(assignments: Assignments) -> list[Assignment]:
     """Jobs with task slots beyond their minimum, the largest surplus first."""
-    others = [assignment for assignment in assignments.jobs.values() if assignment.surplus > 0]
-    return sorted(others, key=lambda assignment: (-assignment.surplus, assignment.request.job_id))
+    jobs = [(-assignment.surplus, job_id) for job_id, assignment in assignments.jobs.items()]
+    return [assignments.jobs[job_id] for _, job_id in sorted([each for each in jobs if each[0] < 0])]
 
 
 def preempt(assignments: Assignments, assignment: Assignment, others: Sequence[Assignment]) -> bool:
     """Let `others` fall back to their minima, one after the other, until this job's minimum fits."""
-    giving = [other for other in others if other.surplus > 0 and other is not assignment]
+    giving = (other for other in others if other is not assignment and other.surplus > 0)
     released = _released(assignments, assignment, giving, lambda other: other.request.minimum)
     for other, given in released:  # what was not needed after all goes back
         _return(assignments, other, given)
@@ -62,7 +62,7 @@ _Released = list[tuple[Assignment, dict[TaskSlot, int]]]
 def _released(
     assignments: Assignments,
     assignment: Assignment,
-    others: Sequence[Assignment],
+    others: Iterable[Assignment],
     keep: Callable[[Assignment], Allocation],
 ) -> _Released:
     """Have `others` give up what they have beyond `keep`, as far as it helps, until this job's minimum fits."""
@@ -108,6 +108,8 @@ class _Surpluses:
         """What each node would have besides what is free there ..."""
         self._by: dict[int, dict[str, Assignment]] = {}
         """... and the jobs that it comes from."""
+        self._fit: dict[Vector, list[int]] = {}
+        """What was found out of rooms (`_fitting`): many nodes have the same."""
 
     def with_that_of(self, other: Assignment) -> list[Assignment]:
         """The jobs that have to shrink, now that `other` may, for a node to hold more; empty if no node would."""
@@ -121,6 +123,7 @@ class _Surpluses:
     def for_what_is_short_now(self) -> list[Assignment]:
         """The same among all jobs so far, if another kind of task is short than before."""
         before, self._short = self._short, _short_of(self._free_capacity, self._assignment)
+        self._fit.clear()
         return [] if self._short == before else self._withdrawn(self._offered)
 
     def _withdrawn(self, nodes: Iterable[int]) -> list[Assignment]:
@@ -140,9 +143,13 @@ class _Surpluses:
 
     def _fitting(self, available: Vector) -> list[int]:
         """How many servers fit beside no worker, beside one, and so on, of those that are short."""
-        worker, server, short = self._assignment.worker, self._assignment.server, self._short
-        workers = min(holds(available, worker), short.workers) if short.workers else 0
-        return [min(holds(minus(available, times(worker, x)), server), short.servers) for x in range(workers + 1)]
+        found = self._fit.get(available)
+        if found is None:
+            worker, server, short = self._assignment.worker, self._assignment.server, self._short
+            workers = min(holds(available, worker), short.workers) if short.workers else 0
+            beside = (minus(available, times(worker, x)) for x in range(workers + 1))
+            found = self._fit[available] = [min(holds(left, server), short.servers) for left in beside]
+        return found
 
 
 def _surplus(assignment: Assignment, least: Allocation) -> dict[int, Vector]:

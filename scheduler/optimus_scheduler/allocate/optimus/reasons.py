@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import starmap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -83,8 +83,8 @@ class _Explanation:
         gains = [each if more else None for each, more in zip(gain.tolist(), beyond, strict=True)]
         words = map(_REASONS.__getitem__, reasons.tolist())
         notes = [OTHERS_GIVE if reason == _EXCHANGE else None for reason in reasons.tolist()]
-        columns = sizes, words, best, gains, next_gain, notes
-        granted = dict(zip(jobs.ids, starmap(Grant, zip(*columns, strict=True)), strict=True))
+        columns = sizes, words, best, gains, next_gain, notes, [False] * len(jobs)
+        granted = dict(zip(jobs.ids, map(_grant, zip(*columns, strict=True)), strict=True))
         for j in np.flatnonzero(workers + servers == 0).tolist():
             granted[jobs.ids[j]] = _WAITS
         return granted
@@ -164,6 +164,8 @@ class _Explanation:
         return np.asarray(lower - np.where((gain < self._next_gain)[:, None], surplus, 0.0))
 
 
+_grant: Callable[[Iterable[object]], Grant] = partial(tuple.__new__, Grant)
+"""What `_make` of a named tuple does, in half its time."""
 _WAITS = Grant(NOTHING, Reason.WAITING_FOR_RESOURCES)
 _REASONS = (
     Reason.UNCHANGED,
