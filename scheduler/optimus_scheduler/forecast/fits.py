@@ -148,7 +148,7 @@ class Fits:
 
 
 def _of_each(data: Sequence[SpeedData], fit: Callable[[SpeedData], Speeds]) -> list[Speeds]:
-    """What `fit` makes of each, the very same of equal ones. Looked up once: to hash it takes a look at every sample."""
+    """What `fit` makes of each, the very same of equal ones. Each is hashed once: that takes a look at all samples."""
     known: dict[SpeedData, Speeds] = {}
     found = []
     for each in data:
