@@ -21,7 +21,8 @@ from sqlalchemy import update
 from optimus_scheduler import lifecycle, reconcile
 from optimus_scheduler.allocate import allocate_with_quotas
 from optimus_scheduler.model import Directive, Job, JobState, Role, StartTask, TaskPhase
-from optimus_service.api import from_tasks, submission
+from optimus_service.api.jobs import submission
+from optimus_service.api.reports import from_tasks
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.clusters.kubernetes import job_objects
 from optimus_service.loop import apply as applying

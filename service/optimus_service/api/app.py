@@ -12,34 +12,18 @@ from fastapi import FastAPI, Request
 from starlette.datastructures import State
 from starlette.responses import JSONResponse
 
-from optimus_service.api import (
-    batches,
-    changes,
-    cluster,
-    explanation,
-    from_tasks,
-    health,
-    job_details,
-    jobs,
-    mlflow,
-    people,
-    plan,
-    problems,
-    projects,
-    queue,
-    sign_in,
-    stream,
-    trace,
-    track,
-    usage,
-    web,
-)
-from optimus_service.api.auth import AccessMiddleware
-from optimus_service.api.observe import ObserveMiddleware
+from optimus_service.api import health
+from optimus_service.api.access.auth import AccessMiddleware
+from optimus_service.api.cluster import cluster, projects, stream, trace, usage
+from optimus_service.api.http import problems, web
+from optimus_service.api.http.access_log import ObserveMiddleware
+from optimus_service.api.jobs import batches, changes, details, explanation, jobs, plan, queue
 from optimus_service.api.openapi import openapi_document
+from optimus_service.api.reports import from_tasks, mlflow, track
+from optimus_service.api.reports.watching import Watching
 from optimus_service.api.services import Services
 from optimus_service.api.task_checks import TaskChecks
-from optimus_service.api.watching import Watching
+from optimus_service.api.users import people, sign_in
 from optimus_service.insight.predictions import HistoryCache
 from optimus_service.metrics.read import metrics_reader
 from optimus_service.observe.finished_runs import Lessons
@@ -52,7 +36,7 @@ _PARTS = (
     batches,
     changes,
     plan,
-    job_details,
+    details,
     explanation,
     track,
     mlflow,

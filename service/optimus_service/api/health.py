@@ -12,8 +12,8 @@ from fastapi import APIRouter, Depends, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from optimus_contract import answers
-from optimus_service.api.body import StrictRoute
-from optimus_service.api.problems import unavailable
+from optimus_service.api.http.body import StrictRoute
+from optimus_service.api.http.problems import unavailable
 from optimus_service.api.services import Services, ServicesDep
 from optimus_service.store.engine import head_revision
 from optimus_service.store.errors import DatabaseNotAvailable, StoreError

@@ -14,9 +14,9 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from optimus_contract import answers
-from optimus_service.api.auth import is_job_path, is_open_path
-from optimus_service.api.body import STORABLE_TEXT
-from optimus_service.api.problems import documented
+from optimus_service.api.access.auth import is_job_path, is_open_path
+from optimus_service.api.http.body import STORABLE_TEXT
+from optimus_service.api.http.problems import documented
 from optimus_service.requests import adapter
 from optimus_service.settings import Settings
 

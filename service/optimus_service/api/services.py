@@ -10,8 +10,8 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
-from optimus_service.api.audit import Audit
-from optimus_service.api.callers import Caller
+from optimus_service.api.access.audit import Audit
+from optimus_service.api.access.callers import Caller
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.clusters.base import Cluster
 from optimus_service.insight.dry_run import Preview

@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 from anyio import CapacityLimiter, to_thread
 
 from optimus_contract import answers
-from optimus_service.api.problems import Problem, unavailable
+from optimus_service.api.http.problems import Problem, unavailable
 from optimus_service.clusters.base import TaskObjection, TaskSizes
 
 Question = tuple[str, str | None]

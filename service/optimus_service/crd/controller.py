@@ -20,11 +20,11 @@ import structlog
 from pydantic import ValidationError
 
 from optimus_scheduler.model import Directive
-from optimus_service.api.changes import apply, new_objections
-from optimus_service.api.editing import edit_of
-from optimus_service.api.problems import Problem
+from optimus_service.api.http.problems import Problem
+from optimus_service.api.jobs.changes import apply, new_objections
+from optimus_service.api.jobs.editing import edit_of
+from optimus_service.api.jobs.submission import OBJECT_GONE, submit
 from optimus_service.api.services import Services
-from optimus_service.api.submission import OBJECT_GONE, submit
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.clusters.kubernetes.gateway import ApiRefused, Gateway

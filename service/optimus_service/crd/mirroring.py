@@ -24,7 +24,7 @@ import structlog
 
 from optimus_scheduler.lifecycle import CancelRequested, InvalidTransition
 from optimus_scheduler.model import Directive
-from optimus_service.api.editing import Edit
+from optimus_service.api.jobs.editing import Edit
 from optimus_service.api.services import Services
 from optimus_service.clusters.kubernetes.gateway import ApiRefused, Gateway
 from optimus_service.crd.translate import INVALID, TrainingJob, mirrored_job, object_names, object_of, training_job

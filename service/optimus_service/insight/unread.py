@@ -5,6 +5,12 @@ from __future__ import annotations
 from optimus_scheduler.model import JobState
 from optimus_service.store.records import JobRecord
 
+CHECKPOINTS = "Checkpoints"
+"""The event of a job whose checkpoints cannot be written, or can be again."""
+PRINTS_TOO_MUCH = "PrintsTooMuch"
+"""The event of a script that prints more than is read."""
+WORKER_SILENT = "WorkerSilent"
+"""The event of a job of which a task does not answer its coordinator, or answers again."""
 PRINTS_NOTHING = "(nothing so far)"
 """What workers report in place of a line of a script that is silent."""
 NO_STEP = (

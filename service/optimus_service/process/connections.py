@@ -75,7 +75,7 @@ _SECONDS = {"head": HEAD_SECONDS, "body": BODY_SECONDS}
 
 
 def _answer(status: HTTPStatus, kind: str, title: str, detail: str, more: str = "") -> bytes:
-    """A problem document (`optimus_service.api.problems`) as it goes over a connection that closes then.
+    """A problem document (`optimus_service.api.http.problems`) as it goes over a connection that closes then.
 
     For what never becomes a request of the API.
     """

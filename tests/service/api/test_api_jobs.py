@@ -12,8 +12,8 @@ from tests.service.store.store_builders import a_membership, put_task, set_wante
 
 from optimus_scheduler.lifecycle import AllTasksGone, MembershipFormed
 from optimus_scheduler.model import Allocation, Directive, Node, PlacedTask, Resources, Role, TaskKey
-from optimus_service.api import explanation
-from optimus_service.api.submission import OBJECT_GONE
+from optimus_service.api.jobs import explanation
+from optimus_service.api.jobs.submission import OBJECT_GONE
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.store.forecasts import from_json

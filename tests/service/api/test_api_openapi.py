@@ -17,7 +17,7 @@ from optimus_contract.message import Message
 from optimus_contract.people import NewToken, ProjectQuota, UserRights
 from optimus_contract.result import JobProfile, JobResult
 from optimus_contract.telemetry import Telemetry
-from optimus_service.api import examples
+from optimus_service.api.http import examples
 from optimus_service.requests import checked
 
 pytestmark = on_sqlite

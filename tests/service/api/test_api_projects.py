@@ -9,7 +9,7 @@ from tests.service.api.api_harness import CORES, MEMORY_BYTES, NOW, Api, faults,
 from tests.service.store.store_builders import set_wanted
 
 from optimus_scheduler.model import Allocation, Directive, Node, Resources
-from optimus_service.api import examples
+from optimus_service.api.http import examples
 from optimus_service.clusters.fake import FakeCluster
 
 HALF = {"share": 0.5}

@@ -12,8 +12,8 @@ from tests.service.api.api_harness import CORES, Api, faults, job_spec, on_sqlit
 
 from optimus_contract.limits import MAX_BODY_BYTES
 from optimus_scheduler.model import Node, Resources
-from optimus_service.api.body import parse_json
-from optimus_service.api.problems import Problem
+from optimus_service.api.http.body import parse_json
+from optimus_service.api.http.problems import Problem
 from optimus_service.clusters.fake import FakeCluster
 
 JSON = {"Content-Type": "application/json"}

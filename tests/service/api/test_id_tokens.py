@@ -19,7 +19,7 @@ from joserfc.jwk import ECKey, OctKey, RSAKey
 from tests.service.api.api_harness import until
 
 from optimus_contract.people import RESERVED_USERS
-from optimus_service.api.cookies import SignIn
+from optimus_service.api.access.cookies import SignIn
 from optimus_service.settings.oidc import OidcSettings
 from optimus_service.sso import provider as module
 from optimus_service.sso.id_tokens import (

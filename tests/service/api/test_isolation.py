@@ -15,9 +15,11 @@ from tests.service.api.people import ADMINISTRATOR, add_token, add_user
 from tests.service.store.store_builders import a_decision, a_forecast, a_round
 
 from optimus_scheduler.model import NOTHING, Decision, Quota, Reason, Resources, Role, TaskKey
-from optimus_service.api import auth, seen, stream
-from optimus_service.api.callers import Caller, caller_of
-from optimus_service.api.stream import Feeds, as_events
+from optimus_service.api.access import auth
+from optimus_service.api.access.callers import Caller, caller_of
+from optimus_service.api.cluster import stream
+from optimus_service.api.cluster.stream import Feeds, as_events
+from optimus_service.api.jobs import seen
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.insight.bodies import decision_body
 from optimus_service.insight.dry_run import Effect, Previewed, as_record

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.service.api.api_harness import Api, Clock, faults, job_spec, on_sqlite, problem
 from tests.service.api.people import ADMINISTRATOR, add_token, add_user
 
-from optimus_service.api.limits import Throttle
+from optimus_service.api.access.limits import Throttle
 
 Serve = Callable[..., AbstractContextManager[Api]]
 

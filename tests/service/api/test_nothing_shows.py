@@ -18,8 +18,8 @@ from tests.service.store.store_builders import a_decision, a_round, set_wanted
 
 from optimus_scheduler.lifecycle import TooManyFailures
 from optimus_scheduler.model import Allocation, Directive, Quota, Resources, Role, TaskKey
-from optimus_service.api.callers import Need
-from optimus_service.api.rights import TABLE, Call
+from optimus_service.api.access.callers import Need
+from optimus_service.api.access.rights import TABLE, Call
 from optimus_service.clusters.base import TaskLaunch
 
 Serve = Callable[..., AbstractContextManager[Api]]

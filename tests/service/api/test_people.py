@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 from tests.service.api.api_harness import Api, faults, job_spec, on_sqlite, problem
 from tests.service.api.people import ADMINISTRATOR, add_token, add_user
 
-from optimus_service.api import auth
+from optimus_service.api.access import auth
 from optimus_service.process.user_tokens import hash_of
 
 Serve = Callable[..., AbstractContextManager[Api]]
@@ -60,7 +60,7 @@ def test_a_token_is_made_used_and_revoked(shared: Api) -> None:
 
 @on_sqlite
 def test_a_user_has_so_many_good_tokens_at_most(shared: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("optimus_service.api.people.MAX_TOKENS", 2)
+    monkeypatch.setattr("optimus_service.api.users.people.MAX_TOKENS", 2)
     shared.post("/v1/users/ada", json={})
     made = [shared.post("/v1/tokens", json={"user": "ada", "expires_seconds": 60}) for _ in range(2)]
     assert "ada has 2 tokens" in problem(shared.post("/v1/tokens", json={"user": "ada"}), 409)["detail"]

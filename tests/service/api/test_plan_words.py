@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from optimus_contract import answers
-from optimus_service.api.plan import _delay
+from optimus_service.api.jobs.plan import _delay
 
 
 def effect(workers: int, later: float) -> answers.Effect:

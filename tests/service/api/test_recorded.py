@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from tests.service.api.api_harness import Api, job_spec, problem
 from tests.service.api.people import ADMINISTRATOR, add_token, add_user
 
-from optimus_service.api.rights import TABLE
+from optimus_service.api.access.rights import TABLE
 from optimus_service.store.engine import create_engine_from_url
 from optimus_service.store.tables import Base
 

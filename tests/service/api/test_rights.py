@@ -15,9 +15,9 @@ from tests.service.api.people import ADMINISTRATOR, add_token, add_user
 
 from optimus_contract.people import ProjectRole, Role, Scope
 from optimus_scheduler.model import Quota
-from optimus_service.api.auth import is_job_path, is_open_path
-from optimus_service.api.callers import Need
-from optimus_service.api.rights import TABLE, Call, calls_at, table
+from optimus_service.api.access.auth import is_job_path, is_open_path
+from optimus_service.api.access.callers import Need
+from optimus_service.api.access.rights import TABLE, Call, calls_at, table
 from optimus_service.store.errors import UserNotFound
 
 Serve = Callable[..., AbstractContextManager[Api]]

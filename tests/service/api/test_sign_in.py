@@ -17,7 +17,7 @@ from tests.service.api.api_harness import Api, Surroundings, job_spec, on_sqlite
 from tests.service.api.people import ADMINISTRATOR, add_token, add_user
 from tests.service.api.signing_in import PUBLIC_URL, ROOT, Browser, RunningProvider, running_provider
 
-from optimus_service.api.cookies import SIGN_IN_SECONDS
+from optimus_service.api.access.cookies import SIGN_IN_SECONDS
 from optimus_service.settings.oidc import OidcSettings
 
 Serve = Callable[..., AbstractContextManager[Api]]

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.service.clusters.cluster_harness import wait_until
 
-from optimus_service.api.problems import Problem
+from optimus_service.api.http.problems import Problem
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.clusters.base import TaskObjection
 

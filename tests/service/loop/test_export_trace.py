@@ -15,8 +15,8 @@ from tests.service.loop.loop_world import ELASTIC, NOISE_SCALE, World, elastic_s
 from optimus_models.speed.goodput import ElasticBatch
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.model import JobState, Node, Quota, Resources
-from optimus_service.api import trace
 from optimus_service.api.app import create_app
+from optimus_service.api.cluster import trace
 from optimus_service.api.services import Services
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.process.job_tokens import JobTokens

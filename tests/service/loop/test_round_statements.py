@@ -11,7 +11,7 @@ import pytest
 from benchmarks.round_statements import Counts, counted, make_rounds, submit, train
 
 from optimus_scheduler.model import JobState, Node, Resources
-from optimus_service.api.jobs import shown
+from optimus_service.api.jobs.jobs import shown
 from optimus_service.api.services import Services
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.loop.round import Phases

@@ -22,7 +22,7 @@ from optimus_scheduler.allocate.optimus.guarantees import Turn
 from optimus_scheduler.allocate.policies import POLICIES
 from optimus_scheduler.lifecycle import TooManyFailures
 from optimus_scheduler.model import NOTHING, Allocation, Directive, Interval, JobState, Reason, SpeedSample
-from optimus_service.api.explanation import is_over
+from optimus_service.api.jobs.explanation import is_over
 from optimus_service.insight.explain import Case, explanation_of
 from optimus_service.insight.progress import _after_retry, expected_times
 from optimus_service.insight.queue import ORDERS, in_queue

@@ -20,7 +20,7 @@ from optimus_models.cost import Estimate
 from optimus_scheduler.forecast.fits import Fits
 from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState
 from optimus_scheduler.settings import Settings
-from optimus_service.api.queue import queued_body
+from optimus_service.api.jobs.queue import queued_body
 from optimus_service.crd.translate import age, status_of
 from optimus_service.insight.bodies import job_body
 from optimus_service.insight.explain import Case, explanation_of

@@ -244,7 +244,7 @@ def test_what_is_not_there_is_said_and_left_out(at: Callable[..., Any], team: Te
 def test_rights_that_are_taken_away_leave_nothing_on_the_page(
     at: Callable[..., Any], team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("optimus_service.api.stream.RIGHTS_SECONDS", 0.0)
+    monkeypatch.setattr("optimus_service.api.cluster.stream.RIGHTS_SECONDS", 0.0)
     team.ask("POST", "/v1/users/eva", body={"projects": {"vision": "viewer"}})
     team.tokens["eva"] = team.ask("POST", "/v1/tokens", body={"user": "eva", "name": "", "scope": "read"})["secret"]
     with at("eva") as page:

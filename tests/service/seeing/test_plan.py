@@ -21,7 +21,7 @@ from optimus_contract.job import JobSpec
 from optimus_scheduler.ahead.deadlines import Answer, DeadlineAnswer
 from optimus_scheduler.model import JobState
 from optimus_service import server
-from optimus_service.api.plan import plan_body
+from optimus_service.api.jobs.plan import plan_body
 from optimus_service.insight import dry_run
 from optimus_service.insight.dry_run import CANDIDATE, Preview, Previewed, earliest_promised
 from optimus_service.requests import checked

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from tests.service.server.test_server import serving
 
-from optimus_service.api.auth import is_open_path
+from optimus_service.api.access.auth import is_open_path
 
 TOKEN = "a token of sixteen or more"
 HOSTS = ["x/healthz?", "x/readyz#", "x/assets/", "127.0.0.1/healthz?", "[::1]/healthz?", "x?", "x#", "", "x/v1/jobs?"]

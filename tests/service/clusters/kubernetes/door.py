@@ -14,8 +14,8 @@ from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarne
 
 from optimus_contract.job import JobSpec
 from optimus_scheduler.model import JobState, Node, Resources
+from optimus_service.api.jobs.submission import submit
 from optimus_service.api.services import Services
-from optimus_service.api.submission import submit
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.clusters.kubernetes.gateway import ApiRefused, Gateway

@@ -14,9 +14,9 @@ from tests.service.clusters.kubernetes.kubernetes_harness import wait_for
 from optimus_contract.change import JobChange
 from optimus_scheduler.lifecycle import CancelRequested, ResumeRequested
 from optimus_scheduler.model import Directive, JobState
-from optimus_service.api.audit import Audit
-from optimus_service.api.callers import LOCAL
-from optimus_service.api.changes import change_job, pause_job
+from optimus_service.api.access.audit import Audit
+from optimus_service.api.access.callers import LOCAL
+from optimus_service.api.jobs.changes import change_job, pause_job
 from optimus_service.clusters.kubernetes.gateway import ApiRefused
 from optimus_service.crd.definition import definition
 from optimus_service.crd.mirroring import SHOWN

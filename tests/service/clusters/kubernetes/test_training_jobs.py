@@ -15,10 +15,10 @@ from tests.service.clusters.kubernetes.door import EXAMPLE, Door, only_job
 from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarness
 
 from optimus_scheduler.model import JobState
-from optimus_service.api.callers import LOCAL
-from optimus_service.api.changes import pause_job, resume_job
-from optimus_service.api.problems import Problem
-from optimus_service.api.submission import OBJECT_GONE
+from optimus_service.api.access.callers import LOCAL
+from optimus_service.api.http.problems import Problem
+from optimus_service.api.jobs.changes import pause_job, resume_job
+from optimus_service.api.jobs.submission import OBJECT_GONE
 from optimus_service.clusters.kubernetes.gateway import ApiRefused
 from optimus_service.crd.definition import definition
 from optimus_service.crd.translate import age

@@ -1,0 +1,1 @@
+"""The cluster: nodes, rounds, projects, usage, and what watchers are shown of it."""

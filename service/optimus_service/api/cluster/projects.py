@@ -1,0 +1,137 @@
+"""Projects: what each is guaranteed of the cluster, and what it has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Path, Response
+
+from optimus_contract import answers
+from optimus_contract.codec import read, write
+from optimus_contract.people import ProjectLimits, ProjectQuota
+from optimus_scheduler.allocate.allocate_with_quotas import guarantees
+from optimus_scheduler.model import Quota, Resources, Snapshot
+from optimus_scheduler.model.resources import remaining
+from optimus_service.api.http import examples
+from optimus_service.api.http.body import StrictRoute
+from optimus_service.api.http.problems import documented, invalid_field
+from optimus_service.api.services import AuditDep, CallerDep, Services, ServicesDep
+from optimus_service.insight.format import moment
+from optimus_service.observe.spec import readable_spec
+from optimus_service.store.errors import ProjectNotFound
+from optimus_service.store.records import JobRecord, ProjectRecord
+
+router = APIRouter(route_class=StrictRoute, tags=["projects"])
+
+_SHARES_HAIR = 1e-9
+"""Three thirds are the whole."""
+ProjectName = Annotated[str, Path(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+
+
+@router.get("/v1/projects")
+def list_projects(services: ServicesDep, caller: CallerDep) -> answers.ProjectList:
+    """Projects that have a quota, by name; others have no guarantee and may borrow what is idle."""
+    bodies = _bodies(services, services.repository.projects())
+    return answers.ProjectList(projects=[body for body in bodies if caller.reads(body.name)])
+
+
+@router.get("/v1/projects/{name}", responses=documented(404))
+def get_project(name: ProjectName, services: ServicesDep, caller: CallerDep) -> answers.Project:
+    """One project: its quota, what that comes to now, what its jobs have been given."""
+    if not caller.reads(name):
+        raise ProjectNotFound(name)
+    return _body(services, name)
+
+
+@router.put("/v1/projects/{name}", responses={201: {"description": "It had no quota before"}, **documented(422)})
+def put_project(
+    name: ProjectName,
+    quota: Annotated[ProjectQuota, Body(openapi_examples=examples.QUOTAS)],
+    services: ServicesDep,
+    audit: AuditDep,
+    response: Response,
+) -> answers.Project:
+    """Give a project a quota, in the place of any that it had. A scheduling round follows at once.
+
+    422 when all shares together would be more than the whole cluster.
+    """
+    _check_shares(name, quota, services.repository.projects())
+    audit.project, audit.data["quota"] = name, write(quota)
+    if services.repository.put_project(quota_of(name, quota), services.clock(), write(quota.limits, without_none=True)):
+        response.status_code = 201
+    services.trigger_round("quota")
+    return _body(services, name)
+
+
+@router.delete("/v1/projects/{name}", status_code=204, responses=documented(404))
+def delete_project(name: ProjectName, services: ServicesDep, audit: AuditDep) -> None:
+    """Take a project's quota away. Its jobs stay, without a guarantee."""
+    audit.project = name
+    services.repository.delete_project(name)
+    services.trigger_round("quota")
+
+
+def quota_of(name: str, body: ProjectQuota) -> Quota:
+    """The quota of the project `name`."""
+    return Quota(name, body.share, body.cpu, body.memory_bytes, dict(body.gpus), body.may_borrow)
+
+
+def _check_shares(name: str, quota: ProjectQuota, projects: Iterable[ProjectRecord]) -> None:
+    others = sum(one.quota.share or 0.0 for one in projects if one.quota.project != name)
+    if quota.share is not None and quota.share + others > 1.0 + _SHARES_HAIR:
+        rest = max(1.0 - others, 0.0)
+        raise invalid_field("share", f"the other projects have {others:g} of the cluster: {rest:g} is left")
+
+
+# --- what it comes to ------------------------------------------------------------------------------------------------
+
+
+def _body(services: Services, name: str) -> answers.Project:
+    services.repository.project(name)  # 404 when it has no quota
+    bodies = _bodies(services, services.repository.projects())
+    return next(body for body in bodies if body.name == name)
+
+
+def _bodies(services: Services, projects: Sequence[ProjectRecord]) -> list[answers.Project]:
+    capacity = Snapshot(services.clock(), services.cluster.nodes(), ()).capacity
+    rights = guarantees([project.quota for project in projects], capacity)
+    jobs = services.repository.active_jobs()
+    return [
+        _project_body(project, rights[project.quota.project], [j for j in jobs if j.project == project.quota.project])
+        for project in projects
+    ]
+
+
+def _project_body(project: ProjectRecord, right: Resources, jobs: Sequence[JobRecord]) -> answers.Project:
+    quota, used = project.quota, sum(map(_allocated_to, jobs), Resources())
+    return answers.Project(
+        name=quota.project,
+        quota=ProjectQuota(
+            share=quota.share,
+            cpu=quota.cpu,
+            memory_bytes=quota.memory_bytes,
+            gpus=dict(quota.gpus),
+            may_borrow=quota.may_borrow,
+            limits=read(ProjectLimits, project.limits),
+        ),
+        guaranteed=_resources_body(right),
+        used=_resources_body(used),
+        borrowed=_resources_body(remaining(used, right)),
+        jobs=dict(Counter(job.state.value for job in jobs)),
+        updated_at=moment(project.updated_at),
+    )
+
+
+def _allocated_to(job: JobRecord) -> Resources:
+    """What the job has been given, coordinator aside."""
+    spec, size = readable_spec(job), job.wanted
+    if spec is None:
+        return Resources()
+    return spec.on(size.gpu_type).demand(size.workers, size.servers)
+
+
+def _resources_body(resources: Resources) -> answers.NodeResources:
+    gpus = {kind: count for kind, count in resources.gpus.items() if count > 0}
+    return answers.NodeResources(cpu=resources.cpu, memory_bytes=resources.memory_bytes, gpus=gpus)

@@ -1,0 +1,1 @@
+"""HTTP itself: reading requests, errors as problem documents, examples, the access log, the built pages."""

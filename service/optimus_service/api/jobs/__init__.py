@@ -1,0 +1,1 @@
+"""Jobs as their owners see them: submit, plan, look at, explain, change, cancel."""

@@ -1,0 +1,182 @@
+"""Why a job has what it has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from fastapi import APIRouter
+
+from optimus_contract import answers
+from optimus_scheduler.allocate.optimus.guarantees import Turn, turn_of
+from optimus_scheduler.allocate.optimus.policy import OptimusPolicy
+from optimus_scheduler.forecast.forecast import forecast
+from optimus_scheduler.lifecycle import JOB_CANCELLED, JOB_FAILED
+from optimus_scheduler.model import Job, TaskPhase
+from optimus_service.api.access.callers import Caller
+from optimus_service.api.http.body import StrictRoute
+from optimus_service.api.http.problems import documented
+from optimus_service.api.jobs.details import worker_starts
+from optimus_service.api.services import CallerDep, HistoriesDep, Services, ServicesDep
+from optimus_service.clusters.base import ClusterUnavailable
+from optimus_service.insight.elastic import counted_speed
+from optimus_service.insight.explain import Case, explanation_of
+from optimus_service.insight.queue import in_queue
+from optimus_service.insight.unread import CHECKPOINTS, PRINTS_TOO_MUCH, WORKER_SILENT
+from optimus_service.loop.exits import WORKER_HUNG
+from optimus_service.observe.divergence import LOSS_NOT_FINITE
+from optimus_service.observe.standstills import standstills
+from optimus_service.store.jobs import RETRY_SCHEDULED
+from optimus_service.store.records import DecisionRecord, EventRecord, JobRecord, MembershipRecord
+from optimus_service.store.repository import MAX_PAGE
+
+_RECENT_SECONDS = 900.0
+"""A refusal is reported once; what was reported longer ago may be over."""
+_RECENT_EVENTS = 20
+"""Newest events of the job among which refusals are looked for."""
+
+_WARNINGS = (WORKER_HUNG, WORKER_SILENT, LOSS_NOT_FINITE, CHECKPOINTS, PRINTS_TOO_MUCH)
+
+_AT_THE_END = ("EndedEarly",)
+
+router = APIRouter(route_class=StrictRoute, tags=["jobs"])
+
+
+@router.get("/v1/jobs/{job_id}/explanation", responses=documented(404))
+def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, caller: CallerDep) -> answers.Explanation:
+    """Why the job has the tasks that it has, what would have to happen for it to get more, when it starts and ends."""
+    repository = services.repository
+    job = repository.get_job(job_id)
+    memberships = repository.memberships(job_id)
+    # Planning takes a while. All else is read after it, so that one answer tells of one time.
+    gives_more = None if job.state.is_final else _gives_more(services, job_id, caller)
+    kept = _kept_on_larger_cluster(services, job_id) if gives_more == () and not job.is_without_tasks else None
+    job, active, decisions = _as_decided(services, job_id)
+    others = {each.id: each for each in active if caller.reads(each.project)}
+    now = services.clock()
+    seen = histories.job(job, memberships, now)
+    still = standstills(repository, [job], decisions, now, services.listens_since)
+    errors, ends = _stops(services, job)
+    return explanation_of(
+        Case(
+            job=job,
+            decision=decisions.get(job_id),
+            now=now,
+            memberships=memberships,
+            began=worker_starts(repository, job),
+            speeds=[
+                replace(each, steps_per_second=counted_speed(seen, each)) for each in histories.speeds(job, memberships)
+            ],
+            others=others,
+            decisions={each: decision for each, decision in decisions.items() if each in others or each == job_id},
+            queue=in_queue(active, decisions, now, still),
+            gives_more=None if job.state.is_final else gives_more,
+            kept_on_larger_cluster=kept,
+            troubles=() if job.state.is_final else _troubles(services, job_id),
+            warnings=_warnings(services, job, _AT_THE_END if job.state.is_final else _WARNINGS, memberships),
+            still=still,
+            policy=services.settings.policy,
+            turn=_turn(services, job, seen, now),
+            errors=errors,
+            ends=ends,
+        )
+    )
+
+
+def _turn(services: Services, job: JobRecord, seen: Job, now: float) -> Turn | None:
+    """From when on no other job starts before this one, where the policy says so of jobs that wait."""
+    settings = services.settings
+    if not job.waits or job.state.is_final or settings.policy != OptimusPolicy.name:
+        return None
+    return turn_of(forecast(seen, now, settings.scheduling), settings.scheduling)
+
+
+def _stops(services: Services, job: JobRecord) -> tuple[list[float], list[float]]:
+    """When errors were after which an ended job was tried again, and when it failed or was cancelled."""
+    if not job.state.is_final or job.started_at is None:
+        return [], []
+    events = services.repository.events(job.id, limit=MAX_PAGE).items
+    errors = [event.at for event in events if event.type == RETRY_SCHEDULED]
+    return errors, [event.at for event in events if event.type in (JOB_FAILED, JOB_CANCELLED)]
+
+
+def _as_decided(services: Services, job_id: str) -> tuple[JobRecord, list[JobRecord], Mapping[str, DecisionRecord]]:
+    """The job, the active jobs and what was decided of them, as of one round. Of a job that has ended no others."""
+    repository = services.repository
+    job = repository.get_job(job_id)
+    while True:
+        active = [] if job.state.is_final else repository.active_jobs()
+        decisions = repository.latest_decisions([job_id, *(each.id for each in active)])
+        before, job = job, repository.get_job(job_id)
+        if job.wanted_at == before.wanted_at and job.state is before.state:
+            return job, active, decisions
+
+
+def _troubles(services: Services, job_id: str) -> tuple[str, ...]:
+    """What keeps its tasks from running: what the cluster says of them, and what it refused in the last rounds."""
+    try:
+        tasks = [task for task in services.cluster.tasks() if task.key.job_id == job_id]
+    except ClusterUnavailable as error:
+        return (f"it cannot be asked: {error}",)
+    troubles = {
+        task.key.name: f"{task.key.name}: {task.trouble.code}: {task.trouble.message}"
+        for task in tasks
+        if task.trouble is not None and task.phase is not TaskPhase.EXITED
+    }
+    there = {task.key.name for task in tasks}
+    for event in services.repository.events(job_id, limit=_RECENT_EVENTS).items:
+        is_recent = event.at > services.clock() - _RECENT_SECONDS
+        refused = event.data.get("task") if event.type == "ActionFailed" and is_recent else None
+        if refused is not None and refused not in there and refused not in troubles:
+            troubles[refused] = event.message
+    return tuple(troubles[name] for name in sorted(troubles))
+
+
+def _warnings(
+    services: Services, job: JobRecord, types: Collection[str], memberships: Sequence[MembershipRecord]
+) -> tuple[str, ...]:
+    """The newest word of each of these kinds: about what hinders its training lately, or what was odd at its end."""
+    since, found = services.clock() - _RECENT_SECONDS, dict[str, str]()
+    for event in services.repository.events(job.id, limit=_RECENT_EVENTS).items:
+        if event.type in types and (event.at > since or types is _AT_THE_END):
+            found.setdefault(event.type, "" if is_over(event, job, memberships) else event.message)
+    return tuple(message for message in found.values() if message)
+
+
+def is_over(event: EventRecord, job: JobRecord, memberships: Sequence[MembershipRecord]) -> bool:
+    """Whether a task that did not answer, or did again, takes part by now, or another in its place, or none at all; or
+    training went back to before its loss was NaN or infinite."""
+    if event.type == LOSS_NOT_FINITE:
+        steps = [job.step, *(each.step for each in memberships if each.at > event.at)]
+        return min(steps) < int(event.data.get("step", 0))
+    if event.type != WORKER_SILENT or not memberships or memberships[-1].at <= event.at:
+        return False
+    members = (*memberships[-1].workers, *memberships[-1].servers)
+    place = _place(event.message.partition(" ")[0])
+    return not members or place in map(_place, members)
+
+
+def _place(task_name: str) -> str:
+    """Without the incarnation."""
+    return task_name.rpartition("-")[0]
+
+
+def _gives_more(services: Services, job_id: str, caller: Caller) -> tuple[str, ...] | None:
+    """What was tried and gives it more; None: nothing could be tried."""
+    if services.preview is None:
+        return None
+
+    def names() -> dict[str, str]:
+        return {each.id: f"{each.name} ({each.id})" for each in services.repository.active_jobs(caller.projects)}
+
+    try:
+        return services.preview.what_gives_more(job_id, names, only_named=caller.projects is not None)
+    except ClusterUnavailable:
+        return None
+
+
+def _kept_on_larger_cluster(services: Services, job_id: str) -> str | None:
+    try:
+        return None if services.preview is None else services.preview.kept_on_larger_cluster(job_id)
+    except ClusterUnavailable:
+        return None

@@ -1,0 +1,236 @@
+"""What would happen if a job were submitted now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated
+
+from fastapi import APIRouter, Body
+
+from optimus_contract import answers
+from optimus_contract.codec import write
+from optimus_contract.job import JobSpec
+from optimus_scheduler.model import Interval
+from optimus_scheduler.model.format import time_words
+from optimus_service.api.access.callers import Caller
+from optimus_service.api.http import examples
+from optimus_service.api.http.body import StrictRoute
+from optimus_service.api.http.problems import invalid_field, unavailable
+from optimus_service.api.jobs import seen, submission
+from optimus_service.api.services import CallerDep, Services, ServicesDep, TaskChecksDep
+from optimus_service.api.task_checks import TaskChecks
+from optimus_service.insight.bodies import allocation_body
+from optimus_service.insight.dry_run import Effect, Previewed
+from optimus_service.insight.format import by_deadline, counted, foreseen, moment, size, span
+from optimus_service.insight.lost_work import Loss
+from optimus_service.insight.progress import finite, progress_of
+from optimus_service.insight.reasons import gives_more, text_of
+from optimus_service.observe.spec import deadline_of
+from optimus_service.observe.standstills import standstills
+from optimus_service.store.records import JobRecord
+
+router = APIRouter(route_class=StrictRoute, tags=["jobs"])
+TimesLeft = Mapping[str, answers.Interval | None]
+
+
+@router.post("/v1/plan")
+async def plan_job(
+    spec: Annotated[JobSpec, Body(openapi_examples=examples.JOB_SPECS)],
+    services: ServicesDep,
+    task_checks: TaskChecksDep,
+    caller: CallerDep,
+) -> answers.Plan:
+    """What a job would get if it were submitted now, when it would end, what it would cost, and what others would lose.
+
+    Nothing is stored. The answer comes from the scheduler's own plan, on the present state of the cluster with the job
+    and without it. Refused with 422 for the same reasons as submitting.
+    """
+    return await task_checks.in_turn(_planned, services, task_checks, spec, caller)
+
+
+def _planned(services: Services, task_checks: TaskChecks, spec: JobSpec, caller: Caller) -> answers.Plan:
+    if spec.tracked:
+        raise invalid_field("tracked", "a tracked job is not scheduled: there is nothing to plan; leave tracked out")
+    submission.refuse_project(caller, spec.project)
+    submission.check(services, task_checks, spec, caller)
+    if services.preview is None:
+        raise unavailable("this replica has no scheduler")
+    active = {job.id: job for job in services.repository.active_jobs(caller.projects)}
+    names = {job.id: f"{job.name} ({job.id})" for job in active.values()}
+    previewed = services.preview.of(
+        write(spec),
+        names,
+        only_named=caller.projects is not None,
+        owner=caller.name,
+        profile=submission.profile_of(task_checks, spec),
+    )
+    previewed, now = seen.previewed(previewed, active, caller), services.clock()
+    return plan_body(previewed, active, now, _times_left(services, previewed, active, now))
+
+
+def _times_left(services: Services, previewed: Previewed, active: Mapping[str, JobRecord], now: float) -> TimesLeft:
+    """What lists and explanations say now of the time left of the jobs that would change."""
+    found = [active[each.job_id] for each in previewed.effects if each.job_id in active]
+    decisions = services.repository.latest_decisions([job.id for job in found])
+    still = standstills(services.repository, found, decisions, now, services.listens_since)
+    return {job.id: progress_of(job, decisions.get(job.id), now, None, still).remaining_seconds for job in found}
+
+
+_BORROWS = (
+    "It would borrow room that other projects are guaranteed: when their jobs need it, it shrinks or pauses, and ends "
+    "later."
+)
+
+
+def plan_body(
+    previewed: Previewed, active: Mapping[str, JobRecord], now: float, times_left: TimesLeft = MappingProxyType({})
+) -> answers.Plan:
+    """The answer in words and figures. Pure. `times_left`: of jobs that would change, as other pages show it."""
+    decision, ahead = previewed.decision, previewed.forecast
+    start, finish, deadline = _interval(previewed.waiting), _interval(previewed.left), _deadline(previewed, now)
+    effects = [
+        answers.Effect(
+            job_id=effect.job_id,
+            name=active[effect.job_id].name if effect.job_id in active else effect.job_id,
+            before=allocation_body(effect.before),
+            after=allocation_body(effect.after),
+            finish_seconds_before=times_left.get(effect.job_id) or _interval(effect.left_before),
+            finish_seconds_after=_after(effect, times_left.get(effect.job_id)),
+            lost_steps=effect.lost_steps,
+            lost_seconds=effect.lost_seconds or None,
+        )
+        for effect in previewed.effects
+    ]
+    cost = None if decision.allocation.is_empty else _interval(ahead.cost)
+    expected = answers.Expected(
+        start_seconds=start,
+        finish_seconds=finish,
+        finish_at=None if finish is None else foreseen(now + finish.mean),
+        computed_at=moment(now),
+    )
+    return answers.Plan(
+        allocation=allocation_body(decision.allocation),
+        reason=decision.reason.value,
+        message=decision.message,
+        what_would_change_it=gives_more(previewed.gives_more, decision.allocation.is_empty)
+        or text_of(decision.reason.value).what_would_change_it,
+        sentences=[
+            decision.message,
+            *_on_time(expected, previewed),
+            *[_BORROWS] * previewed.borrows,
+            *_on_the_deadline(previewed, deadline, now),
+            *_on_money(cost),
+            *_on_others(effects),
+        ],
+        expected=expected,
+        cost=cost,
+        speed_from=ahead.speed_from,
+        finished_runs=previewed.n_similar,
+        confidence=ahead.confidence,
+        effects=effects,
+        deadline=deadline,
+    )
+
+
+def _after(effect: Effect, shown: answers.Interval | None) -> answers.Interval | None:
+    """What is shown of a job now, as much later or sooner as the look ahead finds."""
+    before, after = effect.left_before, effect.left_after
+    if shown is None or shown.low is None or shown.high is None or before is None or after is None:
+        return _interval(after)
+    later = after.mean - before.mean
+    mean, low, high = (max(each + later, 0.0) for each in (shown.mean, shown.low, shown.high))
+    return answers.Interval(mean=mean, low=low, high=high)
+
+
+def _on_time(expected: answers.Expected, previewed: Previewed) -> list[str]:
+    return [*_on_the_start(expected, previewed), _on_the_end(expected, previewed)]
+
+
+def _on_the_start(expected: answers.Expected, previewed: Previewed) -> list[str]:
+    if not previewed.decision.allocation.is_empty:
+        return []
+    if expected.start_seconds is None:
+        return ["When it would start cannot be said: nobody can tell when there is room for it."]
+    return [f"It would start in {span(expected.start_seconds)}, by what is expected of all jobs."]
+
+
+def _on_the_end(expected: answers.Expected, previewed: Previewed) -> str:
+    limit = expected.finish_seconds
+    if limit is None and previewed.decision.allocation.is_empty and expected.start_seconds is None:
+        return "When it would end cannot be said before it starts."
+    if limit is None:
+        unknown = {
+            "no finished job like it tells how many steps it makes": previewed.forecast.total_steps is None,
+            "its speed is not known": previewed.forecast.seconds_per_step is None,
+        }
+        missing = [what for what, is_so in unknown.items() if is_so]
+        return f"When it would end cannot be said: {', and '.join(missing) or 'too little is known of other jobs'}."
+    if limit.low is None and limit.high == limit.mean:
+        ends = f"It would end in {span(limit)}, which is its limit"
+        return f"{ends}: when it converges is not known before it has run."
+    known = f", from {counted(previewed.n_similar, 'finished job')} of the same task" if previewed.n_similar else ""
+    if known and previewed.n_alike < previewed.n_similar:
+        known += f" ({previewed.n_alike or 'none'} with these arguments)"
+    return f"It would end in {span(limit)}{known}; waiting and later changes of size are in it."
+
+
+def _deadline(previewed: Previewed, now: float) -> answers.DeadlineAnswer | None:
+    due, said = deadline_of(previewed.record.asked, now), previewed.deadline
+    if due is None or said is None:
+        return None
+    earliest = None if said.earliest is None else foreseen(said.earliest)
+    return answers.DeadlineAnswer(at=moment(due), answer=said.answer.value, earliest=earliest)
+
+
+def _on_the_deadline(previewed: Previewed, said: answers.DeadlineAnswer | None, now: float) -> list[str]:
+    """By the interval of its end, whatever the scheduler claims for it, and what can be promised."""
+    if said is None:
+        return []
+    sentences = by_deadline(_interval(previewed.left), said.at.timestamp() - now)
+    if said.answer == "promised":
+        return [*sentences, "Its deadline can be promised: it comes before deadlines that are not."]
+    if said.earliest is None:
+        return [*sentences, "No deadline can be promised before it has run: too little is known of its end."]
+    return [*sentences, f"A deadline at {said.earliest:%Y-%m-%d %H:%M:%S} UTC could be promised."]
+
+
+def _on_money(cost: answers.Interval | None) -> list[str]:
+    if cost is None:
+        return []
+    bounds = "" if cost.low is None or cost.high is None else f" ({cost.low:.2f} to {cost.high:.2f})"
+    return [f"It would cost about {cost.mean:.2f}{bounds}, at the prices that the service is set to."]
+
+
+def _on_others(effects: list[answers.Effect]) -> list[str]:
+    if not effects:
+        return ["No other job would change its size."]
+    return [
+        f"{each.name} ({each.job_id}) would have {size(each.after)} instead of {size(each.before)}"
+        f"{_delay(each)}{_loss(each)}."
+        for each in effects
+    ]
+
+
+def _delay(effect: answers.Effect) -> str:
+    before, after = effect.finish_seconds_before, effect.finish_seconds_after
+    if before is None or after is None:
+        return ""
+    later = after.mean - before.mean
+    has_fewer = effect.after.workers < effect.before.workers
+    if later < 0 and has_fewer:
+        return f" at first, and still end {time_words(-later)} sooner"
+    return f" and end {time_words(abs(later))} {'later' if later >= 0 else 'sooner'}"
+
+
+def _loss(effect: answers.Effect) -> str:
+    lost = Loss(effect.lost_steps, effect.lost_seconds).words
+    return f", and lose {lost}: it is not known to go on from a checkpoint" if lost else ""
+
+
+def _interval(value: Interval | None) -> answers.Interval | None:
+    if value is None or finite(value.mean) is None:
+        return None
+    # Nothing is known of the low end where it is 0: the mean is then the job's limit.
+    low = finite(value.low) if value.low > 0 or value.mean <= 0 else None
+    return answers.Interval(mean=value.mean, low=low, high=finite(value.high))

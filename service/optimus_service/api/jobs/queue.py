@@ -1,0 +1,59 @@
+"""Who waits, in which order, and why."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import MappingProxyType
+
+from fastapi import APIRouter
+
+from optimus_contract import answers
+from optimus_service.api.http.body import StrictRoute
+from optimus_service.api.jobs.jobs import CursorQuery, LimitQuery
+from optimus_service.api.services import CallerDep, ServicesDep
+from optimus_service.insight.format import moment
+from optimus_service.insight.progress import times_of
+from optimus_service.insight.queue import Queued, in_queue
+from optimus_service.insight.reasons import waiting_words
+from optimus_service.observe.standstills import Standstills, standstills
+from optimus_service.store.pages import decode_cursor, make_page
+
+router = APIRouter(route_class=StrictRoute, tags=["jobs"])
+
+
+@router.get("/v1/queue")
+def list_queue(
+    services: ServicesDep, caller: CallerDep, cursor: CursorQuery = None, limit: LimitQuery = 50
+) -> answers.Queue:
+    """The jobs that wait for tasks, the one that is expected to start first at the top.
+
+    Positions count all jobs that wait; listed are those that the caller may read. Jobs of which no start can be
+    predicted come last, by priority and then by age. Jobs that their owner paused wait for nothing.
+    """
+    after = 0 if cursor is None else decode_cursor("queue", cursor, (int,))[0]
+    active = services.repository.active_jobs()
+    decisions = services.repository.latest_decisions([job.id for job in active if job.waits])
+    now = services.clock()
+    still = standstills(services.repository, (), decisions, now, services.listens_since)
+    waiting = in_queue(active, decisions, now, still)
+    mine = [each for each in waiting if each.position > int(after) and caller.reads(each.job.project)]
+    body = partial(queued_body, now=now, still=still)
+    page = make_page("queue", mine[: limit + 1], limit, lambda each: (each.position,), body)
+    return answers.Queue(waiting=len(waiting), jobs=list(page.items), next_cursor=page.next_cursor)
+
+
+def queued_body(queued: Queued, now: float, still: Standstills = MappingProxyType({})) -> answers.QueuedJob:
+    """A job that waits, as a line of the queue. Pure."""
+    job, (reason, why) = queued.job, waiting_words(queued.decision)
+    return answers.QueuedJob(
+        position=queued.position,
+        id=job.id,
+        name=job.name,
+        project=job.project,
+        owner=job.owner,
+        priority=job.asked.priority,
+        submitted_at=moment(job.created_at),
+        reason=reason,
+        why=why,
+        expected=times_of(job, queued.decision, now, still=still),
+    )

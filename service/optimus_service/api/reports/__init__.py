@@ -1,0 +1,1 @@
+"""What trainings report: tasks of jobs, and trainings that run elsewhere."""
