@@ -47,7 +47,7 @@ from optimus_service.clusters.fake import FakeCluster
 from optimus_service.process.connections import bounded_protocol, raise_descriptor_limit
 from optimus_service.server import Machine, Parts, assemble
 from optimus_service.settings import Settings
-from optimus_service.store.engine import create_engine_from_url, upgrade
+from optimus_service.store.database.engine import create_engine_from_url, upgrade
 from optimus_service.store.records import RoundRecord
 from optimus_service.store.repository import Repository
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import httpx
 
-from optimus_service.store.engine import upgrade
+from optimus_service.store.database.engine import upgrade
 
 START_SECONDS = 300.0
 ONE_BY_ONE = 50

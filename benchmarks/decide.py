@@ -9,7 +9,7 @@ process; as in every shell, the garbage collector waits until a round is over):
 * incremental: all of that runs; one job in 200 has told a new speed and one in 200 has ended and been followed by a
   new one, while the shell has kept its `RoundMemory` and its models. As in the service, jobs and nodes are new
   objects, equal or not; what a job has is what was made of its rows and reports before, where these are the same
-  (`store/kept.py`), and so are tasks (`observe/snapshot.py`).
+  (`store/database/kept.py`), and so are tasks (`observe/snapshot.py`).
 
 `decide` is what the paper counts: allocate (who gets how many tasks) and place (on which nodes), from the snapshot to
 the node of every task. Reported beside it and not part of it: forecast (refitting is measured by `refit`), reconcile

@@ -28,7 +28,7 @@ from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_scheduler.model import JobState
 from optimus_service.requests import checked
-from optimus_service.store.engine import create_engine_from_url, upgrade, writing
+from optimus_service.store.database.engine import create_engine_from_url, upgrade, writing
 from optimus_service.store.repository import LEADER_LEASE, Repository
 
 DAY = 86_400.0

@@ -28,10 +28,10 @@ from optimus_contract.telemetry import SampleColumns
 from optimus_scheduler.model import Node, Resources
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.requests import checked
-from optimus_service.store.engine import create_engine_from_url, upgrade
+from optimus_service.store.database.engine import create_engine_from_url, upgrade
+from optimus_service.store.database.tables import JobHistoryRow
 from optimus_service.store.records import NewJob, PostedSamples
 from optimus_service.store.repository import LEADER_LEASE, Repository
-from optimus_service.store.tables import JobHistoryRow
 
 WORKERS, SERVERS = 7, 2
 """Of each job; with its coordinator 10 tasks."""

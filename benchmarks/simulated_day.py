@@ -50,7 +50,7 @@ from optimus_service.process.gc_pause import LongLived
 from optimus_service.process.job_tokens import job_tokens_of
 from optimus_service.server import Machine
 from optimus_service.settings import Settings
-from optimus_service.store.engine import create_engine_from_url, upgrade
+from optimus_service.store.database.engine import create_engine_from_url, upgrade
 from optimus_service.store.records import JobRecord
 from optimus_service.store.repository import Repository
 

@@ -46,7 +46,7 @@ from sqlalchemy import text
 
 from optimus_contract.codec import write
 from optimus_contract.telemetry import SampleColumns
-from optimus_service.store.engine import create_engine_from_url, upgrade
+from optimus_service.store.database.engine import create_engine_from_url, upgrade
 
 SAMPLES = 100
 JOBS_AT_ONCE = 20

@@ -28,7 +28,7 @@ from optimus_contract.job import JobSpec
 from optimus_contract.telemetry import SampleColumns
 from optimus_scheduler.lifecycle import CancelRequested, MembershipFormed
 from optimus_service.requests import checked
-from optimus_service.store.engine import create_engine_from_url, writing
+from optimus_service.store.database.engine import create_engine_from_url, writing
 from optimus_service.store.records import MembershipRecord, PostedSamples
 from optimus_service.store.repository import Repository
 

@@ -38,10 +38,10 @@ from optimus_service.push.long_poll import LongPolls
 from optimus_service.push.stream_state import read_stream_state
 from optimus_service.requests import checked
 from optimus_service.settings import Settings
-from optimus_service.store.engine import create_engine_from_url, upgrade
-from optimus_service.store.forecasts import from_json
+from optimus_service.store.database.engine import create_engine_from_url, upgrade
 from optimus_service.store.records import DecisionRecord, MembershipRecord, PostedSamples, RoundRecord
 from optimus_service.store.repository import Repository
+from optimus_service.store.rounds.forecasts import from_json
 
 REPEATS = 5
 FORECAST = {

@@ -1,8 +1,8 @@
 """Runs the migrations, in one transaction: all of them or none.
 
-The service and the tests call `optimus_service.store.engine.upgrade`, which brings its engine along. Developers call
-`alembic` itself (see alembic.ini): it works on the database of the settings (`OPTIMUS_DATABASE_URL`), or on
-`alembic -x url=… COMMAND`.
+The service and the tests call `optimus_service.store.database.engine.upgrade`, which brings its engine along.
+Developers call `alembic` itself (see alembic.ini): it works on the database of the settings
+(`OPTIMUS_DATABASE_URL`), or on `alembic -x url=… COMMAND`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from alembic import context
 from sqlalchemy import Connection, Engine, TypeDecorator, text
 
 from optimus_service.settings import Settings
-from optimus_service.store.engine import create_engine_from_url, writing
-from optimus_service.store.tables import Base
+from optimus_service.store.database.engine import create_engine_from_url, writing
+from optimus_service.store.database.tables import Base
 
 _TURN = 0x6F7074696D7573  # "optimus" in ASCII: our key among the advisory locks of the database
 _TURN_TIMEOUT = "120s"

@@ -16,7 +16,7 @@ import httpx
 
 from optimus_scheduler.model import JobState, Resources
 from optimus_service.clusters.base import TaskLaunch
-from optimus_service.store.sample_documents import unpack
+from optimus_service.store.samples.sample_documents import unpack
 from optimus_world.kernel import Process
 from optimus_world.users import CAPPED, CAPPED_CORES
 

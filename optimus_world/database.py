@@ -18,12 +18,12 @@ from typing import Any
 from sqlalchemy import Engine, event, exc
 
 from optimus_service.settings import Settings
-from optimus_service.store import engine as store_engine
+from optimus_service.store.database import engine as store_engine
 from optimus_service.store.repository import ObserveTransaction, Repository
 from optimus_world.kernel import Crashed, FiberLock, Kernel, Process
 
 BUSY_SECONDS = 10.0
-"""As `optimus_service.store.engine` has it for writers of other processes."""
+"""As `optimus_service.store.database.engine` has it for writers of other processes."""
 PLACES = {"exits": "/optimus_service/loop/exits.py", "apply": "/optimus_service/loop/apply.py"}
 """Parts of a round by name, and their code: exit notices, and the actions of a plan."""
 _JULIAN_DAY_OF_1970 = 2440587.5

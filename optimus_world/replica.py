@@ -22,7 +22,7 @@ from optimus_service.process.identity import Process as KernelProcess
 from optimus_service.process.steady_clock import ClockFile, SteadyClock
 from optimus_service.push.long_poll import LongPolls, ReadGenerations
 from optimus_service.settings import Settings
-from optimus_service.store.sample_queue import SampleQueue, Store
+from optimus_service.store.samples.sample_queue import SampleQueue, Store
 from optimus_world.database import Database
 from optimus_world.kernel import Fiber, FiberCondition, FiberLock, Kernel, Process, Signal
 

@@ -30,7 +30,7 @@ from optimus_service.clusters.base import Cluster
 from optimus_service.metrics.registry import Metrics
 from optimus_service.push.long_poll import POLL_SECONDS
 from optimus_service.settings.kubernetes import KubernetesSettings
-from optimus_service.store.engine import upgrade
+from optimus_service.store.database.engine import upgrade
 from optimus_world import database as databases
 from optimus_world import faults, release, users
 from optimus_world.books import Books, Violation

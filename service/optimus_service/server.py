@@ -67,7 +67,7 @@ from optimus_service.process.logs import logging_to_stderr
 from optimus_service.process.steady_clock import SteadyClock
 from optimus_service.push.long_poll import LongPolls, ReadGenerations
 from optimus_service.settings import Settings
-from optimus_service.store.engine import (
+from optimus_service.store.database.engine import (
     check_revision,
     create_engine_from_url,
     current_revision,
@@ -75,9 +75,9 @@ from optimus_service.store.engine import (
     parse_url,
     upgrade,
 )
+from optimus_service.store.database.sealing import Keys
 from optimus_service.store.errors import DatabaseNotAvailable, StoreError
 from optimus_service.store.repository import LeaderRepository, ObserveTransaction, Repository
-from optimus_service.store.sealing import Keys
 
 if TYPE_CHECKING:
     from optimus_service.crd.controller import TrainingJobController

@@ -21,7 +21,7 @@ from optimus_service.clusters.fake import FakeCluster
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.push.long_poll import LongPolls
 from optimus_service.settings import Settings
-from optimus_service.store.engine import create_engine_from_url, upgrade
+from optimus_service.store.database.engine import create_engine_from_url, upgrade
 from optimus_service.store.repository import Repository
 
 START_SECONDS = 60.0

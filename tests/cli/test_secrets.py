@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Optimus
 
-from optimus_service.store.engine import create_engine_from_url, upgrade
+from optimus_service.store.database.engine import create_engine_from_url, upgrade
 from optimus_service.store.repository import Repository
 
 VALUE = "hf_a-value-that-must-stay-here"

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 from tests.forks import Forked, Forks
 
-from optimus_service.store.counting import BLOCK
+from optimus_service.store.samples.counting import BLOCK
 
 OPTIMUS = [sys.executable, "-m", "optimus_cli"]
 TASKS = Path(__file__).parents[1] / "tasks"
@@ -28,7 +28,7 @@ PATIENCE_SECONDS = 240.0
 """Longest wait for anything: the tests wait on conditions, this only bounds a hang."""
 
 
-SERVICES = Forks("optimus_service.server", "optimus_service.store.engine", "optimus_cli.commands.serve")
+SERVICES = Forks("optimus_service.server", "optimus_service.store.database.engine", "optimus_cli.commands.serve")
 """What services are forked from: to import what one needs takes two seconds."""
 atexit.register(SERVICES.close)
 

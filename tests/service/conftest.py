@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.service.postgres_cluster import PostgresCluster, PostgresMissing
 
-from optimus_service.store.engine import create_engine_from_url, upgrade
+from optimus_service.store.database.engine import create_engine_from_url, upgrade
 from optimus_service.store.repository import Repository
 
 BACKENDS = ("sqlite", "postgresql")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import delete, update
 
+from optimus_service.store.database.tables import LeaseRow
 from optimus_service.store.repository import Repository
-from optimus_service.store.tables import LeaseRow
 
 
 def move_ends(repository: Repository, seconds: float) -> None:

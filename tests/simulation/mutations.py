@@ -30,12 +30,14 @@ from optimus_service.loop import exits
 from optimus_service.loop.leader import Leadership
 from optimus_service.loop.loop import SchedulingLoop
 from optimus_service.observe.snapshot import Observer
-from optimus_service.store import leases, retention, sample_queue, samples, wanted
-from optimus_service.store.counting import Counted, blocks_of
+from optimus_service.store import leases
+from optimus_service.store.database.tables import LeaseRow
 from optimus_service.store.errors import DatabaseNotAvailable
+from optimus_service.store.jobs import retention, wanted
 from optimus_service.store.records import AddedSamples
 from optimus_service.store.repository import LEADER_LEASE, LeaderRepository, Repository
-from optimus_service.store.tables import LeaseRow
+from optimus_service.store.samples import sample_queue, samples
+from optimus_service.store.samples.counting import Counted, blocks_of
 from optimus_simulator.running import RunningJob
 from optimus_workers.coordinator import attempt, membership_change, tasks
 from optimus_workers.coordinator.membership import VersionSources

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 from optimus_world.__main__ import reproduction
 from optimus_world.release import BEFORE_0025, NoHistory, Release, load
 from optimus_world.world import Script, run
 
-import optimus_service.store.tables
+import optimus_service.store.database.tables
 from optimus_scheduler.model import Resources, Role, Task, TaskKey, TaskPhase
 from optimus_service.clusters.base import TaskLaunch
-from optimus_service.store import wanted
+from optimus_service.store.jobs import wanted
 
 
 @pytest.fixture(scope="module")
@@ -22,15 +24,12 @@ def earlier() -> Release:
 
 
 def test_the_earlier_release_is_another_code(earlier: Release) -> None:
-    present = optimus_service.store.tables
+    present = optimus_service.store.database.tables
     with earlier:
-        from optimus_service.store import tables as those
-
+        those = import_module("optimus_service.store.tables")  # where it was then
         assert those is not present
         assert not hasattr(those, "EndedJobsRow")
-    from optimus_service.store import tables as these
-
-    assert these is present
+    assert import_module("optimus_service.store.database.tables") is present
 
 
 def test_values_cross_the_border_by_what_the_other_knows(earlier: Release) -> None:

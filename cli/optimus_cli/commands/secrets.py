@@ -31,7 +31,7 @@ DataDirectory = Annotated[Path | None, typer.Option(help="Default: OPTIMUS_DATA_
 def key() -> None:
     """Print a new key, at random. Keep it as safe as the database, and elsewhere."""
     try:
-        from optimus_service.store.sealing import new_key
+        from optimus_service.store.database.sealing import new_key
     except ImportError as error:
         raise service_is_missing(error) from error
     output.print_text(new_key())
@@ -67,9 +67,9 @@ def _rewrite(
 def _repository(database_url: str | None, data_directory: Path | None) -> Iterator[Repository]:
     settings = load_settings({"database_url": database_url, "data_directory": data_directory})
     from optimus_service.store import errors
-    from optimus_service.store.engine import create_engine_from_url
+    from optimus_service.store.database.engine import create_engine_from_url
+    from optimus_service.store.database.sealing import Keys
     from optimus_service.store.repository import Repository
-    from optimus_service.store.sealing import Keys
 
     if not settings.keys:
         raise BadInput("OPTIMUS_ENCRYPTION_KEYS is not set: `optimus secrets key` makes a key")

@@ -246,7 +246,7 @@ def current(database_url: DatabaseUrl = None, data_directory: DataDirectory = No
 
 def _store_engine() -> Any:
     try:
-        from optimus_service.store import engine
+        from optimus_service.store.database import engine
     except ImportError as error:
         raise service_is_missing(error) from error
     return engine

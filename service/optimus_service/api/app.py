@@ -28,7 +28,7 @@ from optimus_service.insight.predictions import HistoryCache
 from optimus_service.metrics.read import metrics_reader
 from optimus_service.observe.finished_runs import Lessons
 from optimus_service.sso.provider import Provider
-from optimus_service.store.sample_queue import SampleQueue
+from optimus_service.store.samples.sample_queue import SampleQueue
 
 _PARTS = (
     from_tasks,  # in front, as a path is looked for in one part after the other, and telemetry is most of what comes

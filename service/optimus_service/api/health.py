@@ -15,7 +15,7 @@ from optimus_contract import answers
 from optimus_service.api.http.body import StrictRoute
 from optimus_service.api.http.problems import unavailable
 from optimus_service.api.services import Services, ServicesDep
-from optimus_service.store.engine import head_revision
+from optimus_service.store.database.engine import head_revision
 from optimus_service.store.errors import DatabaseNotAvailable, StoreError
 from optimus_service.store.repository import Repository
 

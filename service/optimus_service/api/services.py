@@ -21,7 +21,7 @@ from optimus_service.process.job_tokens import JobTokens
 from optimus_service.push.long_poll import LongPolls
 from optimus_service.settings import Settings
 from optimus_service.store.repository import Repository
-from optimus_service.store.sample_queue import SampleQueue
+from optimus_service.store.samples.sample_queue import SampleQueue
 
 
 def _ignore_step(_job_id: str, _step: int) -> None:

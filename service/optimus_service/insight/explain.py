@@ -40,7 +40,6 @@ from optimus_service.insight.reasons import gives_more
 from optimus_service.insight.unread import on_unread
 from optimus_service.observe.spec import begins_anew, deadline_of, promised_at, readable_spec
 from optimus_service.observe.standstills import Standstills
-from optimus_service.store.forecasts import known
 from optimus_service.store.records import (
     REPLACED,
     Awaited,
@@ -49,6 +48,7 @@ from optimus_service.store.records import (
     JobRecord,
     MembershipRecord,
 )
+from optimus_service.store.rounds.forecasts import known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,8 +27,8 @@ from optimus_service.insight.format import foreseen, moment
 from optimus_service.insight.reasons import ended_words, text_of
 from optimus_service.observe.spec import begins_anew, next_step
 from optimus_service.observe.standstills import Standstills
-from optimus_service.store.forecasts import known
 from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimes, JobRecord, SampleRecord
+from optimus_service.store.rounds.forecasts import known
 
 SPEED_WINDOW_SECONDS = 30.0
 """A job's measured speed is an average over so long: steady enough to read, young enough to show a change."""

@@ -11,8 +11,8 @@ from optimus_scheduler.model import JobState
 from optimus_service.insight.format import moment
 from optimus_service.insight.progress import finite, interval_body
 from optimus_service.observe.promises import KINDS, PARTS, Came, Kind, Verdict, came, verdicts
-from optimus_service.store.forecasts import known
 from optimus_service.store.records import JobRecord, KeptPromise, PromiseRecord
+from optimus_service.store.rounds.forecasts import known
 
 
 def outcome_body(record: JobRecord, promises: Iterable[PromiseRecord], cost: float | None) -> answers.Outcome | None:

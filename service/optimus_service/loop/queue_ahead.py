@@ -31,9 +31,9 @@ from optimus_scheduler.settings import Settings
 from optimus_service.metrics.registry import Metrics
 from optimus_service.observe.promises import START_PARTS, TIME_PARTS, PromisedParts, start_promise, time_promise
 from optimus_service.store.errors import DatabaseNotAvailable, StaleLeader
-from optimus_service.store.forecasts import known
 from optimus_service.store.records import ExpectedTimes, PromisedDeadline, PromiseRecord
 from optimus_service.store.repository import LeaderRepository
+from optimus_service.store.rounds.forecasts import known
 
 THREAD = "queue ahead"
 LOOK_AHEAD_FAILED = "LookAheadFailed"

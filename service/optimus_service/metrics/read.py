@@ -20,9 +20,9 @@ from optimus_service.observe.promises import MAX_PROMISES, verdicts
 from optimus_service.observe.spec import readable_spec
 from optimus_service.observe.telemetry import newest_noise_scale
 from optimus_service.store.errors import DatabaseNotAvailable
-from optimus_service.store.forecasts import known
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord, SampleRecord, TaskRecord
 from optimus_service.store.repository import Repository
+from optimus_service.store.rounds.forecasts import known
 
 _SPEED_SAMPLES = 50
 """Newest samples of a job that speeds and times are taken from: enough for a curve in a dashboard."""

@@ -21,8 +21,8 @@ from optimus_models.calibration import UNCALIBRATED, Errors, Experience, Judged,
 from optimus_scheduler.ahead.foresee import ANY_TASK, Foreseen, life_part
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Forecast, Interval, Job, Plan
-from optimus_service.store.forecasts import known
 from optimus_service.store.records import KeptPromise, PromiseRecord
+from optimus_service.store.rounds.forecasts import known
 
 Kind = Literal["steps", "seconds", "time", "start"]
 KINDS: tuple[Kind, ...] = ("steps", "seconds", "time", "start")

@@ -29,8 +29,8 @@ from optimus_scheduler.model import (
     Resources,
     TaskDemand,
 )
+from optimus_service.store.database.sealing import SEALED
 from optimus_service.store.records import JobRecord
-from optimus_service.store.sealing import SEALED
 
 NAME_LABEL, RUN_LABEL = "optimus/track", "optimus/run"
 """Labels of runs that stock libraries tell of by themselves: where they post to, and which run of that name it is."""

@@ -2,14 +2,12 @@
 
 ::
 
-    api, loop ──▶ repository ──▶ jobs · wanted · memberships · samples · tasks · history · leases · retention
+    api, loop ──▶ repository ──▶ jobs/ · samples/ · rounds/ · people · projects · nodes · leases
                    one method        statements by subject, each inside the caller's transaction
                    one transaction        │
                                           ▼
-    records   (values out and in)    tables, dialects ──▶ engine ──▶ SQLite | PostgreSQL
-    forecasts (forecast ↔ JSON)      counting (which samples count: pure), sample_documents (samples ↔ bytes)
-    sample_queue (posts of many      errors    (what may go wrong)
-      callers in few transactions)
+    records (values out and in)      database/: tables, dialects ──▶ engine ──▶ SQLite | PostgreSQL
+    errors  (what may go wrong)
 
 No other part of the service imports SQLAlchemy. The tables are made by the scripts in `migrations/`.
 """

@@ -19,7 +19,7 @@
     └── StaleLeader              the writer's lease has passed to somebody else; its plan must not be applied
 
 `optimus_scheduler.lifecycle.InvalidTransition` passes through `Repository.advance_job` unchanged. Errors of the
-database driver are mapped in one place (`optimus_service.store.dialects`), with the original as cause.
+database driver are mapped in one place (`optimus_service.store.database.dialects`), with the original as cause.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ from sqlalchemy import ColumnElement, Double, Integer, Select, bindparam, case, 
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import ReturningInsert
 
-from optimus_service.store.dialects import insert_for_dialect, is_postgresql, present_moment
+from optimus_service.store.database.dialects import insert_for_dialect, is_postgresql, present_moment
+from optimus_service.store.database.tables import Base, LeaseRow
 from optimus_service.store.errors import StaleLeader
 from optimus_service.store.records import LeaseRecord
-from optimus_service.store.tables import Base, LeaseRow
 
 LEADER_LEASE: Final = "scheduling-loop"
 """Whoever holds it runs the scheduling rounds; `check_fence` compares with its token."""

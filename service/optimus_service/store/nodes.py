@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from optimus_service.store.dialects import insert_for
-from optimus_service.store.tables import ClosedNodeRow
+from optimus_service.store.database.dialects import insert_for
+from optimus_service.store.database.tables import ClosedNodeRow
 
 
 def closed(session: Session) -> dict[str, bool]:

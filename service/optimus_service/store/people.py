@@ -9,12 +9,12 @@ from typing import Final
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
-from optimus_service.store import jobs
-from optimus_service.store.dialects import insert_for
+from optimus_service.store.database.dialects import insert_for
+from optimus_service.store.database.pages import decode_cursor, make_page
+from optimus_service.store.database.tables import AuditRow, Base, TokenRow, UserRow
 from optimus_service.store.errors import TokenNotFound, UserExists, UserNotFound
-from optimus_service.store.pages import decode_cursor, make_page
+from optimus_service.store.jobs import jobs
 from optimus_service.store.records import AuditRecord, MemberLimits, Page, TokenRecord, UserRecord
-from optimus_service.store.tables import AuditRow, Base, TokenRow, UserRow
 
 _USERS: Final = Base.metadata.tables["users"]
 _MEMBER_LIMITS: Final = select(_USERS.c.name, _USERS.c.created_at, _USERS.c.limits).where(_USERS.c.role.is_(None))

@@ -9,10 +9,10 @@ from sqlalchemy import Row, delete, select
 from sqlalchemy.orm import Session
 
 from optimus_scheduler.model import Quota
-from optimus_service.store.dialects import insert_for
+from optimus_service.store.database.dialects import insert_for
+from optimus_service.store.database.tables import Base, ProjectRow
 from optimus_service.store.errors import ProjectNotFound
 from optimus_service.store.records import ProjectRecord
-from optimus_service.store.tables import Base, ProjectRow
 
 _EVERY: Final = select(Base.metadata.tables["projects"])
 

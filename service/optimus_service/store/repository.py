@@ -34,32 +34,26 @@ from sqlalchemy.orm import Session
 from optimus_scheduler.lifecycle import Event, InvalidTransition
 from optimus_scheduler.model import JobState, Quota, SetWanted, TaskKey
 from optimus_scheduler.retries import Backoff
-from optimus_service.store import (
+from optimus_service.store import leases, nodes, people, projects
+from optimus_service.store.database.dialects import mapped_errors
+from optimus_service.store.database.engine import writing
+from optimus_service.store.database.kept import Kept
+from optimus_service.store.errors import DatabaseNotAvailable, InvalidValue, JobNotFound
+from optimus_service.store.jobs import (
     awaited,
     charging,
     ended,
-    expected_times,
-    histories,
-    history,
     jobs,
-    leases,
     memberships,
-    nodes,
-    people,
-    projects,
     promises,
     retention,
-    samples,
     sealed_rows,
     tasks,
     usage,
     wanted,
 )
-from optimus_service.store.dialects import mapped_errors
-from optimus_service.store.engine import writing
-from optimus_service.store.errors import DatabaseNotAvailable, InvalidValue, JobNotFound
-from optimus_service.store.jobs import Changes
-from optimus_service.store.kept import Kept
+from optimus_service.store.jobs.jobs import Changes
+from optimus_service.store.jobs.sealed_rows import Stored as StoredVariables
 from optimus_service.store.leases import LEADER_LEASE
 from optimus_service.store.records import (
     AddedSamples,
@@ -95,7 +89,8 @@ from optimus_service.store.records import (
     UserRecord,
     WantedRecord,
 )
-from optimus_service.store.sealed_rows import Stored as StoredVariables
+from optimus_service.store.rounds import expected_times, history
+from optimus_service.store.samples import histories, samples
 
 __all__ = [
     "DEFAULT_PAGE",
@@ -583,7 +578,7 @@ class Repository:
           (these steps were rolled back), or the rank is not in that membership.
 
         Updates each job's `step` (never decreases here), `first_step`, `epoch` and `loss`. Acknowledged samples survive
-        a killed process; see `optimus_service.store.engine` for what a power cut may lose. A post that cannot be stored
+        a killed process; see `store.database.engine` for what a power cut may lose. A post that cannot be stored
         keeps no other one from it. When this raises, nothing was stored of any.
         """
         with self._write() as session:

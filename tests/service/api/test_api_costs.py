@@ -15,8 +15,8 @@ from optimus_scheduler.model import NOTHING, Allocation, Interval, Mode
 from optimus_service.observe.finished_runs import lesson
 from optimus_service.observe.promises import PARTS
 from optimus_service.observe.telemetry import JobHistory
-from optimus_service.store.forecasts import from_json
 from optimus_service.store.records import DecisionRecord, PromiseRecord, RoundRecord
+from optimus_service.store.rounds.forecasts import from_json
 
 pytestmark = on_sqlite
 N_SAMPLES = 40

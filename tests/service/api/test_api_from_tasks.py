@@ -16,7 +16,7 @@ from tests.service.store.store_builders import samples_of, set_wanted
 from optimus_scheduler.model import Allocation, Directive, PlacedTask, Role, TaskKey
 from optimus_service.push.long_poll import MAX_WAITERS_OF_JOB
 from optimus_service.store.records import PostedSamples
-from optimus_service.store.sample_queue import QueueIsFull, SampleQueue
+from optimus_service.store.samples.sample_queue import QueueIsFull, SampleQueue
 
 JSON = {"Content-Type": "application/json"}
 

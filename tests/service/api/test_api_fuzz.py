@@ -16,7 +16,7 @@ from tests.service.api.conftest import serve
 from tests.service.conftest import BACKENDS
 
 from optimus_service.settings import Settings
-from optimus_service.store.engine import create_engine_from_url
+from optimus_service.store.database.engine import create_engine_from_url
 from optimus_service.store.repository import Repository
 
 MANY = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

@@ -20,7 +20,7 @@ from tests.service.postgres_cluster import PostgresCluster
 
 from optimus_service.api import health
 from optimus_service.settings import Settings
-from optimus_service.store.engine import create_engine_from_url, upgrade
+from optimus_service.store.database.engine import create_engine_from_url, upgrade
 from optimus_service.store.repository import Repository
 
 Serve = Callable[..., AbstractContextManager[Api]]

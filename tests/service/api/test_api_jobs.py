@@ -16,8 +16,8 @@ from optimus_service.api.jobs import explanation
 from optimus_service.api.jobs.submission import OBJECT_GONE
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.clusters.fake import FakeCluster
-from optimus_service.store.forecasts import from_json
 from optimus_service.store.records import DecisionRecord, RoundRecord
+from optimus_service.store.rounds.forecasts import from_json
 
 UNKNOWN = "/v1/jobs/no-such-job"
 

@@ -13,8 +13,8 @@ from tests.service.api.api_harness import Api, job_spec, problem
 from tests.service.api.people import ADMINISTRATOR, add_token, add_user
 
 from optimus_service.api.access.rights import TABLE
-from optimus_service.store.engine import create_engine_from_url
-from optimus_service.store.tables import Base
+from optimus_service.store.database.engine import create_engine_from_url
+from optimus_service.store.database.tables import Base
 
 Serve = Callable[..., AbstractContextManager[Api]]
 Call = tuple[str, str, Any]

@@ -21,8 +21,8 @@ from optimus_service.insight.progress import (
     progress_of,
 )
 from optimus_service.observe.standstills import Standstill, is_replaced, stalled
-from optimus_service.store.forecasts import from_json
 from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimes, JobRecord, SampleRecord, TaskRecord
+from optimus_service.store.rounds.forecasts import from_json
 
 NOW = 1000.0
 

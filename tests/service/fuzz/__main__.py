@@ -26,7 +26,7 @@ import httpx
 from tests.service.postgres_cluster import PostgresCluster, PostgresMissing
 
 from optimus_service.process.job_tokens import JobTokens
-from optimus_service.store.engine import create_engine_from_url, upgrade
+from optimus_service.store.database.engine import create_engine_from_url, upgrade
 from optimus_service.store.repository import Repository
 
 ROOT = Path(__file__).parents[3]

@@ -24,7 +24,7 @@ from optimus_service.api.services import Services
 from optimus_service.metrics.registry import Metrics
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.push.long_poll import LongPolls
-from optimus_service.store.engine import create_engine_from_url
+from optimus_service.store.database.engine import create_engine_from_url
 from optimus_service.store.records import JobRecord
 from optimus_service.store.repository import Repository
 

@@ -24,10 +24,10 @@ from optimus_scheduler.lifecycle import CancelRequested
 from optimus_scheduler.model import JobState, Resources, Role, TaskKey, Trouble
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.clusters.fake import FakeCluster
-from optimus_service.store.engine import create_engine_from_url
+from optimus_service.store.database.engine import create_engine_from_url
+from optimus_service.store.database.tables import Base
 from optimus_service.store.errors import StaleLeader
 from optimus_service.store.repository import LEADER_LEASE, Repository
-from optimus_service.store.tables import Base
 
 ROOMY = [replace(node, capacity=Resources(16.0, 2**36)) for node in NODES]
 JOBS = (

@@ -18,7 +18,7 @@ from optimus_contract.job import JobSpec
 from optimus_scheduler.model import Resources
 from optimus_service.api.jobs.editing import edit_of, table
 from optimus_service.requests import checked
-from optimus_service.store.engine import create_engine_from_url
+from optimus_service.store.database.engine import create_engine_from_url
 from optimus_service.store.repository import Repository
 
 DOCS = Path(__file__).resolve().parents[3] / "docs/training-job.md"

@@ -23,7 +23,7 @@ from optimus_service.metrics.points import ClusterMetrics
 from optimus_service.metrics.read import metrics_reader
 from optimus_service.observe.spec import UnreadableSpecification, spec_of
 from optimus_service.requests import adapter, checked
-from optimus_service.store.tables import JobRow
+from optimus_service.store.database.tables import JobRow
 
 RELEASED: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "stored" / "specifications-0.1.0.json").read_text(encoding="utf-8")

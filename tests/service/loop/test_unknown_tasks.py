@@ -12,7 +12,7 @@ from tests.service.loop.loop_world import NODES, World
 from optimus_scheduler.model import Node, Resources, Role, Task, TaskKey, TaskPhase
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.observe.unknown_tasks import less, resources_of, without_record
-from optimus_service.store.engine import create_engine_from_url
+from optimus_service.store.database.engine import create_engine_from_url
 from optimus_service.store.repository import Repository
 
 

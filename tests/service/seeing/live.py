@@ -37,7 +37,7 @@ from optimus_service.process.job_tokens import JobTokens
 from optimus_service.push.long_poll import LongPolls
 from optimus_service.server import make_preview
 from optimus_service.settings.oidc import OidcSettings
-from optimus_service.store.engine import create_engine_from_url, upgrade
+from optimus_service.store.database.engine import create_engine_from_url, upgrade
 from optimus_service.store.records import JobRecord
 from optimus_service.store.repository import LEADER_LEASE, Repository
 

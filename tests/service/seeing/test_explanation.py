@@ -30,8 +30,8 @@ from optimus_service.insight.reasons import TEXTS
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
 from optimus_service.push.stream_state import job_line
 from optimus_service.requests import checked
-from optimus_service.store.forecasts import from_json
 from optimus_service.store.records import Awaited, EventRecord, ExpectedTimes, JobRecord, MembershipRecord
+from optimus_service.store.rounds.forecasts import from_json
 
 
 def explained(world: World, job_id: str, speeds: Iterable[SpeedSample] = ()) -> answers.Explanation:

@@ -27,12 +27,12 @@ from optimus_service.clusters.local.records import TaskRecord
 from optimus_service.clusters.stop_all import stop_all_tasks
 from optimus_service.process.data_directory import CannotStart
 from optimus_service.server import prepare_database
-from optimus_service.store.engine import create_engine_from_url, current_revision, head_revision
+from optimus_service.store.database.engine import create_engine_from_url, current_revision, head_revision
 from optimus_service.store.errors import NewerDatabase
 
 RUN = "from optimus_service.server import run; from optimus_service.settings import Settings; run(Settings())"
 WAIT_SECONDS = 60.0
-SERVICES = Forks("optimus_service.server", "optimus_service.store.engine")
+SERVICES = Forks("optimus_service.server", "optimus_service.store.database.engine")
 """What services are forked from: to import what one needs takes three seconds."""
 atexit.register(SERVICES.close)
 

@@ -15,7 +15,7 @@ import pytest
 from optimus_service import server
 from optimus_service.server import run
 from optimus_service.settings import Settings
-from optimus_service.store import engine
+from optimus_service.store.database import engine
 from optimus_service.store.errors import DatabaseNotAvailable
 
 

@@ -8,7 +8,6 @@ from typing import Any
 from optimus_contract.codec import read
 from optimus_contract.telemetry import SAMPLE_FIELDS, Sample, SampleColumns
 from optimus_scheduler.model import NOTHING, Allocation, Directive, Forecast, PlacedTask, Role, SetWanted, TaskKey
-from optimus_service.store.forecasts import from_json
 from optimus_service.store.records import (
     AddedSamples,
     DecisionRecord,
@@ -20,6 +19,7 @@ from optimus_service.store.records import (
     SampleRecord,
 )
 from optimus_service.store.repository import MAX_PAGE, Repository
+from optimus_service.store.rounds.forecasts import from_json
 
 MakeJob = Callable[..., JobRecord]
 """What the fixture `make_job` gives."""

@@ -12,7 +12,7 @@ from tests.service.store.store_builders import a_sample
 
 from optimus_contract.telemetry import SAMPLE_FIELDS, Sample, SampleColumns
 from optimus_service.store.errors import InvalidValue
-from optimus_service.store.sample_documents import pack, unpack
+from optimus_service.store.samples.sample_documents import pack, unpack
 
 WHOLE = st.integers(0, 2**53)
 REAL = st.floats(allow_nan=True)

@@ -13,7 +13,7 @@ from optimus_contract.telemetry import SampleColumns
 from optimus_service.store.errors import DatabaseNotAvailable, JobNotFound
 from optimus_service.store.records import AddedSamples, PostedSamples
 from optimus_service.store.repository import Repository
-from optimus_service.store.sample_queue import Added, QueueIsFull, SampleQueue
+from optimus_service.store.samples.sample_queue import Added, QueueIsFull, SampleQueue
 
 WAIT_SECONDS = 60
 

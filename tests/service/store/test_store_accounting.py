@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.service.store.store_builders import a_membership, a_sample, add_samples, samples_of
 
 from optimus_contract.telemetry import Sample
-from optimus_service.store.engine import create_engine_from_url
+from optimus_service.store.database.engine import create_engine_from_url
 from optimus_service.store.repository import Repository
 
 STEPS = st.integers(0, 60)

@@ -25,7 +25,7 @@ from tests.service.store.store_builders import (
 
 from optimus_contract.telemetry import Sample
 from optimus_scheduler.model import Allocation, Directive, Role
-from optimus_service.store.engine import create_engine_from_url
+from optimus_service.store.database.engine import create_engine_from_url
 from optimus_service.store.records import JobRecord
 from optimus_service.store.repository import LEADER_LEASE, Repository
 

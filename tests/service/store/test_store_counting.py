@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tests.service.store.store_builders import a_sample
 
 from optimus_contract.telemetry import Sample, SampleColumns
-from optimus_service.store.counting import (
+from optimus_service.store.database.tables import join_float, split_float
+from optimus_service.store.samples.counting import (
     BLOCK,
     Block,
     Counted,
@@ -22,7 +23,6 @@ from optimus_service.store.counting import (
     mark,
     sort_out,
 )
-from optimus_service.store.tables import join_float, split_float
 
 # Epoch 2 began where epoch 1 had come to; a death threw it back from 80 to 60, where epoch 4 began (3 is unreported).
 REPORTED = {1: EpochBounds(0, 2), 2: EpochBounds(50, 4), 4: EpochBounds(60, 1)}

@@ -27,7 +27,7 @@ from tests.service.store.store_builders import (
 )
 
 from optimus_service.metrics.registry import Metrics, NoMetrics
-from optimus_service.store.engine import create_engine_from_url, upgrade
+from optimus_service.store.database.engine import create_engine_from_url, upgrade
 from optimus_service.store.errors import DatabaseNotAvailable, InvalidDatabaseUrl
 from optimus_service.store.records import SampleRecord
 from optimus_service.store.repository import Repository
@@ -150,7 +150,7 @@ def test_many_open_a_new_file_at_once(tmp_path: Path) -> None:
 
 _WRITER = """
 import sys
-from optimus_service.store.engine import create_engine_from_url
+from optimus_service.store.database.engine import create_engine_from_url
 from optimus_service.store.repository import Repository
 from tests.service.store.store_builders import a_sample, add_samples
 
@@ -184,10 +184,10 @@ _POSTERS = """
 import sys
 import threading
 from optimus_contract.telemetry import SampleColumns
-from optimus_service.store.engine import create_engine_from_url
+from optimus_service.store.database.engine import create_engine_from_url
 from optimus_service.store.records import PostedSamples
 from optimus_service.store.repository import Repository
-from optimus_service.store.sample_queue import SampleQueue
+from optimus_service.store.samples.sample_queue import SampleQueue
 from tests.service.store.store_builders import a_sample, add_samples
 
 repository = Repository(create_engine_from_url(sys.argv[1]))

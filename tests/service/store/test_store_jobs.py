@@ -36,8 +36,8 @@ from optimus_scheduler.lifecycle import (
     TooManyFailures,
 )
 from optimus_scheduler.model import NOTHING, Allocation, Directive, JobState, Role
-from optimus_service.store import jobs
 from optimus_service.store.errors import IdempotencyConflict, InvalidCursor, JobIdTaken, JobIsActive, JobNotFound
+from optimus_service.store.jobs import jobs
 from optimus_service.store.records import ExpectedTimes, SubmittedJob
 from optimus_service.store.repository import MAX_PAGE, Repository
 

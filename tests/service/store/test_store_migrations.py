@@ -25,10 +25,16 @@ from tests.service.store.store_builders import (
 from optimus_contract.telemetry import SAMPLE_FIELDS, Sample, Usage
 from optimus_scheduler.lifecycle import MembershipFormed
 from optimus_scheduler.model import Quota, Role, TaskKey
-from optimus_service.store.engine import create_engine_from_url, current_revision, downgrade, head_revision, upgrade
+from optimus_service.store.database.engine import (
+    create_engine_from_url,
+    current_revision,
+    downgrade,
+    head_revision,
+    upgrade,
+)
+from optimus_service.store.database.tables import Base
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.repository import Repository
-from optimus_service.store.tables import Base
 
 
 def _tables(url: str) -> set[str]:
@@ -164,7 +170,7 @@ def test_samples_survive_both_ways(empty_database_url: str) -> None:
 
 
 def test_replicas_that_start_together_take_turns(empty_database_url: str) -> None:
-    script = "import sys; from optimus_service.store.engine import upgrade; upgrade(sys.argv[1])"
+    script = "import sys; from optimus_service.store.database.engine import upgrade; upgrade(sys.argv[1])"
     replicas = [subprocess.Popen([sys.executable, "-c", script, empty_database_url]) for _ in range(2)]
     assert [replica.wait(60) for replica in replicas] == [0, 0]
     assert current_revision(empty_database_url) == head_revision()

@@ -14,10 +14,10 @@ from tests.service.store.store_builders import a_membership, a_round, a_sample, 
 
 from optimus_scheduler.lifecycle import CancelRequested
 from optimus_scheduler.model import JobState, Role, TaskKey
-from optimus_service.store.counting import BLOCK
-from optimus_service.store.engine import create_engine_from_url
-from optimus_service.store.pages import encode_cursor
+from optimus_service.store.database.engine import create_engine_from_url
+from optimus_service.store.database.pages import encode_cursor
 from optimus_service.store.repository import Repository
+from optimus_service.store.samples.counting import BLOCK
 
 CALLS: dict[str, Callable[[Repository], object]] = {
     "get_job": lambda store: store.get_job("job-1"),

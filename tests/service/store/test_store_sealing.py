@@ -19,9 +19,9 @@ from optimus_service.observe.spec import UnreadableSpecification, spec_of
 from optimus_service.process.data_directory import CannotStart
 from optimus_service.server import seal_variables
 from optimus_service.settings import Settings
-from optimus_service.store.engine import create_engine_from_url, downgrade, upgrade
+from optimus_service.store.database.engine import create_engine_from_url, downgrade, upgrade
+from optimus_service.store.database.sealing import SEALED, Keys, new_key
 from optimus_service.store.repository import Repository
-from optimus_service.store.sealing import SEALED, Keys, new_key
 
 Open = Callable[..., Repository]
 VARIABLES = {"HF_TOKEN": "hf_a-value-that-must-stay-here", "EMPTY": ""}
@@ -90,7 +90,7 @@ def test_keys_are_changed_without_loss(opened: Open, database_url: str) -> None:
 
 
 def test_many_jobs_are_changed_in_some_transactions(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("optimus_service.store.sealed_rows._BATCH", 3)
+    monkeypatch.setattr("optimus_service.store.jobs.sealed_rows._BATCH", 3)
     for number in range(10):
         add(opened(), f"job-{number}")
     assert opened(NEW).rewrite_variables() == 10

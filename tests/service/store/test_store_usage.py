@@ -20,8 +20,8 @@ from optimus_scheduler.lifecycle import (
     TasksGranted,
 )
 from optimus_scheduler.model import NOTHING, Allocation, Directive
-from optimus_service.store.charging import month_of, months
-from optimus_service.store.engine import create_engine_from_url, downgrade, upgrade
+from optimus_service.store.database.engine import create_engine_from_url, downgrade, upgrade
+from optimus_service.store.jobs.charging import month_of, months
 from optimus_service.store.records import UsageRecord
 from optimus_service.store.repository import Repository
 

@@ -17,10 +17,10 @@ from tests.service.store.store_builders import MakeJob, a_decision, a_forecast, 
 from optimus_models.calibration import UNCALIBRATED, Calibration, Widening
 from optimus_scheduler.model import Forecast, Interval, SpeedSource
 from optimus_service.insight.bodies import decision_body
-from optimus_service.store.engine import create_engine_from_url
-from optimus_service.store.forecasts import from_json, known, to_json
+from optimus_service.store.database.engine import create_engine_from_url
 from optimus_service.store.records import PromiseRecord
 from optimus_service.store.repository import Repository
+from optimus_service.store.rounds.forecasts import from_json, known, to_json
 
 RELEASED: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "stored" / "forecasts-0.1.0.json").read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from optimus_service.api.http.body import StrictRoute
 from optimus_service.api.http.problems import documented
 from optimus_service.api.services import CallerDep, ServicesDep
 from optimus_service.insight.format import moment
-from optimus_service.store.charging import month_of
+from optimus_service.store.jobs.charging import month_of
 from optimus_service.store.records import UsageRecord
 
 router = APIRouter(route_class=StrictRoute, tags=["cluster"])

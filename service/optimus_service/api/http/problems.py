@@ -29,7 +29,7 @@ from optimus_service.observe.spec import UnreadableSpecification
 from optimus_service.push.feed import MAX_STREAMS_OF_USER, TooManyStreamsOfUser, TooManySubscribers
 from optimus_service.push.long_poll import MAX_WAITERS_OF_JOB, TooManyWaiters, TooManyWaitersOfJob
 from optimus_service.store import errors as store_errors
-from optimus_service.store.sample_queue import QueueIsFull
+from optimus_service.store.samples.sample_queue import QueueIsFull
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_SECONDS = 2

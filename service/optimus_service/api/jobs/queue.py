@@ -16,7 +16,7 @@ from optimus_service.insight.progress import times_of
 from optimus_service.insight.queue import Queued, in_queue
 from optimus_service.insight.reasons import waiting_words
 from optimus_service.observe.standstills import Standstills, standstills
-from optimus_service.store.pages import decode_cursor, make_page
+from optimus_service.store.database.pages import decode_cursor, make_page
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 

@@ -37,7 +37,7 @@ from optimus_service.api.services import Services, Turns
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.requests import checked
 from optimus_service.store.records import JobRecord, MembershipRecord, PostedSamples
-from optimus_service.store.sample_queue import SampleQueue
+from optimus_service.store.samples.sample_queue import SampleQueue
 
 EPOCH = 1
 """A watched run has one membership, from its start to its end."""

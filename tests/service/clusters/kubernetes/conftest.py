@@ -23,7 +23,7 @@ from tests.service.clusters.kubernetes.real_nodes import (
 
 from optimus_service.crd.definition import definition
 from optimus_service.settings.kubernetes import KubernetesSettings
-from optimus_service.store.engine import create_engine_from_url
+from optimus_service.store.database.engine import create_engine_from_url
 from optimus_service.store.repository import Repository
 
 

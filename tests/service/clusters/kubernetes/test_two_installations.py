@@ -16,7 +16,7 @@ from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarne
 from optimus_scheduler.model import JobState
 from optimus_service.crd.definition import definition
 from optimus_service.settings.kubernetes import KubernetesSettings
-from optimus_service.store.engine import create_engine_from_url
+from optimus_service.store.database.engine import create_engine_from_url
 from optimus_service.store.repository import Repository
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import Text, select, text, type_coerce
 from sqlalchemy.orm import Session
 
-from optimus_service.store.sealing import SEALED, as_text, keys_of
-from optimus_service.store.tables import JobRow
+from optimus_service.store.database.sealing import SEALED, as_text, keys_of
+from optimus_service.store.database.tables import JobRow
 
 _SEALED_TEXT = f'%"{SEALED}":"%'
 _CLEAR_TEXT = '%"environment":{"%'

@@ -7,10 +7,10 @@ from collections.abc import Collection
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from optimus_service.store.charging import Amount, Key, add, months
-from optimus_service.store.jobs import ACTIVE_STATES, in_projects
+from optimus_service.store.database.tables import JobRow, UsageRow
+from optimus_service.store.jobs.charging import Amount, Key, add, months
+from optimus_service.store.jobs.jobs import ACTIVE_STATES, in_projects
 from optimus_service.store.records import UsageRecord
-from optimus_service.store.tables import JobRow, UsageRow
 
 
 def of_month(session: Session, month: str, now: float, projects: Collection[str] | None) -> list[UsageRecord]:

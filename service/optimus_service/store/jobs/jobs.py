@@ -43,11 +43,23 @@ from optimus_scheduler.lifecycle import (
 from optimus_scheduler.model import NOTHING, Allocation, Directive, JobState
 from optimus_scheduler.model.format import time_words
 from optimus_scheduler.retries import Backoff
-from optimus_service.store import ended, history, kept
-from optimus_service.store.charging import charge
-from optimus_service.store.dialects import chunks, insert_for, is_postgresql
+from optimus_service.store.database import kept
+from optimus_service.store.database.dialects import chunks, insert_for, is_postgresql
+from optimus_service.store.database.pages import decode_cursor, encode_cursor, make_page
+from optimus_service.store.database.tables import (
+    JobHistoryRow,
+    JobLabelRow,
+    JobRow,
+    ProjectRow,
+    PromiseRow,
+    SampleBatchRow,
+    UserRow,
+    join_float,
+    split_float,
+)
 from optimus_service.store.errors import IdempotencyConflict, JobIdTaken, JobNotFound
-from optimus_service.store.pages import decode_cursor, encode_cursor, make_page
+from optimus_service.store.jobs import ended
+from optimus_service.store.jobs.charging import charge
 from optimus_service.store.records import (
     Document,
     JobRecord,
@@ -59,17 +71,7 @@ from optimus_service.store.records import (
     SubmittedJob,
     asked_by,
 )
-from optimus_service.store.tables import (
-    JobHistoryRow,
-    JobLabelRow,
-    JobRow,
-    ProjectRow,
-    PromiseRow,
-    SampleBatchRow,
-    UserRow,
-    join_float,
-    split_float,
-)
+from optimus_service.store.rounds import history
 
 Changes = Mapping[str, tuple[object, object]]
 """Old and new value by field."""

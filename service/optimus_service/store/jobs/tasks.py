@@ -10,11 +10,11 @@ from sqlalchemy import CompoundSelect, Row, Update, bindparam, select, union, up
 from sqlalchemy.orm import Session
 
 from optimus_scheduler.model import Role, TaskKey
-from optimus_service.store.dialects import chunks, insert_for, set_of
+from optimus_service.store.database.dialects import chunks, insert_for, set_of
+from optimus_service.store.database.tables import Base, JobRow, TaskRow
 from optimus_service.store.errors import JobNotFound
-from optimus_service.store.jobs import ACTIVE_STATES, locked_together
+from optimus_service.store.jobs.jobs import ACTIVE_STATES, locked_together
 from optimus_service.store.records import TaskRecord
-from optimus_service.store.tables import Base, JobRow, TaskRow
 
 _TASKS: Final = Base.metadata.tables["tasks"]
 """Read without the session: keeping track of ten thousand objects that nobody changes costs more than reading them."""

@@ -13,9 +13,9 @@ from typing import Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement, Dialect, Row, Text, type_coerce
 
+from optimus_service.store.database.sealing import Specification
+from optimus_service.store.database.tables import Json
 from optimus_service.store.records import DecisionRecord, JobRecord, WantedRecord
-from optimus_service.store.sealing import Specification
-from optimus_service.store.tables import Json
 
 Value = TypeVar("Value")
 AnyRow = Row[*tuple[Any, ...]]

@@ -28,7 +28,11 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from optimus_contract.limits import MAX_SAMPLES_PER_POST
-from optimus_service.store.counting import (
+from optimus_service.store.database.dialects import chunks, insert_for_dialect, is_postgresql
+from optimus_service.store.database.tables import Base, Json, SampleBlockRow, join_float, split_float
+from optimus_service.store.errors import InvalidValue, JobNotFound
+from optimus_service.store.records import AddedSamples, IgnoredSample, PostedSamples, SampleBatch, SampleRecord
+from optimus_service.store.samples.counting import (
     ALL_COUNTED,
     BLOCKS_KEPT,
     Block,
@@ -40,11 +44,7 @@ from optimus_service.store.counting import (
     mark,
     sort_out,
 )
-from optimus_service.store.dialects import chunks, insert_for_dialect, is_postgresql
-from optimus_service.store.errors import InvalidValue, JobNotFound
-from optimus_service.store.records import AddedSamples, IgnoredSample, PostedSamples, SampleBatch, SampleRecord
-from optimus_service.store.sample_documents import pack, unpack
-from optimus_service.store.tables import Base, Json, SampleBlockRow, join_float, split_float
+from optimus_service.store.samples.sample_documents import pack, unpack
 
 _JOBS: Final = Base.metadata.tables["jobs"]
 _BATCHES: Final = Base.metadata.tables["sample_batches"]

@@ -9,9 +9,9 @@ from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import Session
 
 from optimus_scheduler.model import Interval
-from optimus_service.store.dialects import chunks
+from optimus_service.store.database.dialects import chunks
+from optimus_service.store.database.tables import ExpectedTimesRow, JobRow
 from optimus_service.store.records import Document, ExpectedTimes
-from optimus_service.store.tables import ExpectedTimesRow, JobRow
 
 
 def replace_all(session: Session, times: Sequence[ExpectedTimes]) -> set[str]:

@@ -23,10 +23,10 @@ from sqlalchemy import URL, Connection, Engine, event, exc, make_url
 from sqlalchemy.pool import ConnectionPoolEntry
 
 import optimus_service
-from optimus_service.store.dialects import BoundedConnection, connect_to_postgresql, mapped_errors
+from optimus_service.store.database.dialects import BoundedConnection, connect_to_postgresql, mapped_errors
+from optimus_service.store.database.sealing import Keys, give_keys
+from optimus_service.store.database.sqlite_file import WatchedFile
 from optimus_service.store.errors import InvalidDatabaseUrl, NewerDatabase
-from optimus_service.store.sealing import Keys, give_keys
-from optimus_service.store.sqlite_file import WatchedFile
 
 _BUSY_SECONDS = 10
 """How long a SQLite writer waits for another process to end its transaction; ours take milliseconds."""

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 
 from sqlalchemy.orm import Session, object_session
 
-from optimus_service.store.dialects import insert_for
+from optimus_service.store.database.dialects import insert_for
+from optimus_service.store.database.tables import JobRow, UsageRow
 from optimus_service.store.records import asked_by
-from optimus_service.store.tables import JobRow, UsageRow
 
 _CHARGES = "optimus usage"
 """Of a session: what its transaction adds."""

@@ -11,12 +11,12 @@ from sqlalchemy.orm import Session
 
 from optimus_scheduler.model import Allocation, Directive, JobState, Role, TaskKey
 from optimus_scheduler.model.format import size_words
-from optimus_service.store import history
-from optimus_service.store.dialects import chunks, insert_for
-from optimus_service.store.jobs import ACTIVE_STATES, in_projects, locked
-from optimus_service.store.jobs import record as job_record
+from optimus_service.store.database.dialects import chunks, insert_for
+from optimus_service.store.database.tables import Base, JobRow, MembershipRow, SampleBlockRow, TaskRow
+from optimus_service.store.jobs.jobs import ACTIVE_STATES, in_projects, locked
+from optimus_service.store.jobs.jobs import record as job_record
 from optimus_service.store.records import REPLACED, JobRecord, MembershipRecord, asked_by
-from optimus_service.store.tables import Base, JobRow, MembershipRow, SampleBlockRow, TaskRow
+from optimus_service.store.rounds import history
 
 _JOBS: Final = Base.metadata.tables["jobs"]
 _MEMBERSHIPS: Final = Base.metadata.tables["memberships"]

@@ -9,11 +9,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from optimus_scheduler.model import JobState
-from optimus_service.store import forecasts
-from optimus_service.store.dialects import insert_for
-from optimus_service.store.jobs import in_projects
+from optimus_service.store.database.dialects import insert_for
+from optimus_service.store.database.tables import JobRow, PromiseRow
+from optimus_service.store.jobs.jobs import in_projects
 from optimus_service.store.records import KeptPromise, PromiseRecord
-from optimus_service.store.tables import JobRow, PromiseRow
+from optimus_service.store.rounds import forecasts
 
 
 def add(session: Session, promises: Sequence[PromiseRecord]) -> None:

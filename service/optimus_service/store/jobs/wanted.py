@@ -13,13 +13,14 @@ from sqlalchemy.orm import Session
 from optimus_scheduler.lifecycle import InvalidTransition, TasksGranted
 from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Role, SetWanted, TaskKey
 from optimus_scheduler.retries import LONGEST_RETRY_SECONDS, Backoff
-from optimus_service.store import jobs, kept
-from optimus_service.store.charging import charge
-from optimus_service.store.dialects import chunks
+from optimus_service.store.database import kept
+from optimus_service.store.database.dialects import chunks
+from optimus_service.store.database.tables import Base, JobRow
 from optimus_service.store.errors import JobNotFound
-from optimus_service.store.jobs import ACTIVE_STATES, COLUMNS, advance_row, locked_together
+from optimus_service.store.jobs import jobs
+from optimus_service.store.jobs.charging import charge
+from optimus_service.store.jobs.jobs import ACTIVE_STATES, COLUMNS, advance_row, locked_together
 from optimus_service.store.records import JobRecord, WantedRecord
-from optimus_service.store.tables import Base, JobRow
 
 _JOBS: Final = Base.metadata.tables["jobs"]
 _TASKS: Final = _JOBS.c.wanted_tasks

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
-from optimus_service.store import history, jobs
-from optimus_service.store.kept import Kept
+from optimus_service.store.database.kept import Kept
+from optimus_service.store.jobs import jobs
 from optimus_service.store.records import Awaited, DecisionRecord, JobRecord
+from optimus_service.store.rounds import history
 
 
 def with_awaited(session: Session, decisions: Mapping[str, DecisionRecord], known: Kept) -> dict[str, DecisionRecord]:

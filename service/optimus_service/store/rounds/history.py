@@ -12,12 +12,13 @@ from sqlalchemy import Select, Text, func, insert, select, type_coerce
 from sqlalchemy.orm import Session
 
 from optimus_scheduler.model import Allocation
-from optimus_service.store import forecasts, kept
-from optimus_service.store.dialects import chunks, set_of
-from optimus_service.store.expected_times import of_document
-from optimus_service.store.pages import Key, decode_cursor, make_page
+from optimus_service.store.database import kept
+from optimus_service.store.database.dialects import chunks, set_of
+from optimus_service.store.database.pages import Key, decode_cursor, make_page
+from optimus_service.store.database.tables import Base, DecisionRow, EventRow, ExpectedTimesRow, JobRow, RoundRow
 from optimus_service.store.records import DecisionRecord, Document, EventRecord, Page, RoundRecord
-from optimus_service.store.tables import Base, DecisionRow, EventRow, ExpectedTimesRow, JobRow, RoundRow
+from optimus_service.store.rounds import forecasts
+from optimus_service.store.rounds.expected_times import of_document
 
 Paged = TypeVar("Paged", EventRow, RoundRow, DecisionRow)
 Item = TypeVar("Item")

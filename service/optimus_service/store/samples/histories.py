@@ -14,11 +14,18 @@ from sqlalchemy import Select, bindparam, delete, select
 from sqlalchemy.orm import Session, aliased
 
 from optimus_scheduler.model import JobState
-from optimus_service.store.counting import BLOCKS_KEPT
-from optimus_service.store.dialects import chunks, insert_for, is_postgresql, keys_as_table
-from optimus_service.store.jobs import COLUMNS, record
+from optimus_service.store.database.dialects import chunks, insert_for, is_postgresql, keys_as_table
+from optimus_service.store.database.tables import (
+    Base,
+    FinishedRunRow,
+    JobHistoryRow,
+    JobRow,
+    SampleBatchRow,
+    SampleBlockRow,
+)
+from optimus_service.store.jobs.jobs import COLUMNS, record
 from optimus_service.store.records import Document, FinishedRunRecord, JobRecord, KeptHistory
-from optimus_service.store.tables import Base, FinishedRunRow, JobHistoryRow, JobRow, SampleBatchRow, SampleBlockRow
+from optimus_service.store.samples.counting import BLOCKS_KEPT
 
 SAMPLES_KEPT: Final = 2000
 """Newest samples of a job that stay, and those that nothing is known of yet."""

@@ -12,8 +12,8 @@ from sqlalchemy import delete, func, insert, select, text
 from sqlalchemy.orm import Session
 
 from optimus_scheduler.model import JobState
-from optimus_service.store.dialects import insert_for, is_postgresql
-from optimus_service.store.tables import EndedJobsRow, JobRow
+from optimus_service.store.database.dialects import insert_for, is_postgresql
+from optimus_service.store.database.tables import EndedJobsRow, JobRow
 
 _NOTED = "optimus ended jobs"
 """Of a session: what its transaction changes."""

@@ -9,11 +9,7 @@ from sqlalchemy import CursorResult, delete, select, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from optimus_scheduler.model import JobState
-from optimus_service.store import ended
-from optimus_service.store.errors import JobIsActive
-from optimus_service.store.jobs import locked
-from optimus_service.store.records import Pruned, PrunedRounds
-from optimus_service.store.tables import (
+from optimus_service.store.database.tables import (
     DecisionRow,
     EventRow,
     FinishedRunRow,
@@ -24,6 +20,10 @@ from optimus_service.store.tables import (
     SampleBatchRow,
     SampleBlockRow,
 )
+from optimus_service.store.errors import JobIsActive
+from optimus_service.store.jobs import ended
+from optimus_service.store.jobs.jobs import locked
+from optimus_service.store.records import Pruned, PrunedRounds
 
 Key = tuple[InstrumentedAttribute[Any], ...]
 _BATCH_KEY: Final[Key] = (SampleBatchRow.job_id, SampleBatchRow.last_id)

@@ -29,8 +29,8 @@ from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
+from optimus_service.store.database.tables import Base, Json
 from optimus_service.store.errors import DatabaseNotAvailable, InvalidValue
-from optimus_service.store.tables import Base, Json
 
 _KEYS_AT_ONCE = 500
 """SQLite allows so many parameters in one statement, and more."""

@@ -47,7 +47,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
-from optimus_service.store.sealing import Specification
+from optimus_service.store.database.sealing import Specification
 
 Number = BigInteger()
 """64-bit integers: steps and byte counts outgrow 32 bits."""
@@ -215,7 +215,7 @@ class JobRow(Base):
 
 
 class EndedJobsRow(Base):
-    """How many jobs of a project have ended in one way: see `optimus_service.store.ended`."""
+    """How many jobs of a project have ended in one way: see `optimus_service.store.jobs.ended`."""
 
     __tablename__ = "ended_jobs"
 
@@ -275,11 +275,11 @@ class SampleBatchRow(Base):
     n_samples: Mapped[int]
     received_at: Mapped[float]
     document: Mapped[bytes]
-    """See `optimus_service.store.sample_documents`."""
+    """See `optimus_service.store.samples.sample_documents`."""
 
 
 class SampleBlockRow(Base):
-    """Which samples were counted of a range of sequence numbers: see `optimus_service.store.counting.Block`."""
+    """Which samples were counted of a range of sequence numbers: see `optimus_service.store.samples.counting.Block`."""
 
     __tablename__ = "sample_blocks"
 
@@ -449,7 +449,7 @@ class ProjectRow(Base):
 
 
 class UsageRow(Base):
-    """What jobs were given in one month, added up: see `optimus_service.store.charging`."""
+    """What jobs were given in one month, added up: see `optimus_service.store.jobs.charging`."""
 
     __tablename__ = "usage"
 

@@ -1,0 +1,1 @@
+"""The database itself: engine, tables, dialects, sealed columns, pages, values kept of rows."""
