@@ -23,8 +23,8 @@ import numpy as np
 from optimus_models import BatchSpeed, ElasticBatch, Goodput, NoiseScale
 from optimus_models.speed.batch import BatchSamples
 from optimus_models.speed.goodput import StepTimes, cut
-from optimus_simulator.profiles import Application, packed
 from optimus_simulator.traces.pollux import load_application
+from optimus_simulator.truth.profiles import Application, packed
 
 APPLICATIONS = ("cifar10", "bert", "deepspeech2", "imagenet", "yolov3")
 ENDED = (0, 1, 4)

@@ -34,7 +34,7 @@ from optimus_scheduler.settings import Settings
 from optimus_simulator.options import Options, option_value
 from optimus_simulator.replay import Replay
 from optimus_simulator.trace import Trace, TraceJob, in_order
-from optimus_simulator.truth import AllReduceLaw, ParametricTruth
+from optimus_simulator.truth.truth import AllReduceLaw, ParametricTruth
 
 TYPES = ("k80", "p100", "v100")
 PRICES = {kind: GPU_HOUR_PRICES[kind.upper()] for kind in TYPES}

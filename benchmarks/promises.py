@@ -44,7 +44,7 @@ from typing import Any
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.model import Interval
 from optimus_simulator.options import Options
-from optimus_simulator.outcome import Outcome, deadline_answers, time_left
+from optimus_simulator.outcome.outcome import Outcome, deadline_answers, time_left
 from optimus_simulator.promises import AT_SUBMISSION, IN_LIFE, START
 from optimus_simulator.replay import Replay
 from optimus_simulator.scenario import load

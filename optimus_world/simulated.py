@@ -28,7 +28,7 @@ from optimus_simulator.replay import Replay
 from optimus_simulator.running import RunningJob, Telemetry
 from optimus_simulator.trace import Trace
 from optimus_simulator.traces.own import read_own
-from optimus_simulator.truth import AllReduceLaw, ParametricTraining, ParametricTruth
+from optimus_simulator.truth.truth import AllReduceLaw, ParametricTraining, ParametricTruth
 from optimus_world.trained import PROFILE
 
 _UNMEASURED = ParametricTruth(math.inf, AllReduceLaw(1.0, 0.0))

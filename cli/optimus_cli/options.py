@@ -15,8 +15,8 @@ from typer.core import TyperCommand, TyperGroup
 from optimus_cli import background, output
 from optimus_cli.client import Client
 from optimus_cli.errors import CliError, Refused
-from optimus_cli.flags import USUAL
-from optimus_cli.limits import FIELDS
+from optimus_cli.job.flags import USUAL
+from optimus_cli.show.limits import FIELDS
 from optimus_client.configuration import place, stored
 
 TOKEN_VARIABLE = "OPTIMUS_TOKEN"  # noqa: S105 -- the variable's name, not a token

@@ -14,11 +14,11 @@ from rich.table import Table
 from optimus_cli import output
 from optimus_cli.errors import BadInput, CliError, MissingPart
 from optimus_simulator.bounds.bound import Bound
-from optimus_simulator.comparison import Column, Estimate, PolicyResult, columns_among, compare
-from optimus_simulator.comparison import as_json as document
 from optimus_simulator.errors import BadTrace, SimulatorError
 from optimus_simulator.options import Options
-from optimus_simulator.outcome import Outcome
+from optimus_simulator.outcome.comparison import Column, Estimate, PolicyResult, columns_among, compare
+from optimus_simulator.outcome.comparison import as_json as document
+from optimus_simulator.outcome.outcome import Outcome
 from optimus_simulator.scenario import Scenario, bound_of, recorded, run_all
 from optimus_simulator.trace import Recorded
 
@@ -199,7 +199,7 @@ def _watched(scenarios: Sequence[Scenario], processes: int) -> list[Outcome]:
 
 def _write_report(results: Sequence[PolicyResult], scenarios: Sequence[Scenario], path: Path) -> None:
     try:
-        from optimus_simulator.report import write_report
+        from optimus_simulator.outcome.report import write_report
     except ImportError as error:
         raise MissingPart("reports need matplotlib: pip install 'optimus-scheduler[simulator]'") from error
     try:

@@ -10,12 +10,12 @@ from typing import Protocol
 from rich.console import Console
 from rich.live import Live
 
-from optimus_cli import live
 from optimus_cli.bodies import Job
 from optimus_cli.client import Client, is_final
 from optimus_cli.errors import Unreachable
-from optimus_cli.live import Frame
 from optimus_cli.output import print_json_line
+from optimus_cli.show import live
+from optimus_cli.show.live import Frame
 
 REFRESH_SECONDS = 1.0
 LINE_SECONDS = 5.0

@@ -15,7 +15,7 @@ from optimus_scheduler.model import (
     TaskKey,
     TaskPhase,
 )
-from optimus_simulator.truth import Shape
+from optimus_simulator.truth.truth import Shape
 
 KILLED = 137
 """Exit code of a task that failed: 128 + SIGKILL."""

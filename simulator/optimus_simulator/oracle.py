@@ -18,7 +18,7 @@ from optimus_scheduler.model import Allocation, Interval, Job
 from optimus_scheduler.settings import Settings
 from optimus_simulator.options import Options
 from optimus_simulator.running import RunningJob
-from optimus_simulator.truth import Truth
+from optimus_simulator.truth.truth import Truth
 
 Choices = Callable[[int], tuple[int, ...]]
 """The batches that so many workers may have."""

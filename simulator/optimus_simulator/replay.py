@@ -39,7 +39,7 @@ from optimus_simulator.errors import Stuck
 from optimus_simulator.faults import Faults
 from optimus_simulator.options import Options
 from optimus_simulator.oracle import Oracle
-from optimus_simulator.outcome import JobRecord, Moment, Outcome, finish_time_fairness
+from optimus_simulator.outcome.outcome import JobRecord, Moment, Outcome, finish_time_fairness
 from optimus_simulator.promises import START, WHILE_RUNNING, Promise
 from optimus_simulator.running import RunningJob, Telemetry
 from optimus_simulator.trace import Trace, TraceJob

@@ -22,7 +22,7 @@ from optimus_scheduler.model import (
 from optimus_simulator.options import Options
 from optimus_simulator.promises import Judged, Promises
 from optimus_simulator.trace import TraceJob
-from optimus_simulator.truth import Shape, Training
+from optimus_simulator.truth.truth import Shape, Training
 
 # --- the samples that a job reports: speeds and losses with noise, thinned out as they get old -----------------------
 

@@ -15,7 +15,7 @@ from optimus_simulator.bounds.bound import Bound, bound
 from optimus_simulator.elasticflow import PublishedElasticFlow
 from optimus_simulator.errors import BadTrace, Stuck
 from optimus_simulator.options import Options
-from optimus_simulator.outcome import Outcome
+from optimus_simulator.outcome.outcome import Outcome
 from optimus_simulator.replay import Progress, Replay, unwatched
 from optimus_simulator.trace import Recorded, Trace
 from optimus_simulator.traces.elasticflow import read_elasticflow

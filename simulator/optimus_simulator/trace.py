@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from optimus_scheduler.forecast.gpu_types import ANY_GPU
 from optimus_scheduler.model import JobSpec, Node, Quota, Resources
-from optimus_simulator.truth import Truth
+from optimus_simulator.truth.truth import Truth
 
 
 def _alike() -> Mapping[str, float]:

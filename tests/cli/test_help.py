@@ -11,7 +11,7 @@ from tests.cli.conftest import COMMAND, Optimus
 
 from optimus_cli.configuration import load_settings
 from optimus_cli.errors import BadInput
-from optimus_cli.flags import FLAGS, USUAL
+from optimus_cli.job.flags import FLAGS, USUAL
 from optimus_service.settings import Settings
 
 

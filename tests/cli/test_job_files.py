@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from optimus_cli.errors import BadInput, FieldError, Refused
-from optimus_cli.jobfile import MAX_FILE_BYTES, BadJobFile, Position, read_job_file
-from optimus_cli.specification import Flag, Specification, assemble
+from optimus_cli.job.jobfile import MAX_FILE_BYTES, BadJobFile, Position, read_job_file
+from optimus_cli.job.specification import Flag, Specification, assemble
 from optimus_contract.job import checked_patterns
 
 YAML = """\

@@ -8,8 +8,8 @@ import pytest
 from tests.cli import builders
 from tests.cli.conftest import Optimus, ScriptedService
 
-from optimus_cli import render_people
 from optimus_cli.bodies import User
+from optimus_cli.show import render_people
 
 MOMENT = "2026-11-25T09:14:43Z"
 USER = {

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from tests.cli import builders
 from tests.cli.builders import interval
 
-from optimus_cli import plots
-from optimus_cli.plots import Run
+from optimus_cli.show import plots
+from optimus_cli.show.plots import Run
 
 NAN = float("nan")
 NOTHING_KNOWN = builders.predictions(speeds=[], losses=[], fitted=[], history=[], total_steps=None)

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from optimus_cli.simulation import Comparison
-from optimus_simulator.comparison import PolicyResult, columns_among, compare
-from optimus_simulator.outcome import JobRecord, Moment, Outcome
+from optimus_simulator.outcome.comparison import PolicyResult, columns_among, compare
+from optimus_simulator.outcome.outcome import JobRecord, Moment, Outcome
 
 POLICIES = ("optimus", "optimus-paper, interval 600", "drf")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from optimus_cli.errors import BadInput
-from optimus_cli.jobfile import JobFile
-from optimus_cli.specification import Flag, assemble, name_for, parse_assignments, parse_elastic, parse_target
+from optimus_cli.job.jobfile import JobFile
+from optimus_cli.job.specification import Flag, assemble, name_for, parse_assignments, parse_elastic, parse_target
 
 
 def job_file(path: Path, **document: Any) -> JobFile:

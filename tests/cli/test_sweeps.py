@@ -10,8 +10,8 @@ import pytest
 from tests.cli.conftest import Optimus, Request, ScriptedService, problem
 
 from optimus_cli.errors import BadInput
-from optimus_cli.specification import Specification
-from optimus_cli.sweeps import Sweep, parse_sweeps, swept
+from optimus_cli.job.specification import Specification
+from optimus_cli.job.sweeps import Sweep, parse_sweeps, swept
 
 TASK = {"name": "digits", "task": "m:f", "task_args": {"width": 8}, "labels": {"team": "a"}}
 

@@ -14,15 +14,9 @@ from rich.text import Text
 from tests.cli import builders
 from tests.cli.builders import interval
 
-from optimus_cli import (
-    live,
-    output,
-    render,
-    render_predictions,
-    render_tables,
-    wording,
-)
-from optimus_cli.live import Frame
+from optimus_cli import output
+from optimus_cli.show import live, render, render_predictions, render_tables, wording
+from optimus_cli.show.live import Frame
 from optimus_cli.watching import LineDisplay
 
 NOW = datetime(2026, 1, 2, 3, 5, 5, tzinfo=UTC)

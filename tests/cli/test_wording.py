@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from tests.cli.builders import interval
 
-from optimus_cli import wording
+from optimus_cli.show import wording
 
 NAN = float("nan")
 INFINITY = float("inf")

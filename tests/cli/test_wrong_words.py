@@ -9,8 +9,9 @@ import pytest
 from tests.cli import builders
 from tests.cli.conftest import Optimus, Request, ScriptedService, problem
 
-from optimus_cli import background, wording
+from optimus_cli import background
 from optimus_cli.commands import logs as logs_command
+from optimus_cli.show import wording
 
 JOB = "digits-mlp-x7k2p"
 

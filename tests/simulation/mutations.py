@@ -39,7 +39,8 @@ from optimus_service.store.repository import LEADER_LEASE, LeaderRepository, Rep
 from optimus_service.store.samples import sample_queue, samples
 from optimus_service.store.samples.counting import Counted, blocks_of
 from optimus_simulator.running import RunningJob
-from optimus_workers.coordinator import attempt, membership_change, tasks
+from optimus_workers.coordinator import attempt
+from optimus_workers.coordinator.handlers import membership_change, tasks
 from optimus_workers.coordinator.membership import VersionSources
 from optimus_workers.wire.ranges import worker_slots
 

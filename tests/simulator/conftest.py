@@ -10,7 +10,7 @@ import pytest
 
 from optimus_scheduler.model import Architecture, ConvergenceRule, JobSpec, Resources, TaskDemand
 from optimus_simulator.trace import Trace, TraceJob, equal_nodes, in_order
-from optimus_simulator.truth import AllReduceLaw, LossLaw, ParameterServerLaw, ParametricTruth
+from optimus_simulator.truth.truth import AllReduceLaw, LossLaw, ParameterServerLaw, ParametricTruth
 
 GPU = Resources(gpus={"gpu": 1})
 CORE = Resources(1.0, 2**28)

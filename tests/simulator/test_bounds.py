@@ -24,11 +24,11 @@ from optimus_simulator.bounds.bound import Bound, bound
 from optimus_simulator.bounds.needs import least_seconds, needs_of
 from optimus_simulator.bounds.prices import JobTimes, Sizes
 from optimus_simulator.options import Options
-from optimus_simulator.outcome import Outcome
+from optimus_simulator.outcome.outcome import Outcome
 from optimus_simulator.replay import Replay
 from optimus_simulator.scenario import load
 from optimus_simulator.trace import Trace, TraceJob, equal_nodes, in_order
-from optimus_simulator.truth import AllReduceLaw, MeasuredLaw, ParameterServerLaw, ParametricTruth, PlacedTruth
+from optimus_simulator.truth.truth import AllReduceLaw, MeasuredLaw, ParameterServerLaw, ParametricTruth, PlacedTruth
 
 GPUS = 2
 NO_STOPS = Options(restart_seconds=0.0)

@@ -12,7 +12,7 @@ import pytest
 from optimus_scheduler.allocate.policies import POLICIES, policy_named
 from optimus_scheduler.model import Node, Quota, Resources
 from optimus_simulator.options import Options
-from optimus_simulator.outcome import Outcome
+from optimus_simulator.outcome.outcome import Outcome
 from optimus_simulator.replay import Replay
 from optimus_simulator.trace import Trace
 from optimus_simulator.traces.own import read_own

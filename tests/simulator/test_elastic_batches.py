@@ -18,16 +18,16 @@ from optimus_models.speed.goodput import ElasticBatch
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.model import Plan, SetWanted
 from optimus_scheduler.round import plan
-from optimus_simulator.elastic import ElasticTruth
 from optimus_simulator.errors import BadTrace
 from optimus_simulator.options import Options
-from optimus_simulator.outcome import Outcome
+from optimus_simulator.outcome.outcome import Outcome
 from optimus_simulator.replay import Replay
 from optimus_simulator.scenario import load
 from optimus_simulator.trace import Trace
 from optimus_simulator.traces.own import read_own
 from optimus_simulator.traces.pollux import read_pollux
-from optimus_simulator.truth import AllReduceLaw
+from optimus_simulator.truth.elastic import ElasticTruth
+from optimus_simulator.truth.truth import AllReduceLaw
 
 LIMITS = ElasticBatch(64, 4096, 256)
 TRUTH = ElasticTruth(20_000.0, AllReduceLaw(1.0, 0.2, pass_seconds=0.05), 512, LIMITS, (100.0, 20_000.0))

@@ -11,7 +11,7 @@ from optimus_scheduler.allocate.policies import policy_named
 from optimus_simulator.bounds.bound import bound
 from optimus_simulator.errors import BadTrace
 from optimus_simulator.options import Options
-from optimus_simulator.outcome import deadline_answers
+from optimus_simulator.outcome.outcome import deadline_answers
 from optimus_simulator.replay import Replay
 from optimus_simulator.scenario import Scenario, load, simulate
 from optimus_simulator.trace import Trace

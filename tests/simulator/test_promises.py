@@ -10,8 +10,8 @@ from tests.simulator.conftest import GPU
 
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.model import Interval
-from optimus_simulator.comparison import as_json, compare
 from optimus_simulator.options import Options
+from optimus_simulator.outcome.comparison import as_json, compare
 from optimus_simulator.promises import AT_SUBMISSION, IN_LIFE, START, WHILE_RUNNING, Promise, Promises, summary
 from optimus_simulator.replay import Replay
 from optimus_simulator.trace import Trace, TraceJob, equal_nodes, in_order

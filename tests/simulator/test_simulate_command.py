@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from optimus_cli.app import app
-from optimus_simulator.comparison import Estimate, compare
 from optimus_simulator.options import Options
+from optimus_simulator.outcome.comparison import Estimate, compare
 from optimus_simulator.scenario import Scenario, run_all
 
 CSV = "# nodes=2 gpus=4\nid,submitted_at,workers,duration_seconds\nx,0,4,600\ny,30,2,300\nz,60,8,900\n"

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimus_scheduler.model import Mode
-from optimus_simulator.truth import AllReduceLaw, LossLaw, ParameterServerLaw, ParametricTruth, PlacedTruth, size_of
+from optimus_simulator.truth.truth import (
+    AllReduceLaw,
+    LossLaw,
+    ParameterServerLaw,
+    ParametricTruth,
+    PlacedTruth,
+    size_of,
+)
 
 SHAPE = ((2, 1), (1, 1))
 LAW = ParameterServerLaw((1.0, 0.5, 0.4, 0.01, 0.02), batch=1.0)

@@ -9,14 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from optimus_cli import output, wording
+from optimus_cli import output
 from optimus_cli.bodies import Job
 from optimus_cli.client import DEFAULT_URL, Client, is_final
 from optimus_cli.errors import BadInput, Refused
-from optimus_cli.flags import CHANGING, given, with_flags
+from optimus_cli.job.flags import CHANGING, given, with_flags
+from optimus_cli.job.specification import Specification, set_field
 from optimus_cli.options import AsJson, JobReference, Url, ask, connect
 from optimus_cli.resolve import find_job
-from optimus_cli.specification import Specification, set_field
+from optimus_cli.show import wording
 from optimus_contract.result import last_checkpoint
 
 

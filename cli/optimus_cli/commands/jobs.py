@@ -7,11 +7,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from optimus_cli import output, render, render_predictions, render_tables
+from optimus_cli import output
 from optimus_cli.client import DEFAULT_URL
 from optimus_cli.errors import BadInput
 from optimus_cli.options import AsJson, JobReference, OptionalJobReference, Url, connect
 from optimus_cli.resolve import check_project, find_job
+from optimus_cli.show import render, render_predictions, render_tables
 
 DEFAULT_LIMIT = 50
 SHOWN_EVENTS = 100

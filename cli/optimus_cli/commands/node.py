@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from optimus_cli import output, render
+from optimus_cli import output
 from optimus_cli.client import DEFAULT_URL
 from optimus_cli.commands.changes import lost_by_stops
 from optimus_cli.options import AsJson, Command, Group, Url, ask, connect
+from optimus_cli.show import render
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Close nodes, empty them, open them again (for operators).")
 Name = Annotated[str, typer.Argument(metavar="NODE", help="As `optimus nodes` shows it.")]

@@ -6,12 +6,13 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from optimus_cli import limits, output, render_people
+from optimus_cli import output
 from optimus_cli.bodies import User
 from optimus_cli.client import DEFAULT_URL
 from optimus_cli.errors import BadInput
-from optimus_cli.limits import MaxPriority, MaxRequests, MaxWaiting, MaxWorkers, WorkersTogether
 from optimus_cli.options import AsJson, Command, Group, Url, connect
+from optimus_cli.show import limits, render_people
+from optimus_cli.show.limits import MaxPriority, MaxRequests, MaxWaiting, MaxWorkers, WorkersTogether
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the user.")]
 RoleName = Literal["administrator", "operator"]

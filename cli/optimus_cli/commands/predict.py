@@ -9,11 +9,12 @@ from typing import Annotated
 
 import typer
 
-from optimus_cli import output, render_predictions, render_tables
+from optimus_cli import output
 from optimus_cli.client import DEFAULT_URL
 from optimus_cli.errors import BadInput
 from optimus_cli.options import AsJson, JobReference, Url, connect
 from optimus_cli.resolve import find_job
+from optimus_cli.show import render_predictions, render_tables
 
 Range = Annotated[str, typer.Option(metavar="LOW-HIGH", help="Sizes to predict for, such as 1-8 or 4.")]
 
@@ -46,7 +47,7 @@ def predict(
         predictions = client.predictions(found["id"], *sizes, deadline_seconds=seconds, budget=budget)
     if png is not None:
         # matplotlib takes most of a second to import; only drawing needs it.
-        from optimus_cli import plots
+        from optimus_cli.show import plots
 
         draw = plots.remaining_time if predictions["outcome"] is None else plots.what_came
         plots.save(draw(found, predictions), png)

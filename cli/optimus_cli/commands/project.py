@@ -10,14 +10,15 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from optimus_cli import limits, output, render_tables, wording
+from optimus_cli import output
 from optimus_cli.bodies import NodeResources, Project, ProjectQuota
 from optimus_cli.client import DEFAULT_URL, Client
 from optimus_cli.errors import BadInput, Refused
-from optimus_cli.limits import MaxPriority, MaxWaiting, MaxWorkers, WorkersTogether
+from optimus_cli.job.specification import parse_assignments
 from optimus_cli.options import AsJson, Command, Group, Url, connect
-from optimus_cli.render import columns_table, facts_table
-from optimus_cli.specification import parse_assignments
+from optimus_cli.show import limits, render_tables, wording
+from optimus_cli.show.limits import MaxPriority, MaxWaiting, MaxWorkers, WorkersTogether
+from optimus_cli.show.render import columns_table, facts_table
 
 
 def project_list(projects: Sequence[Project]) -> RenderableType:

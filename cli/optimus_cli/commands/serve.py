@@ -15,8 +15,8 @@ from optimus_cli import background, output
 from optimus_cli.commands.changes import lost_by_stops
 from optimus_cli.configuration import load_settings, service_is_missing
 from optimus_cli.errors import BadInput, CliError
+from optimus_cli.job.specification import parse_assignments
 from optimus_cli.options import AsJson, Command, Group, ask, connect
-from optimus_cli.specification import parse_assignments
 
 
 # Long, because typer wants a parameter per flag; it only says which flag sets which setting.

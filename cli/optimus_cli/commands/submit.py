@@ -11,17 +11,18 @@ from typing import Annotated, Any
 
 import typer
 
-from optimus_cli import output, render_predictions, watching
+from optimus_cli import output, watching
 from optimus_cli.bodies import Job
 from optimus_cli.client import DEFAULT_URL, is_here
 from optimus_cli.commands.watch import watch_to_the_end
 from optimus_cli.errors import BadInput, Refused
-from optimus_cli.flags import given, with_flags
-from optimus_cli.jobfile import read_job_file
+from optimus_cli.job.flags import given, with_flags
+from optimus_cli.job.jobfile import read_job_file
+from optimus_cli.job.specification import Script, Specification, activated_python, assemble
+from optimus_cli.job.sweeps import SWEEP_LABEL, explained, parse_sweeps, swept
 from optimus_cli.options import AsJson, HelpAll, Url, connect, script_command
 from optimus_cli.resolve import find_job
-from optimus_cli.specification import Script, Specification, activated_python, assemble
-from optimus_cli.sweeps import SWEEP_LABEL, explained, parse_sweeps, swept
+from optimus_cli.show import render_predictions
 from optimus_contract.limits import MAX_BATCH_JOBS
 
 _JOB_FILES = (".yaml", ".yml", ".json")

@@ -21,12 +21,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from optimus_cli import output, plots, watching
+from optimus_cli import output, watching
 from optimus_cli.client import Client, is_final
 from optimus_cli.demo import summary as summaries
 from optimus_cli.demo.processes import LocalService, end_processes
 from optimus_cli.errors import BadInput, DemoFailed, Unreachable
-from optimus_cli.live import Frame
+from optimus_cli.show import plots
+from optimus_cli.show.live import Frame
 
 # --- the jobs of the demo --------------------------------------------------------------------------------------------
 

@@ -11,10 +11,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from optimus_cli import render, wording
 from optimus_cli.bodies import AllocationPoint, Job, PredictionPoint, Predictions
-from optimus_cli.plots import Run
-from optimus_cli.wording import moment
+from optimus_cli.show import render, wording
+from optimus_cli.show.plots import Run
+from optimus_cli.show.wording import moment
 
 FRACTIONS = (0.25, 0.5, 0.75)
 """Parts of a job's life, in steps, at which its prediction is compared with what came."""

@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, ScalarFormatter
 
-from optimus_cli.palette import BLACK, BLUE, ORANGE, marker, series
+from optimus_cli.show.palette import BLACK, BLUE, ORANGE, marker, series
 from optimus_cli.study.findings import Findings, Forecast, Scalability, TimeCurve
 
 DPI = 110

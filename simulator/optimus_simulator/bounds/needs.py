@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimus_scheduler.model import JobSpec, Node, Resources
-from optimus_simulator.elastic import ElasticTruth
 from optimus_simulator.errors import BadTrace
-from optimus_simulator.profiles import ProfiledTruth
 from optimus_simulator.trace import Trace, TraceJob
-from optimus_simulator.truth import ParameterServerLaw, ParametricTruth, PlacedTruth, Truth
+from optimus_simulator.truth.elastic import ElasticTruth
+from optimus_simulator.truth.profiles import ProfiledTruth
+from optimus_simulator.truth.truth import ParameterServerLaw, ParametricTruth, PlacedTruth, Truth
 
 FloatArray = NDArray[np.float64]
 

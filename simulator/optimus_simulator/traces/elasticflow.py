@@ -23,7 +23,7 @@ import numpy as np
 from optimus_scheduler.model import Architecture, ConvergenceRule, JobSpec, Resources, TaskDemand
 from optimus_simulator.errors import BadTrace
 from optimus_simulator.trace import Trace, TraceJob, equal_nodes, in_order
-from optimus_simulator.truth import ParametricTruth
+from optimus_simulator.truth.truth import ParametricTruth
 
 _MOST_GPUS = 64
 """Of one job, as in the published simulations."""

@@ -23,10 +23,10 @@ from optimus_scheduler.model import (
     Resources,
     TaskDemand,
 )
-from optimus_simulator.elastic import ElasticTruth
 from optimus_simulator.errors import BadTrace
 from optimus_simulator.trace import Recorded, Trace, TraceJob, in_order
-from optimus_simulator.truth import (
+from optimus_simulator.truth.elastic import ElasticTruth
+from optimus_simulator.truth.truth import (
     AllReduceLaw,
     LossLaw,
     MeasuredLaw,

@@ -19,7 +19,7 @@ from optimus_scheduler.forecast.forecast import as_rule
 from optimus_scheduler.model import ConvergenceRule, JobSpec, Mode, Node, Resources, TaskDemand
 from optimus_simulator.errors import BadTrace
 from optimus_simulator.trace import Trace, TraceJob, equal_nodes, in_order
-from optimus_simulator.truth import LossLaw, ParameterServerLaw, PlacedTruth
+from optimus_simulator.truth.truth import LossLaw, ParameterServerLaw, PlacedTruth
 
 GIB = 2**30
 JOBS = 60

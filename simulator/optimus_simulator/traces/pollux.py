@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from optimus_models.speed.goodput import ElasticBatch
 from optimus_scheduler.model import Architecture, ConvergenceRule, JobSpec, Resources, TaskDemand
 from optimus_simulator.errors import BadTrace
-from optimus_simulator.profiles import GPUS_PER_NODE, MAX_EPOCHS, MAX_LOCAL_BATCH, Application, ProfiledTruth
 from optimus_simulator.trace import Trace, TraceJob, equal_nodes, in_order
+from optimus_simulator.truth.profiles import GPUS_PER_NODE, MAX_EPOCHS, MAX_LOCAL_BATCH, Application, ProfiledTruth
 
 FloatArray = NDArray[np.float64]
 

@@ -22,11 +22,11 @@ from optimus_service.clusters.fake import FakeCluster
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.push.long_poll import LongPolls
 from optimus_service.store.repository import Repository
-from optimus_simulator.elastic import ElasticTruth
 from optimus_simulator.options import Options
 from optimus_simulator.replay import Replay
 from optimus_simulator.trace import Trace
 from optimus_simulator.traces.own import read_own
+from optimus_simulator.truth.elastic import ElasticTruth
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 GPUS = {"v100": 4}

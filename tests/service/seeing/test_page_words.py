@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from optimus_cli import wording
 from optimus_cli.bodies import Interval
+from optimus_cli.show import wording
 
 WEB = Path(__file__).resolve().parents[3] / "web"
 PROGRAM = """

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tests.workers.coordinator.group_world import GroupWorld, group_world
 from tests.workers.coordinator.harness import PROFILE
 
+from optimus_workers.coordinator.handlers.membership_change import REGROUP_SECONDS
 from optimus_workers.coordinator.journal import Profiled, replay
-from optimus_workers.coordinator.membership_change import REGROUP_SECONDS
 from optimus_workers.coordinator.state import Phase
 from optimus_workers.wire.messages import Exit, Join, Leave, Publish, Published
 

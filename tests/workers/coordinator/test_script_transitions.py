@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.workers.coordinator.harness import World
 
+from optimus_workers.coordinator.handlers.script import COMPLETE_SECONDS, END_SECONDS, FAILURE_SECONDS
 from optimus_workers.coordinator.journal import Past, replay
 from optimus_workers.coordinator.plan import JobPlan
-from optimus_workers.coordinator.script import COMPLETE_SECONDS, END_SECONDS, FAILURE_SECONDS
 from optimus_workers.wire.messages import (
     CommandEnded,
     CommandHung,

@@ -21,16 +21,16 @@ from tests.workers.coordinator.harness import (
 )
 
 from optimus_workers.checkpoint.manifest import Manifest
-from optimus_workers.coordinator.ending import CLOSING_SECONDS
 from optimus_workers.coordinator.events import CheckpointRead, WantedArrived
-from optimus_workers.coordinator.journal import Ended, Past, Profiled
-from optimus_workers.coordinator.membership_change import (
+from optimus_workers.coordinator.handlers.ending import CLOSING_SECONDS
+from optimus_workers.coordinator.handlers.membership_change import (
     ARRIVAL_SECONDS,
     MAX_ATTEMPTS,
     REGROUP_SECONDS,
     STOPPING_SECONDS,
     WORKER_START_SECONDS,
 )
+from optimus_workers.coordinator.journal import Ended, Past, Profiled
 from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.coordinator.state import Phase
 from optimus_workers.coordinator.transitions import KINDS, TRANSITIONS, InvalidTransition

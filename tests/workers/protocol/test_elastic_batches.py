@@ -24,8 +24,8 @@ from optimus_contract.membership import WantedMembership
 from optimus_models.speed import goodput as scheduler
 from optimus_models.speed.goodput import gain as gain_of_the_scheduler
 from optimus_workers.coordinator.events import WantedArrived
+from optimus_workers.coordinator.handlers.membership_change import REGROUP_SECONDS
 from optimus_workers.coordinator.journal import Journal, Past, Recounted, replay
-from optimus_workers.coordinator.membership_change import REGROUP_SECONDS
 from optimus_workers.coordinator.plan import JobPlan, elastic_slots, gain, next_batch, recounted
 from optimus_workers.data.sampler import slot_indices
 from optimus_workers.wire.messages import Done, FromTask, Recount, ToTask

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.workers.protocol.conftest import Job, server, worker
 
-from optimus_workers.coordinator.ending import failure
+from optimus_workers.coordinator.handlers.ending import failure
 from optimus_workers.errors import TaskError
 from optimus_workers.worker.evaluation import MAX_NAME_CHARACTERS, MAX_RESULT_METRICS, checked_metrics
 

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from optimus_contract.membership import MembershipReport, PauseParts, WantedMembership
 from optimus_contract.result import JobProfile, JobResult
 from optimus_contract.telemetry import Note, TaskUsageReport, Usage
-from optimus_workers.coordinator.ending import failure, storable
+from optimus_workers.coordinator.handlers.ending import failure, storable
 from optimus_workers.coordinator.journal import Ended, Formed
 from optimus_workers.coordinator.plan import steps_per_epoch
 from optimus_workers.errors import ServiceAway, ServiceProblem, ServiceRefused

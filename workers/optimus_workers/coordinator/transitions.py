@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, get_args
 
-from optimus_workers.coordinator import checkpoint, ending, membership_change, script, tasks, training
 from optimus_workers.coordinator.events import (
     CheckpointRead,
     Effects,
@@ -32,6 +31,7 @@ from optimus_workers.coordinator.events import (
     Ticked,
     WantedArrived,
 )
+from optimus_workers.coordinator.handlers import checkpoint, ending, membership_change, script, tasks, training
 from optimus_workers.coordinator.journal import Past
 from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.coordinator.state import Phase, State, initial_state

@@ -10,8 +10,8 @@ from math import prod
 from typing import Any
 
 from optimus_cli.errors import BadInput, FieldError, Refused
-from optimus_cli.flags import FLAGS
-from optimus_cli.specification import MAX_NAME, Flag, Specification, scalar, set_field
+from optimus_cli.job.flags import FLAGS
+from optimus_cli.job.specification import MAX_NAME, Flag, Specification, scalar, set_field
 from optimus_contract.codec import field_types
 from optimus_contract.fields import is_label
 from optimus_contract.job import JobSpec

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import stdtrit
 
-from optimus_simulator.outcome import Outcome, deadline_answers, time_left
+from optimus_simulator.outcome.outcome import Outcome, deadline_answers, time_left
 
 
 class Column(NamedTuple):

@@ -10,9 +10,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from optimus_cli import render, wording
 from optimus_cli.bodies import Cluster, Job
 from optimus_cli.client import is_final
+from optimus_cli.show import render, wording
 
 BAR_WIDTH = 20
 NAME_WIDTH = 18

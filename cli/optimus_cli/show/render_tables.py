@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from optimus_cli import wording
 from optimus_cli.bodies import PromiseScore, QueuedJob, Scorecard, Task, Usage, UsageAmounts
-from optimus_cli.render import FittingTable, columns_table
+from optimus_cli.show import wording
+from optimus_cli.show.render import FittingTable, columns_table
 
 # --- how predictions turned out --------------------------------------------------------------------------------------
 

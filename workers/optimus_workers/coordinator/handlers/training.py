@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from optimus_workers.coordinator.checkpoint import begin_saving
 from optimus_workers.coordinator.events import Append, Effects, Send
+from optimus_workers.coordinator.handlers.checkpoint import begin_saving
+from optimus_workers.coordinator.handlers.membership_change import begin_attempt, still_waits, wanted_batch
+from optimus_workers.coordinator.handlers.script import end_of_command
+from optimus_workers.coordinator.handlers.tasks import desired_members, dismiss_unwanted
 from optimus_workers.coordinator.journal import Recounted
 from optimus_workers.coordinator.membership import Members
-from optimus_workers.coordinator.membership_change import begin_attempt, still_waits, wanted_batch
 from optimus_workers.coordinator.plan import recounted
-from optimus_workers.coordinator.script import end_of_command
 from optimus_workers.coordinator.state import Phase, SaveFor, State
-from optimus_workers.coordinator.tasks import desired_members, dismiss_unwanted
 from optimus_workers.wire.messages import Done, Go, Publish, Published, Recount
 from optimus_workers.wire.values import followed
 

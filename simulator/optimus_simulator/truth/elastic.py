@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from scipy.optimize import brentq
 
 from optimus_models.speed.goodput import ElasticBatch, cut
-from optimus_simulator.truth import AllReduceLaw, Shape, size_of
+from optimus_simulator.truth.truth import AllReduceLaw, Shape, size_of
 
 
 @dataclass(frozen=True, slots=True)

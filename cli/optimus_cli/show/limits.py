@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from optimus_cli import wording
+from optimus_cli.show import wording
 
 MaxWaiting = Annotated[
     int | None, typer.Option("--max-waiting", min=0, help="Jobs that may wait at a time, queued or paused.")

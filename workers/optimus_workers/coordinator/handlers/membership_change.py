@@ -6,7 +6,6 @@ from typing import Final
 
 from optimus_workers.checkpoint.manifest import parameter_mismatch
 from optimus_workers.coordinator.attempt import Attempt, GroupAttempt, ScriptAttempt
-from optimus_workers.coordinator.ending import close, fail, finish, pause
 from optimus_workers.coordinator.events import (
     Append,
     CheckpointRead,
@@ -19,12 +18,13 @@ from optimus_workers.coordinator.events import (
     TaskArrived,
     WantedArrived,
 )
+from optimus_workers.coordinator.handlers.ending import close, fail, finish, pause
+from optimus_workers.coordinator.handlers.script import all_stopped, end_of_command, new_attempt, recount_script
+from optimus_workers.coordinator.handlers.tasks import answers_again, desired_members, dismiss_leavers, regroup
 from optimus_workers.coordinator.journal import Formed, Forming, Profiled
 from optimus_workers.coordinator.membership import ConnectedTask, Members, VersionSources
 from optimus_workers.coordinator.plan import next_batch, steps_per_epoch
-from optimus_workers.coordinator.script import all_stopped, end_of_command, new_attempt, recount_script
 from optimus_workers.coordinator.state import Checkpoint, LossWindow, Phase, State
-from optimus_workers.coordinator.tasks import answers_again, desired_members, dismiss_leavers, regroup
 from optimus_workers.errors import LET_GO
 from optimus_workers.wire.messages import Assumed, AssumeFailed, Exit, Halted, Hello, Joined
 from optimus_workers.wire.values import followed

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from optimus_cli.errors import BadInput, FieldError, Refused
-from optimus_cli.jobfile import JobFile
+from optimus_cli.job.jobfile import JobFile
 from optimus_contract.command import script_of
 
 MAX_NAME = 63

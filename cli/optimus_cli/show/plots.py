@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 
 from optimus_cli.bodies import AllocationPoint, CurvePoint, Interval, Job, Predictions, ReviewPoint, SpeedPoint
 from optimus_cli.errors import CliError
-from optimus_cli.palette import BLACK, marker, series
+from optimus_cli.show.palette import BLACK, marker, series
 
 DPI = 144
 BAR_ALPHA = 0.5

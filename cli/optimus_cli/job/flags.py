@@ -15,7 +15,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import typer
 
-from optimus_cli.specification import Flag, parse_assignments, parse_elastic, parse_target
+from optimus_cli.job.specification import Flag, parse_assignments, parse_elastic, parse_target
 from optimus_contract.change import CHANGEABLE
 from optimus_contract.codec import field_types
 from optimus_contract.job import JobSpec

@@ -14,9 +14,9 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from optimus_cli import wording
 from optimus_cli.bodies import AllocationPoint, Decision, Event, Explanation, Forecast, Job, JobProfile, Node
-from optimus_cli.palette import STATE_STYLES
+from optimus_cli.show import wording
+from optimus_cli.show.palette import STATE_STYLES
 from optimus_client.answers import ENDED
 from optimus_contract.command import UnknownOption, launch
 

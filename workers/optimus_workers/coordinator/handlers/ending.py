@@ -15,9 +15,9 @@ from optimus_workers.coordinator.events import (
     Stop,
     TaskLost,
 )
+from optimus_workers.coordinator.handlers.tasks import regroup
 from optimus_workers.coordinator.journal import Ended, Formed
 from optimus_workers.coordinator.state import Phase, State
-from optimus_workers.coordinator.tasks import regroup
 from optimus_workers.errors import LET_GO, USER_CODE_FAILED
 from optimus_workers.wire.messages import Evaluate, Evaluated, Exit, Failed
 

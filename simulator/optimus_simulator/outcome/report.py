@@ -14,8 +14,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from optimus_simulator.comparison import Estimate, PolicyResult, columns_among
-from optimus_simulator.outcome import Moment, Outcome, time_left
+from optimus_simulator.outcome.comparison import Estimate, PolicyResult, columns_among
+from optimus_simulator.outcome.outcome import Moment, Outcome, time_left
 from optimus_simulator.promises import AT_SUBMISSION, IN_LIFE, START, WHILE_RUNNING
 
 FloatArray = NDArray[np.float64]

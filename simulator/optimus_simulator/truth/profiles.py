@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
 
-from optimus_simulator.truth import Shape
+from optimus_simulator.truth.truth import Shape
 
 FloatArray = NDArray[np.float64]
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from optimus_contract.telemetry import Note
 from optimus_workers.coordinator.attempt import Attempt, ScriptAttempt
-from optimus_workers.coordinator.ending import fail, finish, pause
 from optimus_workers.coordinator.events import Effects, Log, ReportNote, Send
+from optimus_workers.coordinator.handlers.ending import fail, finish, pause
+from optimus_workers.coordinator.handlers.tasks import dismiss_leavers
 from optimus_workers.coordinator.membership import Members, VersionSources
 from optimus_workers.coordinator.plan import next_batch
 from optimus_workers.coordinator.state import CommandEnds, Phase, State
-from optimus_workers.coordinator.tasks import dismiss_leavers
 from optimus_workers.wire.messages import (
     CommandEnded,
     CommandHung,

@@ -9,9 +9,9 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from optimus_cli import limits, wording
 from optimus_cli.bodies import AuditEntry, Token, User, WhoAmI
-from optimus_cli.render import FittingTable, columns_table, facts_table
+from optimus_cli.show import limits, wording
+from optimus_cli.show.render import FittingTable, columns_table, facts_table
 
 
 def caller(found: WhoAmI) -> RenderableType:

@@ -5,11 +5,11 @@ Training goes on once all ranges are set aside; a checkpoint exists once all its
 
 from __future__ import annotations
 
-from optimus_workers.coordinator.ending import begin_evaluating, pause
 from optimus_workers.coordinator.events import Effects, Log, ManifestWritten, ReportCheckpoints, Send, WriteManifest
+from optimus_workers.coordinator.handlers.ending import begin_evaluating, pause
+from optimus_workers.coordinator.handlers.tasks import dismiss_leavers
 from optimus_workers.coordinator.membership import Members
 from optimus_workers.coordinator.state import Checkpoint, CheckpointProgress, Checkpoints, Phase, SaveFor, State
-from optimus_workers.coordinator.tasks import dismiss_leavers
 from optimus_workers.wire.messages import Save, Saved, SaveFailed, SnapshotTaken
 
 RETRY_SECONDS = 1.0

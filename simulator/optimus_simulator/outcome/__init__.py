@@ -1,0 +1,1 @@
+"""What came of a simulation: records, policies side by side, and the report."""

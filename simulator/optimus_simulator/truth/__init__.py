@@ -1,0 +1,1 @@
+"""What jobs really do, by laws or as measured; no scheduler is shown it."""
