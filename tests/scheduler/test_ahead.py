@@ -19,6 +19,7 @@ from optimus_scheduler.ahead.earliest_starts import DRAWS, earliest_starts
 from optimus_scheduler.ahead.foresee import foresee
 from optimus_scheduler.ahead.look_ahead import look_ahead
 from optimus_scheduler.ahead.progress import Progress
+from optimus_scheduler.ahead.start_ups import start_up_seconds
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
 from optimus_scheduler.ahead.world import Ahead, Expected, Queue, Work, as_fresh, rest_of_life
 from optimus_scheduler.allocate.allocate import allocate
@@ -627,3 +628,50 @@ def test_a_job_at_a_limit_waits_for_the_jobs_that_share_it(by_quota: bool, other
     assert found.awaited == {"r0": 1.0}
     assert found.start is not None
     assert found.start.low <= NOW + 200.0 <= found.start.high
+
+
+# --- first tasks have to start ---------------------------------------------------------------------------------------
+
+
+SEEN = {("m:f", Architecture.PS): (8.0, 9.0, 10.0), ("other:f", Architecture.SCRIPT): (500.0,)}
+
+
+def training(job: Job, family: str = "m:f") -> Job:
+    return replace(job, spec=replace(job.spec, family=family))
+
+
+@pytest.mark.parametrize("family", ["m:f", "of-no-ended-job:f"])
+def test_a_job_starts_when_its_first_tasks_take_part_and_not_when_it_is_given_them(family: str) -> None:
+    one_size = a_spec(minimum=(2, 2), maximum=(2, 2), rule=ConvergenceRule(max_steps=1000))
+    first = training(a_job("a", has=(2, 2), spec=one_size, measured=samples(law(), ALL_SIZES)))
+    second = training(a_job("b", spec=one_size, measured=samples(law(), ALL_SIZES)), family)
+    queue = a_queue(first, second, cpu=4.0)
+    before, found = looked(queue, "fifo"), looked(replace(queue, start_ups=SEEN), "fifo")
+    assert before["a"] == found["a"], "its tasks take part already"
+    for there, here in ((found["b"].start, before["b"].start), (found["b"].end, before["b"].end)):
+        assert there is not None
+        assert here is not None
+        for later, earlier in zip(there, here, strict=True):
+            assert 3.0 < later - earlier < 20.0, "nine seconds, beside the doubts about the end before it"
+
+
+def test_tasks_that_were_granted_some_time_ago_have_the_rest_of_their_start_up_left() -> None:
+    job = training(running("a", 1000, most=1))
+    left = []
+    for ago in (1.0, 5.0):
+        given = replace(job, started_at=None, formed=NOTHING, allocated_at=NOW - ago)
+        start = looked(replace(a_queue(given), start_ups=SEEN))["a"].start
+        assert start is not None
+        assert NOW < start.low <= start.mean <= start.high
+        left.append(start.mean - NOW)
+    assert left[0] == pytest.approx(8.0, abs=1.5)
+    assert left[0] - left[1] == pytest.approx(4.0, abs=1.5)
+    assert looked(replace(a_queue(job), start_ups=SEEN))["a"].start is None, "it trains"
+
+
+@given(seconds=st.lists(st.floats(0.0, 1e5), min_size=1, max_size=8), elapsed=st.floats(0.0, 1e6))
+def test_a_start_up_is_never_over_while_it_lasts(seconds: list[float], elapsed: float) -> None:
+    left = start_up_seconds({("m:f", Architecture.PS): tuple(seconds)}, training(a_job("a")).spec, elapsed)
+    assert left is not None
+    assert 0.0 <= left.low <= left.mean <= left.high < math.inf
+    assert start_up_seconds({("m:f", Architecture.SCRIPT): tuple(seconds)}, a_spec(), elapsed) is None

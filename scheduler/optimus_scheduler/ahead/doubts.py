@@ -26,6 +26,12 @@ _WAITS = np.array([math.log1p(-(level + 0.5) / LEVELS) / math.log(0.5) for level
 _DEVIATIONS = [NormalDist().inv_cdf((level + 0.5) / LEVELS) for level in range(LEVELS)]
 
 
+def levels_of(work: Work) -> FloatArray:
+    """(LEVELS,), equally likely, increasing."""
+    levels: FloatArray = np.array([work.at(deviation) for deviation in _DEVIATIONS])
+    return levels
+
+
 class Doubts:
     """Of all jobs along one trajectory, that was run."""
 
@@ -82,8 +88,7 @@ class Doubts:
         return ends
 
     def _levels(self, job: int) -> FloatArray:
-        levels: FloatArray = np.array([self._work[job].at(deviation) for deviation in _DEVIATIONS])
-        return levels
+        return levels_of(self._work[job])
 
     def awaited(self, job: int) -> int | None:
         """The job with tasks by whose end it starts, at once or after others in between."""

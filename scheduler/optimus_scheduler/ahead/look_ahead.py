@@ -18,8 +18,9 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from optimus_scheduler.ahead.doubts import Doubts
+from optimus_scheduler.ahead.doubts import Doubts, levels_of
 from optimus_scheduler.ahead.earliest_starts import drawn, earliest_starts
+from optimus_scheduler.ahead.start_ups import is_starting, start_up_seconds
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
 from optimus_scheduler.ahead.world import Ahead, Queue, Work, rest_of_life, until_later
 from optimus_scheduler.allocate.policy import PlanningPolicy, Policy
@@ -186,15 +187,16 @@ def _ahead(
         return Ahead(None, _interval(np.concatenate([each.ends_or_undisturbed(job) for each in doubts]), queue.now))
     if not math.isfinite(np.median(starts)):  # it likely waits for an end of which nothing is known, or for ever
         return Ahead(None, None)
-    start = _interval(starts, queue.now)
-    assert start is not None, "half of the instants are finite"
+    granted, start = _interval(starts, queue.now), _interval(_takes_part(queue, job, starts), queue.now)
+    assert granted is not None, "half of the instants are finite"
+    assert start is not None, "a start-up is finite"
     some = np.sort(starts)[len(starts) // (2 * _STARTS) :: max(len(starts) // _STARTS, 1)]
     takes = np.concatenate([each.takes(job) for each in doubts])
     end = _interval(np.add.outer(some, takes).ravel(), queue.now)
     if end is not None:  # not all starts are in it
         least = float(takes.min())
-        bounds = (start.mean, end.mean), (start.low, end.low), (start.high, end.high)
-        end = Interval(*(max(begins + least, ends) for begins, ends in bounds))
+        bounds = zip(granted, start, end, strict=True)
+        end = Interval(*(max(each + least, begins, ends) for each, begins, ends in bounds))
     by_end = Counter(each.awaited(job) for each in awaiting)
     at_once = Counter(each.awaited(job) for each in awaiting if each.is_at_once(job))
     parts, direct = (
@@ -202,6 +204,17 @@ def _ahead(
         for counts in (by_end, at_once)
     )
     return Ahead(start, end, parts, direct)
+
+
+def _takes_part(queue: Queue, job: int, granted: FloatArray) -> FloatArray:
+    """Equally likely instants at which its first tasks take part, that it gets at these instants."""
+    outlook = queue.outlooks[job]
+    elapsed = outlook.allocated_seconds if is_starting(outlook.job) else 0.0
+    start_up = start_up_seconds(queue.start_ups, outlook.job.spec, elapsed)
+    if start_up is None:
+        return granted
+    added: FloatArray = np.add.outer(granted, levels_of(Work.of(start_up))).ravel()
+    return added
 
 
 def _interval(instants: FloatArray, now: float) -> Interval | None:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from optimus_scheduler.ahead.progress import Progress
+from optimus_scheduler.ahead.start_ups import is_starting, start_up_seconds
 from optimus_scheduler.ahead.world import Expected, Queue
 from optimus_scheduler.allocate.allocate import allocate, usable_capacity
 from optimus_scheduler.allocate.allocate_with_quotas import confinements, is_beyond
@@ -275,7 +276,14 @@ class Trajectory:
         size = self._queue.sizes.get(job.id, job.allocation)
         changed = size != job.allocation
         since = now if changed else now - (outlook.waited_seconds if size.is_empty else outlook.allocated_seconds)
-        resumes = now + outlook.stop_seconds if changed and not size.is_empty else now
+        if size.is_empty:
+            resumes = now
+        elif job.allocation.is_empty:
+            resumes = now + self._start_up_seconds(outlook)
+        elif is_starting(job):
+            resumes = now + self._start_up_seconds(outlook, outlook.allocated_seconds)
+        else:
+            resumes = now + outlook.stop_seconds if changed else now
         virtual = _Virtual(outlook, work, size, since, resumes, attained=job.attained_share_seconds)
         virtual.speed = outlook.speeds.at(size)
         virtual.n_sizes = int(outlook.measured) if outlook.learning else _SURE_SIZES
@@ -370,18 +378,24 @@ class Trajectory:
     def _resize(self, job: _Virtual, size: Allocation) -> None:
         if size == job.size:
             return
-        self._has_changed = True
+        self._has_changed, had_tasks = True, not job.size.is_empty
         job.size, job.changed_at, job.waits_as = size, self._now, None
         job.speed = job.outlook.speeds.at(size)
         job.on_cordoned = _within(job.on_cordoned, size)
         if not size.is_empty:
-            job.resumes = self._now + job.outlook.stop_seconds
+            stop = job.outlook.stop_seconds if had_tasks else self._start_up_seconds(job.outlook)
+            job.resumes = self._now + stop
             if job.started_at == math.inf:
                 at = _retry_at(job.outlook)
                 # The wait after an error may end between two instants that are looked at.
                 job.started_at = at if self._decided_at < at <= self._now else self._now
                 job.cause = None if job.started_at < self._now else self._newest_end(job)
             job.n_sizes += 1
+
+    def _start_up_seconds(self, outlook: Outlook, elapsed: float = 0.0) -> float:
+        """Until it trains with its first tasks, granted so long ago."""
+        start_up = start_up_seconds(self._queue.start_ups, outlook.job.spec, elapsed)
+        return outlook.stop_seconds if start_up is None else start_up.mean
 
     def _newest_end(self, job: _Virtual) -> Cause | None:
         """Of the jobs of which one had to end before it: where a limit or quota of its owner or project was used up

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from optimus_scheduler.model import (
     Plan,
     Quota,
     Snapshot,
+    StartUps,
     WorkerLimit,
 )
 
@@ -43,6 +44,7 @@ class Queue:
     lengths: Sequence[float] = ()
     """Seconds that earlier jobs took from their first tasks to their end."""
     worker_limits: tuple[WorkerLimit, ...] = ()
+    start_ups: StartUps = field(default_factory=dict)
 
     @classmethod
     def after_round(
@@ -57,7 +59,7 @@ class Queue:
         scheduled = tuple(one for one in outlooks if not one.job.spec.tracked)
         sizes = {decision.job_id: decision.allocation for decision in plan.decisions}
         world = snapshot.now, snapshot.nodes, scheduled, sizes, snapshot.quotas
-        return cls(*world, expected, lengths, snapshot.worker_limits)
+        return cls(*world, expected, lengths, snapshot.worker_limits, snapshot.start_ups)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,6 +30,7 @@ from optimus_scheduler.model.rounds import (
     SetWanted,
     Snapshot,
     StartTask,
+    StartUps,
     StopTask,
 )
 from optimus_scheduler.model.tasks import NOTHING, Allocation, PlacedTask, Task, TaskKey, Trouble
@@ -66,6 +67,7 @@ __all__ = [
     "SpeedSample",
     "SpeedSource",
     "StartTask",
+    "StartUps",
     "StopTask",
     "Task",
     "TaskDemand",

@@ -8,17 +8,24 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from optimus_models.calibration import UNCALIBRATED, Calibration
-from optimus_scheduler.model.enums import Directive, Reason, SpeedSource
+from optimus_scheduler.model.enums import Architecture, Directive, Reason, SpeedSource
 from optimus_scheduler.model.jobs import Job
 from optimus_scheduler.model.resources import Node, Nodes, Quota, Resources, WorkerLimit
 from optimus_scheduler.model.tasks import Allocation, PlacedTask, Task, TaskKey
 
 _NO_FIGURES: Mapping[str, float] = MappingProxyType({})
+StartUps = Mapping[tuple[str, Architecture], tuple[float, ...]]
+"""By family and architecture of jobs: seconds from the start of first tasks until they took part, newest last."""
+_NO_START_UPS: StartUps = MappingProxyType({})
 
 
 # Dataclasses refuse unhashable defaults, which read-only mappings are: hence the factory.
 def _nothing_known() -> Mapping[str, float]:
     return _NO_FIGURES
+
+
+def _no_start_ups() -> StartUps:
+    return _NO_START_UPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,8 @@ class Snapshot:
     """Of the projects that have one, any order."""
     worker_limits: tuple[WorkerLimit, ...] = ()
     """Any order."""
+    start_ups: StartUps = field(default_factory=_no_start_ups)
+    """No decision goes by them, only what is told of starts and ends."""
 
     @property
     def capacity(self) -> Resources:

@@ -10,12 +10,13 @@ import pytest
 from tests.service import leases
 from tests.service.loop.loop_world import NODES, World
 
-from optimus_scheduler.model import Resources, Role, TaskKey, Trouble
+from optimus_scheduler.lifecycle import CancelRequested
+from optimus_scheduler.model import Architecture, Resources, Role, TaskKey, Trouble
 from optimus_service.clusters.base import TaskLaunch, TaskRefused
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.loop import apply
 from optimus_service.loop.launch import Starter
-from optimus_service.observe.snapshot import joining_seconds
+from optimus_service.observe.snapshot import ClusterState, joins_of
 from optimus_service.store.errors import StaleLeader
 from optimus_service.store.records import MembershipRecord
 from optimus_service.store.repository import LEADER_LEASE, LeaderRepository, Repository
@@ -164,6 +165,23 @@ def test_how_long_new_tasks_took_to_join_is_told_by_the_memberships_that_they_ca
 
     told = [epoch(1, 105.0, 1), epoch(2, 130.0, 3), epoch(3, 140.0, 1), epoch(4, 150.0, 2)]
     began = {"job-1-worker-0-0": 100.0, "job-1-worker-1-0": 122.0, "job-1-worker-2-0": 123.0}
-    assert joining_seconds(told, began) == (5.0, 7.0, 28.0)
-    assert joining_seconds(told, began, since=2) == (28.0,)
-    assert joining_seconds(told, {}) == ()
+    assert joins_of(told, began) == [(5.0, True), (7.0, False), (28.0, False)]
+    assert joins_of(told, began, since=2) == [(28.0, False)]
+    assert joins_of(told, {}) == []
+
+
+def test_how_long_first_tasks_took_is_kept_by_task_beyond_the_end_of_their_job(
+    repository: Repository, tmp_path: Path
+) -> None:
+    world = World(repository, tmp_path)
+    for name in ("first", "second"):
+        world.submit(name, workers={"max": 1}, servers={"max": 1})
+        world.round()
+        world.clock.now += 7.0
+        world.train(5)
+        world.round()
+        assert world.repository.get_job(name).started_at is not None
+        repository.advance_job(name, CancelRequested(has_tasks=True), world.clock())
+        world.live_until("the job ends", lambda name=name: repository.get_job(name).state.is_final)
+    seen = world.rounds._observer.look(ClusterState.of(world.cluster), world.clock()).start_ups
+    assert seen == {("m:f", Architecture.PS): (7.0, 7.0)}
