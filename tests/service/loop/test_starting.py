@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,10 @@ def test_how_long_new_tasks_took_to_join_is_told_by_the_memberships_that_they_ca
     assert joins_of(told, {}) == []
 
 
+def has_ended(repository: Repository, job_id: str) -> bool:
+    return repository.get_job(job_id).state.is_final
+
+
 def test_how_long_first_tasks_took_is_kept_by_task_beyond_the_end_of_their_job(
     repository: Repository, tmp_path: Path
 ) -> None:
@@ -182,6 +187,6 @@ def test_how_long_first_tasks_took_is_kept_by_task_beyond_the_end_of_their_job(
         world.round()
         assert world.repository.get_job(name).started_at is not None
         repository.advance_job(name, CancelRequested(has_tasks=True), world.clock())
-        world.live_until("the job ends", lambda name=name: repository.get_job(name).state.is_final)
+        world.live_until("the job ends", partial(has_ended, repository, name))
     seen = world.rounds._observer.look(ClusterState.of(world.cluster), world.clock()).start_ups
     assert seen == {("m:f", Architecture.PS): (7.0, 7.0)}
