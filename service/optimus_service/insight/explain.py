@@ -12,7 +12,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, pairwise, takewhile
+from itertools import pairwise, takewhile
 
 from optimus_contract import answers
 from optimus_contract.command import is_distributed
@@ -27,12 +27,14 @@ from optimus_service.insight.bodies import allocation_body
 from optimus_service.insight.format import by_deadline, counted, foreseen, lasted, moment, size, span, times
 from optimus_service.insight.lost_work import losses, total
 from optimus_service.insight.progress import (
+    Ends,
     Explanation,
     awaited_end,
     explain,
     finite,
     goes_on_from,
     has_made_all,
+    is_without_end,
     progress_of,
 )
 from optimus_service.insight.queue import ORDERS, Queued
@@ -380,12 +382,15 @@ _LIKELY = 0.5
 
 def _without_end_before(case: Case) -> list[JobRecord]:
     """Jobs that nothing tells the end of: first those before it in the queue, then those that have tasks."""
-    before = takewhile(lambda job: job.id != case.job.id, (each.job for each in case.queue))
-    with_tasks = (each for each in case.others.values() if not each.wanted.is_empty and not each.is_being_cancelled)
+    before = takewhile(lambda each: each.job.id != case.job.id, case.queue)
+    starts = {each.job.id: each.start for each in before if each.job.id in case.others}
+    trains = (each.id for each in case.others.values() if not each.wanted.is_empty and not each.is_being_cancelled)
+    ends: Ends = {}
+    jobs = (case.others[job_id] for job_id in dict.fromkeys((*starts, *trains)))
     return [
         job
-        for job in {job.id: job for job in chain(before, with_tasks) if job.id in case.others}.values()
-        if progress_of(job, case.decisions.get(job.id), case.now, None, case.still).remaining_seconds is None
+        for job in jobs
+        if is_without_end(job, case.decisions.get(job.id), case.now, ends, case.still, starts.get(job.id))
     ]
 
 

@@ -187,6 +187,24 @@ def start_of(
     return interval_body(_foreseen_start(decision.expected, now, ends, still))
 
 
+def is_without_end(
+    job: JobRecord,
+    decision: DecisionRecord | None,
+    now: float,
+    ends: Ends,
+    still: Standstills,
+    start: answers.Interval | None = None,
+) -> bool:
+    """Whether `progress_of` says of no time that it is left: of thousands of jobs, most of which wait.
+
+    `start`: the seconds until it in `start_of`, of a job that waits.
+    """
+    if not _waits_plainly(job, now):
+        return progress_of(job, decision, now, ends, still).remaining_seconds is None
+    end = None if decision is None or decision.expected is None else decision.expected.end
+    return start is None or end is None or not math.isfinite(end.mean)
+
+
 def _waits_plainly(job: JobRecord, now: float) -> bool:
     """Whether the queue simulated forward has said all that is told of its start and end."""
     retries = job.retry_at is not None and job.retry_at > now

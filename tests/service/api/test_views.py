@@ -17,8 +17,10 @@ from optimus_service.insight.progress import (
     MOST_PROGRESS,
     explain,
     finite_document,
+    is_without_end,
     measured_speed,
     progress_of,
+    start_of,
 )
 from optimus_service.observe.standstills import Standstill, is_replaced, stalled
 from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimes, JobRecord, SampleRecord, TaskRecord
@@ -405,6 +407,33 @@ def test_documents_lose_what_json_cannot_say() -> None:
         "a": [1, None, {"b": None}],
         "c": [True, "x", None],
     }
+
+
+_POINTS = st.sampled_from([NOW + 5.0, NOW + 60.0, math.inf])
+_TIMES = st.none() | st.builds(lambda *each: Interval(*(sorted(each)[n] for n in (1, 0, 2))), *[_POINTS] * 3)
+
+
+@given(
+    wanted=st.sampled_from([NOTHING, Allocation(2, 1)]),
+    state=st.sampled_from([JobState.QUEUED, JobState.PAUSED, JobState.RUNNING, JobState.SUCCEEDED]),
+    directive=st.sampled_from([Directive.RUN, Directive.CANCEL]),
+    retry_at=st.sampled_from([None, NOW - 1.0, NOW + 30.0]),
+    owner_paused_at=st.sampled_from([None, NOW]),
+    profile=st.sampled_from([None, {"total_steps": 30}, {"total_steps": 100}]),
+    forecast=st.sampled_from([{}, made_at(40), made_at(40) | {"rule": None}]),
+    start=_TIMES,
+    end=_TIMES,
+    good_until=st.sampled_from([NOW - 1.0, NOW + 100.0]),
+)
+def test_whether_an_end_is_told_is_known_without_all_else(
+    forecast: dict[str, Any], start: Interval | None, end: Interval | None, good_until: float, **changes: Any
+) -> None:
+    expected = ExpectedTimes(job_id="job-1", at=NOW - 2.0, good_until=good_until, start=start, end=end)
+    one, made = job(**changes), replace(decision(**forecast), expected=expected)
+    for decided in (made, replace(made, expected=None), None):
+        told = start_of(one, decided, NOW, {}, {}) if one.waits else None
+        has_none = progress_of(one, decided, NOW).remaining_seconds is None
+        assert is_without_end(one, decided, NOW, {}, {}, told) == has_none
 
 
 # --- a retry's wait --------------------------------------------------------------------------------------------------
