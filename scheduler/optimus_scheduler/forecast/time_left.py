@@ -257,7 +257,7 @@ def given_not_ended(total: Interval, foreseen_at: float, step: float, most: floa
         return total
     if total.low >= total.high:
         return Interval(*[max(total.mean, step)] * 3)
-    mean, low, high = (_beyond(total, foreseen_at, step, survival) for survival in (0.5, 0.9, 0.1))
+    mean, low, high = _beyond(total, foreseen_at, step, (0.5, 0.9, 0.1))
     bounds = mean, low, high if total.high < math.inf else math.inf
     return Interval(*(max(min(each, most), step) for each in bounds))
 
@@ -276,17 +276,20 @@ def beyond_announced(announced: int, step: int, most: float = math.inf) -> Inter
     return Interval(*(min(each, most) for each in (since, since / LINDY, since * LINDY)))
 
 
-def _beyond(total: Interval, foreseen_at: float, step: float, survival: float) -> float:
-    """The total that a job which is at `step` exceeds with probability `survival`."""
+def _beyond(total: Interval, foreseen_at: float, step: float, survivals: Sequence[float]) -> list[float]:
+    """The total that a job which is at `step` exceeds with each of these probabilities."""
     above = _log_ratio(total.high, total.mean) / _TAIL_ODDS if total.high < math.inf else 1.0
     if above > 0:
         above = max(above, min(_log_ratio(step, total.mean) / _TAIL_ODDS, 1.0))  # 1: Lindy's law
     scales = _log_ratio(total.mean, total.low) / _TAIL_ODDS, above
-    beyond = survival * _survival(step, total.mean, scales) / _survival(foreseen_at, total.mean, scales)
-    scale = scales[0] if beyond > 0.5 else scales[1]
-    if scale == math.inf:
-        return step
-    return float(total.mean * math.exp(min(scale * math.log((1.0 - beyond) / beyond), 700.0)))
+    here, then = _survival(step, total.mean, scales), _survival(foreseen_at, total.mean, scales)
+    found = []
+    for survival in survivals:
+        beyond = survival * here / then
+        scale = scales[0] if beyond > 0.5 else scales[1]
+        odds = math.inf if scale == math.inf else math.exp(min(scale * math.log((1.0 - beyond) / beyond), 700.0))
+        found.append(step if scale == math.inf else float(total.mean * odds))
+    return found
 
 
 def _survival(step: float, median: float, scales: tuple[float, float]) -> float:
