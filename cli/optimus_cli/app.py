@@ -15,7 +15,6 @@ from optimus_cli.commands import (
     changes,
     demo,
     jobs,
-    login,
     logs,
     node,
     people,
@@ -27,7 +26,6 @@ from optimus_cli.commands import (
     study,
     submit,
     track,
-    watch,
 )
 from optimus_cli.errors import BadInput, CliError, FieldError
 from optimus_cli.options import CA_VARIABLE, Command, Group, ScriptCommand, SubmitCommand, UsageError, ca_file
@@ -135,7 +133,7 @@ app.command("list", cls=Command, rich_help_panel=JOBS)(jobs.list_jobs)
 app.command(cls=Command, rich_help_panel=JOBS)(jobs.queue)
 app.command(cls=Command, rich_help_panel=JOBS)(jobs.describe)
 app.command(cls=Command, rich_help_panel=JOBS)(jobs.explain)
-app.command(cls=Command, rich_help_panel=JOBS)(watch.watch)
+app.command(cls=Command, rich_help_panel=JOBS)(jobs.watch)
 app.command(cls=Command, rich_help_panel=JOBS)(logs.logs)
 app.command(cls=Command, rich_help_panel=JOBS)(predict.predict)
 app.command(cls=Command, rich_help_panel=JOBS)(predict.promises)
@@ -149,8 +147,8 @@ app.command(cls=Command, rich_help_panel="Cluster")(node.nodes)
 app.add_typer(node.app, name="node", rich_help_panel="Cluster")
 app.command(cls=Command, rich_help_panel="Offline")(study.study)
 app.command(cls=Command, rich_help_panel=SERVICE)(serve.serve)
-app.command(cls=Command, rich_help_panel=SERVICE)(login.login)
-app.command(cls=Command, rich_help_panel=SERVICE)(login.logout)
+app.command(cls=Command, rich_help_panel=SERVICE)(people.login)
+app.command(cls=Command, rich_help_panel=SERVICE)(people.logout)
 app.command(cls=Command, rich_help_panel=PEOPLE)(people.whoami)
 app.add_typer(people.user_app, name="user", rich_help_panel=PEOPLE)
 app.add_typer(people.token_app, name="token", rich_help_panel=PEOPLE)

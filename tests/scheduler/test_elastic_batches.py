@@ -14,8 +14,7 @@ from optimus_models.speed.goodput import ElasticBatch, Goodput, cut
 from optimus_scheduler.allocate.allocate import batch_for
 from optimus_scheduler.allocate.policies import POLICIES, policy_named
 from optimus_scheduler.forecast.forecast import forecast
-from optimus_scheduler.forecast.gpu_type_speeds import relative_speeds
-from optimus_scheduler.forecast.gpu_types import on_type
+from optimus_scheduler.forecast.gpu_types import on_type, relative_speeds
 from optimus_scheduler.model import (
     Allocation,
     Architecture,

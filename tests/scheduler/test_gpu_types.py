@@ -11,13 +11,13 @@ from tests.scheduler.builders import ALL_SIZES, NOW, a_job
 from tests.scheduler.constrained_worlds import FACTOR, PRICES, gpu_node, gpu_spec, measured_on, next_round, trained
 
 from optimus_scheduler.allocate.policies import policy_named
-from optimus_scheduler.forecast.gpu_type_speeds import relative_speeds
 from optimus_scheduler.forecast.gpu_types import (
     accepted_types,
     has_a_choice,
     on_first_types,
     on_the_only_types,
     on_type,
+    relative_speeds,
     types_of_each,
 )
 from optimus_scheduler.model import (

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.scheduler.builders import a_job
 
-from optimus_scheduler.forecast.fits import Fits
-from optimus_scheduler.forecast.rates import rate_schedule
+from optimus_scheduler.forecast.fits import Fits, rate_schedule
 from optimus_scheduler.model import Job
 from optimus_scheduler.settings import Settings
 

@@ -14,7 +14,7 @@ import typer
 from optimus_cli import output, watching
 from optimus_cli.bodies import Job
 from optimus_cli.client import DEFAULT_URL, is_here
-from optimus_cli.commands.watch import watch_to_the_end
+from optimus_cli.commands.jobs import watch_to_the_end
 from optimus_cli.errors import BadInput, Refused
 from optimus_cli.job.flags import given, with_flags
 from optimus_cli.job.jobfile import read_job_file

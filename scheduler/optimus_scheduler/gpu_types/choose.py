@@ -15,15 +15,16 @@ from functools import cached_property
 
 from optimus_scheduler.allocate.deadline_budget import limits_of
 from optimus_scheduler.forecast.forecast import Forecaster
-from optimus_scheduler.forecast.gpu_type_speeds import RelativeSpeeds, relative_speeds
 from optimus_scheduler.forecast.gpu_types import (
     ANY_GPU,
+    RelativeSpeeds,
     accepted_types,
     has_a_choice,
     has_left_its_type,
     on_first_types,
     on_the_only_types,
     on_type,
+    relative_speeds,
     types_of_each,
 )
 from optimus_scheduler.forecast.outlook import Outlook

@@ -26,8 +26,7 @@ from optimus_scheduler.allocate.optimus.candidates import Candidates, candidates
 from optimus_scheduler.allocate.optimus.frontier import Frontiers
 from optimus_scheduler.allocate.optimus.job_columns import BoolArray, FloatArray, IntArray, JobColumns
 from optimus_scheduler.allocate.optimus.weights import weights
-from optimus_scheduler.forecast.gpu_type_speeds import RelativeSpeeds
-from optimus_scheduler.forecast.gpu_types import gpus_by_type, gpus_of_a_worker, may_move
+from optimus_scheduler.forecast.gpu_types import RelativeSpeeds, gpus_by_type, gpus_of_a_worker, may_move
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Directive, Job, Snapshot
 from optimus_scheduler.settings import Settings

@@ -38,8 +38,7 @@ from optimus_service.insight.progress import (
     progress_of,
 )
 from optimus_service.insight.queue import ORDERS, Queued
-from optimus_service.insight.reasons import gives_more
-from optimus_service.insight.unread import on_unread
+from optimus_service.insight.reasons import gives_more, on_unread
 from optimus_service.observe.spec import begins_anew, deadline_of, promised_at, readable_spec
 from optimus_service.observe.standstills import Standstills
 from optimus_service.store.records import (

@@ -20,19 +20,17 @@ from optimus_contract import answers
 from optimus_models.calibration import NO_EXPERIENCE
 from optimus_models.history import LossBuckets
 from optimus_models.loss.curve import LossCurve, MetricCurve
-from optimus_scheduler.forecast.fits import Fits, Fitted
+from optimus_scheduler.forecast.fits import Fits, Fitted, rates_to_come
 from optimus_scheduler.forecast.prices import has_prices
-from optimus_scheduler.forecast.rates import rates_to_come
 from optimus_scheduler.model import Allocation, EndedJob, Forecast, Job, Resources, SpeedSample
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.what_if import is_one_worker
-from optimus_service.insight.advice import advice
 from optimus_service.insight.bodies import prediction_point_body
-from optimus_service.insight.elastic import counted_speed
 from optimus_service.insight.format import counted, moment
 from optimus_service.insight.progress import finite, finite_document, interval_body, progress_of
 from optimus_service.insight.review import outcome_body
-from optimus_service.insight.sizes import Ahead, Limits, Size, cost_body, estimate_of, sizes
+from optimus_service.insight.sizes import Ahead, Limits, Size, advice, cost_body, estimate_of, sizes
+from optimus_service.insight.trace_export import counted_speed
 from optimus_service.observe.finished_runs import Lessons
 from optimus_service.observe.histories import Histories
 from optimus_service.observe.snapshot import spent
