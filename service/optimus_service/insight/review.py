@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from statistics import median
 
 from optimus_contract import answers
@@ -35,8 +36,8 @@ def outcome_body(record: JobRecord, promises: Iterable[PromiseRecord], cost: flo
 def _review(record: JobRecord, promises: Iterable[PromiseRecord]) -> list[answers.ReviewPoint]:
     """What was told at the parts of the job's life, judged as in the scorecard of all jobs.
 
-    A time is told beside the steps that were predicted last. Where nobody looked ahead, times are those at the size
-    that the job had.
+    One point a moment. A time is told beside the steps that were predicted last. Where nobody looked ahead, times are
+    those at the size that the job had.
     """
     if record.finished_at is None or record.step <= 0:
         return []
@@ -46,11 +47,13 @@ def _review(record: JobRecord, promises: Iterable[PromiseRecord]) -> list[answer
     times: Kind = "time" if any(each.promise.time is not None for each in kept) else "seconds"
     points: list[answers.ReviewPoint] = []
     steps: KeptPromise | None = None
-    for each in kept:
-        steps = each if each.promise.steps is not None else steps
-        time = came(each, times)
-        if time is not None or each is steps:
-            points.append(_point(record, each, steps, time))
+    for _, group in groupby(kept, key=lambda each: each.promise.at):
+        told = list(group)
+        of_steps = next((each for each in told if each.promise.steps is not None), None)
+        of_time = next((each for each in told if came(each, times) is not None), None)
+        steps = steps if of_steps is None else of_steps
+        if (shown := of_time or of_steps) is not None:
+            points.append(_point(record, shown, steps, came(shown, times)))
     return points
 
 

@@ -199,6 +199,19 @@ def test_one_job_and_the_scorecard_are_judged_alike(api: Api) -> None:
         assert score["held"] == point["seconds_held"]
 
 
+def test_what_was_told_at_one_moment_is_one_row(api: Api) -> None:
+    job_id = api.submit()
+    api.surroundings.clock.now = NOW
+    train(api, job_id)
+    steps = of_steps(job_id, 200, 300.0)
+    time = replace(steps, part="time 50 %", steps=None, seconds=None, total_steps=None, time=Interval(18.0, 15.0, 22.0))
+    tell(api, steps, time)
+    api.surroundings.clock.now = NOW + 40
+    api.as_task("POST", job_id, "result", json={"outcome": "succeeded", "step": 400, "final_loss": 0.3})
+    (point,) = predictions(api, job_id)["outcome"]["review"]
+    assert (point["step"], point["total_steps"]["mean"], point["remaining_seconds"]["mean"]) == (200, 300.0, 18.0)
+
+
 def test_promises_of_jobs_that_succeeded_are_judged(api: Api) -> None:
     assert api.get("/v1/promises").json() == {"scores": [], "tasks": []}
     for predicted in (50.0, 100.0):
