@@ -300,8 +300,8 @@ def test_the_marginal_job_is_the_one_with_the_least_gain_that_holds() -> None:
             "Nothing that was tried gives it more now: "
             "its limits and priority, quotas, one more node, the end of other jobs.",
         ),
-        (("a node",), "It gets more with this: a node."),
-        (("a node", "the end of b"), "It gets more with any one of these: a node; the end of b."),
+        (("a node",), "It would get more now with this: a node."),
+        (("a node", "the end of b"), "It would get more now with any one of these: a node; the end of b."),
     ],
 )
 def test_advice_is_what_was_tried(tried: tuple[str, ...] | None, told: str) -> None:
