@@ -187,6 +187,11 @@ def test_rounds_that_decided_the_same_are_one_line() -> None:
     assert "1 min 31 s ago" in text
 
 
+def test_the_speed_of_now_does_not_stand_beside_a_time_left_that_looks_further() -> None:
+    assert "steps/s" not in live.details(builders.job())
+    assert "14.2 steps/s" in live.details(builders.job(remaining_seconds=None))
+
+
 def test_where_nobody_knows_the_end_no_total_is_shown() -> None:
     assert "of 1 310" in live.details(builders.job())
     assert "of 1 310" not in live.details(builders.job(progress=None))
@@ -281,7 +286,6 @@ def test_live_view_shows_what_the_issue_asks_for() -> None:
         "loss 0.3141",
         "24 s (18–33) left",
         "2w+1p",
-        "14.2 steps/s",
         "GrantedMore: 2 workers and 1 server save the most time",
     ):
         assert part in text, text

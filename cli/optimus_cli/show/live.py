@@ -111,7 +111,7 @@ def expectation(job: Job) -> str:
 
 
 def details(job: Job) -> str:
-    """Step of predicted total, loss, workers and servers, speed."""
+    """Step of predicted total, loss, workers and servers; speed where no time left is told, which looks further."""
     remaining = job["remaining_steps"]
     total = ""
     if remaining is not None and job["progress"] is not None and not is_final(job):  # else the end is not known
@@ -120,7 +120,8 @@ def details(job: Job) -> str:
     parts = [f"step {wording.count(job['step'])}{total}", f"loss {wording.number(job['loss'], wording.LOSS_DIGITS)}"]
     if not is_final(job):
         parts.append(wording.tasks(running))
-        parts.append(f"{wording.number(job['steps_per_second'])} steps/s")
+        if job["remaining_seconds"] is None:
+            parts.append(f"{wording.number(job['steps_per_second'])} steps/s")
     result = job["result"]
     if result is not None:
         parts += [f"{name} {wording.number(value)}" for name, value in sorted(result["metrics"].items())]
