@@ -361,6 +361,7 @@ export interface components {
             /** @description job completion time: submission to end; None while active */
             jct_seconds: number | null;
             first_step: number | null;
+            /** @description that it is at; 0 for one that has no tasks and keeps no checkpoint */
             step: number;
             epoch: number | null;
             loss: number | null;

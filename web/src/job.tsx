@@ -227,9 +227,6 @@ function Story({ known, now, problem, again, caller, needsToken }: StoryProps) {
           </span>
           <span class="quiet">
             {job.progress != null && `step ${count(job.step)}`}
-            {job.step > 0 && job.begins_anew && !job.finished_at && !leaves && !job.running.workers
-              ? ", and begins anew"
-              : ""}
             {predictions.total_steps && job.progress != null && !job.finished_at
               ? ` of ${totalSteps(predictions.total_steps)}`
               : ""}

@@ -283,7 +283,7 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
         ("Priority", f"{_priority(job):g}"),
         ("Converges when", convergence(spec.get("convergence") or {})),
         ("Submitted", wording.ago(job["created_at"], now)),
-        ("Progress", f"{progress(job)}  step {wording.count(job['step'])}{epoch(job)}{_anew(job)}"),
+        ("Progress", f"{progress(job)}  step {wording.count(job['step'])}{epoch(job)}"),
         ("Loss", wording.number(job["loss"], wording.LOSS_DIGITS)),
         ("Speed", f"{wording.number(job['steps_per_second'])} steps/s"),
         ("Steps left", wording.count_interval(job["remaining_steps"])),
@@ -316,13 +316,6 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
     if job["failure"] is not None:
         facts.append(("Failure", Text(wording.failure(job["failure"]), style="red")))
     return facts + _result_facts(job)
-
-
-def _anew(job: Job) -> str:
-    """Of a script that has no tasks and keeps no checkpoint: where its steps begin again."""
-    ends = job["finished_at"] is not None or is_being_cancelled(job)
-    stopped = not ends and not job["running"]["workers"] and job["step"]
-    return ", and begins anew" if stopped and job["begins_anew"] else ""
 
 
 def size(job: Job) -> str:

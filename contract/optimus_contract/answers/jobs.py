@@ -111,7 +111,7 @@ class Job(Message):
     finished_at: datetime | None
     jct_seconds: Annotated[float | None, About("job completion time: submission to end; None while active")]
     first_step: int | None
-    step: int
+    step: Annotated[int, About("that it is at; 0 for one that has no tasks and keeps no checkpoint")]
     epoch: float | None
     loss: float | None
     steps_per_second: Annotated[float | None, About("measured over the last half minute")]

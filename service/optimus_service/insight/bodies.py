@@ -16,7 +16,7 @@ from optimus_contract.telemetry import Sample
 from optimus_scheduler.model import Allocation, Forecast, JobState, PlacedTask, Resources
 from optimus_service.insight.format import moment, moment_or_none
 from optimus_service.insight.lost_work import Loss, losses
-from optimus_service.insight.progress import explain, finite, finite_document, interval_body, progress_of
+from optimus_service.insight.progress import explain, finite, finite_document, interval_body, progress_of, step_of
 from optimus_service.insight.usage import ReportedUsage, job_usage
 from optimus_service.observe.spec import begins_anew, promised_at
 from optimus_service.observe.standstills import Standstills
@@ -59,7 +59,7 @@ def job_body(
         finished_at=moment_or_none(job.finished_at),
         jct_seconds=None if job.finished_at is None else job.finished_at - job.created_at,
         first_step=job.first_step,
-        step=job.step,
+        step=step_of(job, still),
         epoch=finite(job.epoch),
         loss=finite(job.loss),
         steps_per_second=finite(steps_per_second),

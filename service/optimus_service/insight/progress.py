@@ -25,7 +25,7 @@ from optimus_scheduler.model import NOTHING, Allocation, Directive, Forecast, In
 from optimus_scheduler.model.format import IS_BEING_STOPPED, ITS_OWNER
 from optimus_service.insight.format import foreseen, moment
 from optimus_service.insight.reasons import ended_words, text_of
-from optimus_service.observe.spec import begins_anew, next_step
+from optimus_service.observe.spec import begins_anew, goes_back, next_step
 from optimus_service.observe.standstills import Standstills
 from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimes, JobRecord, SampleRecord
 from optimus_service.store.rounds.forecasts import known
@@ -138,7 +138,9 @@ def progress_of(
         has_told = (job.profile or {}).get("total_steps") is not None
         is_guessed = end is not None and by_runs is None and not has_told
         return JobProgress(None, None, by_runs, is_guessed=is_guessed, expected=expected)
-    step = 0 if _begins_anew_now(job, still) else next_step(job)
+    if goes_back(job):
+        return JobProgress(None, None, None, expected=without_end)
+    step = step_of(job, still)
     total = given_not_ended(end.total, end.made_at, step, _step_limit(job))
     left = Interval(total.mean - step, max(total.low - step, 0.0), total.high - step)
     if retry_at is not None or _has_stalled(job, still):
@@ -217,6 +219,11 @@ def _foreseen_times(
     if decision is None or job.owner_paused_at is not None:  # nobody knows when an owner lets a paused job go on
         return None
     return expected_times(decision.expected, now, ends, still, waits=job.waits)
+
+
+def step_of(job: JobRecord, still: Standstills = MappingProxyType({})) -> int:
+    """The step that it is at or goes on from, as far as is known: all that is told of its steps counts from there."""
+    return 0 if not job.state.is_final and _begins_anew_now(job, still) else next_step(job)
 
 
 def _begins_anew_now(job: JobRecord, still: Standstills) -> bool:
@@ -365,8 +372,8 @@ def _by_steps(
 def _drift(job: JobRecord, decision: DecisionRecord, end: _End, now: float) -> float:
     """How many times as long a step takes as the forecast said, by the steps since the one that it was made at, up to
     the newest: from when the one came to when the other did, for steps may come late, and many at once. What is
-    measured over so long as a measured speed is counts as much as the forecast; where the size changes, or training
-    began anew meanwhile, nothing is measured yet."""
+    measured over so long as the forecast had seen of training, or as a measured speed is, counts as much as the
+    forecast; where the size changes, or training began anew meanwhile, nothing is measured yet."""
     since = decision.at if decision.step_at is None else decision.step_at
     until = now if job.step_at is None else job.step_at
     n_steps, seconds, pace = job.step - end.made_at, until - since, end.seconds_per_step
@@ -377,7 +384,9 @@ def _drift(job: JobRecord, decision: DecisionRecord, end: _End, now: float) -> f
     # The decision and now are somewhere within a step: up to one more or one fewer says nothing.
     foreseen = seconds / pace.mean
     made = min(max(foreseen, n_steps - 1.0), n_steps + 1.0)
-    weight = seconds / (seconds + SPEED_WINDOW_SECONDS)
+    # A forecast that was made soon after training began rests on no more than what it had seen by then.
+    seen = SPEED_WINDOW_SECONDS if job.formed_at is None else min(since - job.formed_at, SPEED_WINDOW_SECONDS)
+    weight = seconds / (seconds + seen)
     if made <= 0 or not 0.0 < foreseen < math.inf:
         return 1.0
     return math.exp(weight * (math.log(foreseen) - math.log(made)))  # a quotient may be too small for a number

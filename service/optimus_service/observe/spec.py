@@ -24,6 +24,7 @@ from optimus_scheduler.model import (
     Architecture,
     ConvergenceRule,
     JobSpec,
+    JobState,
     MetricTarget,
     Mode,
     Resources,
@@ -168,6 +169,12 @@ def next_step(job: JobRecord) -> int:
     """The step that a job goes on from, as far as is known: 0 for one that does not run and begins anew."""
     is_stopped = job.step > 0 and (job.is_without_tasks or job.running.is_empty)
     return 0 if is_stopped and begins_anew(job) else job.step
+
+
+def goes_back(job: JobRecord) -> bool:
+    """Whether a job is yet to go on from its last checkpoint after an error or its end: of a step up to the one it was
+    at, and which one is not known."""
+    return job.state is JobState.PAUSED and job.formed_at is None and job.step > 0 and not begins_anew(job)
 
 
 def family_of(said: contract.JobSpec) -> str:

@@ -108,7 +108,7 @@ class JobRecord:
     step_at: float | None = None
     """When a sample of `step` came; None before the first one."""
     formed_at: float | None = None
-    """When the newest membership began, by its coordinator."""
+    """When the newest membership began, by its coordinator; None: none has since an error or the job's end."""
     first_step: int | None
     """The lowest step that a sample covered; None before the first sample."""
     epoch: float | None

@@ -21,6 +21,7 @@ from optimus_service.insight.progress import (
     measured_speed,
     progress_of,
     start_of,
+    step_of,
 )
 from optimus_service.observe.standstills import Standstill, is_replaced, stalled
 from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimes, JobRecord, SampleRecord, TaskRecord
@@ -196,6 +197,32 @@ def test_the_pace_is_that_of_steps_that_came_in_the_membership_of_the_forecast()
     made = replace(made, step_at=None)
     anew = left(step_at=NOW + 60.0, formed_at=NOW + 50.0)
     assert anew[0] == pytest.approx(anew[1]), "training stood still meanwhile"
+
+
+def test_a_forecast_that_had_seen_little_of_training_gives_way_to_what_came_since() -> None:
+    size = Allocation(2, 1)
+    made = replace(decision(**made_at(2)), previous=size, allocation=size)
+    trains = job(step=32, running=size, started_at=0.0, formed_at=NOW - 1.0, step_at=NOW + 6.0)
+    found = progress_of(trains, made, NOW + 6.0)
+    assert found.remaining_steps is not None
+    assert found.remaining_seconds is not None
+    assert found.remaining_seconds.mean == pytest.approx(0.2 * found.remaining_steps.mean, rel=0.2), "0.5 s were said"
+
+
+def test_steps_that_a_retry_goes_back_by_are_counted_nowhere() -> None:
+    made = decision(total_steps=total(100), steps_per_second=2.0)
+    task = job(step=40, state=JobState.PAUSED, wanted=NOTHING, running=NOTHING, retry_at=NOW + 20.0, formed_at=None)
+    for waits in (task, replace(task, retry_at=NOW - 1.0), replace(task, retry_at=None)):
+        found = progress_of(waits, made, NOW)
+        assert (found.progress, found.remaining_steps) == (None, None), "of which step its checkpoint is nobody knows"
+    went_on = progress_of(replace(task, retry_at=NOW - 9.0, formed_at=NOW - 5.0), made, NOW)
+    assert went_on.progress == pytest.approx(0.4, rel=0.1), "it trained since, and was paused for others"
+    script = replace(task, spec={"command": ["python", "loop.py"]})
+    assert step_of(script) == 0, "the step and what is left are counted from the same one"
+    found = progress_of(script, made, NOW)
+    assert found.progress == 0.0
+    assert found.remaining_steps is not None
+    assert found.remaining_steps.mean == pytest.approx(100.0, rel=0.1)
 
 
 @pytest.mark.parametrize(("keeps", "left"), [(False, 100.0), (True, 60.0)])

@@ -10,6 +10,7 @@ from tests.service.store.store_builders import set_wanted
 from optimus_scheduler.lifecycle import CancelRequested, Outcome, PauseRequested, ResultReported, ResumeRequested
 from optimus_scheduler.model import JobState, Reason, Role
 from optimus_service.loop.exits import CODE_OF_THE_USER
+from optimus_service.observe.spec import goes_back
 from optimus_service.store.records import JobRecord
 
 ERROR = "Traceback (most recent call last):\n  File 'data.py', line 3\nOSError: stale file handle"
@@ -60,6 +61,7 @@ def test_an_error_after_training_began_is_retried_after_a_wait(world: World) -> 
     job = job_of(world)
     assert (job.state, job.retries, job.retry_at) == (JobState.PAUSED, 1, failed_at + 30.0)
     assert job.last_error == "OSError: stale file handle"
+    assert goes_back(job)
     assert world.events("job-1", "RetryScheduled") == [
         {"retry": 1, "of": 2, "retry_at": failed_at + 30.0, "error": "OSError: stale file handle"}
     ]
@@ -75,6 +77,8 @@ def test_an_error_after_training_began_is_retried_after_a_wait(world: World) -> 
     world.clock.now = failed_at + 30.0
     world.round()
     assert world.running("job-1", Role.COORDINATOR)
+    world.train(2)
+    assert not goes_back(job_of(world))
     world.live_until("the job has ended", lambda: world.state().is_final)
     assert world.state() is JobState.SUCCEEDED
     assert len(world.events("job-1", "RetryScheduled")) == 1

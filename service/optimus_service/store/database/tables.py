@@ -158,7 +158,7 @@ class JobRow(Base):
     running_gpu_type: Mapped[str | None]
     rescales: Mapped[int] = mapped_column(default=0)
     formed_at: Mapped[float | None]
-    """When `membership_epoch` began, by its coordinator."""
+    """When `membership_epoch` began, by its coordinator; None: none has since an error or the job's end."""
 
     step: Mapped[int] = mapped_column(default=0)
     step_at: Mapped[float | None]

@@ -601,7 +601,7 @@ def _carry_out(session: Session, row: JobRow, effect: lifecycle.Effect, now: flo
         case ScheduleRetry():
             _schedule_retry(session, row, effect, now, backoff.seconds(effect.number))
         case Reopen():
-            row.finished_at = row.result = row.retry_at = row.last_error = None
+            row.finished_at = row.result = row.retry_at = row.last_error = row.formed_at = None
             row.promised_deadline = row.promised_at = None
         case EndRetryWait():
             row.retry_at = None
@@ -610,7 +610,7 @@ def _carry_out(session: Session, row: JobRow, effect: lifecycle.Effect, now: flo
 
 
 def _schedule_retry(session: Session, row: JobRow, retry: ScheduleRetry, now: float, seconds: float) -> None:
-    row.retry_at, row.last_error = now + seconds, retry.error
+    row.retry_at, row.last_error, row.formed_at = now + seconds, retry.error, None
     _want_nothing(row, now)
     message = f"Waits {time_words(seconds)} after an error (retry {retry.number} of {retry.most}): {retry.error}"
     data = {"retry": retry.number, "of": retry.most, "retry_at": row.retry_at, "error": retry.error}

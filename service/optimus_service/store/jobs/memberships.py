@@ -152,11 +152,12 @@ def _name(task: TaskRow) -> str:
 
 
 def _make_current(session: Session, row: JobRow, report_: MembershipRecord) -> None:
-    row.membership_epoch, row.formed_at = report_.epoch, report_.at
+    row.membership_epoch = report_.epoch
     waits_after_error = row.retry_at is not None and row.directive == Directive.PAUSE and not row.wanted_workers
     if not JobState(row.state).is_final and not waits_after_error:  # else the report is of tasks that are leaving
         row.running_workers, row.running_servers = len(report_.workers), len(report_.servers)
         row.running_gpu_type = report_.gpu_type
+        row.formed_at = report_.at
     # Samples of the new epoch may have come before its report: they are beyond the rollback, if there was one.
     reached = _newest_step(session, report_) if report_.lost_steps else row.step
     row.step = max(report_.step, reached)
