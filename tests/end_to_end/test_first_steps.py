@@ -180,7 +180,7 @@ HANGS = (
     r"A worker is being replaced\.|No step came for .*, where one took .*\.",
     r"Its next task would gain .*|One more task would .*",
     r"If its training goes on, it is expected to end in about .*",
-    r"At the size that it has(, (without waiting and stops|by its newest speed),)? it would take .*\.",
+    r"At the size that it has(, (without waiting and stops|by (its newest|the) speed.*),)? it would take .*\.",
     r"When it ends cannot be said (yet: |before it goes on|while no step comes).*",
     r"It has waited for .*",
     r"In the queue it is number 1 of 1\.",

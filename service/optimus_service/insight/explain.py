@@ -461,7 +461,8 @@ def _on_changes_ahead(case: Case, expected: answers.Expected) -> list[str]:
         return [f"At the size that it has, without waiting and stops, it would take {span(here)}."]
     if here.mean > _OTHERWISE * left.mean:
         # It may grow, or its newest speed be slower than that of the look: no cause is told.
-        return [f"At the size that it has, by its newest speed, it would take {span(here)}."]
+        speed = "the speed that is predicted" if case.job.first_step is None else "its newest speed"
+        return [f"At the size that it has, by {speed}, it would take {span(here)}."]
     return []
 
 

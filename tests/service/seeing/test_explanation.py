@@ -438,7 +438,13 @@ def test_an_end_that_the_present_size_does_not_give_is_told_with_that_one(end: f
     case = a_running_case()
     assert case.decision is not None
     decision = replace(case.decision, forecast=from_json("job-1", known), expected=foreseen, at=10.0)
-    job = replace(case.job, step=400, running=Allocation(2, 1), state=JobState.RUNNING, started_at=1.0)
+    trains: dict[str, Any] = {
+        "running": Allocation(2, 1),
+        "state": JobState.RUNNING,
+        "started_at": 1.0,
+        "first_step": 1,
+    }
+    job = replace(case.job, step=400, **trains)
     said = " ".join(explanation_of(replace(case, job=job, decision=decision)).sentences)
     assert "is expected to end in" in said
     assert ("it would take about 100 s" in said) == (told is not None)
@@ -447,6 +453,8 @@ def test_an_end_that_the_present_size_does_not_give_is_told_with_that_one(end: f
     assert told is None or told in " ".join(explanation_of(among).sentences), (
         "nobody knows that it is they who delay it"
     )
+    new = replace(case, job=replace(job, first_step=None), decision=decision)
+    assert "newest speed" not in " ".join(explanation_of(new).sentences), "it has none"
 
 
 def test_a_kept_promise_is_told_after_the_end() -> None:
