@@ -194,6 +194,8 @@ class LossBuckets:
         self._places = np.zeros(0, dtype=np.int64)
         """step // stride of each bucket, increasing."""
         self._table = np.zeros((6, 0))
+        self._points: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+        """The answer of `points`, until something is added: every round asks for those of every job."""
 
     def __len__(self) -> int:
         return len(self._places)
@@ -210,6 +212,7 @@ class LossBuckets:
         steps, losses = np.asarray(steps, dtype=np.int64), _as_floats(losses)
         weights = np.maximum(np.broadcast_to(_as_floats(n_examples), steps.shape), 1.0)
         moments = np.broadcast_to(_as_floats(at), steps.shape)
+        self._points = None
         while len(steps):
             n_added = self._add_until_full(steps, losses, weights, moments)
             while len(self) > self._max_points:
@@ -220,12 +223,17 @@ class LossBuckets:
     def roll_back(self, step: int) -> None:
         """Steps beyond `step` did not happen. Coarse buckets across the border stay: they are right in part."""
         n = int(np.searchsorted(self._places * self._stride, step, side="right"))
-        self._places, self._table = self._places[:n], self._table[:, :n]
+        self._places, self._table, self._points = self._places[:n], self._table[:, :n], None
 
     def points(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Steps, increasing, and the loss at each: the mean of the finite ones, NaN or infinite if there are none."""
-        steps, losses = self.arrays()
-        return tuple(steps.tolist()), tuple(losses.tolist())
+        """Steps, increasing, and the loss at each: the mean of the finite ones, NaN or infinite if there are none.
+
+        The very same while nothing is added: who compares them need not look at each.
+        """
+        if self._points is None:
+            steps, losses = self.arrays()
+            self._points = tuple(steps.tolist()), tuple(losses.tolist())
+        return self._points
 
     def arrays(self) -> tuple[FloatArray, FloatArray]:
         """The same as two arrays (n,)."""

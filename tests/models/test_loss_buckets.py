@@ -106,3 +106,13 @@ def test_a_record_of_an_older_release_goes_on_with_moments() -> None:
     assert restored.points() == ((1.0, 2.0), (3.0, 2.0))
     assert math.isnan(restored.moments()[0])
     assert restored.moments()[1] == 60.0
+
+
+def test_points_are_the_very_same_until_something_is_told() -> None:
+    buckets = LossBuckets(max_points=4)
+    for step in range(1, 9):
+        buckets.add(step, 1.0 / step)
+        assert buckets.points() is buckets.points()
+        assert buckets.points() == tuple(tuple(each.tolist()) for each in buckets.arrays())
+    buckets.roll_back(4)
+    assert buckets.points() == tuple(tuple(each.tolist()) for each in buckets.arrays())

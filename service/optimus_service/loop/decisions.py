@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from optimus_scheduler.model import Decision, Interval, Plan
 from optimus_service.store.records import DecisionRecord, JobRecord
@@ -45,26 +45,36 @@ def says_the_same(before: Decision, after: Decision) -> bool:
     all figures are near."""
     if _decided(before) != _decided(after):
         return False
-    return all(_is_near(one, other) for one, other in zip(_figures(before), _figures(after), strict=True))
+    if before.message != after.message and _without_numbers(before.message) != _without_numbers(after.message):
+        return False
+    earlier, later = _figures(before), _figures(after)
+    return earlier == later or all(map(_are_near, earlier, later))  # of most jobs they are equal
 
 
 def _decided(decision: Decision) -> tuple[object, ...]:
     forecast = decision.forecast
-    words = _NUMBERS.sub("#", decision.message)
     believed = forecast.rule, forecast.converged, forecast.speed_from, forecast.finished_runs
-    return decision.allocation, decision.previous, decision.reason, decision.batch, words, believed
+    return decision.allocation, decision.previous, decision.reason, decision.batch, believed
 
 
-def _figures(decision: Decision) -> Iterator[float | None]:
+def _without_numbers(message: str) -> str:
+    return _NUMBERS.sub("#", message)
+
+
+_Figure = Interval | float | None
+
+
+def _figures(decision: Decision) -> tuple[_Figure, ...]:
     forecast = decision.forecast
-    yield from (decision.gain, decision.next_gain, forecast.steps_per_second)
     intervals = forecast.total_steps, forecast.remaining_steps, forecast.remaining_seconds, forecast.cost
-    for interval in intervals:
-        yield from (None, None, None) if interval is None else _bounds(interval)
+    return decision.gain, decision.next_gain, forecast.steps_per_second, *intervals
 
 
-def _bounds(interval: Interval) -> tuple[float, float, float]:
-    return interval.mean, interval.low, interval.high
+def _are_near(before: _Figure, after: _Figure) -> bool:
+    """Bound by bound, of intervals."""
+    if isinstance(before, Interval) or isinstance(after, Interval):
+        return all(map(_is_near, *(each if isinstance(each, Interval) else (None,) * 3 for each in (before, after))))
+    return _is_near(before, after)
 
 
 def _is_near(before: float | None, after: float | None) -> bool:

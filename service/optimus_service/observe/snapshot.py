@@ -345,6 +345,8 @@ def stragglers(
 ) -> tuple[TaskKey, ...]:
     """Wanted workers that are much slower than the others of the present membership."""
     slow = history.slow_workers
+    if not slow.ranks():
+        return ()
     names = next((each.workers for each in memberships if each.epoch == slow.epoch), ())
     keys = {placed.key.name: placed.key for placed in wanted}
     found = (names[rank] for rank in slow.ranks() if rank < len(names))
@@ -402,10 +404,11 @@ def mark_unwanted_tasks(
         Whether anything was written.
     """
     leaving, wanted_again = [], []
+    keys = {task.key for each in wanted.values() for task in each.tasks}
     for record in tasks:
         if record.exited_at is not None:
             continue
-        is_wanted = _is_wanted(record.key, wanted.get(record.key.job_id))
+        is_wanted = record.key in keys or _is_coordinator_wanted(record.key, wanted.get(record.key.job_id))
         if is_wanted and record.unwanted_since is not None:
             wanted_again.append(record.key)
         if not is_wanted and record.unwanted_since is None:
@@ -417,12 +420,8 @@ def mark_unwanted_tasks(
     return bool(leaving or wanted_again)
 
 
-def _is_wanted(key: TaskKey, wanted: WantedRecord | None) -> bool:
-    if wanted is None:
-        return False
-    if key.role is Role.COORDINATOR:
-        return not wanted.allocation.is_empty
-    return any(task.key == key for task in wanted.tasks)
+def _is_coordinator_wanted(key: TaskKey, wanted: WantedRecord | None) -> bool:
+    return key.role is Role.COORDINATOR and wanted is not None and not wanted.allocation.is_empty
 
 
 class Join(NamedTuple):

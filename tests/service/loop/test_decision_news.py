@@ -58,6 +58,7 @@ def test_numbers_that_are_near_are_not_new() -> None:
     assert says_the_same(DECISION, near)
     odd = DECISION._replace(gain=math.nan, next_gain=math.inf)
     assert says_the_same(odd, odd)
+    assert says_the_same(odd, odd._replace(gain=-math.nan, message="It waits for 4 jobs."))
 
 
 @given(st.lists(st.floats(0.9, 1.1), max_size=50))
