@@ -534,7 +534,8 @@ def _on_the_last_rescale(case: Case, effect: answers.RescaleEffect | None) -> li
     if slow is None or fast is None or saved is None:
         measured = "was never measured" if case.job.state.is_final else "is not measured yet"
         return [f"{change_and_cost}; what it bought {measured}."]
-    makes, has, far = ("made", "", "") if case.job.state.is_final else ("makes", "has ", " so far")
+    has, far = ("", "") if case.job.state.is_final else ("has ", " so far")
+    makes = "made" if case.job.running.is_empty else "makes"
     bought = (
         f"{has}saved {time_words(saved)}{far}" if saved > 0 else f"{has}cost {time_words(-saved)} more than it saved"
     )

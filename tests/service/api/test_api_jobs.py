@@ -534,7 +534,7 @@ def test_resuming_an_ended_job_asks_for_another_attempt_once(api: Api) -> None:
 def test_resuming_says_why_it_cannot_be(api: Api) -> None:
     problem(api.post(UNKNOWN + "/resume"), 404)
     active = api.submit()
-    assert "queued already" in problem(api.post(f"/v1/jobs/{active}/resume"), 409)["detail"]
+    assert "not paused by its owner" in problem(api.post(f"/v1/jobs/{active}/resume"), 409)["detail"]
     untrained = ended_job(api, trained=False)
     assert "never made a step" in problem(api.post(f"/v1/jobs/{untrained}/resume"), 409)["detail"]
     beginner = ended_job(api, step=0)  # a checkpoint of step 0 is no progress

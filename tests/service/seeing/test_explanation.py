@@ -20,7 +20,7 @@ from optimus_contract.job import JobSpec
 from optimus_contract.membership import PauseParts
 from optimus_scheduler.allocate.optimus.guarantees import Turn
 from optimus_scheduler.allocate.policies import POLICIES
-from optimus_scheduler.lifecycle import TooManyFailures
+from optimus_scheduler.lifecycle import PauseRequested, TooManyFailures
 from optimus_scheduler.model import NOTHING, Allocation, Directive, Interval, JobState, Reason, SpeedSample
 from optimus_service.api.jobs.explanation import is_over
 from optimus_service.insight.explain import Case, explanation_of
@@ -153,7 +153,11 @@ def test_a_job_that_grew_says_what_that_cost_and_bought(world: World) -> None:
     made = world.repository.get_job("job-1").step - after.step
     assert made > 0
     assert found.last_rescale.saved_seconds == pytest.approx(made / 2 - made / 3 - 0.5)
-    assert any("instead of 2" in each for each in found.sentences)
+    assert any("it makes 3 steps per second instead of 2" in each for each in found.sentences)
+    world.repository.advance_job("job-1", PauseRequested(has_tasks=True), world.clock())
+    world.live_until("it is paused", lambda: world.repository.get_job("job-1").running.is_empty)
+    paused = explained(world, "job-1", speeds).sentences
+    assert any("it made 3 steps per second instead of 2" in each for each in paused)
 
 
 @pytest.mark.parametrize(

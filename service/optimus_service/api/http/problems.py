@@ -21,7 +21,7 @@ from starlette.routing import BaseRoute, Route
 
 from optimus_contract import answers
 from optimus_contract.codec import write
-from optimus_scheduler.lifecycle import InvalidTransition, JobStatus
+from optimus_scheduler.lifecycle import InvalidTransition, JobStatus, ResumeRequested
 from optimus_scheduler.model import Directive, JobState
 from optimus_service.api.http.validation import field_errors
 from optimus_service.clusters.base import ClusterUnavailable
@@ -126,6 +126,8 @@ def problem_of(error: Exception) -> Problem:
             return Problem(409, str(error), kind="idempotency-conflict", errors=[where])
         case UnreadableSpecification() | store_errors.JobIsActive() | store_errors.UserExists():
             return Problem(409, str(error))
+        case InvalidTransition(event=ResumeRequested()) if error.status.directive in (Directive.RUN, Directive.PAUSE):
+            return Problem(409, "the job is not paused by its owner: it trains, or does so by itself as soon as it can")
         case InvalidTransition():
             return Problem(409, f"the job {_standing(error.status)} already")
         case TooManyWaitersOfJob():
