@@ -65,7 +65,7 @@ def test_a_job_that_waits_to_retry_says_when_and_why() -> None:
     for watched in (live.line(job), shown(live.view(Frame([job], None, 1.0)))):
         assert "retry 1 of 2 after OSError: [stale] file handle" in watched
     job["retry_at"] = "2026-01-02T03:05:00Z"
-    assert "retry 1 of 2, now:" in shown(render.job_description(job, [], [], NOW), width=120)
+    assert "retry 1 of 2, when there is room:" in shown(render.job_description(job, [], [], NOW), width=120)
     job["retry_at"] = None
     text = shown(render.job_description(job, [], [], NOW), width=120)
     assert "1 of 2 used; last error: OSError" in text

@@ -391,7 +391,7 @@ def retries(job: Job, now: datetime) -> Text:
     if job["retry_at"] is None:
         return Text(f"{used} of {wording.count(most)} used; last error: {job['last_error']}")
     seconds = (wording.moment(job["retry_at"]) - now).total_seconds()
-    due = "now" if seconds <= 0 else f"in {wording.duration(seconds)}"
+    due = "when there is room" if seconds <= 0 else f"in {wording.duration(seconds)}"
     return Text(f"waits for retry {used} of {wording.count(most)}, {due}: {job['last_error']}", style="yellow")
 
 

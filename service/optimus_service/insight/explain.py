@@ -369,10 +369,19 @@ def _is_first(case: Case) -> bool:
 
 
 def _may_be_at_once(times: ExpectedTimes, one: Awaited) -> bool:
-    """Whether the start and the end that are told may be at the same time. Not where the start waits for others, too:
-    for a pause that a future has and that may not come."""
-    end = awaited_end(one, times)
-    return end is None or times.start is None or (times.start.low <= end.high and end.low <= times.start.high)
+    """Whether the start is told for about the same time as the end. Not where it waits for others, too, in some of the
+    futures: for a pause that a future has and that may not come."""
+    end, start = awaited_end(one, times), times.start
+    if end is None or start is None:
+        return True
+    about = _ABOUT * (end.mean - times.at) + _ABOUT_SECONDS
+    overlaps = start.low <= end.high and end.low <= start.high
+    return overlaps and end.low - about <= start.mean <= end.high + about
+
+
+_ABOUT, _ABOUT_SECONDS = 0.25, 5.0
+"""A start with an end is told for no longer after the interval of that than this part of the time until it, and a
+start-up."""
 
 
 _LIKELY = 0.5

@@ -171,7 +171,7 @@ def gives_more(changes: Sequence[str] | None, waits: bool) -> str | None:
     """What was tried and gives the job more (`optimus_scheduler.what_if`), in a sentence; None: nothing was tried."""
     if changes is None:
         return None
-    verb = "would start now" if waits else "would get more now"
+    verb = "would start" if waits else "would get more"
     if not changes:
         tried = "its limits and priority, quotas, one more node, the end of other jobs"
         return f"Nothing that was tried gives it more now: {tried}."

@@ -304,8 +304,8 @@ def test_the_marginal_job_is_the_one_with_the_least_gain_that_holds() -> None:
             "Nothing that was tried gives it more now: "
             "its limits and priority, quotas, one more node, the end of other jobs.",
         ),
-        (("a node",), "It would get more now with this: a node."),
-        (("a node", "the end of b"), "It would get more now with any one of these: a node; the end of b."),
+        (("a node",), "It would get more with this: a node."),
+        (("a node", "the end of b"), "It would get more with any one of these: a node; the end of b."),
     ],
 )
 def test_advice_is_what_was_tried(tried: tuple[str, ...] | None, told: str) -> None:
@@ -752,6 +752,9 @@ def test_the_end_that_a_told_start_waits_for_is_named(part: float, at_once: floa
     (start,) = [each for each in explanation_of(replace(case, queue=queue)).sentences if "expected to start" in each]
     assert "a job that starts before it" not in start, "it is number 1"
     assert ("after the end of first (first), by" in start) == ("a job that starts before it" in told)
+    late = replace(decision, expected=replace(times, start=Interval(900.0, 50.0, 8000.0)))
+    (start,) = [each for each in explanation_of(replace(case, decision=late)).sentences if "expected to start" in each]
+    assert "with the end" not in start, "it is told for 14 minutes after that"
 
 
 def test_jobs_before_it_in_the_queue_are_named_where_their_ends_are_not_known() -> None:
