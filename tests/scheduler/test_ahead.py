@@ -294,6 +294,16 @@ def test_jobs_that_are_going_to_come_delay_those_that_are_there() -> None:
     assert end_of(crowded, "a").mean > end_of(alone, "a").mean
 
 
+def test_among_many_jobs_later_ones_may_not_come_either() -> None:
+    """60 jobs fill the cluster. As they end, the long one grows, unless others come that take the room."""
+    short = [running(f"short-{n}", 500, most=1) for n in range(59)]
+    alone = a_queue(running("long", 100_000), *short, cpu=120.0)
+    like = next(one for one in alone.outlooks if one.id == "short-0")
+    later = [like_number(like, number) for number in range(1, 61)]
+    crowded = replace(alone, expected=tuple(Expected(each.job.submitted_at, each, 1e6) for each in later))
+    assert end_of(crowded, "long").low - NOW < 1.1 * (end_of(alone, "long").low - NOW)
+
+
 def like_number(outlook: Outlook, number: int) -> Outlook:
     return as_fresh(outlook, f"later-{number}", NOW + 60.0 * number)
 

@@ -74,9 +74,10 @@ def look_ahead(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Ah
 
 
 def _extent(n_jobs: int) -> tuple[int, int]:
-    """How many futures, and instants in each, so that the decisions are not too many."""
+    """How many futures, and instants in each, so that the decisions are not too many. Two futures with fewer instants
+    tell more than one with more: in a single one all later jobs come, or none."""
     decisions = MOST_DECISIONS // n_jobs
-    n_futures = min(max(decisions // _MOST_INSTANTS, 1), _MOST_FUTURES)
+    n_futures = min(max(decisions // _LEAST_INSTANTS, 1), _MOST_FUTURES)
     return n_futures, min(max(decisions // n_futures, _LEAST_INSTANTS), _MOST_INSTANTS)
 
 
