@@ -192,6 +192,13 @@ def test_the_speed_of_now_does_not_stand_beside_a_time_left_that_looks_further()
     assert "14.2 steps/s" in live.details(builders.job(remaining_seconds=None))
 
 
+def test_a_job_without_tasks_is_not_said_to_learn() -> None:
+    nothing = {"workers": 0, "servers": 0}
+    for state in ("queued", "paused"):
+        job = builders.job(state=state, wanted=nothing, running=nothing, remaining_seconds=None)
+        assert live.expectation(job) == "waiting"
+
+
 def test_where_nobody_knows_the_end_no_total_is_shown() -> None:
     assert "of 1 310" in live.details(builders.job())
     assert "of 1 310" not in live.details(builders.job(progress=None))

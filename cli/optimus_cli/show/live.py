@@ -102,7 +102,7 @@ def expectation(job: Job) -> str:
         return "starting"
     if starts := render.starts_in(job):
         return f"starts in {starts[0][1]}"
-    if job["state"] == "queued":
+    if job["state"] in render.BEFORE_TASKS:
         return "waiting"
     if job.get("standstill"):
         return render.left(job)
