@@ -107,8 +107,8 @@ class Service:
         """A hundredth of the jobs, the newest, get this label, in one transaction."""
         newest = [f"job-{self.n_submitted - 1 - number:05d}" for number in range(max(1, self.n_jobs // CHANGED_PART))]
         with self.repository.write() as tx:
-            for job in tx.jobs_by_id(newest).values():
-                tx.set_spec(job.id, job.spec, job.spec | {"labels": {"turn": turn}}, {}, time.time())
+            for job in tx.jobs.by_id(newest).values():
+                tx.jobs.set_spec(job.id, job.spec, job.spec | {"labels": {"turn": turn}}, {}, time.time())
 
     def get(self, path: str) -> float:
         """Processor seconds of one call."""
@@ -192,7 +192,7 @@ def _round(parts: Parts) -> None:
 
 
 def newest_round(repository: Repository) -> RoundRecord | None:
-    return next(iter(repository.rounds(limit=1).items), None)
+    return next(iter(repository.rounds.page(limit=1).items), None)
 
 
 def _changed(service: Service, running: list[str]) -> list[str]:
@@ -271,10 +271,10 @@ def day(service: Service, n_turns: int) -> dict[str, float]:
     seconds, before = [], service.ask("memory")[0]
     n_changed = max(1, service.n_jobs // CHANGED_PART)
     for turn in range(n_turns):
-        running = [job.id for job in service.repository.active_jobs() if job.membership_epoch]
+        running = [job.id for job in service.repository.jobs.active() if job.membership_epoch]
         post(service.repository, running, FIRST_OF_TURNS + turn * SAMPLES_OF_TURN, SAMPLES_OF_TURN)
         end = ResultReported(outcome=Outcome.SUCCEEDED, step=FIRST_OF_TURNS)
-        service.repository.advance_jobs(dict.fromkeys(running[:n_changed], end), time.time())
+        service.repository.jobs.advance_together(dict.fromkeys(running[:n_changed], end), time.time())
         submit(service.repository, n_changed, first=service.n_jobs + turn * n_changed)
         seconds.append(service.ask("round"))
         form_memberships(service.repository)

@@ -89,26 +89,26 @@ def row(number: int, n_jobs: int, spec: str) -> dict[str, Any]:
 def calls(repository: Repository, n_jobs: int) -> dict[str, Callable[[], object]]:
     """What users ask for; the job and the sweep that are looked for are in the middle."""
     middle = f"{n_jobs // 2:07d}"
-    second = repository.list_jobs(limit=50).next_cursor
+    second = repository.jobs.page(limit=50).next_cursor
     sweep = f"sweep-{n_jobs // 200}"
     ended, active = {JobState.SUCCEEDED}, {JobState.QUEUED, JobState.RUNNING}
     return {
-        "list": lambda: repository.list_jobs(limit=50),
-        "list, next page": lambda: repository.list_jobs(limit=50, cursor=second),
-        "list by state": lambda: repository.list_jobs(ended, limit=50),
-        "list active": lambda: repository.list_jobs(active, limit=50),
-        "list by project": lambda: repository.list_jobs(project="project-7", limit=50),
-        "list by owner": lambda: repository.list_jobs(owner="user-7", limit=50),
-        "list by label": lambda: repository.list_jobs(labels={"sweep": sweep}, limit=50),
-        "list by label of 1 in 20": lambda: repository.list_jobs(labels={"team": "user-7"}, limit=50),
-        "list by two labels": lambda: repository.list_jobs(labels={"team": "user-7", "sweep": sweep}, limit=50),
-        "list by label, any value": lambda: repository.list_jobs(labels={"sweep": None}, limit=50),
-        "list by label, active": lambda: repository.list_jobs(active, labels={"team": "user-7"}, limit=50),
-        "find by id": lambda: repository.list_jobs(name_contains=f"job-{middle}", name_match="one"),
-        "find by name": lambda: repository.list_jobs(name_contains=f"train-{middle}", name_match="one"),
-        "find by beginning": lambda: repository.list_jobs(name_contains=f"train-{middle}", name_match="start"),
-        "find by part of the name": lambda: repository.list_jobs(name_contains=f"n-{middle}"),
-        "count by state": lambda: repository.count_jobs_by_state(),
+        "list": lambda: repository.jobs.page(limit=50),
+        "list, next page": lambda: repository.jobs.page(limit=50, cursor=second),
+        "list by state": lambda: repository.jobs.page(ended, limit=50),
+        "list active": lambda: repository.jobs.page(active, limit=50),
+        "list by project": lambda: repository.jobs.page(project="project-7", limit=50),
+        "list by owner": lambda: repository.jobs.page(owner="user-7", limit=50),
+        "list by label": lambda: repository.jobs.page(labels={"sweep": sweep}, limit=50),
+        "list by label of 1 in 20": lambda: repository.jobs.page(labels={"team": "user-7"}, limit=50),
+        "list by two labels": lambda: repository.jobs.page(labels={"team": "user-7", "sweep": sweep}, limit=50),
+        "list by label, any value": lambda: repository.jobs.page(labels={"sweep": None}, limit=50),
+        "list by label, active": lambda: repository.jobs.page(active, labels={"team": "user-7"}, limit=50),
+        "find by id": lambda: repository.jobs.page(name_contains=f"job-{middle}", name_match="one"),
+        "find by name": lambda: repository.jobs.page(name_contains=f"train-{middle}", name_match="one"),
+        "find by beginning": lambda: repository.jobs.page(name_contains=f"train-{middle}", name_match="start"),
+        "find by part of the name": lambda: repository.jobs.page(name_contains=f"n-{middle}"),
+        "count by state": lambda: repository.jobs.count_by_state(),
         "a round's look": lambda: repository.observed(),
     }
 
@@ -132,9 +132,9 @@ def swept(repository: Repository, fence: int) -> dict[str, float]:
     while n or after is not None:
         begun = time.perf_counter()
         if n:
-            n = leader.prune(NOW, KEEP_SECONDS).total
+            n = leader.retention.prune(NOW, KEEP_SECONDS).total
         elif after is not None:
-            after = leader.prune_rounds(NOW, KEEP_SECONDS, after).next_after
+            after = leader.retention.prune_rounds(NOW, KEEP_SECONDS, after).next_after
         took = time.perf_counter() - begun
         longest, total, n_batches = max(longest, took), total + took, n_batches + 1
     return {"ms": total * 1000, "longest_transaction_ms": longest * 1000, "transactions": n_batches}
@@ -146,7 +146,7 @@ def measure(url: str, n_jobs: int, repeats: int) -> dict[str, Any]:
     fill(url, n_jobs, WITH_ROWS)
     filled = time.perf_counter() - begun
     repository = Repository(create_engine_from_url(url))
-    lease = repository.acquire_lease(LEADER_LEASE, "benchmark", 3600.0)
+    lease = repository.leases.acquire(LEADER_LEASE, "benchmark", 3600.0)
     assert lease is not None, "the database is new"
     found = {name: least_ms(call, repeats) for name, call in calls(repository, n_jobs).items()}
     first = swept(repository, lease.token)

@@ -47,7 +47,7 @@ def submit(repository: Repository, n_jobs: int, first: int = 0, at: float | None
     job_ids = [f"job-{number:05d}" for number in range(first, first + n_jobs)]
     new = [NewJob(job_id, {**spec, "name": job_id}, "nonce", None, "hash") for job_id in job_ids]
     for begin in range(0, n_jobs, JOBS_AT_ONCE):
-        repository.create_jobs(new[begin : begin + JOBS_AT_ONCE], at)
+        repository.jobs.create_many(new[begin : begin + JOBS_AT_ONCE], at)
 
 
 def post(repository: Repository, job_ids: list[str], first: int, n_samples: int) -> None:
@@ -57,7 +57,7 @@ def post(repository: Repository, job_ids: list[str], first: int, n_samples: int)
         numbers = range(begin, min(begin + POST_SAMPLES, first + n_samples))
         columns = SampleColumns.of([a_sample(number, at) for number in numbers])
         for place in range(0, len(job_ids), POSTS_AT_ONCE):
-            repository.add_posts([PostedSamples(job_id, columns, at) for job_id in job_ids[place:][:POSTS_AT_ONCE]])
+            repository.samples.add([PostedSamples(job_id, columns, at) for job_id in job_ids[place:][:POSTS_AT_ONCE]])
 
 
 def first_round(url: str, cluster: FakeCluster, folder: Path, fence: int) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def measure(options: argparse.Namespace, url: str, folder: Path) -> dict[str, An
     repository = Repository(engine)
     node = Resources(cpu=10.0 * 16, memory_bytes=2**44)
     cluster = FakeCluster([Node(f"node-{n:04d}", node) for n in range(-(-options.running // 16))])
-    lease = repository.acquire_lease(LEADER_LEASE, "benchmark", LEASE_SECONDS)
+    lease = repository.leases.acquire(LEADER_LEASE, "benchmark", LEASE_SECONDS)
     assert lease is not None, "the database is in use"
     submit(repository, options.jobs)
     before = make_rounds(repository, cluster, folder)

@@ -78,7 +78,7 @@ def submit(repository: Repository, n_jobs: int) -> None:
     spec = write(checked(JobSpec, body))
     for number in range(n_jobs):
         job_id = f"job-{number:05d}"
-        repository.create_job(job_id, {**spec, "name": job_id}, "nonce", None, "hash", time.time())
+        repository.jobs.create(job_id, {**spec, "name": job_id}, "nonce", None, "hash", time.time())
 
 
 def train(repository: Repository) -> None:
@@ -86,20 +86,20 @@ def train(repository: Repository) -> None:
     for job_id in form_memberships(repository):
         at = time.time()
         samples = SampleColumns.of([a_sample(number, at) for number in range(SAMPLES_PER_JOB)])
-        repository.add_posts([PostedSamples(job_id, samples, at)])
+        repository.samples.add([PostedSamples(job_id, samples, at)])
 
 
 def form_memberships(repository: Repository, at: float | None = None) -> list[str]:
     """Every job that should have tasks has them, `at` this moment (POSIX seconds; None: now); which ones had none."""
     at = time.time() if at is None else at
     formed = []
-    for job in repository.active_jobs():
+    for job in repository.jobs.active():
         if job.membership_epoch or job.wanted.is_empty:
             continue
-        tasks = repository.get_wanted(job.id).tasks
+        tasks = repository.wanted.get(job.id).tasks
         formed.append(job.id)
         names = {role: tuple(task.key.name for task in tasks if task.key.role is role) for role in Role}
-        repository.report_membership(
+        repository.memberships.report(
             job.id,
             MembershipRecord(
                 job_id=job.id,
@@ -113,8 +113,8 @@ def form_memberships(repository: Repository, at: float | None = None) -> list[st
                 pause_seconds=0.5,
             ),
         )
-        repository.advance_job(job.id, MembershipFormed(1), at)
-        repository.put_profile(
+        repository.jobs.advance(job.id, MembershipFormed(1), at)
+        repository.jobs.put_profile(
             job.id, {"n_parameters": 10, "n_examples": 640, "global_batch_size": 32, "steps_per_epoch": 20.0}
         )
     return formed
@@ -156,7 +156,7 @@ def make_rounds(repository: Repository, cluster: FakeCluster, directory: Path) -
     """The parts of the service that make its rounds."""
     settings = Settings(data_directory=directory)
     context = LaunchContext("http://127.0.0.1:1", directory / "jobs", JobTokens(b"secret"))
-    applier = Applier(cluster, LongPolls(repository.generations), context, time.time)
+    applier = Applier(cluster, LongPolls(repository.wanted.generations), context, time.time)
     planner = server.make_planner(policy_named("optimus"), settings)
     return server.make_rounds(settings, repository, cluster, planner, applier, time.time)
 
@@ -174,7 +174,7 @@ def main() -> None:
         repository = Repository(engine)
         cluster = FakeCluster([Node(f"node-{n}", Resources(8.0, 2**36)) for n in range(-(-arguments.jobs // 2))])
         rounds = make_rounds(repository, cluster, Path(folder))
-        lease = repository.acquire_lease(LEADER_LEASE, "benchmark", LEASE_SECONDS)
+        lease = repository.leases.acquire(LEADER_LEASE, "benchmark", LEASE_SECONDS)
         assert lease is not None, "the database is in use"
         rounds.run("benchmark", lease.token)  # prunes, and knows that there is nothing
         submit(repository, arguments.jobs)

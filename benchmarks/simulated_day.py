@@ -189,19 +189,19 @@ class Workers:
     def begin(self, at: float) -> int:
         """Jobs with new tasks form their memberships; those that are to stop stop, those that are done end. How many
         of them have another membership."""
-        active = self._service.repository.active_jobs()
+        active = self._service.repository.jobs.active()
         self._call("POST", "result", {job.id: _ended(job) for job in active if job.directive is Directive.FINISH})
         have = [job for job in active if not job.wanted.is_empty and job.directive is Directive.RUN]
         moved = [job for job in have if self._generations.get(job.id) != job.generation]
         self._call("PUT", "profile", {job.id: PROFILE for job in moved if not job.membership_epoch})
         self._call("POST", "membership", {job.id: self._membership(job, at) for job in moved})
-        now = self._service.repository.jobs_by_id([job.id for job in have])
+        now = self._service.repository.jobs.by_id([job.id for job in have])
         self.training = {job.id: now[job.id] for job in have}
         self._generations = {job.id: job.generation for job in have}
         return len(moved)
 
     def _membership(self, job: JobRecord, at: float) -> str:
-        tasks = self._service.repository.get_wanted(job.id).tasks
+        tasks = self._service.repository.wanted.get(job.id).tasks
         workers, servers = ([task.key.name for task in tasks if task.key.role is each] for each in MEMBERS)
         epoch, cause = job.membership_epoch + 1, "rescale" if job.membership_epoch else "start"
         report = {"epoch": epoch, "generation": job.generation, "at": at, "step": job.step, "cause": cause}
@@ -278,7 +278,7 @@ def turn(service: Service, workers: Workers, n_samples: int) -> dict[str, float]
     training = len(workers.training)
     seconds = workers.post(n_samples, now)
     workers.end(max(1, service.n_jobs // CHANGED_PART))
-    n_new = service.n_jobs - len(service.repository.active_jobs())
+    n_new = service.n_jobs - len(service.repository.jobs.active())
     submit(service.repository, n_new, service.n_submitted, now)
     service.n_submitted += n_new
     found = {"post of telemetry, of the clock": seconds, "round": service.ask("round"), "training": training}

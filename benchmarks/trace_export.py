@@ -41,15 +41,15 @@ def measured(url: str, n_jobs: int) -> None:
     engine = create_engine_from_url(url)
     repository, now = Repository(engine), time.time()
     spec = write(checked(JobSpec, {"name": MODEL, "task": "m:f"}))
-    repository.create_job(MODEL, spec, "nonce", None, "hash", now - 7200)
+    repository.jobs.create(MODEL, spec, "nonce", None, "hash", now - 7200)
     report = MembershipRecord(
         job_id=MODEL, epoch=1, generation=1, at=now - 7000, step=0, workers=("w",), servers=("s",), cause="start"
     )
-    repository.report_membership(MODEL, report)
-    repository.advance_job(MODEL, MembershipFormed(1), now - 7000)
+    repository.memberships.report(MODEL, report)
+    repository.jobs.advance(MODEL, MembershipFormed(1), now - 7000)
     columns = SampleColumns.of([a_sample(number, now - 7000) for number in range(SAMPLES)])
-    repository.add_posts([PostedSamples(MODEL, columns, now)])
-    repository.advance_job(MODEL, CancelRequested(has_tasks=False), now - 3600)
+    repository.samples.add([PostedSamples(MODEL, columns, now)])
+    repository.jobs.advance(MODEL, CancelRequested(has_tasks=False), now - 3600)
     with writing(engine).begin() as connection:
         for table in ("jobs", "memberships", "sample_batches"):
             copy(connection, table, n_jobs)

@@ -60,7 +60,7 @@ def fill(repository: Repository, n_jobs: int) -> None:
     decisions = []
     for number in range(n_jobs):
         job_id, trains = f"job-{number:05d}", number % 2 == 0
-        repository.create_job(job_id, {**spec, "name": job_id}, "n", None, "h", now - 3600)
+        repository.jobs.create(job_id, {**spec, "name": job_id}, "n", None, "h", now - 3600)
         size = Allocation(2, 1) if trains else Allocation(0, 0)
         reason = "Unchanged" if trains else "WaitingForResources"
         decisions.append(
@@ -77,17 +77,17 @@ def fill(repository: Repository, n_jobs: int) -> None:
         if trains:
             _train(repository, job_id, size, now)
     record = RoundRecord(at=now, trigger="period", seconds=1.0, phase_seconds={}, n_jobs=n_jobs, n_actions=0)
-    repository.add_round(record, decisions)
+    repository.rounds.add(record, decisions)
 
 
 def _train(repository: Repository, job_id: str, size: Allocation, now: float) -> None:
-    repository.set_wanted([SetWanted(job_id, size, Directive.RUN, ())], now - 1000)
+    repository.wanted.put([SetWanted(job_id, size, Directive.RUN, ())], now - 1000)
     workers = tuple(f"{job_id}-worker-{rank}-0" for rank in range(size.workers))
     report = MembershipRecord(
         job_id=job_id, epoch=1, generation=1, at=now - 900, step=0, workers=workers, servers=("s",), cause="start"
     )
-    repository.report_membership(job_id, report)
-    repository.advance_job(job_id, MembershipFormed(1), now - 900)
+    repository.memberships.report(job_id, report)
+    repository.jobs.advance(job_id, MembershipFormed(1), now - 900)
     tell(repository, job_id, 0, now)
 
 
@@ -109,7 +109,7 @@ def tell(repository: Repository, job_id: str, sequence: int, now: float) -> None
         seconds=5.0,
         compute_seconds=4.0,
     )
-    repository.add_posts([PostedSamples(job_id, SampleColumns.of([sample]), now)])
+    repository.samples.add([PostedSamples(job_id, SampleColumns.of([sample]), now)])
 
 
 def cpu_seconds(action: Callable[[], Any]) -> float:
@@ -128,7 +128,7 @@ def measure_service(services: Services) -> dict[str, Any]:
     state = read_stream_state(repository, services.cluster, "optimus", "0", services.clock())
 
     def history() -> None:
-        jobs, memberships = repository.jobs_since(now - 3600, 2000)
+        jobs, memberships = repository.memberships.jobs_since(now - 3600, 2000)
         timeline(jobs, memberships, "cpu_cores", now - 3600, now, 160)
 
     return {
@@ -197,7 +197,7 @@ def _run(settings: Settings, n_jobs: int) -> dict[str, Any]:
         settings=settings,
         repository=repository,
         cluster=FakeCluster([Node(f"node-{n}", Resources(64.0, 2**38)) for n in range(30)]),
-        long_polls=LongPolls(repository.generations),
+        long_polls=LongPolls(repository.wanted.generations),
         job_tokens=JobTokens(b"secret"),
         version="0",
     )
@@ -208,7 +208,7 @@ def _run(settings: Settings, n_jobs: int) -> dict[str, Any]:
         if shutil.which("chromium"):
             serving = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
             serving.start()
-            trains = [job.id for job in repository.active_jobs() if job.running.workers]
+            trains = [job.id for job in repository.jobs.active() if job.running.workers]
 
             def change() -> None:
                 for job_id in trains:

@@ -101,7 +101,7 @@ def post(repository: Repository, first: int, n_samples: int, at: float, seconds:
                 for number in range(first, first + n_samples)
             ]
         )
-        repository.add_posts([PostedSamples(JOB, columns, at + seconds)])
+        repository.samples.add([PostedSamples(JOB, columns, at + seconds)])
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -112,14 +112,14 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     repository = Repository(engine)
     cluster = FakeCluster([Node("node", Resources(64.0, 2**38))])
     context = LaunchContext("http://127.0.0.1:1", folder / "jobs", JobTokens(b"secret"))
-    applier = Applier(cluster, LongPolls(repository.generations), context, clock)
+    applier = Applier(cluster, LongPolls(repository.wanted.generations), context, clock)
     rounds = server.make_rounds(
         settings, repository, cluster, server.make_planner(policy_named("optimus"), settings), applier, clock
     )
     sizes = {"workers": {"min": WORKERS, "max": WORKERS}, "servers": {"min": SERVERS, "max": SERVERS}}
     body = {"name": JOB, "task": "m:f", "convergence": {"max_steps": 10**11}, **sizes}
-    repository.create_job(JOB, write(checked(JobSpec, body)), "nonce", None, "hash", clock())
-    lease = repository.acquire_lease(LEADER_LEASE, "benchmark", 1e6)
+    repository.jobs.create(JOB, write(checked(JobSpec, body)), "nonce", None, "hash", clock())
+    lease = repository.leases.acquire(LEADER_LEASE, "benchmark", 1e6)
     assert lease is not None, "the database is new"
     rounds.run("submit", lease.token)
     assert form_memberships(repository) == [JOB], "the job has its tasks"

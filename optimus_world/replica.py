@@ -160,7 +160,7 @@ class Replica:
         self.long_polls = cast(FiberLongPolls, parts.services.long_polls)
         self.repository = parts.services.repository
         self.app = _app(replace(parts.services, edits=FiberTurns(kernel)))
-        self.app.state.sample_queue = FiberQueue(self.repository.add_posts, kernel, self.process)
+        self.app.state.sample_queue = FiberQueue(self.repository.samples.add, kernel, self.process)
         self.loop.trigger("start")
         self.fiber = kernel.spawn(self.process, "loop", self.loop.run)
         kernel.spawn(self.process, "retention", self.retention.run)

@@ -65,7 +65,7 @@ def openapi() -> dict[str, Any]:
             settings=settings,
             repository=repository,
             cluster=FakeCluster([]),
-            long_polls=LongPolls(repository.generations),
+            long_polls=LongPolls(repository.wanted.generations),
             job_tokens=JobTokens(b"nobody's secret"),
             version=version("optimus-scheduler"),
         )

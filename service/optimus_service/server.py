@@ -191,10 +191,10 @@ def seal_variables(settings: Settings, repository: Repository) -> None:
         CannotStart: there are sealed ones and no key at all.
     """
     if settings.keys:
-        sealed = repository.rewrite_variables()
+        sealed = repository.variables.rewrite()
         if sealed:
             _log.info("variables of jobs are encrypted with the first key", jobs=sealed)
-    found = repository.stored_variables()
+    found = repository.variables.stored()
     if found.unreadable and not settings.keys:
         raise CannotStart(
             f"{found.unreadable} jobs have encrypted variables and OPTIMUS_ENCRYPTION_KEYS is not set: set it to the "
@@ -273,8 +273,8 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
     if machine.make_cluster is not None:
         cluster = machine.make_cluster(settings, clock)
     else:
-        cluster = with_closed_nodes(make_cluster(settings, clock), repository.closed_nodes)
-    long_polls = machine.make_long_polls(repository.generations)
+        cluster = with_closed_nodes(make_cluster(settings, clock), repository.nodes.closed)
+    long_polls = machine.make_long_polls(repository.wanted.generations)
     tokens = job_tokens_of(settings)
     context = LaunchContext(service_url, _jobs_directory(settings), tokens, local=settings.cluster == "local")
     starts_at_once = settings.kubernetes.starts_at_once if settings.cluster == "kubernetes" else 1

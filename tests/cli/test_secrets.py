@@ -20,7 +20,7 @@ def database(tmp_path: Path) -> str:
     upgrade(url)
     repository = Repository(create_engine_from_url(url))
     spec = {"name": "digits", "project": "default", "environment": {"HF_TOKEN": VALUE}}
-    repository.create_job("digits-1", spec, "nonce", None, "hash", 1.0)
+    repository.jobs.create("digits-1", spec, "nonce", None, "hash", 1.0)
     repository.close()
     return url
 

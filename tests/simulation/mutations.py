@@ -34,6 +34,7 @@ from optimus_service.store import leases
 from optimus_service.store.database.tables import LeaseRow
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.jobs import retention, wanted
+from optimus_service.store.jobs.memberships import Memberships
 from optimus_service.store.records import AddedSamples
 from optimus_service.store.repository import LEADER_LEASE, LeaderRepository, Repository
 from optimus_service.store.samples import sample_queue, samples
@@ -98,7 +99,7 @@ def _pauses(*numbers: int) -> tuple[Fault, ...]:
 
 
 def _claim_of_everybody(self: Leadership) -> int | None:
-    lease = self._repository.current_lease(LEADER_LEASE)
+    lease = self._repository.leases.current(LEADER_LEASE)
     return self._acquire() if lease is None else lease.token
 
 
@@ -177,7 +178,7 @@ def _eager_prune(session: Any, before: float, now: float, limit: int) -> Any:
 
 def _start_again(self: applying.Applier, actions: Any, leader: LeaderRepository) -> list[str | None]:
     launches, addresses, _ = self._launches(actions, leader)
-    leader.put_tasks([(each.key, each.node, None) for each in launches.values()], addresses, self._clock())
+    leader.tasks.put([(each.key, each.node, None) for each in launches.values()], addresses, self._clock())
     for launch in launches.values():
         try:
             self._cluster.start(launch)
@@ -207,10 +208,10 @@ def _unfenced_notice(self: exits.ExitNotices, view: Any, observed: Any, now: flo
 
 
 def _unchecked_advance(tx: Repository, job_id: str, report: Any, now: float) -> None:
-    tx.advance_job(job_id, lifecycle.MembershipFormed(report.epoch), now)
+    tx.jobs.advance(job_id, lifecycle.MembershipFormed(report.epoch), now)
 
 
-def _noted_membership(self: Repository, job_id: str, report: Any) -> bool:
+def _noted_membership(self: Memberships, job_id: str, report: Any) -> bool:
     return True
 
 
@@ -246,7 +247,7 @@ MUTATIONS = (
         "a late report brings an ended job back",
         _both(
             _replaced(from_tasks, "_advance", _unchecked_advance),
-            _replaced(Repository, "report_membership", _noted_membership),
+            _replaced(Memberships, "report", _noted_membership),
             _replaced(lifecycle, "_TRANSITIONS", _REVIVED),
         ),
         "the end of a job is kept",

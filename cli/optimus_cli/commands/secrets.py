@@ -40,20 +40,20 @@ def key() -> None:
 @app.command(cls=Command)
 def rotate(database_url: DatabaseUrl = None, data_directory: DataDirectory = None, as_json: AsJson = False) -> None:
     """Encrypt all variables with the first key: those in clear, and those of older keys. The service may run on."""
-    _rewrite(database_url, data_directory, lambda found: found.rewrite_variables(), as_json=as_json)
+    _rewrite(database_url, data_directory, lambda found: found.variables.rewrite(), as_json=as_json)
 
 
 @app.command(cls=Command)
 def decrypt(database_url: DatabaseUrl = None, data_directory: DataDirectory = None, as_json: AsJson = False) -> None:
     """Store all variables in clear, for a release that cannot read others. The service must not run meanwhile."""
-    _rewrite(database_url, data_directory, lambda found: found.rewrite_variables(clear=True), as_json=as_json)
+    _rewrite(database_url, data_directory, lambda found: found.variables.rewrite(clear=True), as_json=as_json)
 
 
 def _rewrite(
     database_url: str | None, data_directory: Path | None, do: Callable[[Repository], int], *, as_json: bool
 ) -> None:
     with _repository(database_url, data_directory) as repository:
-        changed, found = do(repository), repository.stored_variables()
+        changed, found = do(repository), repository.variables.stored()
     if as_json:
         counted = {"encrypted": found.sealed, "clear": found.clear, "unreadable": found.unreadable}
         output.print_json({"changed": changed, **counted})

@@ -97,7 +97,7 @@ def create_app(services: Services) -> FastAPI:
     app.state.services = services
     app.state.task_checks = TaskChecks(services.cluster.check_task, services.cluster.try_task)
     app.state.histories = HistoryCache(services.repository, _lessons(services), services.settings.scheduling)
-    app.state.sample_queue = SampleQueue(services.repository.add_posts)
+    app.state.sample_queue = SampleQueue(services.repository.samples.add)
     app.state.watching = Watching(services, app.state.task_checks, app.state.sample_queue)
     app.state.database_check = health.DatabaseCheck(services.repository)
     oidc = services.settings.oidc

@@ -106,14 +106,14 @@ class TrainingJobController:
         users = [each for each in objects if each.mirrors is None]
         own = [claimed for each in users if (claimed := self.claims.of(each)) is not None]
         made = [each for each in objects if each.mirrors is not None and is_ours(each, self._settings)]
-        jobs = self._services.repository.jobs_of_objects([each.uid for each in own])
+        jobs = self._services.repository.jobs.of_objects([each.uid for each in own])
         undecided = {each.uid for each in users if belongs_to(each) is None}
         self._cancel_without_object({each.uid for each in own} | undecided, jobs)
         shown = self._mirroring.sync(made, jobs)
         pairs = [(each, jobs.get(each.uid)) for each in own]
         pairs += [(each, shown[each.uid]) for each in made if each.uid in shown]
         ids = [job.id for _, job in pairs if job is not None]
-        decisions = self._services.repository.latest_decisions(ids)
+        decisions = self._services.repository.rounds.latest_decisions(ids)
         for each, job in pairs:
             status = self._handled(each, job, decisions)
             if status is not None and differs(each.status, status) and not self._write_status(each, status):
@@ -161,7 +161,7 @@ class TrainingJobController:
             apply(
                 self._services, job, edit, "its TrainingJob"
             )  # where it was changed meanwhile, the next pass sees how
-            job = self._services.repository.get_job(job.id)
+            job = self._services.repository.jobs.get(job.id)
         if edit.fixed:
             self._show(found, job, status_of(job, None, found.generation, now, edit.fixed))
         return status_of(job, decisions.get(job.id), found.generation, now, edit.fixed)
@@ -171,7 +171,7 @@ class TrainingJobController:
         if found.status.get("observedGeneration") == found.generation and found.status.get("reason") == NOT_CHANGED:
             return
         message, data = f"Its object {found.name}: {status['message']}.", {"generation": found.generation}
-        self._services.repository.add_event(job.id, NOT_CHANGED, message, data, self._services.clock())
+        self._services.repository.events.add(job.id, NOT_CHANGED, message, data, self._services.clock())
 
     def _invalid(
         self, found: TrainingJob, job: JobRecord | None, decisions: Mapping[str, DecisionRecord], message: str
@@ -186,7 +186,7 @@ class TrainingJobController:
             if uid not in uids and not job.state.is_final:
                 if job.directive is not Directive.CANCEL:
                     message = "Its TrainingJob was deleted, or moved to another installation: that cancels the job."
-                    self._services.repository.add_event(job.id, OBJECT_GONE, message, {}, self._services.clock())
+                    self._services.repository.events.add(job.id, OBJECT_GONE, message, {}, self._services.clock())
                 cancel(self._services, job)
 
     def _write_status(self, found: TrainingJob, status: dict[str, object]) -> bool:

@@ -66,7 +66,7 @@ class Mirroring:
         by_job = {each.mirrors: each for each in objects if each.mirrors is not None}
         repository = self._services.repository
         others = {job.id for job in with_own_object.values()}
-        active = {job.id: job for job in repository.active_jobs() if job.id not in others}
+        active = {job.id: job for job in repository.jobs.active() if job.id not in others}
         self._remember(active.keys(), by_job.keys())
         self._without_object([job for job in active.values() if job.id not in by_job])
         open_objects = {job_id: each for job_id, each in by_job.items() if job_id not in active}
@@ -88,11 +88,11 @@ class Mirroring:
         self._shown |= known | (unknown & present)
 
     def _known(self, job_ids: Iterable[str]) -> set[str]:
-        latest = self._services.repository.latest_event_types((SHOWN, LOST, RESUMED), set(job_ids))
+        latest = self._services.repository.events.latest_types((SHOWN, LOST, RESUMED), set(job_ids))
         return {job_id for job_id, kind in latest.items() if kind == SHOWN}
 
     def _note(self, job_id: str, message: str) -> None:
-        self._services.repository.add_event(job_id, SHOWN, message, {}, self._services.clock())
+        self._services.repository.events.add(job_id, SHOWN, message, {}, self._services.clock())
         self._shown.add(job_id)
 
     def _without_object(self, jobs: list[JobRecord]) -> None:
@@ -169,8 +169,10 @@ class Mirroring:
 
     def _lose(self) -> None:
         repository = self._services.repository
-        for job_id in self._known(job.id for job in repository.active_jobs()):
-            repository.add_event(job_id, LOST, "The definition of TrainingJob was deleted.", {}, self._services.clock())
+        for job_id in self._known(job.id for job in repository.jobs.active()):
+            repository.events.add(
+                job_id, LOST, "The definition of TrainingJob was deleted.", {}, self._services.clock()
+            )
         self._shown.clear()
 
     def _shows(self, name: str, job_id: str) -> bool:
@@ -191,7 +193,7 @@ class Mirroring:
         now = self._services.clock()
         self._settled = {each.uid: self._settled[each.uid] for each in objects.values() if each.uid in self._settled}
         open_jobs = {job_id for job_id, each in objects.items() if each.uid not in self._settled}
-        jobs = self._services.repository.jobs_by_id(open_jobs) if open_jobs else {}
+        jobs = self._services.repository.jobs.by_id(open_jobs) if open_jobs else {}
         for job_id in open_jobs:
             job = jobs.get(job_id)
             ended_at = (job.finished_at or now) if job is not None else 0.0
@@ -215,9 +217,9 @@ class Mirroring:
 
 def cancel(services: Services, job: JobRecord) -> None:
     """Cancel it as `POST /v1/jobs/ID/cancel` does. Nothing happens to a job that is being cancelled or has ended."""
-    has_tasks = bool(services.repository.tasks(job_id=job.id))
+    has_tasks = bool(services.repository.tasks.select(job_id=job.id))
     try:
-        cancelled = services.repository.advance_job(job.id, CancelRequested(has_tasks=has_tasks), services.clock())
+        cancelled = services.repository.jobs.advance(job.id, CancelRequested(has_tasks=has_tasks), services.clock())
     except InvalidTransition:
         return
     services.long_polls.notify(job.id, cancelled.generation)

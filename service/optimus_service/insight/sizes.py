@@ -249,7 +249,7 @@ WORTH = 0.005
 
 def checkpoint_advice(job: JobRecord, past: tuple[int, float], now: float) -> answers.CheckpointAdvice | None:
     """None: it is not known how the job writes its checkpoints. `past`: interruptions of all jobs in so many seconds of
-    running (`Repository.interruptions`); `now`: POSIX seconds."""
+    running (`Memberships.interruptions`); `now`: POSIX seconds."""
     profile = job.profile or {}
     every, write = profile.get("checkpoint_every_seconds"), profile.get("checkpoint_write_seconds")
     if not every or not write or write >= every:

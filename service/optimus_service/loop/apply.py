@@ -88,7 +88,7 @@ class Applier:
         converged = self._finish_converged(plan, snapshot, leader)
         failures = [failure for failure in self._perform_all(plan.actions, leader) if failure is not None]
         if plan.actions or converged:
-            mark_unwanted_tasks(leader, leader.wanted_of_active_jobs(), leader.tasks(), self._clock())
+            mark_unwanted_tasks(leader, leader.wanted.of_active_jobs(), leader.tasks.select(), self._clock())
         return tuple(failures)
 
     def _perform_all(self, actions: Iterable[Action], leader: LeaderRepository) -> Iterator[str | None]:
@@ -120,7 +120,7 @@ class Applier:
         return found
 
     def _set_wanted(self, changes: Sequence[SetWanted], leader: LeaderRepository) -> None:
-        for job_id, generation in leader.set_wanted(changes, self._clock()):
+        for job_id, generation in leader.wanted.put(changes, self._clock()):
             self._notifier.notify(job_id, generation)
 
     def _stop(self, action: StopTask, leader: LeaderRepository) -> str | None:
@@ -143,7 +143,7 @@ class Applier:
             starts = [
                 (launch.key, launch.node, next(iter(launch.resources.gpus), None)) for launch in launches.values()
             ]
-            leader.put_tasks(starts, addresses, self._clock())
+            leader.tasks.put(starts, addresses, self._clock())
         asked_at = self._ask_again(asked_at, leader)
         outcomes = self._starter.start(list(launches.values()))
         for (action, launch), problem in zip(launches.items(), outcomes, strict=True):
@@ -170,7 +170,7 @@ class Applier:
         self, actions: Sequence[StartTask], leader: LeaderRepository
     ) -> tuple[dict[StartTask, TaskLaunch], dict[str, str], dict[StartTask, str | None]]:
         """What to start; new addresses of coordinators by job; what cannot be started, in words."""
-        jobs = leader.jobs_by_id({action.task.key.job_id for action in actions})
+        jobs = leader.jobs.by_id({action.task.key.job_id for action in actions})
         launches: dict[StartTask, TaskLaunch] = {}
         problems: dict[StartTask, str | None] = {}
         addresses = _Addresses(self._cluster, leader)
@@ -190,7 +190,7 @@ class Applier:
 
     def _advance(self, job_id: str, event: ConvergenceReached, leader: LeaderRepository) -> None:
         try:
-            job = leader.advance_job(job_id, event, self._clock())
+            job = leader.jobs.advance(job_id, event, self._clock())
         except InvalidTransition:
             return  # the job ended after the snapshot was taken
         self._notifier.notify(job_id, job.generation)
@@ -202,7 +202,7 @@ class Applier:
         if self._is_news(_words(action), message):
             task = action.task.key.name if isinstance(action, StartTask) else None
             data = {"error": str(error), "reason": reason, "task": task}
-            leader.add_event(_job_id(action), "ActionFailed", message, data, self._clock())
+            leader.events.add(_job_id(action), "ActionFailed", message, data, self._clock())
         return message
 
     def _is_news(self, action: str, message: str) -> bool:
@@ -245,7 +245,7 @@ class _Addresses:
 
     def _known_addresses(self) -> set[str]:
         if self._taken is None:
-            self._taken = self._leader.coordinator_addresses()
+            self._taken = self._leader.jobs.coordinator_addresses()
         return self._taken | set(self.new.values())
 
 

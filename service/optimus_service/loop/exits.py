@@ -79,7 +79,7 @@ class ExitNotices:
             return
         self._troubles[key] = trouble.code
         data = {"task": key.name, "node": task.node, "reason": trouble.code}
-        leader.add_event(key.job_id, "TaskTrouble", f"{key.name}: {trouble.message}", data, now)
+        leader.events.add(key.job_id, "TaskTrouble", f"{key.name}: {trouble.message}", data, now)
 
     def _exited(
         self, task: Task, record: TaskRecord, job: JobRecord | None, now: float, leader: LeaderRepository
@@ -96,9 +96,9 @@ class ExitNotices:
         }
         _log.info("task exited", **data)
         with leader.write() as tx:
-            tx.add_event(key.job_id, "TaskExited", _words(task, job, unseen=not self._has_looked), data, now)
+            tx.events.add(key.job_id, "TaskExited", _words(task, job, unseen=not self._has_looked), data, now)
             # Marked before it is judged, so that the count below has it.
-            tx.mark_exited(key, task.exit_code, now)
+            tx.tasks.mark_exited(key, task.exit_code, now)
         if job is None or job.directive is Directive.CANCEL:
             return
         if is_failure(task.exit_code, record.unwanted_since):
@@ -128,7 +128,7 @@ class ExitNotices:
         # A coordinator that ends so has reported why, and whether a retry may help.
         of_worker = task.exit_code == CODE_OF_THE_USER and task.key.role is not Role.COORDINATOR
         error = tail if of_worker else None
-        leader.advance_job(job.id, TooManyFailures(message, error, record.attempt), now)
+        leader.jobs.advance(job.id, TooManyFailures(message, error, record.attempt), now)
 
     def _hangs(self, task: Task, job: JobRecord, now: float, leader: LeaderRepository) -> int:
         """How often workers of the job's attempt hung lately, this time counted; its owner is told."""
@@ -137,14 +137,14 @@ class ExitNotices:
             and record.attempt == job.attempt
             and record.exited_at is not None
             and record.exited_at > now - HANG_SECONDS
-            for record in leader.tasks(active_only=False, job_id=job.id)
+            for record in leader.tasks.select(active_only=False, job_id=job.id)
         )
         limit = f"{n_hangs}; at {self._max_failures} the job fails"
         message = (
             f"{task.key.name} hung: {_no_further(job)}; its log shows where. "
             f"Another takes its place. Hangs within {time_words(HANG_SECONDS)}: {limit}."
         )
-        leader.add_event(job.id, WORKER_HUNG, message, {"task": task.key.name, "times": n_hangs}, now)
+        leader.events.add(job.id, WORKER_HUNG, message, {"task": task.key.name, "times": n_hangs}, now)
         return n_hangs
 
     def _failures_without_progress(self, key: TaskKey, job: JobRecord, leader: LeaderRepository) -> int:
@@ -153,7 +153,7 @@ class ExitNotices:
         After a restart the samples of a long job are read in some rounds. Its failures are not forgotten meanwhile:
         they count at the next one.
         """
-        history = self._histories.updated(job, leader.memberships(job.id))
+        history = self._histories.updated(job, leader.memberships.of_job(job.id))
         if not history.is_current:
             return 0
         progressed_at = history.progressed_at or 0.0
@@ -163,7 +163,7 @@ class ExitNotices:
             and record.attempt == job.attempt
             and record.exited_at > progressed_at
             and is_failure(record.exit_code, record.unwanted_since)
-            for record in leader.tasks(active_only=False, job_id=job.id)
+            for record in leader.tasks.select(active_only=False, job_id=job.id)
         )
 
     def _log_tail(self, task: Task) -> str:
@@ -179,7 +179,7 @@ class ExitNotices:
         seen = {task.key for task in cluster_state.tasks}
         vanished = [each.key for each in records if each.key not in seen and each.unwanted_since is not None]
         for key in vanished:
-            leader.mark_exited(key, None, now)
+            leader.tasks.mark_exited(key, None, now)
         return bool(vanished)
 
     def _tasks_gone(
@@ -189,7 +189,7 @@ class ExitNotices:
         gone: dict[str, Event] = {
             job.id: AllTasksGone() for job in jobs.values() if _waits_for_its_tasks(job) and job.id not in alive
         }
-        after = leader.advance_jobs(gone, now) if gone else {}
+        after = leader.jobs.advance_together(gone, now) if gone else {}
         return any(not isinstance(job, JobRecord) or job.version != jobs[job.id].version for job in after.values())
 
 

@@ -133,22 +133,22 @@ class Leadership:
     def resign(self) -> None:
         """Let somebody else lead at once, instead of when the lease is over."""
         self._token = None
-        self._repository.release_lease(LEADER_LEASE, self._holder.name)
+        self._repository.leases.release(LEADER_LEASE, self._holder.name)
 
     def _acquire(self) -> int | None:
-        lease = self._repository.acquire_lease(LEADER_LEASE, self._holder.name, self._lease_seconds)
+        lease = self._repository.leases.acquire(LEADER_LEASE, self._holder.name, self._lease_seconds)
         return lease.token if lease is not None else None
 
     def _acquire_or_see(self) -> tuple[int | None, LeaseRecord | None]:
         """The token or, in the same transaction, who has the lease."""
         with self._repository.write() as tx:
-            lease = tx.acquire_lease(LEADER_LEASE, self._holder.name, self._lease_seconds)
-            return (lease.token, None) if lease is not None else (None, tx.current_lease(LEADER_LEASE))
+            lease = tx.leases.acquire(LEADER_LEASE, self._holder.name, self._lease_seconds)
+            return (lease.token, None) if lease is not None else (None, tx.leases.current(LEADER_LEASE))
 
     def _release_if_dead(self, lease: LeaseRecord) -> bool:
         """A leader that was killed on this machine cannot resign, but everybody here can see that it is gone."""
         other = Holder.parse(lease.holder)
         if other is None or not self._holder.sees_dead(other):
             return False
-        self._repository.release_lease(LEADER_LEASE, lease.holder)
+        self._repository.leases.release(LEADER_LEASE, lease.holder)
         return True

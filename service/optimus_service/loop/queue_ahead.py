@@ -201,7 +201,7 @@ class QueueAhead:
         said = [of(one, found[one.id], now) for one in queue.outlooks for of in (time_promise, start_promise)]
         promises = [promise for promise in said if promise is not None]
         new = self._new(promises, seen)
-        seen.leader.put_expected_times(times, new, promised_deadlines(queue, found))
+        seen.leader.rounds.put_expected_times(times, new, promised_deadlines(queue, found))
         self._promised.stored(new, (one.id for one in queue.outlooks))
         self._good_until = good_until
 
@@ -209,7 +209,7 @@ class QueueAhead:
         """Those that are made for the first time."""
         steps = {one.id: one.job.step for one in seen.queue.outlooks}
         if unknown := self._promised.unknown(steps):
-            self._promised.know(seen.leader.promised_parts(unknown), {each: steps[each] for each in unknown})
+            self._promised.know(seen.leader.promises.parts_of(unknown), {each: steps[each] for each in unknown})
         return self._promised.new(promises)
 
     def _fail(self, seen: Seen, error: Exception) -> None:
@@ -222,6 +222,6 @@ class QueueAhead:
         self._failure = message
         words = f"The queue could not be simulated forward, times are those at present sizes: {message}"
         try:
-            seen.leader.add_event(None, LOOK_AHEAD_FAILED, words, {}, seen.queue.now)
+            seen.leader.events.add(None, LOOK_AHEAD_FAILED, words, {}, seen.queue.now)
         except (DatabaseNotAvailable, StaleLeader) as unavailable:
             _log.warning("the failure could not be told", error=str(unavailable))

@@ -102,9 +102,9 @@ class Retention:
         self._swept_at = self._clock()
         deleted = 0
         try:
-            deleted = self._repeat(lambda: leader.prune(self._clock(), self._keep_seconds).total)
+            deleted = self._repeat(lambda: leader.retention.prune(self._clock(), self._keep_seconds).total)
             if self._n_sweeps % _FULL_SWEEP_PERIODS == _MENDS_AT:
-                leader.mend_after_upgrade()
+                leader.retention.mend_after_upgrade()
             deleted += self._sweep_rounds(leader)
         except (DatabaseNotAvailable, StaleLeader) as error:
             _log.warning("what is old could not be deleted", error=str(error))
@@ -120,7 +120,7 @@ class Retention:
         while not self._stopping:
             self._rounds_after = after
             begun = self._monotonic()
-            pruned = leader.prune_rounds(self._clock(), self._keep_seconds, after)
+            pruned = leader.retention.prune_rounds(self._clock(), self._keep_seconds, after)
             deleted += pruned.rounds
             if pruned.next_after is None:
                 break

@@ -144,7 +144,7 @@ class Round:
         )
         promises = self._promises(snapshot, plan, leader)
         news = self._news.of(plan, fence)
-        leader.add_round(record, decision_records(news, now, observed.jobs), promises)
+        leader.rounds.add(record, decision_records(news, now, observed.jobs), promises)
         self._news.stored(news, plan)
         self._promised.stored(promises, (job.id for job in snapshot.jobs))
         self.seen, self.decided = cluster_state, plan
@@ -170,7 +170,7 @@ class Round:
         """What this round predicts of jobs that have come further, to be judged by their ends."""
         steps = {job.id: job.step for job in snapshot.jobs}
         if unknown := self._promised.unknown(decision.job_id for decision in plan.decisions):
-            self._promised.know(leader.promised_parts(unknown), {each: steps[each] for each in unknown})
+            self._promised.know(leader.promises.parts_of(unknown), {each: steps[each] for each in unknown})
         return self._promised.new(plan_promises(snapshot.jobs, plan, snapshot.now))
 
     def note_failure(self, record: RoundRecord, fence: int) -> None:
@@ -180,7 +180,7 @@ class Round:
             DatabaseNotAvailable: it was not remembered.
             StaleLeader: another process leads by now; it was not remembered.
         """
-        self._leader_with(fence).add_round(record, [])
+        self._leader_with(fence).rounds.add(record, [])
 
     def _forget_logs(self, now: float, leader: LeaderRepository) -> None:
         if self._logs_forgotten_at is not None and 0 <= now - self._logs_forgotten_at < _FORGET_LOGS_SECONDS:

@@ -45,7 +45,7 @@ class UnknownTasks:
             ClusterUnavailable: they could not be stopped.
             StaleLeader: somebody else leads by now.
         """
-        known = leader.jobs_by_id({task.key.job_id for task in without_record}) if without_record else {}
+        known = leader.jobs.by_id({task.key.job_id for task in without_record}) if without_record else {}
         self.found = tuple(task for task in without_record if task.key.job_id not in known)
         new = [task for task in self.found if task.key not in self._since]
         self._since = {task.key: self._since.get(task.key, now) for task in self.found}
@@ -64,4 +64,4 @@ class UnknownTasks:
         message = f"{len(names)} running tasks belong to jobs that the database does not know. {done}."
         data = {"tasks": names[:_MOST_NAMED], "n_tasks": len(names), "policy": self._policy}
         _log.warning("tasks of unknown jobs", **data)
-        leader.add_event(None, UNKNOWN_TASKS, message, data, now)
+        leader.events.add(None, UNKNOWN_TASKS, message, data, now)

@@ -56,20 +56,20 @@ def metrics_reader(
 
 
 def _read(repository: Repository, now: float, nodes: tuple[Node, ...] | None, prices: Settings) -> ClusterMetrics:
-    jobs = repository.active_jobs()
-    decisions = repository.latest_decisions([job.id for job in jobs])
+    jobs = repository.jobs.active()
+    decisions = repository.rounds.latest_decisions([job.id for job in jobs])
     shown = jobs[:MAX_JOBS]
     ids = [job.id for job in shown]
-    memberships = repository.memberships_of(ids)
+    memberships = repository.memberships.of_jobs(ids)
     tasks: dict[str, list[TaskRecord]] = {}
-    for task in repository.tasks(job_ids=ids):
+    for task in repository.tasks.select(job_ids=ids):
         tasks.setdefault(task.key.job_id, []).append(task)
     capacity = None if nodes is None else _capacity(nodes)
     running = [job.id for job in shown if job.state is JobState.RUNNING]
-    newest = repository.newest_samples_of_each(running, _SPEED_SAMPLES)
+    newest = repository.samples.newest_of_each(running, _SPEED_SAMPLES)
     lags = [lag for job in jobs if (lag := reconcile_lag(job, now)) is not None]
     return ClusterMetrics(
-        jobs_by_state=repository.count_jobs_by_state(),
+        jobs_by_state=repository.jobs.count_by_state(),
         active_jobs=tuple(
             replace(
                 job_metrics(
@@ -87,7 +87,7 @@ def _read(repository: Repository, now: float, nodes: tuple[Node, ...] | None, pr
         nodes_by_state=dict(Counter("schedulable" if node.schedulable else "cordoned" for node in nodes or ())),
         n_reconciling=len(lags),
         reconcile_lag_seconds=max(lags, default=0.0),
-        promises=scores(list(verdicts(repository.kept_promises(0.0, MAX_PROMISES)))),
+        promises=scores(list(verdicts(repository.promises.kept(0.0, MAX_PROMISES)))),
     )
 
 

@@ -78,7 +78,7 @@ class Lessons:
     def refresh(self) -> None:
         """Read what was learned since, by whichever replica."""
         with self._lock:
-            runs = self._repository.finished_runs_after(self._last_id, MAX_LOADED)
+            runs = self._repository.finished_runs.after(self._last_id, MAX_LOADED)
             for run in runs:
                 self._last_id = run.id
                 ended = _readable_run(run)
@@ -86,13 +86,13 @@ class Lessons:
                     self._known.add(ended)
                     self._note_percent(ended)
             if runs:  # a job that succeeded teaches and judges at the same time
-                self._scores.add(self._repository.kept_promises(self._scores.since, MAX_PROMISES))
+                self._scores.add(self._repository.promises.kept(self._scores.since, MAX_PROMISES))
 
     def read_networks(self, job_ids: Collection[str]) -> None:
         """Read the layers of these jobs together, for `calculated_speeds`, where they are not known yet."""
         with self._lock:
             unknown = [job_id for job_id in job_ids if job_id not in self._calculated]
-            self._networks = self._repository.networks_of(unknown) if unknown else {}
+            self._networks = self._repository.jobs.networks_of(unknown) if unknown else {}
 
     def calculated_speeds(self, job: JobRecord, spec: JobSpec) -> tuple[SpeedSample, ...]:
         """Speeds by arithmetic, for a job that has measured none; empty until its tasks have told its layers."""
@@ -101,7 +101,7 @@ class Lessons:
         with self._lock:
             known = self._calculated.get(job.id)
             if known is None:
-                network = self._networks.pop(job.id, None) or self._repository.network_of(job.id)
+                network = self._networks.pop(job.id, None) or self._repository.jobs.network_of(job.id)
                 if network is None:
                     return ()
                 known = calculated_speeds(cost_of_description(network), spec, self._platform(spec))
@@ -132,15 +132,17 @@ class Lessons:
             StaleLeader: another process leads by now.
         """
         since = now - self._keep_seconds if self._since is None else self._since
-        unlearned = self._repository.jobs_without_finished_run(since, _LEARNED_AT_ONCE)
+        unlearned = self._repository.finished_runs.jobs_without(since, _LEARNED_AT_ONCE)
         postponed = set()
         for job in unlearned:
             history = history_of(job)
             if not history.is_current:
                 postponed.add(job.id)
                 continue
-            memberships = self._repository.memberships(job.id)
-            leader.add_finished_run(job.id, lesson(job, history, self._repository.network_of(job.id), memberships))
+            memberships = self._repository.memberships.of_job(job.id)
+            leader.finished_runs.add(
+                job.id, lesson(job, history, self._repository.jobs.network_of(job.id), memberships)
+            )
         if len(unlearned) < _LEARNED_AT_ONCE and not postponed:
             self._since = now - _OVERLAP_SECONDS
         return frozenset(postponed)

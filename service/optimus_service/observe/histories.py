@@ -81,7 +81,7 @@ class Histories:
         while behind and left > 0:
             each = max(1, min(MAX_PAGE, min(_MAX_PAGE_OF_ALL, left) // len(behind)))
             last_ids = {job_id: history.last_id for job_id, history in behind.items()}
-            found = self._repository.samples_after_each(last_ids, each)
+            found = self._repository.samples.after_each(last_ids, each)
             n_found = {job_id: sum(map(len, batches)) for job_id, batches in found.items()}
             for job_id, batches in found.items():
                 behind[job_id].add(batches)
@@ -97,7 +97,7 @@ class Histories:
         """The learning rates that these jobs are to have, where they were told since."""
         versions = {job.id: job.planned_rates_version for job in jobs}
         changed = [job for job, version in versions.items() if self.of(job).planned_rates_version != version]
-        found = self._repository.planned_rates_of(changed) if changed else {}
+        found = self._repository.jobs.planned_rates_of(changed) if changed else {}
         for job_id, document in found.items():
             planned = tuple(map(float, document["steps"])), tuple(document["rates"])
             self.of(job_id).learn_planned_rates(planned, versions[job_id])
@@ -110,9 +110,9 @@ class Histories:
         """Begin with what is stored of the histories of jobs that are new here, and of those of which somebody else
         has read on: the samples between may be gone."""
         started = [job.id for job in jobs if job.first_step is not None]
-        reached = self._repository.histories_reach(started) if started else {}
+        reached = self._repository.histories.reach(started) if started else {}
         behind = {job_id for job_id, last_id in reached.items() if last_id > self._last_id_of(job_id)}
-        stored = self._repository.histories_of(behind) if behind else {}
+        stored = self._repository.histories.of_jobs(behind) if behind else {}
         for job in jobs:
             if job.id in stored or job.id not in self._by_job:
                 self._by_job[job.id] = _begun(job, stored.get(job.id))
@@ -131,7 +131,7 @@ class Histories:
         due = [job_id for job_id in chosen if self.of(job_id).last_id - self._by_job[job_id].kept_id >= least]
         for first in range(0, len(due), _KEPT_AT_ONCE):
             some = {job_id: self._by_job[job_id] for job_id in due[first : first + _KEPT_AT_ONCE]}
-            leader.put_histories({job_id: known.kept() for job_id, known in some.items()})
+            leader.histories.put({job_id: known.kept() for job_id, known in some.items()})
             for known in some.values():
                 known.kept_id = known.history.last_id
 

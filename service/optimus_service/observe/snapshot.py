@@ -137,9 +137,9 @@ class Observer:
                 continue  # it is to go on after such an end, and what is known is from before
             if told not in self._announced:
                 self._announced.add(told)
-                leader.add_event(job.id, LOSS_NOT_FINITE, first_words(history), {"step": since}, now)
+                leader.events.add(job.id, LOSS_NOT_FINITE, first_words(history), {"step": since}, now)
             if (why := why_failed(job, history)) is not None:
-                leader.advance_job(job.id, TooManyFailures(why), now)
+                leader.jobs.advance(job.id, TooManyFailures(why), now)
                 failed.add(job.id)
         return replace(seen, jobs=tuple(job for job in seen.jobs if job.id not in failed)) if failed else seen
 
@@ -152,7 +152,7 @@ class Observer:
                 continue
             end = end_of_silent(job, self._histories.of(job.id), now - max(job.heard_at, self._since))
             if end is not None:
-                leader.advance_job(job.id, end, now)
+                leader.jobs.advance(job.id, end, now)
                 silent.add(job.id)
         return replace(seen, jobs=tuple(job for job in seen.jobs if job.id not in silent)) if silent else seen
 
@@ -160,14 +160,14 @@ class Observer:
         """No later round could do anything with these jobs either; all others are scheduled."""
         for problem in self._unreadable:
             _log.error("job given up", job=problem.job_id, why=problem.why)
-            leader.advance_job(problem.job_id, TooManyFailures(f"{problem}; submit the job again"), now)
+            leader.jobs.advance(problem.job_id, TooManyFailures(f"{problem}; submit the job again"), now)
 
     def _tell_stragglers(self, snapshot: Snapshot, now: float, leader: LeaderRepository) -> None:
         """To the job's owner, once for each task."""
         slow = {(job.id, key.name) for job in snapshot.jobs for key in job.stragglers}
         for job_id, name in sorted(slow - self._announced):
             words = f"{name} is slower than half the median of the job's workers"
-            leader.add_event(job_id, "Straggler", words, {"task": name}, now)
+            leader.events.add(job_id, "Straggler", words, {"task": name}, now)
         active = {job.id for job in snapshot.jobs}
         self._announced |= slow
         self._announced = {each for each in self._announced if each[0] in active}
@@ -182,7 +182,7 @@ class Observer:
 
     def count_active(self) -> int:
         """The number of jobs that have not ended."""
-        counts = self._repository.count_jobs_by_state()
+        counts = self._repository.jobs.count_by_state()
         return sum(count for state, count in counts.items() if not state.is_final)
 
     def _seen(self, cluster_state: ClusterState, now: float, observed: Observed) -> Snapshot:
@@ -263,7 +263,7 @@ class Observer:
     def _learn(self, now: float, leader: LeaderRepository) -> None:
         """From jobs that ended since the last round, while their histories are still in memory."""
         if self._lessons is not None:
-            memberships = self._repository.memberships
+            memberships = self._repository.memberships.of_job
             self._half_read = self._lessons.learn(
                 lambda job: self._histories.updated(job, memberships(job.id)), now, leader
             )
@@ -414,9 +414,9 @@ def mark_unwanted_tasks(
         if not is_wanted and record.unwanted_since is None:
             leaving.append(record.key)
     if leaving:
-        leader.mark_unwanted(leaving, now)
+        leader.tasks.mark_unwanted(leaving, now)
     if wanted_again:
-        leader.mark_wanted(wanted_again)
+        leader.tasks.mark_wanted(wanted_again)
     return bool(leaving or wanted_again)
 
 

@@ -63,17 +63,17 @@ def standstills(
         return {}
     newest = dict(samples)
     if unread := running.keys() - samples.keys():
-        newest |= repository.newest_samples_of_each(unread, 1)
+        newest |= repository.samples.newest_of_each(unread, 1)
     # Few are silent, and only of these the usual time of a step is asked for.
     silence = {each: _silent_seconds(newest[each], now, listens_since) for each in unread if newest.get(each)}
     if silent := {each for each, seconds in silence.items() if seconds >= _STALLED_SECONDS}:
-        newest |= repository.newest_samples_of_each(silent, _USUAL_SAMPLES)
+        newest |= repository.samples.newest_of_each(silent, _USUAL_SAMPLES)
     tasks: dict[str, list[TaskRecord]] = {}
-    for task in repository.tasks(job_ids=running):
+    for task in repository.tasks.select(job_ids=running):
         tasks.setdefault(task.key.job_id, []).append(task)
     steady = [each for each in tasks if running[each].running == running[each].wanted]
     changing = [each for each in steady if _are_young(tasks[each], newest.get(each, ()))]
-    memberships = repository.memberships_of(changing)
+    memberships = repository.memberships.of_jobs(changing)
     found_words = {each: stalled(newest.get(each, ()), now, listens_since) for each in running}
     stalls = {each: Standstill(words, is_stalled=True) for each, words in found_words.items() if words is not None}
     replaced = [each for each in memberships if is_replaced(memberships[each], tasks[each])]
@@ -90,7 +90,7 @@ class NewestStandstills:
     def at(self, repository: Repository, now: float, listens_since: float) -> Standstills:
         """As of now, or of up to `SECONDS_OLD` ago."""
         if not 0.0 <= now - self._at < SECONDS_OLD:
-            self._found = standstills(repository, repository.active_jobs(), {}, now, listens_since)
+            self._found = standstills(repository, repository.jobs.active(), {}, now, listens_since)
             self._at = now
         return self._found
 

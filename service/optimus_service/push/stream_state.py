@@ -52,18 +52,18 @@ def read_stream_state(
     Raises:
         DatabaseNotAvailable: nothing can be said.
     """
-    active = repository.active_jobs(projects)
-    ended = repository.list_jobs(_ENDED, limit=MAX_ENDED, projects=projects).items
+    active = repository.jobs.active(projects)
+    ended = repository.jobs.page(_ENDED, limit=MAX_ENDED, projects=projects).items
     shown = [*reversed(active[-MAX_ACTIVE:]), *ended]
-    decisions = repository.latest_decisions([job.id for job in shown])
+    decisions = repository.rounds.latest_decisions([job.id for job in shown])
     nodes, error = _nodes(cluster)
-    last_round = next(iter(repository.rounds(limit=1).items), None)
+    last_round = next(iter(repository.rounds.page(limit=1).items), None)
     summary = answers.ClusterLine(
         capacity=resources_body(sum((node.capacity for node in nodes), Resources())),
         used=resources_body(sum((resources_of_job(job) for job in active), Resources())),
         nodes=len(nodes),
         cordoned=sum(not node.schedulable for node in nodes),
-        jobs={state.value: count for state, count in repository.count_jobs_by_state(projects).items()},
+        jobs={state.value: count for state, count in repository.jobs.count_by_state(projects).items()},
         left_out=max(len(active) - MAX_ACTIVE, 0),
         waiting_by_reason={reason: n for reason, n in waiting_by_reason(active, decisions).items() if n},
         last_round_at=None if last_round is None else moment(last_round.at),

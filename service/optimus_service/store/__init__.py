@@ -2,9 +2,10 @@
 
 ::
 
-    api, loop ──▶ repository ──▶ jobs/ · samples/ · rounds/ · people · projects · nodes · leases
-                   one method        statements by subject, each inside the caller's transaction
-                   one transaction        │
+    api, loop ──▶ repository ──▶ jobs/ · samples/ · events · people · projects · nodes · leases
+                   one attribute     each call is one transaction,
+                   per subject       or part of the caller's (`with repository.write() as tx`)
+                                          │
                                           ▼
     records (values out and in)      database/: tables, dialects ──▶ engine ──▶ SQLite | PostgreSQL
     errors  (what may go wrong)

@@ -18,7 +18,7 @@
     ├── IdempotencyConflict      the idempotency key was used for a different request
     └── StaleLeader              the writer's lease has passed to somebody else; its plan must not be applied
 
-`optimus_scheduler.lifecycle.InvalidTransition` passes through `Repository.advance_job` unchanged. Errors of the
+`optimus_scheduler.lifecycle.InvalidTransition` passes through `Jobs.advance` unchanged. Errors of the
 database driver are mapped in one place (`optimus_service.store.database.dialects`), with the original as cause.
 """
 

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import ReturningInsert
 
 from optimus_service.store.database.dialects import insert_for_dialect, is_postgresql, present_moment
+from optimus_service.store.database.subject import Subject
 from optimus_service.store.database.tables import Base, LeaseRow
 from optimus_service.store.errors import StaleLeader
 from optimus_service.store.records import LeaseRecord
@@ -32,6 +33,31 @@ _CURRENT: Final = select(_LEASES.c.holder, _LEASES.c.token, _LEASES.c.expires_at
     _LEASES.c.name == bindparam("lease")
 )
 _TOKEN_IN_FORCE: Final = select(_LEASES.c.token).where(_LEASES.c.name == LEADER_LEASE).with_for_update(read=True)
+
+
+class Leases(Subject):
+    """Leases: who may do what only one process at a time may do."""
+
+    def acquire(self, name: str, holder: str, ttl_seconds: float) -> LeaseRecord | None:
+        """Take the lease if it is free or over, renew it if `holder` has it. None: somebody else has it.
+
+        The token grows with each new holder; `as_leader` checks the one of `LEADER_LEASE`. `holder` must be unique
+        among processes and their restarts. The lease ends by the database's clock, whatever those of the replicas say;
+        should that one be set back, no lease lasts longer than `LONGEST_LEASE_SECONDS`.
+        """
+        with self._write() as session:
+            return acquire(session, name, holder, ttl_seconds)
+
+    def current(self, name: str) -> LeaseRecord | None:
+        """Who had the lease last, whether or not it is over; None if nobody ever had it."""
+        with self._read() as session:
+            return current(session, name)
+
+    def release(self, name: str, holder: str) -> None:
+        """Give the lease up, so that another one need not wait until it is over. Nothing if `holder` has it not."""
+        with self._write() as session:
+            owned = (LeaseRow.name == name, LeaseRow.holder == holder)
+            session.execute(update(LeaseRow).where(*owned).values(expires_at=_OVER))
 
 
 @cache
@@ -65,22 +91,16 @@ def _first_token(now: ColumnElement[float]) -> ColumnElement[int]:
 
 
 def acquire(session: Session, name: str, holder: str, ttl_seconds: float) -> LeaseRecord | None:
-    """See `Repository.acquire_lease`. One statement, so that the database decides who is first, by its own clock."""
+    """See `Leases.acquire`. One statement, so that the database decides who is first, by its own clock."""
     given = {"name": name, "holder": holder, "ttl_seconds": ttl_seconds}
     row = session.execute(_acquire(is_postgresql(session)), given).one_or_none()
     return None if row is None else LeaseRecord(holder=holder, token=row.token, expires_at=row.expires_at)
 
 
 def current(session: Session, name: str) -> LeaseRecord | None:
-    """See `Repository.current_lease`."""
+    """See `Leases.current`."""
     row = session.execute(_CURRENT, {"lease": name}).one_or_none()
     return None if row is None else LeaseRecord(holder=row.holder, token=row.token, expires_at=row.expires_at)
-
-
-def release(session: Session, name: str, holder: str) -> None:
-    """See `Repository.release_lease`. The row stays: its token must go on growing."""
-    owned = (LeaseRow.name == name, LeaseRow.holder == holder)
-    session.execute(update(LeaseRow).where(*owned).values(expires_at=_OVER))
 
 
 def check_fence(session: Session, fence: int) -> None:

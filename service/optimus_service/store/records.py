@@ -39,7 +39,7 @@ class Page(Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job to be stored as it was submitted; see `Repository.create_job`."""
+    """A job to be stored as it was submitted; see `Jobs.create`."""
 
     id: str
     spec: Document
@@ -118,7 +118,7 @@ class JobRecord:
     profile: Document | None
     """The reported `JobProfile`."""
     planned_rates_version: int = 0
-    """How often its tasks have reported the learning rates that it is to have (`Repository.planned_rates_of`)."""
+    """How often its tasks have reported the learning rates that it is to have (`Jobs.planned_rates_of`)."""
     result: Document | None
     """The reported end: `outcome`, `step`, `final_loss`, `metrics`, `error`."""
     failure: str | None
@@ -244,7 +244,7 @@ class ExpectedTimes:
     at_once: Mapping[str, float] = field(default_factory=dict)
     """How likely it starts with that end itself, not with that of a job that starts in between."""
     behind: tuple[Awaited, ...] = field(default=(), compare=False)
-    """The same with what they are at present; of `Repository.latest_decisions` only."""
+    """The same with what they are at present; of `Rounds.latest_decisions` only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +276,7 @@ class DecisionRecord:
 
     id: int = UNSAVED
     round_id: int = UNSAVED
-    """Given by `Repository.add_round`."""
+    """Given by `Rounds.add`."""
     job_id: str
     at: float
     allocation: Allocation
@@ -293,7 +293,7 @@ class DecisionRecord:
     step_at: float | None = None
     """When the step was reported that the forecast is made at, POSIX seconds; None: not known."""
     expected: ExpectedTimes | None = None
-    """The newest of the job; of `Repository.latest_decisions` only."""
+    """The newest of the job; of `Rounds.latest_decisions` only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -538,7 +538,7 @@ class LeaseRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """How many rows one call of `Repository.prune` deleted."""
+    """How many rows one call of `Retention.prune` deleted."""
 
     samples: int
     """Posts of samples, and the blocks that say which were counted."""
@@ -555,7 +555,7 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True)
 class PrunedRounds:
-    """What one call of `Repository.prune_rounds` did."""
+    """What one call of `Retention.prune_rounds` did."""
 
     rounds: int
     """That were deleted."""

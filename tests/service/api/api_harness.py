@@ -95,7 +95,7 @@ class Api:
         return cast(dict[str, Any], answer.json())
 
     def job_token(self, job_id: str) -> str:
-        return self.services.job_tokens.issue(job_id, self.repository.get_job(job_id).token_nonce)
+        return self.services.job_tokens.issue(job_id, self.repository.jobs.get(job_id).token_nonce)
 
     def as_task(self, method: str, job_id: str, what: str, **options: Any) -> httpx.Response:
         """A call of the job's own tasks: `as_task("POST", job_id, "telemetry", json=...)`."""

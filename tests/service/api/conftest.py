@@ -31,8 +31,8 @@ def serve(
     services = Services(
         settings=settings,
         repository=repository,
-        cluster=with_closed_nodes(surroundings.cluster, repository.closed_nodes),
-        long_polls=LongPolls(repository.generations, poll_seconds=0.01),
+        cluster=with_closed_nodes(surroundings.cluster, repository.nodes.closed),
+        long_polls=LongPolls(repository.wanted.generations, poll_seconds=0.01),
         job_tokens=JobTokens(b"a secret of the tests"),
         version="1.2.3",
         trigger_round=surroundings.triggers.append,

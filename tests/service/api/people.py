@@ -16,7 +16,7 @@ ADMINISTRATOR = "a token of sixteen or more"
 def add_user(api: Api, name: str, projects: Mapping[str, ProjectRole] | None = None, role: Role | None = None) -> None:
     """A user as an administrator makes one."""
     now = api.surroundings.clock()
-    api.repository.create_user(
+    api.repository.people.create_user(
         UserRecord(name=name, kind="person", role=role, projects=projects or {}, created_at=now, created_by="tests")
     )
 
@@ -41,5 +41,5 @@ def add_token(
         created_by="tests",
         expires_at=expires_at,
     )
-    api.repository.create_token(record)
+    api.repository.people.create_token(record)
     return secret

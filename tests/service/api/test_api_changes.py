@@ -64,10 +64,10 @@ def test_what_is_changed_is_told_with_old_and_new_value(api: Api) -> None:
 
 def test_fields_of_a_newer_release_stay(api: Api) -> None:
     job_id = api.submit()
-    stored = api.repository.get_job(job_id).spec
-    assert api.repository.set_spec(job_id, stored, {**stored, "telepathy": True}, {}, NOW)
+    stored = api.repository.jobs.get(job_id).spec
+    assert api.repository.jobs.set_spec(job_id, stored, {**stored, "telepathy": True}, {}, NOW)
     changed(api, job_id, priority=2)
-    spec = api.repository.get_job(job_id).spec
+    spec = api.repository.jobs.get(job_id).spec
     assert (spec["telepathy"], spec["priority"]) == (True, 2.0)
 
 
@@ -216,8 +216,8 @@ def test_pausing_says_why_it_cannot_be(api: Api) -> None:
     problem(api.post(UNKNOWN + "/pause"), 404)
     assert "is cancelled already" in problem(api.post(f"/v1/jobs/{ended_job(api)}/pause"), 409)["detail"]
     ending = api.submit()
-    api.repository.advance_job(ending, MembershipFormed(1), NOW)
-    api.repository.advance_job(ending, CancelRequested(has_tasks=True), NOW)
+    api.repository.jobs.advance(ending, MembershipFormed(1), NOW)
+    api.repository.jobs.advance(ending, CancelRequested(has_tasks=True), NOW)
     assert "is being cancelled already" in problem(api.post(f"/v1/jobs/{ending}/pause"), 409)["detail"]
     tracked = api.submit(task=None, tracked=True)
     assert "outside the cluster" in problem(api.post(f"/v1/jobs/{tracked}/pause"), 409)["detail"]
@@ -278,7 +278,7 @@ def test_an_ended_job_is_deleted_with_all_that_is_kept(api: Api) -> None:
     assert api.call("DELETE", f"/v1/jobs/{job_id}").status_code == 204
     problem(api.get(f"/v1/jobs/{job_id}"), 404)
     assert api.get("/v1/jobs").json()["jobs"] == []
-    assert not api.repository.events(job_id).items
+    assert not api.repository.events.page(job_id).items
     assert directory.is_dir(), "its checkpoints stay unless they are to go"
     problem(api.call("DELETE", f"/v1/jobs/{job_id}"), 404)
 
@@ -292,8 +292,8 @@ def test_its_checkpoints_go_when_that_is_wanted(api: Api) -> None:
 
 def test_checkpoints_in_a_store_go_first_and_the_job_stays_where_they_cannot(api: Api) -> None:
     job_id, url = ended_job(api), "s3://bucket/checkpoints"
-    before = api.repository.get_job(job_id).spec
-    assert api.repository.set_spec(job_id, before, {**before, "checkpoint_url": url}, {}, NOW)
+    before = api.repository.jobs.get(job_id).spec
+    assert api.repository.jobs.set_spec(job_id, before, {**before, "checkpoint_url": url}, {}, NOW)
     cluster = api.surroundings.cluster
     cluster.store_away = "there is no bucket bucket"
     detail = problem(api.call("DELETE", f"/v1/jobs/{job_id}", params={"checkpoints": "true"}), 409)["detail"]
@@ -319,7 +319,7 @@ def test_deleting_says_why_it_cannot_be(api: Api) -> None:
     detail = problem(api.call("DELETE", f"/v1/jobs/{origin}", params={"checkpoints": "true"}), 409)["detail"]
     assert f"job {waits} starts from its checkpoint" in detail
     with pytest.raises(JobNotFound):
-        api.repository.delete_job("no-such-job")
+        api.repository.retention.delete_job("no-such-job")
 
 
 def test_reports_about_an_ended_job_change_nothing_of_it(api: Api) -> None:

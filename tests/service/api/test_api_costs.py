@@ -57,7 +57,7 @@ def believe(api: Api, job_id: str, *, at: float, step: int, total: float) -> Non
         message="",
         forecast=from_json(job_id, forecast),
     )
-    api.repository.add_round(record, [decision])
+    api.repository.rounds.add(record, [decision])
 
 
 def predictions(api: Api, job_id: str, **params: Any) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def of_steps(job_id: str, step: int, total: float) -> PromiseRecord:
 
 def tell(api: Api, *promises: PromiseRecord) -> None:
     record = RoundRecord(at=NOW, trigger="test", seconds=0.1, phase_seconds={}, n_jobs=1, n_actions=0)
-    api.repository.add_round(record, [], promises)
+    api.repository.rounds.add(record, [], promises)
 
 
 def test_one_job_and_the_scorecard_are_judged_alike(api: Api) -> None:
@@ -264,7 +264,7 @@ def test_what_earlier_jobs_taught_is_used_and_said(api: Api) -> None:
     api.as_task("POST", first, "result", json={"outcome": "succeeded", "step": 400, "final_loss": 0.3})
     history = JobHistory(Mode.SYNC)
     history.add(batches_of(samples_of(api.repository, first)))
-    api.repository.add_finished_run(first, lesson(api.repository.get_job(first), history))
+    api.repository.finished_runs.add(first, lesson(api.repository.jobs.get(first), history))
 
     waiting = api.submit()
     assert predictions(api, waiting)["learned"] == {

@@ -77,7 +77,7 @@ def test_the_coordinator_is_told_and_tells(api: Api) -> None:
     told = sample(membership_epoch=2, workers=1, servers=0, step=80, n_steps=30, updates=12, global_batch=96)
     answer = api.as_task("POST", job_id, "telemetry", json={"samples": [told]})
     assert answer.json() == {"accepted": 1, "ignored": []}
-    (stored,) = api.repository.newest_samples(job_id, 1)
+    (stored,) = api.repository.samples.newest(job_id, 1)
     assert (stored.n_steps, stored.updates, stored.global_batch) == (30, 12, 96)
     assert api.job(job_id)["step"] == 80
 

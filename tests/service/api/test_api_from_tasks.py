@@ -74,7 +74,7 @@ def test_losses_that_are_not_finite_are_legal_as_words_and_as_literals(
     answer = api.as_task("POST", job_id, "telemetry", content=body, headers=JSON)
     assert answer.json() == {"accepted": 1, "ignored": []}
     assert api.job(job_id)["loss"] is None
-    assert api.repository.get_job(job_id).loss == pytest.approx(float(loss), nan_ok=True)
+    assert api.repository.jobs.get(job_id).loss == pytest.approx(float(loss), nan_ok=True)
     assert api.get(f"/v1/jobs/{job_id}/predictions").json()["losses"] == [{"step": 10.0, "loss": None}]
 
 
@@ -450,12 +450,12 @@ def test_a_result_ends_the_job_and_may_be_repeated(api: Api, job_id: str) -> Non
 )
 def test_a_job_ended_when_it_says_so(api: Api, job_id: str, outcome: str, seconds_ago: float, took: float) -> None:
     api.as_task("POST", job_id, "membership", json=membership(job_id))
-    started = api.repository.get_job(job_id).started_at
+    started = api.repository.jobs.get(job_id).started_at
     assert started is not None
     api.surroundings.clock.now = started + 60.0
     result = {"outcome": outcome, "step": 9, "seconds_ago": seconds_ago, "permanent": outcome == "failed"}
     assert api.as_task("POST", job_id, "result", json=result).status_code == 204
-    assert api.repository.get_job(job_id).finished_at == pytest.approx(started + took)
+    assert api.repository.jobs.get(job_id).finished_at == pytest.approx(started + took)
 
 
 def test_the_final_loss_of_a_script_is_that_of_its_last_sample(api: Api) -> None:
@@ -497,9 +497,9 @@ def network(*layers: dict[str, Any], **changes: Any) -> dict[str, Any]:
 def test_layers_are_kept_apart_from_the_profile(api: Api) -> None:
     job_id = api.submit()
     assert api.as_task("PUT", job_id, "network", json=network()).status_code == 204
-    assert api.repository.network_of(job_id) == network()
+    assert api.repository.jobs.network_of(job_id) == network()
     assert "network" not in api.job(job_id)
-    assert api.repository.network_of("nobody") is None
+    assert api.repository.jobs.network_of("nobody") is None
 
 
 @on_sqlite
@@ -519,7 +519,7 @@ def test_layers_that_cannot_be_are_refused(api: Api, body: dict[str, Any], field
     job_id = api.submit()
     found = faults(api.as_task("PUT", job_id, "network", json=body))
     assert message in found[field], found
-    assert api.repository.network_of(job_id) is None
+    assert api.repository.jobs.network_of(job_id) is None
 
 
 # --- the learning rates that it is to have ---------------------------------------------------------------------------
@@ -527,12 +527,14 @@ def test_layers_that_cannot_be_are_refused(api: Api, body: dict[str, Any], field
 
 def test_the_newest_plan_of_learning_rates_counts(api: Api) -> None:
     job_id = api.submit()
-    assert api.repository.get_job(job_id).planned_rates_version == 0
+    assert api.repository.jobs.get(job_id).planned_rates_version == 0
     for rate in (0.5, 0.25):
         told = {"steps": [0, 100], "rates": [rate, 0.0]}
         assert api.as_task("PUT", job_id, "learning-rates", json=told).status_code == 204
-    assert api.repository.planned_rates_of([job_id, "nobody"]) == {job_id: {"steps": [0, 100], "rates": [0.25, 0.0]}}
-    assert api.repository.get_job(job_id).planned_rates_version == 2, "whoever has read the first reads again"
+    assert api.repository.jobs.planned_rates_of([job_id, "nobody"]) == {
+        job_id: {"steps": [0, 100], "rates": [0.25, 0.0]}
+    }
+    assert api.repository.jobs.get(job_id).planned_rates_version == 2, "whoever has read the first reads again"
 
 
 @on_sqlite
@@ -554,7 +556,7 @@ def test_plans_that_cannot_be_are_refused(
     found = faults(api.as_task("PUT", job_id, "learning-rates", json={"steps": steps, "rates": rates}))
     assert any(message in why for why in found.values()), found
     assert field in found, found
-    assert api.repository.planned_rates_of([job_id]) == {}
+    assert api.repository.jobs.planned_rates_of([job_id]) == {}
 
 
 def test_samples_tell_their_learning_rate(api: Api, job_id: str) -> None:
@@ -588,7 +590,7 @@ def test_the_membership_of_an_ended_job_is_not_kept(api: Api) -> None:
     job_id = api.submit()
     api.post(f"/v1/jobs/{job_id}/cancel")
     problem(api.as_task("POST", job_id, "membership", json=membership(job_id)), 409)
-    assert api.repository.memberships(job_id) == []
+    assert api.repository.memberships.of_job(job_id) == []
 
 
 @pytest.mark.parametrize(("wanted", "state"), [("fail", "failed"), ("warn", "succeeded")])

@@ -21,6 +21,7 @@ from tests.service.postgres_cluster import PostgresCluster
 from optimus_service.api import health
 from optimus_service.settings import Settings
 from optimus_service.store.database.engine import create_engine_from_url, upgrade
+from optimus_service.store.events import Rounds
 from optimus_service.store.repository import Repository
 
 Serve = Callable[..., AbstractContextManager[Api]]
@@ -273,7 +274,7 @@ def test_an_unexpected_error_is_a_500_that_tells_nothing_of_the_inside(
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("the password is swordfish")
 
-    monkeypatch.setattr(Repository, "rounds", broken)
+    monkeypatch.setattr(Rounds, "page", broken)
     with serving(raises=False) as api:
         with structlog.testing.capture_logs() as lines:
             answer = api.get("/v1/rounds")

@@ -50,7 +50,7 @@ def decide(api: Api, job_id: str, at: float = NOW, **changes: Any) -> None:
     )
     values: dict[str, Any] = {"trigger": "period", "seconds": 0.1, "phase_seconds": {"forecast": 0.05}}
     record = RoundRecord(at=at, n_jobs=1, n_actions=2, **values | changes)
-    api.repository.add_round(record, [decision])
+    api.repository.rounds.add(record, [decision])
 
 
 # --- lists -----------------------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def test_an_ended_job_cannot_be_cancelled(api: Api) -> None:
 
 def test_events_are_listed_newest_first_page_by_page(api: Api) -> None:
     job_id = api.submit()
-    api.repository.add_event(job_id, "TaskExited", "A worker crashed.", {"seconds": math.inf, "codes": [1]}, NOW)
+    api.repository.events.add(job_id, "TaskExited", "A worker crashed.", {"seconds": math.inf, "codes": [1]}, NOW)
     first = api.get(f"/v1/jobs/{job_id}/events", params={"limit": 1}).json()
     assert first["events"][0]["data"] == {"seconds": None, "codes": [1]}
     rest = api.get(f"/v1/jobs/{job_id}/events", params={"cursor": first["next_cursor"]}).json()
@@ -226,7 +226,7 @@ def test_the_explanation_names_what_failed_lately(api: Api) -> None:
     job_id = api.submit()
     data = {"error": "[Errno 28] No space left on device", "reason": None, "task": f"{job_id}-worker-0-0"}
     message = "starting a worker failed: [Errno 28] No space left on device"
-    api.repository.add_event(job_id, "ActionFailed", message, data, NOW)
+    api.repository.events.add(job_id, "ActionFailed", message, data, NOW)
     explained = api.get(f"/v1/jobs/{job_id}/explanation").json()
     assert explained["troubles"] == [message]
     assert f"The cluster says: {message}" in explained["sentences"]
@@ -508,13 +508,13 @@ def ended_job(api: Api, *, trained: bool = True, step: int = 10) -> str:
     """A job that was cancelled; when it `trained`, it left a checkpoint."""
     job_id = api.submit()
     if trained:
-        api.services.repository.advance_job(job_id, MembershipFormed(1), api.services.clock())
-        api.services.repository.report_membership(job_id, a_membership(job_id=job_id, step=step))
+        api.services.repository.jobs.advance(job_id, MembershipFormed(1), api.services.clock())
+        api.services.repository.memberships.report(job_id, a_membership(job_id=job_id, step=step))
         directory = api.services.settings.data_directory / "jobs" / job_id / "checkpoints"
         directory.mkdir(parents=True)
         (directory / "manifest-000000000010.json").write_text("{}")
     api.post(f"/v1/jobs/{job_id}/cancel")
-    api.services.repository.advance_job(job_id, AllTasksGone(), api.services.clock())
+    api.services.repository.jobs.advance(job_id, AllTasksGone(), api.services.clock())
     return job_id
 
 
@@ -543,7 +543,7 @@ def test_resuming_says_why_it_cannot_be(api: Api) -> None:
     shutil.rmtree(api.services.settings.data_directory / "jobs" / lost)
     assert "the job has no checkpoint: nothing is in" in problem(api.post(f"/v1/jobs/{lost}/resume"), 409)["detail"]
     orphan = ended_job(api)
-    api.services.repository.add_event(orphan, OBJECT_GONE, "Its object was deleted.", {}, NOW)
+    api.services.repository.events.add(orphan, OBJECT_GONE, "Its object was deleted.", {}, NOW)
     assert "TrainingJob was deleted" in problem(api.post(f"/v1/jobs/{orphan}/resume"), 409)["detail"]
 
 

@@ -90,7 +90,7 @@ def test_nothing_is_said_of_who_told_nothing_lately_or_has_ended(api: Api, job_i
     tasks = tasks_of(api, job_id)
     assert tasks[name(job_id, SERVER)]["usage"] is None
     assert tasks[name(job_id, COORDINATOR)]["usage"] is not None
-    api.repository.mark_exited(TaskKey(job_id, *SERVER), 0, NOW)
+    api.repository.tasks.mark_exited(TaskKey(job_id, *SERVER), 0, NOW)
     tell(api, job_id, server=used(0.5, 200))
     assert name(job_id, SERVER) not in tasks_of(api, job_id)
     problem(api.get("/v1/jobs/ghost/tasks"), 404)

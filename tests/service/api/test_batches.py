@@ -185,7 +185,7 @@ def test_cancelling_by_label(serving: Serve) -> None:
             theirs: 403,
         }
         assert (answer["done"], answer["refused"]) == (3, 1)
-        state = {job: api.repository.get_job(job).state.value for job in (theirs, unseen, other, made[0]["id"])}
+        state = {job: api.repository.jobs.get(job).state.value for job in (theirs, unseen, other, made[0]["id"])}
         assert state == {theirs: "queued", unseen: "queued", other: "queued", made[0]["id"]: "cancelled"}
         recorded = api.get("/v1/audit?who=ada&limit=50", token=ADMINISTRATOR).json()["entries"]
         cancelled = {entry["target"] for entry in recorded if entry["action"] == "job.cancel"}

@@ -41,7 +41,7 @@ def test_what_runs_again_and_what_is_changed_keeps_its_values(api: Api, job_id: 
     api.post(f"/v1/jobs/{job_id}/cancel")
     again = api.post(f"/v1/jobs/{job_id}/retry").json()["id"]
     for each in (job_id, again):
-        assert api.repository.get_job(each).spec["environment"] == {"HF_TOKEN": SECRET, "EMPTY": ""}
+        assert api.repository.jobs.get(each).spec["environment"] == {"HF_TOKEN": SECRET, "EMPTY": ""}
 
 
 def test_an_answer_that_is_submitted_as_it_came_is_refused(api: Api, job_id: str) -> None:

@@ -75,7 +75,7 @@ class Two:
         for side in SIDES:
             add_user(api, f"user-{side}", {side: "member"})
             self.tokens[side] = add_token(api, f"user-{side}")
-            api.repository.put_project(Quota(side, 0.25, None, None, {}, True), 0.0)
+            api.repository.projects.put(Quota(side, 0.25, None, None, {}, True), 0.0)
             self.submit(side, side)
 
     def submit(self, side: str, project: str) -> Any:
@@ -93,7 +93,7 @@ class Two:
         self.api.surroundings.cluster.start(
             TaskLaunch(key=key, node="node-1", environment={}, resources=Resources(1.0, 0), working_directory=None)
         )
-        self.api.repository.add_round(a_round(), [a_decision(job_id)])
+        self.api.repository.rounds.add(a_round(), [a_decision(job_id)])
 
     def call(self, side: str, what: tuple[str, str, bool], number: int) -> Any:
         kind, how, own = what
@@ -172,16 +172,16 @@ def assert_counts(two: Two, side: str) -> None:
 
 def clear(api: Api) -> None:
     """Examples share one service."""
-    for user in api.repository.users():
-        api.repository.remove_user(user.name)
+    for user in api.repository.people.users():
+        api.repository.people.remove_user(user.name)
     cluster = api.surroundings.cluster
     keys = cluster.running()
     for key in keys:
         cluster.exit(key, 0)
     cluster.forget(keys)
-    for job in api.repository.active_jobs():
+    for job in api.repository.jobs.active():
         api.post(f"/v1/jobs/{job.id}/cancel")
-    for job in api.repository.list_jobs(limit=1000).items:
+    for job in api.repository.jobs.page(limit=1000).items:
         api.call("DELETE", f"/v1/jobs/{job.id}")
 
 

@@ -29,7 +29,7 @@ def test_a_node_is_closed_emptied_and_opened(api: Api) -> None:
 @pytest.mark.parametrize("what", ["cordon", "drain", "uncordon"])
 def test_there_is_no_such_node(api: Api, what: str) -> None:
     assert "no node 'elsewhere'" in problem(api.post(f"/v1/nodes/elsewhere/{what}"), 404)["detail"]
-    assert api.repository.closed_nodes() == {}
+    assert api.repository.nodes.closed() == {}
 
 
 def test_what_the_cluster_closed_itself_stays_closed() -> None:

@@ -48,7 +48,7 @@ class Side:
         add_user(api, self.user, {self.project: "member"})
         self.token = add_token(api, self.user)
         self.token_id = self.token.split("-")[2]
-        api.repository.put_project(Quota(self.project, 0.25, None, None, {}, True), api.surroundings.clock())
+        api.repository.projects.put(Quota(self.project, 0.25, None, None, {}, True), api.surroundings.clock())
         for number in range(4):
             self.add_job(number)
 
@@ -68,9 +68,9 @@ class Side:
         assert answer.status_code == 201, answer.text
         job_id: str = answer.json()["id"]
         self.jobs.append(job_id)
-        api.repository.add_event(job_id, f"Event{word}", f"message {word}", {"data": word}, now)
+        api.repository.events.add(job_id, f"Event{word}", f"message {word}", {"data": word}, now)
         decision = a_decision(job_id, message=f"decided {word}", allocation=Allocation(1, 1, f"gpu-{word}"))
-        api.repository.add_round(a_round(), [decision])
+        api.repository.rounds.add(a_round(), [decision])
         if number % 2:
             size = Allocation(1, 1, f"gpu-{word}")
             set_wanted(api.repository, job_id, size, Directive.RUN, [], now)
@@ -78,12 +78,12 @@ class Side:
             api.surroundings.cluster.start(
                 TaskLaunch(key=key, node="node-1", environment={}, resources=Resources(1.0, 0), working_directory=None)
             )
-            api.repository.put_tasks([(key, "node-1", f"gpu-{word}")], {}, now)
+            api.repository.tasks.put([(key, "node-1", f"gpu-{word}")], {}, now)
             api.start(job_id, message=f"began {word}")
             told = sample(workers=2, servers=1, metrics={f"metric_{word}": 0.5})
             assert api.as_task("POST", job_id, "telemetry", json=telemetry(told)).status_code == 200
         if number == 3:
-            api.repository.advance_job(job_id, TooManyFailures(f"ValueError: {word}"), now)
+            api.repository.jobs.advance(job_id, TooManyFailures(f"ValueError: {word}"), now)
 
 
 class Calls:

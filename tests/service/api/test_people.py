@@ -81,7 +81,7 @@ def test_a_request_with_two_tokens_is_refused(shared: Api) -> None:
 
 def test_only_the_hash_of_a_token_is_stored(shared: Api) -> None:
     secret = member(shared, "ada", "vision")
-    (stored,) = shared.repository.tokens()
+    (stored,) = shared.repository.people.tokens()
     assert stored.hash == hash_of(secret)
     assert secret.rpartition("-")[2] not in repr(stored)
 
@@ -110,7 +110,7 @@ def test_the_last_use_is_written_once_a_minute_at_most(shared: Api) -> None:
     for seconds in (0, 59, 60, 61):
         clock.now = begin + seconds
         shared.get("/v1/whoami", token=secret)
-        used_at = shared.repository.tokens()[0].used_at
+        used_at = shared.repository.people.tokens()[0].used_at
         assert used_at is not None
         seen.append(used_at - begin)
     assert seen == [0, 0, 60, 60]
@@ -147,7 +147,7 @@ def test_no_answer_waits_until_its_tokens_use_is_written(shared: Api, monkeypatc
 @on_sqlite
 def test_one_write_at_most_waits_to_tell_of_uses(shared: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     member(shared, "ada", "vision")
-    (token,) = shared.repository.tokens()
+    (token,) = shared.repository.people.tokens()
     access = auth.UserAccess(shared.services.settings, shared.repository, shared.services.clock)
     written = []
 

@@ -20,14 +20,14 @@ Serve = Callable[..., AbstractContextManager[Api]]
 def submitted(api: Api, job_id: str, at: float, project: str = "vision", **said: Any) -> str:
     spec = {"name": job_id, "project": project, "task": "m:f", **said}
     now = api.surroundings.clock() - 1000.0 + at
-    api.repository.create_job(job_id, spec, "nonce", None, "hash", now, None, f"owner-of-{project}")
+    api.repository.jobs.create(job_id, spec, "nonce", None, "hash", now, None, f"owner-of-{project}")
     return job_id
 
 
 def starts(api: Api, seconds: dict[str, float]) -> None:
     """The queue was simulated forward: these jobs start in so many seconds."""
     now = api.surroundings.clock()
-    api.repository.put_expected_times(
+    api.repository.rounds.put_expected_times(
         [
             ExpectedTimes(
                 job_id=job_id,
@@ -52,7 +52,7 @@ def test_jobs_that_start_first_are_first_and_then_those_of_priority_and_age(api:
         submitted(api, job_id, at)
     submitted(api, "urgent", 9, priority=4.0)
     starts(api, {"late": 500.0, "soon": 20.0})
-    api.repository.add_round(a_round(), [a_decision(each, reason="WaitingForResources") for each in ("late", "soon")])
+    api.repository.rounds.add(a_round(), [a_decision(each, reason="WaitingForResources") for each in ("late", "soon")])
     assert order(api) == ["soon", "late", "urgent", "old", "young"]
     first, *_, last = api.get("/v1/queue").json()["jobs"]
     assert first["expected"]["start_seconds"]["mean"] == 20.0
@@ -68,7 +68,7 @@ def test_the_explanation_tells_the_number_of_the_queue(serving: Serve) -> None:
     with serving(token=ADMINISTRATOR) as api:
         for at, (job_id, project) in enumerate((("late", "vision"), ("soon", "speech"), ("last", "vision"))):
             submitted(api, job_id, at, project)
-        api.repository.add_round(
+        api.repository.rounds.add(
             a_round(), [a_decision(each, reason="WaitingForResources") for each in ("late", "soon")]
         )
         starts(api, {"late": 500.0, "soon": 20.0})
@@ -96,8 +96,8 @@ def test_only_jobs_that_wait_for_tasks_are_in_the_queue(api: Api) -> None:
     submitted(api, "tracked", 0, tracked=True)
     now = api.surroundings.clock()
     set_wanted(api.repository, "runs", Allocation(1, 0), Directive.RUN, [], now)
-    api.repository.advance_job("paused", PauseRequested(), now)
-    api.repository.advance_job("cancelled", CancelRequested(has_tasks=True), now)
+    api.repository.jobs.advance("paused", PauseRequested(), now)
+    api.repository.jobs.advance("cancelled", CancelRequested(has_tasks=True), now)
     assert order(api) == ["waits"]
 
 

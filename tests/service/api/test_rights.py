@@ -97,10 +97,10 @@ def prepared(api: Api, caller: str) -> dict[str, str]:
     owner = caller if caller.startswith("owner") else "owner"
     spec = job_spec(project="vision")
     job_id = f"job-{next(_numbers)}"
-    repository.create_job(job_id, {**spec, "labels": {}}, "nonce", None, "hash", now, None, owner)
-    repository.put_project(Quota("vision", 0.25, None, None, {}, True), now)
+    repository.jobs.create(job_id, {**spec, "labels": {}}, "nonce", None, "hash", now, None, owner)
+    repository.projects.put(Quota("vision", 0.25, None, None, {}, True), now)
     with suppress(UserNotFound):
-        repository.remove_user("subject")
+        repository.people.remove_user("subject")
     add_user(api, "subject")
     own = caller if caller in CALLERS else "subject"
     token = add_token(api, own, "read")

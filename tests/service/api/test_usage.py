@@ -22,7 +22,7 @@ def used(api: Api, project: str, owner: str, size: Allocation, hours: float) -> 
     resources = {"cpu": 2.0, "gpus": 1}
     spec = {"name": "a", "project": project, "task": "m:f", "workers": {"resources": resources}}
     job_id = f"job-{project}-{owner}"
-    api.repository.create_job(job_id, spec, "nonce", None, "hash", NOVEMBER, None, owner)
+    api.repository.jobs.create(job_id, spec, "nonce", None, "hash", NOVEMBER, None, owner)
     set_wanted(api.repository, job_id, size, Directive.RUN, [], NOVEMBER)
     set_wanted(api.repository, job_id, NOTHING, Directive.RUN, [], NOVEMBER + hours * HOUR)
 

@@ -59,7 +59,7 @@ def jobs(api: Api, **options: Any) -> list[dict[str, Any]]:
 
 def samples(api: Api, job_id: str) -> list[tuple[int, int, float | None]]:
     """Step, number of steps and loss, oldest first."""
-    return [(each.step, each.n_steps, each.loss) for each in reversed(api.repository.newest_samples(job_id, 1000))]
+    return [(each.step, each.n_steps, each.loss) for each in reversed(api.repository.samples.newest(job_id, 1000))]
 
 
 def train(api: Api, path: str = "bert", begin: float = 0.0, steps: tuple[int, ...] = (10, 20, 30)) -> None:
@@ -104,7 +104,7 @@ def test_repeated_and_reordered_statuses_count_once(api: Api, order: list[int], 
     sent = [status((number + 1) * 7, seconds=float(number), loss=0.5) for number in range(10)]
     for number in order:
         post(api, sent[number], f"bert/{run}", 60.0)
-    (job,) = (each for each in api.repository.active_jobs() if each.spec["labels"]["optimus/run"] == str(run))
+    (job,) = (each for each in api.repository.jobs.active() if each.spec["labels"]["optimus/run"] == str(run))
     assert job.step == (max(order) + 1) * 7
     assert sum(n_steps for _, n_steps, _ in samples(api, job.id)) == job.step
 
@@ -134,7 +134,7 @@ def test_a_run_with_an_id_of_its_own_stays_one_job_when_it_is_restarted(api: Api
     train(api, "bert/4711")
     train(api, "bert/4711", begin=60.0, steps=(20, 40))
     train(api, "bert/4712", begin=60.0, steps=(5,))
-    found = {each.spec["labels"]["optimus/run"]: each.step for each in api.repository.active_jobs()}
+    found = {each.spec["labels"]["optimus/run"]: each.step for each in api.repository.jobs.active()}
     assert found == {"4711": 40, "4712": 5}
 
 
@@ -158,7 +158,7 @@ def test_a_service_that_was_restarted_goes_on_where_it_was(serving: Serve) -> No
         post(api, status(45, percent=45, seconds=20.0, loss=0.02), at=20.0)
         (job,) = jobs(api)
         assert samples(api, job["id"])[2:] == [(30, 10, 1 / 30), (45, 15, 0.02)]
-        assert api.repository.newest_samples(job["id"], 1)[0].seconds == pytest.approx(5.0)
+        assert api.repository.samples.newest(job["id"], 1)[0].seconds == pytest.approx(5.0)
 
 
 def test_two_replicas_that_are_told_in_turn_count_each_step_once(serving: Serve) -> None:
@@ -207,7 +207,7 @@ def test_the_address_says_how_large_the_run_is(api: Api) -> None:
     post(api, status(5), "bert?project=vision&workers=4&gpus=2&gpu_type=H100")
     (job,) = jobs(api)
     assert (job["project"], job["running"]["workers"]) == ("vision", 4)
-    spec = api.repository.get_job(job["id"]).spec
+    spec = api.repository.jobs.get(job["id"]).spec
     assert (spec["workers"]["resources"]["gpus"], spec["gpu_types"]) == (2, ["H100"])
 
 

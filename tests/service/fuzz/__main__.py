@@ -83,7 +83,7 @@ def job_tokens(url: str, database_url: str, token: str | None) -> dict[str, str]
             for number in range(N_JOBS):
                 answer = client.post("/v1/jobs", json={**spec, "name": f"fuzzed-{number}"}).raise_for_status()
                 job_id = answer.json()["id"]
-                tokens[job_id] = issue(job_id, repository.get_job(job_id).token_nonce)
+                tokens[job_id] = issue(job_id, repository.jobs.get(job_id).token_nonce)
         return tokens
     finally:
         repository.close()

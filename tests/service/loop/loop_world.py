@@ -134,10 +134,10 @@ class World:
 
     def take_lease(self) -> int:
         """Lead from now on, whoever led before; the token."""
-        before = self.repository.current_lease(LEADER_LEASE)
+        before = self.repository.leases.current(LEADER_LEASE)
         if before is not None:  # over, as far as tests care: it ends by the database's clock, which they do not set
-            self.repository.release_lease(LEADER_LEASE, before.holder)
-        lease = self.repository.acquire_lease(LEADER_LEASE, f"world-{id(self)}", LONGEST_LEASE_SECONDS)
+            self.repository.leases.release(LEADER_LEASE, before.holder)
+        lease = self.repository.leases.acquire(LEADER_LEASE, f"world-{id(self)}", LONGEST_LEASE_SECONDS)
         assert lease is not None
         return lease.token
 
@@ -164,7 +164,7 @@ class World:
             },
         )
         document = write(spec)
-        job, created = self.repository.create_job(job_id, document, "nonce", None, "hash", self.clock(), None, owner)
+        job, created = self.repository.jobs.create(job_id, document, "nonce", None, "hash", self.clock(), None, owner)
         assert created
         return job
 
@@ -181,11 +181,11 @@ class World:
 
     def train(self, seconds: float) -> None:
         """Every job follows what is wanted, then trains for so long, reporting every second."""
-        for job in self.repository.active_jobs():
+        for job in self.repository.jobs.active():
             self._follow(job)
         for _ in range(int(seconds)):
             self.clock.now += 1.0
-            for job in self.repository.active_jobs():
+            for job in self.repository.jobs.active():
                 self._second(job)
 
     def live_until(self, what: str, condition: Callable[[], bool], *, rounds: int = 200, seconds: float = 5.0) -> None:
@@ -201,7 +201,7 @@ class World:
         return [key for key in self.cluster.running() if key.job_id == job_id and role in (None, key.role)]
 
     def _follow(self, job: JobRecord) -> None:
-        wanted = self.repository.get_wanted(job.id)
+        wanted = self.repository.wanted.get(job.id)
         alive = {task.key for task in self.cluster.tasks() if task.phase is TaskPhase.RUNNING}
         coordinators = self.running(job.id, Role.COORDINATOR)
         if not coordinators:
@@ -238,12 +238,12 @@ class World:
             pause_seconds=0.5,
             global_batch=state.batch,
         )
-        self.repository.report_membership(job.id, report)
+        self.repository.memberships.report(job.id, report)
         event = Paused() if cause == "pause" else MembershipFormed(state.epoch)
-        self.repository.advance_job(job.id, event, self.clock())
+        self.repository.jobs.advance(job.id, event, self.clock())
         profile = {"n_parameters": 10, "n_examples": 640, "global_batch_size": 32}
         epochs = {} if self.steps_per_epoch is None else {"steps_per_epoch": self.steps_per_epoch}
-        self.repository.put_profile(job.id, {**profile, **epochs})
+        self.repository.jobs.put_profile(job.id, {**profile, **epochs})
 
     def _second(self, job: JobRecord) -> None:
         state = self.coordinators.get(job.id)
@@ -311,7 +311,7 @@ class World:
 
     def _finish(self, job: JobRecord, state: Coordinator) -> None:
         result = ResultReported(Outcome.SUCCEEDED, state.step, loss_at(state.step), {"test_accuracy": 0.9})
-        self.repository.advance_job(job.id, result, self.clock())
+        self.repository.jobs.advance(job.id, result, self.clock())
         self._let_go(job.id, keep=())
 
     def _let_go(self, job_id: str, keep: tuple[str, ...]) -> None:
@@ -320,9 +320,9 @@ class World:
                 self.cluster.exit(key, 0)
 
     def state(self, job_id: str = "job-1") -> JobState:
-        return self.repository.get_job(job_id).state
+        return self.repository.jobs.get(job_id).state
 
     def events(self, job_id: str, kind: str) -> list[dict[str, Any]]:
         """Data of the job's events of one type, oldest first."""
-        found = self.repository.events(job_id, limit=1000).items
+        found = self.repository.events.page(job_id, limit=1000).items
         return [event.data for event in reversed(found) if event.type == kind]

@@ -121,7 +121,7 @@ def answers(world: World) -> dict[str, Any]:
         settings=world.settings,
         repository=world.repository,
         cluster=world.cluster,
-        long_polls=LongPolls(world.repository.generations),
+        long_polls=LongPolls(world.repository.wanted.generations),
         job_tokens=JobTokens(b"secret"),
         version="0",
         clock=world.clock,
@@ -157,7 +157,7 @@ def test_nonsense_of_one_job_changes_nothing_of_another(
         for each in (told, before)
     )
     assert lines == lines_before
-    assert world.repository.get_job("honest").state is JobState.RUNNING
+    assert world.repository.jobs.get("honest").state is JobState.RUNNING
     _ended(world, "absurd")
     assert world.round().error is None  # it learns from the ended job
     assert '{"end": {' in answers(world)["/v1/trace"], "it is told to its end"
@@ -165,10 +165,13 @@ def test_nonsense_of_one_job_changes_nothing_of_another(
 
 
 def _ended(world: World, job_id: str) -> None:
-    job = world.repository.get_job(job_id)
-    world.repository.advance_job(job_id, ResultReported(Outcome.SUCCEEDED, job.step, job.loss, {}), world.clock())
+    job = world.repository.jobs.get(job_id)
+    world.repository.jobs.advance(job_id, ResultReported(Outcome.SUCCEEDED, job.step, job.loss, {}), world.clock())
 
 
 def _decisions(world: World) -> list[dict[str, Any]]:
     """Of the honest job, without the numbers of rows."""
-    return [{**asdict(each), "id": 0, "round_id": 0} for each in world.repository.decisions("honest", limit=1000).items]
+    return [
+        {**asdict(each), "id": 0, "round_id": 0}
+        for each in world.repository.rounds.decisions("honest", limit=1000).items
+    ]

@@ -33,23 +33,23 @@ def test_taken_addresses_are_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None
 def test_replaced_coordinator_keeps_the_address(world: World) -> None:
     world.submit()
     world.round()
-    before = world.repository.get_job("job-1").coordinator_address
+    before = world.repository.jobs.get("job-1").coordinator_address
     world.cluster.exit(COORDINATOR, 137)
     world.round()
-    assert world.repository.get_job("job-1").coordinator_address == before
+    assert world.repository.jobs.get("job-1").coordinator_address == before
     assert world.cluster.launches[-1].environment["OPTIMUS_COORDINATOR_ADDRESS"] == before
 
 
 def test_coordinator_moves_when_its_port_was_taken(world: World) -> None:
     world.submit()
     world.round()
-    before = world.repository.get_job("job-1").coordinator_address
+    before = world.repository.jobs.get("job-1").coordinator_address
     assert before is not None
     host, port = before.split(":")
     world.cluster.exit(COORDINATOR, 137)
     with socket.create_server((host, int(port))):
         world.round()
-    after = world.repository.get_job("job-1").coordinator_address
+    after = world.repository.jobs.get("job-1").coordinator_address
     assert after not in (None, before)
     assert world.cluster.launches[-1].environment["OPTIMUS_COORDINATOR_ADDRESS"] == after
 
@@ -58,5 +58,5 @@ def test_jobs_have_different_addresses(world: World) -> None:
     for number in range(3):
         world.submit(f"job-{number}")
     world.round()
-    found = {world.repository.get_job(f"job-{number}").coordinator_address for number in range(3)}
+    found = {world.repository.jobs.get(f"job-{number}").coordinator_address for number in range(3)}
     assert len(found - {None}) == 3

@@ -100,11 +100,11 @@ def test_quiet_rounds_store_no_decision_and_the_last_one_holds(world: World) -> 
     world.submit("job-2")
     for _ in range(3):
         world.round()
-    before = world.repository.decisions("job-1").items
-    n_rounds = len(world.repository.rounds().items)
+    before = world.repository.rounds.decisions("job-1").items
+    n_rounds = len(world.repository.rounds.page().items)
     for _ in range(5):
         world.clock.now += 60.0
         world.round()
-    assert world.repository.decisions("job-1").items == before
-    assert world.repository.latest_decisions(["job-1"])["job-1"].allocation == before[0].allocation
-    assert len(world.repository.rounds().items) == n_rounds + 5, "rounds are stored all the same"
+    assert world.repository.rounds.decisions("job-1").items == before
+    assert world.repository.rounds.latest_decisions(["job-1"])["job-1"].allocation == before[0].allocation
+    assert len(world.repository.rounds.page().items) == n_rounds + 5, "rounds are stored all the same"

@@ -74,7 +74,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Sc
         ends = {"convergence": {"max_seconds": 3600.0}} if name == "converges" else {}
         retries = {"retries": 0} if name == "breaks" else {}
         world.submit(name, workers={"min": 2, "max": 2}, servers={"max": 1}, **ends, **retries)
-    world.live_until("all train", lambda: all(job.state is JobState.RUNNING for job in repository.active_jobs()))
+    world.live_until("all train", lambda: all(job.state is JobState.RUNNING for job in repository.jobs.active()))
     much_happens(world)
     repository.close()
     return Scene(path, world.cluster, world.clock.now + 3600.0)
@@ -82,21 +82,21 @@ def scene(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Sc
 
 def much_happens(world: World) -> None:
     """After the last round before the restart."""
-    world._finish(world.repository.get_job("has-ended"), world.coordinators["has-ended"])
+    world._finish(world.repository.jobs.get("has-ended"), world.coordinators["has-ended"])
     for name in ("breaks", "is-retried"):
         (broken,) = (key for key in world.running(name, Role.WORKER) if key.rank == 0)
         world.cluster.exit(broken, 3)
     for key in world.running("is-cancelled"):
         world.cluster.exit(key, 0)
-    world.repository.advance_job("is-cancelled", CancelRequested(), world.clock())
+    world.repository.jobs.advance("is-cancelled", CancelRequested(), world.clock())
     lost, still_wanted = world.running("loses-a-task", Role.WORKER)
     world.cluster.exit(lost, None)
-    world.repository.mark_unwanted([still_wanted], world.clock())
+    world.repository.tasks.mark_unwanted([still_wanted], world.clock())
     gone, lingers = (TaskKey("loses-a-task", Role.WORKER, rank) for rank in (8, 9))
     world.cluster.start(TaskLaunch(lingers, "node-0", Resources(), {}))
     for unwanted in (gone, lingers):
         put_task(world.repository, unwanted, "node-0", world.clock())
-        world.repository.mark_unwanted([unwanted], world.clock())
+        world.repository.tasks.mark_unwanted([unwanted], world.clock())
     (troubled,) = world.running("is-troubled", Role.COORDINATOR)
     world.cluster._tasks[troubled] = replace(
         world.cluster._tasks[troubled], trouble=Trouble("Unschedulable", "no room")
@@ -164,8 +164,8 @@ class Successor:
     def _begins(self, *_: object) -> None:
         self._n_begun += 1
         if self._n_begun == self._at:
-            self._own.release_lease(LEADER_LEASE, f"world-{id(self._world)}")
-            assert self._own.acquire_lease(LEADER_LEASE, "successor", 10.0) is not None
+            self._own.leases.release(LEADER_LEASE, f"world-{id(self._world)}")
+            assert self._own.leases.acquire(LEADER_LEASE, "successor", 10.0) is not None
             self.rows, self.cluster = rows(self._own), done_to(self._world.cluster)
 
     def close(self) -> None:
@@ -192,7 +192,7 @@ def test_the_round_does_everything_that_a_round_can_do(scene: Scene, tmp_path: P
         "usage",
         "ended_jobs",
     }
-    events = {event.type for event in world.repository.events(limit=1000).items}
+    events = {event.type for event in world.repository.events.page(limit=1000).items}
     assert events >= {
         "TaskExited",
         "TaskTrouble",
@@ -205,7 +205,7 @@ def test_the_round_does_everything_that_a_round_can_do(scene: Scene, tmp_path: P
     }
     assert world.cluster.launches
     assert world.cluster.stopped
-    assert world.repository.get_job("is-new").coordinator_address is not None
+    assert world.repository.jobs.get("is-new").coordinator_address is not None
     world.repository.close()
 
 

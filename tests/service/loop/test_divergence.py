@@ -14,22 +14,22 @@ from optimus_service.observe.divergence import LOSS_NOT_FINITE, NONFINITE_STEPS
 
 
 def told(world: World) -> list[str]:
-    return [event.message for event in world.repository.events("job-1").items if event.type == LOSS_NOT_FINITE]
+    return [event.message for event in world.repository.events.page("job-1").items if event.type == LOSS_NOT_FINITE]
 
 
 def trained(world: World, **changes: str) -> None:
     """A job that trains, with all samples so far seen by a round."""
     world.submit(**changes)
-    world.live_until("it trains", lambda: world.repository.get_job("job-1").step > 20)
+    world.live_until("it trains", lambda: world.repository.jobs.get("job-1").step > 20)
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_it_fails_and_says_why(world: World, loss: float) -> None:
     trained(world)
-    begins = world.repository.get_job("job-1").step + 1
+    begins = world.repository.jobs.get("job-1").step + 1
     world.loss_at = lambda _: loss
-    world.live_until("it fails", lambda: world.repository.get_job("job-1").state.is_final, rounds=20)
-    job = world.repository.get_job("job-1")
+    world.live_until("it fails", lambda: world.repository.jobs.get("job-1").state.is_final, rounds=20)
+    job = world.repository.jobs.get("job-1")
     assert job.state is JobState.FAILED
     assert job.directive is Directive.CANCEL
     assert job.failure is not None
@@ -39,16 +39,16 @@ def test_it_fails_and_says_why(world: World, loss: float) -> None:
     assert "on_nonfinite: warn" in job.failure
     assert told(world) == [f"The loss is NaN or infinite, by step {known[1]}."]
     world.round()
-    assert world.repository.get_wanted("job-1").tasks == ()
+    assert world.repository.wanted.get("job-1").tasks == ()
     assert job.retries == 0, "it would diverge again"
 
 
 def test_it_trains_on_when_that_is_wanted(world: World) -> None:
     trained(world, on_nonfinite="warn")
     world.loss_at = lambda _: math.nan
-    before = world.repository.get_job("job-1").step
-    world.live_until("it trains on", lambda: world.repository.get_job("job-1").step > before + 3 * NONFINITE_STEPS)
-    assert world.repository.get_job("job-1").state is JobState.RUNNING
+    before = world.repository.jobs.get("job-1").step
+    world.live_until("it trains on", lambda: world.repository.jobs.get("job-1").step > before + 3 * NONFINITE_STEPS)
+    assert world.repository.jobs.get("job-1").state is JobState.RUNNING
     assert len(told(world)) == 1
 
 
@@ -61,21 +61,21 @@ def test_single_losses_are_no_divergence(world: World) -> None:
         world.loss_at = loss_at
         world.train(5)
         world.round()
-    assert world.repository.get_job("job-1").state in (JobState.RUNNING, JobState.SUCCEEDED)
+    assert world.repository.jobs.get("job-1").state in (JobState.RUNNING, JobState.SUCCEEDED)
 
 
 def test_a_resumed_job_is_judged_by_what_it_does_then(world: World) -> None:
     trained(world)
     world.loss_at = lambda _: math.nan
-    world.live_until("it fails", lambda: world.repository.get_job("job-1").state.is_final, rounds=20)
+    world.live_until("it fails", lambda: world.repository.jobs.get("job-1").state.is_final, rounds=20)
     world.live_until("its tasks end", lambda: not world.running("job-1"), rounds=20)
     coordinator = world.coordinators["job-1"]
     coordinator.members, coordinator.step = (), 10  # of its checkpoint
-    world.repository.advance_job("job-1", ResumeRequested(), world.clock())
+    world.repository.jobs.advance("job-1", ResumeRequested(), world.clock())
     world.loss_at = loss_at
     world.round("resume")
     assert world.running("job-1") != []
     world.live_until("it trains on", lambda: coordinator.step > 10 + 2 * NONFINITE_STEPS)
     assert world.state() is JobState.RUNNING
     world.loss_at = lambda _: math.nan
-    world.live_until("it fails again", lambda: world.repository.get_job("job-1").state.is_final, rounds=20)
+    world.live_until("it fails again", lambda: world.repository.jobs.get("job-1").state.is_final, rounds=20)

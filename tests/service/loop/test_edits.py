@@ -60,9 +60,9 @@ def test_no_edit_books_a_node_twice(migrated_sqlite: Path, changes: list[tuple[s
                 wanted = wanted_spec(change)
                 if wanted is None:
                     continue
-                present = repository.get_job(job_id).spec
+                present = repository.jobs.get(job_id).spec
                 edit = edit_of(present, wanted)
-                assert repository.set_spec(job_id, present, edit.spec, edit.changes, world.clock())
+                assert repository.jobs.set_spec(job_id, present, edit.spec, edit.changes, world.clock())
                 for _ in range(2):
                     world.clock.now += 60.0
                     world.round()
@@ -74,7 +74,7 @@ def test_no_edit_books_a_node_twice(migrated_sqlite: Path, changes: list[tuple[s
 def assert_within_capacity(world: World) -> None:
     """Of the wanted tasks, by what each was really started with. (A task that leaves may overlap its replacement.)"""
     held = {launch.key: launch.resources for launch in world.cluster.launches}
-    wanted = [task for each in world.repository.wanted_of_active_jobs().values() for task in each.tasks]
+    wanted = [task for each in world.repository.wanted.of_active_jobs().values() for task in each.tasks]
     for node in NODES:
         here = [held[task.key] for task in wanted if task.node == node.name and task.key in held]
         used = sum(here, Resources())

@@ -39,21 +39,21 @@ def observed(world: World, job_id: str) -> Job:
 def test_a_job_gets_the_batch_that_suits_it(world: World) -> None:
     world.submit("job-1", **RING)
     world.round()
-    first = world.repository.get_wanted("job-1")
+    first = world.repository.wanted.get("job-1")
     assert first.batch == ELASTIC["minimum"], "nothing is known of the noise yet"
     world.train(5)
     assert observed(world, "job-1").batch == first.batch
-    world.live_until("a larger batch", lambda: (world.repository.get_wanted("job-1").batch or 0) > 100)
+    world.live_until("a larger batch", lambda: (world.repository.wanted.get("job-1").batch or 0) > 100)
 
-    world.live_until("at rest", lambda: world.coordinators["job-1"].batch == world.repository.get_wanted("job-1").batch)
-    wanted = world.repository.get_wanted("job-1")
+    world.live_until("at rest", lambda: world.coordinators["job-1"].batch == world.repository.wanted.get("job-1").batch)
+    wanted = world.repository.wanted.get("job-1")
     causes = [event["cause"] for event in world.events("job-1", "MembershipChanged")]
     assert causes[0] == "start"
-    record = world.repository.get_job("job-1")
+    record = world.repository.jobs.get("job-1")
     assert record.rescales == causes.count("rescale"), "another batch is no rescale"
-    told = world.repository.memberships("job-1")
+    told = world.repository.memberships.of_job("job-1")
     assert (told[0].global_batch, told[-1].global_batch) == (first.batch, wanted.batch)
-    (decision, *_) = world.repository.decisions("job-1").items
+    (decision, *_) = world.repository.rounds.decisions("job-1").items
     assert decision.batch == record.wanted_batch == wanted.batch
     assert str(wanted.batch) in decision.message
 
@@ -72,36 +72,36 @@ def test_a_job_gets_the_batch_that_suits_it(world: World) -> None:
     for _ in range(20):
         world.round()
         world.train(5)
-    at_rest = world.repository.get_wanted("job-1")
+    at_rest = world.repository.wanted.get("job-1")
     again = world.restarted()
     again.round()
-    assert again.repository.get_wanted("job-1") == at_rest, "it comes to rest, restarts included"
+    assert again.repository.wanted.get("job-1") == at_rest, "it comes to rest, restarts included"
 
 
 def test_a_batch_alone_is_a_new_generation_of_the_same_tasks(world: World) -> None:
     world.submit("job-1", **RING)
     world.round()
     world.train(2)
-    before, since = world.repository.get_wanted("job-1"), world.repository.get_job("job-1").wanted_at
+    before, since = world.repository.wanted.get("job-1"), world.repository.jobs.get("job-1").wanted_at
     world.clock.now += 10.0
     action = SetWanted("job-1", before.allocation, before.directive, before.tasks, batch=128)
     world.rounds._applier._set_wanted([action], world.repository.as_leader(world.fence))
-    after = world.repository.get_wanted("job-1")
+    after = world.repository.wanted.get("job-1")
     assert (after.generation, after.batch, after.tasks) == (before.generation + 1, 128, before.tasks)
     assert world.heard.generations[-1] == ("job-1", after.generation), "its coordinator is woken"
-    assert world.repository.get_job("job-1").wanted_at == since, "its size is as old as before"
+    assert world.repository.jobs.get("job-1").wanted_at == since, "its size is as old as before"
     world.rounds._applier._set_wanted([action], world.repository.as_leader(world.fence))
-    assert world.repository.get_wanted("job-1").generation == after.generation
+    assert world.repository.wanted.get("job-1").generation == after.generation
 
 
 def test_the_next_job_of_the_task_knows_the_noise(world: World) -> None:
     world.submit("job-1", **{**RING, "convergence": {"loss_decrease": {"below": 0.05}, "max_steps": 10**7}})
-    world.live_until("a larger batch", lambda: (world.repository.get_wanted("job-1").batch or 0) > 100)
+    world.live_until("a larger batch", lambda: (world.repository.wanted.get("job-1").batch or 0) > 100)
     world.live_until("its end", lambda: world.state("job-1").is_final)
     world.round()
     world.submit("job-2", **RING)
     world.round()
-    assert (world.repository.get_wanted("job-2").batch or 0) > 100, "at once"
+    assert (world.repository.wanted.get("job-2").batch or 0) > 100, "at once"
     (ended,) = observed(world, "job-2").similar
     assert ended.noise_scales[-1] == pytest.approx(NOISE_SCALE)
     assert {sample.batch for sample in ended.speed_samples} > {ELASTIC["minimum"]}
@@ -120,7 +120,7 @@ def test_policies_that_choose_no_batches_leave_it(
     for _ in range(10):
         world.round()
         world.train(5)
-    assert world.repository.get_wanted("job-1").batch == batch
+    assert world.repository.wanted.get("job-1").batch == batch
 
 
 # --- what a history keeps --------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from optimus_service.api.services import Services
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.push.long_poll import LongPolls
+from optimus_service.store.jobs.jobs import Jobs
 from optimus_service.store.repository import Repository
 from optimus_simulator.options import Options
 from optimus_simulator.replay import Replay
@@ -39,24 +40,24 @@ def lived(repository: Repository, tmp_path: Path) -> World:
     world = World(
         repository, tmp_path, FakeCluster([Node("a", Resources(8.0, 2**34, GPUS)), Node("b", Resources(8.0, 2**34))])
     )
-    world.repository.put_project(Quota("vision", share=0.5), world.clock())
+    world.repository.projects.put(Quota("vision", share=0.5), world.clock())
     rule = {"convergence": {"max_steps": 600}}
     world.submit("first", project="vision", workers=RING, gpu_types=["v100"], deadline_seconds=3600, **rule)
-    world.live_until("it runs", lambda: world.repository.get_job("first").step > 60)
+    world.live_until("it runs", lambda: world.repository.jobs.get("first").step > 60)
     for name in ("second", "third"):
         world.submit(name)
     names = ("first", "second", "third")
     world.live_until("they end", lambda: all(_has_ended(world, name) for name in names))
     world.submit("fourth", convergence={"max_steps": 10**9})
-    world.live_until("it runs", lambda: world.repository.get_job("fourth").step > 20)
+    world.live_until("it runs", lambda: world.repository.jobs.get("fourth").step > 20)
     return world
 
 
 def _has_ended(world: World, name: str) -> bool:
-    job = world.repository.get_job(name)
+    job = world.repository.jobs.get(name)
     if job.state is JobState.RUNNING and job.step >= 600 and name == "first":
         world._finish(job, world.coordinators[name])  # the limit that coordinators keep by themselves
-    return world.repository.get_job(name).state is JobState.SUCCEEDED
+    return world.repository.jobs.get(name).state is JobState.SUCCEEDED
 
 
 def exported(world: World, **params: str) -> list[dict[str, Any]]:
@@ -71,7 +72,7 @@ def asked(world: World, **params: str) -> Response:
         settings=world.settings,
         repository=world.repository,
         cluster=world.cluster,
-        long_polls=LongPolls(world.repository.generations),
+        long_polls=LongPolls(world.repository.wanted.generations),
         job_tokens=JobTokens(b"secret"),
         version="0",
         clock=world.clock,
@@ -112,16 +113,16 @@ def test_what_happened_is_told_and_replayed(lived: World, tmp_path: Path) -> Non
     assert len(trace.recorded.jct_seconds) == 3
 
     for job in trace.jobs:
-        record = lived.repository.get_job(job.id)
+        record = lived.repository.jobs.get(job.id)
         # Arrivals, requests and ends.
-        began = lived.repository.get_job("first").created_at
+        began = lived.repository.jobs.get("first").created_at
         assert job.submitted_at == pytest.approx(record.created_at - began)
         assert job.truth.begin().steps_left() == record.step
         assert (job.spec.family, job.spec.project) == ("m:f", record.project)
         # Measured speeds are those that the jobs had.
-        for membership in lived.repository.memberships(job.id):
+        for membership in lived.repository.memberships.of_job(job.id):
             size = len(membership.workers), len(membership.servers)
-            if any(sample.workers == size[0] for sample in lived.repository.newest_samples(job.id, 1)):
+            if any(sample.workers == size[0] for sample in lived.repository.samples.newest(job.id, 1)):
                 told = job.truth.steps_per_second((size,))
                 assert told == pytest.approx(speed(*size), rel=0.15)
         # So are losses.
@@ -139,7 +140,7 @@ def test_the_same_policy_does_what_it_did(lived: World, tmp_path: Path) -> None:
     """As near as a simulation of the service comes: its jobs learn, wait and stop as the live ones did."""
     _, times = replayed(exported(lived), tmp_path, "optimus")
     for job_id, seconds in times.items():
-        record = lived.repository.get_job(job_id)
+        record = lived.repository.jobs.get(job_id)
         assert record.finished_at is not None
         assert seconds == pytest.approx(record.finished_at - record.created_at, rel=0.35)
 
@@ -148,15 +149,15 @@ def test_an_elastic_job_is_told_with_its_noise_and_its_step_times(repository: Re
     world = World(repository, tmp_path)
     spec: dict[str, Any] = {"architecture": "allreduce", "servers": {"min": 0, "max": 0}, "elastic_batch": ELASTIC}
     world.submit("elastic", **spec, workers={"max": 4})
-    world.live_until("its end", lambda: world.repository.get_job("elastic").state is JobState.SUCCEEDED)
+    world.live_until("its end", lambda: world.repository.jobs.get("elastic").state is JobState.SUCCEEDED)
     trace, times = replayed(exported(world), tmp_path, "optimus")
     (job,) = trace.jobs
     assert job.spec.elastic_batch == ElasticBatch(32, 512, 64)
     assert job.spec.global_batch_size == 32
     assert isinstance(job.truth, ElasticTruth)
     assert list(job.truth.noise) == pytest.approx([NOISE_SCALE, NOISE_SCALE])
-    assert job.truth.total_steps == world.repository.get_job("elastic").step
-    had = {(len(each.workers), each.global_batch) for each in world.repository.memberships("elastic")}
+    assert job.truth.total_steps == world.repository.jobs.get("elastic").step
+    had = {(len(each.workers), each.global_batch) for each in world.repository.memberships.of_job("elastic")}
     for workers, batch in had:
         assert batch is not None
         told, exchange = job.truth.step_parts(((workers, 0),), batch)
@@ -177,14 +178,14 @@ def test_a_long_history_is_read_a_few_jobs_at_a_time(lived: World, monkeypatch: 
     monkeypatch.setattr(trace, "_LISTED_AT_ONCE", 2)
     monkeypatch.setattr(trace, "_JOBS_AT_ONCE", 1)
     read: list[int] = []
-    page = Repository.jobs_submitted
+    page = Jobs.submitted
 
     def noted(*arguments: Any) -> list[Any]:
         found = page(*arguments)
         read.append(len(found))
         return found
 
-    monkeypatch.setattr(Repository, "jobs_submitted", noted)
+    monkeypatch.setattr(Jobs, "submitted", noted)
     for number in range(3):
         lived.submit(f"waits-{number}")
     lines = exported(lived)

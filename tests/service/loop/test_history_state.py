@@ -159,17 +159,17 @@ def test_a_service_that_ends_keeps_all_that_it_knows(world: World) -> None:
     world.train(3.0)
     world.round()
     world.rounds.keep_histories(world.fence)
-    (document,) = world.repository.histories_of(["job-1"]).values()
-    kept = unpack(document.document, basis_of(world.repository.get_job("job-1")))
+    (document,) = world.repository.histories.of_jobs(["job-1"]).values()
+    kept = unpack(document.document, basis_of(world.repository.jobs.get("job-1")))
     assert kept is not None
-    assert document.last_id == kept.last_id == world.repository.newest_samples("job-1", 1)[0].id
+    assert document.last_id == kept.last_id == world.repository.samples.newest("job-1", 1)[0].id
 
 
 def test_what_is_known_of_jobs_that_are_gone_is_not_kept(world: World) -> None:
     world.submit()
-    world.repository.put_histories({"job-1": KeptHistory(0, b"one"), "gone": KeptHistory(0, b"none")})
-    world.repository.put_histories({"job-1": KeptHistory(0, b"two")})
-    assert world.repository.histories_of(["job-1", "gone"]) == {"job-1": KeptHistory(0, b"two")}
+    world.repository.histories.put({"job-1": KeptHistory(0, b"one"), "gone": KeptHistory(0, b"none")})
+    world.repository.histories.put({"job-1": KeptHistory(0, b"two")})
+    assert world.repository.histories.of_jobs(["job-1", "gone"]) == {"job-1": KeptHistory(0, b"two")}
 
 
 def test_who_was_left_behind_goes_on_from_what_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

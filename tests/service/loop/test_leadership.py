@@ -115,7 +115,7 @@ def test_deposed_leader_notices(repository: Repository, clock: Clock) -> None:
     assert first.claim() is None
     assert token is not None
     spec = {"name": "job", "project": "default", "task": "m:f"}
-    repository.create_job("job-1", spec, "nonce", None, "hash", 0.0)
+    repository.jobs.create("job-1", spec, "nonce", None, "hash", 0.0)
     deposed = repository.as_leader(token)
     with pytest.raises(StaleLeader):
         set_wanted(deposed, "job-1", Allocation(1, 1), Directive.RUN, (), 0.0)
@@ -123,7 +123,7 @@ def test_deposed_leader_notices(repository: Repository, clock: Clock) -> None:
         put_task(deposed, TaskKey("job-1", Role.WORKER, 0), "node-0", 0.0)
     with pytest.raises(StaleLeader):
         deposed.check_fence()
-    assert repository.tasks() == []
+    assert repository.tasks.select() == []
 
 
 def test_the_lease_is_kept_during_a_long_round(repository: Repository) -> None:

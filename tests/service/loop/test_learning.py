@@ -26,7 +26,7 @@ once = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 def latest(world: World, job_id: str) -> DecisionRecord:
-    decision = world.repository.latest_decisions([job_id]).get(job_id)
+    decision = world.repository.rounds.latest_decisions([job_id]).get(job_id)
     assert decision is not None
     return decision
 
@@ -34,7 +34,7 @@ def latest(world: World, job_id: str) -> DecisionRecord:
 def known(repository: Repository, like: str = "job-1") -> tuple[EndedJob, ...]:
     lessons = Lessons(repository, 1e6)
     lessons.refresh()
-    return lessons.similar_to(spec_of(repository.get_job(like)).family)
+    return lessons.similar_to(spec_of(repository.jobs.get(like)).family)
 
 
 def finish(world: World, job_id: str, **changes: object) -> None:
@@ -49,7 +49,7 @@ def test_the_next_job_of_a_task_knows_what_the_first_one_did(world: World) -> No
     assert (taught.id, taught.task, taught.project) == ("job-1", "m:f", "default")
     assert taught.losses[0] > taught.losses[-1]
     assert {(sample.workers, sample.servers) for sample in taught.speed_samples} >= {(1, 1)}
-    assert taught.rescale_seconds == rescale_seconds(world.repository.memberships("job-1"))[-4:] != ()
+    assert taught.rescale_seconds == rescale_seconds(world.repository.memberships.of_job("job-1"))[-4:] != ()
 
     world.submit("job-2")
     world.round()
@@ -62,7 +62,7 @@ def test_the_next_job_of_a_task_knows_what_the_first_one_did(world: World) -> No
     assert forecast.finished_runs_share > 0.5
     # The same job again: it will end where the first one did.
     assert forecast.total_steps is not None
-    assert forecast.total_steps.mean == pytest.approx(world.repository.get_job("job-1").step, rel=0.25)
+    assert forecast.total_steps.mean == pytest.approx(world.repository.jobs.get("job-1").step, rel=0.25)
 
 
 @once
@@ -93,7 +93,7 @@ def test_what_a_command_announced_is_learned_where_it_ended_by_itself(world: Wor
     finish(world, "job-1", **command, servers={"min": 0, "max": 0})
     history = JobHistory(Mode.SYNC)
     history.add(batches_of(samples_of(world.repository, "job-1")))
-    record = world.repository.get_job("job-1")
+    record = world.repository.jobs.get("job-1")
     record = replace(record, profile={**(record.profile or {}), "total_steps": 2000})
     for directive, step, announced in (
         (Directive.RUN, 300, 2000),
@@ -145,7 +145,7 @@ def test_a_service_that_was_away_learns_from_what_ended_meanwhile(world: World) 
     (taught,) = known(again.repository)
     assert len(taught.losses) > 5
     again.round()
-    assert len(again.repository.finished_runs_after(0, 10)) == 1, "learned once"
+    assert len(again.repository.finished_runs.after(0, 10)) == 1, "learned once"
 
 
 @once
@@ -153,7 +153,7 @@ def test_it_can_be_switched_off(repository: Repository, tmp_path: Path) -> None:
     world = World(repository, tmp_path, learn_from_finished_jobs=False)
     finish(world, "job-1")
     finish(world, "job-2")
-    assert world.repository.finished_runs_after(0, 10) == []
+    assert world.repository.finished_runs.after(0, 10) == []
     assert latest(world, "job-2").forecast.finished_runs == 0
 
 
@@ -162,10 +162,10 @@ def test_a_job_that_was_cancelled_teaches_nothing(world: World) -> None:
     world.submit()
     world.round()
     world.train(30)
-    world.repository.advance_job("job-1", CancelRequested(), world.clock())
+    world.repository.jobs.advance("job-1", CancelRequested(), world.clock())
     world.live_until("it is gone", lambda: world.state().is_final)
     world.round()
-    assert world.repository.finished_runs_after(0, 10) == []
+    assert world.repository.finished_runs.after(0, 10) == []
 
 
 @once
@@ -195,9 +195,9 @@ def test_nothing_taught_is_nothing_known() -> None:
 @once
 def test_what_was_taught_is_forgotten_with_the_samples(world: World) -> None:
     finish(world, "job-1")
-    pruned = world.repository.prune(world.clock() + 100.0, keep_seconds=50.0)
+    pruned = world.repository.retention.prune(world.clock() + 100.0, keep_seconds=50.0)
     assert pruned.finished_runs == 1
-    assert world.repository.finished_runs_after(0, 10) == []
+    assert world.repository.finished_runs.after(0, 10) == []
 
 
 # --- rules about a metric and about money ----------------------------------------------------------------------------
@@ -210,10 +210,10 @@ def test_a_job_ends_when_its_metric_has_been_reached(world: World) -> None:
     world.accuracy_at = lambda epoch: 1.0 - 0.5 / (1.0 + 0.25 * epoch)  # 0.9 after 16 epochs
     world.submit(convergence=ACCURACY)
     world.live_until("the job has ended", lambda: world.state().is_final)
-    job = world.repository.get_job("job-1")
+    job = world.repository.jobs.get("job-1")
     assert job.state is JobState.SUCCEEDED
     assert 16 * 20 <= job.step <= 30 * 20
-    forecasts = [decision.forecast for decision in world.repository.decisions("job-1").items]
+    forecasts = [decision.forecast for decision in world.repository.rounds.decisions("job-1").items]
     assert forecasts[0].rule == "target_metric"
     assert any(each.rule == "target_metric" and not each.converged for each in forecasts), "it was foreseen"
 
@@ -225,7 +225,7 @@ def test_a_job_ends_when_its_budget_is_used_up(repository: Repository, tmp_path:
     world.live_until("the job has ended", lambda: world.state().is_final)
     decision = latest(world, "job-1")
     assert decision.forecast.rule == "max_cost"
-    memberships = world.repository.memberships("job-1")
+    memberships = world.repository.memberships.of_job("job-1")
     ends = [later.at for later in memberships[1:]] + [decision.at]
     held = [
         (len(each.workers) + len(each.servers)) * (end - each.at) for each, end in zip(memberships, ends, strict=True)
@@ -254,7 +254,7 @@ def test_a_speed_is_calculated_until_one_is_measured(world: World) -> None:
     world.train(0)  # the first membership is formed, no step is made
     world.round()
     assert latest(world, "job-1").forecast.speed_from is None
-    world.repository.put_network("job-1", PERCEPTRON)
+    world.repository.jobs.put_network("job-1", PERCEPTRON)
     world.round()
     calculated = latest(world, "job-1").forecast
     assert calculated.speed_from == "analysis"
@@ -274,7 +274,7 @@ def test_ended_jobs_tell_which_part_of_the_peak_the_platform_reaches(world: Worl
     world.compute_share = 0.9
     world.submit()
     world.round()
-    world.repository.put_network("job-1", PERCEPTRON)
+    world.repository.jobs.put_network("job-1", PERCEPTRON)
     world.live_until("the job has ended", lambda: world.state().is_final)
     world.round()
     (taught,) = known(world.repository)
@@ -285,7 +285,7 @@ def test_ended_jobs_tell_which_part_of_the_peak_the_platform_reaches(world: Worl
     world.submit("other", task="m:g")
     world.round()
     world.train(0)
-    world.repository.put_network("other", PERCEPTRON)
+    world.repository.jobs.put_network("other", PERCEPTRON)
     world.round()
     forecast = latest(world, "other").forecast
     assert forecast.speed_from == "analysis"

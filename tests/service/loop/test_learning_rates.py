@@ -21,11 +21,11 @@ def rate_at(step: int) -> float:
 
 
 def predicted(world: World, most: int = 2) -> Predictions:
-    record, settings = world.repository.get_job("job-1"), world.settings.scheduling
+    record, settings = world.repository.jobs.get("job-1"), world.settings.scheduling
     job = HistoryCache(world.repository, None, settings).job(
-        record, world.repository.memberships("job-1"), world.clock()
+        record, world.repository.memberships.of_job("job-1"), world.clock()
     )
-    decisions = list(world.repository.latest_decisions(["job-1"]).values())
+    decisions = list(world.repository.rounds.latest_decisions(["job-1"]).values())
     sizes = range(1, most + 1)
     return predictions_body(record, job, decisions, Question(sizes, sizes, now=world.clock()), settings)
 
@@ -37,12 +37,12 @@ def test_a_planned_step_of_the_rate_is_in_the_forecast(repository: Repository, t
     world.round()
     world.train(150)
     world.round()
-    step = repository.get_job("job-1").step
+    step = repository.jobs.get("job-1").step
     assert 100 < step < DROP - 50
     before = predicted(world)
     assert (before.learning_rates[-1].step, before.learning_rates[-1].rate) == (step - 1, 0.1)
 
-    repository.put_planned_rates("job-1", {"steps": [0, DROP - 1, DROP], "rates": [1.0, 1.0, 0.01]})
+    repository.jobs.put_planned_rates("job-1", {"steps": [0, DROP - 1, DROP], "rates": [1.0, 1.0, 0.01]})
     world.round()
     after = predicted(world)
     assert [(each.step, each.rate) for each in after.planned_rates] == [(DROP - 1, 0.1), (DROP, 0.001)]
@@ -71,7 +71,7 @@ def test_an_ended_job_leaves_its_rates_to_those_of_its_kind(world: World) -> Non
 def test_a_restarted_service_knows_the_plan(repository: Repository, tmp_path: Path) -> None:
     world = World(repository, tmp_path)
     world.submit("job-1")
-    repository.put_planned_rates("job-1", {"steps": [0], "rates": [0.5]})
+    repository.jobs.put_planned_rates("job-1", {"steps": [0], "rates": [0.5]})
     assert [(each.step, each.rate) for each in predicted(world).planned_rates] == [(0, 0.5)]
 
 

@@ -27,34 +27,34 @@ def test_job_lives_from_submission_to_result(world: World) -> None:
     world.round("submit")
     # One worker, one server and the coordinator are there, and the coordinator can learn what is wanted.
     assert world.running("job-1") == [COORDINATOR, SERVER, WORKER]
-    assert world.repository.get_job("job-1").wanted == Allocation(1, 1)
-    assert world.heard.generations[-1] == ("job-1", world.repository.get_job("job-1").generation)
+    assert world.repository.jobs.get("job-1").wanted == Allocation(1, 1)
+    assert world.heard.generations[-1] == ("job-1", world.repository.jobs.get("job-1").generation)
     assert world.state() is JobState.QUEUED
 
     world.train(5)
     assert world.state() is JobState.RUNNING
-    world.live_until("the job has grown", lambda: world.repository.get_job("job-1").running.workers > 1)
+    world.live_until("the job has grown", lambda: world.repository.jobs.get("job-1").running.workers > 1)
     world.live_until("the job has ended", lambda: world.state().is_final)
 
-    job = world.repository.get_job("job-1")
+    job = world.repository.jobs.get("job-1")
     assert (job.state, job.directive) == (JobState.SUCCEEDED, Directive.FINISH)
     assert job.rescales >= 1
     assert [event["exit_code"] for event in world.events("job-1", "TaskExited") if event["exit_code"]] == []
-    steps = [membership.step for membership in world.repository.memberships("job-1")]
+    steps = [membership.step for membership in world.repository.memberships.of_job("job-1")]
     assert steps == sorted(steps)
     world.round()
     world.round()
     assert world.cluster.tasks() == (), "the tasks of an ended job are forgotten"
-    assert world.repository.tasks() == []
+    assert world.repository.tasks.select() == []
 
 
 def test_each_round_is_recorded_with_its_decisions(world: World) -> None:
     world.submit()
     record = world.round("submit")
-    (stored,) = world.repository.rounds().items
+    (stored,) = world.repository.rounds.page().items
     assert (stored.trigger, stored.n_jobs, stored.n_actions, stored.error) == ("submit", 1, record.n_actions, None)
     assert {"observe", "forecast", "allocate", "place", "reconcile", "apply"} <= set(stored.phase_seconds)
-    decision = world.repository.latest_decisions(["job-1"]).get("job-1")
+    decision = world.repository.rounds.latest_decisions(["job-1"]).get("job-1")
     assert decision is not None
     assert (decision.allocation, decision.round_id) == (Allocation(1, 1), stored.id)
     assert decision.message
@@ -65,10 +65,10 @@ def test_rounds_on_an_unchanged_world_do_nothing(world: World) -> None:
     world.submit()
     world.round()
     world.train(0)
-    before = world.repository.get_job("job-1").generation
+    before = world.repository.jobs.get("job-1").generation
     for _ in range(3):
         assert world.round().n_actions == 0
-    assert world.repository.get_job("job-1").generation == before
+    assert world.repository.jobs.get("job-1").generation == before
     assert len(world.cluster.launches) == 3
 
 
@@ -115,11 +115,11 @@ def test_failure_that_goes_on_is_told_every_ten_minutes(world: World) -> None:
 
 def test_restarted_service_goes_on_where_the_other_was(world: World) -> None:
     world.submit(workers={"max": 2}, servers={"max": 2})
-    world.live_until("the job is as large as it may be", lambda: world.repository.get_job("job-1").running == LARGEST)
+    world.live_until("the job is as large as it may be", lambda: world.repository.jobs.get("job-1").running == LARGEST)
     world.live_until("nothing more is to be done", lambda: world.round().n_actions == 0)
-    launches, generation = len(world.cluster.launches), world.repository.get_job("job-1").generation
+    launches, generation = len(world.cluster.launches), world.repository.jobs.get("job-1").generation
     tasks = world.running("job-1")
-    before = world.repository.latest_decisions(["job-1"]).get("job-1")
+    before = world.repository.rounds.latest_decisions(["job-1"]).get("job-1")
 
     after = world.restarted()
     after.round("start")
@@ -127,8 +127,8 @@ def test_restarted_service_goes_on_where_the_other_was(world: World) -> None:
     assert len(world.cluster.launches) == launches, "nothing was started again"
     assert world.cluster.stopped == []
     assert world.running("job-1") == tasks
-    assert world.repository.get_job("job-1").generation == generation
-    decision = world.repository.latest_decisions(["job-1"]).get("job-1")
+    assert world.repository.jobs.get("job-1").generation == generation
+    decision = world.repository.rounds.latest_decisions(["job-1"]).get("job-1")
     assert before is not None
     assert decision is not None
     assert decision.forecast.loss_curve, "the history was read again"
@@ -143,7 +143,7 @@ def test_deposed_leader_changes_nothing(world: World) -> None:
     with pytest.raises(StaleLeader):
         world.round()
     assert world.cluster.launches == []
-    assert world.repository.get_job("job-1").wanted.is_empty
+    assert world.repository.jobs.get("job-1").wanted.is_empty
     new_leader.round()
     assert world.running("job-1") == [COORDINATOR, SERVER, WORKER]
 
@@ -160,7 +160,7 @@ def test_leader_deposed_in_the_middle_of_a_round_neither_starts_nor_stops(world:
     launches, newer = len(world.cluster.launches), world.restarted()
     with pytest.raises(StaleLeader):
         world.round()  # nothing but starts is left to do
-    world.repository.advance_job("job-1", CancelRequested(has_tasks=True), world.clock())
+    world.repository.jobs.advance("job-1", CancelRequested(has_tasks=True), world.clock())
     with pytest.raises(StaleLeader):
         world.round()
     assert (len(world.cluster.launches), world.cluster.stopped) == (launches, [])
@@ -173,7 +173,7 @@ def test_cancelled_job_ends_when_its_tasks_are_gone(world: World) -> None:
     world.round()
     world.train(5)
     world.cluster.stubborn = {WORKER.name}
-    world.repository.advance_job("job-1", CancelRequested(has_tasks=True), world.clock())
+    world.repository.jobs.advance("job-1", CancelRequested(has_tasks=True), world.clock())
     world.round("cancel")
     assert world.running("job-1") == [WORKER]
     assert world.state() is JobState.RUNNING
@@ -201,7 +201,7 @@ def test_job_without_room_is_paused_and_goes_on_later(repository: Repository, tm
 
     world.cluster.lose_node(lost)
     world.live_until("the job is paused", lambda: world.state() is JobState.PAUSED)
-    assert world.repository.get_job("job-1").wanted.is_empty
+    assert world.repository.jobs.get("job-1").wanted.is_empty
     world.clock.now += 60
     for _ in range(3):
         world.round()
@@ -219,7 +219,7 @@ def test_unavailable_cluster_changes_nothing(world: World) -> None:
     world.cluster.available = False
     with pytest.raises(ClusterUnavailable):
         world.round()
-    assert world.repository.get_job("job-1").wanted.is_empty
+    assert world.repository.jobs.get("job-1").wanted.is_empty
     world.cluster.available = True
     world.round()
     assert len(world.running("job-1")) == 3
@@ -230,7 +230,7 @@ def test_two_jobs_share_the_cluster(world: World) -> None:
     world.submit("job-1")
     world.live_until("the first has most of it", lambda: len(world.running("job-1")) >= 5)
     world.submit("job-2")
-    world.live_until("the second trains", lambda: world.repository.get_job("job-2").running.workers > 0)
+    world.live_until("the second trains", lambda: world.repository.jobs.get("job-2").running.workers > 0)
     for task in world.cluster.tasks():
         assert task.phase in (TaskPhase.RUNNING, TaskPhase.EXITED)
     used = [key for key in world.cluster.running() if key.role is not Role.COORDINATOR]
@@ -242,7 +242,7 @@ def test_two_jobs_share_the_cluster(world: World) -> None:
 def test_task_is_started_with_what_the_protocol_says(world: World) -> None:
     world.submit(environment={"MINE": "1"}, working_directory="/srv/code")
     world.round()
-    job = world.repository.get_job("job-1")
+    job = world.repository.jobs.get("job-1")
     environment = world.cluster.environment(WORKER)
     assert environment["OPTIMUS_TASK_NAME"] == WORKER.name
     assert environment["OPTIMUS_TASK_RANK"] == "0"

@@ -74,7 +74,7 @@ class Running:
         self.repository = repository
         self.planner = Planner()
         self.world = World(repository, directory, FakeCluster(NODES), planner=self.planner)
-        repository.release_lease(LEADER_LEASE, f"world-{id(self.world)}")
+        repository.leases.release(LEADER_LEASE, f"world-{id(self.world)}")
         self.metrics = Metrics()
         self.loops: list[SchedulingLoop] = []
 
@@ -95,14 +95,14 @@ class Running:
     def started(self, **times: float) -> SchedulingLoop:
         loop = self.loop(**times)
         loop.start()
-        wait_until("the first round is over", lambda: bool(self.repository.rounds().items))
+        wait_until("the first round is over", lambda: bool(self.repository.rounds.page().items))
         return loop
 
     def triggers(self) -> list[str]:
-        return [record.trigger for record in reversed(self.repository.rounds().items)]
+        return [record.trigger for record in reversed(self.repository.rounds.page().items)]
 
     def errors(self) -> list[str | None]:
-        return [record.error for record in self.repository.rounds().items]
+        return [record.error for record in self.repository.rounds.page().items]
 
     def unexpected_errors(self) -> float:
         labels = {"thread": "scheduling loop"}
@@ -254,7 +254,7 @@ def test_exit_of_a_task_is_noticed_between_rounds(running: Running) -> None:
 
 def test_follower_waits_and_takes_over(running: Running) -> None:
     repository = running.repository
-    other = repository.acquire_lease(LEADER_LEASE, "somebody else", 300.0)
+    other = repository.leases.acquire(LEADER_LEASE, "somebody else", 300.0)
     assert other is not None
     loop = running.loop()
     loop.start()
@@ -262,7 +262,7 @@ def test_follower_waits_and_takes_over(running: Running) -> None:
     assert loop.health() is None
     assert not loop.leads
     assert running.triggers() == []
-    repository.release_lease(LEADER_LEASE, "somebody else")
+    repository.leases.release(LEADER_LEASE, "somebody else")
     wait_until("it has taken over", lambda: running.triggers() == ["start"])
 
 
@@ -307,7 +307,7 @@ def test_a_read_only_database_is_waited_for(running: Running, postgres_cluster: 
     with postgres_cluster.read_only():
         wait_until("health shows it", lambda: "read-only" in (loop.health() or ""))
         with pytest.raises(DatabaseNotAvailable, match="read-only") as refused:
-            running.repository.add_event(None, "Test", "Nothing happened.", {}, 0.0)
+            running.repository.events.add(None, "Test", "Nothing happened.", {}, 0.0)
         assert refused.value.for_users.startswith("the database is read-only")
     n_rounds = running.planner.n_rounds
     wait_until("rounds run again", lambda: running.planner.n_rounds > n_rounds)

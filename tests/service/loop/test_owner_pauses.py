@@ -17,16 +17,16 @@ ALL = {"workers": {"min": 4, "max": 4}, "servers": {"min": 4, "max": 4}}
 
 
 def job_of(world: World, job_id: str = "job-1") -> JobRecord:
-    return world.repository.get_job(job_id)
+    return world.repository.jobs.get(job_id)
 
 
 def pause(world: World, job_id: str = "job-1") -> None:
-    has_tasks = bool(world.repository.tasks(job_id=job_id))
-    world.repository.advance_job(job_id, PauseRequested(has_tasks=has_tasks), world.clock())
+    has_tasks = bool(world.repository.tasks.select(job_id=job_id))
+    world.repository.jobs.advance(job_id, PauseRequested(has_tasks=has_tasks), world.clock())
 
 
 def resume(world: World, job_id: str = "job-1") -> None:
-    world.repository.advance_job(job_id, ResumeRequested(), world.clock())
+    world.repository.jobs.advance(job_id, ResumeRequested(), world.clock())
 
 
 def trained(world: World, **spec: Any) -> int:
@@ -48,14 +48,14 @@ def test_a_paused_job_gives_its_room_away_and_goes_on_when_it_is_resumed(world: 
     world.live_until("it is paused", lambda: world.state() is JobState.PAUSED)
     assert job_of(world).spec["paused"] is True
     world.live_until("the other runs", lambda: bool(world.running("job-2")))
-    decision = world.repository.latest_decisions(["job-1"])["job-1"]
+    decision = world.repository.rounds.latest_decisions(["job-1"])["job-1"]
     assert (decision.reason, decision.allocation.is_empty) == (Reason.PAUSED_BY_OWNER, True)
     world.live_until("the other has ended", lambda: world.state("job-2").is_final)
     for _ in range(3):
         world.clock.now += 60.0
         world.round()
     assert not world.running("job-1"), "it gets nothing, however much room there is"
-    decision = world.repository.latest_decisions(["job-1"])["job-1"]
+    decision = world.repository.rounds.latest_decisions(["job-1"])["job-1"]
     assert decision.message == "Paused by its owner: it gets nothing until it is resumed."
     resume(world)
     assert job_of(world).spec["paused"] is False
@@ -67,7 +67,7 @@ def test_a_paused_job_gives_its_room_away_and_goes_on_when_it_is_resumed(world: 
 def test_a_plan_made_before_the_pause_gives_it_nothing(world: World) -> None:
     world.submit()
     pause(world)
-    wanted = world.repository.get_wanted("job-1")
+    wanted = world.repository.wanted.get("job-1")
     tasks = [PlacedTask(TaskKey("job-1", Role.WORKER, 0), "node-1")]
     from_before = set_wanted(world.repository, "job-1", Allocation(1, 0), Directive.RUN, tasks, world.clock())
     assert from_before == wanted.generation
@@ -88,19 +88,19 @@ def test_a_job_that_is_submitted_paused_waits_in_no_queue(world: World) -> None:
 
 def test_what_was_promised_before_a_pause_is_forgotten(world: World) -> None:
     trained(world)
-    assert world.repository.promised_parts(["job-1"])
+    assert world.repository.promises.parts_of(["job-1"])
     pause(world)
-    assert not world.repository.promised_parts(["job-1"])
+    assert not world.repository.promises.parts_of(["job-1"])
     world.live_until("it is paused", lambda: world.state() is JobState.PAUSED)
     world.round()
-    assert not world.repository.promised_parts(["job-1"]), "a job that has nothing promises nothing"
+    assert not world.repository.promises.parts_of(["job-1"]), "a job that has nothing promises nothing"
 
 
 def test_the_explanation_says_since_when_and_what_ends_it(world: World) -> None:
     trained(world)
     pause(world)
     world.live_until("it is paused", lambda: world.state() is JobState.PAUSED)
-    job, decision = job_of(world), world.repository.latest_decisions(["job-1"])["job-1"]
+    job, decision = job_of(world), world.repository.rounds.latest_decisions(["job-1"])["job-1"]
     told = explanation_of(Case(job=job, decision=decision, now=world.clock()))
     assert told.reason == Reason.PAUSED_BY_OWNER
     assert told.message.startswith("Paused by its owner since 1970-01-12 13:")

@@ -43,13 +43,13 @@ def finish(world: World, job_id: str = "job-1") -> None:
 
 def test_a_job_leaves_one_promise_for_each_part_of_its_life(world: World) -> None:
     finish(world)
-    kept = world.repository.kept_promises(0.0, 100)
+    kept = world.repository.promises.kept(0.0, 100)
     parts = [each.promise.part for each in kept if each.promise.part in PARTS]
     times = [each.promise.part for each in kept if each.promise.part in TIME_PARTS]
     assert times == sorted(set(times), key=TIME_PARTS.index)
     assert parts == sorted(set(parts), key=PARTS.index)
     assert {"first step", "50 %", "75 %"} <= set(parts)
-    job = world.repository.get_job("job-1")
+    job = world.repository.jobs.get("job-1")
     assert {(each.total_steps, each.finished_at) for each in kept} == {(job.step, job.finished_at)}
     assert {each.promise.task for each in kept} == {"m:f"}
     for verdict in verdicts(kept):
@@ -61,29 +61,29 @@ def test_a_job_leaves_one_promise_for_each_part_of_its_life(world: World) -> Non
 @once
 def test_another_leader_repeats_no_promise(world: World) -> None:
     world.submit()
-    world.live_until("something is promised", lambda: bool(world.repository.promised_parts(["job-1"])))
-    before = world.repository.promised_parts(["job-1"])
+    world.live_until("something is promised", lambda: bool(world.repository.promises.parts_of(["job-1"])))
+    before = world.repository.promises.parts_of(["job-1"])
     again = world.restarted()
     again.round()
-    assert again.repository.promised_parts(["job-1"]) == before
+    assert again.repository.promises.parts_of(["job-1"]) == before
 
 
 @once
 def test_a_cancelled_job_judges_nothing(world: World) -> None:
     world.submit()
-    world.live_until("something is promised", lambda: bool(world.repository.promised_parts(["job-1"])))
-    assert world.repository.kept_promises(0.0, 100) == []
+    world.live_until("something is promised", lambda: bool(world.repository.promises.parts_of(["job-1"])))
+    assert world.repository.promises.kept(0.0, 100) == []
 
 
 @once
 def test_promises_are_deleted_with_the_decisions(world: World) -> None:
     finish(world)
     leader = world.repository
-    assert leader.kept_promises(0.0, 100)
-    later = (leader.get_job("job-1").finished_at or 0.0) + 100.0
-    while leader.prune(later, 10.0).total:
+    assert leader.promises.kept(0.0, 100)
+    later = (leader.jobs.get("job-1").finished_at or 0.0) + 100.0
+    while leader.retention.prune(later, 10.0).total:
         pass
-    assert leader.kept_promises(0.0, 100) == []
+    assert leader.promises.kept(0.0, 100) == []
 
 
 @once
@@ -95,31 +95,31 @@ def test_what_was_learned_from_promises_is_in_the_next_forecast(world: World) ->
     assert errors.widening("m:f", 0.0, SAID) != AS_PREDICTED
     assert errors.widening("another:task", 0.0, SAID) != AS_PREDICTED  # all tasks together
     finish(world, "job-2")
-    kept = [each.promise for each in world.repository.kept_promises(0.0, 100) if each.promise.job_id == "job-2"]
+    kept = [each.promise for each in world.repository.promises.kept(0.0, 100) if each.promise.job_id == "job-2"]
     assert any(each.calibration.seconds != AS_PREDICTED for each in kept)
 
 
 def test_the_time_to_the_end_is_promised_at_submission_and_on_the_way(world: World) -> None:
     finish(world)
     world.submit("first", workers={"min": 6, "max": 6}, servers={"max": 1})
-    world.live_until("it trains", lambda: world.repository.get_job("first").step > 0)
+    world.live_until("it trains", lambda: world.repository.jobs.get("first").step > 0)
     world.submit("second", workers={"min": 6, "max": 6}, servers={"max": 1})
     world.round()
-    assert world.repository.get_job("second").wanted.is_empty
-    assert {"time submitted", "start submitted"} <= world.repository.promised_parts(["second"])["second"]
+    assert world.repository.jobs.get("second").wanted.is_empty
+    assert {"time submitted", "start submitted"} <= world.repository.promises.parts_of(["second"])["second"]
     world.live_until("both have ended", lambda: world.state("second").is_final)
     world.round()
-    found = [each for each in verdicts(world.repository.kept_promises(0.0, 100)) if each.kind == "time"]
+    found = [each for each in verdicts(world.repository.promises.kept(0.0, 100)) if each.kind == "time"]
     assert {each.part for each in found if each.job_id == "second"} >= {"submitted", "75 %"}
     waited = next(each for each in found if (each.job_id, each.part) == ("second", "submitted"))
-    record = world.repository.get_job("second")
+    record = world.repository.jobs.get("second")
     assert record.finished_at is not None
     assert waited.came.true == pytest.approx(record.finished_at - record.created_at, abs=10.0)
-    start = next(each for each in verdicts(world.repository.kept_promises(0.0, 100)) if each.kind == "start")
+    start = next(each for each in verdicts(world.repository.promises.kept(0.0, 100)) if each.kind == "start")
     assert (start.job_id, start.part) == ("second", "submitted")
     assert record.started_at is not None
     assert start.came.true == pytest.approx(record.started_at - record.created_at, abs=10.0)
-    assert {"time", "start"} <= {score.kind for score in scorecard(world.repository.kept_promises(0.0, 100)).scores}
+    assert {"time", "start"} <= {score.kind for score in scorecard(world.repository.promises.kept(0.0, 100)).scores}
 
 
 class Told(NamedTuple):

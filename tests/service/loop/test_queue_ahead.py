@@ -33,12 +33,12 @@ BIG: dict[str, Any] = {"workers": {"min": 6, "max": 6}, "servers": {"max": 1}}
 
 
 def times(world: World, job_id: str) -> answers.ExpectedTimes | None:
-    decision = world.repository.latest_decisions([job_id]).get(job_id)
-    return progress_of(world.repository.get_job(job_id), decision, world.clock()).expected
+    decision = world.repository.rounds.latest_decisions([job_id]).get(job_id)
+    return progress_of(world.repository.jobs.get(job_id), decision, world.clock()).expected
 
 
 def stored(world: World, job_id: str) -> ExpectedTimes:
-    found = world.repository.latest_decisions([job_id])[job_id].expected
+    found = world.repository.rounds.latest_decisions([job_id])[job_id].expected
     assert found is not None
     return found
 
@@ -63,7 +63,7 @@ def queue(world: World) -> World:
     for job_id in ("first", "second", "third"):
         world.submit(job_id, **BIG)
         world.round()
-    world.live_until("the first trains", lambda: world.repository.get_job("first").step > 0, seconds=2)
+    world.live_until("the first trains", lambda: world.repository.jobs.get("first").step > 0, seconds=2)
     world.round()
     assert [world.state(job_id) for job_id in ("first", "second", "third")] == ["running", "queued", "queued"]
     return world
@@ -108,8 +108,8 @@ def test_waiting_jobs_have_intervals_of_start_and_end(queue: World) -> None:
         for name in ("low", "mean", "high"):
             assert 0 <= getattr(found.start_seconds, name) <= getattr(found.end_seconds, name)
     assert stored(queue, "first").start is None, "it trains"
-    decision = queue.repository.latest_decisions(["second"])["second"]
-    started = replace(queue.repository.get_job("second"), wanted=Allocation(6, 1))
+    decision = queue.repository.rounds.latest_decisions(["second"])["second"]
+    started = replace(queue.repository.jobs.get("second"), wanted=Allocation(6, 1))
     got = progress_of(started, decision, queue.clock()).expected
     assert got is not None
     assert got.start_seconds is None, "it has tasks since"
@@ -119,28 +119,28 @@ def test_waiting_jobs_have_intervals_of_start_and_end(queue: World) -> None:
 @once
 def test_an_end_moves_when_a_job_ahead_is_cancelled(queue: World) -> None:
     before = end_of(queue, "third")
-    queue.repository.advance_job("second", CancelRequested(has_tasks=False), queue.clock())
+    queue.repository.jobs.advance("second", CancelRequested(has_tasks=False), queue.clock())
     queue.round()
     assert end_of(queue, "third") < before
 
 
 @once
 def test_time_left_is_until_the_expected_end(queue: World) -> None:
-    decision = queue.repository.latest_decisions(["second"])["second"]
-    found = progress_of(queue.repository.get_job("second"), decision, queue.clock())
+    decision = queue.repository.rounds.latest_decisions(["second"])["second"]
+    found = progress_of(queue.repository.jobs.get("second"), decision, queue.clock())
     assert found.remaining_seconds is not None
     assert found.remaining_seconds.mean == pytest.approx(end_of(queue, "second") - queue.clock())
     too_late = stored(queue, "second").good_until + 1.0
-    assert progress_of(queue.repository.get_job("second"), decision, too_late).expected is None
+    assert progress_of(queue.repository.jobs.get("second"), decision, too_late).expected is None
 
 
 @once
 def test_a_job_that_goes_on_after_its_expected_end_is_never_said_to_end_now(queue: World) -> None:
     times_ = stored(queue, "first")
     assert times_.end is not None
-    decision = queue.repository.latest_decisions(["first"])["first"]
+    decision = queue.repository.rounds.latest_decisions(["first"])["first"]
     now = min(times_.end.high + 1.0, times_.good_until)
-    found = progress_of(queue.repository.get_job("first"), decision, now)
+    found = progress_of(queue.repository.jobs.get("first"), decision, now)
     assert found.remaining_seconds is not None
     assert found.remaining_seconds.mean > 0
 
@@ -170,7 +170,7 @@ def test_a_look_that_fails_hurts_no_round_and_is_seen(queue: World, monkeypatch:
     for _ in range(2):
         queue.train(1)
         assert queue.round().error is None
-    found = [event for event in queue.repository.events(limit=50).items if event.type == LOOK_AHEAD_FAILED]
+    found = [event for event in queue.repository.events.page(limit=50).items if event.type == LOOK_AHEAD_FAILED]
     assert [event.job_id for event in found] == [None], "told once"
     assert "ZeroDivisionError: made up" in found[0].message
     assert metric(queue.metrics, f'optimus_unexpected_errors_total{{thread="{THREAD}"}}') == 2
@@ -188,10 +188,10 @@ def test_another_leader_writes_over_nothing(queue: World) -> None:
     queue.train(1)
     queue.looks_ahead = False
     queue.round()
-    lease = queue.repository.current_lease(LEADER_LEASE)
+    lease = queue.repository.leases.current(LEADER_LEASE)
     assert lease is not None
-    queue.repository.release_lease(LEADER_LEASE, lease.holder)
-    queue.repository.acquire_lease(LEADER_LEASE, "another", 10.0)
+    queue.repository.leases.release(LEADER_LEASE, lease.holder)
+    queue.repository.leases.acquire(LEADER_LEASE, "another", 10.0)
     queue.ahead.look()
     assert stored(queue, "second") == before
 
@@ -211,8 +211,8 @@ def test_the_thread_looks_after_a_round_and_ends(queue: World) -> None:
 
 
 def left_of(world: World, job_id: str) -> answers.Interval:
-    decision = world.repository.latest_decisions([job_id])[job_id]
-    found = progress_of(world.repository.get_job(job_id), decision, world.clock()).remaining_seconds
+    decision = world.repository.rounds.latest_decisions([job_id])[job_id]
+    found = progress_of(world.repository.jobs.get(job_id), decision, world.clock()).remaining_seconds
     assert found is not None
     return found
 
@@ -247,16 +247,16 @@ def test_a_start_goes_by_the_steps_of_the_job_ahead_and_not_by_the_clock(queue: 
 
 
 def promised(world: World, job_id: str) -> float | None:
-    return promised_at(world.repository.get_job(job_id))
+    return promised_at(world.repository.jobs.get(job_id))
 
 
 def promises_told(world: World, job_id: str) -> int:
-    return sum(event.type == DEADLINE_PROMISED for event in world.repository.events(job_id).items)
+    return sum(event.type == DEADLINE_PROMISED for event in world.repository.events.page(job_id).items)
 
 
 def edit(world: World, job_id: str, **said: Any) -> None:
-    before = world.repository.get_job(job_id).spec
-    assert world.repository.set_spec(job_id, before, {**before, **said}, {}, world.clock())
+    before = world.repository.jobs.get(job_id).spec
+    assert world.repository.jobs.set_spec(job_id, before, {**before, **said}, {}, world.clock())
 
 
 def test_a_deadline_that_can_be_met_is_promised_once(queue: World) -> None:
@@ -292,11 +292,11 @@ def test_an_owner_who_pauses_a_job_gives_its_promise_back(queue: World) -> None:
     queue.submit("due", deadline_seconds=360_000.0, **BIG)
     queue.round()
     assert promised(queue, "due") is not None
-    queue.repository.advance_job("due", PauseRequested(has_tasks=False), queue.clock())
+    queue.repository.jobs.advance("due", PauseRequested(has_tasks=False), queue.clock())
     assert promised(queue, "due") is None
     queue.clock.now += 60.0
     queue.round()
     assert promised(queue, "due") is None, "it gets nothing"
-    queue.repository.advance_job("due", ResumeRequested(), queue.clock())
+    queue.repository.jobs.advance("due", ResumeRequested(), queue.clock())
     queue.round()
     assert promised(queue, "due") == queue.clock()

@@ -10,6 +10,7 @@ from tests.service.store.store_builders import a_decision, a_membership, a_round
 
 from optimus_scheduler.lifecycle import CancelRequested
 from optimus_service.loop.retention import PERIOD_SECONDS, Retention
+from optimus_service.store.jobs import retention as statements
 from optimus_service.store.records import Pruned
 from optimus_service.store.repository import LEADER_LEASE, LeaderRepository, Repository
 
@@ -28,12 +29,12 @@ def clock() -> VirtualClock:
 @pytest.fixture
 def leader(repository: Repository) -> LeaderRepository:
     """Of a database whose one job ended an hour ago."""
-    repository.create_job("job-1", {"name": "a", "project": "b"}, "nonce", None, "hash", NOW - 7200.0)
-    repository.report_membership("job-1", a_membership("job-1"))
+    repository.jobs.create("job-1", {"name": "a", "project": "b"}, "nonce", None, "hash", NOW - 7200.0)
+    repository.memberships.report("job-1", a_membership("job-1"))
     add_samples(repository, "job-1", [a_sample(sequence=number) for number in range(3)], NOW - 7000.0)
-    repository.add_round(a_round(at=NOW - 7000.0), [a_decision("job-1", at=NOW - 7000.0)])
-    repository.advance_job("job-1", CancelRequested(has_tasks=False), NOW - 3600.0)
-    lease = repository.acquire_lease(LEADER_LEASE, "test", 600.0)
+    repository.rounds.add(a_round(at=NOW - 7000.0), [a_decision("job-1", at=NOW - 7000.0)])
+    repository.jobs.advance("job-1", CancelRequested(has_tasks=False), NOW - 3600.0)
+    lease = repository.leases.acquire(LEADER_LEASE, "test", 600.0)
     assert lease is not None
     return repository.as_leader(lease.token)
 
@@ -69,7 +70,7 @@ def test_a_service_that_restarts_often_deletes_what_is_old(
     retention.note(leader)
     retention.run()
     assert not samples_of(repository, "job-1")
-    assert [round_.at for round_ in repository.rounds().items if round_.at < NOW - 600.0] == []
+    assert [round_.at for round_ in repository.rounds.page().items if round_.at < NOW - 600.0] == []
 
 
 def test_a_sweep_leaves_nothing_for_the_next(
@@ -106,7 +107,7 @@ def test_a_mistake_is_counted_and_ends_no_thread(
         raise ValueError("a mistake")
 
     errors: list[str] = []
-    monkeypatch.setattr(LeaderRepository, "prune", broken)
+    monkeypatch.setattr(statements.Retention, "prune", broken)
     retention = retention_of(clock, errors)
     assert retention.sweep(leader) == 0
     assert errors == ["retention"]

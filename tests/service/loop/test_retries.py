@@ -17,7 +17,7 @@ ERROR = "Traceback (most recent call last):\n  File 'data.py', line 3\nOSError: 
 
 
 def job_of(world: World) -> JobRecord:
-    return world.repository.get_job("job-1")
+    return world.repository.jobs.get("job-1")
 
 
 def trained(world: World, **spec: Any) -> None:
@@ -40,16 +40,16 @@ def fail(world: World) -> None:
     for key in world.running("job-1"):
         world.cluster.exit(key, CODE_OF_THE_USER if key.role is Role.COORDINATOR else 0)
     result = ResultReported(Outcome.FAILED, coordinator.step, error=ERROR, attempt=attempt)
-    world.repository.advance_job("job-1", result, world.clock())
+    world.repository.jobs.advance("job-1", result, world.clock())
 
 
 def test_whoever_resumes_a_job_ends_its_wait_after_an_error(world: World) -> None:
     trained(world)
     fail(world)
     world.round("task exited")
-    world.repository.advance_job("job-1", PauseRequested(has_tasks=False), world.clock())
+    world.repository.jobs.advance("job-1", PauseRequested(has_tasks=False), world.clock())
     assert job_of(world).retry_at is not None
-    world.repository.advance_job("job-1", ResumeRequested(), world.clock())
+    world.repository.jobs.advance("job-1", ResumeRequested(), world.clock())
     world.round("resume")
     assert world.running("job-1", Role.WORKER) != [], "its owner asked for it now, not after the wait"
 
@@ -69,7 +69,7 @@ def test_an_error_after_training_began_is_retried_after_a_wait(world: World) -> 
     world.clock.now = failed_at + 29.0
     world.round()
     assert world.running("job-1") == []
-    decision = world.repository.latest_decisions(["job-1"])["job-1"]
+    decision = world.repository.rounds.latest_decisions(["job-1"])["job-1"]
     assert decision.reason == Reason.WAITING_FOR_RETRY
     assert "retry 1 of 2" in decision.message
     assert "OSError: stale file handle" in decision.message
@@ -126,7 +126,7 @@ def test_an_exit_alone_is_retried_too_and_its_result_comes_late(world: World) ->
     world.round("task exited")
     assert (world.state(), job_of(world).retries) == (JobState.PAUSED, 1)
     result = ResultReported(Outcome.FAILED, step, error=ERROR, attempt=attempt)
-    world.repository.advance_job("job-1", result, world.clock())
+    world.repository.jobs.advance("job-1", result, world.clock())
     assert job_of(world).retries == 1
 
 
@@ -147,10 +147,10 @@ def test_a_kill_of_the_service_between_failure_and_retry_changes_nothing(world: 
 def test_a_round_that_began_before_the_failure_starts_nothing(world: World) -> None:
     """Its snapshot is older than the failure: it would start tasks before the wait is over."""
     trained(world)
-    wanted = world.repository.get_wanted("job-1")
+    wanted = world.repository.wanted.get("job-1")
     fail(world)
     set_wanted(world.repository, "job-1", wanted.allocation, wanted.directive, wanted.tasks, world.clock())
-    assert world.repository.get_wanted("job-1").allocation.is_empty
+    assert world.repository.wanted.get("job-1").allocation.is_empty
 
 
 def test_steps_after_the_checkpoint_are_lost_and_told(world: World) -> None:
@@ -168,7 +168,7 @@ def test_a_cancelled_wait_is_over(world: World) -> None:
     trained(world)
     fail(world)
     world.round("task exited")
-    world.repository.advance_job("job-1", CancelRequested(), world.clock())
+    world.repository.jobs.advance("job-1", CancelRequested(), world.clock())
     world.clock.now += 3600.0
     world.round()
     assert world.state() is JobState.CANCELLED

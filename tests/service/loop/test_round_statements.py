@@ -28,7 +28,7 @@ def measured(repository: Repository, directory: Path, n_jobs: int) -> tuple[Coun
     """Of the round that starts so many jobs, and of a quiet round once they train."""
     cluster = FakeCluster([Node(f"node-{n}", Resources(8.0, 2**36)) for n in range(n_jobs)])
     rounds = make_rounds(repository, cluster, directory)
-    lease = repository.acquire_lease(LEADER_LEASE, "test", 600.0)
+    lease = repository.leases.acquire(LEADER_LEASE, "test", 600.0)
     assert lease is not None
     rounds.run("test", lease.token)  # the first one prunes
     submit(repository, n_jobs)
@@ -40,7 +40,7 @@ def measured(repository: Repository, directory: Path, n_jobs: int) -> tuple[Coun
     with counted(repository._engine) as quiet:
         record = rounds.run("test", lease.token)
     assert (record.n_jobs, record.n_actions, record.error) == (n_jobs, 0, None)
-    assert {job.state for job in repository.active_jobs()} == {JobState.RUNNING}
+    assert {job.state for job in repository.jobs.active()} == {JobState.RUNNING}
     return starts, quiet
 
 
@@ -60,7 +60,7 @@ def test_round_that_starts_many_jobs(repository: Repository, tmp_path: Path) -> 
 def test_quiet_round_with_waiting_jobs(repository: Repository, tmp_path: Path) -> None:
     cluster = FakeCluster([replace(Node("node-0", Resources(8.0, 2**36)), schedulable=False)])
     rounds = make_rounds(repository, cluster, tmp_path)
-    lease = repository.acquire_lease(LEADER_LEASE, "test", 600.0)
+    lease = repository.leases.acquire(LEADER_LEASE, "test", 600.0)
     assert lease is not None
     submit(repository, 20)
     rounds.run("test", lease.token)
@@ -73,7 +73,7 @@ def test_page_of_jobs(repository: Repository, tmp_path: Path) -> None:
     measured(repository, tmp_path, 12)
     services = cast(Services, SimpleNamespace(repository=repository, clock=lambda: 0.0, listens_since=0.0))
     with counted(repository._engine) as page:
-        bodies = shown(services, repository.list_jobs(limit=12).items)
+        bodies = shown(services, repository.jobs.page(limit=12).items)
     assert len(bodies) == 12
     assert page.statements == 4, "jobs, decisions, samples, tasks of those that run"
 

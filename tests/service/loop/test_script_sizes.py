@@ -21,7 +21,7 @@ SCRIPT: dict[str, Any] = {
 
 def test_a_script_that_goes_on_grows(world: World) -> None:
     world.submit(**SCRIPT, resumes=True)
-    world.live_until("several workers", lambda: len(world.repository.get_wanted("job-1").tasks) > 1)
+    world.live_until("several workers", lambda: len(world.repository.wanted.get("job-1").tasks) > 1)
 
 
 def test_one_that_is_not_known_to_go_on_keeps_its_size(world: World) -> None:
@@ -29,17 +29,17 @@ def test_one_that_is_not_known_to_go_on_keeps_its_size(world: World) -> None:
     for _ in range(10):
         world.round()
         world.train(5.0)
-    assert len(world.repository.get_wanted("job-1").tasks) == 1
-    assert spec_of(world.repository.get_job("job-1")).size_stays, "its owner allows more"
+    assert len(world.repository.wanted.get("job-1").tasks) == 1
+    assert spec_of(world.repository.jobs.get("job-1")).size_stays, "its owner allows more"
 
 
 def test_one_that_goes_on_only_at_the_size_it_began_with_returns_to_it(world: World) -> None:
     world.submit(**SCRIPT, resumes=True)
-    world.live_until("several workers", lambda: len(world.repository.get_wanted("job-1").tasks) > 1)
-    world.repository.put_profile("job-1", {"total_steps": 4000, "steps_per_epoch": 100.0, "fixed_workers": 1})
+    world.live_until("several workers", lambda: len(world.repository.wanted.get("job-1").tasks) > 1)
+    world.repository.jobs.put_profile("job-1", {"total_steps": 4000, "steps_per_epoch": 100.0, "fixed_workers": 1})
     for _ in range(3):
         world.round()
-        assert len(world.repository.get_wanted("job-1").tasks) == 1
+        assert len(world.repository.wanted.get("job-1").tasks) == 1
 
 
 @pytest.mark.parametrize(
@@ -48,26 +48,26 @@ def test_one_that_goes_on_only_at_the_size_it_began_with_returns_to_it(world: Wo
 def test_what_ends_it_is_told(world: World, limit: dict[str, int], rule: str) -> None:
     convergence: dict[str, Any] = {"convergence": limit} if limit else {}
     world.submit(**SCRIPT, **convergence)
-    world.live_until("running", lambda: world.repository.get_job("job-1").step > 0)
-    world.repository.put_profile("job-1", {"total_steps": 4000})
+    world.live_until("running", lambda: world.repository.jobs.get("job-1").step > 0)
+    world.repository.jobs.put_profile("job-1", {"total_steps": 4000})
     world.round()
-    assert world.repository.latest_decisions(["job-1"])["job-1"].forecast.rule == rule
+    assert world.repository.rounds.latest_decisions(["job-1"])["job-1"].forecast.rule == rule
 
 
 def test_the_only_size_is_within_what_the_owner_allows(world: World) -> None:
     world.submit(**SCRIPT, resumes=True, workers={"min": 2, "max": 3})
-    world.live_until("running", lambda: len(world.repository.get_wanted("job-1").tasks) > 1)
+    world.live_until("running", lambda: len(world.repository.wanted.get("job-1").tasks) > 1)
     for fixed, wanted in ((1, 2), (9, 3)):
-        world.repository.put_profile("job-1", {"total_steps": 4000, "fixed_workers": fixed})
+        world.repository.jobs.put_profile("job-1", {"total_steps": 4000, "fixed_workers": fixed})
         world.round()
-        assert len(world.repository.get_wanted("job-1").tasks) == wanted
+        assert len(world.repository.wanted.get("job-1").tasks) == wanted
 
 
 def test_what_a_script_has_trained_counts_as_lost_by_a_pause(world: World) -> None:
     world.submit(**SCRIPT)
-    world.live_until("running", lambda: len(world.repository.memberships("job-1")) > 0)
-    job, memberships = world.repository.get_job("job-1"), world.repository.memberships("job-1")
+    world.live_until("running", lambda: len(world.repository.memberships.of_job("job-1")) > 0)
+    job, memberships = world.repository.jobs.get("job-1"), world.repository.memberships.of_job("job-1")
     later = memberships[-1].at + 1234.0
     assert unsaved_seconds(job, memberships, later) == 1234.0
-    world.repository.put_profile("job-1", {"total_steps": 4000, "resumes": True})
-    assert unsaved_seconds(world.repository.get_job("job-1"), memberships, later) == 0.0
+    world.repository.jobs.put_profile("job-1", {"total_steps": 4000, "resumes": True})
+    assert unsaved_seconds(world.repository.jobs.get("job-1"), memberships, later) == 0.0

@@ -15,13 +15,13 @@ def test_the_usual_time_of_a_step_is_that_of_the_newest_samples_not_of_the_last(
     world.round()
     world.train(40)
     repository, now = world.repository, world.clock()
-    job = repository.get_job("job-1")
+    job = repository.jobs.get("job-1")
     burst = a_sample(membership_epoch=1, sequence=99, workers=1, at=now, step=job.step + 40, n_steps=40, seconds=0.01)
     add_samples(repository, "job-1", [burst], now)
-    jobs = repository.active_jobs()
+    jobs = repository.jobs.active()
     assert standstills(repository, jobs, {}, now + 14.0, 0.0) == {}
     found = standstills(repository, jobs, {}, now + 60.0, 0.0)["job-1"]
-    newest = repository.newest_samples("job-1", 20)
+    newest = repository.samples.newest("job-1", 20)
     usual = sum(each.seconds for each in newest) / sum(each.n_steps for each in newest)
     assert usual > 0.1, "of the burst alone 0.00025 s"
     assert found == Standstill(f"no step came for 60 s, where one took {usual:.2g} s", is_stalled=True)

@@ -19,8 +19,9 @@ from optimus_service.loop import apply
 from optimus_service.loop.launch import Starter
 from optimus_service.observe.snapshot import ClusterState, joins_of
 from optimus_service.store.errors import StaleLeader
+from optimus_service.store.jobs.tasks import Tasks
 from optimus_service.store.records import MembershipRecord
-from optimus_service.store.repository import LEADER_LEASE, LeaderRepository, Repository
+from optimus_service.store.repository import LEADER_LEASE, Repository
 
 AT_ONCE = 4
 
@@ -81,7 +82,7 @@ def test_a_round_starts_everything_once(repository: Repository, tmp_path: Path) 
     world.round()
     once = {task.key: task.node for task in world.cluster.tasks()}
     assert {key.job_id for key in once} == {job.id for job in jobs}
-    wanted = {key for job in jobs for key in (placed.key for placed in repository.get_wanted(job.id).tasks)}
+    wanted = {key for job in jobs for key in (placed.key for placed in repository.wanted.get(job.id).tasks)}
     assert wanted <= once.keys()
     world.round()
     assert {task.key: task.node for task in world.cluster.tasks()} == once
@@ -91,7 +92,7 @@ def test_a_deposed_leader_starts_nothing_of_a_batch(repository: Repository, tmp_
     world = World(repository, tmp_path, starts_at_once=AT_ONCE)
     world.submit()
     leases.run_out(repository)
-    assert repository.acquire_lease(LEADER_LEASE, "somebody-else", 10.0) is not None
+    assert repository.leases.acquire(LEADER_LEASE, "somebody-else", 10.0) is not None
     with pytest.raises(StaleLeader):
         world.round()
     assert world.cluster.tasks() == ()
@@ -106,8 +107,8 @@ def test_every_task_is_recorded_before_it_is_started(repository: Repository, tmp
     unknown: list[TaskKey] = []
 
     def noted(launch: TaskLaunch) -> None:
-        records = {record.key for record in repository.tasks()}
-        if launch.key not in records or repository.get_job(launch.key.job_id).coordinator_address is None:
+        records = {record.key for record in repository.tasks.select()}
+        if launch.key not in records or repository.jobs.get(launch.key.job_id).coordinator_address is None:
             unknown.append(launch.key)
         start(launch)
 
@@ -127,14 +128,14 @@ def test_a_leader_that_is_replaced_between_two_starts_starts_no_more(
 
     def replaced(launch: TaskLaunch) -> None:
         start(launch)
-        repository.release_lease(LEADER_LEASE, f"world-{id(world)}")
-        repository.acquire_lease(LEADER_LEASE, "somebody-else", 10.0)
+        repository.leases.release(LEADER_LEASE, f"world-{id(world)}")
+        repository.leases.acquire(LEADER_LEASE, "somebody-else", 10.0)
 
     world.cluster.start = replaced  # type: ignore[method-assign]
     with pytest.raises(StaleLeader):
         world.round()
     assert len(world.cluster.launches) == 1
-    assert len(repository.tasks()) > 1, "the others are recorded, for the successor to start"
+    assert len(repository.tasks.select()) > 1, "the others are recorded, for the successor to start"
 
 
 def test_a_leader_that_is_replaced_as_it_notes_tasks_starts_none(
@@ -143,14 +144,14 @@ def test_a_leader_that_is_replaced_as_it_notes_tasks_starts_none(
     monkeypatch.setattr(apply, "_FENCE_SECONDS", 0.0)
     world = World(repository, tmp_path)
     world.submit()
-    put_tasks = LeaderRepository.put_tasks
+    put = Tasks.put
 
-    def replaced(self: LeaderRepository, *arguments: Any) -> None:
-        put_tasks(self, *arguments)
-        repository.release_lease(LEADER_LEASE, f"world-{id(world)}")
-        repository.acquire_lease(LEADER_LEASE, "somebody-else", 10.0)
+    def replaced(self: Tasks, *arguments: Any) -> None:
+        put(self, *arguments)
+        repository.leases.release(LEADER_LEASE, f"world-{id(world)}")
+        repository.leases.acquire(LEADER_LEASE, "somebody-else", 10.0)
 
-    monkeypatch.setattr(LeaderRepository, "put_tasks", replaced)
+    monkeypatch.setattr(Tasks, "put", replaced)
     with pytest.raises(StaleLeader):
         world.round()
     assert not world.cluster.launches
@@ -172,7 +173,7 @@ def test_how_long_new_tasks_took_to_join_is_told_by_the_memberships_that_they_ca
 
 
 def has_ended(repository: Repository, job_id: str) -> bool:
-    return repository.get_job(job_id).state.is_final
+    return repository.jobs.get(job_id).state.is_final
 
 
 def test_how_long_first_tasks_took_is_kept_by_task_beyond_the_end_of_their_job(
@@ -185,8 +186,8 @@ def test_how_long_first_tasks_took_is_kept_by_task_beyond_the_end_of_their_job(
         world.clock.now += 7.0
         world.train(5)
         world.round()
-        assert world.repository.get_job(name).started_at is not None
-        repository.advance_job(name, CancelRequested(has_tasks=True), world.clock())
+        assert world.repository.jobs.get(name).started_at is not None
+        repository.jobs.advance(name, CancelRequested(has_tasks=True), world.clock())
         world.live_until("the job ends", partial(has_ended, repository, name))
     seen = world.rounds._observer.look(ClusterState.of(world.cluster), world.clock()).start_ups
     assert seen == {("m:f", Architecture.PS): (7.0, 7.0)}

@@ -113,10 +113,10 @@ def test_a_row_that_cannot_be_read_fails_alone(name: str, world: World) -> None:
         world.submit(job_id)
         store(world, job_id, document)
     world.round()
-    broken = world.repository.get_job("job-1")
+    broken = world.repository.jobs.get("job-1")
     assert broken.state is JobState.FAILED
     assert "the stored specification of job job-1 cannot be read" in (broken.failure or "")
-    assert "JobFailed" in {event.type for event in world.repository.events("job-1").items}
+    assert "JobFailed" in {event.type for event in world.repository.events.page("job-1").items}
     world.round()
     assert world.running("job-0")
     assert world.running("job-2")
@@ -128,7 +128,7 @@ def test_lists_and_metrics_show_all_others(name: str, world: World) -> None:
     for number, document in enumerate((RELEASED["low-priority"], GARBAGE[name])):
         world.submit(f"job-{number}")
         store(world, f"job-{number}", document)
-    assert {job_body(job, None, None, 0.0).id for job in world.repository.list_jobs().items} == {"job-0", "job-1"}
+    assert {job_body(job, None, None, 0.0).id for job in world.repository.jobs.page().items} == {"job-0", "job-1"}
     metrics = metrics_reader(world.repository, world.clock, lambda: True, lambda: None, Settings())()
     assert isinstance(metrics, ClusterMetrics)
     assert {job.job_id for job in metrics.active_jobs} == {"job-0", "job-1"}

@@ -53,7 +53,7 @@ def test_error_in_the_users_code_fails_the_job_at_once(world: World) -> None:
     world.round()
     world.cluster.print_line(WORKER, "Traceback: no data at /data/cats")
     crash(world, Role.WORKER, code=3)
-    job = world.repository.get_job("job-1")
+    job = world.repository.jobs.get("job-1")
     assert job.state is JobState.FAILED
     assert job.failure is not None
     assert "own code failed in job-1-worker-0-0" in job.failure
@@ -67,7 +67,7 @@ def test_crashing_without_progress_fails_the_job(world: World) -> None:
         crash(world, Role.WORKER)
         assert world.state() is JobState.QUEUED
     crash(world, Role.WORKER)
-    job = world.repository.get_job("job-1")
+    job = world.repository.jobs.get("job-1")
     assert job.state is JobState.FAILED
     assert job.failure is not None
     assert job.failure.startswith("worker 0 failed 6 times without any progress")
@@ -82,7 +82,7 @@ def test_exit_with_0_by_surprise_counts(world: World, role: Role) -> None:
         crash(world, role, code=0)
         assert world.state() is JobState.QUEUED, "a task may have been let go with the result on its way"
     crash(world, role, code=0)
-    job = world.repository.get_job("job-1")
+    job = world.repository.jobs.get("job-1")
     assert job.state is JobState.FAILED
     assert job.failure is not None
     assert f"{role.value} 0 ended 7 times with exit code 0 without being told to" in job.failure
@@ -141,7 +141,7 @@ def test_what_ended_while_the_service_was_away_is_told_as_that(world: World) -> 
     world.round()
     world.cluster.exit(newest(world, Role.SERVER), 137)
     world.round()
-    server, worker = (each for each in world.repository.events("job-1").items if each.type == "TaskExited")
+    server, worker = (each for each in world.repository.events.page("job-1").items if each.type == "TaskExited")
     why = "it was stopped, as `optimus stop --tasks` does, or killed"
     assert worker.message == f"{WORKER.name} exited with 137 while the service was away: {why}."
     assert server.message == f"{SERVER.name} exited with 137: it was killed."
@@ -152,7 +152,7 @@ def test_task_that_was_never_seen_is_started_again(world: World) -> None:
     world.submit()
     world.cluster.refuses_to_start = {WORKER.name}
     world.round()
-    assert WORKER in {record.key for record in world.repository.tasks()}
+    assert WORKER in {record.key for record in world.repository.tasks.select()}
     world.cluster.refuses_to_start = set()
     world.round()
     assert WORKER in world.running("job-1")
@@ -229,7 +229,7 @@ def test_workers_that_hang_again_and_again_fail_the_job_though_others_get_on(wor
         world.train(5)  # the others make steps meanwhile
         crash(world, Role.WORKER, code=5)
         assert [each["times"] for each in world.events("job-1", WORKER_HUNG)] == list(range(1, time + 1))
-    job = world.repository.get_job("job-1")
+    job = world.repository.jobs.get("job-1")
     assert job.state is JobState.FAILED
     assert job.failure is not None
     assert job.failure.startswith("its workers hung 6 times within 60 min, the last time job-1-worker-0-")
@@ -240,7 +240,7 @@ def test_a_worker_that_hangs_is_told_with_the_time_that_its_owner_allows(world: 
     world.submit(hang_seconds=7.5)
     world.round()
     crash(world, Role.WORKER, code=5)
-    (event,) = [each for each in world.repository.events("job-1", limit=100).items if each.type == WORKER_HUNG]
+    (event,) = [each for each in world.repository.events.page("job-1", limit=100).items if each.type == WORKER_HUNG]
     assert "longer than the 7.5 s that `hang_seconds` allows" in event.message
 
 

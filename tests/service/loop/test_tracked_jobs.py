@@ -33,7 +33,7 @@ class Run:
         world.submit(job_id, command=["python", script], **spec)
         self.report()
         with world.repository.write() as tx:
-            tx.advance_job(job_id, MembershipFormed(1), world.clock())
+            tx.jobs.advance(job_id, MembershipFormed(1), world.clock())
 
     def report(self) -> None:
         names = tuple(f"{self.id}-worker-{rank}-0" for rank in range(self.workers))
@@ -47,8 +47,8 @@ class Run:
             servers=(),
             cause="start",
         )
-        self.world.repository.report_membership(self.id, record)
-        self.world.repository.heard(self.id, self.world.clock())
+        self.world.repository.memberships.report(self.id, record)
+        self.world.repository.memberships.heard(self.id, self.world.clock())
 
     def train(self, n_steps: int, total: int | None = 1000, seconds: float = SECONDS) -> None:
         repository, clock = self.world.repository, self.world.clock
@@ -71,13 +71,13 @@ class Run:
                     seconds=seconds,
                 )
             )
-        repository.put_profile(self.id, {"total_steps": total, "steps_per_epoch": 20.0, "learned_from": "printed"})
+        repository.jobs.put_profile(self.id, {"total_steps": total, "steps_per_epoch": 20.0, "learned_from": "printed"})
         add_samples(repository, self.id, samples, clock.now)
         self.report()
 
     def end(self) -> None:
         end = ResultReported(Outcome.SUCCEEDED, self.step)
-        self.world.repository.advance_job(self.id, end, self.world.clock())
+        self.world.repository.jobs.advance(self.id, end, self.world.clock())
 
 
 def test_a_run_is_forecast_and_nothing_is_started_for_it(world: World) -> None:
@@ -93,7 +93,7 @@ def test_a_run_is_forecast_and_nothing_is_started_for_it(world: World) -> None:
     assert total.mean == 1000
     assert left.mean == pytest.approx(900 * SECONDS, rel=0.01)
     assert world.cluster.tasks() == ()
-    assert world.repository.get_job("run").wanted.is_empty
+    assert world.repository.jobs.get("run").wanted.is_empty
 
 
 def test_it_takes_nothing_from_the_jobs_of_the_cluster(world: World) -> None:
@@ -109,7 +109,7 @@ def test_it_takes_nothing_from_the_jobs_of_the_cluster(world: World) -> None:
 def test_cancelling_ends_the_watching(world: World) -> None:
     run = Run(world, "run")
     run.train(10)
-    world.repository.advance_job("run", CancelRequested(), world.clock())
+    world.repository.jobs.advance("run", CancelRequested(), world.clock())
     world.round()
     assert world.state("run") is JobState.CANCELLED
 
@@ -127,7 +127,7 @@ def test_a_run_that_is_not_heard_of_any_more_has_failed(world: World) -> None:
     assert world.state("run") is JobState.RUNNING, "it was heard of between"
     world.clock.now += 20.0
     world.round()
-    job = world.repository.get_job("run")
+    job = world.repository.jobs.get("run")
     assert job.state is JobState.FAILED
     assert job.failure is not None
     assert "nothing was heard of it for 60 min" in job.failure
@@ -190,7 +190,7 @@ def test_it_is_not_ended_by_a_rule_of_its_own(world: World) -> None:
     run.train(10, total=None)
     world.round()
     assert world.state("run") is JobState.RUNNING
-    assert world.repository.get_job("run").directive.value == "run"
+    assert world.repository.jobs.get("run").directive.value == "run"
 
 
 def test_runs_of_one_script_teach_the_next_and_those_of_another_do_not(world: World) -> None:
@@ -210,7 +210,7 @@ def test_runs_of_one_script_teach_the_next_and_those_of_another_do_not(world: Wo
 def test_a_run_takes_nothing_of_the_cluster(world: World) -> None:
     run = Run(world, "job-1", workers=16)
     world.round()
-    (running,) = world.repository.active_jobs()
+    (running,) = world.repository.jobs.active()
     assert (running.id, running.running.workers) == (run.id, 16)
     metrics = metrics_reader(world.repository, world.clock, lambda: True, lambda: None, Settings())()
     assert isinstance(metrics, ClusterMetrics)

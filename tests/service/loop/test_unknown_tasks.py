@@ -55,7 +55,7 @@ def test_unknown_tasks_are_named_once(world: World) -> None:
     train_unseen(world)
     for _ in range(3):
         world.round()
-    (event,) = [each for each in world.repository.events().items if each.type == "UnknownTasks"]
+    (event,) = [each for each in world.repository.events.page().items if each.type == "UnknownTasks"]
     assert event.job_id is None
     assert event.data["tasks"] == ["lost-coordinator-0-0", "lost-worker-0-0", "lost-worker-1-0"]
     assert "They are kept" in event.message
@@ -102,7 +102,7 @@ def test_after_a_restore_of_an_older_backup(migrated_sqlite: Path, tmp_path: Pat
             after.clock.now += 60.0
         assert {task.key for task in after.rounds.unknown.found} == set(trained)
         assert set(trained) <= set(living(after))
-        assert any(each.type == "UnknownTasks" for each in restored.events().items)
+        assert any(each.type == "UnknownTasks" for each in restored.events.page().items)
         assert after.running("old")
         assert all(amount <= 4.0 for amount in used(after).values()), used(after)
     finally:

@@ -70,7 +70,7 @@ def crowded_service(directory: Path, *, port: int = 0) -> Iterator[LiveService]:
             add_training(world, f"sweep-{index:02d}", name, losses, age=age, gpu_type=GPU_TYPES[index % len(GPU_TYPES)])
         _submitted(world, LONG_NAME, LONG_NAME, workers={"min": 90, "max": 90})
         add_training(world, "retried", "waits-for-a-retry", [3.0, 2.5])
-        world.repository.advance_job("retried", TooManyFailures(TRACEBACK, TRACEBACK), world.clock())
+        world.repository.jobs.advance("retried", TooManyFailures(TRACEBACK, TRACEBACK), world.clock())
         world.round()
         add_one_of_each(world)
         yield service
@@ -88,16 +88,16 @@ def add_one_of_each(world: LiveWorld) -> None:
     add_training(world, "just-started", "just-started", [3.0])
     add_training(world, "no-telemetry", "no-telemetry", [])
     add_training(world, "paused", "paused", [3.0, 2.0])
-    world.repository.advance_job("paused", Paused(), world.clock())
+    world.repository.jobs.advance("paused", Paused(), world.clock())
     _submitted(world, "cancelled", "cancelled")
-    world.repository.advance_job("cancelled", CancelRequested(), world.clock())
+    world.repository.jobs.advance("cancelled", CancelRequested(), world.clock())
 
 
 def _submitted(world: LiveWorld, job_id: str, name: str, age: float = 120.0, **changes: Any) -> None:
     """Store a job that was submitted `age` seconds ago."""
     fields = {"name": name, "project": LONG_PROJECT, "task": "my_company.training:task", **changes}
     document = write(checked(JobSpec, fields))
-    world.repository.create_job(job_id, document, "nonce", None, "hash", world.clock() - age)
+    world.repository.jobs.create(job_id, document, "nonce", None, "hash", world.clock() - age)
 
 
 def add_training(
@@ -117,8 +117,8 @@ def add_training(
     membership = MembershipRecord(
         job_id=job_id, epoch=1, generation=1, at=begun, step=0, cause="start", gpu_type=gpu_type, **members
     )
-    world.repository.report_membership(job_id, membership)
-    world.repository.advance_job(job_id, MembershipFormed(1), begun)
+    world.repository.memberships.report(job_id, membership)
+    world.repository.jobs.advance(job_id, MembershipFormed(1), begun)
     samples = [
         Sample(
             membership_epoch=1, rank=0, sequence=index, workers=1, servers=1, at=begun + index, step=index + 1,
@@ -137,7 +137,7 @@ def add_ended(
     add_training(world, job_id, name, losses)
     final = losses[-1] if losses else None
     result = ResultReported(outcome, len(losses), final, {"test_accuracy": 0.5}, error=error)
-    world.repository.advance_job(job_id, result, world.clock())
+    world.repository.jobs.advance(job_id, result, world.clock())
 
 
 def main() -> None:

@@ -208,10 +208,10 @@ class LiveService:
             update={"token": None if token is None else SecretStr(token), "oidc": oidc}
         )
         times = LoopTimes(5.0, 5.0, 0.1, 2.0)
-        world.repository.release_lease(LEADER_LEASE, f"world-{id(world)}")
+        world.repository.leases.release(LEADER_LEASE, f"world-{id(world)}")
         leadership = Leadership(world.repository, 2.0, time.monotonic)
         self.loop = SchedulingLoop(world.rounds, leadership, world.cluster, self.metrics, times, world.clock)
-        long_polls = LongPolls(world.repository.generations)
+        long_polls = LongPolls(world.repository.wanted.generations)
         self.services = Services(
             settings=settings,
             repository=world.repository,
@@ -246,7 +246,7 @@ class LiveService:
 
     def _tell(self, method: str, job_id: str, what: str, body: Any) -> None:
         """One call of a job's own tasks. A service that shuts down refuses it, which tasks survive."""
-        token = self.services.job_tokens.issue(job_id, self.world.repository.get_job(job_id).token_nonce)
+        token = self.services.job_tokens.issue(job_id, self.world.repository.jobs.get(job_id).token_nonce)
         headers = {"Authorization": f"Bearer {token}"}
         with suppress(httpx.TransportError):
             answer = self._tasks.request(method, f"/v1/jobs/{job_id}/{what}", json=body, headers=headers)
@@ -264,10 +264,10 @@ class LiveService:
 
     def _train(self) -> None:
         while not self._stopping.wait(1.0):
-            for job in self.world.repository.active_jobs():
+            for job in self.world.repository.jobs.active():
                 self.world._follow(job)
             self.world.clock.now = time.time()
-            for job in self.world.repository.active_jobs():
+            for job in self.world.repository.jobs.active():
                 self.world._second(job)
 
 
@@ -287,7 +287,7 @@ def live_service(
     upgrade(url)
     repository = Repository(create_engine_from_url(url))
     clock = VirtualClock(time.time() - history_seconds)
-    cluster = cast(FakeCluster, with_closed_nodes(FakeCluster(list(nodes)), repository.closed_nodes))
+    cluster = cast(FakeCluster, with_closed_nodes(FakeCluster(list(nodes)), repository.nodes.closed))
     world = LiveWorld(repository, directory, cluster, clock, kinds=kinds, price_per_core_hour=0.04)
     make_history(world, history_seconds)
     service = LiveService(world, token, port, oidc)

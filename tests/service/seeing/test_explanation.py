@@ -37,14 +37,14 @@ from optimus_service.store.rounds.forecasts import from_json
 def explained(world: World, job_id: str, speeds: Iterable[SpeedSample] = ()) -> answers.Explanation:
     """What the service would answer now."""
     repository = world.repository
-    active = {each.id: each for each in repository.active_jobs()}
-    decisions = repository.latest_decisions([job_id, *active])
+    active = {each.id: each for each in repository.jobs.active()}
+    decisions = repository.rounds.latest_decisions([job_id, *active])
     return explanation_of(
         Case(
-            job=repository.get_job(job_id),
+            job=repository.jobs.get(job_id),
             decision=decisions.get(job_id),
             now=world.clock(),
-            memberships=repository.memberships(job_id),
+            memberships=repository.memberships.of_job(job_id),
             speeds=tuple(speeds),
             others=active,
             decisions=decisions,
@@ -106,13 +106,13 @@ def test_an_end_that_no_calendar_has_is_said_in_seconds_only(world: World) -> No
 def test_a_job_that_waits_for_a_retry_starts_no_sooner(world: World) -> None:
     world.looks_ahead = True
     world.submit("retried")
-    world.live_until("it trains", lambda: world.repository.get_job("retried").state is JobState.RUNNING)
+    world.live_until("it trains", lambda: world.repository.jobs.get("retried").state is JobState.RUNNING)
     world.train(2)
-    world.repository.advance_job("retried", TooManyFailures("broken", "OSError: stale file handle"), world.clock())
+    world.repository.jobs.advance("retried", TooManyFailures("broken", "OSError: stale file handle"), world.clock())
     world.round()
     world.clock.now += 5.0
     found = explained(world, "retried")
-    retry_at = world.repository.get_job("retried").retry_at
+    retry_at = world.repository.jobs.get("retried").retry_at
     assert retry_at is not None
     assert found.expected.start_seconds is not None
     assert found.expected.start_seconds.low is not None
@@ -143,14 +143,14 @@ def test_a_retry_starts_with_the_later_of_its_time_and_the_first_room(
 
 def test_a_job_that_grew_says_what_that_cost_and_bought(world: World) -> None:
     world.submit("job-1")
-    world.live_until("it has grown", lambda: world.repository.get_job("job-1").rescales > 0)
+    world.live_until("it has grown", lambda: world.repository.jobs.get("job-1").rescales > 0)
     world.train(30)
-    before, after = world.repository.memberships("job-1")[-2:]
+    before, after = world.repository.memberships.of_job("job-1")[-2:]
     speeds = [SpeedSample(len(each.workers), len(each.servers), speed, 10) for each, speed in ((before, 2), (after, 3))]
     found = explained(world, "job-1", speeds)
     assert found.last_rescale is not None
     assert found.last_rescale.stopped_seconds == 0.5
-    made = world.repository.get_job("job-1").step - after.step
+    made = world.repository.jobs.get("job-1").step - after.step
     assert made > 0
     assert found.last_rescale.saved_seconds == pytest.approx(made / 2 - made / 3 - 0.5)
     assert any("it makes 3 steps per second instead of 2" in each for each in found.sentences)

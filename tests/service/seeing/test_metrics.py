@@ -33,6 +33,7 @@ from optimus_service.metrics.read import (
     straggler_ratio,
 )
 from optimus_service.metrics.registry import Metrics, NoMetrics
+from optimus_service.store.jobs.jobs import Jobs
 from optimus_service.store.records import MembershipRecord, SampleRecord
 from optimus_service.store.repository import Repository
 
@@ -154,7 +155,7 @@ def test_the_global_batch_is_that_of_the_newest_membership(world: World) -> None
     world.submit("job-2", scaling="weak")
     elastic = {"minimum": 16, "maximum": 64, "per_pass": 64}
     world.submit("job-3", architecture="allreduce", servers={"min": 0, "max": 0}, elastic_batch=elastic)
-    first, second, third = (world.repository.get_job(f"job-{number}") for number in (1, 2, 3))
+    first, second, third = (world.repository.jobs.get(f"job-{number}") for number in (1, 2, 3))
 
     def membership(epoch: int, n_workers: int, batch: int | None = None) -> MembershipRecord:
         workers = tuple(f"w-{rank}" for rank in range(n_workers))
@@ -175,9 +176,9 @@ def test_usage_is_told_by_role_as_far_as_anybody_told_it(world: World) -> None:
     world.submit("job-1")
     world.round()
     world.train(5)
-    tasks = [task.key.name for task in world.repository.tasks() if task.key.role is not Role.WORKER]
+    tasks = [task.key.name for task in world.repository.tasks.select() if task.key.role is not Role.WORKER]
     usages = {name: {"cpu_cores": 0.25, "memory_bytes": 100.0} for name in tasks}
-    world.repository.put_usage("job-1", usages, world.clock())
+    world.repository.tasks.put_usage("job-1", usages, world.clock())
     metrics = Metrics()
     metrics.show_state(metrics_reader(world.repository, world.clock, lambda: True, lambda: None, PRICES))
 
@@ -289,7 +290,7 @@ def test_a_job_that_has_what_it_should_does_not_lag(world: World) -> None:
     job = world.submit()
     assert reconcile_lag(job, world.clock()) is None
     set_wanted(world.repository, "job-1", Allocation(1, 1), job.directive, (), world.clock())
-    assert reconcile_lag(world.repository.get_job("job-1"), world.clock() + 3) == 3
+    assert reconcile_lag(world.repository.jobs.get("job-1"), world.clock() + 3) == 3
 
 
 # --- this replica ----------------------------------------------------------------------------------------------------
@@ -314,13 +315,13 @@ def test_the_service_itself_is_measured(api: Api) -> None:
 @on_sqlite
 def test_what_is_logged_for_a_request_about_a_job_names_the_job(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id, seen = api.submit(), []
-    looked_up = Repository.get_job
+    looked_up = Jobs.get
 
-    def get_job(repository: Repository, wanted: str) -> Any:
+    def get(jobs: Jobs, wanted: str) -> Any:
         seen.append(structlog.contextvars.get_contextvars())
-        return looked_up(repository, wanted)
+        return looked_up(jobs, wanted)
 
-    monkeypatch.setattr(Repository, "get_job", get_job)
+    monkeypatch.setattr(Jobs, "get", get)
     api.get(f"/v1/jobs/{job_id}", headers={"X-Request-ID": "id-1"})
     assert seen == [{"request_id": "id-1", "job_id": job_id}]
 
@@ -334,7 +335,7 @@ def test_transactions_are_timed(world: World) -> None:
 
     repository = Repository(world.repository._engine, observe)
     repository.ping()
-    repository.add_event(None, "Test", "a test", {}, 1.0)
+    repository.events.add(None, "Test", "a test", {}, 1.0)
     assert seen == [("read", False), ("write", False)]
 
 

@@ -59,7 +59,7 @@ def test_a_new_job_appears_by_itself(chromium: Browser, live: LiveService) -> No
         rows(page).first.wait_for()
         spec = {"name": "late-comer", "task": "m:f", "workers": {"min": 8, "max": 8}, "servers": {"min": 15, "max": 15}}
         document = write(checked(JobSpec, spec))
-        live.world.repository.create_job("late-comer-1", document, "n", None, "h", live.world.clock())
+        live.world.repository.jobs.create("late-comer-1", document, "n", None, "h", live.world.clock())
         live.loop.trigger("submit")
         row = rows(page).filter(has_text="late-comer")
         row.filter(has_text="queued").wait_for()
@@ -87,14 +87,14 @@ def test_a_change_of_the_batch_is_said_in_words(chromium: Browser, live: LiveSer
     spec = {"name": "elastic", "task": "m:f", "architecture": "allreduce", "elastic_batch": elastic}
     document = write(checked(JobSpec, spec))
     # It never runs here, so that no round interferes: three memberships, and its end.
-    repository.create_job("elastic-1", document, "n", None, "h", now - 100)
+    repository.jobs.create("elastic-1", document, "n", None, "h", now - 100)
     for epoch, (cause, batch) in enumerate((("start", 32), ("batch", 256)), start=1):
         membership = MembershipRecord(
             job_id="elastic-1", epoch=epoch, generation=1, at=now - 90 + 10 * epoch, step=epoch * 100,
             workers=("elastic-1-worker-0-0",), servers=(), cause=cause, global_batch=batch,
         )  # fmt: skip
-        repository.report_membership("elastic-1", membership)
-        repository.advance_job("elastic-1", MembershipFormed(epoch), now)
+        repository.memberships.report("elastic-1", membership)
+        repository.jobs.advance("elastic-1", MembershipFormed(epoch), now)
     result: dict[str, Any] = {
         "step": 300,
         "final_loss": 0.1,
@@ -103,7 +103,7 @@ def test_a_change_of_the_batch_is_said_in_words(chromium: Browser, live: LiveSer
         "checkpoint": None,
         "model": None,
     }
-    repository.advance_job("elastic-1", ResultReported(outcome=Outcome.SUCCEEDED, **result), now)
+    repository.jobs.advance("elastic-1", ResultReported(outcome=Outcome.SUCCEEDED, **result), now)
     with opened(chromium, f"{live.url}/#/jobs/elastic-1") as page:
         page.get_by_text("As a table").click()
         rows = page.get_by_role("region", name="What it had").locator("tbody tr")
@@ -265,7 +265,7 @@ def test_a_job_that_does_not_change_is_asked_for_once(chromium: Browser, crowded
 
 
 def test_a_job_that_waits_after_an_error_counts_down_to_its_retry(chromium: Browser, crowded: LiveService) -> None:
-    retry_at = crowded.world.repository.get_job("retried").retry_at
+    retry_at = crowded.world.repository.jobs.get("retried").retry_at
     assert retry_at is not None
     with chromium.new_context() as context:
         page = context.new_page()
@@ -280,7 +280,7 @@ def test_a_job_that_waits_after_an_error_counts_down_to_its_retry(chromium: Brow
 
 def test_a_cancelled_job_can_be_resumed_and_a_refusal_is_shown(chromium: Browser, crowded: LiveService) -> None:
     add_ended(crowded.world, "to-resume", "to-resume", Outcome.FAILED, error="worker 0 failed", losses=[2.0, 1.5])
-    cancelled = crowded.world.repository.advance_job("to-resume", CancelRequested(), crowded.world.clock())
+    cancelled = crowded.world.repository.jobs.advance("to-resume", CancelRequested(), crowded.world.clock())
     assert cancelled.state is JobState.CANCELLED
     with chromium.new_context() as context:
         page = context.new_page()
@@ -295,7 +295,7 @@ def test_a_cancelled_job_can_be_resumed_and_a_refusal_is_shown(chromium: Browser
         button.click()
         page.get_by_text("Going on from the last checkpoint was asked for.").first.wait_for()
         button.wait_for(state="detached")
-    assert crowded.world.repository.get_job("to-resume").attempt == cancelled.attempt + 1
+    assert crowded.world.repository.jobs.get("to-resume").attempt == cancelled.attempt + 1
 
 
 def test_a_job_is_paused_and_resumed(chromium: Browser, crowded: LiveService) -> None:
@@ -306,10 +306,10 @@ def test_a_job_is_paused_and_resumed(chromium: Browser, crowded: LiveService) ->
         page.get_by_role("button", **pause).click()
         page.get_by_role("button", **resume).wait_for()
         page.get_by_text("Paused by its owner since").first.wait_for()
-        assert crowded.world.repository.get_job("to-pause").owner_paused_at is not None
+        assert crowded.world.repository.jobs.get("to-pause").owner_paused_at is not None
         page.get_by_role("button", **resume).click()
         page.get_by_role("button", **pause).wait_for()
-    assert crowded.world.repository.get_job("to-pause").owner_paused_at is None
+    assert crowded.world.repository.jobs.get("to-pause").owner_paused_at is None
 
 
 def test_the_page_asks_before_a_script_may_lose_its_steps(chromium: Browser, crowded: LiveService) -> None:
@@ -322,7 +322,7 @@ def test_the_page_asks_before_a_script_may_lose_its_steps(chromium: Browser, cro
         ).wait_for()
         page.get_by_role("button", name="Let it run").click()
         page.get_by_role("button", name="Pause", exact=True).click()
-        assert crowded.world.repository.get_job("script-runs").owner_paused_at is None
+        assert crowded.world.repository.jobs.get("script-runs").owner_paused_at is None
         page.get_by_role("button", name="Pause it all the same").click()
         page.get_by_role("button", name="Resume", exact=True).wait_for()
 
@@ -412,7 +412,7 @@ def test_a_thousand_jobs_are_fifty_rows(chromium: Browser, tmp_path: Path) -> No
         document = write(checked(JobSpec, {"name": "many", "task": "m:f"}))
         for number in range(1000):
             spec = {**document, "name": f"many-{number:04d}"}
-            service.world.repository.create_job(f"many-{number:04d}", spec, "n", None, "h", service.world.clock())
+            service.world.repository.jobs.create(f"many-{number:04d}", spec, "n", None, "h", service.world.clock())
         with opened(chromium, service.url) as page:
             page.get_by_text("1–50 of 1 000").wait_for()
             assert rows(page).count() == 50

@@ -46,11 +46,11 @@ def stored(live: LiveService) -> LiveService:
     repository, now = live.world.repository, live.world.clock()
     begun = now - 200.0
     spec = {"name": STORED, "task": "m:f", "workers": {"max": 1}, "servers": {"max": 1}}
-    repository.create_job(STORED, write(checked(JobSpec, spec)), "n", None, "h", begun)
+    repository.jobs.create(STORED, write(checked(JobSpec, spec)), "n", None, "h", begun)
     members: dict[str, Any] = {"workers": (f"{STORED}-worker-0-0",), "servers": (f"{STORED}-server-0-0",)}
     membership = MembershipRecord(job_id=STORED, epoch=1, generation=1, at=begun, step=0, cause="start", **members)
-    repository.report_membership(STORED, membership)
-    repository.advance_job(STORED, MembershipFormed(1), begun)
+    repository.memberships.report(STORED, membership)
+    repository.jobs.advance(STORED, MembershipFormed(1), begun)
     samples = [
         Sample(
             membership_epoch=1, rank=0, sequence=index, workers=1, servers=1, at=begun + index, step=10 * (index + 1),
@@ -62,7 +62,7 @@ def stored(live: LiveService) -> LiveService:
     add_samples(repository, STORED, samples, now)
     for age, left in ((20.0, 30.0), (40.0, 55.0), (60.0, 45.0)):
         _decide(live, begun + age, left)
-    repository.advance_job(STORED, ResultReported(Outcome.SUCCEEDED, 40, 0.001, {"test_accuracy": 0.8}), begun + 100.0)
+    repository.jobs.advance(STORED, ResultReported(Outcome.SUCCEEDED, 40, 0.001, {"test_accuracy": 0.8}), begun + 100.0)
     return live
 
 
@@ -74,7 +74,7 @@ def _decide(live: LiveService, at: float, left: float) -> None:
         forecast=Forecast(STORED, ahead, ahead, confidence=0.5, remaining_seconds=ahead),
     )  # fmt: skip
     found = RoundRecord(at=at, trigger="period", seconds=0.1, phase_seconds={}, n_jobs=1, n_actions=0, error=None)
-    live.world.repository.add_round(found, [decision])
+    live.world.repository.rounds.add(found, [decision])
 
 
 def chart(page: Page, name: str) -> Any:

@@ -106,7 +106,7 @@ def test_a_member_signs_in_submits_and_signs_out(chromium: Browser, shared: Live
         page.get_by_role("button", name="Sign out").click()
         page.get_by_role("link", name="Sign in with Example Login").wait_for()
         assert [each for each in page.context.cookies(shared.url) if each["name"] == "optimus-session"] == []
-    (job,) = [each for each in shared.world.repository.active_jobs() if each.name == "from-the-page"]
+    (job,) = [each for each in shared.world.repository.jobs.active() if each.name == "from-the-page"]
     assert job.owner == "ada"
 
 

@@ -38,18 +38,18 @@ def document(**spec: Any) -> dict[str, Any]:
 
 
 def body(world: World, previewed: Previewed) -> answers.Plan:
-    return plan_body(previewed, {job.id: job for job in world.repository.active_jobs()}, world.clock())
+    return plan_body(previewed, {job.id: job for job in world.repository.jobs.active()}, world.clock())
 
 
 def everything(world: World) -> Any:
     """All that a dry run must leave as it is."""
     repository = world.repository
-    jobs = repository.active_jobs()
+    jobs = repository.jobs.active()
     return (
         jobs,
-        repository.tasks(),
-        repository.wanted_of_active_jobs(),
-        repository.rounds().items,
+        repository.tasks.select(),
+        repository.wanted.of_active_jobs(),
+        repository.rounds.page().items,
         world.cluster.tasks(),
     )
 
@@ -64,7 +64,7 @@ def test_what_is_promised_is_what_the_next_round_gives(world: World) -> None:
     assert everything(world) == before
     world.submit("three")
     world.round()
-    decided = world.repository.latest_decisions(["one", "two", "three"])
+    decided = world.repository.rounds.latest_decisions(["one", "two", "three"])
     assert decided["three"].allocation == promised.decision.allocation
     assert decided["three"].reason == promised.decision.reason.value
     changed = {effect.job_id: effect.after for effect in promised.effects}
@@ -74,7 +74,7 @@ def test_what_is_promised_is_what_the_next_round_gives(world: World) -> None:
 
 def test_jobs_that_would_have_to_give_are_named(world: World) -> None:
     world.submit("greedy", workers={"max": 16}, servers={"max": 16})
-    world.live_until("it has everything", lambda: world.repository.get_job("greedy").running.workers >= 4)
+    world.live_until("it has everything", lambda: world.repository.jobs.get("greedy").running.workers >= 4)
     previewed = preview_of(world).of(document(workers={"min": 4, "max": 4}, servers={"min": 2, "max": 2}), {})
     found = body(world, previewed)
     (effect,) = found.effects
@@ -100,7 +100,7 @@ def test_a_job_of_a_known_kind_is_told_its_end_and_its_price(world: World) -> No
     world.submit("teacher")
     world.live_until("it has ended", lambda: world.state("teacher") is JobState.SUCCEEDED)
     world.round()  # learns from it
-    took = (world.repository.get_job("teacher").finished_at or 0) - world.repository.get_job("teacher").created_at
+    took = (world.repository.jobs.get("teacher").finished_at or 0) - world.repository.jobs.get("teacher").created_at
     priced = world.settings.model_copy(update={"price_per_core_hour": 3600.0})
     preview = server.make_preview(priced, world.repository, world.cluster, world.clock, world.ahead.recent)
     found = body(world, preview.of(document(workers={"max": 1}, servers={"max": 1}), {}))

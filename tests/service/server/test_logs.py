@@ -19,7 +19,7 @@ from optimus_service.process.logs import logging_to_stderr
 from optimus_service.settings import Settings
 
 CRASHING = """
-from optimus_service.store.repository import Repository
+from optimus_service.store.events import Rounds
 
 def broken(self, *_):
     password = "correct horse"
@@ -28,7 +28,7 @@ def broken(self, *_):
     except ValueError as error:
         raise RuntimeError(200_000 * "long") from error
 
-Repository.rounds = broken
+Rounds.page = broken
 """
 """Code to run before the service: one of its calls then fails with long messages and a secret among its variables."""
 

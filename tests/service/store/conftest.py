@@ -25,7 +25,7 @@ def make_job(repository: Repository) -> MakeJob:
         labels: Mapping[str, str] = MappingProxyType({}),
     ) -> JobRecord:
         spec = {"name": name, "project": project, "task": "m:f", "labels": dict(labels)}
-        job, created = repository.create_job(job_id, spec, "nonce", None, "hash", at)
+        job, created = repository.jobs.create(job_id, spec, "nonce", None, "hash", at)
         assert created
         return job
 

@@ -89,12 +89,12 @@ def a_decision(job_id: str = "job-1", **changes: Any) -> DecisionRecord:
 
 def put_task(repository: Repository, key: TaskKey, node: str, now: float, gpu_type: str | None = None) -> None:
     """Remember one task that is about to be started."""
-    repository.put_tasks([(key, node, gpu_type)], {}, now)
+    repository.tasks.put([(key, node, gpu_type)], {}, now)
 
 
 def samples_of(repository: Repository, job_id: str, after_id: int = 0, limit: int = MAX_PAGE) -> list[SampleRecord]:
     """The counted samples of one job, by id; of the last post perhaps more than `limit`."""
-    return records_in(repository.samples_after_each({job_id: after_id}, limit).get(job_id, []))
+    return records_in(repository.samples.after_each({job_id: after_id}, limit).get(job_id, []))
 
 
 def batches_of(samples: Iterable[SampleRecord]) -> list[SampleBatch]:
@@ -125,13 +125,13 @@ def set_wanted(
     batch: int | None = None,
 ) -> int:
     """What one job should have, as a round stores it; the generation in force."""
-    repository.set_wanted([SetWanted(job_id, allocation, directive, tuple(tasks), batch)], now)
-    return repository.get_wanted(job_id).generation
+    repository.wanted.put([SetWanted(job_id, allocation, directive, tuple(tasks), batch)], now)
+    return repository.wanted.get(job_id).generation
 
 
 def add_samples(repository: Repository, job_id: str, posted: Sequence[Sample], now: float) -> AddedSamples:
     """Store one post. Raises what the store gives in the place of a result."""
-    (added,) = repository.add_posts([PostedSamples(job_id, SampleColumns.of(posted), now)])
+    (added,) = repository.samples.add([PostedSamples(job_id, SampleColumns.of(posted), now)])
     if isinstance(added, Exception):
         raise added
     return added

@@ -120,12 +120,12 @@ def test_posts_of_one_transaction_see_each_other(repository: Repository, make_jo
     for job_id in ("job-1", "job-2"):
         make_job(job_id)
     posts = [a_post(n_samples=3), a_post("ghost"), a_post("job-2"), a_post(sequence=2, n_samples=2)]
-    one, ghost, two, again = repository.add_posts(posts)
+    one, ghost, two, again = repository.samples.add(posts)
     assert isinstance(ghost, JobNotFound)
     assert isinstance(again, AddedSamples)
     assert [each.accepted for each in (one, two, again) if isinstance(each, AddedSamples)] == [3, 1, 1]
     assert [(each.index, each.why) for each in again.ignored] == [(0, "duplicate")]
     stored = samples_of(repository, "job-1")
     assert [(sample.id, sample.sequence) for sample in stored] == [(1, 0), (2, 1), (3, 2), (4, 3)]
-    assert repository.get_job("job-1").step == 4
-    assert repository.get_job("job-2").step == 1
+    assert repository.jobs.get("job-1").step == 4
+    assert repository.jobs.get("job-2").step == 1

@@ -37,7 +37,7 @@ class Accounting(RuleBasedStateMachine):
     @initialize()
     def submit(self) -> None:
         self.job_id = f"job-{next(self._numbers)}"
-        self.repository.create_job(self.job_id, {"name": "a", "project": "b"}, "nonce", None, "hash", 0.0)
+        self.repository.jobs.create(self.job_id, {"name": "a", "project": "b"}, "nonce", None, "hash", 0.0)
         self.began: dict[int, int] = {}
         """Step at which each reported epoch began."""
         self.counted: dict[tuple[int, int, int], Sample] = {}
@@ -67,12 +67,12 @@ class Accounting(RuleBasedStateMachine):
                 why[index] = ignored
         assert {ignored.index: ignored.why for ignored in answer.ignored} == why
         assert answer.accepted == len(post) - len(why)
-        assert self.repository.get_job(self.job_id).step >= self.last_step
+        assert self.repository.jobs.get(self.job_id).step >= self.last_step
 
     @rule(epoch=st.integers(1, 5), step=STEPS, lost=st.booleans())
     def report(self, epoch: int, step: int, lost: bool) -> None:
         report = a_membership(self.job_id, epoch, step=step, lost_steps=int(lost))
-        assert self.repository.report_membership(self.job_id, report) == (epoch not in self.began)
+        assert self.repository.memberships.report(self.job_id, report) == (epoch not in self.began)
         self.began.setdefault(epoch, step)
 
     @invariant()
@@ -81,7 +81,7 @@ class Accounting(RuleBasedStateMachine):
         keys = [(sample.membership_epoch, sample.rank, sample.sequence) for sample in stored]
         assert len(keys) == len(set(keys))
         assert set(keys) == set(self.counted)
-        job = self.repository.get_job(self.job_id)
+        job = self.repository.jobs.get(self.job_id)
         assert job.membership_epoch == max(self.began, default=0)
         assert (job.first_step is None) == (not self.counted)
         self.last_step = job.step

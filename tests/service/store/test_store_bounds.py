@@ -23,20 +23,20 @@ def fill(repository: Repository, first: int, n: int) -> None:
 def test_only_the_newest_samples_stay_beside_what_is_known(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     fill(repository, 0, 5000)
-    repository.put_histories({"job-1": KeptHistory(4500, b"what is known of 4500")})
+    repository.histories.put({"job-1": KeptHistory(4500, b"what is known of 4500")})
     assert samples_of(repository, "job-1", limit=1000) == []
     assert samples_of(repository, "job-1", after_id=2000)[0].id == 2001, "of a post all stay or none"
-    assert repository.histories_of(["job-1"]) == {"job-1": KeptHistory(4500, b"what is known of 4500")}
-    assert repository.histories_reach(["job-1", "job-2"]) == {"job-1": 4500}
-    assert [sample.id for sample in repository.newest_samples("job-1", 2)] == [5000, 4999]
+    assert repository.histories.of_jobs(["job-1"]) == {"job-1": KeptHistory(4500, b"what is known of 4500")}
+    assert repository.histories.reach(["job-1", "job-2"]) == {"job-1": 4500}
+    assert [sample.id for sample in repository.samples.newest("job-1", 2)] == [5000, 4999]
     fill(repository, 5000, 10)
-    assert repository.newest_samples("job-1", 1)[0].id == 5010, "ids go on"
+    assert repository.samples.newest("job-1", 1)[0].id == 5010, "ids go on"
 
 
 def test_nothing_goes_that_is_not_known(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     fill(repository, 0, 3000)
-    repository.put_histories({"job-1": KeptHistory(SAMPLES_KEPT - 1, b"little")})
+    repository.histories.put({"job-1": KeptHistory(SAMPLES_KEPT - 1, b"little")})
     assert samples_of(repository, "job-1", limit=1)[0].id == 1
 
 
@@ -44,7 +44,7 @@ def test_each_sample_counts_once_for_ever(repository: Repository, make_job: Make
     """When its row and the bits that said so are gone, too."""
     make_job()
     fill(repository, 0, 4 * BLOCK)
-    repository.put_histories({"job-1": KeptHistory(4 * BLOCK, b"all")})
+    repository.histories.put({"job-1": KeptHistory(4 * BLOCK, b"all")})
     engine = create_engine_from_url(database_url)
     with engine.connect() as connection:
         numbers = connection.scalars(text("SELECT number FROM sample_blocks ORDER BY number")).all()

@@ -56,20 +56,20 @@ def at_once(*calls: Callable[[], Answer]) -> list[Answer]:
 def test_racing_equal_submissions_make_one_job(repository: Repository, replica: Repository) -> None:
     def submit(store: Repository, number: int) -> Callable[[], tuple[JobRecord, bool]]:
         spec = {"name": "a", "project": "b"}
-        return lambda: store.create_job(f"job-{number}", spec, "nonce", "key", "hash", float(number))
+        return lambda: store.jobs.create(f"job-{number}", spec, "nonce", "key", "hash", float(number))
 
     answers = at_once(*(submit(store, number) for number, store in enumerate([repository, replica] * 4)))
     assert sorted(created for _, created in answers) == [False] * 7 + [True]
     assert len({job.id for job, _ in answers}) == 1
-    assert len(repository.events().items) == 1
+    assert len(repository.events.page().items) == 1
 
 
 def test_replicas_that_race_for_the_lease_get_it_one_at_a_time(repository: Repository, replica: Repository) -> None:
     tokens = []
     for _ in range(5):
         taken = at_once(
-            lambda: repository.acquire_lease(LEADER_LEASE, "a", 10.0),
-            lambda: replica.acquire_lease(LEADER_LEASE, "b", 10.0),
+            lambda: repository.leases.acquire(LEADER_LEASE, "a", 10.0),
+            lambda: replica.leases.acquire(LEADER_LEASE, "b", 10.0),
         )
         winners = [lease for lease in taken if lease is not None]
         assert len(winners) == 1
@@ -91,7 +91,7 @@ def test_a_racing_post_is_counted_once(repository: Repository, replica: Reposito
     accepted = at_once(*(post(store, samples) for store, samples in zip([repository, replica] * 2, posts, strict=True)))
     assert sum(accepted) == 30
     assert len(samples_of(repository, "job-1")) == 30
-    assert repository.get_job("job-1").step == 29
+    assert repository.jobs.get("job-1").step == 29
 
 
 def test_a_reader_that_goes_on_from_the_last_id_misses_nothing(
@@ -139,22 +139,22 @@ def test_the_loop_and_telemetry_do_not_disturb_each_other(
                 set_wanted(repository, job_id, Allocation(turn, 1), Directive.RUN, tasks, float(turn))
                 for task in tasks:
                     put_task(repository, task.key, task.node, float(turn))
-                repository.mark_unwanted([task.key for task in tasks], float(turn))
-            repository.add_round(a_round(), [a_decision(job_id) for job_id in job_ids])
+                repository.tasks.mark_unwanted([task.key for task in tasks], float(turn))
+            repository.rounds.add(a_round(), [a_decision(job_id) for job_id in job_ids])
 
     def telemetry(job_id: str) -> Callable[[], None]:
         def run() -> None:
             for turn in range(1, 11):
-                replica.report_membership(job_id, a_membership(job_id, turn, step=turn))
+                replica.memberships.report(job_id, a_membership(job_id, turn, step=turn))
                 add_samples(replica, job_id, [a_sample(membership_epoch=turn, step=turn + 1)], 1.0)
-                replica.add_event(job_id, "Something", "happened", {}, 1.0)
+                replica.events.add(job_id, "Something", "happened", {}, 1.0)
 
         return run
 
     at_once(rounds, *(telemetry(job_id) for job_id in job_ids))
     for job_id in job_ids:
-        job = repository.get_job(job_id)
+        job = repository.jobs.get(job_id)
         assert (job.generation, job.wanted, job.membership_epoch, job.step) == (10, Allocation(10, 1), 10, 11)
-        assert len(repository.tasks(job_id=job_id)) == 10
+        assert len(repository.tasks.select(job_id=job_id)) == 10
         assert len(samples_of(repository, job_id)) == 10
-    assert len(repository.rounds().items) == 10
+    assert len(repository.rounds.page().items) == 10

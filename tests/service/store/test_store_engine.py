@@ -72,7 +72,7 @@ def test_a_database_that_is_not_there_is_not_available(tmp_path: Path) -> None:
         with pytest.raises(DatabaseNotAvailable):
             repository.ping()
         with pytest.raises(DatabaseNotAvailable):
-            repository.add_event(None, "Something", "happened", {}, 1.0)
+            repository.events.add(None, "Something", "happened", {}, 1.0)
         with pytest.raises(DatabaseNotAvailable):
             upgrade(url)
 
@@ -87,7 +87,7 @@ def test_a_file_that_is_no_database_is_not_available(tmp_path: Path) -> None:
 def test_a_message_has_no_values_in_it(tmp_path: Path) -> None:
     repository = Repository(create_engine_from_url(f"sqlite:///{tmp_path / 'empty.db'}"))
     with pytest.raises(DatabaseNotAvailable) as refused:
-        repository.create_job("job-1", {"name": "a", "project": "b"}, "the-nonce", None, "hash", 1.0)
+        repository.jobs.create("job-1", {"name": "a", "project": "b"}, "the-nonce", None, "hash", 1.0)
     repository.close()
     assert "nonce" not in str(refused.value)
     assert "jobs" in str(refused.value)
@@ -103,8 +103,8 @@ def test_the_number_of_statements_does_not_grow_with_the_number_of_rows(
         """Statements of one look at everything, with one more post and round before it."""
         for number in range(n_jobs):
             make_job(f"job-{n_jobs}-{number}")
-            repository.report_membership(f"job-{n_jobs}-{number}", a_membership(f"job-{n_jobs}-{number}"))
-        job_ids = [job.id for job in repository.active_jobs()]
+            repository.memberships.report(f"job-{n_jobs}-{number}", a_membership(f"job-{n_jobs}-{number}"))
+        job_ids = [job.id for job in repository.jobs.active()]
         count = 0
 
         def increase(*_: object) -> None:
@@ -113,13 +113,13 @@ def test_the_number_of_statements_does_not_grow_with_the_number_of_rows(
 
         engine = repository._engine
         event.listen(engine, "before_cursor_execute", increase)
-        repository.add_round(a_round(), [a_decision(job_id) for job_id in job_ids])
+        repository.rounds.add(a_round(), [a_decision(job_id) for job_id in job_ids])
         post = [a_sample(sequence=number) for number in range(10 * n_jobs)]
         add_samples(repository, job_ids[-1], post, 1.0)
-        repository.list_jobs()
-        repository.active_jobs()
-        repository.wanted_of_active_jobs()
-        repository.latest_decisions(job_ids)
+        repository.jobs.page()
+        repository.jobs.active()
+        repository.wanted.of_active_jobs()
+        repository.rounds.latest_decisions(job_ids)
         repository.observed()
         event.remove(engine, "before_cursor_execute", increase)
         return count
@@ -157,7 +157,7 @@ from tests.service.store.store_builders import a_sample, add_samples
 repository = Repository(create_engine_from_url(sys.argv[1]))
 number = 0
 while True:
-    repository.create_job(f"job-{number}", {"name": "a", "project": "b"}, "nonce", None, "hash", float(number))
+    repository.jobs.create(f"job-{number}", {"name": "a", "project": "b"}, "nonce", None, "hash", float(number))
     add_samples(repository, f"job-{number}", [a_sample()], 1.0)
     sys.stdout.write(f"{number}\\n")
     sys.stdout.flush()
@@ -177,7 +177,7 @@ def test_what_was_acknowledged_survives_kill_9(database_url: str, repository: Re
         acknowledged = 20 + len(writer.stdout.read().split())
     for number in range(acknowledged + 1):
         assert len(samples_of(repository, f"job-{number}")) == 1
-    assert repository.create_job("after", {"name": "a", "project": "b"}, "nonce", None, "hash", 1.0)[1]
+    assert repository.jobs.create("after", {"name": "a", "project": "b"}, "nonce", None, "hash", 1.0)[1]
 
 
 _POSTERS = """
@@ -191,7 +191,7 @@ from optimus_service.store.samples.sample_queue import SampleQueue
 from tests.service.store.store_builders import a_sample, add_samples
 
 repository = Repository(create_engine_from_url(sys.argv[1]))
-queue = SampleQueue(repository.add_posts)
+queue = SampleQueue(repository.samples.add)
 said = threading.Lock()
 
 def post(rank):
@@ -247,13 +247,13 @@ def test_a_frozen_server_is_not_waited_for(own_postgres: PostgresCluster) -> Non
     url = own_postgres.url(own_postgres.create_database())
     upgrade(url)
     repository = Repository(create_engine_from_url(url, answer_seconds=1.0))
-    repository.add_event(None, "Something", "happened", {}, 1.0)
+    repository.events.add(None, "Something", "happened", {}, 1.0)
     with own_postgres.frozen():
         for _ in range(2):  # on a connection that is open, and on a new one
             with pytest.raises(DatabaseNotAvailable):
-                repository.add_event(None, "Something", "is lost", {}, 2.0)
-    repository.add_event(None, "Something", "happened", {}, 3.0)
-    assert [event.at for event in repository.events(None).items] == [3.0, 1.0]
+                repository.events.add(None, "Something", "is lost", {}, 2.0)
+    repository.events.add(None, "Something", "happened", {}, 3.0)
+    assert [event.at for event in repository.events.page(None).items] == [3.0, 1.0]
     repository.close()
 
 
@@ -267,7 +267,7 @@ def test_a_database_that_cannot_grow_is_told_by_the_metrics(tmp_path: Path) -> N
     engine = create_engine_from_url(url)
     repository = Repository(engine, metrics.observe_transaction)
     metrics.show_state(lambda: NoMetrics.NOT_LEADING)
-    repository.add_event(None, "Something", "fits", {}, 1.0)
+    repository.events.add(None, "Something", "fits", {}, 1.0)
     assert "optimus_database_up 1.0" in metrics.text().decode()
 
     def no_room(connection: Any, *_: Any) -> None:
@@ -275,13 +275,13 @@ def test_a_database_that_cannot_grow_is_told_by_the_metrics(tmp_path: Path) -> N
 
     event.listen(engine, "checkout", no_room)
     with pytest.raises(DatabaseNotAvailable) as full:
-        repository.add_event(None, "Something", "does not fit" * 10_000, {}, 2.0)
+        repository.events.add(None, "Something", "does not fit" * 10_000, {}, 2.0)
     assert full.value.for_users.startswith("the database's disk is full")
     repository.ping()
     assert "optimus_database_up 0.0" in metrics.text().decode()
     event.remove(engine, "checkout", no_room)
     engine.dispose()
-    repository.add_event(None, "Something", "fits again", {}, 3.0)
+    repository.events.add(None, "Something", "fits again", {}, 3.0)
     assert "optimus_database_up 1.0" in metrics.text().decode()
     repository.close()
 
@@ -293,9 +293,9 @@ def test_a_read_only_file_is_told_as_such(tmp_path: Path) -> None:
     repository = Repository(engine)
     event.listen(engine, "checkout", lambda connection, *_: connection.execute("PRAGMA query_only = on"))
     with pytest.raises(DatabaseNotAvailable) as read_only:
-        repository.add_event(None, "Something", "cannot be written", {}, 1.0)
+        repository.events.add(None, "Something", "cannot be written", {}, 1.0)
     assert read_only.value.for_users.startswith("the database is read-only")
-    assert not repository.events(None).items
+    assert not repository.events.page(None).items
     repository.close()
 
 
@@ -338,12 +338,12 @@ def test_nothing_is_acknowledged_after_a_file_was_taken_away(
                 together.wait()
 
         list(threads.map(add, range(4)))
-        repository.add_event(None, "Something", "is kept", {}, 1.0)
+        repository.events.add(None, "Something", "is kept", {}, 1.0)
         take_away(tmp_path / f"optimus.db{end}")
 
         def refused(_number: int) -> str:
             with pytest.raises(DatabaseNotAvailable) as missing:
-                repository.add_event(None, "Something", "would be lost", {}, 2.0)
+                repository.events.add(None, "Something", "would be lost", {}, 2.0)
             return missing.value.for_users
 
         assert all("moved, deleted or replaced" in words for words in threads.map(refused, range(16)))
@@ -374,15 +374,15 @@ def test_a_file_that_is_put_back_is_gone_on_with(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     upgrade(url)
     repository = Repository(create_engine_from_url(url))
-    repository.add_event(None, "Something", "happened", {}, 1.0)
+    repository.events.add(None, "Something", "happened", {}, 1.0)
     (tmp_path / "data").rename(tmp_path / "elsewhere")
     with pytest.raises(DatabaseNotAvailable):
-        repository.add_event(None, "Something", "is refused", {}, 2.0)
+        repository.events.add(None, "Something", "is refused", {}, 2.0)
     (tmp_path / "elsewhere").rename(tmp_path / "data")
-    repository.add_event(None, "Something", "happened", {}, 3.0)
+    repository.events.add(None, "Something", "happened", {}, 3.0)
     repository.close()
     again = Repository(create_engine_from_url(url))
-    assert [event.at for event in again.events().items] == [3.0, 1.0]
+    assert [event.at for event in again.events.page().items] == [3.0, 1.0]
     again.close()
 
 
@@ -393,11 +393,11 @@ def test_a_transaction_during_which_the_file_goes_is_not_acknowledged(tmp_path: 
 
     def add() -> None:
         with repository.write() as transaction:
-            transaction.add_event(None, "Something", "would be lost", {}, 1.0)
+            transaction.events.add(None, "Something", "would be lost", {}, 1.0)
             _moved(tmp_path / "optimus.db")
 
     with pytest.raises(DatabaseNotAvailable):
         add()
     _away(tmp_path / "optimus.db").rename(tmp_path / "optimus.db")
-    assert not repository.events().items
+    assert not repository.events.page().items
     repository.close()

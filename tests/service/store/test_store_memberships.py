@@ -16,12 +16,12 @@ from optimus_service.store.repository import Repository
 def test_a_report_is_kept_once(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     report = a_membership(pause_seconds=0.5, pause_parts={"save_seconds": 0.1}, message="first")
-    assert repository.report_membership("job-1", report)
-    before = repository.get_job("job-1")
-    assert not repository.report_membership("job-1", report)
-    assert repository.get_job("job-1") == before
-    assert repository.memberships("job-1") == [report]
-    event, _ = repository.events("job-1").items
+    assert repository.memberships.report("job-1", report)
+    before = repository.jobs.get("job-1")
+    assert not repository.memberships.report("job-1", report)
+    assert repository.jobs.get("job-1") == before
+    assert repository.memberships.of_job("job-1") == [report]
+    event, _ = repository.events.page("job-1").items
     assert (event.type, event.at) == ("MembershipChanged", report.at)
     assert (event.data["workers"], event.data["servers"], event.data["cause"]) == (2, 1, "start")
 
@@ -29,48 +29,48 @@ def test_a_report_is_kept_once(repository: Repository, make_job: MakeJob) -> Non
 def test_what_a_change_costs_and_why_is_told(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     why = "the command of w did not end within 20 s of being asked to (--stop-seconds), and was killed"
-    repository.report_membership("job-1", a_membership(workers=("w",), cause="rescale", lost_steps=12, message=why))
-    event, _ = repository.events("job-1").items
+    repository.memberships.report("job-1", a_membership(workers=("w",), cause="rescale", lost_steps=12, message=why))
+    event, _ = repository.events.page("job-1").items
     begun = "Membership epoch 1 began at step 0 with 1 worker and 1 server (rescale)"
     assert event.message == f"{begun}: 12 steps are lost; {why}."
 
 
 def test_the_job_shows_the_newest_membership(repository: Repository, make_job: MakeJob) -> None:
     make_job()
-    repository.report_membership("job-1", a_membership(epoch=1))
-    repository.report_membership("job-1", a_membership(epoch=3, step=40, workers=("w",), cause="worker_lost"))
-    repository.report_membership("job-1", a_membership(epoch=2, step=20, workers=("w",)))  # late
-    job = repository.get_job("job-1")
+    repository.memberships.report("job-1", a_membership(epoch=1))
+    repository.memberships.report("job-1", a_membership(epoch=3, step=40, workers=("w",), cause="worker_lost"))
+    repository.memberships.report("job-1", a_membership(epoch=2, step=20, workers=("w",)))  # late
+    job = repository.jobs.get("job-1")
     assert (job.membership_epoch, job.running, job.step, job.rescales) == (3, Allocation(1, 1), 40, 1)
-    assert [membership.epoch for membership in repository.memberships("job-1")] == [1, 2, 3]
-    assert repository.get_wanted("job-1").membership_epoch == 3
+    assert [membership.epoch for membership in repository.memberships.of_job("job-1")] == [1, 2, 3]
+    assert repository.wanted.get("job-1").membership_epoch == 3
 
 
 def test_other_tasks_at_the_same_size_are_no_rescale(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     for epoch, workers in enumerate((("w-0",), ("w-1",), ("w-1", "x-0"), ("w-2", "x-1")), 1):
-        repository.report_membership("job-1", a_membership(epoch=epoch, workers=workers))
-    causes = [membership.cause for membership in repository.memberships("job-1")]
+        repository.memberships.report("job-1", a_membership(epoch=epoch, workers=workers))
+    causes = [membership.cause for membership in repository.memberships.of_job("job-1")]
     assert causes == ["start", "replaced", "rescale", "replaced"]
-    assert repository.get_job("job-1").rescales == 1
+    assert repository.jobs.get("job-1").rescales == 1
 
 
 def test_a_rollback_takes_the_step_back(repository: Repository, make_job: MakeJob) -> None:
     make_job()
-    repository.report_membership("job-1", a_membership(epoch=1))
+    repository.memberships.report("job-1", a_membership(epoch=1))
     add_samples(repository, "job-1", [a_sample(step=100)], 1.0)
-    repository.report_membership("job-1", a_membership(epoch=2, step=90, lost_steps=10, cause="server_lost"))
-    assert repository.get_job("job-1").step == 90
+    repository.memberships.report("job-1", a_membership(epoch=2, step=90, lost_steps=10, cause="server_lost"))
+    assert repository.jobs.get("job-1").step == 90
 
 
 def test_a_rollback_keeps_what_the_new_membership_told_already(repository: Repository, make_job: MakeJob) -> None:
     make_job()
-    repository.report_membership("job-1", a_membership(epoch=1))
+    repository.memberships.report("job-1", a_membership(epoch=1))
     add_samples(repository, "job-1", [a_sample(step=100)], 1.0)
     add_samples(repository, "job-1", [a_sample(membership_epoch=2, step=95)], 2.0)  # overtook the report
-    assert repository.get_job("job-1").step == 100
-    repository.report_membership("job-1", a_membership(epoch=2, step=90, lost_steps=10, cause="server_lost"))
-    assert repository.get_job("job-1").step == 95
+    assert repository.jobs.get("job-1").step == 100
+    repository.memberships.report("job-1", a_membership(epoch=2, step=90, lost_steps=10, cause="server_lost"))
+    assert repository.jobs.get("job-1").step == 95
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_how_long_tasks_that_ended_with_their_coordinator_stood_still_is_known(
     repository: Repository, make_job: MakeJob, changes: dict[str, Any], told: float | None
 ) -> None:
     make_job()
-    repository.report_membership("job-1", a_membership(epoch=1))
+    repository.memberships.report("job-1", a_membership(epoch=1))
     add_samples(repository, "job-1", [a_sample(step=100)], 20.0)
     values: dict[str, Any] = {
         "at": 60.0,
@@ -97,33 +97,33 @@ def test_how_long_tasks_that_ended_with_their_coordinator_stood_still_is_known(
         "workers": ("job-1-worker-0-1", "job-1-worker-1-1"),
     }
     again = a_membership(epoch=2, **(values | {"cause": "coordinator_restart"} | changes))
-    repository.report_membership("job-1", again)
-    assert repository.memberships("job-1")[-1].pause_seconds == told
+    repository.memberships.report("job-1", again)
+    assert repository.memberships.of_job("job-1")[-1].pause_seconds == told
 
 
 def test_interruptions_of_all_jobs_are_counted(repository: Repository, make_job: MakeJob) -> None:
-    assert repository.interruptions(0.0, 1000.0) == (0, 0.0)
+    assert repository.memberships.interruptions(0.0, 1000.0) == (0, 0.0)
     make_job(at=100.0)
     make_job("job-2", at=200.0)
     make_job("waits", at=300.0)
     for job_id, started_at in (("job-1", 500.0), ("job-2", 600.0)):
-        repository.report_membership(job_id, a_membership(job_id=job_id, epoch=1))
-        repository.advance_job(job_id, MembershipFormed(1), started_at)
+        repository.memberships.report(job_id, a_membership(job_id=job_id, epoch=1))
+        repository.jobs.advance(job_id, MembershipFormed(1), started_at)
     for epoch, cause in enumerate(("rescale", "worker_lost", "server_lost", "pause"), start=2):
-        repository.report_membership("job-1", a_membership(epoch=epoch, cause=cause))
-    repository.advance_job("job-2", ResultReported(Outcome.FAILED, 1, error="boom", permanent=True), 650.0)
-    assert repository.interruptions(0.0, 1000.0) == (2, 550.0)
-    assert repository.interruptions(150.0, 1000.0) == (0, 50.0), "jobs that were submitted later"
+        repository.memberships.report("job-1", a_membership(epoch=epoch, cause=cause))
+    repository.jobs.advance("job-2", ResultReported(Outcome.FAILED, 1, error="boom", permanent=True), 650.0)
+    assert repository.memberships.interruptions(0.0, 1000.0) == (2, 550.0)
+    assert repository.memberships.interruptions(150.0, 1000.0) == (0, 50.0), "jobs that were submitted later"
 
 
 def test_a_late_report_of_an_ended_job_is_kept_but_nothing_runs(repository: Repository, make_job: MakeJob) -> None:
     make_job()
-    repository.advance_job("job-1", CancelRequested(), 1.0)
-    assert repository.report_membership("job-1", a_membership())
-    assert repository.get_job("job-1").running == NOTHING
+    repository.jobs.advance("job-1", CancelRequested(), 1.0)
+    assert repository.memberships.report("job-1", a_membership())
+    assert repository.jobs.get("job-1").running == NOTHING
 
 
 def test_only_known_jobs_have_memberships(repository: Repository) -> None:
     with pytest.raises(JobNotFound):
-        repository.report_membership("ghost", a_membership("ghost"))
-    assert repository.memberships("ghost") == []
+        repository.memberships.report("ghost", a_membership("ghost"))
+    assert repository.memberships.of_job("ghost") == []

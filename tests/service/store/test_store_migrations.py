@@ -91,14 +91,14 @@ def test_jobs_of_objects_stay_jobs_of_these_objects(empty_database_url: str) -> 
     upgrade(empty_database_url)
     repository = Repository(create_engine_from_url(empty_database_url))
     for job_id, key, origin in (("by-object", None, uid), ("by-rest", "trainingjob:mine", None)):
-        repository.create_job(job_id, {"name": job_id, "project": "p"}, "nonce", key, "hash", 1.0, origin)
+        repository.jobs.create(job_id, {"name": job_id, "project": "p"}, "nonce", key, "hash", 1.0, origin)
     repository.close()
     downgrade(empty_database_url, "0006")
     assert _keys(empty_database_url) == {"by-object": f"trainingjob:{uid}", "by-rest": "trainingjob:mine"}
     upgrade(empty_database_url)
     assert _keys(empty_database_url) == {"by-object": None, "by-rest": "trainingjob:mine"}
     repository = Repository(create_engine_from_url(empty_database_url))
-    assert {key: job.id for key, job in repository.jobs_of_objects([uid]).items()} == {uid: "by-object"}
+    assert {key: job.id for key, job in repository.jobs.of_objects([uid]).items()} == {uid: "by-object"}
     repository.close()
 
 
@@ -147,7 +147,7 @@ def test_samples_survive_both_ways(empty_database_url: str) -> None:
     everything = text("SELECT * FROM samples ORDER BY step")
     try:
         for job_id in ("job-0", "job-1"):
-            repository.create_job(job_id, {"name": "a", "project": "b"}, "nonce", None, "hash", 1.0)
+            repository.jobs.create(job_id, {"name": "a", "project": "b"}, "nonce", None, "hash", 1.0)
         downgrade(empty_database_url, "0015")
         with engine.begin() as connection:
             connection.execute(text(_OLD_SAMPLES), _old_samples())
@@ -200,34 +200,34 @@ def test_a_migration_on_postgresql_gives_up_on_a_table_in_use(
 def _told(repository: Repository, job_id: str) -> list[Any]:
     """All that is stored beside a job."""
     return [
-        repository.memberships(job_id),
-        repository.events(job_id).items,
-        repository.decisions(job_id).items,
-        repository.rounds().items,
-        repository.tasks(job_id=job_id),
+        repository.memberships.of_job(job_id),
+        repository.events.page(job_id).items,
+        repository.rounds.decisions(job_id).items,
+        repository.rounds.page().items,
+        repository.tasks.select(job_id=job_id),
         [(sample.step, sample.loss, sample.sequence) for sample in samples_of(repository, job_id)],
-        repository.projects(),
+        repository.projects.all(),
     ]
 
 
 def test_jobs_of_a_release_without_users_have_no_owner_and_stay_as_they_are(database_url: str) -> None:
     spec = {"name": "digits", "project": "vision", "labels": {"team": "a"}}
     repository = Repository(create_engine_from_url(database_url))
-    repository.create_job("digits-1", spec, "nonce", "key", "hash", 1.0, None, "ada")
-    repository.put_project(Quota("vision", share=0.25), 1.0)
+    repository.jobs.create("digits-1", spec, "nonce", "key", "hash", 1.0, None, "ada")
+    repository.projects.put(Quota("vision", share=0.25), 1.0)
     put_task(repository, TaskKey("digits-1", Role.WORKER, 0), "node-1", 2.0)
-    repository.report_membership("digits-1", a_membership("digits-1"))
-    repository.advance_job("digits-1", MembershipFormed(1), 3.0)
-    repository.add_round(a_round(), [a_decision("digits-1", message="It was given its first tasks.")])
+    repository.memberships.report("digits-1", a_membership("digits-1"))
+    repository.jobs.advance("digits-1", MembershipFormed(1), 3.0)
+    repository.rounds.add(a_round(), [a_decision("digits-1", message="It was given its first tasks.")])
     add_samples(repository, "digits-1", [a_sample(sequence=number, step=number + 1) for number in range(3)], 4.0)
-    before, told = repository.get_job("digits-1"), _told(repository, "digits-1")
+    before, told = repository.jobs.get("digits-1"), _told(repository, "digits-1")
     repository.close()
     downgrade(database_url, "0014")
     upgrade(database_url)
     repository = Repository(create_engine_from_url(database_url))
     as_before = replace(before, owner=None, step_at=None, formed_at=None)
-    assert repository.get_job("digits-1") == as_before
+    assert repository.jobs.get("digits-1") == as_before
     assert _told(repository, "digits-1") == told
-    assert repository.list_jobs(projects={"vision"}, labels={"team": "a"}).items == (as_before,)
-    assert (repository.users(), repository.tokens(), repository.audit().items) == ([], [], ())
+    assert repository.jobs.page(projects={"vision"}, labels={"team": "a"}).items == (as_before,)
+    assert (repository.people.users(), repository.people.tokens(), repository.people.audit().items) == ([], [], ())
     repository.close()

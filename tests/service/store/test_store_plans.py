@@ -20,55 +20,58 @@ from optimus_service.store.repository import Repository
 from optimus_service.store.samples.counting import BLOCK
 
 CALLS: dict[str, Callable[[Repository], object]] = {
-    "get_job": lambda store: store.get_job("job-1"),
-    "list_jobs": lambda store: store.list_jobs(cursor=encode_cursor("jobs", (1.0, "a"))),
-    "list_jobs by state": lambda store: store.list_jobs(states={JobState.RUNNING}),
-    "list_jobs by project": lambda store: store.list_jobs(project="vision"),
-    "active_jobs": lambda store: store.active_jobs(),
-    "count_jobs_by_state": lambda store: store.count_jobs_by_state(),
-    "generations": lambda store: store.generations(["job-1", "job-2"]),
-    "memberships": lambda store: store.memberships("job-1"),
-    "report_membership": lambda store: store.report_membership("job-1", a_membership(lost_steps=1)),
+    "get_job": lambda store: store.jobs.get("job-1"),
+    "list_jobs": lambda store: store.jobs.page(cursor=encode_cursor("jobs", (1.0, "a"))),
+    "list_jobs by state": lambda store: store.jobs.page(states={JobState.RUNNING}),
+    "list_jobs by project": lambda store: store.jobs.page(project="vision"),
+    "active_jobs": lambda store: store.jobs.active(),
+    "count_jobs_by_state": lambda store: store.jobs.count_by_state(),
+    "generations": lambda store: store.wanted.generations(["job-1", "job-2"]),
+    "memberships": lambda store: store.memberships.of_job("job-1"),
+    "report_membership": lambda store: store.memberships.report("job-1", a_membership(lost_steps=1)),
     "add_samples": lambda store: add_samples(store, "job-1", [a_sample()], 1.0),
     "add_samples of many blocks": lambda store: add_samples(
         store, "job-1", [a_sample(sequence=BLOCK * number) for number in range(5)], 1.0
     ),
-    "find_submission": lambda store: store.find_submission("key", "hash"),
-    "newest_samples": lambda store: store.newest_samples("job-1", 5),
-    "finished_runs_after": lambda store: store.finished_runs_after(5, 10),
-    "jobs_without_finished_run": lambda store: store.jobs_without_finished_run(5.0, 4),
-    "network_of": lambda store: store.network_of("job-1"),
-    "current_lease": lambda store: store.current_lease("scheduling-loop"),
-    "histories_reach": lambda store: store.histories_reach(["job-1", "job-2"]),
-    "histories_of": lambda store: store.histories_of(["job-1", "job-2"]),
-    "samples_after_each": lambda store: store.samples_after_each({"job-1": 5, "job-2": 0}, 10),
-    "newest_samples_of_each": lambda store: store.newest_samples_of_each(["job-1", "job-2"], 5),
-    "networks_of": lambda store: store.networks_of(["job-1"]),
-    "planned_rates_of": lambda store: store.planned_rates_of(["job-1"]),
+    "find_submission": lambda store: store.jobs.find_submission("key", "hash"),
+    "newest_samples": lambda store: store.samples.newest("job-1", 5),
+    "finished_runs_after": lambda store: store.finished_runs.after(5, 10),
+    "jobs_without_finished_run": lambda store: store.finished_runs.jobs_without(5.0, 4),
+    "network_of": lambda store: store.jobs.network_of("job-1"),
+    "current_lease": lambda store: store.leases.current("scheduling-loop"),
+    "histories_reach": lambda store: store.histories.reach(["job-1", "job-2"]),
+    "histories_of": lambda store: store.histories.of_jobs(["job-1", "job-2"]),
+    "samples_after_each": lambda store: store.samples.after_each({"job-1": 5, "job-2": 0}, 10),
+    "newest_samples_of_each": lambda store: store.samples.newest_of_each(["job-1", "job-2"], 5),
+    "networks_of": lambda store: store.jobs.networks_of(["job-1"]),
+    "planned_rates_of": lambda store: store.jobs.planned_rates_of(["job-1"]),
     "observed": lambda store: store.observed(),
-    "tasks": lambda store: store.tasks(),
-    "tasks of a job": lambda store: store.tasks(active_only=False, job_id="job-1"),
-    "put_usage": lambda store: store.put_usage("job-1", {"job-1-server-0-0": {"cpu_cores": 1.0}}, 1.0),
-    "mark_exited": lambda store: store.mark_exited(TaskKey("job-1", Role.WORKER, 0), 0, 1.0),
-    "events of a job": lambda store: store.events("job-1", cursor=encode_cursor("events", (5,))),
-    "events": lambda store: store.events(cursor=encode_cursor("events", (5,))),
-    "rounds": lambda store: store.rounds(cursor=encode_cursor("rounds", (5,))),
-    "decisions": lambda store: store.decisions("job-1", cursor=encode_cursor("decisions", (5,))),
-    "latest_decisions": lambda store: store.latest_decisions(["job-1", "job-2"]),
-    "prune": lambda store: (store.advance_job("job-1", CancelRequested(), 1.0), store.prune(100.0, 10.0)),
-    "prune_rounds": lambda store: (store.add_round(a_round(at=1.0), []), store.prune_rounds(100.0, 10.0, 0.0)),
-    "list_jobs by the name or id that is meant": lambda store: store.list_jobs(name_contains="a", name_match="one"),
-    "list_jobs by a beginning": lambda store: store.list_jobs(name_contains="a", name_match="start"),
-    "list_jobs by a part of the name": lambda store: store.list_jobs(name_contains="a"),
-    "count_jobs_by_state of a project": lambda store: store.count_jobs_by_state(["vision"]),
-    "list_jobs by label": lambda store: store.list_jobs(labels={"sweep": "a"}),
-    "list_jobs by any value of a label": lambda store: store.list_jobs(labels={"sweep": None}),
-    "list_jobs by two labels": lambda store: store.list_jobs(labels={"sweep": "a", "team": None}),
-    "list_jobs by label and part of the name": lambda store: store.list_jobs(labels={"a": "b"}, name_contains="c"),
-    "list_jobs by label, active": lambda store: store.list_jobs({JobState.RUNNING}, labels={"sweep": "a"}),
-    "list_jobs by owner": lambda store: store.list_jobs(owner="ada"),
-    "find_submissions": lambda store: store.find_submissions(["key-1", "key-2"]),
-    "advance_jobs": lambda store: store.advance_jobs({"job-1": CancelRequested()}, 1.0),
+    "tasks": lambda store: store.tasks.select(),
+    "tasks of a job": lambda store: store.tasks.select(active_only=False, job_id="job-1"),
+    "put_usage": lambda store: store.tasks.put_usage("job-1", {"job-1-server-0-0": {"cpu_cores": 1.0}}, 1.0),
+    "mark_exited": lambda store: store.tasks.mark_exited(TaskKey("job-1", Role.WORKER, 0), 0, 1.0),
+    "events of a job": lambda store: store.events.page("job-1", cursor=encode_cursor("events", (5,))),
+    "events": lambda store: store.events.page(cursor=encode_cursor("events", (5,))),
+    "rounds": lambda store: store.rounds.page(cursor=encode_cursor("rounds", (5,))),
+    "decisions": lambda store: store.rounds.decisions("job-1", cursor=encode_cursor("decisions", (5,))),
+    "latest_decisions": lambda store: store.rounds.latest_decisions(["job-1", "job-2"]),
+    "prune": lambda store: (store.jobs.advance("job-1", CancelRequested(), 1.0), store.retention.prune(100.0, 10.0)),
+    "prune_rounds": lambda store: (
+        store.rounds.add(a_round(at=1.0), []),
+        store.retention.prune_rounds(100.0, 10.0, 0.0),
+    ),
+    "list_jobs by the name or id that is meant": lambda store: store.jobs.page(name_contains="a", name_match="one"),
+    "list_jobs by a beginning": lambda store: store.jobs.page(name_contains="a", name_match="start"),
+    "list_jobs by a part of the name": lambda store: store.jobs.page(name_contains="a"),
+    "count_jobs_by_state of a project": lambda store: store.jobs.count_by_state(["vision"]),
+    "list_jobs by label": lambda store: store.jobs.page(labels={"sweep": "a"}),
+    "list_jobs by any value of a label": lambda store: store.jobs.page(labels={"sweep": None}),
+    "list_jobs by two labels": lambda store: store.jobs.page(labels={"sweep": "a", "team": None}),
+    "list_jobs by label and part of the name": lambda store: store.jobs.page(labels={"a": "b"}, name_contains="c"),
+    "list_jobs by label, active": lambda store: store.jobs.page({JobState.RUNNING}, labels={"sweep": "a"}),
+    "list_jobs by owner": lambda store: store.jobs.page(owner="ada"),
+    "find_submissions": lambda store: store.jobs.find_submissions(["key-1", "key-2"]),
+    "advance_jobs": lambda store: store.jobs.advance_together({"job-1": CancelRequested()}, 1.0),
 }
 
 
@@ -81,7 +84,7 @@ def sqlite_repository(migrated_sqlite: Path, tmp_path: Path) -> Iterator[Reposit
     """SQLite only: its plans depend on the indexes alone, PostgreSQL's on how many rows there are."""
     shutil.copy(migrated_sqlite, tmp_path / "optimus.db")
     repository = Repository(create_engine_from_url(f"sqlite:///{tmp_path / 'optimus.db'}"))
-    repository.create_job("job-1", {"name": "a", "project": "b"}, "nonce", None, "hash", 0.0)
+    repository.jobs.create("job-1", {"name": "a", "project": "b"}, "nonce", None, "hash", 0.0)
     yield repository
     repository.close()
 
@@ -104,7 +107,7 @@ def _statements(repository: Repository, name: str) -> list[tuple[str, Any]]:
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_queries_can_use_indexes_of_postgresql(repository: Repository) -> None:
     """One test for all calls: each new database takes longer than all of them."""
-    repository.create_job("job-1", {"name": "a", "project": "b"}, "nonce", None, "hash", 0.0)
+    repository.jobs.create("job-1", {"name": "a", "project": "b"}, "nonce", None, "hash", 0.0)
     wrong = []
     for name in CALLS:
         statements = _statements(repository, name)

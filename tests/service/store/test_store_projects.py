@@ -15,30 +15,30 @@ TEXT = Quota("text", cpu=4.0, memory_bytes=2**33, gpus={"v100": 2}, may_borrow=F
 
 
 def test_a_quota_is_stored_as_it_was_given(repository: Repository) -> None:
-    assert repository.put_project(TEXT, 1.0)
-    assert repository.project("text") == ProjectRecord(TEXT, 1.0)
+    assert repository.projects.put(TEXT, 1.0)
+    assert repository.projects.get("text") == ProjectRecord(TEXT, 1.0)
 
 
 def test_projects_come_by_name(repository: Repository) -> None:
     for quota in (VISION, TEXT):
-        repository.put_project(quota, 1.0)
-    assert [record.quota for record in repository.projects()] == [TEXT, VISION]
+        repository.projects.put(quota, 1.0)
+    assert [record.quota for record in repository.projects.all()] == [TEXT, VISION]
 
 
 def test_a_quota_is_replaced_as_a_whole(repository: Repository) -> None:
-    repository.put_project(TEXT, 1.0)
-    assert not repository.put_project(Quota("text", share=0.5), 2.0)
-    assert repository.projects() == [ProjectRecord(Quota("text", share=0.5), 2.0)]
+    repository.projects.put(TEXT, 1.0)
+    assert not repository.projects.put(Quota("text", share=0.5), 2.0)
+    assert repository.projects.all() == [ProjectRecord(Quota("text", share=0.5), 2.0)]
 
 
 def test_a_project_without_quota_is_not_found(repository: Repository) -> None:
     with pytest.raises(ProjectNotFound, match="project 'vision' has no quota"):
-        repository.project("vision")
+        repository.projects.get("vision")
     with pytest.raises(ProjectNotFound):
-        repository.delete_project("vision")
-    repository.put_project(VISION, 1.0)
-    repository.delete_project("vision")
-    assert repository.projects() == []
+        repository.projects.remove("vision")
+    repository.projects.put(VISION, 1.0)
+    repository.projects.remove("vision")
+    assert repository.projects.all() == []
 
 
 def test_a_membership_has_the_type_that_its_workers_were_started_on(repository: Repository, make_job: MakeJob) -> None:
@@ -47,9 +47,9 @@ def test_a_membership_has_the_type_that_its_workers_were_started_on(repository: 
     for rank in (0, 1):
         put_task(repository, TaskKey(job.id, Role.WORKER, rank), "node", 1.0, gpu_type="k80")
     put_task(repository, TaskKey(job.id, Role.WORKER, 0, 1), "node", 2.0, gpu_type="v100")
-    repository.report_membership(job.id, a_membership(job.id))
+    repository.memberships.report(job.id, a_membership(job.id))
     second = a_membership(job.id, 2, workers=(f"{job.id}-worker-0-1",))
-    repository.report_membership(job.id, second)
-    assert [one.gpu_type for one in repository.memberships(job.id)] == ["k80", "v100"]
-    assert repository.get_job(job.id).running.gpu_type == "v100"
-    assert {task.gpu_type for task in repository.tasks()} == {"k80", "v100"}
+    repository.memberships.report(job.id, second)
+    assert [one.gpu_type for one in repository.memberships.of_job(job.id)] == ["k80", "v100"]
+    assert repository.jobs.get(job.id).running.gpu_type == "v100"
+    assert {task.gpu_type for task in repository.tasks.select()} == {"k80", "v100"}

@@ -44,7 +44,7 @@ def test_a_sample_comes_back_as_it_was(repository: Repository, make_job: MakeJob
 def test_any_loss_survives(repository: Repository, make_job: MakeJob, loss: float) -> None:
     make_job()
     add_samples(repository, "job-1", [a_sample(loss=loss)], 1.0)
-    for stored in (samples_of(repository, "job-1")[0].loss, repository.get_job("job-1").loss):
+    for stored in (samples_of(repository, "job-1")[0].loss, repository.jobs.get("job-1").loss):
         assert stored is not None
         assert stored == loss or (math.isnan(stored) and math.isnan(loss))
 
@@ -55,7 +55,7 @@ def test_progress_follows_the_samples(repository: Repository, make_job: MakeJob)
     add_samples(repository, "job-1", [a_sample(sequence=1, step=20, n_steps=10, data_epoch=0.4, loss=1.0)], 2.0)
     late = a_sample(rank=1, step=15, n_steps=5, data_epoch=0.3, loss=1.5)
     add_samples(repository, "job-1", [late], 3.0)
-    job = repository.get_job("job-1")
+    job = repository.jobs.get("job-1")
     assert (job.first_step, job.step, job.epoch, job.loss) == (1, 20, 0.4, 1.0)
 
 
@@ -63,17 +63,17 @@ def test_a_repeated_post_is_counted_once(repository: Repository, make_job: MakeJ
     make_job()
     post = [a_sample(sequence=number, step=number + 1) for number in range(5)]
     assert add_samples(repository, "job-1", post, 1.0).accepted == 5
-    before = repository.get_job("job-1")
+    before = repository.jobs.get("job-1")
     again = add_samples(repository, "job-1", post, 2.0)
     assert again == AddedSamples(0, tuple(IgnoredSample(index, "duplicate") for index in range(5)))
-    assert repository.get_job("job-1") == before
+    assert repository.jobs.get("job-1") == before
     assert len(samples_of(repository, "job-1")) == 5
 
 
 def test_what_is_ignored_is_named_by_its_place(repository: Repository, make_job: MakeJob) -> None:
     make_job()
-    repository.report_membership("job-1", a_membership(epoch=1))
-    repository.report_membership("job-1", a_membership(epoch=2, step=50))
+    repository.memberships.report("job-1", a_membership(epoch=1))
+    repository.memberships.report("job-1", a_membership(epoch=2, step=50))
     add_samples(repository, "job-1", [a_sample(sequence=7, step=5)], 1.0)
     post = [
         a_sample(membership_epoch=9),
@@ -127,18 +127,18 @@ def test_samples_of_many_jobs_at_once(repository: Repository, make_job: MakeJob)
             add_samples(repository, job_id, [a_sample(sequence=first + n) for n in range(5)], 1.0)
     one, two = samples_of(repository, "job-1"), samples_of(repository, "job-2")
     after = {"job-1": one[2].id, "job-2": 0, "job-3": 0, "unknown": 0}
-    found = repository.samples_after_each(after, 3)
+    found = repository.samples.after_each(after, 3)
     assert {job_id: records_in(batches) for job_id, batches in found.items()} == {"job-1": one[3:], "job-2": two[:5]}
-    newest = repository.newest_samples_of_each(["job-1", "job-2", "job-3"], 3)
-    assert newest == {"job-1": repository.newest_samples("job-1", 3), "job-2": repository.newest_samples("job-2", 3)}
-    assert repository.samples_after_each({}, 4) == {}
+    newest = repository.samples.newest_of_each(["job-1", "job-2", "job-3"], 3)
+    assert newest == {"job-1": repository.samples.newest("job-1", 3), "job-2": repository.samples.newest("job-2", 3)}
+    assert repository.samples.after_each({}, 4) == {}
 
 
 def test_the_newest_samples_come_first(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     add_samples(repository, "job-1", [a_sample(sequence=number) for number in range(5)], 1.0)
-    assert [sample.sequence for sample in repository.newest_samples("job-1", limit=2)] == [4, 3]
-    assert repository.newest_samples("ghost", limit=2) == []
+    assert [sample.sequence for sample in repository.samples.newest("job-1", limit=2)] == [4, 3]
+    assert repository.samples.newest("ghost", limit=2) == []
 
 
 def test_a_number_beyond_64_bits_is_refused_as_a_whole(repository: Repository, make_job: MakeJob) -> None:
@@ -146,4 +146,4 @@ def test_a_number_beyond_64_bits_is_refused_as_a_whole(repository: Repository, m
     with pytest.raises(InvalidValue):
         add_samples(repository, "job-1", [a_sample(), a_sample(sequence=1, sent_bytes=2**63)], 1.0)
     assert samples_of(repository, "job-1") == []
-    assert repository.get_job("job-1").first_step is None
+    assert repository.jobs.get("job-1").first_step is None

@@ -44,7 +44,7 @@ def opened(database_url: str) -> Iterator[Open]:
 
 
 def add(repository: Repository, job_id: str, **changes: Any) -> None:
-    repository.create_job(job_id, {**SPEC, **changes}, "nonce", None, "hash", 1.0)
+    repository.jobs.create(job_id, {**SPEC, **changes}, "nonce", None, "hash", 1.0)
 
 
 def rows(url: str) -> dict[str, str]:
@@ -60,13 +60,13 @@ def rows(url: str) -> dict[str, str]:
 def test_rows_have_neither_names_nor_values_and_readers_have_both(opened: Open, database_url: str) -> None:
     repository = opened(NEW)
     add(repository, "one")
-    assert repository.get_job("one").spec == SPEC
-    job = repository.get_job("one")
-    assert repository.set_spec("one", job.spec, {**job.spec, "priority": 2.0}, {"priority": (1.0, 2.0)}, 2.0)
-    repository.advance_job("one", PauseRequested(has_tasks=False), 3.0)
+    assert repository.jobs.get("one").spec == SPEC
+    job = repository.jobs.get("one")
+    assert repository.jobs.set_spec("one", job.spec, {**job.spec, "priority": 2.0}, {"priority": (1.0, 2.0)}, 2.0)
+    repository.jobs.advance("one", PauseRequested(has_tasks=False), 3.0)
     (stored,) = rows(database_url).values()
     assert not [word for word in (*VARIABLES, VARIABLES["HF_TOKEN"]) if word in stored]
-    assert repository.active_jobs()[0].asked.environment == VARIABLES
+    assert repository.jobs.active()[0].asked.environment == VARIABLES
 
 
 def test_a_job_without_variables_is_stored_as_before(opened: Open, database_url: str) -> None:
@@ -78,14 +78,14 @@ def test_keys_are_changed_without_loss(opened: Open, database_url: str) -> None:
     add(opened(), "clear")
     add(opened(OLD), "old")
     both = opened(NEW, OLD)
-    assert both.get_job("old").spec == both.get_job("clear").spec == SPEC
-    assert both.rewrite_variables() == 2
-    assert both.rewrite_variables() == 0
+    assert both.jobs.get("old").spec == both.jobs.get("clear").spec == SPEC
+    assert both.variables.rewrite() == 2
+    assert both.variables.rewrite() == 0
     assert all(Fernet(NEW).decrypt(json.loads(each)[SEALED]) for each in rows(database_url).values())
     only_new = opened(NEW)
-    assert [job.spec for job in only_new.active_jobs()] == [SPEC, SPEC]
-    assert (only_new.stored_variables().sealed, only_new.stored_variables().unreadable) == (2, 0)
-    assert only_new.rewrite_variables(clear=True) == 2
+    assert [job.spec for job in only_new.jobs.active()] == [SPEC, SPEC]
+    assert (only_new.variables.stored().sealed, only_new.variables.stored().unreadable) == (2, 0)
+    assert only_new.variables.rewrite(clear=True) == 2
     assert [json.loads(each) for each in rows(database_url).values()] == [SPEC, SPEC]
 
 
@@ -93,20 +93,20 @@ def test_many_jobs_are_changed_in_some_transactions(opened: Open, monkeypatch: p
     monkeypatch.setattr("optimus_service.store.jobs.sealed_rows._BATCH", 3)
     for number in range(10):
         add(opened(), f"job-{number}")
-    assert opened(NEW).rewrite_variables() == 10
-    assert opened(NEW).stored_variables().sealed == 10
+    assert opened(NEW).variables.rewrite() == 10
+    assert opened(NEW).variables.stored().sealed == 10
 
 
 def test_a_job_whose_key_is_lost_waits_and_says_why(opened: Open) -> None:
     add(opened(OLD), "one")
     other = opened(NEW)
-    assert other.rewrite_variables() == 0, "what cannot be opened stays as it is"
-    job = other.get_job("one")
+    assert other.variables.rewrite() == 0, "what cannot be opened stays as it is"
+    job = other.jobs.get("one")
     assert job.asked.environment == {}
     with pytest.raises(UnreadableSpecification, match="OPTIMUS_ENCRYPTION_KEYS"):
         spec_of(job)
-    other.advance_job("one", PauseRequested(has_tasks=False), 2.0)
-    assert opened(OLD).get_job("one").spec == {**SPEC, "paused": True}
+    other.jobs.advance("one", PauseRequested(has_tasks=False), 2.0)
+    assert opened(OLD).jobs.get("one").spec == {**SPEC, "paused": True}
 
 
 def test_a_start_encrypts_what_is_in_clear_and_says_what_is_not(opened: Open, tmp_path: Path) -> None:
@@ -132,11 +132,11 @@ def test_an_earlier_release_gets_no_encrypted_rows(opened: Open, database_url: s
     add(repository, "one", name='"environment_sealed":"in a text"')
     with pytest.raises(RuntimeError, match="1 jobs have encrypted variables"):
         downgrade(database_url, "0015")
-    repository.rewrite_variables(clear=True)
+    repository.variables.rewrite(clear=True)
     repository.close()
     downgrade(database_url, "0015")
     upgrade(database_url)
-    assert opened().get_job("one").spec["environment"] == VARIABLES
+    assert opened().jobs.get("one").spec["environment"] == VARIABLES
 
 
 @given(

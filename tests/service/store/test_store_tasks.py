@@ -19,7 +19,7 @@ def test_a_task_is_remembered_once(repository: Repository, make_job: MakeJob) ->
     make_job()
     put_task(repository, WORKER, "local-0", 1.0)
     put_task(repository, WORKER, "local-1", 2.0)
-    assert repository.tasks() == [TaskRecord(key=WORKER, node="local-0", created_at=1.0)]
+    assert repository.tasks.select() == [TaskRecord(key=WORKER, node="local-0", created_at=1.0)]
 
 
 def test_tasks_come_sorted_by_key(repository: Repository, make_job: MakeJob) -> None:
@@ -28,8 +28,8 @@ def test_tasks_come_sorted_by_key(repository: Repository, make_job: MakeJob) -> 
     keys = [TaskKey("job-1", Role.WORKER, rank) for rank in (10, 2)] + [SERVER, TaskKey("Job-0", Role.WORKER, 0)]
     for key in keys:
         put_task(repository, key, "local-0", 1.0)
-    assert [task.key for task in repository.tasks()] == sorted(keys)
-    assert [task.key for task in repository.tasks(job_id="Job-0")] == [keys[-1]]
+    assert [task.key for task in repository.tasks.select()] == sorted(keys)
+    assert [task.key for task in repository.tasks.select(job_id="Job-0")] == [keys[-1]]
 
 
 def test_the_first_time_unwanted_counts_until_wanted_again(repository: Repository, make_job: MakeJob) -> None:
@@ -38,28 +38,28 @@ def test_the_first_time_unwanted_counts_until_wanted_again(repository: Repositor
         put_task(repository, key, "local-0", 1.0)
 
     def unwanted() -> list[float | None]:
-        return [task.unwanted_since for task in repository.tasks()]
+        return [task.unwanted_since for task in repository.tasks.select()]
 
-    repository.mark_unwanted([WORKER], 5.0)
-    repository.mark_unwanted([WORKER, SERVER, TaskKey("ghost", Role.WORKER, 0)], 6.0)
+    repository.tasks.mark_unwanted([WORKER], 5.0)
+    repository.tasks.mark_unwanted([WORKER, SERVER, TaskKey("ghost", Role.WORKER, 0)], 6.0)
     assert unwanted() == [6.0, 5.0]
-    repository.mark_wanted([SERVER])
+    repository.tasks.mark_wanted([SERVER])
     assert unwanted() == [None, 5.0]
-    repository.mark_unwanted([SERVER], 7.0)
+    repository.tasks.mark_unwanted([SERVER], 7.0)
     assert unwanted() == [7.0, 5.0]
-    repository.mark_unwanted([], 8.0)
-    repository.mark_wanted([])
+    repository.tasks.mark_unwanted([], 8.0)
+    repository.tasks.mark_wanted([])
 
 
 def test_the_first_report_of_an_end_counts(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     for key in (SERVER, WORKER):
         put_task(repository, key, "local-0", 1.0)
-    repository.mark_exited(WORKER, None, 9.0)
-    repository.mark_exited(WORKER, 137, 10.0)
-    repository.mark_exited(WORKER_AGAIN, 0, 10.0)
-    assert [task.key for task in repository.tasks()] == [SERVER]
-    _, exited = repository.tasks(active_only=False)
+    repository.tasks.mark_exited(WORKER, None, 9.0)
+    repository.tasks.mark_exited(WORKER, 137, 10.0)
+    repository.tasks.mark_exited(WORKER_AGAIN, 0, 10.0)
+    assert [task.key for task in repository.tasks.select()] == [SERVER]
+    _, exited = repository.tasks.select(active_only=False)
     assert (exited.key, exited.exited_at, exited.exit_code) == (WORKER, 9.0, None)
 
 
@@ -71,8 +71,8 @@ def test_newest_tasks_are_what_a_round_looks_at(repository: Repository, make_job
     for key in (COORDINATOR, SERVER, WORKER, WORKER_AGAIN, ended, lingering):
         put_task(repository, key, "local-0", 1.0)
     for key in (SERVER, WORKER, WORKER_AGAIN, ended):
-        repository.mark_exited(key, 1, 2.0)
-    repository.advance_job("job-2", CancelRequested(), 3.0)
+        repository.tasks.mark_exited(key, 1, 2.0)
+    repository.jobs.advance("job-2", CancelRequested(), 3.0)
     assert [task.key for task in repository.observed().tasks] == [COORDINATOR, SERVER, WORKER_AGAIN, lingering]
 
 
@@ -81,5 +81,5 @@ def test_ten_thousand_keys_are_marked_at_once(repository: Repository, make_job: 
     keys = [TaskKey("job-1", Role.WORKER, rank) for rank in range(40)]
     for key in keys:
         put_task(repository, key, "local-0", 1.0)
-    repository.mark_unwanted(keys * 250, 2.0)
-    assert {task.unwanted_since for task in repository.tasks()} == {2.0}
+    repository.tasks.mark_unwanted(keys * 250, 2.0)
+    assert {task.unwanted_since for task in repository.tasks.select()} == {2.0}

@@ -20,18 +20,18 @@ class Crash(Exception):
 
 
 def all_of(repository: Repository) -> tuple[Any, ...]:
-    job = repository.get_job("job-1")
-    return job, repository.memberships("job-1"), repository.events("job-1").items
+    job = repository.jobs.get("job-1")
+    return job, repository.memberships.of_job("job-1"), repository.events.page("job-1").items
 
 
 def test_what_belongs_together_is_written_together(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     with counted(repository._engine) as counts, repository.write() as tx:
-        assert tx.report_membership("job-1", a_membership())
-        assert tx.get_job("job-1").membership_epoch == 1, "a transaction sees what it wrote"
-        tx.advance_job("job-1", MembershipFormed(1), 6.0)
+        assert tx.memberships.report("job-1", a_membership())
+        assert tx.jobs.get("job-1").membership_epoch == 1, "a transaction sees what it wrote"
+        tx.jobs.advance("job-1", MembershipFormed(1), 6.0)
     assert counts.transactions == 1
-    assert repository.get_job("job-1").state is JobState.RUNNING
+    assert repository.jobs.get("job-1").state is JobState.RUNNING
 
 
 def test_nothing_is_left_of_what_breaks_off(repository: Repository, make_job: MakeJob) -> None:
@@ -40,8 +40,8 @@ def test_nothing_is_left_of_what_breaks_off(repository: Repository, make_job: Ma
 
     def break_off() -> None:
         with repository.write() as tx:
-            tx.report_membership("job-1", a_membership())
-            tx.advance_job("job-1", MembershipFormed(1), 6.0)
+            tx.memberships.report("job-1", a_membership())
+            tx.jobs.advance("job-1", MembershipFormed(1), 6.0)
             raise Crash
 
     with pytest.raises(Crash):
@@ -51,14 +51,14 @@ def test_nothing_is_left_of_what_breaks_off(repository: Repository, make_job: Ma
 
 def test_a_deposed_leader_writes_nothing_in_a_transaction(repository: Repository, make_job: MakeJob) -> None:
     make_job()
-    lease = repository.acquire_lease(LEADER_LEASE, "first", 60.0)
+    lease = repository.leases.acquire(LEADER_LEASE, "first", 60.0)
     assert lease is not None
     leader = repository.as_leader(lease.token)
     leases.run_out(repository)
-    repository.acquire_lease(LEADER_LEASE, "second", 60.0)
+    repository.leases.acquire(LEADER_LEASE, "second", 60.0)
     before = all_of(repository)
     with pytest.raises(StaleLeader), leader.write() as tx:
-        tx.report_membership("job-1", a_membership())
+        tx.memberships.report("job-1", a_membership())
     assert all_of(repository) == before
 
 

@@ -38,7 +38,7 @@ SPEC = {
 
 
 def make(repository: Repository, job_id: str, owner: str | None = "ada", at: float = NOVEMBER, **said: object) -> str:
-    repository.create_job(job_id, SPEC | said, "nonce", None, "hash", at, None, owner)
+    repository.jobs.create(job_id, SPEC | said, "nonce", None, "hash", at, None, owner)
     return job_id
 
 
@@ -62,10 +62,10 @@ def test_each_size_counts_for_the_time_that_it_was_given(repository: Repository)
     give(repository, job_id, Allocation(2, 1, "v100"), NOVEMBER + HOUR)
     give(repository, job_id, Allocation(2, 1, "v100"), NOVEMBER + 2 * HOUR)  # the same again
     give(repository, job_id, Allocation(1, 0, "k80"), NOVEMBER + 3 * HOUR)
-    found = hours(repository.usage("2026-11", NOVEMBER + 4 * HOUR))
+    found = hours(repository.usage.of_month("2026-11", NOVEMBER + 4 * HOUR))
     assert found == {("vision", "ada", "v100"): (4.0, 9.0, 4.0), ("vision", "ada", "k80"): (1.0, 2.0, 1.0)}
     give(repository, job_id, NOTHING, NOVEMBER + 5 * HOUR)
-    later = hours(repository.usage("2026-11", NOVEMBER + 100 * HOUR))
+    later = hours(repository.usage.of_month("2026-11", NOVEMBER + 100 * HOUR))
     assert later == {("vision", "ada", "v100"): (4.0, 9.0, 4.0), ("vision", "ada", "k80"): (2.0, 4.0, 2.0)}
 
 
@@ -73,13 +73,19 @@ def test_a_month_ends_while_a_job_runs(repository: Repository) -> None:
     job_id = make(repository, "job-1")
     give(repository, job_id, Allocation(1, 0), DECEMBER - HOUR)
     for ask in (DECEMBER + 3 * HOUR, DECEMBER + 7 * HOUR):
-        assert hours(repository.usage("2026-11", ask)) == {("vision", "ada", None): (1.0, 2.0, 1.0)}
+        assert hours(repository.usage.of_month("2026-11", ask)) == {("vision", "ada", None): (1.0, 2.0, 1.0)}
         worked = (ask - DECEMBER) / HOUR
-        assert hours(repository.usage("2026-12", ask)) == {("vision", "ada", None): (worked, 2 * worked, worked)}
+        assert hours(repository.usage.of_month("2026-12", ask)) == {
+            ("vision", "ada", None): (worked, 2 * worked, worked)
+        }
     give(repository, job_id, NOTHING, DECEMBER + HOUR)
-    assert hours(repository.usage("2026-11", DECEMBER + 9 * HOUR)) == {("vision", "ada", None): (1.0, 2.0, 1.0)}
-    assert hours(repository.usage("2026-12", DECEMBER + 9 * HOUR)) == {("vision", "ada", None): (1.0, 2.0, 1.0)}
-    assert repository.usage("2026-10", DECEMBER) == []
+    assert hours(repository.usage.of_month("2026-11", DECEMBER + 9 * HOUR)) == {
+        ("vision", "ada", None): (1.0, 2.0, 1.0)
+    }
+    assert hours(repository.usage.of_month("2026-12", DECEMBER + 9 * HOUR)) == {
+        ("vision", "ada", None): (1.0, 2.0, 1.0)
+    }
+    assert repository.usage.of_month("2026-10", DECEMBER) == []
 
 
 def test_what_ends_or_pauses_a_job_ends_what_it_is_charged(repository: Repository) -> None:
@@ -87,11 +93,13 @@ def test_what_ends_or_pauses_a_job_ends_what_it_is_charged(repository: Repositor
     for number, events in enumerate(stories):
         job_id = make(repository, f"job-{number}", owner=f"user-{number}")
         give(repository, job_id, Allocation(1, 0), NOVEMBER)
-        repository.advance_job(job_id, TasksGranted(Allocation(1, 0)), NOVEMBER)
+        repository.jobs.advance(job_id, TasksGranted(Allocation(1, 0)), NOVEMBER)
         for hour, event in enumerate(events, 1):
-            repository.advance_job(job_id, event, NOVEMBER + hour * HOUR)
+            repository.jobs.advance(job_id, event, NOVEMBER + hour * HOUR)
         give(repository, job_id, NOTHING, NOVEMBER + 3 * HOUR)
-    workers = {each.owner: each.worker_seconds / HOUR for each in repository.usage("2026-11", NOVEMBER + 9 * HOUR)}
+    workers = {
+        each.owner: each.worker_seconds / HOUR for each in repository.usage.of_month("2026-11", NOVEMBER + 9 * HOUR)
+    }
     assert workers == {"user-0": 1.0, "user-1": 3.0}
 
 
@@ -101,18 +109,20 @@ def test_only_projects_that_were_asked_for_and_nothing_of_jobs_that_run_elsewher
     give(repository, make(repository, "job-3", tracked=True), Allocation(1, 0), NOVEMBER)
     give(repository, "job-2", NOTHING, NOVEMBER + HOUR)
     at = NOVEMBER + HOUR
-    assert [each.project for each in repository.usage("2026-11", at)] == ["speech", "vision"]
-    assert [each.project for each in repository.usage("2026-11", at, {"speech"})] == ["speech"]
-    assert repository.usage("2026-11", at, set()) == []
+    assert [each.project for each in repository.usage.of_month("2026-11", at)] == ["speech", "vision"]
+    assert [each.project for each in repository.usage.of_month("2026-11", at, {"speech"})] == ["speech"]
+    assert repository.usage.of_month("2026-11", at, set()) == []
 
 
 def test_what_a_deleted_job_had_stays(repository: Repository) -> None:
     job_id = make(repository, "job-1")
     give(repository, job_id, Allocation(1, 0), NOVEMBER)
-    repository.advance_job(job_id, CancelRequested(), NOVEMBER + HOUR)
-    repository.advance_job(job_id, AllTasksGone(), NOVEMBER + HOUR)
-    repository.delete_job(job_id)
-    assert hours(repository.usage("2026-11", NOVEMBER + 9 * HOUR)) == {("vision", "ada", None): (1.0, 2.0, 1.0)}
+    repository.jobs.advance(job_id, CancelRequested(), NOVEMBER + HOUR)
+    repository.jobs.advance(job_id, AllTasksGone(), NOVEMBER + HOUR)
+    repository.retention.delete_job(job_id)
+    assert hours(repository.usage.of_month("2026-11", NOVEMBER + 9 * HOUR)) == {
+        ("vision", "ada", None): (1.0, 2.0, 1.0)
+    }
 
 
 def test_nothing_is_charged_by_a_transaction_that_fails(repository: Repository) -> None:
@@ -121,7 +131,9 @@ def test_nothing_is_charged_by_a_transaction_that_fails(repository: Repository) 
     with suppress(RuntimeError), repository.write() as tx:
         set_wanted(tx, job_id, NOTHING, Directive.RUN, [], NOVEMBER + HOUR)
         raise RuntimeError
-    assert hours(repository.usage("2026-11", NOVEMBER + 2 * HOUR)) == {("vision", "ada", None): (2.0, 4.0, 2.0)}
+    assert hours(repository.usage.of_month("2026-11", NOVEMBER + 2 * HOUR)) == {
+        ("vision", "ada", None): (2.0, 4.0, 2.0)
+    }
 
 
 @given(st.floats(0, 4e9), st.floats(0, 1e8))
@@ -142,11 +154,11 @@ def test_an_upgrade_adds_up_what_jobs_had_before(database_url: str) -> None:
     for job_id in ("ended", "active"):
         make(repository, job_id, at=DECEMBER - 9 * HOUR)
         give(repository, job_id, Allocation(2, 1), DECEMBER - 2 * HOUR)
-        repository.advance_job(job_id, TasksGranted(Allocation(2, 1)), DECEMBER - 2 * HOUR)
-        repository.report_membership(job_id, a_membership(job_id, at=DECEMBER - HOUR))
-        repository.report_membership(job_id, a_membership(job_id, 2, at=DECEMBER + HOUR, workers=("w",), servers=()))
+        repository.jobs.advance(job_id, TasksGranted(Allocation(2, 1)), DECEMBER - 2 * HOUR)
+        repository.memberships.report(job_id, a_membership(job_id, at=DECEMBER - HOUR))
+        repository.memberships.report(job_id, a_membership(job_id, 2, at=DECEMBER + HOUR, workers=("w",), servers=()))
     for event in (CancelRequested(), AllTasksGone()):
-        repository.advance_job("ended", event, DECEMBER + 2 * HOUR)
+        repository.jobs.advance("ended", event, DECEMBER + 2 * HOUR)
     give(repository, "active", Allocation(1, 0), DECEMBER)
     repository.close()
     downgrade(database_url, "0021")
@@ -154,7 +166,9 @@ def test_an_upgrade_adds_up_what_jobs_had_before(database_url: str) -> None:
     repository = Repository(create_engine_from_url(database_url))
     try:
         # ended: 2 workers and a server for two hours, a worker for one; active: an hour of that, then what it is given
-        november, december = (hours(repository.usage(month, DECEMBER + 4 * HOUR)) for month in ("2026-11", "2026-12"))
+        november, december = (
+            hours(repository.usage.of_month(month, DECEMBER + 4 * HOUR)) for month in ("2026-11", "2026-12")
+        )
         assert november == {("vision", "ada", None): (2.0 + 2.0, 4.5 + 4.5, 2.0 + 2.0)}
         assert december == {("vision", "ada", None): (3.0 + 4.0, 6.5 + 8.0, 3.0 + 4.0)}
     finally:

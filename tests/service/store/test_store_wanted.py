@@ -18,27 +18,27 @@ ONE_AND_ONE = (placed("job-1", Role.WORKER, 0, 2, "local-1"), placed("job-1", Ro
 def test_nothing_is_wanted_at_first(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     nothing = WantedRecord(generation=0, directive=Directive.RUN, allocation=NOTHING, tasks=())
-    assert repository.get_wanted("job-1") == nothing
-    assert repository.generations(["job-1", "nothing"]) == {"job-1": 0}
+    assert repository.wanted.get("job-1") == nothing
+    assert repository.wanted.generations(["job-1", "nothing"]) == {"job-1": 0}
 
 
 def test_the_wanted_tasks_come_back_sorted(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     assert set_wanted(repository, "job-1", Allocation(1, 1, "v100"), Directive.RUN, ONE_AND_ONE, 7.0) == 1
-    stored = repository.get_wanted("job-1")
+    stored = repository.wanted.get("job-1")
     assert stored.tasks == tuple(sorted(ONE_AND_ONE, key=lambda task: task.key))
     assert (stored.generation, stored.allocation) == (1, Allocation(1, 1, "v100"))
-    assert repository.wanted_of_active_jobs() == {"job-1": stored}
-    job = repository.get_job("job-1")
+    assert repository.wanted.of_active_jobs() == {"job-1": stored}
+    job = repository.jobs.get("job-1")
     assert (job.wanted, job.wanted_at, job.generation) == (Allocation(1, 1, "v100"), 7.0, 1)
 
 
 def test_wanting_the_same_again_changes_nothing(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     set_wanted(repository, "job-1", Allocation(1, 1), Directive.RUN, ONE_AND_ONE, 7.0)
-    before = repository.get_job("job-1")
+    before = repository.jobs.get("job-1")
     assert set_wanted(repository, "job-1", Allocation(1, 1), Directive.RUN, ONE_AND_ONE[::-1], 8.0) == 1
-    assert repository.get_job("job-1") == before
+    assert repository.jobs.get("job-1") == before
 
 
 def test_a_replaced_task_is_a_new_generation_of_the_same_size(repository: Repository, make_job: MakeJob) -> None:
@@ -46,22 +46,22 @@ def test_a_replaced_task_is_a_new_generation_of_the_same_size(repository: Reposi
     set_wanted(repository, "job-1", Allocation(1, 1), Directive.RUN, ONE_AND_ONE, 7.0)
     replaced = (placed("job-1", Role.WORKER, 0, 3), ONE_AND_ONE[1])
     assert set_wanted(repository, "job-1", Allocation(1, 1), Directive.RUN, replaced, 8.0) == 2
-    assert repository.get_job("job-1").wanted_at == 7.0  # when the size changed
+    assert repository.jobs.get("job-1").wanted_at == 7.0  # when the size changed
 
 
 def test_a_pause_can_be_taken_back_an_end_cannot(repository: Repository, make_job: MakeJob) -> None:
     make_job()
-    repository.advance_job("job-1", MembershipFormed(1), 1.0)
+    repository.jobs.advance("job-1", MembershipFormed(1), 1.0)
 
     def directive_after(directive: Directive) -> Directive:
         set_wanted(repository, "job-1", NOTHING, directive, (), 2.0)
-        return repository.get_wanted("job-1").directive
+        return repository.wanted.get("job-1").directive
 
     assert directive_after(Directive.PAUSE) is Directive.PAUSE
     assert directive_after(Directive.RUN) is Directive.RUN
-    repository.advance_job("job-1", ConvergenceReached("max_steps"), 3.0)
+    repository.jobs.advance("job-1", ConvergenceReached("max_steps"), 3.0)
     assert directive_after(Directive.RUN) is Directive.FINISH
-    repository.advance_job("job-1", CancelRequested(has_tasks=True), 4.0)
+    repository.jobs.advance("job-1", CancelRequested(has_tasks=True), 4.0)
     assert directive_after(Directive.RUN) is Directive.CANCEL
     assert directive_after(Directive.FINISH) is Directive.CANCEL
 
@@ -69,20 +69,22 @@ def test_a_pause_can_be_taken_back_an_end_cannot(repository: Repository, make_jo
 def test_only_active_jobs_want_tasks(repository: Repository, make_job: MakeJob) -> None:
     make_job("job-1")
     make_job("job-2")
-    repository.advance_job("job-2", CancelRequested(), 1.0)
-    assert set(repository.wanted_of_active_jobs()) == {"job-1"}
-    assert repository.generations(["job-1", "job-2", "none"]) == {"job-1": 0, "job-2": 1}, "its tasks ask what to do"
+    repository.jobs.advance("job-2", CancelRequested(), 1.0)
+    assert set(repository.wanted.of_active_jobs()) == {"job-1"}
+    assert repository.wanted.generations(["job-1", "job-2", "none"]) == {"job-1": 0, "job-2": 1}, (
+        "its tasks ask what to do"
+    )
 
 
 def test_a_leader_of_yesterday_wants_in_vain(repository: Repository, make_job: MakeJob) -> None:
     make_job()
-    old = repository.acquire_lease(LEADER_LEASE, "a", 10.0)
+    old = repository.leases.acquire(LEADER_LEASE, "a", 10.0)
     leases.run_out(repository)
-    new = repository.acquire_lease(LEADER_LEASE, "b", 10.0)
+    new = repository.leases.acquire(LEADER_LEASE, "b", 10.0)
     assert old is not None
     assert new is not None
     with pytest.raises(StaleLeader):
         set_wanted(repository.as_leader(old.token), "job-1", Allocation(1, 1), Directive.RUN, ONE_AND_ONE, 21.0)
-    assert repository.get_wanted("job-1").generation == 0
+    assert repository.wanted.get("job-1").generation == 0
     leader = repository.as_leader(new.token)
     assert set_wanted(leader, "job-1", Allocation(1, 1), Directive.RUN, ONE_AND_ONE, 21.0) == 1

@@ -112,7 +112,7 @@ def test_a_promise_of_the_last_release_is_read(repository: Repository, make_job:
     promise = PromiseRecord(
         job_id="job-1", part="25 %", task="m:f", at=1.0, steps=anything, seconds=anything, total_steps=anything
     )
-    repository.add_round(a_round(), [], [promise])
+    repository.rounds.add(a_round(), [], [promise])
     released = {
         "steps": {"mean": 90.0, "low": 70.0, "high": None},
         "seconds": {"mean": 18.0, "low": 0.0, "high": 20.0},
@@ -123,7 +123,7 @@ def test_a_promise_of_the_last_release_is_read(repository: Repository, make_job:
         connection.execute(text("UPDATE promises SET document = :said"), {"said": json.dumps(released)})
         connection.execute(text("UPDATE jobs SET state = 'succeeded', finished_at = 9.0"))
     engine.dispose()
-    (kept,) = repository.kept_promises(0.0, 10)
+    (kept,) = repository.promises.kept(0.0, 10)
     assert kept.promise.steps == Interval(90.0, 70.0, math.inf)
     assert kept.promise.seconds == Interval(18.0, 0.0, 20.0)
     assert (kept.promise.total_steps, kept.promise.calibration) == (None, UNCALIBRATED)

@@ -95,7 +95,7 @@ class AccessMiddleware:
         self._settings = settings
         self._throttle = Throttle()
         self._users = UserAccess(settings, repository, clock)
-        self._jobs = JobAccess(job_tokens, repository.get_job)
+        self._jobs = JobAccess(job_tokens, repository.jobs.get)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check HTTP requests; other kinds of traffic (lifespan) pass."""
@@ -171,7 +171,7 @@ class AccessMiddleware:
             return None
         job_id = parameters["job_id"]
         try:
-            job = await run_in_threadpool(self._repository.get_job, job_id)
+            job = await run_in_threadpool(self._repository.jobs.get, job_id)
         except StoreError as error:
             raise problem_of(error) from error
         if not caller.reads(job.project):
@@ -249,7 +249,7 @@ class UserAccess:
     def _good(self, secret: str) -> tuple[TokenRecord, UserRecord]:
         token_id = id_in(secret)
         try:
-            found = None if token_id is None else self._repository.token_with_user(token_id)
+            found = None if token_id is None else self._repository.people.token_with_user(token_id)
         except StoreError as error:
             raise problem_of(error) from error
         # One answer for all that is wrong with it: whoever has half a token learns nothing of the rest.
@@ -282,7 +282,7 @@ class UserAccess:
             return
         try:
             with contextlib.suppress(DatabaseNotAvailable):
-                self._repository.note_use(token.id, self._clock())
+                self._repository.people.note_use(token.id, self._clock())
         finally:
             self._noting.release()
 

@@ -40,7 +40,7 @@ def of_caller(caller: Caller, settings: Settings) -> UserLimits:
 def of_project(repository: Repository, name: str) -> ProjectLimits:
     """The limits of a project; of one without a row none."""
     try:
-        return read(ProjectLimits, repository.project(name).limits)
+        return read(ProjectLimits, repository.projects.get(name).limits)
     except ProjectNotFound:
         return NO_USER_LIMITS
 
@@ -127,7 +127,9 @@ class Waiting:
         if each.whose not in self._counts:
             is_own = each.whose == self._caller.name
             self._counts[each.whose] = (
-                self._tx.count_waiting(owner=self._caller.name) if is_own else self._tx.count_waiting(project=project)
+                self._tx.jobs.count_waiting(owner=self._caller.name)
+                if is_own
+                else self._tx.jobs.count_waiting(project=project)
             )
         n, most = self._counts[each.whose], each.limits.waiting_jobs
         if most is not None and n >= most:

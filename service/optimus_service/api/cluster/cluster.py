@@ -45,12 +45,12 @@ def show_cluster(services: ServicesDep, caller: CallerDep) -> answers.Cluster:
     """The cluster in one look: all that there is of it, and what jobs use that the caller may read."""
     tasks = _readable_tasks(services, caller)
     unknown = _unknown(services, tasks)
-    last_round = next(iter(services.repository.rounds(limit=1).items), None)
+    last_round = next(iter(services.repository.rounds.page(limit=1).items), None)
     return answers.Cluster(
         capacity=resources_body(_sum(node.capacity for node in services.cluster.nodes())),
         used=resources_body(_used(tasks, _needs(services, tasks))),
         unknown_tasks=[answers.UnknownTask(task=t.key.name, job_id=t.key.job_id, node=t.node) for t in unknown],
-        jobs={state.value: count for state, count in services.repository.count_jobs_by_state(caller.projects).items()},
+        jobs={state.value: count for state, count in services.repository.jobs.count_by_state(caller.projects).items()},
         last_round_at=None if last_round is None else moment(last_round.at),
         policy=services.settings.policy,
         version=services.version,
@@ -60,7 +60,7 @@ def show_cluster(services: ServicesDep, caller: CallerDep) -> answers.Cluster:
 @router.get("/v1/rounds")
 def list_rounds(services: ServicesDep, cursor: CursorQuery = None, limit: LimitQuery = 50) -> answers.RoundList:
     """Scheduling rounds, newest first: when, why, how long, what they did."""
-    page = services.repository.rounds(cursor, limit)
+    page = services.repository.rounds.page(cursor, limit)
     return answers.RoundList(rounds=[round_body(each) for each in page.items], next_cursor=page.next_cursor)
 
 
@@ -70,7 +70,7 @@ def list_promises(services: ServicesDep, caller: CallerDep) -> answers.Scorecard
 
     Of jobs that the caller may read.
     """
-    return scorecard(services.repository.kept_promises(0.0, MAX_PROMISES, caller.projects))
+    return scorecard(services.repository.promises.kept(0.0, MAX_PROMISES, caller.projects))
 
 
 # --- who uses what ---------------------------------------------------------------------------------------------------
@@ -88,13 +88,13 @@ def _readable_tasks(services: Services, caller: Caller) -> tuple[Task, ...]:
     tasks = _live_tasks(services)
     if caller.projects is None:
         return tasks
-    jobs = services.repository.jobs_by_id({task.key.job_id for task in tasks})
+    jobs = services.repository.jobs.by_id({task.key.job_id for task in tasks})
     return tuple(task for task in tasks if task.key.job_id in jobs and caller.reads(jobs[task.key.job_id].project))
 
 
 def _needs(services: Services, tasks: Iterable[Task]) -> _Needs:
     needs: dict[tuple[str, Role], Resources] = {}
-    for job_id, job in services.repository.jobs_by_id({task.key.job_id for task in tasks}).items():
+    for job_id, job in services.repository.jobs.by_id({task.key.job_id for task in tasks}).items():
         spec, gpu_type = readable_spec(job), job.running.gpu_type or job.wanted.gpu_type
         if spec is not None:
             needs |= {(job_id, role): spec.on(gpu_type).need(role) for role in Role}
@@ -103,7 +103,7 @@ def _needs(services: Services, tasks: Iterable[Task]) -> _Needs:
 
 def _unknown(services: Services, tasks: Iterable[Task]) -> list[Task]:
     """Those whose job the database does not know."""
-    known = services.repository.jobs_by_id({task.key.job_id for task in tasks})
+    known = services.repository.jobs.by_id({task.key.job_id for task in tasks})
     return [task for task in tasks if task.key.job_id not in known]
 
 
@@ -155,14 +155,14 @@ def uncordon_node(name: NodeName, services: ServicesDep, caller: CallerDep) -> a
     """Open a node that was cordoned or drained here. One that Kubernetes itself has cordoned stays closed. Again is
     harmless."""
     body(name, services, caller)
-    services.repository.open_node(name)
+    services.repository.nodes.reopen(name)
     services.trigger_round("nodes changed")
     return body(name, services, caller)
 
 
 def _closed(name: str, services: Services, caller: Caller, *, emptied: bool) -> answers.Node:
     body(name, services, caller)
-    services.repository.close_node(name, emptied=emptied)
+    services.repository.nodes.close(name, emptied=emptied)
     services.trigger_round("nodes changed")
     return body(name, services, caller)
 

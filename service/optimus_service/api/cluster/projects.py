@@ -33,7 +33,7 @@ ProjectName = Annotated[str, Path(min_length=1, max_length=63, pattern=r"^[a-z0-
 @router.get("/v1/projects")
 def list_projects(services: ServicesDep, caller: CallerDep) -> answers.ProjectList:
     """Projects that have a quota, by name; others have no guarantee and may borrow what is idle."""
-    bodies = _bodies(services, services.repository.projects())
+    bodies = _bodies(services, services.repository.projects.all())
     return answers.ProjectList(projects=[body for body in bodies if caller.reads(body.name)])
 
 
@@ -57,9 +57,11 @@ def put_project(
 
     422 when all shares together would be more than the whole cluster.
     """
-    _check_shares(name, quota, services.repository.projects())
+    _check_shares(name, quota, services.repository.projects.all())
     audit.project, audit.data["quota"] = name, write(quota)
-    if services.repository.put_project(quota_of(name, quota), services.clock(), write(quota.limits, without_none=True)):
+    if services.repository.projects.put(
+        quota_of(name, quota), services.clock(), write(quota.limits, without_none=True)
+    ):
         response.status_code = 201
     services.trigger_round("quota")
     return _body(services, name)
@@ -69,7 +71,7 @@ def put_project(
 def delete_project(name: ProjectName, services: ServicesDep, audit: AuditDep) -> None:
     """Take a project's quota away. Its jobs stay, without a guarantee."""
     audit.project = name
-    services.repository.delete_project(name)
+    services.repository.projects.remove(name)
     services.trigger_round("quota")
 
 
@@ -89,15 +91,15 @@ def _check_shares(name: str, quota: ProjectQuota, projects: Iterable[ProjectReco
 
 
 def _body(services: Services, name: str) -> answers.Project:
-    services.repository.project(name)  # 404 when it has no quota
-    bodies = _bodies(services, services.repository.projects())
+    services.repository.projects.get(name)  # 404 when it has no quota
+    bodies = _bodies(services, services.repository.projects.all())
     return next(body for body in bodies if body.name == name)
 
 
 def _bodies(services: Services, projects: Sequence[ProjectRecord]) -> list[answers.Project]:
     capacity = Snapshot(services.clock(), services.cluster.nodes(), ()).capacity
     rights = guarantees([project.quota for project in projects], capacity)
-    jobs = services.repository.active_jobs()
+    jobs = services.repository.jobs.active()
     return [
         _project_body(project, rights[project.quota.project], [j for j in jobs if j.project == project.quota.project])
         for project in projects

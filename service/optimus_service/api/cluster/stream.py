@@ -166,9 +166,9 @@ def show_history(
     now = services.clock()
     nodes = services.cluster.nodes()
     capacity = sum((node.capacity for node in nodes if node.schedulable), Resources())
-    jobs, memberships = services.repository.jobs_since(now - seconds, MAX_JOBS, caller.projects)
+    jobs, memberships = services.repository.memberships.jobs_since(now - seconds, MAX_JOBS, caller.projects)
     unit = unit_of(capacity)
-    worked = services.repository.worker_spans([job.id for job in jobs if not job.is_tracked])
+    worked = services.repository.tasks.worker_spans([job.id for job in jobs if not job.is_tracked])
     found = timeline(jobs, memberships, unit, now - seconds, now, points, worked)
     return answers.ClusterHistory(
         unit=unit,

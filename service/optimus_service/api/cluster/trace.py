@@ -73,7 +73,7 @@ def _submitted(
 ) -> Iterator[list[SubmittedJob]]:
     """Oldest first, some at a time."""
     last: SubmittedJob | None = None
-    while page := repository.jobs_submitted(begin, end, project, last, _LISTED_AT_ONCE, caller.projects):
+    while page := repository.jobs.submitted(begin, end, project, last, _LISTED_AT_ONCE, caller.projects):
         yield page
         last = page[-1]
 
@@ -93,7 +93,7 @@ def _documents(services: Services, pages: Iterator[list[SubmittedJob]], caller: 
     repository = services.repository
     first = next(pages, [])
     begins_at = first[0].created_at if first else services.clock()
-    quotas = [record.quota for record in repository.projects() if caller.reads(record.quota.project)]
+    quotas = [record.quota for record in repository.projects.all() if caller.reads(record.quota.project)]
     rounds = {name: getattr(services.settings, name) for name in ("round_seconds", "learning_round_seconds")}
     yield header(services.cluster.nodes(), quotas, begins_at, rounds)
     n_active = n_ended = n_lines = 0
@@ -110,9 +110,9 @@ def _documents(services: Services, pages: Iterator[list[SubmittedJob]], caller: 
 
 def _job_lines(repository: Repository, job_ids: Sequence[str], begins_at: float) -> Iterator[Document]:
     """In this order, without jobs of which nothing was measured; what is read is read once for all of them."""
-    found = repository.jobs_by_id(job_ids)
+    found = repository.jobs.by_id(job_ids)
     jobs = [found[job_id] for job_id in job_ids if job_id in found]  # one may have been deleted meanwhile
-    memberships, histories = repository.memberships_of(found), Histories(repository)
+    memberships, histories = repository.memberships.of_jobs(found), Histories(repository)
     histories.update(jobs, memberships)
     for job in jobs:
         line = job_line(job, histories.of(job.id), memberships.get(job.id, ()), begins_at)

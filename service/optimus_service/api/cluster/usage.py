@@ -47,7 +47,7 @@ def show_usage(services: ServicesDep, caller: CallerDep, month: MonthQuery = Non
     """
     now = services.clock()
     chosen, prices = month or month_of(now), services.settings.scheduling
-    lines = [_line(record, prices) for record in services.repository.usage(chosen, now, caller.projects)]
+    lines = [_line(record, prices) for record in services.repository.usage.of_month(chosen, now, caller.projects)]
     return answers.Usage(month=chosen, until=moment(now), total=_total(lines, prices), lines=lines)
 
 

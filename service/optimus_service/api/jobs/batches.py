@@ -190,7 +190,7 @@ def _find_made_before(repository: Repository, items: Sequence[_Item], request: _
     Raises:
         IdempotencyConflict: that was another request.
     """
-    found = repository.find_submissions([item.key for item in items if item.key is not None])
+    found = repository.jobs.find_submissions([item.key for item in items if item.key is not None])
     for item in items:
         made = found.get(item.key or "")
         if made is None:
@@ -290,7 +290,7 @@ def _insert(
             )
             for item in left
         ]
-        made = tx.create_jobs(rows, now) if rows else set()
+        made = tx.jobs.create_many(rows, now) if rows else set()
         for item in left:
             item.is_new = item.job_id in made
         left = [item for item in left if not item.is_new]
@@ -313,7 +313,7 @@ def _cancelled(services: Services, selection: JobSelection, caller: Caller, audi
     if selection.project is not None:
         submission.refuse_project(caller, selection.project)
     jobs = list(_selected(services.repository, selection, caller))
-    have_tasks = {task.key.job_id for task in services.repository.tasks()} if jobs else set()
+    have_tasks = {task.key.job_id for task in services.repository.tasks.select()} if jobs else set()
     items = [_Item(index, job.name, job_id=job.id, project=job.project) for index, job in enumerate(jobs)]
     generations: dict[str, int] = {}
     for job, item in zip(jobs, items, strict=True):
@@ -323,7 +323,7 @@ def _cancelled(services: Services, selection: JobSelection, caller: Caller, audi
         some = {item.id: item for item in open_items[first : first + _CANCELLED_AT_ONCE]}
         with services.repository.write() as tx:
             events = {job_id: CancelRequested(has_tasks=job_id in have_tasks) for job_id in some}
-            for job_id, after in tx.advance_jobs(events, services.clock()).items():
+            for job_id, after in tx.jobs.advance_together(events, services.clock()).items():
                 if isinstance(after, InvalidTransition):
                     some[job_id].problem = _of_item(some[job_id].index, problem_of(after))
                 else:
@@ -340,7 +340,7 @@ def _selected(repository: Repository, selection: JobSelection, caller: Caller) -
     """Active jobs that the caller may read, newest first."""
     active, cursor = {state for state in JobState if not state.is_final}, None
     while True:
-        page = repository.list_jobs(
+        page = repository.jobs.page(
             active,
             selection.project,
             cursor=cursor,

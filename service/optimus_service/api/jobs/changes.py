@@ -57,7 +57,7 @@ def change_job(
     """
     for _ in range(_ATTEMPTS):
         with services.edits.of(job_id):
-            job = services.repository.get_job(job_id)
+            job = services.repository.jobs.get(job_id)
             _refuse_ended(job)
             _refuse_object(job)
             edit = _edit(job, change)
@@ -69,7 +69,7 @@ def change_job(
             audit.data = {field: {"from": old, "to": new} for field, (old, new) in edit.changes.items()}
             is_done = not edit.changed or apply(services, job, edit, audit.caller.words_for(job))
         if is_done:
-            return shown(services, [services.repository.get_job(job_id)])[0]
+            return shown(services, [services.repository.jobs.get(job_id)])[0]
     raise Problem(409, "the job is being changed by others at this moment: try again")
 
 
@@ -159,12 +159,12 @@ class _ChangedMeanwhileError(Exception):
 def _store(tx: Repository, job: JobRecord, edit: Edit, by: str, now: float) -> JobRecord:
     paused = job.asked.paused
     changes = {field: values for field, values in edit.changes.items() if field != "paused"}
-    if changes and not tx.set_spec(job.id, job.spec, {**edit.spec, "paused": paused}, changes, now):
+    if changes and not tx.jobs.set_spec(job.id, job.spec, {**edit.spec, "paused": paused}, changes, now):
         raise _ChangedMeanwhileError
     pause = asked_by(edit.spec).paused
     if pause is paused:
-        return tx.get_job(job.id)
-    return tx.advance_job(job.id, _pause_of(tx, job.id, by) if pause else ResumeRequested(by), now)
+        return tx.jobs.get(job.id)
+    return tx.jobs.advance(job.id, _pause_of(tx, job.id, by) if pause else ResumeRequested(by), now)
 
 
 # --- pause and resume ------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def pause_job(job_id: str, services: ServicesDep, caller: CallerDep) -> answers.
 
     Again is harmless. 409 when it has ended, is being finished or cancelled, or runs outside the cluster.
     """
-    job = services.repository.get_job(job_id)
+    job = services.repository.jobs.get(job_id)
     _refuse_object(job)
     if job.is_tracked:
         raise Problem(409, "the job runs outside the cluster: pause it where it runs")
@@ -187,14 +187,14 @@ def pause_job(job_id: str, services: ServicesDep, caller: CallerDep) -> answers.
 
 def pause(services: Services, job_id: str, by: str) -> JobRecord:
     """The same for who knows that it can be."""
-    job = services.repository.advance_job(job_id, _pause_of(services.repository, job_id, by), services.clock())
+    job = services.repository.jobs.advance(job_id, _pause_of(services.repository, job_id, by), services.clock())
     services.long_polls.notify(job_id, job.generation)
     services.trigger_round("pause")
     return job
 
 
 def _pause_of(repository: Repository, job_id: str, by: str) -> PauseRequested:
-    return PauseRequested(bool(repository.tasks(job_id=job_id)), by)
+    return PauseRequested(bool(repository.tasks.select(job_id=job_id)), by)
 
 
 @router.post("/v1/jobs/{job_id}/resume", responses=documented(404, 409))
@@ -204,7 +204,7 @@ def resume_job(job_id: str, services: ServicesDep, caller: CallerDep) -> answers
 
     Again is harmless while it is active. 409 when it succeeded, was neither paused nor resumed, or has no checkpoint.
     """
-    job = services.repository.get_job(job_id)
+    job = services.repository.jobs.get(job_id)
     if job.owner_paused_at is not None:
         _refuse_object(job)
     if job.state.is_final:
@@ -214,7 +214,7 @@ def resume_job(job_id: str, services: ServicesDep, caller: CallerDep) -> answers
     with services.repository.write() as tx:
         if job.state.is_final:
             limits.refuse_waiting(tx, caller, job.project, services.settings)
-        job = tx.advance_job(job_id, ResumeRequested(caller.words_for(job)), services.clock())
+        job = tx.jobs.advance(job_id, ResumeRequested(caller.words_for(job)), services.clock())
     services.long_polls.notify(job_id, job.generation)
     services.trigger_round("resume")
     return shown(services, [job])[0]
@@ -250,7 +250,7 @@ async def retry_job(
 def _again(
     services: Services, checks: TaskChecks, job_id: str, key: str | None, caller: Caller, audit: Audit
 ) -> tuple[JobRecord, bool]:
-    ended = services.repository.get_job(job_id)
+    ended = services.repository.jobs.get(job_id)
     made_before = None if key is None else _made_before(services, ended, key, caller)
     if made_before is not None:
         audit.made(made_before.id)
@@ -264,7 +264,7 @@ def _again(
     if is_new:
         words = {job.id: f"It is job {ended.id} again.", ended.id: f"Job {job.id} runs it again."}
         for each, message in words.items():
-            services.repository.add_event(each, "Retried", message, {"from": ended.id, "to": job.id}, services.clock())
+            services.repository.events.add(each, "Retried", message, {"from": ended.id, "to": job.id}, services.clock())
     return job, is_new
 
 
@@ -272,7 +272,7 @@ def _owner_again(services: Services, ended: JobRecord) -> str | None:
     """Whose the job is when it runs again; None: the caller's, since the name of its owner is
     another user's by now."""
     try:
-        user = None if ended.owner is None else services.repository.user(ended.owner)
+        user = None if ended.owner is None else services.repository.people.user(ended.owner)
     except UserNotFound:
         return ended.owner
     return None if user is not None and ended.created_at < user.created_at else ended.owner
@@ -289,7 +289,7 @@ def _made_before(services: Services, job: JobRecord, key: str, caller: Caller) -
     """The job that a request with the same key made. Who says it by name means the new job by now, which is the same
     training: it may be active."""
     with submission.named_to(services, caller):
-        return services.repository.find_submission(
+        return services.repository.jobs.find_submission(
             submission.own_key(caller, key), submission.hash_of(_same_again(job))
         )
 
@@ -308,12 +308,12 @@ def delete_job(
 
     409 while it is active: cancel it first.
     """
-    job = services.repository.get_job(job_id)
+    job = services.repository.jobs.get(job_id)
     if job.state.is_final:
         _refuse_needed(services, job, caller, checkpoints=checkpoints)
         if checkpoints and job.asked.checkpoint_url is not None:
             _empty_store(services, job, job.asked.checkpoint_url)
-    services.repository.delete_job(job_id)
+    services.repository.retention.delete_job(job_id)
     if checkpoints:
         _remove_directory(services, job)
 
@@ -321,14 +321,14 @@ def delete_job(
 def _refuse_needed(services: Services, job: JobRecord, caller: Caller, *, checkpoints: bool) -> None:
     if job.object_uid is not None:
         raise Problem(409, "the job comes from a TrainingJob, which would submit it again: delete that, the job stays")
-    if any(task.key.job_id == job.id for task in services.repository.tasks(job_id=job.id)):
+    if any(task.key.job_id == job.id for task in services.repository.tasks.select(job_id=job.id)):
         raise Problem(409, "tasks of the job are still being stopped: try again in a moment")
     if not checkpoints:
         return
     if job.asked.checkpoint_url is None and services.settings.cluster != "local":
         fix = f"delete jobs/{job.id} there, and the job without its checkpoints"
         raise Problem(409, f"its checkpoints are on the volume of the cluster's jobs, which the service has not: {fix}")
-    waiting = [each for each in services.repository.active_jobs() if each.asked.from_job == job.id]
+    waiting = [each for each in services.repository.jobs.active() if each.asked.from_job == job.id]
     if waiting:
         shown_id = next((f"job {each.id}" for each in waiting if caller.reads(each.project)), "a job")
         raise Problem(409, f"{shown_id} starts from its checkpoint: wait for its end")

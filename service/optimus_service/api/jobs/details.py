@@ -52,8 +52,8 @@ def list_events(
     job_id: str, services: ServicesDep, cursor: CursorQuery = None, limit: LimitQuery = 50
 ) -> answers.EventList:
     """What happened to the job, newest first."""
-    services.repository.get_job(job_id)
-    page = services.repository.events(job_id, cursor, limit)
+    services.repository.jobs.get(job_id)
+    page = services.repository.events.page(job_id, cursor, limit)
     return answers.EventList(events=[event_body(event) for event in page.items], next_cursor=page.next_cursor)
 
 
@@ -62,8 +62,8 @@ def list_decisions(
     job_id: str, services: ServicesDep, caller: CallerDep, cursor: CursorQuery = None, limit: LimitQuery = 50
 ) -> answers.DecisionList:
     """What each round decided for the job and why, newest first."""
-    services.repository.get_job(job_id)
-    page = services.repository.decisions(job_id, cursor, limit)
+    services.repository.jobs.get(job_id)
+    page = services.repository.rounds.decisions(job_id, cursor, limit)
     decisions = [seen.decision(decision_body(each), caller) for each in page.items]
     return answers.DecisionList(decisions=decisions, next_cursor=page.next_cursor)
 
@@ -83,18 +83,18 @@ def predict_job(
     sizes = sizes_in("workers", workers), sizes_in("servers", servers)
     if len(sizes[0]) * len(sizes[1]) > MAX_SIZES:
         raise invalid_field("workers", f"workers × servers may be {MAX_SIZES} sizes at most")
-    record = services.repository.get_job(job_id)
+    record = services.repository.jobs.get(job_id)
     now = services.clock()
-    job = histories.job(record, services.repository.memberships(job_id), now)
-    latest = services.repository.latest_decisions([job_id]).values()  # with what is expected
-    earlier = services.repository.decisions(job_id, limit=MAX_DECISIONS).items
+    job = histories.job(record, services.repository.memberships.of_job(job_id), now)
+    latest = services.repository.rounds.latest_decisions([job_id]).values()  # with what is expected
+    earlier = services.repository.rounds.decisions(job_id, limit=MAX_DECISIONS).items
     decisions = [*latest, *(each for each in earlier if each.id not in {one.id for one in latest})]
     known = {each.job_id: each for each in latest}
     still = standstills(services.repository, [record], known, now, services.listens_since)
     limits = Limits(deadline_seconds, budget)
     question = Question(*sizes, now, limits, *_capacities(services, job.spec.project), still)
     checkpoints = _checkpoints(record, services)
-    promises = services.repository.promises(job_id) if record.state.is_final else ()
+    promises = services.repository.promises.of_job(job_id) if record.state.is_final else ()
     body = predictions_body(record, job, decisions, question, services.settings.scheduling, checkpoints, promises)
     return seen.predictions(body, caller)
 
@@ -108,7 +108,7 @@ def _capacities(services: Services, project: str) -> tuple[Resources | None, Res
     if not nodes:
         return None, None
     capacity = sum((node.capacity for node in nodes), Resources())
-    quotas = [each.quota for each in services.repository.projects()]
+    quotas = [each.quota for each in services.repository.projects.all()]
     confined = project in may_not_borrow(quotas)
     return capacity, guarantees(quotas, capacity)[project] if confined else None
 
@@ -117,15 +117,15 @@ def _checkpoints(record: JobRecord, services: Services) -> answers.CheckpointAdv
     if (record.profile or {}).get("checkpoint_every_seconds") is None:
         return None
     now = services.clock()
-    past = services.repository.interruptions(now - PAST_SECONDS, now)
+    past = services.repository.memberships.interruptions(now - PAST_SECONDS, now)
     return checkpoint_advice(record, past, now)
 
 
 @router.get("/v1/jobs/{job_id}/evaluations", responses=documented(404))
 def list_evaluations(job_id: str, services: ServicesDep, histories: HistoriesDep) -> answers.EvaluationList:
     """What the job's evaluations gave, figure by figure: 20 figures at most, each of at most 128 points."""
-    record = services.repository.get_job(job_id)
-    return histories.evaluations(record, services.repository.memberships(job_id))
+    record = services.repository.jobs.get(job_id)
+    return histories.evaluations(record, services.repository.memberships.of_job(job_id))
 
 
 @router.get("/v1/jobs/{job_id}/curves", responses=documented(404))
@@ -134,15 +134,15 @@ def list_curves(job_id: str, services: ServicesDep, histories: HistoriesDep) -> 
 
     Its loss and at most 20 figures of its evaluations, each of at most 128 points.
     """
-    record = services.repository.get_job(job_id)
-    return histories.curves(record, services.repository.memberships(job_id))
+    record = services.repository.jobs.get(job_id)
+    return histories.curves(record, services.repository.memberships.of_job(job_id))
 
 
 @router.get("/v1/jobs/{job_id}/allocations", responses=documented(404))
 def list_allocations(job_id: str, services: ServicesDep) -> answers.AllocationList:
     """The job's memberships, oldest first: how many workers and servers it had from when on."""
-    job = services.repository.get_job(job_id)
-    memberships, began = services.repository.memberships(job_id), worker_starts(services.repository, job)
+    job = services.repository.jobs.get(job_id)
+    memberships, began = services.repository.memberships.of_job(job_id), worker_starts(services.repository, job)
     return answers.AllocationList(allocations=allocation_point_bodies(job, memberships, began))
 
 
@@ -150,16 +150,16 @@ def worker_starts(repository: Repository, job: JobRecord) -> dict[str, float]:
     """When workers were started, by name, of a script whose stops lose work; empty for all other jobs."""
     if not begins_anew(job):
         return {}
-    found = repository.tasks(active_only=False, job_id=job.id)
+    found = repository.tasks.select(active_only=False, job_id=job.id)
     return {each.key.name: each.created_at for each in found if each.key.role is Role.WORKER}
 
 
 @router.get("/v1/jobs/{job_id}/tasks", responses=documented(404))
 def list_tasks(job_id: str, services: ServicesDep) -> answers.TaskList:
     """The job's tasks that have not ended, and what each takes of its machine."""
-    job = services.repository.get_job(job_id)
-    found = services.repository.tasks(job_id=job_id)
-    usages = reported_by_workers(newest_of(services, job), services.repository.memberships(job_id))
+    job = services.repository.jobs.get(job_id)
+    found = services.repository.tasks.select(job_id=job_id)
+    usages = reported_by_workers(newest_of(services, job), services.repository.memberships.of_job(job_id))
     usages |= reported_by_tasks(found, services.clock())
     return answers.TaskList(tasks=[task_body(task, usages.get(task.key.name)) for task in found])
 
@@ -174,8 +174,8 @@ def read_logs(
     tail_bytes: Annotated[int, Query(ge=1, le=MAX_TAIL_BYTES, description="from the end of each log")] = 65_536,
 ) -> answers.LogList:
     """The end of what the job's tasks printed, newest task first."""
-    services.repository.get_job(job_id)
-    found = services.repository.tasks(active_only=False, job_id=job_id)
+    services.repository.jobs.get(job_id)
+    found = services.repository.tasks.select(active_only=False, job_id=job_id)
     if task is not None:
         found = [each for each in found if each.key.name == task]
         if not found:

@@ -46,8 +46,8 @@ router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, caller: CallerDep) -> answers.Explanation:
     """Why the job has the tasks that it has, what would have to happen for it to get more, when it starts and ends."""
     repository = services.repository
-    job = repository.get_job(job_id)
-    memberships = repository.memberships(job_id)
+    job = repository.jobs.get(job_id)
+    memberships = repository.memberships.of_job(job_id)
     # Planning takes a while. All else is read after it, so that one answer tells of one time.
     gives_more = None if job.state.is_final else _gives_more(services, job_id, caller)
     kept = _kept_on_larger_cluster(services, job_id) if gives_more == () and not job.is_without_tasks else None
@@ -95,7 +95,7 @@ def _stops(services: Services, job: JobRecord) -> tuple[list[float], list[float]
     """When errors were after which an ended job was tried again, and when it failed or was cancelled."""
     if not job.state.is_final or job.started_at is None:
         return [], []
-    events = services.repository.events(job.id, limit=MAX_PAGE).items
+    events = services.repository.events.page(job.id, limit=MAX_PAGE).items
     errors = [event.at for event in events if event.type == RETRY_SCHEDULED]
     return errors, [event.at for event in events if event.type in (JOB_FAILED, JOB_CANCELLED)]
 
@@ -103,11 +103,11 @@ def _stops(services: Services, job: JobRecord) -> tuple[list[float], list[float]
 def _as_decided(services: Services, job_id: str) -> tuple[JobRecord, list[JobRecord], Mapping[str, DecisionRecord]]:
     """The job, the active jobs and what was decided of them, as of one round. Of a job that has ended no others."""
     repository = services.repository
-    job = repository.get_job(job_id)
+    job = repository.jobs.get(job_id)
     while True:
-        active = [] if job.state.is_final else repository.active_jobs()
-        decisions = repository.latest_decisions([job_id, *(each.id for each in active)])
-        before, job = job, repository.get_job(job_id)
+        active = [] if job.state.is_final else repository.jobs.active()
+        decisions = repository.rounds.latest_decisions([job_id, *(each.id for each in active)])
+        before, job = job, repository.jobs.get(job_id)
         if job.wanted_at == before.wanted_at and job.state is before.state:
             return job, active, decisions
 
@@ -124,7 +124,7 @@ def _troubles(services: Services, job_id: str) -> tuple[str, ...]:
         if task.trouble is not None and task.phase is not TaskPhase.EXITED
     }
     there = {task.key.name for task in tasks}
-    for event in services.repository.events(job_id, limit=_RECENT_EVENTS).items:
+    for event in services.repository.events.page(job_id, limit=_RECENT_EVENTS).items:
         is_recent = event.at > services.clock() - _RECENT_SECONDS
         refused = event.data.get("task") if event.type == "ActionFailed" and is_recent else None
         if refused is not None and refused not in there and refused not in troubles:
@@ -137,7 +137,7 @@ def _warnings(
 ) -> tuple[str, ...]:
     """The newest word of each of these kinds: about what hinders its training lately, or what was odd at its end."""
     since, found = services.clock() - _RECENT_SECONDS, dict[str, str]()
-    for event in services.repository.events(job.id, limit=_RECENT_EVENTS).items:
+    for event in services.repository.events.page(job.id, limit=_RECENT_EVENTS).items:
         if event.type in types and (event.at > since or types is _AT_THE_END):
             found.setdefault(event.type, "" if is_over(event, job, memberships) else event.message)
     return tuple(message for message in found.values() if message)
@@ -167,7 +167,7 @@ def _gives_more(services: Services, job_id: str, caller: Caller) -> tuple[str, .
         return None
 
     def names() -> dict[str, str]:
-        return {each.id: f"{each.name} ({each.id})" for each in services.repository.active_jobs(caller.projects)}
+        return {each.id: f"{each.name} ({each.id})" for each in services.repository.jobs.active(caller.projects)}
 
     try:
         return services.preview.what_gives_more(job_id, names, only_named=caller.projects is not None)

@@ -105,7 +105,7 @@ def list_jobs(
     """Jobs, newest first."""
     states = None if state is None else {JobState(each) for each in state}
     labels = dict(_label(text) for text in label or ())
-    page = services.repository.list_jobs(states, project, name, cursor, limit, match, labels, owner, caller.projects)
+    page = services.repository.jobs.page(states, project, name, cursor, limit, match, labels, owner, caller.projects)
     return answers.JobList(jobs=shown(services, page.items), next_cursor=page.next_cursor)
 
 
@@ -119,14 +119,14 @@ def _label(text: str) -> tuple[str, str | None]:
 @router.get("/v1/jobs/{job_id}", responses=documented(404))
 def get_job(job_id: str, services: ServicesDep) -> answers.Job:
     """One job: its state, how far it is, what it has."""
-    return shown(services, [services.repository.get_job(job_id)])[0]
+    return shown(services, [services.repository.jobs.get(job_id)])[0]
 
 
 @router.post("/v1/jobs/{job_id}/cancel", responses=documented(404, 409))
 def cancel_job(job_id: str, services: ServicesDep) -> answers.Job:
     """Cancel a job. Its tasks are stopped; it is `cancelled` once they are gone. 409 when it has ended already."""
-    has_tasks = bool(services.repository.tasks(job_id=job_id))
-    job = services.repository.advance_job(job_id, CancelRequested(has_tasks=has_tasks), services.clock())
+    has_tasks = bool(services.repository.tasks.select(job_id=job_id))
+    job = services.repository.jobs.advance(job_id, CancelRequested(has_tasks=has_tasks), services.clock())
     services.long_polls.notify(job_id, job.generation)
     services.trigger_round("cancel")
     return shown(services, [job])[0]
@@ -136,7 +136,7 @@ def cancel_job(job_id: str, services: ServicesDep) -> answers.Job:
 def issue_token(job_id: str, services: ServicesDep) -> answers.JobToken:
     """The token with which the tracker of a tracked job reports (docs/protocol.md). 409 for any other job: its own
     tasks have its token, and nobody else."""
-    job = services.repository.get_job(job_id)
+    job = services.repository.jobs.get(job_id)
     if not job.is_tracked:
         raise Problem(409, "the job runs on the cluster: only its own tasks have its token")
     return answers.JobToken(token=services.job_tokens.issue(job.id, job.token_nonce))
@@ -144,9 +144,9 @@ def issue_token(job_id: str, services: ServicesDep) -> answers.JobToken:
 
 def shown(services: Services, jobs: Sequence[JobRecord]) -> list[answers.Job]:
     """Bodies with the latest decisions and speeds, a few statements for all."""
-    decisions = services.repository.latest_decisions([job.id for job in jobs])
+    decisions = services.repository.rounds.latest_decisions([job.id for job in jobs])
     running = [job.id for job in jobs if job.state is JobState.RUNNING]
-    samples = dict.fromkeys(running, ()) | services.repository.newest_samples_of_each(running, SPEED_SAMPLES)
+    samples = dict.fromkeys(running, ()) | services.repository.samples.newest_of_each(running, SPEED_SAMPLES)
     bodies, now = [], services.clock()
     still = standstills(services.repository, jobs, decisions, now, services.listens_since, samples)
     for job in jobs:
@@ -159,4 +159,4 @@ def newest_of(services: Services, job: JobRecord) -> Sequence[SampleRecord]:
     """What a job reported last; nothing for one that does not run."""
     if job.state is not JobState.RUNNING:
         return ()
-    return services.repository.newest_samples(job.id, SPEED_SAMPLES)
+    return services.repository.samples.newest(job.id, SPEED_SAMPLES)

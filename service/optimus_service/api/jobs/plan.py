@@ -56,7 +56,7 @@ def _planned(services: Services, task_checks: TaskChecks, spec: JobSpec, caller:
     submission.check(services, task_checks, spec, caller)
     if services.preview is None:
         raise unavailable("this replica has no scheduler")
-    active = {job.id: job for job in services.repository.active_jobs(caller.projects)}
+    active = {job.id: job for job in services.repository.jobs.active(caller.projects)}
     names = {job.id: f"{job.name} ({job.id})" for job in active.values()}
     previewed = services.preview.of(
         write(spec),
@@ -72,7 +72,7 @@ def _planned(services: Services, task_checks: TaskChecks, spec: JobSpec, caller:
 def _times_left(services: Services, previewed: Previewed, active: Mapping[str, JobRecord], now: float) -> TimesLeft:
     """What lists and explanations say now of the time left of the jobs that would change."""
     found = [active[each.job_id] for each in previewed.effects if each.job_id in active]
-    decisions = services.repository.latest_decisions([job.id for job in found])
+    decisions = services.repository.rounds.latest_decisions([job.id for job in found])
     still = standstills(services.repository, found, decisions, now, services.listens_since)
     return {job.id: progress_of(job, decisions.get(job.id), now, None, still).remaining_seconds for job in found}
 

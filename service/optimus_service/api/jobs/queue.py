@@ -31,8 +31,8 @@ def list_queue(
     predicted come last, by priority and then by age. Jobs that their owner paused wait for nothing.
     """
     after = 0 if cursor is None else decode_cursor("queue", cursor, (int,))[0]
-    active = services.repository.active_jobs()
-    decisions = services.repository.latest_decisions([job.id for job in active if job.waits])
+    active = services.repository.jobs.active()
+    decisions = services.repository.rounds.latest_decisions([job.id for job in active if job.waits])
     now = services.clock()
     still = standstills(services.repository, (), decisions, now, services.listens_since)
     waiting = in_queue(active, decisions, now, still)

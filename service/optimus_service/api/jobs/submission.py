@@ -85,7 +85,7 @@ def _submitted(
     document, request_hash = write(spec), hash_of(spec)
     if key is not None:
         # A repetition gets the answer of the first time, even if the job would not be accepted any more.
-        made_before = services.repository.find_submission(key, request_hash)
+        made_before = services.repository.jobs.find_submission(key, request_hash)
         if made_before is not None:
             _note(audit, made_before, is_new=False)
             return made_before, False
@@ -100,7 +100,7 @@ def _submitted(
                     if caller is not None:
                         limits.refuse_waiting(tx, caller, spec.project, services.settings)
                     nonce, now = services.job_tokens.new_nonce(), services.clock()
-                    job, is_new = tx.create_job(
+                    job, is_new = tx.jobs.create(
                         job_id, document, nonce, key, request_hash, now, object_uid, owner, profile
                     )
                     _note(audit, job, is_new=is_new)
@@ -149,7 +149,7 @@ def named_to(services: Services, caller: Caller | None) -> Iterator[None]:
         yield
     except IdempotencyConflict as conflict:
         try:
-            made = None if conflict.job_id is None else services.repository.get_job(conflict.job_id)
+            made = None if conflict.job_id is None else services.repository.jobs.get(conflict.job_id)
         except JobNotFound:
             made = None
         if caller is None or (made is not None and caller.reads(made.project)):
@@ -215,7 +215,7 @@ class Looks:
 
     @cached_property
     def quotas(self) -> list[Quota]:
-        return [each.quota for each in self.services.repository.projects()]
+        return [each.quota for each in self.services.repository.projects.all()]
 
     def limits_of(self, project: str) -> list[limits.InForce]:
         """Those of the caller's jobs of this project."""
@@ -296,7 +296,7 @@ def _check_origin(services: Services, spec: JobSpec, caller: Caller | None) -> N
     if spec.from_job is None:
         return
     try:
-        origin = services.repository.get_job(spec.from_job)
+        origin = services.repository.jobs.get(spec.from_job)
         if caller is not None and not caller.reads(origin.project):
             raise JobNotFound(spec.from_job)
     except JobNotFound as error:
@@ -325,7 +325,7 @@ def why_not_resumable(job: JobRecord, settings: Settings, repository: Repository
         return "the job has succeeded: there is nothing left of it to do; `optimus retry` runs it again"
     if job.step == 0:
         return "the job has no checkpoint to go on from: it never made a step; `optimus retry` runs it again"
-    if repository.latest_event_types([OBJECT_GONE], [job.id]):
+    if repository.events.latest_types([OBJECT_GONE], [job.id]):
         return "its TrainingJob was deleted, without which it would be cancelled again: apply it again"
     if not may_have_checkpoint(job, settings):
         directory = settings.data_directory / "jobs" / job.id / "checkpoints"

@@ -85,11 +85,11 @@ async def wait_for_membership(
     timeout_seconds: Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS, allow_inf_nan=False)] = 25.0,
 ) -> WantedMembership:
     """What the job should have, once its generation is above `after`; unchanged at the timeout (a long poll)."""
-    wanted = await run_in_threadpool(services.repository.get_wanted, job_id)
+    wanted = await run_in_threadpool(services.repository.wanted.get, job_id)
     if wanted.generation <= after:
         # Neither a thread nor a database connection is held while waiting.
         await services.long_polls.wait(job_id, after, timeout_seconds)
-        wanted = await run_in_threadpool(services.repository.get_wanted, job_id)
+        wanted = await run_in_threadpool(services.repository.wanted.get, job_id)
     return wanted_body(wanted)
 
 
@@ -104,8 +104,8 @@ def report_membership(
     values = write(report) | {"workers": tuple(report.workers), "servers": tuple(report.servers)}
     record = MembershipRecord(job_id=job_id, **values)
     with services.repository.write() as tx:
-        is_new = tx.report_membership(job_id, record)
-        tx.heard(job_id, services.clock())
+        is_new = tx.memberships.report(job_id, record)
+        tx.memberships.heard(job_id, services.clock())
         _advance(tx, job_id, report, services.clock())
     if is_new and report.pause_seconds is not None:
         services.metrics.observe_pause(report.cause, report.pause_seconds)
@@ -118,10 +118,10 @@ def _within_its_life(job: JobRecord, at: float, now: float) -> float:
 
 def _advance(tx: Repository, job_id: str, report: MembershipReport, now: float) -> None:
     """Start, pause or resume the job, unless a newer epoch was reported: a late repetition must not undo it."""
-    job = tx.get_job(job_id)
+    job = tx.jobs.get(job_id)
     if job.membership_epoch == report.epoch:
         event = Paused() if report.cause == "pause" else MembershipFormed(report.epoch)
-        tx.advance_job(job_id, event, _within_its_life(job, report.at, now))
+        tx.jobs.advance(job_id, event, _within_its_life(job, report.at, now))
 
 
 @router.put("/v1/jobs/{job_id}/profile", status_code=204, responses=documented(409))
@@ -132,15 +132,15 @@ def put_profile(
     with services.repository.write() as tx:
         before = _active(tx, job_id).profile or {}
         known = before.get("fixed_workers")
-        tx.put_profile(job_id, write(profile))
+        tx.jobs.put_profile(job_id, write(profile))
         if profile.unread_line is not None and before.get("unread_line") is None:
             data = {"line": profile.unread_line, "pattern": profile.suggested_pattern}
             words = unread_words(profile.unread_line, profile.suggested_pattern)
-            tx.add_event(job_id, "NothingLearned", words, data, services.clock())
+            tx.events.add(job_id, "NothingLearned", words, data, services.clock())
         fixed = profile.fixed_workers
         is_fixed = fixed is not None and fixed != known
         if is_fixed:
-            tx.add_event(job_id, "SizeFixed", _SIZE_FIXED.format(fixed), {"workers": fixed}, services.clock())
+            tx.events.add(job_id, "SizeFixed", _SIZE_FIXED.format(fixed), {"workers": fixed}, services.clock())
     if is_fixed or before.get("total_steps") not in (None, profile.total_steps):  # its end is another one
         services.trigger_round("profile")
 
@@ -158,7 +158,7 @@ def put_network(
         raise invalid_field("layers", str(error)) from error
     with services.repository.write() as tx:
         _active(tx, job_id)
-        tx.put_network(job_id, document)
+        tx.jobs.put_network(job_id, document)
 
 
 @router.put("/v1/jobs/{job_id}/learning-rates", status_code=204, responses=documented(409))
@@ -169,12 +169,12 @@ def put_planned_rates(
     counts. 409: the job has ended."""
     with services.repository.write() as tx:
         _active(tx, job_id)
-        tx.put_planned_rates(job_id, write(planned))
+        tx.jobs.put_planned_rates(job_id, write(planned))
 
 
 def _active(tx: Repository, job_id: str) -> JobRecord:
     """The job. Raises `Problem` (409) when it has ended: late reports must not change what is kept of it."""
-    job = tx.get_job(job_id)
+    job = tx.jobs.get(job_id)
     if job.state.is_final:
         raise Problem(409, f"the job has ended ({job.state})")
     return job
@@ -182,7 +182,7 @@ def _active(tx: Repository, job_id: str) -> JobRecord:
 
 def _look_at_divergence(services: Services, job_id: str) -> None:
     """A round ends a job that has diverged: until the next one by the period it would train on for nothing."""
-    if fails_on_nonfinite(services.repository.get_job(job_id)):
+    if fails_on_nonfinite(services.repository.jobs.get(job_id)):
         services.trigger_round("loss")
 
 
@@ -190,13 +190,13 @@ def _note(services: Services, job_id: str, telemetry: Telemetry) -> None:
     """What a post tells beside samples."""
     if telemetry.tasks:
         usages = {each.task: write(each.usage, without_none=True) for each in telemetry.tasks}
-        services.repository.put_usage(job_id, usages, services.clock())
+        services.repository.tasks.put_usage(job_id, usages, services.clock())
     if telemetry.checkpoints:
-        services.repository.add_event(job_id, CHECKPOINTS, telemetry.checkpoints, {}, services.clock())
+        services.repository.events.add(job_id, CHECKPOINTS, telemetry.checkpoints, {}, services.clock())
     if telemetry.silence:
-        services.repository.add_event(job_id, WORKER_SILENT, telemetry.silence, {}, services.clock())
+        services.repository.events.add(job_id, WORKER_SILENT, telemetry.silence, {}, services.clock())
     for note in telemetry.notes or ():
-        services.repository.add_event(job_id, note.kind, note.message, {}, services.clock())
+        services.repository.events.add(job_id, note.kind, note.message, {}, services.clock())
 
 
 @router.post("/v1/jobs/{job_id}/result", status_code=204, responses=documented(409))
@@ -225,7 +225,7 @@ def end_job(services: Services, job_id: str, event: ResultReported, seconds_ago:
     `seconds_ago`: since then, if the service was away.
     """
     with services.repository.write() as tx:
-        before = tx.get_job(job_id)
+        before = tx.jobs.get(job_id)
         had_ended = before.state.is_final
         if event.outcome is Outcome.SUCCEEDED and (why := why_not_succeeded(before)) is not None:
             event = replace(event, outcome=Outcome.FAILED, error=why, permanent=True)
@@ -236,9 +236,9 @@ def end_job(services: Services, job_id: str, event: ResultReported, seconds_ago:
         ended_at = _within_its_life(before, now - seconds_ago, now)
         is_over = event.outcome is Outcome.SUCCEEDED or event.permanent or before.retries >= before.asked.retries
         at = ended_at if is_over else now  # it may wait for its retry from now on
-        job = tx.advance_job(job_id, event, at)
+        job = tx.jobs.advance(job_id, event, at)
         if not had_ended and (noted := _noted_at_end(job, event)) is not None:
-            tx.add_event(job_id, *noted, {"step": event.step}, at)
+            tx.events.add(job_id, *noted, {"step": event.step}, at)
     if job.state.is_final and not had_ended:
         _observe_end(services, job, event)
     services.long_polls.notify(job_id, job.generation)
@@ -277,6 +277,6 @@ def _ended_early(job: JobRecord, event: ResultReported) -> str | None:
 def _observe_end(services: Services, job: JobRecord, event: ResultReported) -> None:
     error = None
     if event.outcome is Outcome.SUCCEEDED:
-        decisions = services.repository.decisions(job.id, limit=MAX_PAGE).items
+        decisions = services.repository.rounds.decisions(job.id, limit=MAX_PAGE).items
         error = prediction_error(decisions, event.step)
     services.metrics.observe_end(event.outcome.value, services.clock() - job.created_at, error)

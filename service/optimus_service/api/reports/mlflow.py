@@ -130,7 +130,7 @@ class JobRuns:
 
     def _job(self, run_id: str) -> JobRecord:
         try:
-            job = self._services.repository.get_job(run_id)
+            job = self._services.repository.jobs.get(run_id)
         except JobNotFound as error:
             raise Unknown(f"there is no run {run_id[:100]}") from error
         if not (self._caller.reads(job.project) and is_watched(job)):

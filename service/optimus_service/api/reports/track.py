@@ -153,7 +153,7 @@ def _track(
 
 
 def _newest(services: Services, caller: Caller, address: Address) -> JobRecord | None:
-    page = services.repository.list_jobs(
+    page = services.repository.jobs.page(
         project=address.project, labels=dict(address.labels), owner=caller.name, limit=1
     )
     return next((job for job in page.items if caller.owns(job)), None)

@@ -94,8 +94,8 @@ class Watching:
                 cause="start",
             )
             with services.repository.write() as tx:
-                tx.report_membership(job.id, first)
-                job = tx.advance_job(job.id, MembershipFormed(EPOCH), services.clock())
+                tx.memberships.report(job.id, first)
+                job = tx.jobs.advance(job.id, MembershipFormed(EPOCH), services.clock())
         if is_new:
             services.trigger_round("submit")
         return job
@@ -104,7 +104,7 @@ class Watching:
         """Count what a post says of a run. What comes after its end is not counted, and is no error: the training
         goes on whatever is thought of it here."""
         with self._turns.of(job_id):
-            job = self._services.repository.get_job(job_id)
+            job = self._services.repository.jobs.get(job_id)
             if is_over(job):
                 return
             memory = self._memory_of(job)
@@ -117,12 +117,12 @@ class Watching:
     def end(self, job_id: str, error: str | None) -> None:
         """Note that a run has ended; `error`: why it failed, None if it did not. Only the first end counts."""
         with self._turns.of(job_id):
-            job = self._services.repository.get_job(job_id)
+            job = self._services.repository.jobs.get(job_id)
             if is_over(job):
                 return
             memory = self._memory_of(job)
             self._store(job, memory, memory.progress.settle())
-            job = self._services.repository.get_job(job_id)
+            job = self._services.repository.jobs.get(job_id)
             event = ResultReported(
                 outcome=Outcome.SUCCEEDED if error is None else Outcome.FAILED,
                 step=job.step,
@@ -139,10 +139,10 @@ class Watching:
 
     def newest_at(self, job: JobRecord) -> float:
         """The time of the newest that was said of a run, by the clock of who said it."""
-        newest = self._services.repository.newest_samples(job.id, 1)
+        newest = self._services.repository.samples.newest(job.id, 1)
         if newest:
             return newest[0].at
-        began = self._services.repository.memberships(job.id)
+        began = self._services.repository.memberships.of_job(job.id)
         return began[0].at if began else job.created_at
 
     # --- what was said -----------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class Watching:
         self._store(job, memory, [each for reading in readings for each in memory.progress.add(reading)])
         now = self._services.clock()
         if job.heard_at is None or now > job.heard_at + HEARD_SECONDS:
-            self._services.repository.heard(job.id, now)
+            self._services.repository.memberships.heard(job.id, now)
 
     def _store(self, job: JobRecord, memory: Memory, advances: Sequence[Advance]) -> None:
         learned = memory.progress.learned
@@ -181,7 +181,7 @@ class Watching:
         )
         profile = {**known, **{name: value for name, value in write(said).items() if value is not None}}
         if profile != known:
-            self._services.repository.put_profile(job.id, profile)
+            self._services.repository.jobs.put_profile(job.id, profile)
 
     # --- memory ------------------------------------------------------------------------------------------------------
 

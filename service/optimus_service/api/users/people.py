@@ -62,13 +62,13 @@ def show_caller(caller: CallerDep, services: ServicesDep) -> answers.WhoAmI:
 @router.get("/v1/users")
 def list_users(services: ServicesDep) -> answers.UserList:
     """All users, by name."""
-    return answers.UserList(users=[_user_body(each) for each in services.repository.users()])
+    return answers.UserList(users=[_user_body(each) for each in services.repository.people.users()])
 
 
 @router.get("/v1/users/{name}", responses=documented(404))
 def get_user(name: UserName, services: ServicesDep) -> answers.User:
     """One user."""
-    return _user_body(services.repository.user(name))
+    return _user_body(services.repository.people.user(name))
 
 
 @router.post("/v1/users/{name}", status_code=201, responses=documented(409))
@@ -88,7 +88,7 @@ def create_user(
         limits=write(rights.limits, without_none=True),
     )
     audit.data |= _rights_data(rights)
-    services.repository.create_user(record)
+    services.repository.people.create_user(record)
     return _user_body(record)
 
 
@@ -106,14 +106,14 @@ def change_user(name: UserName, rights: Rights, services: ServicesDep, audit: Au
     """Replace what a user may do: `projects` or `role` must be there. All tokens of the user follow at once."""
     audit.data |= _rights_data(rights)
     own = write(rights.limits, without_none=True)
-    return _user_body(services.repository.change_user(name, rights.kind, rights.role, rights.projects, own))
+    return _user_body(services.repository.people.change_user(name, rights.kind, rights.role, rights.projects, own))
 
 
 @router.delete("/v1/users/{name}", status_code=204, responses=documented(404))
 def remove_user(name: UserName, services: ServicesDep) -> None:
     """Remove a user and all tokens of the user. Jobs stay, with the name of their owner; a later user of that name does
     not own them."""
-    services.repository.remove_user(name)
+    services.repository.people.remove_user(name)
 
 
 def _rights_data(rights: UserRights) -> dict[str, object]:
@@ -147,7 +147,7 @@ def list_tokens(
     of_user = user if _is_administrator(caller) else caller.name
     if user not in (None, of_user):
         return answers.TokenList(tokens=[])
-    return answers.TokenList(tokens=[token_body(each) for each in services.repository.tokens(of_user)])
+    return answers.TokenList(tokens=[token_body(each) for each in services.repository.people.tokens(of_user)])
 
 
 @router.post("/v1/tokens", status_code=201, responses=documented(404, 409))
@@ -182,8 +182,8 @@ def create_token(
     audit.made(token_id)
     audit.data |= {"user": user, "scope": wanted.scope, "projects": wanted.projects, "expires_at": expires_at}
     with services.repository.write() as tx:
-        tx.create_token(record)
-        n = tx.count_good_tokens(user, now)
+        tx.people.create_token(record)
+        n = tx.people.count_good_tokens(user, now)
         if n > MAX_TOKENS:
             raise Problem(409, f"{user} has {MAX_TOKENS} tokens that are good: revoke one that is not used any more")
     response.headers["Location"] = f"/v1/tokens/{token_id}"
@@ -194,11 +194,11 @@ def create_token(
 @router.delete("/v1/tokens/{token_id}", status_code=204, responses=documented(404))
 def revoke_token(token_id: str, services: ServicesDep, caller: CallerDep, audit: AuditDep) -> None:
     """Revoke a token: from the next request on it is refused. Again is harmless."""
-    token = services.repository.token(token_id)
+    token = services.repository.people.token(token_id)
     if token.user != caller.name and not _is_administrator(caller):
         raise TokenNotFound(token_id)
     audit.data |= {"user": token.user}
-    services.repository.revoke_token(token_id, services.clock())
+    services.repository.people.revoke_token(token_id, services.clock())
 
 
 def _is_administrator(caller: Caller) -> bool:
@@ -221,7 +221,7 @@ def _user_for(wanted: NewToken, caller: Caller) -> str:
 
 def _refuse_longer(services: Services, caller: Caller, expires_at: float | None) -> None:
     """Raise `Problem` (422) if the token would outlive the one that makes it, which could so go on for ever."""
-    own = None if caller.token_id is None else services.repository.token(caller.token_id).expires_at
+    own = None if caller.token_id is None else services.repository.people.token(caller.token_id).expires_at
     if own is not None and (expires_at is None or expires_at > own):
         raise invalid_field(
             "expires_seconds", f"must be at most {own - services.clock():.0f}: as long as your own token"
@@ -256,7 +256,7 @@ def list_audit(
     limit: LimitQuery = 50,
 ) -> answers.AuditList:
     """Who changed what, newest first."""
-    page = services.repository.audit(who, target, cursor, limit)
+    page = services.repository.people.audit(who, target, cursor, limit)
     return answers.AuditList(entries=[_entry_body(each) for each in page.items], next_cursor=page.next_cursor)
 
 

@@ -70,7 +70,7 @@ def sign_out(services: ServicesDep, caller: CallerDep, audit: AuditDep, response
     """Revoke the token that is sent, or that of the page's session. OPTIMUS_TOKEN stays."""
     audit.target = caller.token_id
     if caller.token_id is not None:
-        services.repository.revoke_token(caller.token_id, services.clock())
+        services.repository.people.revoke_token(caller.token_id, services.clock())
     if services.settings.oidc is not None:
         cookies.end_session(response, services.settings.oidc)
     response.headers["Clear-Site-Data"] = '"storage"'
@@ -206,7 +206,7 @@ def _let_in(services: Services, claims: dict[str, object], way: _Way, request_id
         data=data,
         request_id=request_id,
     )
-    user = services.repository.sign_in(wanted, token, entry)
+    user = services.repository.people.sign_in(wanted, token, entry)
     structlog.get_logger("optimus.audit").info(
         "audit",
         who=user.name,
@@ -216,7 +216,7 @@ def _let_in(services: Services, claims: dict[str, object], way: _Way, request_id
         data=data,
         request_id=request_id,
     )
-    return answers.MadeToken(token=token_body(services.repository.token(token_id)), secret=secret)
+    return answers.MadeToken(token=token_body(services.repository.people.token(token_id)), secret=secret)
 
 
 @contextmanager

@@ -11,6 +11,9 @@ from typing import TypeVar
 from optimus_service.store.errors import InvalidCursor
 from optimus_service.store.records import Page
 
+DEFAULT_PAGE = 50
+MAX_PAGE = 1000
+"""Items of one page at most: bounds the memory of an answer."""
 Row = TypeVar("Row")
 Item = TypeVar("Item")
 _LARGEST = 2**63 - 1
@@ -54,3 +57,9 @@ def make_page(
     shown = rows[:limit]
     more = len(rows) > limit
     return Page(tuple(item(row) for row in shown), encode_cursor(listing, key(shown[-1])) if more else None)
+
+
+def check_limit(limit: int) -> None:
+    """Raises ValueError for a page that is too large, or has nothing."""
+    if not 1 <= limit <= MAX_PAGE:
+        raise ValueError(f"limit must be from 1 to {MAX_PAGE}, not {limit}")

@@ -32,18 +32,7 @@ import json
 import math
 from typing import Any, ClassVar
 
-from sqlalchemy import (
-    BigInteger,
-    Dialect,
-    Double,
-    ForeignKey,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Text,
-    text,
-)
+from sqlalchemy import BigInteger, Dialect, Double, ForeignKey, Index, Integer, MetaData, String, Text, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import (
@@ -31,6 +32,7 @@ from optimus_scheduler.lifecycle import (
     STORY_LENGTH,
     EmitEvent,
     EndRetryWait,
+    Event,
     ForgetPromises,
     InvalidTransition,
     JobStatus,
@@ -45,7 +47,8 @@ from optimus_scheduler.model.format import time_words
 from optimus_scheduler.retries import Backoff
 from optimus_service.store.database import kept
 from optimus_service.store.database.dialects import chunks, insert_for, is_postgresql
-from optimus_service.store.database.pages import decode_cursor, encode_cursor, make_page
+from optimus_service.store.database.pages import DEFAULT_PAGE, check_limit, decode_cursor, encode_cursor, make_page
+from optimus_service.store.database.subject import Subject
 from optimus_service.store.database.tables import (
     JobHistoryRow,
     JobLabelRow,
@@ -96,27 +99,313 @@ LOOKED_THROUGH = 20_000
 """Jobs whose names one page of a search for a part of a name is made of: that takes some 30 ms."""
 
 
-def create(
-    session: Session,
-    job_id: str,
-    spec: Document,
-    token_nonce: str,
-    idempotency_key: str | None,
-    request_hash: str,
-    now: float,
-    object_uid: str | None = None,
-    owner: str | None = None,
-    profile: Document | None = None,
-) -> tuple[JobRecord, bool]:
-    """See `Repository.create_job`. The database decides who is first when equal keys race."""
-    new = NewJob(job_id, spec, token_nonce, idempotency_key, request_hash, object_uid, owner, profile)
-    if not create_many(session, [new], now):
-        return _stored(session, job_id, idempotency_key, request_hash, object_uid), False
-    return get(session, job_id), True
+class Jobs(Subject):
+    """Jobs: submission, listing, lifecycle."""
+
+    def create(
+        self,
+        job_id: str,
+        spec: Document,
+        token_nonce: str,
+        idempotency_key: str | None,
+        request_hash: str,
+        now: float,
+        object_uid: str | None = None,
+        owner: str | None = None,
+        profile: Document | None = None,
+    ) -> tuple[JobRecord, bool]:
+        """Store a submitted job (queued) and the event `JobSubmitted`.
+
+        `spec` is a `JobSpec` as a document; its `name` and `project` are what `page` filters by. `profile`: a
+        `JobProfile` as a document, of what is known before its tasks report one.
+
+        Returns:
+            The job, and whether this call made it: with a known idempotency key and an equal `request_hash` the job
+            of the first request comes back, however many requests race. So it does with a known `object_uid`, of the
+            Kubernetes object that is the job's origin; such a job has no idempotency key.
+
+        Raises:
+            IdempotencyConflict: the key was used with another `request_hash`.
+            JobIdTaken: another job has this id.
+        """
+        with self._write() as session:
+            new = NewJob(job_id, spec, token_nonce, idempotency_key, request_hash, object_uid, owner, profile)
+            if not create_many(session, [new], now):
+                return _stored(session, job_id, idempotency_key, request_hash, object_uid), False
+            return get(session, job_id), True
+
+    def find_submission(self, idempotency_key: str, request_hash: str) -> JobRecord | None:
+        """The job that a request with this key made; None if there was no such request.
+
+        Raises:
+            IdempotencyConflict: the key was used with another `request_hash`.
+        """
+        with self._read() as session:
+            return find_submission(session, idempotency_key, request_hash)
+
+    def find_submissions(self, keys: Collection[str]) -> dict[str, KeptSubmission]:
+        """Which of these idempotency keys made a job, and by which request."""
+        with self._read() as session:
+            found: dict[str, KeptSubmission] = {}
+            for chunk in chunks(keys):
+                statement = select(JobRow.idempotency_key, JobRow.id, JobRow.name, JobRow.request_hash)
+                rows = session.execute(statement.where(JobRow.idempotency_key.in_(chunk)))
+                found |= {key: KeptSubmission(*rest) for key, *rest in rows if key is not None}
+            return found
+
+    def create_many(self, new: Sequence[NewJob], now: float) -> set[str]:
+        """Store many submitted jobs as `create` stores one; the ids of those that were stored.
+
+        Of the others the id or the idempotency key is taken.
+        """
+        with self._write() as session:
+            return create_many(session, new, now)
+
+    def of_objects(self, uids: Collection[str]) -> dict[str, JobRecord]:
+        """Active jobs that have a Kubernetes object for an origin, and all jobs of these objects, by its uid."""
+        with self._read() as session:
+            of_some_object = JobRow.object_uid.is_not(None)
+            rows = session.scalars(select(JobRow).where(of_some_object, JobRow.state.in_(ACTIVE_STATES))).all()
+            found = {row.object_uid: record(row) for row in rows}
+            for chunk in chunks(set(uids) - set(found)):
+                ended = session.scalars(select(JobRow).where(JobRow.object_uid.in_(chunk))).all()
+                found |= {row.object_uid: record(row) for row in ended}
+            return {uid: job for uid, job in found.items() if uid is not None}
+
+    def by_id(self, job_ids: Collection[str]) -> dict[str, JobRecord]:
+        """Those of these jobs that there are."""
+        with self._read() as session:
+            return by_id(session, job_ids)
+
+    def set_spec(self, job_id: str, before: Document, spec: Document, changes: Changes, now: float) -> bool:
+        """Replace what an active job's owner asked for: the next round decides by it. An event says what changed.
+
+        `before`: what `spec` was made from. `changes`: old and new value by field.
+
+        Returns:
+            False when the stored specification is not `before` any more: nothing was written.
+
+        Raises:
+            JobNotFound: there is none.
+        """
+        with self._write() as session:
+            row = locked(session, job_id)
+            if row.spec != before:
+                return False
+            asked = asked_by(spec)
+            row.spec, row.name = spec, asked.name
+            words = "; ".join(f"{field}: {_said(old)} → {_said(new)}" for field, (old, new) in changes.items())
+            data = {field: {"from": old, "to": new} for field, (old, new) in changes.items()}
+            history.add_event(session, job_id, "JobChanged", f"Its owner changed {words}.", data, now)
+            session.execute(delete(JobLabelRow).where(JobLabelRow.job_id == job_id))
+            _add_labels(session, {job_id: asked}, row.created_at)
+            session.flush()
+            return True
+
+    def get(self, job_id: str) -> JobRecord:
+        """One job, in any state.
+
+        Raises:
+            JobNotFound: there is none.
+        """
+        with self._read() as session:
+            return get(session, job_id)
+
+    def page(
+        self,
+        states: Collection[JobState] | None = None,
+        project: str | None = None,
+        name_contains: str | None = None,
+        cursor: str | None = None,
+        limit: int = DEFAULT_PAGE,
+        name_match: NameMatch = "part",
+        labels: Mapping[str, str | None] = MappingProxyType({}),
+        owner: str | None = None,
+        projects: Collection[str] | None = None,
+    ) -> Page[JobRecord]:
+        """Jobs that meet all given conditions, newest first; `projects`: jobs of any of these.
+
+        `name_contains` is compared as `name_match` says. A part is looked for in the names of some thousand jobs at a
+        time: a page may have fewer than `limit`, or none, and a cursor all the same, with which the search goes on.
+        `labels`: all of them, with these values (None: with any). A `cursor` is good for the filters it was made with.
+
+        Raises:
+            InvalidCursor: the cursor was not handed out by this method.
+        """
+        check_limit(limit)
+        with self._read() as session:
+            if name_contains is not None and name_match == "one":
+                name_contains, name_match = _meant(session, name_contains, projects), "id"
+            chosen: list[ColumnElement[bool]] = [*in_projects(projects)]
+            if states is not None:
+                chosen.append(JobRow.state.in_([state.value for state in states]))
+            if project is not None:
+                chosen.append(JobRow.project == project)
+            if owner is not None:
+                # Not those of an earlier user of that name; where there is no user now, of whoever had it.
+                since = select(UserRow.created_at).where(UserRow.name == owner).scalar_subquery()
+                chosen += [JobRow.owner == owner, JobRow.created_at >= func.coalesce(since, 0.0)]
+            # Of few jobs, found by their name or as active ones, each is asked for its labels; else a label has its own
+            # order.
+            by_name = name_contains is not None and name_match != "part"
+            is_few = by_name or (states is not None and all(not state.is_final for state in states))
+            label = None if is_few or not labels else _rarest(session, labels)
+            place: Place = (JobRow.created_at, JobRow.id)
+            if label is not None:
+                chosen += [JobRow.id == JobLabelRow.job_id, *_is_label(JobLabelRow, label, labels[label])]
+                place = (JobLabelRow.created_at, JobLabelRow.job_id)
+            for name in labels.keys() - {label}:
+                other = aliased(JobLabelRow)
+                chosen.append(exists().where(other.job_id == JobRow.id, *_is_label(other, name, labels[name])))
+            if cursor is not None:
+                chosen.append(tuple_(*place) < tuple_(*decode_cursor("jobs", cursor, (float, str))))
+            if name_contains is None:
+                return _newest(session, chosen, limit, place)
+            name_contains = name_contains.replace("\0", "\ufffd")
+            if name_match == "part":
+                return _with_part(session, chosen, name_contains, limit, place)
+            # In a query of its own: the index of names is read, however few jobs have the name, not all jobs by their
+            # age.
+            return _newest(session, [*chosen, JobRow.id.in_(_named(session, name_contains, name_match))], limit, place)
+
+    def submitted(
+        self,
+        begin: float,
+        end: float,
+        project: str | None,
+        after: SubmittedJob | None,
+        limit: int,
+        projects: Collection[str] | None = None,
+    ) -> list[SubmittedJob]:
+        """Jobs submitted from `begin` until `end` (POSIX seconds), of one project or (None) of all, oldest first.
+
+        `projects`: of these only. `after`: only those after this one, which an earlier call returned.
+        """
+        with self._read() as session:
+            stored = select(SampleBatchRow.last_id).where(SampleBatchRow.job_id == JobRow.id).exists()
+            known = select(JobHistoryRow.last_id).where(JobHistoryRow.job_id == JobRow.id).exists()
+            statement = select(JobRow.id, JobRow.created_at, JobRow.state, stored | known)
+            statement = statement.where(JobRow.created_at >= begin, JobRow.created_at < end, *in_projects(projects))
+            if project is not None:
+                statement = statement.where(JobRow.project == project)
+            if after is not None:
+                statement = statement.where(tuple_(JobRow.created_at, JobRow.id) > tuple_(after.created_at, after.id))
+            rows = session.execute(statement.order_by(JobRow.created_at, JobRow.id).limit(limit))
+            return [SubmittedJob(job_id, at, JobState(state), has_samples) for job_id, at, state, has_samples in rows]
+
+    def active(self, projects: Collection[str] | None = None) -> list[JobRecord]:
+        """All queued, running and paused jobs (of these projects), oldest first."""
+        with self._read() as session:
+            statement = select(*STORED).where(JobRow.state.in_(ACTIVE_STATES), *in_projects(projects))
+            rows = session.execute(statement.order_by(JobRow.created_at, JobRow.id)).all()
+            return records(session, rows, self._kept, are_all=projects is None)
+
+    def count_by_state(self, projects: Collection[str] | None = None) -> dict[JobState, int]:
+        """The number of jobs (of these projects) in each state, zeros included."""
+        with self._read() as session:
+            active_ones = select(JobRow.state, func.count()).where(
+                JobRow.state.in_(ACTIVE_STATES), *in_projects(projects)
+            )
+            counts = dict(session.execute(active_ones.group_by(JobRow.state)).all()) | ended.counted(session, projects)
+            return {state: counts.get(state.value, 0) for state in JobState}
+
+    def count_waiting(self, owner: str | None = None, project: str | None = None) -> int:
+        """The number of queued and paused jobs of an owner, or of a project.
+
+        In a transaction that writes, others who count the same wait until it ends (for a project: one with a row).
+        """
+        with self._write() as session:
+            holder: type[UserRow | ProjectRow] = ProjectRow if owner is None else UserRow
+            session.get(holder, project if owner is None else owner, with_for_update={"key_share": True})
+            is_one = JobRow.project == project if owner is None else JobRow.owner == owner
+            waiting = (JobState.QUEUED.value, JobState.PAUSED.value)
+            return session.scalar(select(func.count()).where(is_one, JobRow.state.in_(waiting))) or 0
+
+    def advance(self, job_id: str, event: Event, now: float) -> JobRecord:
+        """Apply `optimus_scheduler.lifecycle.advance` and carry out its effects.
+
+        Persists the status, start and end times, the result and the emitted events. A changed directive is a new
+        wanted generation, so that a coordinator that waits for one hears of it at once.
+
+        Raises:
+            JobNotFound: there is no such job.
+            InvalidTransition: the event has no rule in the job's state; nothing was changed.
+        """
+        with self._write() as session:
+            row = locked(session, job_id)
+            advance_row(session, row, event, now, self._backoff)
+            session.flush()
+            return record(row)
+
+    def advance_together(self, events: Mapping[str, Event], now: float) -> dict[str, JobRecord | InvalidTransition]:
+        """Apply one event to each of many jobs, by id: what `advance` returns or, instead of raising, why not.
+
+        Raises:
+            JobNotFound: one of them does not exist; nothing was changed.
+        """
+        with self._write() as session:
+            found: dict[str, JobRecord | InvalidTransition] = {}
+            rows = locked_together(session, events)
+            for job_id, event in events.items():
+                try:
+                    advance_row(session, rows[job_id], event, now, self._backoff)
+                except InvalidTransition as refusal:
+                    found[job_id] = refusal
+            session.flush()
+            return {job_id: record(row) for job_id, row in rows.items()} | found
+
+    def put_profile(self, job_id: str, profile: Document) -> None:
+        """Store what the job's tasks know about it (`JobProfile`), replacing the former profile.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        with self._write() as session:
+            locked(session, job_id).profile = profile
+
+    def put_network(self, job_id: str, network: Document) -> None:
+        """Store the layers of what a job trains (`Network`), apart from the rest of the job.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        with self._write() as session:
+            locked(session, job_id).network = network
+
+    def network_of(self, job_id: str) -> Document | None:
+        """The layers of what a job trains, if its tasks have reported them; None for an unknown job."""
+        with self._read() as session:
+            return session.scalar(select(JobRow.network).where(JobRow.id == job_id))
+
+    def networks_of(self, job_ids: Collection[str]) -> dict[str, Document]:
+        """The layers of what these jobs train, by job id; jobs that have not reported them are left out."""
+        with self._read() as session:
+            return _reported(session, JobRow.network, job_ids)
+
+    def put_planned_rates(self, job_id: str, rates: Document) -> None:
+        """Store the learning rates that a job is to have (`PlannedRates`), in place of those reported before.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        with self._write() as session:
+            row = locked(session, job_id)
+            row.planned_rates, row.planned_rates_version = rates, row.planned_rates_version + 1
+
+    def planned_rates_of(self, job_ids: Collection[str]) -> dict[str, Document]:
+        """The learning rates that these jobs are to have, by job id; jobs that have not reported them are left out."""
+        with self._read() as session:
+            return _reported(session, JobRow.planned_rates, job_ids)
+
+    def coordinator_addresses(self) -> set[str]:
+        """Where the coordinators of active jobs listen."""
+        with self._read() as session:
+            address = JobRow.coordinator_address
+            return set(session.scalars(select(address).where(JobRow.state.in_(ACTIVE_STATES), address.is_not(None))))
 
 
 def create_many(session: Session, new: Sequence[NewJob], now: float) -> set[str]:
-    """See `Repository.create_jobs`."""
+    """See `Jobs.create_many`."""
     statement = insert_for(session, JobRow).on_conflict_do_nothing().returning(JobRow.id)
     asked = {job.id: asked_by(job.spec) for job in new}
     made = set(session.scalars(statement, [_values(job, asked[job.id], now) for job in new]))
@@ -172,21 +461,11 @@ def _stored(
 
 
 def find_submission(session: Session, idempotency_key: str, request_hash: str) -> JobRecord | None:
-    """See `Repository.find_submission`."""
+    """See `Jobs.find_submission`."""
     row = session.scalar(select(JobRow).where(JobRow.idempotency_key == idempotency_key))
     if row is not None and row.request_hash != request_hash:
         raise IdempotencyConflict(idempotency_key, row.id)
     return None if row is None else record(row)
-
-
-def find_submissions(session: Session, keys: Collection[str]) -> dict[str, KeptSubmission]:
-    """See `Repository.find_submissions`."""
-    found: dict[str, KeptSubmission] = {}
-    for chunk in chunks(keys):
-        statement = select(JobRow.idempotency_key, JobRow.id, JobRow.name, JobRow.request_hash)
-        rows = session.execute(statement.where(JobRow.idempotency_key.in_(chunk)))
-        found |= {key: KeptSubmission(*rest) for key, *rest in rows if key is not None}
-    return found
 
 
 def forget_keys(session: Session, user: str) -> None:
@@ -195,39 +474,12 @@ def forget_keys(session: Session, user: str) -> None:
     session.execute(update(JobRow).where(of_user).values(idempotency_key=None))
 
 
-def of_objects(session: Session, uids: Collection[str]) -> dict[str, JobRecord]:
-    """See `Repository.jobs_of_objects`."""
-    of_some_object = JobRow.object_uid.is_not(None)
-    rows = session.scalars(select(JobRow).where(of_some_object, JobRow.state.in_(ACTIVE_STATES))).all()
-    found = {row.object_uid: record(row) for row in rows}
-    for chunk in chunks(set(uids) - set(found)):
-        ended = session.scalars(select(JobRow).where(JobRow.object_uid.in_(chunk))).all()
-        found |= {row.object_uid: record(row) for row in ended}
-    return {uid: job for uid, job in found.items() if uid is not None}
-
-
 def by_id(session: Session, job_ids: Collection[str]) -> dict[str, JobRecord]:
-    """See `Repository.jobs_by_id`."""
+    """See `Jobs.by_id`."""
     found: dict[str, JobRecord] = {}
     for chunk in chunks(job_ids):
         found |= {row.id: record(row) for row in session.scalars(select(JobRow).where(JobRow.id.in_(chunk)))}
     return found
-
-
-def set_spec(session: Session, job_id: str, before: Document, spec: Document, changes: Changes, now: float) -> bool:
-    """See `Repository.set_spec`."""
-    row = locked(session, job_id)
-    if row.spec != before:
-        return False
-    asked = asked_by(spec)
-    row.spec, row.name = spec, asked.name
-    words = "; ".join(f"{field}: {_said(old)} → {_said(new)}" for field, (old, new) in changes.items())
-    data = {field: {"from": old, "to": new} for field, (old, new) in changes.items()}
-    history.add_event(session, job_id, "JobChanged", f"Its owner changed {words}.", data, now)
-    session.execute(delete(JobLabelRow).where(JobLabelRow.job_id == job_id))
-    _add_labels(session, {job_id: asked}, row.created_at)
-    session.flush()
-    return True
 
 
 def _said(value: object) -> str:
@@ -251,32 +503,11 @@ def date_labels(session: Session) -> None:
 
 
 def get(session: Session, job_id: str) -> JobRecord:
-    """See `Repository.get_job`."""
+    """See `Jobs.get`."""
     row = session.execute(_OF_ID, {"of": job_id}).one_or_none()
     if row is None:
         raise JobNotFound(job_id)
     return record(row)
-
-
-def network_of(session: Session, job_id: str) -> Document | None:
-    """See `Repository.network_of`."""
-    return session.scalar(select(JobRow.network).where(JobRow.id == job_id))
-
-
-def networks_of(session: Session, job_ids: Collection[str]) -> dict[str, Document]:
-    """See `Repository.networks_of`."""
-    return _reported(session, JobRow.network, job_ids)
-
-
-def put_planned_rates(session: Session, job_id: str, rates: Document) -> None:
-    """See `Repository.put_planned_rates`."""
-    row = locked(session, job_id)
-    row.planned_rates, row.planned_rates_version = rates, row.planned_rates_version + 1
-
-
-def planned_rates_of(session: Session, job_ids: Collection[str]) -> dict[str, Document]:
-    """See `Repository.planned_rates_of`."""
-    return _reported(session, JobRow.planned_rates, job_ids)
 
 
 def _reported(
@@ -319,58 +550,6 @@ def locked_together(session: Session, job_ids: Collection[str]) -> dict[str, Job
     return found
 
 
-def coordinator_addresses(session: Session) -> set[str]:
-    """See `Repository.coordinator_addresses`."""
-    address = JobRow.coordinator_address
-    return set(session.scalars(select(address).where(JobRow.state.in_(ACTIVE_STATES), address.is_not(None))))
-
-
-def page(
-    session: Session,
-    states: Collection[JobState] | None,
-    project: str | None,
-    name_contains: str | None,
-    cursor: str | None,
-    limit: int,
-    name_match: NameMatch,
-    labels: Mapping[str, str | None],
-    owner: str | None,
-    projects: Collection[str] | None,
-) -> Page[JobRecord]:
-    """See `Repository.list_jobs`."""
-    if name_contains is not None and name_match == "one":
-        name_contains, name_match = _meant(session, name_contains, projects), "id"
-    chosen: list[ColumnElement[bool]] = [*in_projects(projects)]
-    if states is not None:
-        chosen.append(JobRow.state.in_([state.value for state in states]))
-    if project is not None:
-        chosen.append(JobRow.project == project)
-    if owner is not None:
-        # Not those of an earlier user of that name; where there is no user now, of whoever had it.
-        since = select(UserRow.created_at).where(UserRow.name == owner).scalar_subquery()
-        chosen += [JobRow.owner == owner, JobRow.created_at >= func.coalesce(since, 0.0)]
-    # Of few jobs, found by their name or as active ones, each is asked for its labels; else a label has its own order.
-    by_name = name_contains is not None and name_match != "part"
-    is_few = by_name or (states is not None and all(not state.is_final for state in states))
-    label = None if is_few or not labels else _rarest(session, labels)
-    place: Place = (JobRow.created_at, JobRow.id)
-    if label is not None:
-        chosen += [JobRow.id == JobLabelRow.job_id, *_is_label(JobLabelRow, label, labels[label])]
-        place = (JobLabelRow.created_at, JobLabelRow.job_id)
-    for name in labels.keys() - {label}:
-        other = aliased(JobLabelRow)
-        chosen.append(exists().where(other.job_id == JobRow.id, *_is_label(other, name, labels[name])))
-    if cursor is not None:
-        chosen.append(tuple_(*place) < tuple_(*decode_cursor("jobs", cursor, (float, str))))
-    if name_contains is None:
-        return _newest(session, chosen, limit, place)
-    name_contains = name_contains.replace("\0", "\ufffd")
-    if name_match == "part":
-        return _with_part(session, chosen, name_contains, limit, place)
-    # In a query of its own: the index of names is read, however few jobs have the name, not all jobs by their age.
-    return _newest(session, [*chosen, JobRow.id.in_(_named(session, name_contains, name_match))], limit, place)
-
-
 def _is_label(row: type[JobLabelRow], name: str, value: str | None) -> list[ColumnElement[bool]]:
     return [row.name == name, *(() if value is None else (row.value == value,))]
 
@@ -404,28 +583,6 @@ def _with_part(
     page_ = _newest(session, found, limit, (at, id_))
     last = None if page_.next_cursor else session.execute(places.offset(LOOKED_THROUGH - 1).limit(1)).first()
     return page_ if last is None else Page(page_.items, encode_cursor("jobs", (float(last[0]), last[1])))
-
-
-def submitted(
-    session: Session,
-    begin: float,
-    end: float,
-    project: str | None,
-    after: SubmittedJob | None,
-    limit: int,
-    projects: Collection[str] | None,
-) -> list[SubmittedJob]:
-    """See `Repository.jobs_submitted`."""
-    stored = select(SampleBatchRow.last_id).where(SampleBatchRow.job_id == JobRow.id).exists()
-    known = select(JobHistoryRow.last_id).where(JobHistoryRow.job_id == JobRow.id).exists()
-    statement = select(JobRow.id, JobRow.created_at, JobRow.state, stored | known)
-    statement = statement.where(JobRow.created_at >= begin, JobRow.created_at < end, *in_projects(projects))
-    if project is not None:
-        statement = statement.where(JobRow.project == project)
-    if after is not None:
-        statement = statement.where(tuple_(JobRow.created_at, JobRow.id) > tuple_(after.created_at, after.id))
-    rows = session.execute(statement.order_by(JobRow.created_at, JobRow.id).limit(limit))
-    return [SubmittedJob(job_id, at, JobState(state), has_samples) for job_id, at, state, has_samples in rows]
 
 
 def _meant(session: Session, text: str, projects: Collection[str] | None) -> str:
@@ -468,13 +625,6 @@ def in_projects(projects: Collection[str] | None) -> tuple[ColumnElement[bool], 
     return () if projects is None else (JobRow.project.in_(sorted(projects)),)
 
 
-def active(session: Session, projects: Collection[str] | None, known: kept.Kept) -> list[JobRecord]:
-    """See `Repository.active_jobs`."""
-    statement = select(*STORED).where(JobRow.state.in_(ACTIVE_STATES), *in_projects(projects))
-    rows = session.execute(statement.order_by(JobRow.created_at, JobRow.id)).all()
-    return records(session, rows, known, are_all=projects is None)
-
-
 def records(session: Session, rows: Sequence[kept.AnyRow], known: kept.Kept, *, are_all: bool) -> list[JobRecord]:
     """Active jobs by their rows, which begin with `STORED`. `are_all`: there are no others."""
     dialect = session.get_bind().dialect
@@ -488,32 +638,8 @@ def records(session: Session, rows: Sequence[kept.AnyRow], known: kept.Kept, *, 
     return [known.jobs.of(row.id, row[: len(COLUMNS)], row, make, is_kept=are_all) for row in rows]
 
 
-def count_by_state(session: Session, projects: Collection[str] | None = None) -> dict[JobState, int]:
-    """See `Repository.count_jobs_by_state`."""
-    active_ones = select(JobRow.state, func.count()).where(JobRow.state.in_(ACTIVE_STATES), *in_projects(projects))
-    counts = dict(session.execute(active_ones.group_by(JobRow.state)).all()) | ended.counted(session, projects)
-    return {state: counts.get(state.value, 0) for state in JobState}
-
-
-def count_waiting(session: Session, owner: str | None, project: str | None) -> int:
-    """See `Repository.count_waiting`."""
-    holder: type[UserRow | ProjectRow] = ProjectRow if owner is None else UserRow
-    session.get(holder, project if owner is None else owner, with_for_update={"key_share": True})
-    is_one = JobRow.project == project if owner is None else JobRow.owner == owner
-    waiting = (JobState.QUEUED.value, JobState.PAUSED.value)
-    return session.scalar(select(func.count()).where(is_one, JobRow.state.in_(waiting))) or 0
-
-
-def advance(session: Session, job_id: str, event: lifecycle.Event, now: float, backoff: Backoff) -> JobRecord:
-    """See `Repository.advance_job`."""
-    row = locked(session, job_id)
-    advance_row(session, row, event, now, backoff)
-    session.flush()
-    return record(row)
-
-
 def promise_deadlines(session: Session, promised: Sequence[PromisedDeadline]) -> None:
-    """See `Repository.put_expected_times`."""
+    """See `Rounds.put_expected_times`."""
     rows = locked_together(session, [each.job_id for each in promised]) if promised else {}
     for each in promised:
         row = rows[each.job_id]
@@ -521,21 +647,6 @@ def promise_deadlines(session: Session, promised: Sequence[PromisedDeadline]) ->
             continue
         row.promised_deadline, row.promised_at = each.deadline, each.at
         history.add_event(session, row.id, DEADLINE_PROMISED, each.words, {"deadline": each.deadline}, each.at)
-
-
-def advance_together(
-    session: Session, events: Mapping[str, lifecycle.Event], now: float, backoff: Backoff
-) -> dict[str, JobRecord | InvalidTransition]:
-    """See `Repository.advance_jobs`."""
-    found: dict[str, JobRecord | InvalidTransition] = {}
-    rows = locked_together(session, events)
-    for job_id, event in events.items():
-        try:
-            advance_row(session, rows[job_id], event, now, backoff)
-        except InvalidTransition as refusal:
-            found[job_id] = refusal
-    session.flush()
-    return {job_id: record(row) for job_id, row in rows.items()} | found
 
 
 def advance_row(session: Session, row: JobRow, event: lifecycle.Event, now: float, backoff: Backoff) -> None:

@@ -10,14 +10,48 @@ from sqlalchemy.orm import Session
 
 from optimus_scheduler.model import JobState
 from optimus_service.store.database.dialects import insert_for
+from optimus_service.store.database.subject import Subject
 from optimus_service.store.database.tables import JobRow, PromiseRow
 from optimus_service.store.jobs.jobs import in_projects
 from optimus_service.store.records import KeptPromise, PromiseRecord
 from optimus_service.store.rounds import forecasts
 
 
+class Promises(Subject):
+    """What was predicted of jobs and is judged by their ends."""
+
+    def parts_of(self, job_ids: Collection[str]) -> dict[str, set[str]]:
+        """The parts of their lives at which something was predicted of these jobs; jobs without any are left out."""
+        with self._read() as session:
+            found: dict[str, set[str]] = {}
+            for job_id, part in session.execute(
+                select(PromiseRow.job_id, PromiseRow.part).where(PromiseRow.job_id.in_(job_ids))
+            ):
+                found.setdefault(job_id, set()).add(part)
+            return found
+
+    def of_job(self, job_id: str) -> list[PromiseRecord]:
+        """What was predicted of one job at the parts of its life, in no order."""
+        with self._read() as session:
+            return [_record(row) for row in session.scalars(select(PromiseRow).where(PromiseRow.job_id == job_id))]
+
+    def kept(self, since: float, newest: int, projects: Collection[str] | None = None) -> list[KeptPromise]:
+        """The `newest` promises of jobs (of these projects; None: of all) that succeeded at `since` or later, the first
+        to end first."""
+        with self._read() as session:
+            statement = (
+                select(PromiseRow, JobRow.step, JobRow.finished_at, JobRow.started_at)
+                .join(JobRow, JobRow.id == PromiseRow.job_id)
+                .where(JobRow.finished_at >= since, JobRow.state == JobState.SUCCEEDED.value, *in_projects(projects))
+                .order_by(JobRow.finished_at.desc(), PromiseRow.at.desc())
+                .limit(newest)
+            )
+            found = reversed(session.execute(statement).all())
+            return [_kept(row, step, end, start) for row, step, end, start in found if end is not None]
+
+
 def add(session: Session, promises: Sequence[PromiseRecord]) -> None:
-    """See `Repository.add_round`. What was promised before stays."""
+    """See `Rounds.add`. What was promised before stays."""
     if promises:
         session.execute(insert_for(session, PromiseRow).on_conflict_do_nothing(), [_values(each) for each in promises])
 
@@ -31,34 +65,6 @@ def _values(promise: PromiseRecord) -> dict[str, Any]:
         "at": promise.at,
         "document": {"step": promise.step} | {name: forecasts.plain(getattr(promise, name)) for name in said},
     }
-
-
-def parts_of(session: Session, job_ids: Collection[str]) -> dict[str, set[str]]:
-    """See `Repository.promised_parts`."""
-    found: dict[str, set[str]] = {}
-    for job_id, part in session.execute(
-        select(PromiseRow.job_id, PromiseRow.part).where(PromiseRow.job_id.in_(job_ids))
-    ):
-        found.setdefault(job_id, set()).add(part)
-    return found
-
-
-def of_job(session: Session, job_id: str) -> list[PromiseRecord]:
-    """See `Repository.promises`."""
-    return [_record(row) for row in session.scalars(select(PromiseRow).where(PromiseRow.job_id == job_id))]
-
-
-def kept(session: Session, since: float, newest: int, projects: Collection[str] | None) -> list[KeptPromise]:
-    """See `Repository.kept_promises`."""
-    statement = (
-        select(PromiseRow, JobRow.step, JobRow.finished_at, JobRow.started_at)
-        .join(JobRow, JobRow.id == PromiseRow.job_id)
-        .where(JobRow.finished_at >= since, JobRow.state == JobState.SUCCEEDED.value, *in_projects(projects))
-        .order_by(JobRow.finished_at.desc(), PromiseRow.at.desc())
-        .limit(newest)
-    )
-    found = reversed(session.execute(statement).all())
-    return [_kept(row, step, end, start) for row, step, end, start in found if end is not None]
 
 
 def _kept(row: PromiseRow, step: int, finished_at: float, started_at: float | None) -> KeptPromise:

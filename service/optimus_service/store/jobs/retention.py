@@ -9,6 +9,7 @@ from sqlalchemy import CursorResult, delete, select, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from optimus_scheduler.model import JobState
+from optimus_service.store.database.subject import Subject
 from optimus_service.store.database.tables import (
     DecisionRow,
     EventRow,
@@ -21,7 +22,7 @@ from optimus_service.store.database.tables import (
     SampleBlockRow,
 )
 from optimus_service.store.errors import JobIsActive
-from optimus_service.store.jobs import ended
+from optimus_service.store.jobs import ended, jobs
 from optimus_service.store.jobs.jobs import locked
 from optimus_service.store.records import Pruned, PrunedRounds
 
@@ -35,12 +36,53 @@ _BLOCK_KEY: Final[Key] = (
 )
 _SAMPLES: Final[tuple[Key, ...]] = (_BATCH_KEY, _BLOCK_KEY, (JobHistoryRow.job_id,))
 _PROMISE_KEY: Final[Key] = (PromiseRow.job_id, PromiseRow.part)
+PRUNE_ROWS = 500
+"""Rows that one `prune` deletes at most: bounds how long it keeps writers waiting."""
 _JOBS_AT_ONCE = 100
 """That one transaction looks at: most have few rows, and after the first time none."""
 
 
+class Retention(Subject):
+    """Deletes what is not needed any more."""
+
+    def delete_job(self, job_id: str) -> None:
+        """Delete an ended job with all that is kept of it: samples, events, decisions, what it taught.
+
+        In some transactions, so that others need not wait long.
+
+        Raises:
+            JobNotFound: there is none.
+            JobIsActive: it has not ended.
+        """
+        done = False
+        while not done:
+            with self._write() as session:
+                done = remove_job(session, job_id, PRUNE_ROWS)
+
+    def prune(self, now: float, keep_seconds: float, limit: int = PRUNE_ROWS) -> Pruned:
+        """Delete samples, decisions, predictions and finished runs of jobs that ended over `keep_seconds` ago.
+
+        Jobs, memberships and events stay. At most `limit` rows go in one call: call again until `total` is 0.
+        """
+        with self._write() as session:
+            return prune(session, now - keep_seconds, now, limit)
+
+    def mend_after_upgrade(self) -> None:
+        """Write what a replica of an earlier release left out: counts of ended jobs, moments of labels."""
+        with self._write() as session:
+            ended.recount(session)
+        with self._write() as session:
+            jobs.date_labels(session)
+
+    def prune_rounds(self, now: float, keep_seconds: float, after: float, limit: int = PRUNE_ROWS) -> PrunedRounds:
+        """Delete rounds of over `keep_seconds` ago that no decision belongs to: of `limit` rounds from `after` on
+        (POSIX seconds), the oldest first. `next_after` is where to go on."""
+        with self._write() as session:
+            return prune_rounds(session, now - keep_seconds, after, limit)
+
+
 def prune(session: Session, before: float, now: float, limit: int) -> Pruned:
-    """See `Repository.prune`."""
+    """See `Retention.prune`."""
     # Jobs that are through carry a mark, and are in no index that this reads: a million of them cost nothing.
     due = select(JobRow.id).where(JobRow.pruned_at.is_(None), JobRow.finished_at < before)
     job_ids = session.scalars(due.order_by(JobRow.finished_at).limit(_JOBS_AT_ONCE)).all()
@@ -77,7 +119,7 @@ class _Budget:
 
 
 def prune_rounds(session: Session, before: float, after: float, limit: int) -> PrunedRounds:
-    """See `Repository.prune_rounds`."""
+    """See `Retention.prune_rounds`."""
     old = select(RoundRow.id, RoundRow.at).where(RoundRow.at < before, RoundRow.at >= after)
     page = session.execute(old.order_by(RoundRow.at).limit(limit)).all()
     if not page:
@@ -91,7 +133,7 @@ def prune_rounds(session: Session, before: float, after: float, limit: int) -> P
 
 
 def remove_job(session: Session, job_id: str, limit: int) -> bool:
-    """See `Repository.delete_job`: `limit` rows of a kind at most go at once; whether the job itself is gone by now."""
+    """See `Retention.delete_job`: `limit` rows of a kind at most go at once; whether the job itself is gone by now."""
     row = locked(session, job_id)
     if not JobState(row.state).is_final:
         raise JobIsActive(job_id, row.state)

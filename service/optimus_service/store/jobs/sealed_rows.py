@@ -10,6 +10,7 @@ from sqlalchemy import Text, select, text, type_coerce
 from sqlalchemy.orm import Session
 
 from optimus_service.store.database.sealing import SEALED, as_text, keys_of
+from optimus_service.store.database.subject import Subject
 from optimus_service.store.database.tables import JobRow
 
 _SEALED_TEXT = f'%"{SEALED}":"%'
@@ -17,6 +18,44 @@ _CLEAR_TEXT = '%"environment":{"%'
 """Neither can stand inside of a string of JSON, where quotation marks have backslashes."""
 _BATCH = 500
 """Rows of one transaction at most."""
+
+
+class Variables(Subject):
+    """Variables of stored jobs: how many are sealed, and sealing them anew."""
+
+    def stored(self) -> Stored:
+        """How many jobs have variables, sealed and in clear."""
+        with self._read() as session:
+            keys = keys_of(session.get_bind().dialect)
+            sealed = unreadable = clear = 0
+            after: str | None = ""
+            while after is not None:
+                rows = session.execute(_with_variables(after)).all()
+                for _, content in rows:
+                    document = json.loads(content)
+                    if not isinstance(document, dict):
+                        continue
+                    clear += bool(document.get("environment"))
+                    sealed += SEALED in document
+                    unreadable += SEALED in document and (keys is None or SEALED in keys.open(document))
+                after = rows[-1][0] if len(rows) == _BATCH else None
+            return Stored(sealed, unreadable, clear)
+
+    def rewrite(self, *, clear: bool = False) -> int:
+        """Seal all variables with the engine's first key; or store all that can be opened in clear.
+
+        In some transactions, so that others need not wait long. Again is harmless.
+
+        Returns:
+            The number of jobs whose row was changed.
+        """
+        after: str | None = ""
+        changed = 0
+        while after is not None:
+            with self._write() as session:
+                after, n = rewrite(session, after, clear=clear)
+            changed += n
+        return changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,24 +100,6 @@ def _replace(session: Session, job_id: str, old: str, new: str) -> int:
     values = {"id": job_id, "old": old, "new": new}
     statement = text("UPDATE jobs SET spec = :new WHERE id = :id AND spec = :old RETURNING id")
     return len(session.execute(statement, values).all())
-
-
-def stored(session: Session) -> Stored:
-    """Count jobs with variables, by how these are stored."""
-    keys = keys_of(session.get_bind().dialect)
-    sealed = unreadable = clear = 0
-    after: str | None = ""
-    while after is not None:
-        rows = session.execute(_with_variables(after)).all()
-        for _, content in rows:
-            document = json.loads(content)
-            if not isinstance(document, dict):
-                continue
-            clear += bool(document.get("environment"))
-            sealed += SEALED in document
-            unreadable += SEALED in document and (keys is None or SEALED in keys.open(document))
-        after = rows[-1][0] if len(rows) == _BATCH else None
-    return Stored(sealed, unreadable, clear)
 
 
 def _with_variables(after: str) -> Any:

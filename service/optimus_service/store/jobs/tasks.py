@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from optimus_scheduler.model import Role, TaskKey
 from optimus_service.store.database.dialects import chunks, insert_for, set_of
+from optimus_service.store.database.subject import Subject
 from optimus_service.store.database.tables import Base, JobRow, TaskRow
 from optimus_service.store.errors import JobNotFound
 from optimus_service.store.jobs.jobs import ACTIVE_STATES, locked_together
@@ -21,10 +22,82 @@ _TASKS: Final = Base.metadata.tables["tasks"]
 """Read without the session: keeping track of ten thousand objects that nobody changes costs more than reading them."""
 
 
+class Tasks(Subject):
+    """Tasks that the service started."""
+
+    def select(
+        self, active_only: bool = True, job_id: str | None = None, job_ids: Collection[str] | None = None
+    ) -> list[TaskRecord]:
+        """Tasks by key: those that have not exited, or all of them; of one job, of some, or of all."""
+        with self._read() as session:
+            return select_tasks(session, active_only, job_id, job_ids)
+
+    def worker_spans(self, job_ids: Collection[str]) -> dict[str, list[tuple[float, float | None]]]:
+        """When each worker of these jobs was started, and had exited; jobs that never had any are left out."""
+        with self._read() as session:
+            found: dict[str, list[tuple[float, float | None]]] = {}
+            columns = select(TaskRow.job_id, TaskRow.created_at, TaskRow.exited_at)
+            for chunk in chunks(job_ids):
+                of_them = columns.where(TaskRow.job_id.in_(chunk), TaskRow.role == Role.WORKER.value)
+                for job_id, begin, end in session.execute(of_them):
+                    found.setdefault(job_id, []).append((begin, end))
+            return found
+
+    def put(self, starts: Sequence[tuple[TaskKey, str, str | None]], addresses: Mapping[str, str], now: float) -> None:
+        """Remember tasks that are about to be started: key, node, and what the GPUs are.
+
+        A task of a key that is known already stays as it is. `addresses`: where coordinators listen from now on, by
+        job id.
+
+        Raises:
+            JobNotFound: one of the jobs does not exist; nothing was stored.
+        """
+        with self._write() as session:
+            rows = locked_together(session, {key.job_id for key, _, _ in starts} | addresses.keys())
+            for job_id, address in addresses.items():
+                rows[job_id].coordinator_address = address
+            session.flush()
+            values = [
+                _key_values(key)
+                | {"node": node, "created_at": now, "gpu_type": gpu_type, "attempt": rows[key.job_id].attempt}
+                for key, node, gpu_type in sorted(starts)
+            ]
+            if values:
+                session.execute(insert_for(session, TaskRow).on_conflict_do_nothing(), values)
+
+    def mark_unwanted(self, keys: Iterable[TaskKey], now: float) -> None:
+        """These tasks left the wanted set; those that had left it before keep their time. Unknown keys are ignored."""
+        with self._write() as session:
+            _update(session, keys, {"unwanted_since": now}, only_where_null=True)
+
+    def mark_wanted(self, keys: Iterable[TaskKey]) -> None:
+        """These tasks are wanted (again). Unknown keys are ignored."""
+        with self._write() as session:
+            _update(session, keys, {"unwanted_since": None})
+
+    def mark_exited(self, key: TaskKey, exit_code: int | None, now: float) -> None:
+        """The task ended; the first report counts. An unknown key is ignored."""
+        with self._write() as session:
+            _update(session, [key], {"exited_at": now, "exit_code": exit_code}, only_where_null=True)
+
+    def put_usage(self, job_id: str, usages: Mapping[str, Mapping[str, float]], now: float) -> None:
+        """What these tasks of the job take of their machines now, by name. Names of no task alive are ignored.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        with self._write() as session:
+            if session.get(JobRow, job_id) is None:
+                raise JobNotFound(job_id)
+            for task in select_tasks(session, active_only=True, job_id=job_id):  # sorted, as in `_update`
+                if task.key.name in usages:
+                    _update(session, [task.key], {"usage": dict(usages[task.key.name]), "usage_at": now})
+
+
 def select_tasks(
     session: Session, active_only: bool, job_id: str | None, job_ids: Collection[str] | None = None
 ) -> list[TaskRecord]:
-    """See `Repository.tasks`."""
+    """See `Tasks.select`."""
     statement = select(_TASKS)
     if active_only:
         statement = statement.where(TaskRow.exited_at.is_(None))
@@ -33,17 +106,6 @@ def select_tasks(
     if job_ids is not None:
         statement = statement.where(TaskRow.job_id.in_(set_of(session, job_ids)))
     return _records(session.execute(statement))
-
-
-def worker_spans(session: Session, job_ids: Collection[str]) -> dict[str, list[tuple[float, float | None]]]:
-    """See `Repository.worker_spans`."""
-    found: dict[str, list[tuple[float, float | None]]] = {}
-    columns = select(TaskRow.job_id, TaskRow.created_at, TaskRow.exited_at)
-    for chunk in chunks(job_ids):
-        of_them = columns.where(TaskRow.job_id.in_(chunk), TaskRow.role == Role.WORKER.value)
-        for job_id, begin, end in session.execute(of_them):
-            found.setdefault(job_id, []).append((begin, end))
-    return found
 
 
 def newest(session: Session) -> list[TaskRecord]:
@@ -71,46 +133,6 @@ _NEWEST: Final = _newest()
 def _records(rows: Iterable[Row[Any]]) -> list[TaskRecord]:
     # Sorted here, like `TaskKey`: PostgreSQL orders text by the rules of a language.
     return sorted(map(_record, rows), key=attrgetter("key"))
-
-
-def put_all(
-    session: Session, starts: Sequence[tuple[TaskKey, str, str | None]], addresses: Mapping[str, str], now: float
-) -> None:
-    """See `Repository.put_tasks`."""
-    rows = locked_together(session, {key.job_id for key, _, _ in starts} | addresses.keys())
-    for job_id, address in addresses.items():
-        rows[job_id].coordinator_address = address
-    session.flush()
-    values = [
-        _key_values(key) | {"node": node, "created_at": now, "gpu_type": gpu_type, "attempt": rows[key.job_id].attempt}
-        for key, node, gpu_type in sorted(starts)
-    ]
-    if values:
-        session.execute(insert_for(session, TaskRow).on_conflict_do_nothing(), values)
-
-
-def mark_unwanted(session: Session, keys: Iterable[TaskKey], now: float) -> None:
-    """See `Repository.mark_unwanted`."""
-    _update(session, keys, {"unwanted_since": now}, only_where_null=True)
-
-
-def mark_wanted(session: Session, keys: Iterable[TaskKey]) -> None:
-    """See `Repository.mark_wanted`."""
-    _update(session, keys, {"unwanted_since": None})
-
-
-def mark_exited(session: Session, key: TaskKey, exit_code: int | None, now: float) -> None:
-    """See `Repository.mark_exited`."""
-    _update(session, [key], {"exited_at": now, "exit_code": exit_code}, only_where_null=True)
-
-
-def put_usage(session: Session, job_id: str, usages: Mapping[str, Mapping[str, float]], now: float) -> None:
-    """See `Repository.put_usage`."""
-    if session.get(JobRow, job_id) is None:
-        raise JobNotFound(job_id)
-    for task in select_tasks(session, active_only=True, job_id=job_id):  # sorted, as in `_update`
-        if task.key.name in usages:
-            _update(session, [task.key], {"usage": dict(usages[task.key.name]), "usage_at": now})
 
 
 def _update(

@@ -12,9 +12,10 @@ from sqlalchemy.orm import Session
 
 from optimus_scheduler.lifecycle import InvalidTransition, TasksGranted
 from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Role, SetWanted, TaskKey
-from optimus_scheduler.retries import LONGEST_RETRY_SECONDS, Backoff
+from optimus_scheduler.retries import LONGEST_RETRY_SECONDS
 from optimus_service.store.database import kept
 from optimus_service.store.database.dialects import chunks
+from optimus_service.store.database.subject import Subject
 from optimus_service.store.database.tables import Base, JobRow
 from optimus_service.store.errors import JobNotFound
 from optimus_service.store.jobs import jobs
@@ -41,24 +42,66 @@ _RANK = {Directive.RUN: 0, Directive.PAUSE: 0, Directive.FINISH: 1, Directive.CA
 """A directive gives way to those of its own rank and above: what ends a job is not undone by an older plan."""
 
 
-def put(session: Session, changes: Sequence[SetWanted], now: float, backoff: Backoff) -> list[tuple[str, int]]:
-    """See `Repository.set_wanted`."""
-    rows = locked_together(session, {change.job_id for change in changes})
-    changed = []
-    for change in changes:
-        row = rows[change.job_id]
-        before, had_nothing = row.generation, _allocation(row).is_empty
-        put_into(row, change.allocation, change.directive, change.tasks, now, change.batch)
-        if row.owner_paused_at is None and row.generation != before:
-            keeps = change.allocation.is_empty or row.state == JobState.PAUSED.value  # until it trains again
-            row.paused_by = change.paused_by or (row.paused_by if keeps else None)
-        if row.generation == before:
-            continue
-        if had_nothing and not change.allocation.is_empty:
-            with suppress(InvalidTransition):  # it ended after the plan was made
-                advance_row(session, row, TasksGranted(change.allocation), now, backoff)
-        changed.append((row.id, row.generation))
-    return changed
+class Wanted(Subject):
+    """What jobs should have."""
+
+    def put(self, changes: Sequence[SetWanted], now: float) -> list[tuple[str, int]]:
+        """Store what jobs should have; a new generation for each of which it differs from what is wanted already.
+
+        A round works on a snapshot that may be older than the job's directive: FINISH and CANCEL, once set, are not
+        undone by it (CANCEL is above FINISH). A job that ended wants nothing any more, and stays as it is. A job that
+        had nothing gets the event that tasks were granted.
+
+        Returns:
+            The jobs that have a new generation, with it.
+
+        Raises:
+            JobNotFound: one of the jobs does not exist; nothing was stored.
+        """
+        with self._write() as session:
+            rows = locked_together(session, {change.job_id for change in changes})
+            changed = []
+            for change in changes:
+                row = rows[change.job_id]
+                before, had_nothing = row.generation, _allocation(row).is_empty
+                put_into(row, change.allocation, change.directive, change.tasks, now, change.batch)
+                if row.owner_paused_at is None and row.generation != before:
+                    keeps = change.allocation.is_empty or row.state == JobState.PAUSED.value  # until it trains again
+                    row.paused_by = change.paused_by or (row.paused_by if keeps else None)
+                if row.generation == before:
+                    continue
+                if had_nothing and not change.allocation.is_empty:
+                    with suppress(InvalidTransition):  # it ended after the plan was made
+                        advance_row(session, row, TasksGranted(change.allocation), now, self._backoff)
+                changed.append((row.id, row.generation))
+            return changed
+
+    def get(self, job_id: str) -> WantedRecord:
+        """What a job should have; generation 0 and nothing before the first `put`.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        with self._read() as session:
+            row = session.execute(_OF_JOB, {"of": job_id}).one_or_none()
+            if row is None:
+                raise JobNotFound(job_id)
+            return _record(row)
+
+    def of_active_jobs(self) -> dict[str, WantedRecord]:
+        """What each active job should have, by job id."""
+        with self._read() as session:
+            statement = select(*_COLUMNS).where(JobRow.state.in_(ACTIVE_STATES))
+            return {row.id: _record(row) for row in session.execute(statement)}
+
+    def generations(self, job_ids: Collection[str]) -> dict[str, int]:
+        """The wanted generation of each of these jobs that there is, by job id. Cheap: for long polls."""
+        with self._read() as session:
+            found: dict[str, int] = {}
+            for chunk in chunks(job_ids):
+                rows = session.execute(select(JobRow.id, JobRow.generation).where(JobRow.id.in_(chunk)))
+                found.update((job_id, generation) for job_id, generation in rows)
+            return found
 
 
 def put_into(
@@ -102,20 +145,6 @@ def waits_for_retry(row: JobRow, now: float) -> bool:
     return 0.0 < row.retry_at - now <= LONGEST_RETRY_SECONDS  # further away: somebody has set the clock back
 
 
-def get(session: Session, job_id: str) -> WantedRecord:
-    """See `Repository.get_wanted`."""
-    row = session.execute(_OF_JOB, {"of": job_id}).one_or_none()
-    if row is None:
-        raise JobNotFound(job_id)
-    return _record(row)
-
-
-def of_active_jobs(session: Session) -> dict[str, WantedRecord]:
-    """See `Repository.wanted_of_active_jobs`."""
-    statement = select(*_COLUMNS).where(JobRow.state.in_(ACTIVE_STATES))
-    return {row.id: _record(row) for row in session.execute(statement)}
-
-
 def active_with_wanted(
     session: Session, known: kept.Kept
 ) -> tuple[list[JobRecord], dict[str, WantedRecord], frozenset[str]]:
@@ -129,15 +158,6 @@ def active_with_wanted(
 
     wanted = {row.id: known.wanted.of(row.id, _WANTED(row), row, make, is_kept=True) for row in rows}
     return found, wanted, frozenset(row.id for row in rows if row.has_network)
-
-
-def generations(session: Session, job_ids: Collection[str]) -> dict[str, int]:
-    """See `Repository.generations`."""
-    found: dict[str, int] = {}
-    for chunk in chunks(job_ids):
-        rows = session.execute(select(JobRow.id, JobRow.generation).where(JobRow.id.in_(chunk)))
-        found.update((job_id, generation) for job_id, generation in rows)
-    return found
 
 
 def _allocation(row: JobRow | Row[Any]) -> Allocation:

@@ -15,7 +15,7 @@ from optimus_service.store.records import Document, ExpectedTimes
 
 
 def replace_all(session: Session, times: Sequence[ExpectedTimes]) -> set[str]:
-    """See `Repository.put_expected_times`; which of the jobs there are."""
+    """See `Rounds.put_expected_times`; which of the jobs there are."""
     session.execute(delete(ExpectedTimesRow))
     present: set[str] = set()
     for chunk in chunks([each.job_id for each in times]):

@@ -36,7 +36,7 @@ _WITH_TIMES = select(
 
 
 def add_event(session: Session, job_id: str | None, event_type: str, message: str, data: Document, now: float) -> None:
-    """See `Repository.add_event`. The caller has locked the job's row."""
+    """See `Events.add`. The caller has locked the job's row."""
     values = {"job_id": job_id, "at": now, "type": event_type, "message": message, "data": data}
     session.execute(_ADD_EVENT, values)
 
@@ -51,7 +51,7 @@ def add_events(session: Session, new: Sequence[tuple[str, str, str]], now: float
 
 
 def events(session: Session, job_id: str | None, cursor: str | None, limit: int) -> Page[EventRecord]:
-    """See `Repository.events`."""
+    """See `Events.page`."""
     statement = select(EventRow)
     if job_id is not None:
         statement = statement.where(EventRow.job_id == job_id)
@@ -65,7 +65,7 @@ def newest_types(session: Session, job_id: str, limit: int) -> tuple[str, ...]:
 
 
 def latest_event_types(session: Session, event_types: Collection[str], job_ids: Collection[str]) -> dict[str, str]:
-    """See `Repository.latest_event_types`."""
+    """See `Events.latest_types`."""
     found: dict[str, str] = {}
     for chunk in chunks(job_ids):
         chosen = EventRow.job_id.in_(chunk), EventRow.type.in_(sorted(event_types))
@@ -76,7 +76,7 @@ def latest_event_types(session: Session, event_types: Collection[str], job_ids: 
 
 
 def add_round(session: Session, record: RoundRecord, decisions: Sequence[DecisionRecord]) -> int:
-    """See `Repository.add_round`."""
+    """See `Rounds.add`."""
     round_id: int = session.execute(_ADD_ROUND, _round_values(record)).scalar_one()
     if decisions:
         session.execute(_ADD_DECISION, [_decision_values(round_id, decision) for decision in decisions])
@@ -84,18 +84,18 @@ def add_round(session: Session, record: RoundRecord, decisions: Sequence[Decisio
 
 
 def rounds(session: Session, cursor: str | None, limit: int) -> Page[RoundRecord]:
-    """See `Repository.rounds`."""
+    """See `Rounds.page`."""
     return _page(session, "rounds", select(RoundRow), RoundRow, cursor, limit, _round)
 
 
 def decisions(session: Session, job_id: str, cursor: str | None, limit: int) -> Page[DecisionRecord]:
-    """See `Repository.decisions`."""
+    """See `Rounds.decisions`."""
     statement = select(DecisionRow).where(DecisionRow.job_id == job_id)
     return _page(session, "decisions", statement, DecisionRow, cursor, limit, _decision)
 
 
 def latest_decisions(session: Session, job_ids: Collection[str], known: kept.Kept) -> dict[str, DecisionRecord]:
-    """See `Repository.latest_decisions`. One look into the index per job, whatever the length of its history."""
+    """See `Rounds.latest_decisions`. One look into the index per job, whatever the length of its history."""
     if not job_ids:
         return {}
     newest = select(func.max(DecisionRow.id)).where(DecisionRow.job_id == JobRow.id).scalar_subquery()

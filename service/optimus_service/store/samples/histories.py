@@ -11,10 +11,11 @@ from functools import cache
 from typing import Any, Final
 
 from sqlalchemy import Select, bindparam, delete, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import aliased
 
 from optimus_scheduler.model import JobState
 from optimus_service.store.database.dialects import chunks, insert_for, is_postgresql, keys_as_table
+from optimus_service.store.database.subject import Subject
 from optimus_service.store.database.tables import (
     Base,
     FinishedRunRow,
@@ -55,41 +56,72 @@ _HAS_LATER = (
 _FORGET_BLOCKS = delete(SampleBlockRow).where(SampleBlockRow.job_id == bindparam("of"), _HAS_LATER)
 
 
-def put(session: Session, kept: Mapping[str, KeptHistory]) -> None:
-    """See `Repository.put_histories`."""
-    statement = insert_for(session, JobHistoryRow)
-    statement = statement.on_conflict_do_update(
-        index_elements=[JobHistoryRow.job_id],
-        set_={"document": statement.excluded.document, "last_id": statement.excluded.last_id},
-    )
-    connection = session.connection()
-    for chunk in chunks(kept):
-        there = list(session.scalars(select(JobRow.id).where(JobRow.id.in_(chunk)).with_for_update(key_share=True)))
-        if there:
-            rows = [{"job_id": job_id, **_values(kept[job_id])} for job_id in there]
-            session.execute(statement, rows)
-            old = [{"of": job_id, "until": kept[job_id].last_id - SAMPLES_KEPT} for job_id in there]
-            connection.execute(_FORGET_BATCHES, old)
-            connection.execute(_FORGET_BLOCKS, [{"of": job_id} for job_id in there])
+class Histories(Subject):
+    """What is known of jobs by their samples, as documents."""
+
+    def put(self, kept: Mapping[str, KeptHistory]) -> None:
+        """Keep what is known of these jobs by their samples, in the place of what was kept before.
+
+        Samples that it was made of are deleted, but for the newest 2,000; a sample that is posted again when over 8,192
+        later ones of its rank and epoch were counted is a duplicate. Jobs that are not there any more are left out.
+        """
+        with self._write() as session:
+            statement = insert_for(session, JobHistoryRow)
+            statement = statement.on_conflict_do_update(
+                index_elements=[JobHistoryRow.job_id],
+                set_={"document": statement.excluded.document, "last_id": statement.excluded.last_id},
+            )
+            connection = session.connection()
+            for chunk in chunks(kept):
+                there = list(
+                    session.scalars(select(JobRow.id).where(JobRow.id.in_(chunk)).with_for_update(key_share=True))
+                )
+                if there:
+                    rows = [{"job_id": job_id, **_values(kept[job_id])} for job_id in there]
+                    session.execute(statement, rows)
+                    old = [{"of": job_id, "until": kept[job_id].last_id - SAMPLES_KEPT} for job_id in there]
+                    connection.execute(_FORGET_BATCHES, old)
+                    connection.execute(_FORGET_BLOCKS, [{"of": job_id} for job_id in there])
+
+    def of_jobs(self, job_ids: Collection[str]) -> dict[str, KeptHistory]:
+        """What is kept of these jobs' samples; jobs of which nothing is are left out."""
+        with self._read() as session:
+            found: dict[str, KeptHistory] = {}
+            for chunk in chunks(job_ids):
+                rows = session.scalars(select(JobHistoryRow).where(JobHistoryRow.job_id.in_(chunk)))
+                found |= {row.job_id: KeptHistory(row.last_id, row.document) for row in rows}
+            return found
+
+    def reach(self, job_ids: Collection[str]) -> dict[str, int]:
+        """The newest sample in what is kept of each of these jobs; one statement, however many there are."""
+        with self._read() as session:
+            rows = session.execute(_reach(is_postgresql(session)), {"job_ids": list(job_ids)})
+            return {row.job_id: row.last_id for row in rows}
+
+
+class FinishedRuns(Subject):
+    """What ended jobs taught."""
+
+    def add(self, job_id: str, document: Document) -> None:
+        """Keep what an ended job taught; nothing if that is there already."""
+        with self._write() as session:
+            values = {"job_id": job_id, "document": document}
+            session.execute(insert_for(session, FinishedRunRow).values(values).on_conflict_do_nothing())
+
+    def after(self, after_id: int, newest: int) -> list[FinishedRunRecord]:
+        """The `newest` of those with an id above `after_id`, by id."""
+        with self._read() as session:
+            rows = session.execute(_AFTER, {"after_id": after_id, "newest": newest}).all()
+            return [FinishedRunRecord(id=row.id, job_id=row.job_id, document=row.document) for row in reversed(rows)]
+
+    def jobs_without(self, since: float, limit: int) -> list[JobRecord]:
+        """Jobs that succeeded at `since` or later and of which nothing is kept yet, the first to end first."""
+        with self._read() as session:
+            return [record(row) for row in session.execute(_WITHOUT_RUN, {"since": since, "limit": limit})]
 
 
 def _values(kept: KeptHistory) -> dict[str, Any]:
     return {"last_id": kept.last_id, "document": kept.document}
-
-
-def of_jobs(session: Session, job_ids: Collection[str]) -> dict[str, KeptHistory]:
-    """See `Repository.histories_of`."""
-    found: dict[str, KeptHistory] = {}
-    for chunk in chunks(job_ids):
-        rows = session.scalars(select(JobHistoryRow).where(JobHistoryRow.job_id.in_(chunk)))
-        found |= {row.job_id: KeptHistory(row.last_id, row.document) for row in rows}
-    return found
-
-
-def reach(session: Session, job_ids: Collection[str]) -> dict[str, int]:
-    """See `Repository.histories_reach`."""
-    rows = session.execute(_reach(is_postgresql(session)), {"job_ids": list(job_ids)})
-    return {row.job_id: row.last_id for row in rows}
 
 
 @cache
@@ -116,20 +148,3 @@ _WITHOUT_RUN: Final = (
     .order_by(_JOBS.c.finished_at)
     .limit(bindparam("limit"))
 )
-
-
-def add_run(session: Session, job_id: str, document: Document) -> None:
-    """See `Repository.add_finished_run`."""
-    values = {"job_id": job_id, "document": document}
-    session.execute(insert_for(session, FinishedRunRow).values(values).on_conflict_do_nothing())
-
-
-def runs_after(session: Session, after_id: int, newest: int) -> list[FinishedRunRecord]:
-    """See `Repository.finished_runs_after`."""
-    rows = session.execute(_AFTER, {"after_id": after_id, "newest": newest}).all()
-    return [FinishedRunRecord(id=row.id, job_id=row.job_id, document=row.document) for row in reversed(rows)]
-
-
-def without_run(session: Session, since: float, limit: int) -> list[JobRecord]:
-    """See `Repository.jobs_without_finished_run`."""
-    return [record(row) for row in session.execute(_WITHOUT_RUN, {"since": since, "limit": limit})]

@@ -36,7 +36,7 @@ class SampleQueue:
     """Safe to use from many threads. One thread of its own commits; it has ended when nothing waits."""
 
     def __init__(self, store: Store, max_waiting: int = MAX_WAITING) -> None:
-        """`store`: `Repository.add_posts`."""
+        """`store`: `Samples.add`."""
         self._store = store
         self._max_waiting = max_waiting
         self._lock = threading.Lock()  # guards what follows
@@ -48,7 +48,7 @@ class SampleQueue:
     def put(self, post: PostedSamples) -> Future[AddedSamples]:
         """Store the post soon; the result comes after the commit.
 
-        The result may raise what `Repository.add_posts` returns in the place of a result.
+        The result may raise what `Samples.add` returns in the place of a result.
 
         Raises:
             QueueIsFull: the post was not taken.

@@ -29,6 +29,7 @@ from sqlalchemy.orm import Session
 
 from optimus_contract.limits import MAX_SAMPLES_PER_POST
 from optimus_service.store.database.dialects import chunks, insert_for_dialect, is_postgresql
+from optimus_service.store.database.subject import Subject
 from optimus_service.store.database.tables import Base, Json, SampleBlockRow, join_float, split_float
 from optimus_service.store.errors import InvalidValue, JobNotFound
 from optimus_service.store.records import AddedSamples, IgnoredSample, PostedSamples, SampleBatch, SampleRecord
@@ -75,6 +76,54 @@ _NEW_PROGRESS: Final[dict[str, Any]] = {name: bindparam(f"new_{name}") for name 
 _UPDATE: Final = update(_JOBS).where(_JOBS.c.id == bindparam("of")).values(**_NEW_PROGRESS, version=_JOBS.c.version + 1)
 
 
+class Samples(Subject):
+    """Telemetry."""
+
+    def add(self, posts: Sequence[PostedSamples]) -> list[AddedSamples | JobNotFound | InvalidValue]:
+        """Count the samples that are new and belong to the histories of their jobs, in one transaction; of each post,
+        the others:
+
+        * `duplicate`: (membership_epoch, rank, sequence) was counted before, or stands earlier in this post.
+        * `unknown_membership`: the epoch is above the newest reported one + 1 (one ahead may come before its report).
+        * `old_membership`: the epoch has ended and the sample reaches beyond the step at which a later epoch began
+          (these steps were rolled back), or the rank is not in that membership.
+
+        Updates each job's `step` (never decreases here), `first_step`, `epoch` and `loss`. Acknowledged samples survive
+        a killed process; see `store.database.engine` for what a power cut may lose. A post that cannot be stored
+        keeps no other one from it. When this raises, nothing was stored of any.
+        """
+        with self._write() as session:
+            return add(session, posts)
+
+    def after_each(self, after_ids: Mapping[str, int], limit: int) -> dict[str, list[SampleBatch]]:
+        """For each of these jobs the samples with an id above the given one, by id: `limit` or fewer for each, and what
+        came in one post with the last of them.
+
+        Reading on from the last id misses none. One statement, however many jobs there are. Jobs without such samples
+        are left out.
+        """
+        with self._read() as session:
+            if not after_ids:
+                return {}
+            for_postgresql = is_postgresql(session)
+            known = (
+                {"ids": list(after_ids), "lasts": list(after_ids.values())}
+                if for_postgresql
+                else {"known": dict(after_ids)}
+            )
+            return _batches(session, _after_each(for_postgresql), {**known, "limit": limit})
+
+    def newest_of_each(self, job_ids: Collection[str], limit: int) -> dict[str, list[SampleRecord]]:
+        """The last samples of each of these jobs, newest first, `limit` at most for each; one statement."""
+        with self._read() as session:
+            return newest_of_each(session, job_ids, limit)
+
+    def newest(self, job_id: str, limit: int) -> list[SampleRecord]:
+        """The last samples of a job that were counted, newest first."""
+        with self._read() as session:
+            return newest(session, job_id, limit)
+
+
 @cache
 def _blocks_by_key(for_postgresql: bool) -> Select[Any]:
     """The rows of some blocks. `keys`: job, membership epoch, rank and number of each."""
@@ -112,7 +161,7 @@ class _Job:
 
 
 def add(session: Session, posts: Sequence[PostedSamples]) -> list[Added]:
-    """See `Repository.add_posts`.
+    """See `Samples.add`.
 
     The jobs' rows are locked, in one order, before ids are given out. So the ids of one job become visible in their
     order, and a reader can go on from the last one it saw.
@@ -227,28 +276,14 @@ def _progress_row(job_id: str, job: _Job) -> dict[str, Any]:
 
 
 def newest(session: Session, job_id: str, limit: int) -> list[SampleRecord]:
-    """See `Repository.newest_samples`."""
+    """See `Samples.newest`."""
     return newest_of_each(session, [job_id], limit).get(job_id, [])
 
 
 def newest_of_each(session: Session, job_ids: Collection[str], limit: int) -> dict[str, list[SampleRecord]]:
-    """See `Repository.newest_samples_of_each`."""
+    """See `Samples.newest_of_each`."""
     found = _batches(session, _newest_of_each(is_postgresql(session)), {"job_ids": list(job_ids), "limit": limit})
     return {id_: [each for batch in batches for each in batch.records()][::-1] for id_, batches in found.items()}
-
-
-def after_each(session: Session, after_ids: Mapping[str, int], limit: int) -> dict[str, list[SampleBatch]]:
-    """See `Repository.samples_after_each`.
-
-    The jobs are one parameter (an array, a document), as there is a limit to how many a statement has.
-    """
-    if not after_ids:
-        return {}
-    for_postgresql = is_postgresql(session)
-    known = (
-        {"ids": list(after_ids), "lasts": list(after_ids.values())} if for_postgresql else {"known": dict(after_ids)}
-    )
-    return _batches(session, _after_each(for_postgresql), {**known, "limit": limit})
 
 
 @cache

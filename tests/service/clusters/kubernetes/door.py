@@ -112,7 +112,7 @@ class Door:
     def wait_for_state(self, job_id: str, state: JobState) -> None:
         def reached() -> bool:
             self.controller.sync()
-            return self.repository.get_job(job_id).state is state
+            return self.repository.jobs.get(job_id).state is state
 
         wait_for(f"{job_id} is {state}", reached)
 
@@ -123,7 +123,7 @@ def services_of(repository: Repository, directory: Path, rounds: list[str]) -> S
         settings=Settings(data_directory=directory),
         repository=repository,
         cluster=FakeCluster([Node("node-0", Resources(16.0, 2**36))]),
-        long_polls=LongPolls(repository.generations),
+        long_polls=LongPolls(repository.wanted.generations),
         job_tokens=JobTokens(b"secret"),
         version="0",
         trigger_round=rounds.append,
@@ -139,5 +139,5 @@ def is_served(gateway: Gateway) -> bool:
 
 
 def only_job(door: Door) -> Any:
-    (job,) = door.repository.list_jobs().items
+    (job,) = door.repository.jobs.page().items
     return job

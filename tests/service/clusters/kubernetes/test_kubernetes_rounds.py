@@ -31,7 +31,7 @@ def world(kubernetes: KubernetesHarness, repository: Repository, tmp_path: Path)
 
 
 def events(world: World, kind: str) -> list[dict[str, Any]]:
-    found = world.repository.events("job-1", limit=100).items
+    found = world.repository.events.page("job-1", limit=100).items
     return [{"message": each.message, **each.data} for each in found if each.type == kind]
 
 
@@ -40,7 +40,7 @@ def explanation(world: World, kubernetes: KubernetesHarness) -> dict[str, Any]:
         settings=Settings(data_directory=world.directory),
         repository=world.repository,
         cluster=kubernetes.cluster,
-        long_polls=LongPolls(world.repository.generations),
+        long_polls=LongPolls(world.repository.wanted.generations),
         job_tokens=JobTokens(b"secret"),
         version="0",
         clock=world.clock,
@@ -55,7 +55,7 @@ def test_a_job_gets_its_pods_and_goes_on_after_a_restart(world: World, kubernete
     world.round()
     for role in Role:
         kubernetes.wait_for_task(TaskKey(job.id, role, 0), TaskPhase.RUNNING)
-    address = world.repository.get_job(job.id).coordinator_address
+    address = world.repository.jobs.get(job.id).coordinator_address
     assert address is not None
     assert address.endswith(":7070")
     worker = kubernetes.pod(WORKER)["spec"]["containers"][0]
@@ -71,7 +71,7 @@ def test_a_job_gets_its_pods_and_goes_on_after_a_restart(world: World, kubernete
 def test_a_deposed_leader_makes_and_deletes_nothing(world: World, kubernetes: KubernetesHarness) -> None:
     world.submit()
     leases.run_out(world.repository)
-    assert world.repository.acquire_lease(LEADER_LEASE, "somebody-else", 10.0) is not None
+    assert world.repository.leases.acquire(LEADER_LEASE, "somebody-else", 10.0) is not None
     with pytest.raises(StaleLeader):
         world.round()
     assert kubernetes.pods() == []

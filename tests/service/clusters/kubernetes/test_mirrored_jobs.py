@@ -41,7 +41,7 @@ def shown(door: Door, job_id: str) -> Json:
 
 
 def times_shown(door: Door, job_id: str) -> int:
-    return sum(event.type == SHOWN for event in door.repository.events(job_id).items)
+    return sum(event.type == SHOWN for event in door.repository.events.page(job_id).items)
 
 
 def test_a_job_submitted_by_rest_is_an_object(door: Door) -> None:
@@ -68,7 +68,7 @@ def test_objects_and_jobs_do_not_chase_each_other(door: Door) -> None:
     for _ in range(3):
         door.controller.sync()
     assert len(door.objects()) == 2
-    assert len(door.repository.list_jobs().items) == 2
+    assert len(door.repository.jobs.page().items) == 2
     after = shown(door, job.id)["metadata"]
     assert (after["uid"], after["resourceVersion"]) == (before["uid"], before["resourceVersion"])
     assert times_shown(door, job.id) == 1
@@ -95,10 +95,10 @@ def test_what_is_changed_by_rest_is_changed_in_the_object(door: Door) -> None:
     door.wait_for_status(job.id, state="paused")
     for _ in range(3):
         door.controller.sync()
-    assert door.repository.get_job(job.id).spec["workers"]["max"] == 3, "the object undoes nothing"
+    assert door.repository.jobs.get(job.id).spec["workers"]["max"] == 3, "the object undoes nothing"
     door.kubectl("patch", "tj", job.id, "--type=merge", "-p", '{"spec": {"paused": false, "priority": 4}}')
     door.wait_for_state(job.id, JobState.QUEUED)
-    assert door.repository.get_job(job.id).spec["priority"] == 4.0
+    assert door.repository.jobs.get(job.id).spec["priority"] == 4.0
 
 
 def test_an_impossible_edit_stays_to_be_mended(door: Door) -> None:
@@ -109,7 +109,7 @@ def test_an_impossible_edit_stays_to_be_mended(door: Door) -> None:
     for _ in range(3):
         door.controller.sync()
     assert spec_of(door, job.id)["workers"]["min"] == 40
-    assert door.repository.get_job(job.id).spec["workers"]["min"] == 1
+    assert door.repository.jobs.get(job.id).spec["workers"]["min"] == 1
 
 
 def test_deleting_the_object_cancels_the_job(door: Door) -> None:
@@ -120,7 +120,7 @@ def test_deleting_the_object_cancels_the_job(door: Door) -> None:
     door.wait_for_state(job.id, JobState.CANCELLED)
     door.controller.sync()
     assert [each["metadata"]["name"] for each in door.objects()] == [other.id]  # it is not made again
-    assert door.repository.get_job(other.id).state is JobState.QUEUED
+    assert door.repository.jobs.get(other.id).state is JobState.QUEUED
 
 
 def test_an_object_deleted_while_nobody_looked_cancels_the_job(door: Door) -> None:
@@ -158,7 +158,7 @@ def test_an_object_that_the_watch_has_not_told_of_yet_cancels_nothing(door: Door
     door.controller._watcher.close()  # from here on nothing is heard
     for _ in range(3):
         door.controller.sync()
-    assert door.repository.get_job(job.id).state is JobState.QUEUED
+    assert door.repository.jobs.get(job.id).state is JobState.QUEUED
     assert len(door.objects()) == 1
 
 
@@ -179,13 +179,13 @@ def test_a_definition_that_is_gone_cancels_nothing(door: Door, resource: None) -
     wait_for("the definition is gone", is_gone)
     wait_for("the watch has told", lambda: not door.controller._objects.values())
     door.controller.sync()
-    assert door.repository.get_job(job.id).state is JobState.QUEUED
+    assert door.repository.jobs.get(job.id).state is JobState.QUEUED
     door.controller._mirroring.look_after_definition()
     door.control_plane.kubectl("apply", "-f", "-", stdin=json.dumps(definition()))
     wait_for("it is back", lambda: is_served(door.harness.admin))
     door.restart()
     assert shown(door, job.id)["metadata"]["name"] == job.id
-    assert door.repository.get_job(job.id).state is JobState.QUEUED
+    assert door.repository.jobs.get(job.id).state is JobState.QUEUED
 
 
 def test_editing_the_object_changes_the_job(door: Door) -> None:
@@ -193,7 +193,7 @@ def test_editing_the_object_changes_the_job(door: Door) -> None:
     shown(door, job.id)
     door.kubectl("scale", "tj", job.id, "--replicas=3")
     door.wait_for_status(job.id, observedGeneration=2)
-    spec = door.repository.get_job(job.id).spec
+    spec = door.repository.jobs.get(job.id).spec
     assert (spec["workers"]["max"], spec["name"]) == (3, "by-rest")
     assert spec["environment"] == {"PASSWORD": "hush"}
     door.kubectl("patch", "tj", job.id, "--type=merge", "-p", json.dumps({"spec": {"workers": {"min": 9}}}))
@@ -205,7 +205,7 @@ def test_editing_the_object_changes_the_job(door: Door) -> None:
 def test_the_end_shows_and_is_cleaned_up_later(door: Door) -> None:
     job = door.submit()
     shown(door, job.id)
-    door.repository.advance_job(job.id, CancelRequested(has_tasks=False), door.services.clock())
+    door.repository.jobs.advance(job.id, CancelRequested(has_tasks=False), door.services.clock())
     door.wait_for_status(job.id, state="cancelled")
     wait_for("the end is seen", lambda: [each.status.get("state") for each in door.controller._objects.values()])
     door.controller.sync()
@@ -218,7 +218,7 @@ def test_the_end_shows_and_is_cleaned_up_later(door: Door) -> None:
 def test_a_job_that_is_resumed_after_its_object_went_gets_another(door: Door) -> None:
     job = door.submit()
     shown(door, job.id)
-    door.repository.advance_job(job.id, CancelRequested(has_tasks=False), door.services.clock())
+    door.repository.jobs.advance(job.id, CancelRequested(has_tasks=False), door.services.clock())
     door.restart(keep_objects_seconds=0.0)
 
     def gone() -> bool:
@@ -226,9 +226,9 @@ def test_a_job_that_is_resumed_after_its_object_went_gets_another(door: Door) ->
         return not (door.objects() or door.controller._objects.values())
 
     wait_for("its object is gone", gone)
-    door.repository.advance_job(job.id, ResumeRequested(), door.services.clock())
+    door.repository.jobs.advance(job.id, ResumeRequested(), door.services.clock())
     assert shown(door, job.id)["status"]["state"] == "paused"
-    assert door.repository.get_job(job.id).directive is Directive.RUN
+    assert door.repository.jobs.get(job.id).directive is Directive.RUN
     door.kubectl("delete", "tj", job.id)  # deleting this one cancels the job as ever
     door.wait_for_state(job.id, JobState.CANCELLED)
 
@@ -247,7 +247,7 @@ def test_an_object_of_a_job_that_nobody_knows_is_removed(door: Door) -> None:
         return names[0] not in [each["metadata"]["name"] for each in door.objects()]
 
     wait_for("it is removed", removed)
-    assert len(door.repository.list_jobs().items) == 1
+    assert len(door.repository.jobs.page().items) == 1
 
 
 def test_a_name_that_somebody_has_is_left_to_them(door: Door) -> None:
@@ -267,18 +267,18 @@ def test_a_copy_of_an_object_is_another_job(door: Door) -> None:
     copy = {**EXAMPLE, "metadata": {**metadata, "name": "copied"}, "spec": found["spec"]}
     door.kubectl("apply", "-f", "-", stdin=json.dumps(copy))
     assert door.wait_for_status("copied", state="queued")["jobId"] != job.id
-    assert len(door.repository.list_jobs().items) == 2
+    assert len(door.repository.jobs.page().items) == 2
 
 
 def test_objects_of_another_installation_are_let_alone(door: Door) -> None:
     job = door.submit()
     shown(door, job.id)
-    door.repository.advance_job(job.id, CancelRequested(has_tasks=False), 1.0)
+    door.repository.jobs.advance(job.id, CancelRequested(has_tasks=False), 1.0)
     door.restart(instance="another", keep_objects_seconds=0.0)
     door.controller.sync()
     door.controller.sync()
     assert len(door.objects()) == 1
-    assert len(door.repository.list_jobs().items) == 1
+    assert len(door.repository.jobs.page().items) == 1
 
 
 @given(st.from_regex(r"\A[a-z0-9]([-a-z0-9]{0,100}[a-z0-9])?\Z"))

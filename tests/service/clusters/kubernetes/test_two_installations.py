@@ -44,7 +44,7 @@ def doors(
 
 
 def n_jobs(door: Door) -> int:
-    return len(door.repository.list_jobs().items)
+    return len(door.repository.jobs.page().items)
 
 
 def sync_all(*doors: Door) -> None:
@@ -69,7 +69,7 @@ def test_each_object_becomes_one_job_of_one_installation(doors: tuple[Door, Door
     for door in doors:
         mine = [each["status"] for each in door.objects() if each["status"]["installation"] == door.identity]
         claimed = {status["jobId"] for status in mine}
-        assert claimed == {job.id for job in door.repository.list_jobs().items}
+        assert claimed == {job.id for job in door.repository.jobs.page().items}
 
 
 def test_an_installation_leaves_what_another_has_claimed(doors: tuple[Door, Door]) -> None:
