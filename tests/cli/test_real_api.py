@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 
+import httpx
 import pytest
 import uvicorn
 from structlog.testing import capture_logs
 from tests.cli.conftest import Optimus
+from tests.contract.accepted import FILES, FLAGS, REQUESTS, STORED, says
 
 from optimus_scheduler.model import Node, Resources
 from optimus_service.api.app import create_app
@@ -30,16 +33,23 @@ START_SECONDS = 60.0
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a served API on an empty database."""
-    settings = Settings(data_directory=tmp_path_factory.mktemp("data"))
+    settings = Settings(
+        data_directory=tmp_path_factory.mktemp("data"), price_per_core_hour=0.1, price_per_gpu_hour={"a100": 1.0}
+    )
     upgrade(settings.url)
     repository = Repository(create_engine_from_url(settings.url))
-    cluster = FakeCluster([Node("local-0", Resources(cpu=4.0, memory_bytes=2**33))])
+    cluster = FakeCluster(
+        [
+            Node("local-0", Resources(cpu=4.0, memory_bytes=2**33)),
+            Node("gpu-0", Resources(cpu=64.0, memory_bytes=2**38, gpus={"a100": 8})),
+        ]
+    )
     cluster.broken_tasks["mine:broken"] = "mine has no attribute broken"
     services = Services(
         settings=settings,
         repository=repository,
         cluster=cluster,
-        long_polls=LongPolls(repository.generations),
+        long_polls=LongPolls(repository.wanted.generations),
         job_tokens=JobTokens(b"secret"),
         version="0.1.0",
     )
@@ -155,3 +165,28 @@ def test_bad_queries_are_bad_input(connected: Optimus) -> None:
     done = connected("predict", "query", "--workers", "1-1024", "--servers", "1-1024")
     assert done.exit_code == 2
     assert "at most" in done.stderr
+
+
+@pytest.mark.parametrize("name", sorted(REQUESTS))
+def test_a_body_of_the_last_release_is_accepted(api: str, name: str) -> None:
+    answer = httpx.post(f"{api}/v1/jobs", json=REQUESTS[name])
+    assert answer.status_code == 201, answer.text
+    spec = httpx.get(f"{api}/v1/jobs/{answer.json()['id']}").json()["spec"]
+    stored = STORED["everything" if name == "all fields" else name]
+    before = {**stored, "deadline": REQUESTS[name].get("deadline")}
+    del before["environment"]  # its values are not told
+    assert [key for key, each in before.items() if not says(spec[key], each)] == []
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_job_file_of_the_last_release_is_accepted(connected: Optimus, tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.yaml").write_text(FILES[name], encoding="utf-8")
+    done = connected("submit", str(tmp_path / f"{name}.yaml"), "--json")
+    assert done.exit_code == 0, done.stderr
+    assert says(json.loads(done.stdout)["spec"], STORED.get(name, {}))
+
+
+@pytest.mark.parametrize("flags", FLAGS)
+def test_flags_of_the_last_release_are_accepted(connected: Optimus, flags: str) -> None:
+    done = connected("submit", *shlex.split(flags), "--json")
+    assert done.exit_code == 0, done.stderr

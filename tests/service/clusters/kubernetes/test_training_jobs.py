@@ -11,6 +11,7 @@ from helm_python import Chart
 from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes import client
+from tests.contract.accepted import FILES, OBJECT, STORED, says
 from tests.service.clusters.kubernetes.door import EXAMPLE, Door, only_job
 from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarness
 
@@ -64,12 +65,29 @@ def test_apply_submits_once_and_status_follows(door: Door) -> None:
     assert row.split()[:4] == ["digits-mlp", "queued", "0", "0"]
 
 
+def test_objects_of_the_last_release_are_accepted(door: Door) -> None:
+    files = {name: yaml.safe_load(text) for name, text in FILES.items() if name.startswith("digits-")}
+    objects = [yaml.safe_load(OBJECT)]
+    for name, spec in files.items():
+        del spec["name"]
+        objects.append({**objects[0], "metadata": {"name": f"file-{name}"}, "spec": spec})
+    door.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
+    for each in objects:
+        name = each["metadata"]["name"]
+        job = door.repository.jobs.get(door.wait_for_status(name, state="queued")["jobId"])
+        stored = STORED[name.removeprefix("file-")]
+        if name not in STORED:
+            assert says(job.spec, {**stored, "name": name})
+        else:
+            assert says(job.spec, {key: stored[key] for key in ("name", "task", "mode", "convergence")})
+
+
 def test_delete_cancels(door: Door) -> None:
     door.apply()
     job_id = door.wait_for_status(state="queued")["jobId"]
     door.kubectl("delete", "tj", "digits-mlp")
     door.wait_for_state(job_id, JobState.CANCELLED)
-    assert door.repository.latest_event_types([OBJECT_GONE], [job_id])
+    assert door.repository.events.latest_types([OBJECT_GONE], [job_id])
     # The same name again is another job.
     door.apply()
     assert door.wait_for_status(state="queued")["jobId"] != job_id
@@ -80,9 +98,9 @@ def test_cancelling_by_rest_shows_in_the_object(door: Door) -> None:
 
     door.apply()
     job_id = door.wait_for_status(state="queued")["jobId"]
-    door.repository.advance_job(job_id, CancelRequested(has_tasks=False), 1.0)
+    door.repository.jobs.advance(job_id, CancelRequested(has_tasks=False), 1.0)
     door.wait_for_status(state="cancelled")
-    assert len(door.repository.list_jobs().items) == 1  # nothing is submitted again
+    assert len(door.repository.jobs.page().items) == 1  # nothing is submitted again
 
 
 def test_a_cancelled_job_goes_on_when_it_is_resumed(door: Door) -> None:
@@ -90,9 +108,9 @@ def test_a_cancelled_job_goes_on_when_it_is_resumed(door: Door) -> None:
 
     door.apply()
     job_id = door.wait_for_status(state="queued")["jobId"]
-    door.repository.advance_job(job_id, CancelRequested(has_tasks=False), 1.0)
+    door.repository.jobs.advance(job_id, CancelRequested(has_tasks=False), 1.0)
     door.wait_for_status(state="cancelled")
-    door.repository.advance_job(job_id, ResumeRequested(), 2.0)
+    door.repository.jobs.advance(job_id, ResumeRequested(), 2.0)
     assert door.wait_for_status(state="paused")["jobId"] == job_id
 
 
@@ -117,7 +135,7 @@ def test_an_object_pauses_its_job_and_labels_it(door: Door) -> None:
     door.wait_for_status(state="paused")
     job = only_job(door)
     assert job.spec["labels"] == {"team": "vision"}
-    assert [each.id for each in door.repository.list_jobs(labels={"team": "vision"}).items] == [job.id]
+    assert [each.id for each in door.repository.jobs.page(labels={"team": "vision"}).items] == [job.id]
     with pytest.raises(Problem, match="409"):
         pause_job(job.id, door.services, LOCAL)
     with pytest.raises(Problem, match="409"):
@@ -138,7 +156,7 @@ def test_what_one_task_holds_cannot_be_edited(door: Door) -> None:
     assert only_job(door).spec == {**before, "priority": 2.0}  # what may be changed is
     for _ in range(3):
         door.controller.sync()
-    events = [event for event in door.repository.events(only_job(door).id).items if event.type == "NotChanged"]
+    events = [event for event in door.repository.events.page(only_job(door).id).items if event.type == "NotChanged"]
     assert [event.data for event in events] == [{"generation": 2}]  # told once
 
 
@@ -158,12 +176,12 @@ def test_a_key_that_looks_like_an_objects_cancels_nothing(door: Door) -> None:
     job = door.submit()
     repository = door.repository
     document = {**job.spec, "name": "other"}
-    other, _ = repository.create_job("other-x", document, "nonce", "trainingjob:mine", "hash", door.services.clock())
+    other, _ = repository.jobs.create("other-x", document, "nonce", "trainingjob:mine", "hash", door.services.clock())
     door.apply()
     door.wait_for_status(state="queued")
     for _ in range(3):
         door.controller.sync()
-    assert repository.get_job(other.id).state is JobState.QUEUED
+    assert repository.jobs.get(other.id).state is JobState.QUEUED
 
 
 def test_an_object_that_describes_no_job_says_why(door: Door) -> None:
@@ -172,7 +190,7 @@ def test_an_object_that_describes_no_job_says_why(door: Door) -> None:
     door.apply(workers={"min": 1, "max": 2, "resources": {"cpu": 1000}})
     status = door.wait_for_status(state="refused", observedGeneration=2)
     assert "cpu" in status["message"]
-    assert door.repository.list_jobs().items == ()
+    assert door.repository.jobs.page().items == ()
     door.apply(workers={"min": 1, "max": 2})
     door.wait_for_status(state="queued")
 
