@@ -154,8 +154,8 @@ def test_a_job_that_grew_says_what_that_cost_and_bought(world: World) -> None:
     assert made > 0
     assert found.last_rescale.saved_seconds == pytest.approx(made / 2 - made / 3 - 0.5)
     assert any("it makes 3 steps per second instead of 2" in each for each in found.sentences)
-    world.repository.advance_job("job-1", PauseRequested(has_tasks=True), world.clock())
-    world.live_until("it is paused", lambda: world.repository.get_job("job-1").running.is_empty)
+    world.repository.jobs.advance("job-1", PauseRequested(has_tasks=True), world.clock())
+    world.live_until("it is paused", lambda: world.repository.jobs.get("job-1").running.is_empty)
     paused = explained(world, "job-1", speeds).sentences
     assert any("it made 3 steps per second instead of 2" in each for each in paused)
 
