@@ -10,8 +10,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from optimus_cli.client import Client
 from optimus_cli.errors import BadInput, CliError
@@ -66,15 +68,32 @@ def start(data_directory: Path, arguments: Sequence[str]) -> Running:
             start_new_session=True,
         )
     deadline = time.monotonic() + READY_SECONDS
-    while process.poll() is None:
-        running = find(data_directory)
-        if running is not None and running.pid == process.pid and _is_ready(running.url):
-            return running
-        if time.monotonic() > deadline:
-            process.terminate()
-            raise DidNotStart(f"The service was not ready after {READY_SECONDS:g} s.\n{_tail(log, begin)}")
-        time.sleep(POLL_SECONDS)
+    with _ended_with_this_process(process):
+        while process.poll() is None:
+            running = find(data_directory)
+            if running is not None and running.pid == process.pid and _is_ready(running.url):
+                return running
+            if time.monotonic() > deadline:
+                raise DidNotStart(f"The service was not ready after {READY_SECONDS:g} s.\n{_tail(log, begin)}")
+            time.sleep(POLL_SECONDS)
     raise DidNotStart(f"The service did not start (exit code {process.returncode}).\n{_tail(log, begin)}")
+
+
+@contextmanager
+def _ended_with_this_process(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Who gives up waiting, by Ctrl-C or SIGTERM, too, leaves no service that comes up later."""
+
+    def interrupted(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, interrupted)
+    try:
+        yield
+    except BaseException:
+        process.terminate()
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def find(data_directory: Path) -> Running | None:

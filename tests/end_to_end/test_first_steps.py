@@ -6,10 +6,12 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,29 @@ README_SENTENCES = (
     r"The service at http://127\.0\.0\.1:\d+ has stopped\. No task is left\.",
 )
 """What the block says, in its order, as regular expressions."""
+
+
+def processes_in(directory: Path) -> list[int]:
+    """Those that were started there."""
+    found = []
+    for entry in Path("/proc").glob("[1-9]*"):
+        with suppress(OSError):  # it has ended, or is another user's
+            if (entry / "cwd").samefile(directory):
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.parametrize("interruption", [signal.SIGINT, signal.SIGTERM])
+def test_a_start_that_is_interrupted_leaves_no_service_that_comes_up_later(
+    tmp_path: Path, interruption: signal.Signals
+) -> None:
+    command = [sys.executable, "-m", "optimus_cli", "serve", "--detach"]
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=tmp_path, env=Shell(tmp_path).environment, **silent) as starting:  # type: ignore[call-overload]
+        wait_until("the service's process has begun", lambda: len(processes_in(tmp_path)) > 1)
+        starting.send_signal(interruption)
+        assert starting.wait(SECONDS) != 0
+    wait_until("that has ended, too", lambda: not processes_in(tmp_path))
 
 
 @pytest.mark.timeout(900)
