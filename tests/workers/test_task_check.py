@@ -88,6 +88,15 @@ def test_suggests_the_name_that_was_meant(directory: Path) -> None:
     assert str(directory / "own" / "training.py") in text
 
 
+def test_names_that_a_module_imports_are_not_listed_beside_its_own(tmp_path: Path) -> None:
+    imports = "from abc import ABC\nfrom collections import OrderedDict\nimport os\n"
+    (tmp_path / "with_imports.py").write_text(imports + "def zebra(): ...\n")
+    (tmp_path / "imports_only.py").write_text(imports)
+    assert problem("with_imports:qqqq", tmp_path).endswith("has no 'qqqq'; it has zebra")
+    assert "OrderedDict" in problem("imports_only:qqqq", tmp_path)
+    assert check("with_imports:OrderedDict", str(tmp_path)).ok, "one may be a task all the same"
+
+
 def test_lists_names_when_none_is_similar(directory: Path) -> None:
     assert "it has Network, " in problem("own.training:zzz", directory)
 

@@ -117,23 +117,26 @@ def _check_source(path: Path, module_name: str, name: str) -> Answer:
         return Answer(ok=False, problem=f"{path}: {error.msg}", line=error.lineno)
     except (OSError, ValueError) as error:
         return Answer(ok=False, problem=f"{path}: {error}")
-    names = set(_top_level_names(tree.body))
+    names = dict(_top_level_names(tree.body))
     if name in names or "*" in names or "__getattr__" in names:
         return FOUND
-    public = sorted(other for other in names if not other.startswith("_"))
-    return Answer(ok=False, problem=f"{module_name} ({path}) has no {name!r}{_hint(name, public, list_all=True)}")
+    public = sorted((is_imported, other) for other, is_imported in names.items() if not other.startswith("_"))
+    # A task is hardly ever imported: only a module without names of its own is told what else it has.
+    own = [other for is_imported, other in public if not is_imported] or [other for _, other in public]
+    return Answer(ok=False, problem=f"{module_name} ({path}) has no {name!r}{_hint(name, own, list_all=True)}")
 
 
-def _top_level_names(statements: Iterable[ast.stmt]) -> Iterator[str]:
-    """What the module defines or imports; "*" for a star import, which could bring in any name."""
+def _top_level_names(statements: Iterable[ast.stmt]) -> Iterator[tuple[str, bool]]:
+    """What the module defines or imports, and whether it imports it; "*" for a star import, which could bring in any
+    name."""
     for statement in statements:
         match statement:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                yield statement.name
+                yield statement.name, False
             case ast.Import() | ast.ImportFrom():
-                yield from ((alias.asname or alias.name).partition(".")[0] for alias in statement.names)
+                yield from (((alias.asname or alias.name).partition(".")[0], True) for alias in statement.names)
             case _:
-                yield from _assigned_names(statement)
+                yield from ((each, False) for each in _assigned_names(statement))
                 yield from _top_level_names(_nested(statement))
 
 

@@ -126,7 +126,7 @@ def problem_of(error: Exception) -> Problem:
             return Problem(409, str(error), kind="idempotency-conflict", errors=[where])
         case UnreadableSpecification() | store_errors.JobIsActive() | store_errors.UserExists():
             return Problem(409, str(error))
-        case InvalidTransition(event=ResumeRequested()) if error.status.directive in (Directive.RUN, Directive.PAUSE):
+        case InvalidTransition(status=status, event=ResumeRequested()) if not _ends(status):
             return Problem(409, "the job is not paused by its owner: it trains, or does so by itself as soon as it can")
         case InvalidTransition():
             return Problem(409, f"the job {_standing(error.status)} already")
@@ -224,6 +224,10 @@ def _of_http(error: HTTPException) -> Problem:
         return Problem(404, "nothing is at this path")
     kind = _KIND_OF_STATUS.get(error.status_code, "invalid-request" if error.status_code < 500 else "internal")
     return Problem(error.status_code, str(error.detail), kind=kind, headers=error.headers)
+
+
+def _ends(status: JobStatus) -> bool:
+    return status.state.is_final or status.directive in (Directive.FINISH, Directive.CANCEL)
 
 
 def _standing(status: JobStatus) -> str:
