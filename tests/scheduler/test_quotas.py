@@ -206,6 +206,25 @@ def test_a_job_that_is_paused_for_a_project_that_may_not_borrow_says_so() -> Non
     )
 
 
+@pytest.mark.parametrize("confined", [False, True])
+def test_a_job_that_is_paused_for_a_quota_says_so_where_another_job_has_what_that_left_of_its_room(
+    confined: bool,
+) -> None:
+    trains = job_of("b", "b0", has=(1, 1), minimum=(1, 1), maximum=(1, 1))
+    small: dict[str, Any] = {"minimum": (1, 0), "maximum": (1, 0)}
+    waits, new = job_of("b", "small", **small), job_of("a", "a0", **small)
+    quotas = (Quota("a", cpu=1.0, may_borrow=False),) if confined else ()
+    outcome = plan(replace(a_snapshot([trains, waits, new], cluster(2)), quotas=quotas), OPTIMUS)
+    found = {one.job_id: one for one in outcome.decisions}
+    if confined:
+        assert not found["a0"].allocation.is_empty
+        assert not found["small"].allocation.is_empty
+        assert found["b0"].reason is Reason.WAITING_FOR_QUOTA
+        assert "quotas leave no room" in found["b0"].message
+    else:
+        assert not found["b0"].allocation.is_empty
+
+
 @pytest.mark.parametrize(("most", "told"), [(1, Reason.WAITING_FOR_RESOURCES), (2, Reason.WAITING_FOR_QUOTA)])
 def test_a_quota_is_not_why_a_job_waits_beside_jobs_that_hold_their_minima(most: int, told: Reason) -> None:
     """Without the quota of the other project, too, there would be no room for it."""

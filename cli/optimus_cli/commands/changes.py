@@ -173,8 +173,10 @@ def lost_by_a_stop(client: Client, job: Job) -> str:
     starts = [wording.moment(task["started_at"]) for task in client.tasks(job["id"]) if task["role"] == "worker"]
     if not starts:
         return ""
-    since = max(starts)  # all begin with the last
-    return wording.lost(job["step"] if job["running"]["workers"] else 0, (datetime.now(UTC) - since).total_seconds())
+    steps, since = job["step"] if job["running"]["workers"] else 0, max(starts)  # all begin with the last
+    # Of a job that stands still the steps are lost, and not the time in which it made none.
+    seconds = None if steps and job.get("standstill") else (datetime.now(UTC) - since).total_seconds()
+    return wording.lost(steps, seconds)
 
 
 def lost_by_stops(client: Client, tasks: Collection[str]) -> str:

@@ -316,6 +316,11 @@ class _QuotaAllocation:
             without = left + remaining(demand_of(competing, sizes), demand_of(competing, minima))
             needs = {one.id: one.demand(one.minimum) for one in free}
             would_fit = {job_id for job_id, each in needs.items() if each.fits_in(without) and not each.fits_in(left)}
+            losing = [one.id for one in free if one.has_tasks and grants[one.id].allocation.is_empty]
+            if losing:  # to another job, maybe, that has what the quota left of the room
+                room = remaining(self.capacity, demand_of(competing, minima))
+                unconfined = self.by_deadline(free, room)
+                would_fit.update(each for each in losing if not unconfined[each].allocation.is_empty)
             grants = {job_id: _beside_the_confined(each, job_id in would_fit) for job_id, each in grants.items()}
         rights = confinements(quotas, self.capacity + self.reserving.leaving)
         beyond = {one.id for one in competing if one.id in fixed and is_beyond(rights, one)}

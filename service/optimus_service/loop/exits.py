@@ -231,8 +231,9 @@ def _words(task: Task, job: JobRecord | None = None, *, unseen: bool = False) ->
         128 + signal.SIGTERM: "it was stopped",
         128 + signal.SIGKILL: "it was killed",
     }.get(code, "it crashed")
-    if code == 0 and task.key.role is Role.WORKER and job is not None and job.asked.command is not None:
-        meaning = "it was let go"  # a script's worker outlives the command, whatever that ended with
+    # A script's worker outlives the command, whatever that ended with; and no job that has ended keeps any.
+    if code == 0 and task.key.role is Role.WORKER and (job is None or job.asked.command is not None):
+        meaning = "it was let go"
     if code == CODE_OF_THE_USER and task.key.role is Role.COORDINATOR:
         meaning = "it ended the job, as the job's own code failed in a worker"
     if unseen and code in _STOPPED:

@@ -166,8 +166,8 @@ def begins_anew(job: JobRecord) -> bool:
 
 
 def next_step(job: JobRecord) -> int:
-    """The step that a job goes on from, as far as is known: 0 for one that does not run and begins anew."""
-    is_stopped = job.step > 0 and (job.is_without_tasks or job.running.is_empty)
+    """The step that a job goes on from, as far as is known: 0 for an active one that does not run and begins anew."""
+    is_stopped = not job.state.is_final and job.step > 0 and (job.is_without_tasks or job.running.is_empty)
     return 0 if is_stopped and begins_anew(job) else job.step
 
 

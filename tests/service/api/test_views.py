@@ -219,6 +219,8 @@ def test_steps_that_a_retry_goes_back_by_are_counted_nowhere() -> None:
     assert went_on.progress == pytest.approx(0.4, rel=0.1), "it trained since, and was paused for others"
     script = replace(task, spec={"command": ["python", "loop.py"]})
     assert step_of(script) == 0, "the step and what is left are counted from the same one"
+    for state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED):
+        assert step_of(replace(script, state=state)) == script.step > 0, "it has made them, and makes none again"
     found = progress_of(script, made, NOW)
     assert found.progress == 0.0
     assert found.remaining_steps is not None
