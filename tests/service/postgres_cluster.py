@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -121,13 +121,16 @@ class PostgresCluster:
     @contextmanager
     def frozen(self) -> Iterator[None]:
         """Stop all of the server's processes for a while, as a machine that hangs does: connections stay open."""
-        for process in self._processes():
-            os.kill(process, signal.SIGSTOP)
+        self._signal_all(signal.SIGSTOP)
         try:
             yield
         finally:
-            for process in self._processes():
-                os.kill(process, signal.SIGCONT)
+            self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, what: signal.Signals) -> None:
+        for process in self._processes():
+            with suppress(ProcessLookupError):  # it has ended since it was listed
+                os.kill(process, what)
 
     def _processes(self) -> list[int]:
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()

@@ -13,11 +13,12 @@ import pytest
 from tests.service.seeing.browser import PATIENCE_MS, barriers, opened
 from tests.service.seeing.crowded import AGE_SECONDS, GPU_TYPES, LAST_LINE, N_SWEEP, add_ended, add_training
 from tests.service.seeing.live import LiveService, live_service
+from tests.service.store.store_builders import set_wanted
 
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_scheduler.lifecycle import CancelRequested, MembershipFormed, Outcome, ResultReported
-from optimus_scheduler.model import JobState
+from optimus_scheduler.model import Allocation, Directive, JobState
 from optimus_scheduler.retries import LONGEST_RETRY_SECONDS
 from optimus_service.requests import checked
 from optimus_service.store.records import MembershipRecord
@@ -315,6 +316,7 @@ def test_a_job_is_paused_and_resumed(chromium: Browser, crowded: LiveService) ->
 def test_the_page_asks_before_a_script_may_lose_its_steps(chromium: Browser, crowded: LiveService) -> None:
     script: dict[str, Any] = {"architecture": "script", "command": ["python", "train.py"], "task": None}
     add_training(crowded.world, "script-runs", "script-runs", [2.0, 1.5], **script)
+    set_wanted(crowded.world.repository, "script-runs", Allocation(1, 0), Directive.RUN, (), crowded.world.clock())
     with opened(chromium, f"{crowded.url}/#/jobs/script-runs") as page:
         page.get_by_role("button", name="Pause", exact=True).click()
         page.get_by_role("status").filter(
