@@ -1,0 +1,1 @@
+"""Clusters as they are: made-up worlds that every policy is run on."""

@@ -1,0 +1,76 @@
+"""Every policy on clusters as they are. One JSON object per run, then the table, in Markdown, on stderr.
+
+    python -m benchmarks.scenarios [--worlds gangs,week] [--policies optimus,tiresias] [--seeds 2] [--jobs 60]
+
+`worlds.py` says what the worlds are; each is replayed as `optimus simulate --trace FILE` replays it, with the options
+that are printed. Counted are the mean completion time, the makespan and the longest wait before the first tasks
+(seconds), and the changes of size per job. The table has each policy's mean completion time over the best one's, means
+over the seeds. The policies `elasticflow` and `edf`, which go by deadlines, are left out, as no job has one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.scenarios.worlds import WORLDS, World, trace_lines
+
+from optimus_scheduler.allocate.policies import POLICIES
+from optimus_simulator.scenario import Scenario, simulate
+
+_WITHOUT = ("edf", "elasticflow")
+_KEPT = ("mean_jct_seconds", "makespan_seconds", "restarts_per_job")
+
+
+def run(folder: Path, name: str, world: World, policy: str, seed: int, n_jobs: int) -> dict[str, float | str]:
+    """Figures of one policy on one world."""
+    trace = folder / f"{name}-{seed}.jsonl"
+    if not trace.exists():
+        trace.write_text("\n".join(trace_lines(world.of(n_jobs), seed, n_jobs)))
+    outcome = simulate(Scenario(str(trace), policy, seed, world.options))
+    figures = outcome.figures()
+    waits = [each.started_at - each.submitted_at for each in outcome.jobs]
+    found: dict[str, float | str] = {"world": name, "policy": policy, "seed": seed, "jobs": n_jobs}
+    found |= {each: figures[each] for each in _KEPT} | {"longest_wait_seconds": max(waits, default=0.0)}
+    return found | {"options": " ".join(world.options.flags())}
+
+
+def table(runs: Sequence[dict[str, float | str]], policies: Sequence[str]) -> str:
+    """Mean completion times over the best policy's, by world."""
+    times: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for one in runs:
+        times[str(one["world"]), str(one["policy"])].append(float(one["mean_jct_seconds"]))
+    lines = [f"| world | best, seconds | {' | '.join(policies)} |", "|---" * (len(policies) + 2) + "|"]
+    for world in dict.fromkeys(world for world, _ in times):
+        means = [statistics.fmean(times[world, policy]) for policy in policies]
+        ratios = " | ".join(f"{each / min(means):.2f}" for each in means)
+        lines.append(f"| {world} | {min(means):,.0f} | {ratios} |")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--worlds", default=",".join(WORLDS))
+    parser.add_argument("--policies", default=",".join(each for each in POLICIES if each not in _WITHOUT))
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=60)
+    options = parser.parse_args(arguments)
+    runs, policies = [], options.policies.split(",")
+    with TemporaryDirectory() as folder:
+        for name in options.worlds.split(","):
+            for seed in range(options.seeds):
+                for policy in policies:
+                    runs.append(run(Path(folder), name, WORLDS[name], policy, seed, options.jobs))
+                    print(json.dumps(runs[-1]), flush=True)
+    print(table(runs, policies), file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
