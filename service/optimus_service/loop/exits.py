@@ -96,7 +96,7 @@ class ExitNotices:
         }
         _log.info("task exited", **data)
         with leader.write() as tx:
-            tx.events.add(key.job_id, "TaskExited", _words(task, job, unseen=not self._has_looked), data, now)
+            tx.events.add(key.job_id, "TaskExited", _words(task, record, job, unseen=not self._has_looked), data, now)
             # Marked before it is judged, so that the count below has it.
             tx.tasks.mark_exited(key, task.exit_code, now)
         if job is None or job.directive is Directive.CANCEL:
@@ -120,7 +120,7 @@ class ExitNotices:
             reason = f"{times}, the last time {task.key.name}: {_no_further(job)}"
         elif (n_failures := self._failures_without_progress(task.key, job, leader)) >= self._max_failures:
             times = f"{task.key.role} {task.key.rank} failed {n_failures} times without any progress between"
-            reason = f"{times}; the last time {_words(task).rstrip('.')}"
+            reason = f"{times}; the last time {_words(task, record, job).rstrip('.')}"
         else:
             return
         tail = self._log_tail(task)
@@ -217,7 +217,7 @@ def is_failure(exit_code: int | None, unwanted_since: float | None) -> bool:
     return not (unwanted_since is not None and exit_code in (0, *_STOPPED))
 
 
-def _words(task: Task, job: JobRecord | None = None, *, unseen: bool = False) -> str:
+def _words(task: Task, record: TaskRecord, job: JobRecord | None, *, unseen: bool = False) -> str:
     """`unseen`: it ended while the service was away."""
     code, when = task.exit_code, " while the service was away" if unseen else ""
     if code is None:
@@ -231,8 +231,9 @@ def _words(task: Task, job: JobRecord | None = None, *, unseen: bool = False) ->
         128 + signal.SIGTERM: "it was stopped",
         128 + signal.SIGKILL: "it was killed",
     }.get(code, "it crashed")
-    # A script's worker outlives the command, whatever that ended with; and no job that has ended keeps any.
-    if code == 0 and task.key.role is Role.WORKER and (job is None or job.asked.command is not None):
+    # A script's worker outlives the command, whatever that ended with; what is not wanted any more is let go.
+    is_let_go = job is None or job.asked.command is not None or record.unwanted_since is not None
+    if code == 0 and task.key.role is Role.WORKER and is_let_go:
         meaning = "it was let go"
     if code == CODE_OF_THE_USER and task.key.role is Role.COORDINATOR:
         meaning = "it ended the job, as the job's own code failed in a worker"

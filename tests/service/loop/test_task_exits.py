@@ -9,6 +9,7 @@ from tests.service.loop.loop_world import World
 from tests.service.store.store_builders import add_samples
 
 from optimus_contract.telemetry import Sample
+from optimus_scheduler.lifecycle import PauseRequested
 from optimus_scheduler.model import JobState, Resources, Role, Task, TaskKey, TaskPhase, Trouble
 from optimus_service.loop.exits import WORKER_HUNG, is_failure
 from optimus_service.observe.snapshot import merge_tasks
@@ -131,6 +132,16 @@ def test_lost_node_is_not_the_jobs_fault(world: World) -> None:
     assert [event["exit_code"] for event in world.events("job-1", "TaskExited")] == [None] * 3
     world.live_until("the job has ended", lambda: world.state().is_final)
     assert world.state() is JobState.SUCCEEDED
+
+
+def test_a_worker_that_its_job_gives_back_was_let_go(world: World) -> None:
+    world.submit()
+    world.live_until("it trains", lambda: world.repository.jobs.get("job-1").step > 0)
+    world.repository.jobs.advance("job-1", PauseRequested(has_tasks=True), world.clock())
+    world.live_until("its tasks have left", lambda: len(world.events("job-1", "TaskExited")) >= 2)
+    told = [each.message for each in world.repository.events.page("job-1").items if each.type == "TaskExited"]
+    assert any(each.endswith("exited with 0: it was let go.") for each in told), told
+    assert not any(Role.WORKER in each and "by itself" in each for each in told), told
 
 
 def test_what_ended_while_the_service_was_away_is_told_as_that(world: World) -> None:
