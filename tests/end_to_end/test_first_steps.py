@@ -197,7 +197,7 @@ AS_IT_WAS = r" Its specification stays what it was: what is wrong in that takes 
 ANEW = rf"Nothing: it has ended\. `optimus retry \S+` runs it again from the beginning\.({AS_IT_WAS})?"
 HUNG = (
     r"{job}-worker-0-0 hung: it got no further for longer than the 3 s that `hang_seconds` allows; "
-    r"its log shows where\. Another takes its place\. Hangs within 60 min: 1; at 2 the job fails\."
+    r"its log shows where\. Hangs within 60 min: 1; at 2 the job fails\."
 )
 HANGS = (
     r"(Starts with|Keeps) 1 worker and 1 server.*",

@@ -319,7 +319,7 @@ class _QuotaAllocation:
             losing = [one.id for one in free if one.has_tasks and grants[one.id].allocation.is_empty]
             if losing:  # to another job, maybe, that has what the quota left of the room
                 room = remaining(self.capacity, demand_of(competing, minima))
-                unconfined = self.by_deadline(free, room)
+                unconfined = replace(self, given_up=set()).by_deadline(free, room)  # what it gives up is not given up
                 would_fit.update(each for each in losing if not unconfined[each].allocation.is_empty)
             grants = {job_id: _beside_the_confined(each, job_id in would_fit) for job_id, each in grants.items()}
         rights = confinements(quotas, self.capacity + self.reserving.leaving)

@@ -134,15 +134,16 @@ class ExitNotices:
         """How often workers of the job's attempt hung lately, this time counted; its owner is told."""
         n_hangs = sum(
             record.exit_code == _HUNG
+            and is_failure(record.exit_code, record.unwanted_since)
             and record.attempt == job.attempt
             and record.exited_at is not None
             and record.exited_at > now - HANG_SECONDS
             for record in leader.tasks.select(active_only=False, job_id=job.id)
         )
-        limit = f"{n_hangs}; at {self._max_failures} the job fails"
+        since = " and since training began anew" if job.attempt else ""
         message = (
             f"{task.key.name} hung: {_no_further(job)}; its log shows where. "
-            f"Another takes its place. Hangs within {time_words(HANG_SECONDS)}: {limit}."
+            f"Hangs within {time_words(HANG_SECONDS)}{since}: {n_hangs}; at {self._max_failures} the job fails."
         )
         leader.events.add(job.id, WORKER_HUNG, message, {"task": task.key.name, "times": n_hangs}, now)
         return n_hangs
@@ -210,11 +211,11 @@ def _no_further(job: JobRecord) -> str:
 def is_failure(exit_code: int | None, unwanted_since: float | None) -> bool:
     """Whether a task that ended so should not have: it speaks against its job.
 
-    A lost node (None) does not, nor does a task that left or was stopped after it was not wanted any more.
+    A lost node (None) does not, nor does a task that left, was stopped or hung after it was not wanted any more.
     """
     if exit_code in (None, _LOST_COORDINATOR):
         return False
-    return not (unwanted_since is not None and exit_code in (0, *_STOPPED))
+    return not (unwanted_since is not None and exit_code in (0, _HUNG, *_STOPPED))
 
 
 def _words(task: Task, record: TaskRecord, job: JobRecord | None, *, unseen: bool = False) -> str:

@@ -33,6 +33,8 @@ SERVER = TaskKey("job-1", Role.SERVER, 0)
         (137, True, False),  # it was stopped because it was not wanted
         (143, False, True),
         (143, True, False),
+        (5, False, True),
+        (5, True, False),  # it hung while its owner paused the job
     ],
 )
 def test_which_exits_speak_against_a_job(code: int | None, unwanted: bool, expected: bool) -> None:

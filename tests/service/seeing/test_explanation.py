@@ -617,7 +617,8 @@ def test_a_job_that_is_being_cancelled_is_not_said_to_wait_or_to_go_on(wanted: A
     at = Interval(60.0, 50.0, 80.0)
     times = ExpectedTimes(job_id="job-1", at=10.0, good_until=99.0, start=at, end=at, steps_left=20.0)
     decision = replace(a_decision("job-1", reason="ClusterFull", allocation=wanted, forecast=A_LIMIT), expected=times)
-    hung, cannot = "worker 0 hung. Another takes its place.", "job-1-worker-0: its node does not answer"
+    hung = "worker 0 hung. Hangs within 60 min: 1; at 6 the job fails."
+    cannot = "job-1-worker-0: its node does not answer"
     case = Case(job=record, decision=decision, now=20.0, warnings=[hung], troubles=[cannot])
     case = replace(
         case,
