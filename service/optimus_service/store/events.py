@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from optimus_service.store.database.pages import DEFAULT_PAGE, check_limit
 from optimus_service.store.database.subject import Subject
-from optimus_service.store.jobs import awaited, jobs, promises
+from optimus_service.store.jobs import awaited, promises
+from optimus_service.store.jobs.rows import locked
 from optimus_service.store.records import (
     DecisionRecord,
     Document,
@@ -31,7 +32,7 @@ class Events(Subject):
         """
         with self._write() as session:
             if job_id is not None:
-                jobs.locked(session, job_id)  # events of one job become visible in the order of their ids
+                locked(session, job_id)  # events of one job become visible in the order of their ids
             history.add_event(session, job_id, event_type, message, data, now)
 
     def page(
@@ -107,4 +108,4 @@ class Rounds(Subject):
         with self._write() as session:
             known = expected_times.replace_all(session, times)
             promises.add(session, [each for each in promised if each.job_id in known])
-            jobs.promise_deadlines(session, [each for each in deadlines if each.job_id in known])
+            promises.add_deadlines(session, [each for each in deadlines if each.job_id in known])

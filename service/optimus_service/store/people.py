@@ -15,7 +15,7 @@ from optimus_service.store.database.pages import DEFAULT_PAGE, check_limit, deco
 from optimus_service.store.database.subject import Subject
 from optimus_service.store.database.tables import AuditRow, Base, TokenRow, UserRow
 from optimus_service.store.errors import TokenNotFound, UserExists, UserNotFound
-from optimus_service.store.jobs import jobs
+from optimus_service.store.jobs import submission
 from optimus_service.store.records import AuditRecord, MemberLimits, Page, TokenRecord, UserRecord
 
 _USERS: Final = Base.metadata.tables["users"]
@@ -98,7 +98,7 @@ class People(Subject):
         """
         with self._write() as session:
             session.execute(delete(TokenRow).where(TokenRow.user == name))
-            jobs.forget_keys(session, name)
+            submission.forget_keys(session, name)
             if session.execute(delete(UserRow).where(UserRow.name == name).returning(UserRow.name)).first() is None:
                 raise UserNotFound(name)
 

@@ -37,7 +37,7 @@ from optimus_scheduler.lifecycle import (
 )
 from optimus_scheduler.model import NOTHING, Allocation, Directive, JobState, Role
 from optimus_service.store.errors import IdempotencyConflict, InvalidCursor, JobIdTaken, JobIsActive, JobNotFound
-from optimus_service.store.jobs import jobs
+from optimus_service.store.jobs import listing
 from optimus_service.store.records import ExpectedTimes, SubmittedJob
 from optimus_service.store.repository import MAX_PAGE, Repository
 
@@ -411,7 +411,7 @@ def _counted(repository: Repository, project: str | None) -> dict[JobState, int]
 def test_a_part_of_a_name_is_looked_for_in_some_jobs_at_a_time(
     repository: Repository, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "LOOKED_THROUGH", 3)
+    monkeypatch.setattr(listing, "LOOKED_THROUGH", 3)
     for number in range(10):
         make_job(f"job-{number}", name=f"Digits-{number}" if number in (0, 1, 7, 8, 9) else "other", at=float(number))
     pages: list[list[str]] = []

@@ -26,7 +26,7 @@ from optimus_service.insight.trace_export import counted_speed
 from optimus_service.loop.exits import WORKER_HUNG
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
 from optimus_service.observe.standstills import standstills
-from optimus_service.store.jobs.jobs import RETRY_SCHEDULED
+from optimus_service.store.jobs.transitions import RETRY_SCHEDULED
 from optimus_service.store.records import DecisionRecord, EventRecord, JobRecord, MembershipRecord
 from optimus_service.store.repository import MAX_PAGE
 

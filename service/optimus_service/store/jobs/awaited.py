@@ -8,7 +8,7 @@ from dataclasses import replace
 from sqlalchemy.orm import Session
 
 from optimus_service.store.database.kept import Kept
-from optimus_service.store.jobs import jobs
+from optimus_service.store.jobs import rows
 from optimus_service.store.records import Awaited, DecisionRecord, JobRecord
 from optimus_service.store.rounds import history
 
@@ -18,7 +18,7 @@ def with_awaited(session: Session, decisions: Mapping[str, DecisionRecord], know
     awaited = {each for one in decisions.values() if one.expected is not None for each in one.expected.awaited}
     if not awaited:
         return dict(decisions)
-    records = jobs.by_id(session, awaited)
+    records = rows.by_id(session, awaited)
     latest = {**decisions, **history.latest_decisions(session, awaited - decisions.keys(), known)}
     return {job_id: _with_jobs_behind(one, records, latest) for job_id, one in decisions.items()}
 

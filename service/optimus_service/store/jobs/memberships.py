@@ -14,8 +14,8 @@ from optimus_scheduler.model.format import size_words
 from optimus_service.store.database.dialects import chunks, insert_for
 from optimus_service.store.database.subject import Subject
 from optimus_service.store.database.tables import Base, JobRow, MembershipRow, SampleBlockRow, TaskRow
-from optimus_service.store.jobs.jobs import ACTIVE_STATES, in_projects, locked
-from optimus_service.store.jobs.jobs import record as job_record
+from optimus_service.store.jobs.rows import ACTIVE_STATES, in_projects, locked
+from optimus_service.store.jobs.rows import record as job_record
 from optimus_service.store.records import REPLACED, JobRecord, MembershipRecord, asked_by
 from optimus_service.store.rounds import history
 

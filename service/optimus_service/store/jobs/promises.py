@@ -12,9 +12,11 @@ from optimus_scheduler.model import JobState
 from optimus_service.store.database.dialects import insert_for
 from optimus_service.store.database.subject import Subject
 from optimus_service.store.database.tables import JobRow, PromiseRow
-from optimus_service.store.jobs.jobs import in_projects
-from optimus_service.store.records import KeptPromise, PromiseRecord
-from optimus_service.store.rounds import forecasts
+from optimus_service.store.jobs.rows import ACTIVE_STATES, in_projects, locked_together
+from optimus_service.store.records import KeptPromise, PromisedDeadline, PromiseRecord
+from optimus_service.store.rounds import forecasts, history
+
+DEADLINE_PROMISED = "DeadlinePromised"
 
 
 class Promises(Subject):
@@ -86,3 +88,14 @@ def _record(row: PromiseRow) -> PromiseRecord:
         start=forecasts.interval(said.get("start")),
         calibration=forecasts.calibration(said.get("calibration")),
     )
+
+
+def add_deadlines(session: Session, promised: Sequence[PromisedDeadline]) -> None:
+    """See `Rounds.put_expected_times`."""
+    rows = locked_together(session, [each.job_id for each in promised]) if promised else {}
+    for each in promised:
+        row = rows[each.job_id]
+        if row.state not in ACTIVE_STATES or row.promised_deadline == each.deadline:
+            continue
+        row.promised_deadline, row.promised_at = each.deadline, each.at
+        history.add_event(session, row.id, DEADLINE_PROMISED, each.words, {"deadline": each.deadline}, each.at)

@@ -22,8 +22,8 @@ from optimus_service.store.database.tables import (
     SampleBlockRow,
 )
 from optimus_service.store.errors import JobIsActive
-from optimus_service.store.jobs import ended, jobs
-from optimus_service.store.jobs.jobs import locked
+from optimus_service.store.jobs import ended, submission
+from optimus_service.store.jobs.rows import locked
 from optimus_service.store.records import Pruned, PrunedRounds
 
 Key = tuple[InstrumentedAttribute[Any], ...]
@@ -72,7 +72,7 @@ class Retention(Subject):
         with self._write() as session:
             ended.recount(session)
         with self._write() as session:
-            jobs.date_labels(session)
+            submission.date_labels(session)
 
     def prune_rounds(self, now: float, keep_seconds: float, after: float, limit: int = PRUNE_ROWS) -> PrunedRounds:
         """Delete rounds of over `keep_seconds` ago that no decision belongs to: of `limit` rounds from `after` on

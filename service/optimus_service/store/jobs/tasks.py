@@ -15,7 +15,7 @@ from optimus_service.store.database.dialects import chunks, insert_for, set_of
 from optimus_service.store.database.subject import Subject
 from optimus_service.store.database.tables import Base, JobRow, TaskRow
 from optimus_service.store.errors import JobNotFound
-from optimus_service.store.jobs.jobs import ACTIVE_STATES, locked_together
+from optimus_service.store.jobs.rows import ACTIVE_STATES, locked_together
 from optimus_service.store.records import TaskRecord
 
 _TASKS: Final = Base.metadata.tables["tasks"]

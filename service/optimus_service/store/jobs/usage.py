@@ -9,7 +9,7 @@ from sqlalchemy import or_, select
 from optimus_service.store.database.subject import Subject
 from optimus_service.store.database.tables import JobRow, UsageRow
 from optimus_service.store.jobs.charging import Amount, Key, add, months
-from optimus_service.store.jobs.jobs import ACTIVE_STATES, in_projects
+from optimus_service.store.jobs.rows import ACTIVE_STATES, in_projects
 from optimus_service.store.records import UsageRecord
 
 

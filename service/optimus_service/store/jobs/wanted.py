@@ -18,9 +18,9 @@ from optimus_service.store.database.dialects import chunks
 from optimus_service.store.database.subject import Subject
 from optimus_service.store.database.tables import Base, JobRow
 from optimus_service.store.errors import JobNotFound
-from optimus_service.store.jobs import jobs
 from optimus_service.store.jobs.charging import charge
-from optimus_service.store.jobs.jobs import ACTIVE_STATES, COLUMNS, advance_row, locked_together
+from optimus_service.store.jobs.rows import ACTIVE_STATES, COLUMNS, STORED, locked_together, records
+from optimus_service.store.jobs.transitions import advance_row
 from optimus_service.store.records import JobRecord, WantedRecord
 
 _JOBS: Final = Base.metadata.tables["jobs"]
@@ -34,7 +34,7 @@ _WANTED: Final = attrgetter(*_WANTED_COLUMNS)
 """What a `WantedRecord` is made of, of a row."""
 _OF_JOB: Final = select(_JOBS.c.id, *(_JOBS.c[name] for name in _WANTED_COLUMNS)).where(_JOBS.c.id == bindparam("of"))
 _ACTIVE: Final = (
-    select(*jobs.STORED, *kept.as_stored([_TASKS]), _JOBS.c.network.is_not(None).label("has_network"))
+    select(*STORED, *kept.as_stored([_TASKS]), _JOBS.c.network.is_not(None).label("has_network"))
     .where(_JOBS.c.state.in_(ACTIVE_STATES))
     .order_by(_JOBS.c.created_at, _JOBS.c.id)
 )
@@ -150,7 +150,7 @@ def active_with_wanted(
 ) -> tuple[list[JobRecord], dict[str, WantedRecord], frozenset[str]]:
     """Active jobs, oldest first; what each should have; those of which the layers are known. One statement."""
     rows = session.execute(_ACTIVE).all()
-    found = jobs.records(session, rows, known, are_all=True)
+    found = records(session, rows, known, are_all=True)
     dialect = session.get_bind().dialect
 
     def make(row: kept.AnyRow, _before: WantedRecord | None) -> WantedRecord:

@@ -24,7 +24,7 @@ from optimus_service.store.database.tables import (
     SampleBatchRow,
     SampleBlockRow,
 )
-from optimus_service.store.jobs.jobs import COLUMNS, record
+from optimus_service.store.jobs.rows import COLUMNS, record
 from optimus_service.store.records import Document, FinishedRunRecord, JobRecord, KeptHistory
 from optimus_service.store.samples.counting import BLOCKS_KEPT
 
