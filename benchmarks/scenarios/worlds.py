@@ -84,6 +84,7 @@ def _job(knobs: Knobs, random: np.random.Generator, number: int) -> Document:
         "steps_per_epoch": max(limit // 20, 1),
         "loss": [0.5, 1.0, 0.1],
         "speed": {"compute_seconds": compute_seconds, "exchange_seconds": exchange_seconds},
+        "crossing_factor": knobs.crossing,
     }
     if len(knobs.gpus) > 1:
         truth["type_speeds"] = dict(zip([kind for kind, _ in knobs.gpus], _type_speeds(random), strict=True))
@@ -94,7 +95,6 @@ def _job(knobs: Knobs, random: np.random.Generator, number: int) -> Document:
         "priority": float(random.choice(knobs.priorities)),
         "workers": {"cpu": 4, "gpus": {knobs.gpus[0][0]: 1}, "minimum": least, "maximum": most, "requested": size},
         "convergence": {"max_steps": limit},
-        "crossing_factor": knobs.crossing,
         "truth": truth,
     }
     if len(knobs.gpus) > 1:

@@ -15,6 +15,7 @@ from optimus_scheduler.model import (
     TaskKey,
     TaskPhase,
 )
+from optimus_scheduler.place.free_capacity import rack_of
 from optimus_simulator.truth.truth import Shape
 
 KILLED = 137
@@ -44,6 +45,10 @@ class Cluster:
     def tasks(self) -> tuple[Task, ...]:
         """Of all jobs; each as it is, exited or not."""
         return tuple(task for tasks in self._listed.values() for task in tasks)
+
+    def racks_of(self, tasks: Iterable[PlacedTask]) -> frozenset[tuple[str, str]]:
+        """Zone and rack of each node that these tasks are on, as far as it has labels for them."""
+        return frozenset(rack_of(self._nodes[placed.node]) for placed in tasks)
 
     # --- tasks come and go ---------------------------------------------------------------------------------------
 
@@ -100,22 +105,26 @@ class Cluster:
 
     def fail_node(self, name: str) -> set[str]:
         """The node is lost with all its tasks; the jobs that had some."""
-        self._set_schedulable(name, False)
+        self._set(name, schedulable=False)
         lost = [task for tasks in self._tasks.values() for task in tasks.values() if _is_live_on(task, name)]
         for task in lost:
             self._exit(task, None)
         return {task.key.job_id for task in lost}
 
+    def drain_node(self, name: str) -> None:
+        """The node will be lost soon: its tasks are to move."""
+        self._set(name, schedulable=False, emptied=True)
+
     def repair_node(self, name: str) -> None:
-        self._set_schedulable(name, True)
+        self._set(name, schedulable=True)
 
     def _exit(self, task: Task, code: int | None) -> None:
         self._give_back(task)
         self._tasks[task.key.job_id][task.key] = replace(task, phase=TaskPhase.EXITED, exit_code=code)
         self._list(task.key.job_id)
 
-    def _set_schedulable(self, name: str, schedulable: bool) -> None:
-        self._nodes[name] = replace(self._nodes[name], schedulable=schedulable)
+    def _set(self, name: str, *, schedulable: bool, emptied: bool = False) -> None:
+        self._nodes[name] = replace(self._nodes[name], schedulable=schedulable, emptied=emptied)
         self._seen = None
 
     # --- room ----------------------------------------------------------------------------------------------------

@@ -59,7 +59,13 @@ class Options:
     node_hours: float = 0.0
     """Mean hours between failures of one node; 0: they never fail."""
     repair_seconds: float = 1800.0
-    """Until a failed node is back."""
+    """Until a failed node is back, or another one for a spot node."""
+    spot_nodes: float = 0.0
+    """Fraction of the nodes that are spot nodes, drawn from the seed, ..."""
+    spot_hours: float = 12.0
+    """... which are taken away after so many hours, on average, ..."""
+    notice_seconds: float = 120.0
+    """... and are told so long before: they are drained, and what is still there then is lost."""
     late_nodes: float = 0.0
     """Fraction of the nodes that join only ..."""
     late_seconds: float = 3600.0

@@ -300,7 +300,7 @@ class Replay:
             job.telemetry.stopped(stop)
         job.state = JobState.RUNNING
         job.factor = self._faults.speed_factor(job, self.active.values())
-        job.factor *= job.entry.speed_factor(job.allocation.gpu_type)
+        job.factor *= job.entry.speed_factor(job.allocation.gpu_type) * self._left_by_racks(job)
         self._faults.expect(job)
         self._expect_end(job)
 
@@ -311,8 +311,14 @@ class Replay:
         self._tell_of_change(job)
         self._expect_end(job)
 
+    def _left_by_racks(self, job: RunningJob) -> float:
+        """What its racks leave of a job's speed."""
+        return job.entry.rack_crossing_factor if len(self._cluster.racks_of(job.wanted)) > 1 else 1.0
+
     def _tell_of_change(self, job: RunningJob) -> None:
         exchange = job.training.exchange_part(job.shape) if job.shape else None
+        if exchange is not None:  # between racks it is the exchange that takes longer
+            exchange = 1.0 - (1.0 - exchange) * self._left_by_racks(job)
         job.telemetry.changed(job.allocation, job.training.batch, exchange, len(job.shape))
 
     def _expect_end(self, job: RunningJob) -> None:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from optimus_scheduler.forecast.gpu_types import ANY_GPU
 from optimus_scheduler.model import JobSpec, Node, Quota, Resources
+from optimus_scheduler.place.free_capacity import RACK_LABELS
 from optimus_simulator.truth.truth import Truth
 
 
@@ -27,6 +28,9 @@ class TraceJob:
     truth: Truth
     type_speeds: Mapping[str, float] = field(default_factory=_alike)
     """How many times as fast as its truth says it is on each GPU type; once where a type is not named."""
+
+    rack_crossing_factor: float = 1.0
+    """Speed that is left of it on several racks, in (0, 1], beside what more than one node leaves."""
 
     def speed_factor(self, gpu_type: str | None) -> float:
         """How many times as fast as its truth says it is on this GPU type."""
@@ -104,7 +108,9 @@ class Trace:
         return replace(self, jobs=jobs)
 
     def with_cluster(self, times: float) -> Trace:
-        """The same jobs on so many `times` the nodes of each capacity, rounded, at least one of each."""
+        """The same jobs on so many `times` the nodes of each capacity, rounded, at least one of each. Further nodes are
+        in racks of their own, as large as those of the trace.
+        """
         alike: dict[tuple[object, ...], list[Node]] = {}
         for node in self.nodes:
             offered = node.capacity
@@ -113,8 +119,13 @@ class Trace:
         for nodes in alike.values():
             for number in range(max(round(times * len(nodes)), 1)):
                 copy, place = divmod(number, len(nodes))
-                found.append(replace(nodes[place], name=f"{nodes[place].name}-{copy}") if copy else nodes[place])
+                found.append(_another(nodes[place], copy) if copy else nodes[place])
         return replace(self, nodes=tuple(found))
+
+
+def _another(node: Node, copy: int) -> Node:
+    labels = {name: f"{value}-{copy}" if name in RACK_LABELS else value for name, value in node.labels.items()}
+    return replace(node, name=f"{node.name}-{copy}", labels=labels)
 
 
 def in_order(jobs: Iterable[TraceJob]) -> tuple[TraceJob, ...]:

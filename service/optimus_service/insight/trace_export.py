@@ -31,6 +31,7 @@ from optimus_scheduler.model import (
     SpeedSample,
     TaskDemand,
 )
+from optimus_scheduler.place.free_capacity import RACK_LABELS, ZONE_LABELS
 from optimus_service.observe.spec import readable_spec
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.store.records import Document, JobRecord, MembershipRecord
@@ -82,10 +83,13 @@ _GIB = 2**30
 def header(nodes: Sequence[Node], quotas: Iterable[Quota], begins_at: float, rounds: Mapping[str, float]) -> Document:
     """The first line: the cluster and the seconds between `rounds`, by setting, as they are now; `begins_at` (POSIX
     seconds) is the trace's second 0."""
-    groups = Counter((node.capacity.cpu, node.capacity.memory_bytes, _pairs(node.capacity)) for node in nodes)
+    groups = Counter(
+        (node.capacity.cpu, node.capacity.memory_bytes, _pairs(node.capacity), _where(node)) for node in nodes
+    )
     kinds = [
         {"count": count, "cpu": cpu, "memory_gib": memory / _GIB, "gpus": dict(gpus)}
-        for (cpu, memory, gpus), count in sorted(groups.items())
+        | ({"labels": dict(where)} if where else {})
+        for (cpu, memory, gpus, where), count in sorted(groups.items())
     ]
     return {
         "nodes": kinds,
@@ -97,6 +101,11 @@ def header(nodes: Sequence[Node], quotas: Iterable[Quota], begins_at: float, rou
 
 def _pairs(resources: Resources) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(resources.gpus.items()))
+
+
+def _where(node: Node) -> tuple[tuple[str, str], ...]:
+    """Its labels that name its rack and zone: other labels are not told."""
+    return tuple(sorted((name, node.labels[name]) for name in (*RACK_LABELS, *ZONE_LABELS) if name in node.labels))
 
 
 def _quota(quota: Quota) -> Document:

@@ -39,6 +39,20 @@ from optimus_simulator.truth.truth import (
 
 Fields = dict[str, Any]
 _T = TypeVar("_T")
+_RESOURCE_FIELDS = frozenset({"cpu", "memory_gib", "gpus"})
+_NODE_FIELDS = _RESOURCE_FIELDS | {"count", "labels"}
+_CLUSTER_FIELDS = frozenset({"nodes", "projects", "begins_at", "round_seconds", "learning_round_seconds"})
+_QUOTA_FIELDS = _RESOURCE_FIELDS | {"share", "may_borrow"}
+_TASK_FIELDS = _RESOURCE_FIELDS | {"minimum", "maximum", "requested"}
+_JOB_FIELDS = frozenset(
+    {"id", "submitted_at", "architecture", "mode", "global_batch_size", "elastic_batch", "priority", "project"}
+    | {"family", "gpu_types", "workers", "servers", "convergence", "deadline_seconds", "truth", "happened"}
+)
+_TRUTH_FIELDS = frozenset(
+    {"total_steps", "steps_per_epoch", "loss", "losses", "speed", "type_speeds", "noise_scale"}
+    | {"crossing_factor", "rack_crossing_factor"}
+)
+_SPEED_FIELDS = frozenset({"theta", "compute_seconds", "exchange_seconds", "pass_seconds", "measured"})
 _GIB = 2**30
 _LONGEST_PERIOD = 86_400.0
 
@@ -62,12 +76,28 @@ def read_own(path: Path) -> Trace:
 def _from_jsonl(path: Path, lines: list[str]) -> Trace:
     if not lines:
         raise BadTrace(f"{path}: empty")
-    nodes = _read_line(path, 1, lines[0], lambda fields: _nodes(fields["nodes"]))
+    nodes = _read_line(path, 1, lines[0], _cluster)
     quotas = _read_line(path, 1, lines[0], lambda fields: _quotas(fields.get("projects", {})))
     jobs = [_read_line(path, number, line, _job) for number, line in enumerate(lines[1:], start=2)]
     periods = _read_line(path, 1, lines[0], _periods)
     lived = [_read_line(path, number, line, _happened) for number, line in enumerate(lines[1:], start=2)]
     return Trace(path.stem, nodes, in_order(jobs), quotas, _recorded(periods, [each for each in lived if each]))
+
+
+def _cluster(fields: Fields) -> tuple[Node, ...]:
+    _only(fields, _CLUSTER_FIELDS, "of the cluster")
+    return _nodes(fields["nodes"])
+
+
+def _only(fields: Fields, known: frozenset[str], of: str) -> None:
+    """A field in the wrong place would be left out in silence.
+
+    Raises:
+        ValueError: there is another one.
+    """
+    unknown = sorted(fields.keys() - known)
+    if unknown:
+        raise ValueError(f"unknown field {unknown[0]!r} {of}; there are {', '.join(sorted(known))}")
 
 
 class _Lived(NamedTuple):
@@ -123,8 +153,11 @@ def _read_line(path: Path, number: int, line: str, read: Callable[[Fields], _T])
 def _nodes(groups: list[Fields]) -> tuple[Node, ...]:
     nodes: list[Node] = []
     for group in groups:
+        _only(group, _NODE_FIELDS, "of nodes")
         capacity = _resources(group)
-        nodes += [Node(f"node-{len(nodes) + i:04d}", capacity) for i in range(int(group.get("count", 1)))]
+        labels = {str(name): str(value) for name, value in group.get("labels", {}).items()}
+        count = int(group.get("count", 1))
+        nodes += [Node(f"node-{len(nodes) + i:04d}", capacity, labels=labels) for i in range(count)]
     return tuple(nodes)
 
 
@@ -134,6 +167,7 @@ def _quotas(projects: dict[str, Fields]) -> tuple[Quota, ...]:
 
 
 def _quota(project: str, fields: Fields) -> Quota:
+    _only(fields, _QUOTA_FIELDS, "of a project")
     memory = fields.get("memory_gib")
     return Quota(
         project,
@@ -151,6 +185,7 @@ def _resources(fields: Fields) -> Resources:
 
 
 def _job(fields: Fields) -> TraceJob:
+    _only(fields, _JOB_FIELDS, "of a job")
     allreduce = fields.get("architecture", "ps") == "allreduce"
     workers, servers = fields["workers"], fields.get("servers", {"minimum": 0, "maximum": 0} if allreduce else {})
     mode = Mode(fields.get("mode", "sync"))
@@ -172,7 +207,10 @@ def _job(fields: Fields) -> TraceJob:
         elastic_batch=_elastic_batch(fields),
     )
     type_speeds = {str(kind): float(factor) for kind, factor in truth.get("type_speeds", {}).items()}
-    return TraceJob(str(fields["id"]), submitted_at, spec, _truth(truth, mode, spec), type_speeds)
+    rack_factor = float(truth.get("rack_crossing_factor", 1.0))
+    if not 0 < rack_factor <= 1:
+        raise ValueError(f"rack_crossing_factor is above 0, up to 1, not {rack_factor:g}")
+    return TraceJob(str(fields["id"]), submitted_at, spec, _truth(truth, mode, spec), type_speeds, rack_factor)
 
 
 def _elastic_batch(fields: Fields) -> ElasticBatch | None:
@@ -191,10 +229,13 @@ def _rule(fields: Fields) -> ConvergenceRule:
 
 
 def _demand(fields: Fields) -> TaskDemand:
+    _only(fields, _TASK_FIELDS, "of a task")
     return TaskDemand(_resources(fields), int(fields.get("minimum", 1)), int(fields.get("maximum", 16)))
 
 
 def _truth(fields: Fields, mode: Mode, spec: JobSpec) -> Truth:
+    _only(fields, _TRUTH_FIELDS, "of the truth")
+    _only(fields.get("speed", {}), _SPEED_FIELDS, "of the speed")
     if spec.elastic_batch is not None:
         return _elastic_truth(fields, spec.elastic_batch, spec.global_batch_size or 1)
     return ParametricTruth(

@@ -31,6 +31,8 @@ from optimus_simulator.truth.elastic import ElasticTruth
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 GPUS = {"v100": 4}
+RACK = {"topology.kubernetes.io/rack": "r1", "topology.kubernetes.io/zone": "z1"}
+LABELS = {**RACK, "kubernetes.io/hostname": "a"}
 RING: dict[str, Any] = {"max": 4, "resources": {"cpu": 0.5, "gpus": 1}}
 
 
@@ -38,7 +40,9 @@ RING: dict[str, Any] = {"max": 4, "resources": {"cpu": 0.5, "gpus": 1}}
 def lived(repository: Repository, tmp_path: Path) -> World:
     """A service in which three jobs have ended, one was cancelled and one still runs."""
     world = World(
-        repository, tmp_path, FakeCluster([Node("a", Resources(8.0, 2**34, GPUS)), Node("b", Resources(8.0, 2**34))])
+        repository,
+        tmp_path,
+        FakeCluster([Node("a", Resources(8.0, 2**34, GPUS), labels=LABELS), Node("b", Resources(8.0, 2**34))]),
     )
     world.repository.projects.put(Quota("vision", share=0.5), world.clock())
     rule = {"convergence": {"max_steps": 600}}
@@ -106,6 +110,7 @@ def test_what_happened_is_told_and_replayed(lived: World, tmp_path: Path) -> Non
     # The cluster and its rules.
     assert sum(node.capacity.cpu for node in trace.nodes) == 16.0
     assert trace.capacity.gpus == GPUS
+    assert sorted((dict(node.labels) for node in trace.nodes), key=len) == [{}, RACK]
     assert trace.quotas == (Quota("vision", share=0.5),)
     assert trace.recorded is not None
     periods = trace.recorded.round_seconds, trace.recorded.learning_round_seconds
