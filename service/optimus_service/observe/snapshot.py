@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
-from typing import NamedTuple
 
 import structlog
 
@@ -16,7 +15,6 @@ from optimus_scheduler.lifecycle import TooManyFailures
 from optimus_scheduler.model import (
     NOTHING,
     Allocation,
-    Architecture,
     Directive,
     Job,
     JobSpec,
@@ -39,6 +37,7 @@ from optimus_service.clusters.base import Cluster
 from optimus_service.observe.divergence import LOSS_NOT_FINITE, first_words, why_failed
 from optimus_service.observe.finished_runs import Lessons
 from optimus_service.observe.histories import KEPT_AFTER, Histories
+from optimus_service.observe.joins import Joins
 from optimus_service.observe.silence import end_of_silent
 from optimus_service.observe.spec import UnreadableSpecification, begins_anew, next_step, promised_at, spec_of
 from optimus_service.observe.standstills import rescale_seconds
@@ -47,10 +46,6 @@ from optimus_service.observe.unknown_tasks import less, without_record
 from optimus_service.store.records import JobRecord, MembershipRecord, Observed, TaskRecord, WantedRecord
 from optimus_service.store.repository import LeaderRepository, Repository
 
-_JOINS_KEPT = 4
-"""Newest times of joining that are kept of a job: machines and their load change."""
-_START_UPS_KEPT, _KINDS_KEPT = 8, 256
-"""Likewise of start-ups of one kind of jobs, and of how many kinds."""
 NO_TASKS: Mapping[TaskKey, Task] = MappingProxyType({})
 _log = structlog.get_logger(__name__)
 
@@ -96,10 +91,7 @@ class Observer:
         """Ended jobs that are to teach something once all their samples have been read."""
         self._unreadable: list[UnreadableSpecification] = []
         """Active jobs that the last look left out."""
-        self._joined: dict[str, tuple[int, tuple[float, ...]]] = {}
-        """By job: the newest epoch that was looked at, and how long new tasks took until they took part."""
-        self._start_ups: dict[tuple[str, Architecture], tuple[float, ...]] = {}
-        """Of jobs that have ended since, too (`Snapshot.start_ups`); learned anew after a restart."""
+        self._joins = Joins(self._repository)
 
     def snapshot(
         self, cluster_state: ClusterState, now: float, leader: LeaderRepository, observed: Observed
@@ -194,16 +186,13 @@ class Observer:
         self._read_networks(observed)
         capacity = Snapshot(now, cluster_state.nodes, ()).capacity
         jobs, self._unreadable = [], []
-        started = self._time_joins(observed)
+        self._joins.update(observed)
         for record in observed.jobs:
             wanted, history = observed.wanted[record.id], self._histories.of(record.id)
             try:
                 jobs.append(self._job(record, wanted, memberships.get(record.id, []), history, capacity, now))
             except UnreadableSpecification as problem:
                 self._unreadable.append(problem)
-        for job in jobs:
-            if started.get(job.id):
-                self._note_start_ups(job.spec, started[job.id])
         tasks = merge_tasks(cluster_state.tasks, observed.tasks, self._tasks)
         self._tasks = {task.key: task for task in tasks}
         quotas = tuple(each.quota for each in observed.projects if each.quota != Quota(each.quota.project))
@@ -216,37 +205,8 @@ class Observer:
             tasks,
             quotas,
             limits,
-            dict(self._start_ups),
+            self._joins.start_ups,
         )
-
-    def _time_joins(self, observed: Observed) -> dict[str, list[float]]:
-        """Of memberships that are new since the last look; jobs that have ended are forgotten.
-
-        Returns the seconds that first tasks took until they took part, by job.
-        """
-        newest = {job: each[-1].epoch for job, each in observed.memberships.items() if each}
-        old = {job: self._joined.get(job, (-1, ())) for job in newest}
-        changed = {job for job, epoch in newest.items() if old[job][0] < epoch}
-        started: dict[str, list[float]] = {}
-        began: dict[str, dict[str, float]] = {job: {} for job in changed}
-        for task in observed.tasks if changed else ():
-            if task.key.job_id in changed:
-                began[task.key.job_id][task.key.name] = task.created_at
-        for job in changed:
-            seen, known = old[job]
-            joins = joins_of(observed.memberships[job], began[job], since=seen)
-            old[job] = (newest[job], (*known, *[each.seconds for each in joins])[-_JOINS_KEPT:])
-            started[job] = [each.seconds for each in joins if each.is_start]
-        self._joined = old
-        return started
-
-    def _note_start_ups(self, spec: JobSpec, seconds: Sequence[float]) -> None:
-        """The kinds of jobs of which one started last are kept."""
-        kind = spec.family, spec.architecture
-        kept = (*self._start_ups.pop(kind, ()), *seconds)[-_START_UPS_KEPT:]
-        self._start_ups[kind] = kept
-        while len(self._start_ups) > _KINDS_KEPT:
-            del self._start_ups[next(iter(self._start_ups))]
 
     def _read_networks(self, observed: Observed) -> None:
         """Of jobs that have told their layers and have not measured anything: all together, once."""
@@ -321,7 +281,7 @@ class Observer:
             paused_by=record.paused_by,
             promised_at=promised_at(record),
             rescale_seconds=rescale_seconds(memberships),
-            joining_seconds=self._joined.get(record.id, (-1, ()))[1],
+            joining_seconds=self._joins.seconds_of(record.id),
             unsaved_seconds=unsaved_seconds(record, memberships, now),
             busy_part=history.pauses.busy_part,
             experience=NO_EXPERIENCE if self._lessons is None else self._lessons.experience_of(spec.family),
@@ -422,31 +382,6 @@ def mark_unwanted_tasks(
 
 def _is_coordinator_wanted(key: TaskKey, wanted: WantedRecord | None) -> bool:
     return key.role is Role.COORDINATOR and wanted is not None and not wanted.allocation.is_empty
-
-
-class Join(NamedTuple):
-    """New tasks that have taken part."""
-
-    seconds: float
-    """From their start on."""
-    is_start: bool
-    """Whether the job had none before."""
-
-
-def joins_of(memberships: Sequence[MembershipRecord], began: Mapping[str, float], since: int = -1) -> list[Join]:
-    """How long the tasks that each epoch after `since` brought took from their start until they took part, in order.
-
-    `began`: when tasks were started, by name; tasks of which that is not known any more count nothing.
-    """
-    found: list[Join] = []
-    had: set[str] = set()
-    for each in memberships:
-        tasks = {*each.workers, *each.servers}
-        starts = [began[name] for name in tasks - had if name in began]
-        if each.epoch > since and starts:
-            found.append(Join(max(each.at - max(starts), 0.0), is_start=not had))
-        had = tasks
-    return found
 
 
 def unsaved_seconds(job: JobRecord, memberships: Sequence[MembershipRecord], now: float) -> float:

@@ -11,13 +11,14 @@ import pytest
 from tests.service import leases
 from tests.service.loop.loop_world import NODES, World
 
-from optimus_scheduler.lifecycle import CancelRequested
-from optimus_scheduler.model import Architecture, Resources, Role, TaskKey, Trouble
+from optimus_scheduler.lifecycle import CancelRequested, PauseRequested, ResumeRequested
+from optimus_scheduler.model import Architecture, JobState, Resources, Role, StartUps, TaskKey, Trouble
 from optimus_service.clusters.base import TaskLaunch, TaskRefused
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.loop import apply
 from optimus_service.loop.launch import Starter
-from optimus_service.observe.snapshot import ClusterState, joins_of
+from optimus_service.observe.joins import StartUp, joins_of, newest_start_ups
+from optimus_service.observe.snapshot import ClusterState
 from optimus_service.store.errors import StaleLeader
 from optimus_service.store.jobs.tasks import Tasks
 from optimus_service.store.records import MembershipRecord
@@ -167,8 +168,8 @@ def test_how_long_new_tasks_took_to_join_is_told_by_the_memberships_that_they_ca
 
     told = [epoch(1, 105.0, 1), epoch(2, 130.0, 3), epoch(3, 140.0, 1), epoch(4, 150.0, 2)]
     began = {"job-1-worker-0-0": 100.0, "job-1-worker-1-0": 122.0, "job-1-worker-2-0": 123.0}
-    assert joins_of(told, began) == [(5.0, True), (7.0, False), (28.0, False)]
-    assert joins_of(told, began, since=2) == [(28.0, False)]
+    assert joins_of(told, began) == [(105.0, 5.0, True), (130.0, 7.0, False), (150.0, 28.0, False)]
+    assert joins_of(told, began, since=2) == [(150.0, 28.0, False)]
     assert joins_of(told, {}) == []
 
 
@@ -189,5 +190,42 @@ def test_how_long_first_tasks_took_is_kept_by_task_beyond_the_end_of_their_job(
         assert world.repository.jobs.get(name).started_at is not None
         repository.jobs.advance(name, CancelRequested(has_tasks=True), world.clock())
         world.live_until("the job ends", partial(has_ended, repository, name))
-    seen = world.rounds._observer.look(ClusterState.of(world.cluster), world.clock()).start_ups
-    assert seen == {("m:f", Architecture.PS): (7.0, 7.0)}
+    assert start_ups_seen(world) == {("m:f", Architecture.PS): (7.0, 7.0)}
+
+
+def start_ups_seen(world: World) -> StartUps:
+    return world.rounds._observer.look(ClusterState.of(world.cluster), world.clock()).start_ups
+
+
+def test_a_restarted_service_knows_how_long_first_tasks_took(repository: Repository, tmp_path: Path) -> None:
+    """Of jobs that have ended and of those that are there, in the order of their starts; those after a pause, too."""
+    world = World(repository, tmp_path)
+    for name, seconds in (("first", 7.0), ("second", 4.0)):
+        world.submit(name, workers={"max": 1}, servers={"max": 1})
+        world.round()
+        world.clock.now += seconds
+        world.train(2)
+        world.round()
+    repository.jobs.advance("second", PauseRequested(has_tasks=True), world.clock())
+    world.live_until("it is paused", lambda: repository.jobs.get("second").state is JobState.PAUSED)
+    repository.jobs.advance("second", ResumeRequested(), world.clock())
+    world.round()
+    world.clock.now += 3.0
+    world.train(2)
+    world.round()
+    repository.jobs.advance("first", CancelRequested(has_tasks=True), world.clock())
+    world.live_until("the job ends", partial(has_ended, repository, "first"))
+    known = start_ups_seen(world)
+    assert known == {("m:f", Architecture.PS): (7.0, 4.0, 3.0)}
+    assert start_ups_seen(World(repository, tmp_path, world.cluster, world.clock)) == known
+
+
+def test_of_each_kind_the_newest_start_ups_are_kept_whenever_they_are_told() -> None:
+    kinds = [(task, Architecture.PS) for task in ("often", "rarely")]
+    told = [StartUp(float(at), f"job-{at}", kinds[at % 5 == 0], 2.0 * at) for at in range(20)]
+    at_once, in_turn = newest_start_ups({}, reversed(told)), dict[Any, Any]()
+    for at in range(0, 20, 3):
+        in_turn = dict(newest_start_ups(in_turn, told[at : at + 3]))
+    assert list(at_once.items()) == list(in_turn.items())
+    assert at_once[kinds[0]] == (22.0, 24.0, 26.0, 28.0, 32.0, 34.0, 36.0, 38.0)
+    assert at_once[kinds[1]] == (0.0, 10.0, 20.0, 30.0)

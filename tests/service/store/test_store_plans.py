@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import event
 from tests.service.store.store_builders import a_membership, a_round, a_sample, add_samples
 
-from optimus_scheduler.lifecycle import CancelRequested
+from optimus_scheduler.lifecycle import CancelRequested, MembershipFormed
 from optimus_scheduler.model import JobState, Role, TaskKey
 from optimus_service.store.database.engine import create_engine_from_url
 from optimus_service.store.database.pages import encode_cursor
@@ -55,6 +55,11 @@ CALLS: dict[str, Callable[[Repository], object]] = {
     "rounds": lambda store: store.rounds.page(cursor=encode_cursor("rounds", (5,))),
     "decisions": lambda store: store.rounds.decisions("job-1", cursor=encode_cursor("decisions", (5,))),
     "latest_decisions": lambda store: store.rounds.latest_decisions(["job-1", "job-2"]),
+    "starts_of_ended": lambda store: (
+        store.jobs.advance("job-1", MembershipFormed(1), 1.0),
+        store.jobs.advance("job-1", CancelRequested(), 1.0),
+        store.memberships.starts_of_ended(10),
+    ),
     "prune": lambda store: (store.jobs.advance("job-1", CancelRequested(), 1.0), store.retention.prune(100.0, 10.0)),
     "prune_rounds": lambda store: (
         store.rounds.add(a_round(at=1.0), []),

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Final
 
-from sqlalchemy import Row, bindparam, func, or_, select, update
+from sqlalchemy import Row, and_, bindparam, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from optimus_scheduler.model import Allocation, Directive, JobState, Role, TaskKey
@@ -14,7 +14,7 @@ from optimus_scheduler.model.format import size_words
 from optimus_service.store.database.dialects import chunks, insert_for
 from optimus_service.store.database.subject import Subject
 from optimus_service.store.database.tables import Base, JobRow, MembershipRow, SampleBlockRow, TaskRow
-from optimus_service.store.jobs.rows import ACTIVE_STATES, in_projects, locked
+from optimus_service.store.jobs.rows import ACTIVE_STATES, COLUMNS, in_projects, locked
 from optimus_service.store.jobs.rows import record as job_record
 from optimus_service.store.records import REPLACED, JobRecord, MembershipRecord, asked_by
 from optimus_service.store.rounds import history
@@ -29,6 +29,27 @@ _OF_ACTIVE_JOBS: Final = (
 )
 _HEARD: Final = (
     update(_JOBS).where(_JOBS.c.id == bindparam("of"), _JOBS.c.heard_at.is_not(None)).values(heard_at=bindparam("now"))
+)
+
+_ENDED: Final = (
+    select(*COLUMNS)
+    .where(_JOBS.c.finished_at.is_not(None), _JOBS.c.started_at.is_not(None))
+    .order_by(_JOBS.c.finished_at.desc())
+    .limit(bindparam("most"))
+)
+_BEFORE: Final = func.lag(_MEMBERSHIPS.c.n_workers, 1, 0).over(
+    partition_by=_MEMBERSHIPS.c.job_id, order_by=_MEMBERSHIPS.c.epoch
+)
+_SIZES: Final = (
+    select(_MEMBERSHIPS.c.job_id, _MEMBERSHIPS.c.epoch, _MEMBERSHIPS.c.n_workers, _BEFORE.label("before"))
+    .where(_MEMBERSHIPS.c.job_id.in_(bindparam("of", expanding=True)))
+    .subquery()
+)
+_STARTS: Final = (
+    select(_MEMBERSHIPS)
+    .join(_SIZES, and_(_SIZES.c.job_id == _MEMBERSHIPS.c.job_id, _SIZES.c.epoch == _MEMBERSHIPS.c.epoch))
+    .where(_SIZES.c.before == 0, _SIZES.c.n_workers > 0)
+    .order_by(_MEMBERSHIPS.c.job_id, _MEMBERSHIPS.c.epoch)
 )
 
 Size = tuple[int, int, str | None]
@@ -109,6 +130,17 @@ class Memberships(Subject):
                 for row in session.scalars(statement.order_by(MembershipRow.job_id, MembershipRow.epoch)):
                     records.setdefault(row.job_id, []).append(record(row))
             return records
+
+    def starts_of_ended(self, jobs: int) -> list[tuple[JobRecord, list[MembershipRecord]]]:
+        """The memberships with which the `jobs` that ended last got tasks and had none before, oldest first, and of
+        which job they are."""
+        with self._read() as session:
+            found = [(job_record(row), list[MembershipRecord]()) for row in session.execute(_ENDED, {"most": jobs})]
+            of_job = {job.id: starts for job, starts in found}
+            for chunk in chunks(of_job):
+                for row in session.execute(_STARTS, {"of": chunk}):
+                    of_job[row.job_id].append(record(row))
+            return found
 
     def interruptions(self, since: float, now: float) -> tuple[int, float]:
         """How often jobs that were submitted after `since` lost a task or went on after an error, and the seconds from
