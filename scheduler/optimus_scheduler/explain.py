@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from optimus_models.rescale import is_prior
 from optimus_scheduler.allocate.policy import OTHERS_GIVE, Grant
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, Allocation, Decision, Reason
 from optimus_scheduler.model.format import IS_BEING_STOPPED, ITS_OWNER, QUOTAS, size_words, time_words
-from optimus_scheduler.place.place import Placed, Unplaced
+from optimus_scheduler.place.place import Placed, Placements, Unplaced
+from optimus_scheduler.reconcile import Want
 
 
 def by_urgency(growing: Iterable[tuple[Outlook, Grant]]) -> list[tuple[Outlook, Grant]]:
@@ -47,16 +49,51 @@ def _for_deadline(outlook: Outlook, grant: Grant) -> bool:
     return grant.is_claimed and outlook.job.spec.deadline_at is not None
 
 
-def decide(
-    outlook: Outlook,
-    grant: Grant,
-    placed: Placed | Unplaced | None,
-    batch: int | None = None,
-    by: str | None = None,
-) -> Decision:
-    """The decision for one job. `placed` is None when the job was granted nothing, `batch` without an elastic batch.
+_Told = tuple[Allocation, Reason, str]
+"""The size, the reason and the sentence of a decision."""
 
-    `by`: who has it pause, where that is known (`paused_by`).
+
+class Explainer:
+    """Explains round after round: a job of which all that its sentence is made of is the same is told the same.
+
+    What it returns does not depend on the rounds before. Belongs to one shell; not to be shared between threads.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[str, tuple[tuple[object, ...], _Told]] = {}
+
+    def decisions(
+        self,
+        outlooks: Iterable[Outlook],
+        grants: Mapping[str, Grant],
+        placements: Placements,
+        wants: Mapping[str, Want],
+    ) -> list[Decision]:
+        """One for each of these jobs, in their order."""
+        before, self._told = self._told, {}
+        decisions = []
+        for one in outlooks:
+            job_id, job = one.id, one.job
+            placed, (size, reason, ideal, gain, next_gain, note, _) = placements.get(job_id), grants[job_id]
+            _, _, _, batch, by = wants[job_id]
+            asked = one.steady, placed, size, reason, ideal, note, batch, by, job.formed, job.paused_by, job.retry
+            known = before.get(job_id)
+            if known is None or known[0] != asked:
+                known = asked, _told(one, grants[job_id], placed, batch, by)
+            self._told[job_id] = known
+            size, reason, message = known[1]
+            told = (job_id, size, one.present, reason, message, one.forecast, gain, next_gain, batch)
+            decisions.append(_decision(told))
+        return decisions
+
+
+_decision: Callable[[Iterable[object]], Decision] = partial(tuple.__new__, Decision)
+"""In half the time that `Decision` itself takes: there are thousands."""
+
+
+def _told(outlook: Outlook, grant: Grant, placed: Placed | Unplaced | None, batch: int | None, by: str | None) -> _Told:
+    """`placed` is None when the job was granted nothing, `batch` without an elastic batch. `by`: who has it pause, where
+    that is known (`paused_by`). No sentence tells a time that is left: it is stored, and would be out of date when read.
     """
     grant = _as_placed(outlook, grant, placed)
     if by is not None:
@@ -69,9 +106,7 @@ def decide(
         message = f"{message} {_batch(outlook, batch)}"
     if grant.note is not None:
         message = f"{message} {grant.note}"
-    size, reason, gain, next_gain = grant.allocation, grant.reason, grant.gain, grant.next_gain
-    told = (outlook.id, size, outlook.present, reason, message, outlook.forecast, gain, next_gain, batch)
-    return tuple.__new__(Decision, told)  # in half the time that `Decision` itself takes: there are thousands
+    return grant.allocation, grant.reason, message
 
 
 def decide_tracked(outlook: Outlook) -> Decision:

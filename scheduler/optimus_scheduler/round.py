@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from optimus_scheduler.allocate.allocate import CurrentSlots, allocate, batch_for, request_for
 from optimus_scheduler.allocate.policy import Grant, Policy
-from optimus_scheduler.explain import by_urgency, decide, decide_tracked, paused_by, with_move
+from optimus_scheduler.explain import Explainer, by_urgency, decide_tracked, paused_by, with_move
 from optimus_scheduler.forecast.forecast import Forecaster, forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.gpu_types.choose import choose_and_forecast, with_fallback_types
@@ -43,7 +43,7 @@ class RoundMemory:
     """
 
     def __init__(self) -> None:
-        self.placer, self.slots, self.reconciler = Placer(), CurrentSlots(), Reconciler()
+        self.placer, self.slots, self.reconciler, self.explainer = Placer(), CurrentSlots(), Reconciler(), Explainer()
         self._nodes = Nodes()
 
     def nodes(self, nodes: Sequence[Node]) -> Nodes:
@@ -128,10 +128,7 @@ def plan(
         grants[moved] = with_move(grants[moved], by_id[moved], by_id[waiting])
 
     # 5. Say why. Jobs that run outside the cluster are forecast, too.
-    decisions = [
-        decide(one, grants[one.id], placements.get(one.id), wants[one.id].batch, wants[one.id].paused_by)
-        for one in outlooks
-    ]
+    decisions = memory.explainer.decisions(outlooks, grants, placements, wants)
     decisions += [decide_tracked(outlook) for outlook in watched.outlooks]
     return Plan(tuple(sorted(decisions, key=attrgetter("job_id"))), actions)
 

@@ -10,10 +10,11 @@ from tests.scheduler.builders import ALL_SIZES, NOW, a_job, law, samples
 
 from optimus_scheduler.allocate.policies import Grant
 from optimus_scheduler.allocate.policy import OTHERS_GIVE
-from optimus_scheduler.explain import decide
+from optimus_scheduler.explain import Explainer
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.model import NOTHING, Allocation, Decision, Job, Reason
 from optimus_scheduler.place.place import Placed, Unplaced, task_slots
+from optimus_scheduler.reconcile import Want
 from optimus_scheduler.retries import Retry
 from optimus_scheduler.settings import Settings
 
@@ -29,7 +30,9 @@ def placed(workers: int, servers: int) -> Placed:
 def decision(job: Job, grant: Grant, where: Placed | Unplaced | None = None) -> Decision:
     if where is None and not grant.allocation.is_empty:
         where = placed(grant.allocation.workers, grant.allocation.servers)
-    return decide(forecast(job, NOW, Settings()), grant, where)
+    outlook, placements = forecast(job, NOW, Settings()), {} if where is None else {job.id: where}
+    wants = {job.id: Want(job.directive, grant.allocation, {})}
+    return Explainer().decisions([outlook], {job.id: grant}, placements, wants)[0]
 
 
 @pytest.mark.parametrize(

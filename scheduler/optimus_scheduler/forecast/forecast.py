@@ -162,11 +162,12 @@ class _Known:
         """The last outlook, later. `times`: the seconds of a step and those that are left, where there is a course."""
         before = self.outlook
         assert before is not None, "only time has changed"
-        measured = self._steps_here >= settings.measuring_steps and self._is_measured(job, now, settings)
-        if not before.has_tasks:
-            waited = _waited_seconds(job, now)
-            return before.later({"job": job, "measured": measured, "waited_seconds": waited})
         since = job.allocated_at
+        measured = self._steps_here >= settings.measuring_steps
+        if measured and since is not None:
+            measured = now - since >= settings.measuring_seconds
+        if not before.has_tasks:
+            return before.later({"job": job, "measured": measured, "waited_seconds": _waited_seconds(job, now)})
         allocated = 0.0 if since is None or since >= now else now - since
         if times is None:
             return before.later({"job": job, "measured": measured, "allocated_seconds": allocated})
@@ -175,14 +176,13 @@ class _Known:
 
     def _times(self, job: Job, pace: Interval, left: Interval) -> dict[str, object]:
         """The part of the forecast that time changes, see `_Times`."""
-        changed: dict[str, object] = {"seconds_per_step": pace}
         steps = self.end.remaining
         if steps is None:
-            return changed
+            return {"seconds_per_step": pace}
+        changed: dict[str, object] = {"seconds_per_step": pace, "remaining_seconds": left}
         if job.experience is not NO_EXPERIENCE and job.experience.seconds:
             left, by = at_present_pace(job, steps, pace)
-            changed["calibration"] = Calibration(self.end.by_steps, by)
-        changed["remaining_seconds"] = left
+            changed |= {"remaining_seconds": left, "calibration": Calibration(self.end.by_steps, by)}
         if self._use.cost_per_second is not None:
             changed["cost"] = _cost(left, self._use.cost_per_second)
         return changed

@@ -82,6 +82,8 @@ class Outlook:
     present: Allocation = field(init=False)
     has_tasks: bool = field(init=False)
     """Whether the job has tasks."""
+    steady: object = field(init=False)
+    """The very same of all outlooks that tell the same but for what time changes (`later`)."""
 
     def __init__(
         self,
@@ -113,6 +115,7 @@ class Outlook:
             id=job.id,
             present=job.allocation,
             has_tasks=not job.allocation.is_empty,
+            steady=object(),
         )
 
     def later(self, changed: dict[str, Any]) -> Outlook:
@@ -120,9 +123,10 @@ class Outlook:
 
         It takes a quarter of the time of `replace`, and what was found out from those is kept.
         """
+        fields = self.__dict__.copy()  # `|` takes twice as long
+        fields.update(changed)
         found = object.__new__(Outlook)
-        object.__setattr__(found, "__dict__", self.__dict__.copy())  # `|` takes twice as long
-        found.__dict__.update(changed)
+        object.__setattr__(found, "__dict__", fields)
         return found
 
     @_derived

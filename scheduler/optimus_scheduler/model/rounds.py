@@ -99,9 +99,10 @@ class Forecast:
 
     def later(self, changed: dict[str, Any]) -> Forecast:
         """The same with these fields changed, in a tenth of the time that `replace` takes."""
+        fields = self.__dict__.copy()  # `|` takes twice as long
+        fields.update(changed)
         found = object.__new__(Forecast)
-        object.__setattr__(found, "__dict__", self.__dict__.copy())  # `|` takes twice as long
-        found.__dict__.update(changed)
+        object.__setattr__(found, "__dict__", fields)
         return found
 
 
