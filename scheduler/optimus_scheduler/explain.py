@@ -79,7 +79,7 @@ class Explainer:
             asked = one.steady, placed, size, reason, ideal, note, batch, by, job.formed, job.paused_by, job.retry
             known = before.get(job_id)
             if known is None or known[0] != asked:
-                known = asked, _told(one, grants[job_id], placed, batch, by)
+                known = asked, _worded(one, grants[job_id], placed, batch, by)
             self._told[job_id] = known
             size, reason, message = known[1]
             told = (job_id, size, one.present, reason, message, one.forecast, gain, next_gain, batch)
@@ -91,9 +91,13 @@ _decision: Callable[[Iterable[object]], Decision] = partial(tuple.__new__, Decis
 """In half the time that `Decision` itself takes: there are thousands."""
 
 
-def _told(outlook: Outlook, grant: Grant, placed: Placed | Unplaced | None, batch: int | None, by: str | None) -> _Told:
-    """`placed` is None when the job was granted nothing, `batch` without an elastic batch. `by`: who has it pause, where
-    that is known (`paused_by`). No sentence tells a time that is left: it is stored, and would be out of date when read.
+def _worded(
+    outlook: Outlook, grant: Grant, placed: Placed | Unplaced | None, batch: int | None, by: str | None
+) -> _Told:
+    """`placed` is None when the job was granted nothing, `batch` without an elastic batch.
+
+    `by`: who has it pause, where that is known (`paused_by`). No sentence tells a time that is left: it is stored, and
+    would be out of date when it is read.
     """
     grant = _as_placed(outlook, grant, placed)
     if by is not None:
