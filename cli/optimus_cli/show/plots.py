@@ -51,13 +51,15 @@ def save(figure: Figure, path: Path) -> None:
         raise CliError(f"{path}: {error.strerror or error}") from error
 
 
-def _figure(width: float, height: float) -> Figure:
+def blank(width: float, height: float) -> Figure:
+    """A figure without axes, in inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
-def _plain(axes: Axes) -> None:
+def plain(axes: Axes) -> None:
+    """A light grid, and lines on two sides only."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(visible=True, color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
@@ -72,9 +74,9 @@ def _say_nothing_known(axes: Axes, text: str) -> None:
 
 def remaining_time(job: Job, predictions: Predictions) -> Figure:
     """Predicted time left against the number of workers, a line with its 80 % interval per number of servers."""
-    figure = _figure(8, 5)
+    figure = blank(8, 5)
     axes = figure.subplots()
-    _plain(axes)
+    plain(axes)
     known = [point for point in predictions["speeds"] if point["remaining_seconds"] is not None]
     scale, unit = _time_unit(known)
     servers = sorted({point["servers"] for point in known})
@@ -139,7 +141,7 @@ def whole_run(runs: Sequence[Run], capacity: float) -> Figure:
     """Sizes of all jobs over time; below, for each job, its loss with the fit and what was predicted of it."""
     columns = max(1, min(MAX_COLUMNS, len(runs)))
     bands = math.ceil(len(runs) / columns)
-    figure = _figure(max(7.0, 4.2 * columns), 3.6 + 5.0 * bands)
+    figure = blank(max(7.0, 4.2 * columns), 3.6 + 5.0 * bands)
     grid = figure.add_gridspec(1 + 2 * bands, columns, height_ratios=[1.25] + [1.0, 0.85] * bands)
     _draw_sizes(figure.add_subplot(grid[0, :]), runs, capacity)
     for index, run in enumerate(runs):
@@ -156,7 +158,7 @@ def whole_run(runs: Sequence[Run], capacity: float) -> Figure:
 
 def _draw_sizes(axes: Axes, runs: Sequence[Run], capacity: float) -> None:
     """Stacked areas: a solid band for each job's workers and a hatched one for its servers."""
-    _plain(axes)
+    plain(axes)
     times = sorted({0.0, *(time for run in runs for time in _moments(run))})
     base = np.zeros(len(times))
     for index, run in enumerate(runs):
@@ -200,7 +202,7 @@ def size_at(run: Run, time: float) -> tuple[int, int]:
 
 
 def _draw_loss(axes: Axes, run: Run, colour: str) -> None:
-    _plain(axes)
+    plain(axes)
     axes.set_title(f"{run.job['name']} ({run.job['spec'].get('mode', '')})")
     steps, losses = finite(run.predictions["losses"])
     axes.plot(steps, losses, ".", color=colour, markersize=3, alpha=0.6, label="measured")
@@ -223,7 +225,7 @@ def finite(points: Iterable[CurvePoint]) -> tuple[list[float], list[float]]:
 
 def _draw_predictions(axes: Axes, run: Run, colour: str) -> None:
     """What each round predicted as the total number of steps, and what it became."""
-    _plain(axes)
+    plain(axes)
     known = [(point["step"], total) for point in run.predictions["history"] if (total := point["total_steps"])]
     actual = run.job["step"]
     if known:
@@ -253,7 +255,7 @@ def _band(totals: Sequence[Interval]) -> tuple[list[float], list[float]]:
 
 def what_came(job: Job, predictions: Predictions) -> Figure:
     """Of a job that has ended: its losses, and the steps and the time left as they were predicted and as they came."""
-    figure = _figure(8, 9)
+    figure = blank(8, 9)
     loss, steps, time = figure.subplots(3)
     run = Run(job, 0.0, 0.0, (), predictions)
     _draw_loss(loss, run, series(0))
@@ -268,7 +270,7 @@ def what_came(job: Job, predictions: Predictions) -> Figure:
 
 def _draw_time_left(axes: Axes, review: Sequence[ReviewPoint], colour: str) -> None:
     """What was left by prediction, and what was left in fact."""
-    _plain(axes)
+    plain(axes)
     known = [(point, left) for point in review if (left := point["remaining_seconds"]) is not None]
     if known:
         steps = [point["step"] for point, _ in known]

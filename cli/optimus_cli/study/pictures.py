@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, ScalarFormatter
 
 from optimus_cli.show.palette import BLACK, BLUE, ORANGE, marker, series
+from optimus_cli.show.plots import blank, plain
 from optimus_cli.study.findings import Findings, Forecast, Scalability, TimeCurve
 
 DPI = 110
@@ -23,16 +23,8 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
 def _plain(axes: Axes, title: str, x: str, y: str) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(visible=True, color="0.9", linewidth=0.8)
-    axes.set_axisbelow(True)
+    plain(axes)
     axes.set_title(title, fontsize=11)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
@@ -40,7 +32,7 @@ def _plain(axes: Axes, title: str, x: str, y: str) -> None:
 
 def betas(findings: Findings) -> Figure:
     """β0 and β1 against the size of the network, a series per GPU type."""
-    figure = _figure(10, 3.6)
+    figure = blank(10, 3.6)
     panels = figure.subplots(1, 3)
     gpus = sorted({fit.gpu for fit in findings.fits})
     for axes, name in zip(panels, ("beta0", "beta1", "epoch_seconds"), strict=True):
@@ -60,7 +52,7 @@ def betas(findings: Findings) -> Figure:
 def forecast_curves(findings: Findings) -> Figure:
     """Measured and predicted loss of the held-out network, a panel per GPU type."""
     forecasts = findings.forecasts
-    figure = _figure(max(4.2 * len(forecasts), 5.0), 4.2)
+    figure = blank(max(4.2 * len(forecasts), 5.0), 4.2)
     panels = np.atleast_1d(figure.subplots(1, len(forecasts), sharey=True))
     for axes, forecast in zip(panels, forecasts, strict=True):
         _draw_forecast(axes, forecast, findings)
@@ -100,7 +92,7 @@ def _draw_forecast(axes: Axes, forecast: Forecast, findings: Findings) -> None:
 def times(findings: Findings) -> Figure:
     """Time (above) and cost (below) to the target against workers; a column per GPU type, a line per servers."""
     gpus = list(dict.fromkeys(curve.gpu for curve in findings.times))
-    figure = _figure(max(4.2 * len(gpus), 5.0), 6.4)
+    figure = blank(max(4.2 * len(gpus), 5.0), 6.4)
     panels = figure.subplots(2, len(gpus), squeeze=False)
     for column, gpu in enumerate(gpus):
         curves = [curve for curve in findings.times if curve.gpu == gpu]
@@ -131,7 +123,7 @@ def _draw_points(panels: Iterable[Axes], curve: TimeCurve, scale: float, index: 
 
 def scalability(findings: Findings) -> Figure:
     """Throughput, time, cost and efficiency against workers; solid strong scaling, dashed weak scaling."""
-    figure = _figure(10, 7)
+    figure = blank(10, 7)
     panels = figure.subplots(2, 2).ravel()
     gpus = list(dict.fromkeys(s.gpu for s in findings.scalability))
     measures = (
@@ -171,7 +163,7 @@ def _draw_scaling(axes: Axes, one: Scalability, name: str, index: int) -> None:
 
 def compute(findings: Findings) -> Figure:
     """Measured against predicted seconds of an epoch."""
-    figure = _figure(5.2, 4.6)
+    figure = blank(5.2, 4.6)
     axes = figure.subplots()
     _plain(axes, "seconds of an epoch on one GPU", "measured", "predicted")
     gpus = list(dict.fromkeys(check.gpu for check in findings.checks))

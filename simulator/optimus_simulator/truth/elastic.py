@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from scipy.optimize import brentq
 
 from optimus_models.speed.goodput import ElasticBatch, cut
-from optimus_simulator.truth.truth import AllReduceLaw, Shape, size_of
+from optimus_simulator.truth.truth import AllReduceLaw, Shape, TrainingByLaws, size_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +86,13 @@ class ElasticTruth:
 
 
 @dataclass(slots=True)
-class ElasticTraining:
+class ElasticTraining(TrainingByLaws):
     """A run of an `ElasticTruth`."""
 
     truth: ElasticTruth
     step: float = 0.0
     updates: float = 0.0
     batch: int | None = None
-
-    @property
-    def is_done(self) -> bool:
-        return self.step >= self.truth.total_steps
 
     def advance(self, seconds: float, shape: Shape, factor: float = 1.0) -> float:
         needed = self.seconds_left(shape, factor)
@@ -115,20 +111,6 @@ class ElasticTraining:
         if size_of(shape)[0] < 1:
             return math.inf
         return self._updates_to(self.truth.total_steps, shape) * self.truth.step_parts(shape, self._target)[0] / factor
-
-    def steps_left(self) -> float:
-        return max(self.truth.total_steps - self.step, 0.0)
-
-    def steps_per_epoch(self) -> float | None:
-        return self.truth.epoch_steps
-
-    def epochs(self) -> float | None:
-        return None
-
-    def loss(self) -> float | None:
-        if self.truth.loss_law is None or self.truth.epoch_steps is None:
-            return None
-        return self.truth.loss_law(self.step / self.truth.epoch_steps)
 
     def noise_scale(self) -> float | None:
         return self.truth.noise_at(self.step)

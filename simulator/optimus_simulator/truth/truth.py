@@ -181,8 +181,47 @@ class ParametricTruth:
         return ((workers, servers),)
 
 
+class ByLaws(Protocol):
+    """What a run by laws reads of its job."""
+
+    @property
+    def total_steps(self) -> float: ...
+
+    @property
+    def loss_law(self) -> Callable[[float], float] | None: ...
+
+    @property
+    def epoch_steps(self) -> float | None: ...
+
+
+class TrainingByLaws:
+    """What runs of all jobs have in common whose steps and losses follow laws."""
+
+    __slots__ = ()
+    truth: ByLaws
+    step: float
+
+    @property
+    def is_done(self) -> bool:
+        return self.step >= self.truth.total_steps
+
+    def steps_left(self) -> float:
+        return max(self.truth.total_steps - self.step, 0.0)
+
+    def steps_per_epoch(self) -> float | None:
+        return self.truth.epoch_steps
+
+    def epochs(self) -> float | None:
+        return None
+
+    def loss(self) -> float | None:
+        if self.truth.loss_law is None or self.truth.epoch_steps is None:
+            return None
+        return self.truth.loss_law(self.step / self.truth.epoch_steps)
+
+
 @dataclass(slots=True)
-class ParametricTraining:
+class ParametricTraining(TrainingByLaws):
     """A run of a `ParametricTruth`."""
 
     truth: ParametricTruth
@@ -192,10 +231,6 @@ class ParametricTraining:
     @property
     def updates(self) -> float:
         return self.step
-
-    @property
-    def is_done(self) -> bool:
-        return self.step >= self.truth.total_steps
 
     def advance(self, seconds: float, shape: Shape, factor: float = 1.0) -> float:
         needed = self.seconds_left(shape, factor)
@@ -211,20 +246,6 @@ class ParametricTraining:
             return 0.0
         speed = self.truth.steps_per_second(shape) * factor
         return self.steps_left() / speed if speed > 0 else math.inf
-
-    def steps_left(self) -> float:
-        return max(self.truth.total_steps - self.step, 0.0)
-
-    def steps_per_epoch(self) -> float | None:
-        return self.truth.epoch_steps
-
-    def epochs(self) -> float | None:
-        return None
-
-    def loss(self) -> float | None:
-        if self.truth.loss_law is None or self.truth.epoch_steps is None:
-            return None
-        return self.truth.loss_law(self.step / self.truth.epoch_steps)
 
     def noise_scale(self) -> float | None:
         return None
