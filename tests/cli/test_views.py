@@ -15,7 +15,16 @@ from tests.cli import builders
 from tests.cli.builders import interval
 
 from optimus_cli import output
-from optimus_cli.show import live, render, render_predictions, render_tables, wording
+from optimus_cli.show import (
+    layout,
+    live,
+    render_explanation,
+    render_job,
+    render_jobs,
+    render_predictions,
+    render_tables,
+    wording,
+)
 from optimus_cli.show.live import Frame
 from optimus_cli.watching import LineDisplay
 
@@ -49,27 +58,27 @@ def test_an_elastic_batch_is_shown_with_its_bounds() -> None:
     spec = {**builders.job()["spec"], "elastic_batch": {"minimum": 32, "maximum": 512, "per_pass": 64}}
     job = builders.job(spec=spec, global_batch=96, noise_scale=1234.5)
     point = builders.allocation(3, 2, 0, global_batch=96)
-    text = shown(render.job_description(job, [point], [], NOW), width=120)
+    text = shown(render_job.job_description(job, [point], [], NOW), width=120)
     assert "96 of 32 to 512 (elastic); noise scale 1 234 examples" in text
     assert "2w+0p, batch 96" in text
     assert "32 of 32 to 512 (elastic); noise scale not measured yet" in shown(
-        render.job_description(builders.job(spec=spec), [], [], NOW), width=120
+        render_job.job_description(builders.job(spec=spec), [], [], NOW), width=120
     )
 
 
 def test_a_job_that_waits_to_retry_says_when_and_why() -> None:
     job = builders.job(spec={**builders.job()["spec"], "retries": 2}, state="paused", retries=1, attempt=1)
     job |= {"retry_at": "2026-01-02T03:05:35Z", "last_error": "OSError: [stale] file handle"}
-    text = shown(render.job_description(job, [], [], NOW), width=120)
+    text = shown(render_job.job_description(job, [], [], NOW), width=120)
     assert "waits for retry 1 of 2, in 30 s: OSError: [stale] file handle" in text
     for watched in (live.line(job), shown(live.view(Frame([job], None, 1.0)))):
         assert "retry 1 of 2 after OSError: [stale] file handle" in watched
     job["retry_at"] = "2026-01-02T03:05:00Z"
-    assert "retry 1 of 2, when there is room:" in shown(render.job_description(job, [], [], NOW), width=120)
+    assert "retry 1 of 2, when there is room:" in shown(render_job.job_description(job, [], [], NOW), width=120)
     job["retry_at"] = None
-    text = shown(render.job_description(job, [], [], NOW), width=120)
+    text = shown(render_job.job_description(job, [], [], NOW), width=120)
     assert "1 of 2 used; last error: OSError" in text
-    assert "Retries" not in shown(render.job_description(builders.job(), [], [], NOW))
+    assert "Retries" not in shown(render_job.job_description(builders.job(), [], [], NOW))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +93,7 @@ def test_how_many_processes_a_launcher_starts_is_said(command: list[str], gpus: 
     usual = builders.job()["spec"]
     workers = {"min": 1, "max": 1, "resources": {"cpu": 1.0, "memory_bytes": 2**29, "gpus": gpus}}
     job = builders.job(spec=usual | {"command": command, "workers": workers})
-    text = shown(render.job_description(job, [], [], NOW), width=120)
+    text = shown(render_job.job_description(job, [], [], NOW), width=120)
     assert said in text if said else "Processes" not in text
 
 
@@ -92,9 +101,9 @@ def test_how_many_processes_a_launcher_starts_is_said(command: list[str], gpus: 
 def test_every_job_can_be_shown(job: Any) -> None:
     for text in (
         shown(live.view(Frame([job], builders.cluster(), 1.0))),
-        shown(render.job_list([job], NOW)),
-        shown(render.job_description(job, [], [], NOW)),
-        shown(render.job_description(job, [builders.allocation(3, 1, 1, pause_seconds=None)], [], NOW)),
+        shown(render_jobs.job_list([job], NOW)),
+        shown(render_job.job_description(job, [], [], NOW)),
+        shown(render_job.job_description(job, [builders.allocation(3, 1, 1, pause_seconds=None)], [], NOW)),
         shown(render_predictions.prediction(job, builders.predictions())),
         live.line(job),
     ):
@@ -106,7 +115,7 @@ def test_every_job_can_be_shown(job: Any) -> None:
 def test_what_a_stop_lost_is_shown_in_steps_or_in_time() -> None:
     silent = builders.allocation(3, 0, 0, cause="pause", lost_seconds=185.0)
     known = builders.allocation(3, 0, 0, cause="pause", lost_steps=15, lost_seconds=2.0)
-    text = shown(render.allocation_table([silent, known]), width=140)
+    text = shown(render_job.allocation_table([silent, known]), width=140)
     assert "3 min 05 s of work" in text
     assert "15 steps (2 s of work)" in text
 
@@ -114,7 +123,7 @@ def test_what_a_stop_lost_is_shown_in_steps_or_in_time() -> None:
 def test_the_pause_of_a_script_is_shown_with_its_parts() -> None:
     parts = {"save_seconds": 0.3, "stop_seconds": 0.1, "start_seconds": 2.0, "load_seconds": None}
     point = builders.allocation(3, 2, 0, pause_seconds=2.5, pause_parts=parts)
-    assert "2.50 s (save 0.3, stop 0.1, start 2.0)" in shown(render.allocation_table([point]), width=140)
+    assert "2.50 s (save 0.3, stop 0.1, start 2.0)" in shown(render_job.allocation_table([point]), width=140)
 
 
 def test_the_sizes_of_a_script_are_whole_in_a_narrow_terminal() -> None:
@@ -130,14 +139,14 @@ def test_the_sizes_of_a_script_are_whole_in_a_narrow_terminal() -> None:
         cause="coordinator_restart",
     )
     points = [builders.allocation(3, 1, 0, cause="start", pause_seconds=None), change]
-    lines = shown(render.allocation_table(points), 80).splitlines()
+    lines = shown(render_job.allocation_table(points), 80).splitlines()
     for whole in ("2 min 20 s", "12w+0p", "1 400", "coordinator", "12.3,", "10.5)", "11 steps", "min 05 s of"):
         assert any(whole in line for line in lines), whole
 
 
 @pytest.mark.parametrize("width", [40, 80])
 def test_no_table_cuts_words_without_a_sign(width: int) -> None:
-    table = render.columns_table("state", "node", "message")
+    table = layout.columns_table("state", "node", "message")
     table.add_row("x" * 30, "y" * 50, "several words that may break")
     text = shown(table, width)
     assert ("x" * 30 in text, "y" * 50 in text) != (True, True), "there is no room for both"
@@ -148,7 +157,7 @@ def test_no_table_cuts_words_without_a_sign(width: int) -> None:
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
 def test_a_list_breaks_no_figure_and_no_usual_id(width: int) -> None:
     jobs = [builders.job(id="digits-resnet-abcd1234", step=12_345), builders.finished_job(id="digits-cnn-abcd1234")]
-    text = shown(render.job_list(jobs, NOW), width)
+    text = shown(render_jobs.job_list(jobs, NOW), width)
     assert max(len(line) for line in text.splitlines()) <= width
     for job in jobs:
         for whole in (job["id"], job["state"], wording.number(job["loss"], wording.LOSS_DIGITS)):
@@ -160,7 +169,7 @@ def test_a_list_breaks_no_figure_and_no_usual_id(width: int) -> None:
 def test_labels_and_names_break_no_cell_of_a_list(width: int) -> None:
     spec = builders.job()["spec"] | {"labels": {"team": "vision", "a-rather-long-name": "with-a-long-value"}}
     jobs = [builders.job(spec=spec), builders.job(id="train-abcd1", name="curve", step=12_345)]
-    text = shown(render.job_list(jobs, NOW), width)
+    text = shown(render_jobs.job_list(jobs, NOW), width)
     assert max(len(line) for line in text.splitlines()) <= width
     for whole in ("digits-mlp-x7k2p", "train-abcd1", "curve", "running", "24 s (18–33)", "2w+1p"):
         assert whole in text
@@ -171,17 +180,17 @@ def test_labels_and_names_break_no_cell_of_a_list(width: int) -> None:
 def test_another_name_than_that_of_the_id_is_shown() -> None:
     renamed, usual = builders.job(name="curve"), builders.job()
     long = builders.job(id=f"{'n' * 34}-x7k2p", name="n" * 63)
-    assert "curve" in shown(render.job_list([renamed, usual], NOW))
-    assert "Name " in shown(render.job_description(renamed, [], [], NOW))
+    assert "curve" in shown(render_jobs.job_list([renamed, usual], NOW))
+    assert "Name " in shown(render_job.job_description(renamed, [], [], NOW))
     assert "curve" in live.line(renamed) + shown(live.view(Frame([renamed], None, 0)))
-    assert " name " not in shown(render.job_list([usual, long], NOW))
-    assert "Name " not in shown(render.job_description(usual, [], [], NOW))
+    assert " name " not in shown(render_jobs.job_list([usual, long], NOW))
+    assert "Name " not in shown(render_job.job_description(usual, [], [], NOW))
 
 
 def test_rounds_that_decided_the_same_are_one_line() -> None:
     times = [(NOW - timedelta(seconds=seconds)).isoformat() for seconds in (1, 3, 90, 91)]
     same = [builders.decision(at=at) for at in times[:3]]
-    text = shown(render.decision_table([*same, builders.decision(at=times[3], message="other")], NOW), 120)
+    text = shown(render_explanation.decision_table([*same, builders.decision(at=times[3], message="other")], NOW), 120)
     assert text.count("save the most time") == 1
     assert "1 min 30 s – 1 s ago" in text
     assert "1 min 31 s ago" in text
@@ -207,14 +216,14 @@ def test_where_nobody_knows_the_end_no_total_is_shown() -> None:
 @pytest.mark.parametrize(("source", "is_told"), [("analysis", True), ("measured", False)])
 def test_a_calculated_speed_is_told_to_be_one(source: str, is_told: bool) -> None:
     decision = builders.decision(forecast={"steps_per_second": 6490.0, "speed_from": source})
-    text = shown(render.explanation(builders.explanation(), [decision], NOW), width=120)
+    text = shown(render_explanation.explanation(builders.explanation(), [decision], NOW), width=120)
     assert "steps/s" in text
     assert ("calculated from its layers: none is measured yet" in text) == is_told
 
 
 def test_what_ends_a_script_is_named() -> None:
     decision = builders.decision(forecast={"rule": "command_ends"})
-    assert "the script itself" in shown(render.explanation(builders.explanation(), [decision], NOW))
+    assert "the script itself" in shown(render_explanation.explanation(builders.explanation(), [decision], NOW))
     found = render_predictions.prediction(builders.job(), builders.predictions(rule="command_ends"))
     assert "the script itself" in shown(found)
 
@@ -222,9 +231,9 @@ def test_what_ends_a_script_is_named() -> None:
 def test_a_list_shows_what_tells_its_jobs_apart() -> None:
     spec = builders.job()["spec"]
     alike = [builders.job(), builders.job(id="other-abcd1234")]
-    assert not {"project", "priority"} & set(shown(render.job_list(alike, NOW), 200).split())
+    assert not {"project", "priority"} & set(shown(render_jobs.job_list(alike, NOW), 200).split())
     others = [builders.job(), builders.job(id="other-abcd1234", project="vision", spec={**spec, "priority": 4.0})]
-    text = shown(render.job_list(others, NOW), 200)
+    text = shown(render_jobs.job_list(others, NOW), 200)
     assert {"project", "vision", "priority", "4"} <= set(text.split())
 
 
@@ -232,19 +241,19 @@ def test_a_list_shows_what_tells_its_jobs_apart() -> None:
 def test_a_job_whose_tasks_are_on_their_way_is_said_to_start(state: str) -> None:
     nothing = {"workers": 0, "servers": 0}
     job = builders.job(state=state, wanted={"workers": 2, "servers": 1}, running=nothing)
-    assert "starting" in shown(render.job_list([job], NOW), 200)
+    assert "starting" in shown(render_jobs.job_list([job], NOW), 200)
     assert live.line(job).count("starting") or "starting" in shown(live.view(Frame([job], builders.cluster(), 1.0)))
-    assert "starting" not in shown(render.job_list([builders.job(state=state, wanted=nothing)], NOW), 200)
+    assert "starting" not in shown(render_jobs.job_list([builders.job(state=state, wanted=nothing)], NOW), 200)
     ended = builders.finished_job(running=nothing)
-    assert "starting" not in shown(render.job_list([ended], NOW), 200)
+    assert "starting" not in shown(render_jobs.job_list([ended], NOW), 200)
 
 
 def test_names_and_messages_are_not_markup() -> None:
     job = builders.job(message="[red]x[/nonsense]", id="[bold]")
     decision = builders.decision(message="[/nonsense]")
     why = builders.explanation(message="[/sense]")
-    assert "[red]x[/nonsense]" in shown(render.job_description(job, [], [], NOW))
-    explained = shown(render.explanation(why, [decision], NOW))
+    assert "[red]x[/nonsense]" in shown(render_job.job_description(job, [], [], NOW))
+    explained = shown(render_explanation.explanation(why, [decision], NOW))
     assert "[/nonsense]" in explained
     assert "[/sense]" in explained
     assert "[/nonsense]" in shown(live.view(Frame([job], None, 0)))
@@ -260,7 +269,7 @@ def test_names_and_messages_are_not_markup() -> None:
 )
 def test_every_explanation_can_be_shown(why: Any) -> None:
     for decisions in ([], [builders.decision()], [builders.decision(forecast={}, gain=NAN)] * 2):
-        text = shown(render.explanation(why, decisions, NOW))
+        text = shown(render_explanation.explanation(why, decisions, NOW))
         assert "nothing: it grows already" in text
         assert "None" not in text
         assert "nan" not in text.lower().split()
@@ -269,14 +278,16 @@ def test_every_explanation_can_be_shown(why: Any) -> None:
 def test_the_explanation_of_an_ended_job_has_no_blanks() -> None:
     nothing: Any = {"start_seconds": None, "finish_seconds": None, "finish_at": None}
     why = builders.explanation(state="succeeded", gain=None, next_gain=None, expected=nothing)
-    text = shown(render.explanation(why, [builders.decision()], NOW))
+    text = shown(render_explanation.explanation(why, [builders.decision()], NOW))
     assert "—" not in text
     assert "Latest decisions" in text
 
 
 def test_an_explanation_is_told_in_all_its_sentences() -> None:
     ends = {"start_seconds": None, "finish_seconds": {"mean": 300.0, "low": 240.0, "high": 480.0}, "finish_at": None}
-    text = shown(render.explanation(builders.explanation(sentences=["One.", "Two [/so]."], expected=ends), [], NOW))
+    text = shown(
+        render_explanation.explanation(builders.explanation(sentences=["One.", "Two [/so]."], expected=ends), [], NOW)
+    )
     assert "One." in text
     assert "Two [/so]." in text
     assert "5.0 min (4.0–8.0)" in text
@@ -412,30 +423,30 @@ def test_the_present_size_is_what_trains_while_a_change_is_under_way() -> None:
 def test_a_running_script_whose_lines_are_not_understood_says_so() -> None:
     spec = {"command": ["torchrun", "train.py"]}
     job = builders.job(state="running", step=0, profile=None, spec=spec)
-    said = " ".join(shown(render.job_description(job, [], [], NOW)).split())
+    said = " ".join(shown(render_job.job_description(job, [], [], NOW)).split())
     assert "no step was recognised" in said
-    assert "no step was recognised" not in shown(render.job_description(job | {"step": 5}, [], [], NOW))
+    assert "no step was recognised" not in shown(render_job.job_description(job | {"step": 5}, [], [], NOW))
 
 
 def test_a_job_whose_time_left_is_unknown_says_that_it_takes_longer() -> None:
-    assert render.left(builders.job(longer_than_predicted=True, remaining_seconds=None)) == "longer than predicted"
+    assert render_jobs.left(builders.job(longer_than_predicted=True, remaining_seconds=None)) == "longer than predicted"
 
 
 @pytest.mark.parametrize("state", ["queued", "running", "paused"])
 def test_a_job_that_is_being_cancelled_neither_starts_nor_has_time_left(state: str) -> None:
     job = builders.job(state=state, directive="cancel", reason="Cancelling")
-    assert {render.time_left(job), render.left(job), live.expectation(job)} == {"being cancelled"}
-    assert render.state_of(job).plain == state
+    assert {render_jobs.time_left(job), render_jobs.left(job), live.expectation(job)} == {"being cancelled"}
+    assert render_jobs.state_of(job).plain == state
 
 
 def test_a_job_that_took_longer_than_predicted_says_so() -> None:
     job = builders.job(longer_than_predicted=True)
-    assert "24 s (18–33) left, longer than predicted" in shown(render.job_description(job, [], [], NOW))
+    assert "24 s (18–33) left, longer than predicted" in shown(render_job.job_description(job, [], [], NOW))
     assert live.expectation(job) == "24 s (18–33) left, longer than predicted"
     expected = {"start_seconds": {"mean": 24.0, "low": 18.0, "high": 33.0}}
     waits = builders.job(state="queued", wanted={"workers": 0, "servers": 0}, expected=expected)
-    assert live.expectation(waits) == render.time_left(waits) == "starts in 24 s (18–33)"
-    assert "longer" not in shown(render.job_description(builders.job(), [], [], NOW))
+    assert live.expectation(waits) == render_jobs.time_left(waits) == "starts in 24 s (18–33)"
+    assert "longer" not in shown(render_job.job_description(builders.job(), [], [], NOW))
 
 
 def test_how_predictions_turned_out() -> None:
@@ -527,11 +538,11 @@ def test_of_an_ended_job_predictions_stand_beside_what_came() -> None:
 
 def test_nodes() -> None:
     cordoned = builders.node(schedulable=False, capacity={"cpu": 4, "memory_bytes": 0, "gpus": {"a100": 8, "k80": 0}})
-    text = shown(render.node_list([builders.node(), cordoned]))
+    text = shown(render_tables.node_list([builders.node(), cordoned]))
     assert "6/8" in text
     assert "8 × a100" in text
     assert "not schedulable" in text
-    assert "no nodes" in shown(render.node_list([]))
+    assert "no nodes" in shown(render_tables.node_list([]))
 
 
 @pytest.mark.parametrize(
@@ -550,7 +561,7 @@ def test_nodes() -> None:
     ],
 )
 def test_convergence_rules_read_as_sentences(rule: dict[str, Any], sentence: str) -> None:
-    assert render.convergence(rule) == sentence
+    assert render_job.convergence(rule) == sentence
 
 
 def test_tasks_show_what_each_takes_of_its_machine() -> None:
@@ -575,9 +586,9 @@ def test_tasks_show_what_each_takes_of_its_machine() -> None:
 
 
 def test_learning_rates_are_shown_where_they_are_told() -> None:
-    assert "Learning rate" not in shown(render.job_description(builders.job(), [], [], NOW))
+    assert "Learning rate" not in shown(render_job.job_description(builders.job(), [], [], NOW))
     job = builders.job(learning_rate=0.1)
-    assert re.search(r"Learning rate +0\.100\s*$", shown(render.job_description(job, [], [], NOW)), re.MULTILINE)
+    assert re.search(r"Learning rate +0\.100\s*$", shown(render_job.job_description(job, [], [], NOW)), re.MULTILINE)
     assert "Learning rate" not in shown(render_predictions.prediction(builders.job(), builders.predictions()))
     told: dict[str, Any] = {"learning_rates": [{"step": 9.0, "rate": 0.1}]}
     text = shown(render_predictions.prediction(builders.job(), builders.predictions(**told)))
@@ -591,13 +602,13 @@ def test_a_script_says_whether_its_size_can_change() -> None:
     """Where its owner allows several sizes; `--resumes` is the owner's word for it."""
     profile: Any = {"learned_from": "printed", "resumes": None}
     one, several = {"min": 1, "max": 1}, {"min": 1, "max": 4}
-    assert render.learned_from(profile, {"workers": one}) == "what it prints"
-    assert render.learned_from(profile, {"workers": several}) == (
+    assert render_job.learned_from(profile, {"workers": one}) == "what it prints"
+    assert render_job.learned_from(profile, {"workers": several}) == (
         "what it prints; its size stays until it is known to resume (--resumes)"
     )
-    assert "so its size can change" in render.learned_from(profile, {"workers": several, "resumes": True})
+    assert "so its size can change" in render_job.learned_from(profile, {"workers": several, "resumes": True})
     does_not: Any = {**profile, "resumes": False}
-    assert "does not resume" in render.learned_from(does_not, {"workers": several, "resumes": True})
+    assert "does not resume" in render_job.learned_from(does_not, {"workers": several, "resumes": True})
 
 
 def test_tables_of_explanations_fit_into_80_columns() -> None:
@@ -605,7 +616,7 @@ def test_tables_of_explanations_fit_into_80_columns() -> None:
     moments = [(NOW - timedelta(seconds=seconds)).isoformat() for seconds in (1461, 1506)]
     waited = "Waits: there is no room for 1 worker and 1 server beside jobs that train or go first"
     decisions = [builders.decision(at=at, reason="WaitingForResources", message=waited) for at in moments]
-    lines = shown(render.decision_table(decisions, NOW), 80).splitlines()
+    lines = shown(render_explanation.decision_table(decisions, NOW), 80).splitlines()
     columns = [lines[1].index(name) for name in ("when", "message")]
     told = [re.sub(" +", " ", " ".join(line[at:].split("  ")[0] for line in lines[3:])).strip() for at in columns]
     assert told == ["25 min 06 s – 24 min 21 s ago", waited]
@@ -635,6 +646,6 @@ def test_text_of_users_is_shown_as_it_is() -> None:
     """No brackets of a pattern or a message are taken for markup."""
     text = r"cost=\[(?P<loss>[-+.\deE]+)\] [bold] [/x]"
     event = {"at": "2026-01-02T03:04:05Z", "type": "Note", "message": text, "data": {}}
-    table = render.event_table([event], NOW)  # type: ignore[list-item]
-    facts = render.facts_table([("Pattern", text)])
+    table = render_job.event_table([event], NOW)  # type: ignore[list-item]
+    facts = layout.facts_table([("Pattern", text)])
     assert all(text in shown(each, width=160) for each in (table, facts))

@@ -14,7 +14,7 @@ from optimus_cli.client import DEFAULT_URL, Client
 from optimus_cli.errors import BadInput
 from optimus_cli.options import AsJson, JobReference, JobReferences, OptionalJobReference, Url, connect
 from optimus_cli.resolve import check_project, find_job
-from optimus_cli.show import render, render_predictions, render_tables
+from optimus_cli.show import render_explanation, render_job, render_jobs, render_predictions, render_tables
 
 DEFAULT_LIMIT = 50
 SHOWN_EVENTS = 100
@@ -57,7 +57,7 @@ def list_jobs(
     elif not jobs and asked:
         output.print_text(f"No job has {asked}.")
     else:
-        output.show(render.job_list(jobs, datetime.now(UTC)))
+        output.show(render_jobs.job_list(jobs, datetime.now(UTC)))
 
 
 def _each(value: str | list[str]) -> list[str]:
@@ -89,7 +89,7 @@ def describe(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False)
         return
     now = datetime.now(UTC)
     shown = render_tables.task_table(tasks, now) if tasks else None
-    output.show(render.job_description(found, allocations, events, now, shown))
+    output.show(render_job.job_description(found, allocations, events, now, shown))
 
 
 def explain(
@@ -101,17 +101,19 @@ def explain(
     """Say why a job has the size that it has, and what Optimus believes about it."""
     with connect(url) as client:
         found = find_job(client, job)
-        decisions = client.decisions(found["id"], limit=render.READ_DECISIONS)
+        decisions = client.decisions(found["id"], limit=render_explanation.READ_DECISIONS)
         explanation = client.explanation(found["id"])
         if explanation["at"] is not None and (not decisions or decisions[0]["at"] != explanation["at"]):
             # A round came in between: the newest decision of the table is the one that is explained.
-            decisions = client.decisions(found["id"], limit=render.READ_DECISIONS)
+            decisions = client.decisions(found["id"], limit=render_explanation.READ_DECISIONS)
             decisions = [each for each in decisions if each["at"] <= explanation["at"]]
         outcome = client.predictions(found["id"], "1", "1")["outcome"] if found["finished_at"] else None
     if as_json:
-        output.print_json({**explanation, "decisions": decisions[: render.SHOWN_DECISIONS], "outcome": outcome})
+        output.print_json(
+            {**explanation, "decisions": decisions[: render_explanation.SHOWN_DECISIONS], "outcome": outcome}
+        )
         return
-    output.show(render.explanation(explanation, decisions, datetime.now(UTC), with_fit=fit))
+    output.show(render_explanation.explanation(explanation, decisions, datetime.now(UTC), with_fit=fit))
     if outcome is not None and outcome["review"]:
         output.show(render_predictions.review(outcome))
 

@@ -10,7 +10,7 @@ from optimus_cli import output
 from optimus_cli.client import DEFAULT_URL
 from optimus_cli.commands.changes import lost_by_stops
 from optimus_cli.options import AsJson, Command, Group, Url, ask, connect
-from optimus_cli.show import render
+from optimus_cli.show import render_tables
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Close nodes, empty them, open them again (for operators).")
 Name = Annotated[str, typer.Argument(metavar="NODE", help="As `optimus nodes` shows it.")]
@@ -69,7 +69,7 @@ def nodes(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     if as_json:
         output.print_json({"nodes": found})
     else:
-        output.show(render.node_list(found))
+        output.show(render_tables.node_list(found))
         if readable is not None:
             mine = ", ".join(sorted(readable)) or "none"
             output.say(f"Used, and tasks: by jobs that you may see (projects: {mine}).")

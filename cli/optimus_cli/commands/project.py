@@ -17,8 +17,8 @@ from optimus_cli.errors import BadInput, Refused
 from optimus_cli.job.specification import parse_assignments
 from optimus_cli.options import AsJson, Command, Group, Url, connect
 from optimus_cli.show import limits, render_tables, wording
+from optimus_cli.show.layout import columns_table, facts_table
 from optimus_cli.show.limits import MaxPriority, MaxWaiting, MaxWorkers, WorkersTogether
-from optimus_cli.show.render import columns_table, facts_table
 
 
 def project_list(projects: Sequence[Project]) -> RenderableType:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from optimus_cli.bodies import AllocationPoint, Job, PredictionPoint, Predictions
-from optimus_cli.show import render, wording
+from optimus_cli.show import render_job, render_jobs, wording
 from optimus_cli.show.plots import Run
 from optimus_cli.show.wording import moment
 
@@ -123,7 +123,7 @@ def _job_words(job: dict[str, Any]) -> RenderableType:
     title = Text.assemble(
         (job["name"], "bold"),
         f" ({shlex.join(job['command']) if job['command'] else job['mode']}) ",
-        render.state(job["state"]),
+        render_jobs.state(job["state"]),
         f" in {wording.duration(job['jct_seconds'])}",
     )
     facts = Table.grid(padding=(0, 2))
@@ -132,7 +132,7 @@ def _job_words(job: dict[str, Any]) -> RenderableType:
     facts.add_row("  workers + servers", sizes(job["allocations"]))
     facts.add_row("  changes cost", _changes(job["allocations"]))
     if job["learned_from"] is not None:
-        facts.add_row("  learned from", render.channel(job["learned_from"]))
+        facts.add_row("  learned from", render_job.channel(job["learned_from"]))
     facts.add_row("  steps predicted", ", ".join(_compared(prediction) for prediction in job["predictions"]))
     facts.add_row("  steps", wording.count(job["last_step"]))
     facts.add_row("  loss, smoothed", wording.number(job["final_loss"]))

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from optimus_cli.bodies import Cluster, Job
 from optimus_cli.client import is_final
-from optimus_cli.show import render, wording
+from optimus_cli.show import render_jobs, wording
 
 BAR_WIDTH = 20
 NAME_WIDTH = 18
@@ -78,7 +78,11 @@ def job_block(job: Job) -> RenderableType:
     top.add_column(width=9)
     top.add_column()
     top.add_row(
-        Text(job["name"], style="bold"), bar(job), render.progress(job), render.state_of(job), Text(expectation(job))
+        Text(job["name"], style="bold"),
+        bar(job),
+        render_jobs.progress(job),
+        render_jobs.state_of(job),
+        Text(expectation(job)),
     )
     return Group(top, Text(f"  {details(job)}"), _last_words(job), Text())
 
@@ -92,22 +96,22 @@ def bar(job: Job) -> ProgressBar:
 
 def expectation(job: Job) -> str:
     """What to expect: the time left, or what it took."""
-    if is_final(job) or render.is_being_cancelled(job):
-        return render.time_left(job)
+    if is_final(job) or render_jobs.is_being_cancelled(job):
+        return render_jobs.time_left(job)
     if job["directive"] == "finish":
         return "converged, finishing"
     if job.get("finishing"):
         return "finishing"
-    if job["state"] in render.BEFORE_TASKS and job["wanted"]["workers"]:
+    if job["state"] in render_jobs.BEFORE_TASKS and job["wanted"]["workers"]:
         return "starting"
-    if starts := render.starts_in(job):
+    if starts := render_jobs.starts_in(job):
         return f"starts in {starts[0][1]}"
-    if job["state"] in render.BEFORE_TASKS:
+    if job["state"] in render_jobs.BEFORE_TASKS:
         return "waiting"
     if job.get("standstill"):
-        return render.left(job)
-    is_learning = render.time_left(job) == wording.UNKNOWN and not job.get("longer_than_predicted")
-    return "learning" if is_learning else render.left(job)
+        return render_jobs.left(job)
+    is_learning = render_jobs.time_left(job) == wording.UNKNOWN and not job.get("longer_than_predicted")
+    return "learning" if is_learning else render_jobs.left(job)
 
 
 def details(job: Job) -> str:
@@ -150,7 +154,7 @@ def awaited_retry(job: Job) -> str | None:
 
 def line(job: Job) -> str:
     """One job in one line, for logs and pipes."""
-    parts = [f"{render.state_of(job)} {render.progress(job)}", details(job), expectation(job)]
+    parts = [f"{render_jobs.state_of(job)} {render_jobs.progress(job)}", details(job), expectation(job)]
     error = awaited_retry(job)
     if error is not None:
         parts.append(error)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from optimus_cli.bodies import AuditEntry, Token, User, WhoAmI
 from optimus_cli.show import limits, wording
-from optimus_cli.show.render import FittingTable, columns_table, facts_table
+from optimus_cli.show.layout import FittingTable, columns_table, facts_table
 
 
 def caller(found: WhoAmI) -> RenderableType:

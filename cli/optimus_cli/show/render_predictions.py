@@ -12,7 +12,7 @@ from rich.text import Text
 
 from optimus_cli.bodies import Choice, Interval, Job, Outcome, Plan, Predictions, ReviewPoint, SpeedPoint
 from optimus_cli.show import wording
-from optimus_cli.show.render import columns_table, facts_table
+from optimus_cli.show.layout import columns_table, facts_table
 
 MOST_CHOICES = 6
 Facts = list[tuple[str, RenderableType]]

@@ -1,4 +1,4 @@
-"""Short tables: how predictions turned out, who used how much, which jobs wait, the tasks of a job."""
+"""Short tables: how predictions turned out, who used how much, which jobs wait, the tasks of a job, the nodes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from optimus_cli.bodies import PromiseScore, QueuedJob, Scorecard, Task, Usage, UsageAmounts
+from optimus_cli.bodies import Node, PromiseScore, QueuedJob, Scorecard, Task, Usage, UsageAmounts
 from optimus_cli.show import wording
-from optimus_cli.show.render import FittingTable, columns_table
+from optimus_cli.show.layout import FittingTable, columns_table
 
 # --- how predictions turned out --------------------------------------------------------------------------------------
 
@@ -151,3 +151,30 @@ def _gpu(task: Task) -> Text:
     told = [wording.percent(busy)] if busy is not None else []
     told += [wording.size(used)] if used is not None else []
     return Text(f"{kind} {', '.join(told)}".strip())
+
+
+# --- nodes -----------------------------------------------------------------------------------------------------------
+
+
+def _closed(node: Node) -> str:
+    """Why nothing new goes there."""
+    if not node.get("drained"):
+        return "not schedulable"
+    return "drained" if not node["tasks"] else "is being drained"
+
+
+def node_list(nodes: Sequence[Node]) -> RenderableType:
+    if not nodes:
+        return Text("The cluster has no nodes.", style="dim")
+    table = columns_table("node", "CPU used", "memory used", "GPUs", "tasks", "", right=["CPU used", "tasks"])
+    for node in nodes:
+        used, capacity = node["used"], node["capacity"]
+        table.add_row(
+            Text(node["name"]),
+            wording.used_of(used, capacity),
+            f"{wording.size(used['memory_bytes'])} of {wording.size(capacity['memory_bytes'])}",
+            wording.gpus(capacity["gpus"]),
+            str(len(node["tasks"])),
+            "" if node["schedulable"] else Text(_closed(node), style="yellow"),
+        )
+    return table
