@@ -31,7 +31,7 @@ from optimus_scheduler.model import Allocation, Directive, Node, Resources, SetW
 from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
 from optimus_service.clusters.fake import FakeCluster
-from optimus_service.insight.timeline import timeline
+from optimus_service.insight.cluster.timeline import timeline
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.process.logs import logging_to_stderr
 from optimus_service.push.long_poll import LongPolls

@@ -40,7 +40,7 @@ from optimus_service.clusters.closing import with_closed_nodes
 from optimus_service.clusters.local import LocalCluster, LocalClusterOptions
 from optimus_service.clusters.local.task_users import TaskUsers
 from optimus_service.clusters.stop_all import stop_all_tasks
-from optimus_service.insight.dry_run import Foresight, Preview
+from optimus_service.insight.predictions.dry_run import Foresight, Preview
 from optimus_service.loop.apply import Applier
 from optimus_service.loop.exits import ExitNotices
 from optimus_service.loop.launch import LaunchContext

@@ -24,7 +24,7 @@ from optimus_service.api.reports.watching import Watching
 from optimus_service.api.services import Services
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.api.users import people, sign_in
-from optimus_service.insight.predictions import HistoryCache
+from optimus_service.insight.predictions.predictions import HistoryCache
 from optimus_service.metrics.read import metrics_reader
 from optimus_service.observe.finished_runs import Lessons
 from optimus_service.sso.provider import Provider

@@ -14,8 +14,8 @@ from optimus_service.api.access.audit import Audit
 from optimus_service.api.access.callers import Caller
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.clusters.base import Cluster
-from optimus_service.insight.dry_run import Preview
-from optimus_service.insight.predictions import HistoryCache
+from optimus_service.insight.predictions.dry_run import Preview
+from optimus_service.insight.predictions.predictions import HistoryCache
 from optimus_service.metrics.registry import Metrics
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.push.long_poll import LongPolls

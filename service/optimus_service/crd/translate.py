@@ -24,7 +24,7 @@ from optimus_service.clusters.kubernetes.names import (
     short,
 )
 from optimus_service.crd.definition import GROUP, KIND, VERSION
-from optimus_service.insight.progress import progress_of
+from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.requests import checked
 from optimus_service.settings.kubernetes import KubernetesSettings
 from optimus_service.store.records import DecisionRecord, JobRecord

@@ -1,11 +1,16 @@
-"""Figures as people say them, for sentences of the API, and its moments: dates and times in UTC."""
+"""Numbers and moments as people say them, for sentences of the API; and numbers that JSON can say. Times are UTC."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from optimus_contract import answers
 from optimus_contract.interval_words import interval_words, is_limit
+from optimus_models.cost import Estimate
+from optimus_scheduler.model import Interval
 from optimus_scheduler.model.format import time_words
 
 
@@ -76,3 +81,31 @@ def foreseen(seconds: float) -> datetime | None:
 def moment_or_none(seconds: float | None) -> datetime | None:
     """The same for a moment that may not have come."""
     return None if seconds is None else moment(seconds)
+
+
+# --- numbers that JSON can say ---------------------------------------------------------------------------------------
+
+
+def finite(value: float | None) -> float | None:
+    """`value`, or None when it is NaN or infinite."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def finite_document(value: Any) -> Any:
+    """A JSON document with None in place of every number that is not finite."""
+    match value:
+        case float():
+            return finite(value)
+        case Mapping():
+            return {name: finite_document(part) for name, part in value.items()}
+        case list() | tuple():
+            return [finite_document(part) for part in value]
+        case _:
+            return value
+
+
+def interval_body(value: Interval | Estimate | None) -> answers.Interval | None:
+    """An interval as the API shows it; None when its mean is unknown or infinite."""
+    if value is None or finite(value.mean) is None:
+        return None
+    return answers.Interval(mean=value.mean, low=finite(value.low), high=finite(value.high))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from optimus_contract import answers
 from optimus_scheduler.model import JobState, Resources
-from optimus_service.insight.usage import JobUsage
+from optimus_service.insight.jobs.usage import JobUsage
 from optimus_service.metrics import families as catalogue
 from optimus_service.metrics.families import Family
 

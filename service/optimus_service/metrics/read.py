@@ -11,9 +11,10 @@ from optimus_models.cost import SECONDS_PER_HOUR
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices
 from optimus_scheduler.model import JobState, Node, Reason, Resources, Role
 from optimus_scheduler.settings import Settings
-from optimus_service.insight.progress import finite, interval_body, measured_speed, progress_of
-from optimus_service.insight.review import scores
-from optimus_service.insight.usage import job_usage, usage_of_role
+from optimus_service.insight.format import finite, interval_body
+from optimus_service.insight.jobs.progress import measured_speed, progress_of
+from optimus_service.insight.jobs.usage import job_usage, usage_of_role
+from optimus_service.insight.predictions.review import scores
 from optimus_service.metrics.points import ClusterMetrics, JobMetrics
 from optimus_service.metrics.registry import MAX_JOBS, NoMetrics
 from optimus_service.observe.promises import MAX_PROMISES, verdicts

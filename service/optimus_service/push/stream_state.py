@@ -10,9 +10,10 @@ from types import MappingProxyType
 from optimus_contract import answers
 from optimus_scheduler.model import JobState, Node, Resources
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
-from optimus_service.insight.bodies import resources_body
-from optimus_service.insight.format import moment, moment_or_none
-from optimus_service.insight.progress import Ends, explain, finite, progress_of
+from optimus_service.insight.format import finite, moment, moment_or_none
+from optimus_service.insight.jobs.bodies import resources_body
+from optimus_service.insight.jobs.progress import Ends, progress_of
+from optimus_service.insight.jobs.why import explain
 from optimus_service.metrics.read import resources_of_job, waiting_by_reason
 from optimus_service.observe.standstills import Standstills
 from optimus_service.requests import as_json

@@ -10,7 +10,7 @@ from tests.service.api.api_harness import NOW, Api, faults, membership, on_sqlit
 from tests.service.store.store_builders import put_task
 
 from optimus_scheduler.model import Role, TaskKey
-from optimus_service.insight.usage import LATELY_SECONDS
+from optimus_service.insight.jobs.usage import LATELY_SECONDS
 
 COORDINATOR, SERVER, WORKER, OTHER_WORKER = (
     (Role.COORDINATOR, 0, 0),

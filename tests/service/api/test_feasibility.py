@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from optimus_contract.job import JobSpec
 from optimus_scheduler.model import Node, Quota, Resources
-from optimus_service.insight.feasibility import objections, over_quota
+from optimus_service.insight.predictions.feasibility import objections, over_quota
 from optimus_service.requests import checked
 
 GIB = 2**30

@@ -21,8 +21,8 @@ from optimus_service.api.cluster import stream
 from optimus_service.api.cluster.stream import Feeds, as_events
 from optimus_service.api.jobs import seen
 from optimus_service.clusters.base import TaskLaunch
-from optimus_service.insight.bodies import decision_body
-from optimus_service.insight.dry_run import Effect, Previewed, as_record
+from optimus_service.insight.jobs.bodies import decision_body
+from optimus_service.insight.predictions.dry_run import Effect, Previewed, as_record
 from optimus_service.push.stream_state import read_stream_state
 
 Serve = Callable[..., AbstractContextManager[Api]]

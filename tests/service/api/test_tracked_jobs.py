@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.service.api.api_harness import Api, faults, membership, problem, sample, telemetry
 
-from optimus_service.insight.reasons import NO_STEP, PRINTS_NOTHING
+from optimus_service.insight.jobs.reasons import NO_STEP, PRINTS_NOTHING
 
 TRACKED = {"task": None, "tracked": True, "command": ["torchrun", "train.py"], "workers": {"min": 64, "max": 64}}
 

@@ -13,16 +13,10 @@ from tests.service.store.store_builders import a_membership
 
 from optimus_contract import answers
 from optimus_scheduler.model import NOTHING, Allocation, Directive, Interval, JobState, Reason, Role, TaskKey
-from optimus_service.insight.progress import (
-    MOST_PROGRESS,
-    explain,
-    finite_document,
-    is_without_end,
-    measured_speed,
-    progress_of,
-    start_of,
-    step_of,
-)
+from optimus_service.insight.format import finite_document
+from optimus_service.insight.jobs.end import MOST_PROGRESS
+from optimus_service.insight.jobs.progress import is_without_end, measured_speed, progress_of, start_of, step_of
+from optimus_service.insight.jobs.why import explain
 from optimus_service.observe.standstills import Standstill, is_replaced, stalled
 from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimes, JobRecord, SampleRecord, TaskRecord
 from optimus_service.store.rounds.forecasts import from_json

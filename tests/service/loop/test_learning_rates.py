@@ -9,7 +9,7 @@ from tests.service.loop.loop_world import World
 from tests.service.loop.test_learning import finish, known, once
 
 from optimus_contract.answers import Predictions
-from optimus_service.insight.predictions import HistoryCache, Question, predictions_body
+from optimus_service.insight.predictions.predictions import HistoryCache, Question, predictions_body
 from optimus_service.store.repository import Repository
 
 DROP = 600

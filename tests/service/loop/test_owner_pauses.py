@@ -9,8 +9,8 @@ from tests.service.store.store_builders import set_wanted
 
 from optimus_scheduler.lifecycle import PauseRequested, ResumeRequested
 from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Reason, Role, TaskKey
-from optimus_service.insight.explain import Case, explanation_of
-from optimus_service.insight.progress import progress_of
+from optimus_service.insight.explanations.explain import Case, explanation_of
+from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.store.records import JobRecord
 
 ALL = {"workers": {"min": 4, "max": 4}, "servers": {"min": 4, "max": 4}}

@@ -17,7 +17,7 @@ from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.model import Allocation, Forecast, Interval
 from optimus_scheduler.retries import Retry
 from optimus_scheduler.settings import Settings
-from optimus_service.insight.review import scorecard
+from optimus_service.insight.predictions.review import scorecard
 from optimus_service.observe.finished_runs import Lessons
 from optimus_service.observe.promises import (
     PARTS,

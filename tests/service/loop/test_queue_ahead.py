@@ -19,7 +19,7 @@ from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.lifecycle import CancelRequested, PauseRequested, ResumeRequested
 from optimus_scheduler.model import Allocation, ConvergenceRule, Node, Resources
 from optimus_scheduler.settings import Settings
-from optimus_service.insight.progress import expected_times, progress_of
+from optimus_service.insight.jobs.progress import expected_times, progress_of
 from optimus_service.loop.queue_ahead import LOOK_AHEAD_FAILED, THREAD, times_of
 from optimus_service.metrics.registry import Metrics
 from optimus_service.observe.spec import promised_at

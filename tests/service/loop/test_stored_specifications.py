@@ -17,8 +17,8 @@ from optimus_contract import answers, job
 from optimus_contract.codec import field_types, write
 from optimus_scheduler.model import JobSpec, JobState, MetricTarget
 from optimus_scheduler.settings import Settings
-from optimus_service.insight.bodies import job_body
-from optimus_service.insight.dry_run import as_record
+from optimus_service.insight.jobs.bodies import job_body
+from optimus_service.insight.predictions.dry_run import as_record
 from optimus_service.metrics.points import ClusterMetrics
 from optimus_service.metrics.read import metrics_reader
 from optimus_service.observe.spec import UnreadableSpecification, spec_of

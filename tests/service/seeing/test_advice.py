@@ -21,8 +21,8 @@ from optimus_scheduler.model import (
     TaskDemand,
 )
 from optimus_scheduler.settings import Settings
-from optimus_service.insight.predictions import Question, predictions_body
-from optimus_service.insight.sizes import LEAST_FASTER, LEAST_SAVED, MOST_DEARER, MOST_SLOWER, advice
+from optimus_service.insight.predictions.predictions import Question, predictions_body
+from optimus_service.insight.predictions.sizes import LEAST_FASTER, LEAST_SAVED, MOST_DEARER, MOST_SLOWER, advice
 
 SETTINGS = Settings()
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from optimus_service.insight.dry_run import as_record
-from optimus_service.insight.sizes import checkpoint_advice
+from optimus_service.insight.predictions.dry_run import as_record
+from optimus_service.insight.predictions.sizes import checkpoint_advice
 from optimus_service.store.records import JobRecord
 
 HOUR = 3600.0

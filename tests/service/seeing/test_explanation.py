@@ -23,10 +23,10 @@ from optimus_scheduler.allocate.policies import POLICIES
 from optimus_scheduler.lifecycle import PauseRequested, TooManyFailures
 from optimus_scheduler.model import NOTHING, Allocation, Directive, Interval, JobState, Reason, SpeedSample
 from optimus_service.api.jobs.explanation import is_over
-from optimus_service.insight.explain import Case, explanation_of
-from optimus_service.insight.progress import _after_retry, expected_times
-from optimus_service.insight.queue import ORDERS, in_queue
-from optimus_service.insight.reasons import TEXTS
+from optimus_service.insight.explanations.explain import Case, explanation_of
+from optimus_service.insight.explanations.queue import ORDERS, in_queue
+from optimus_service.insight.jobs.progress import _after_retry, expected_times
+from optimus_service.insight.jobs.reasons import TEXTS
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
 from optimus_service.push.stream_state import job_line
 from optimus_service.requests import checked

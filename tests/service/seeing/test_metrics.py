@@ -20,7 +20,7 @@ from tests.service.store.store_builders import a_decision, set_wanted
 from optimus_contract import answers
 from optimus_scheduler.model import Allocation, Forecast, Interval, JobState, Node, Resources, Role
 from optimus_scheduler.settings import Settings
-from optimus_service.insight.usage import LATELY_SECONDS, JobUsage
+from optimus_service.insight.jobs.usage import LATELY_SECONDS, JobUsage
 from optimus_service.metrics.families import MAX_JOBS, families
 from optimus_service.metrics.points import ClusterMetrics, JobMetrics
 from optimus_service.metrics.read import (

@@ -22,13 +22,13 @@ from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState
 from optimus_scheduler.settings import Settings
 from optimus_service.api.jobs.queue import queued_body
 from optimus_service.crd.translate import age, status_of
-from optimus_service.insight.bodies import job_body
-from optimus_service.insight.explain import Case, explanation_of
+from optimus_service.insight.explanations.explain import Case, explanation_of
+from optimus_service.insight.explanations.queue import in_queue
 from optimus_service.insight.format import span
-from optimus_service.insight.predictions import learned_then
-from optimus_service.insight.progress import expected_times
-from optimus_service.insight.queue import in_queue
-from optimus_service.insight.sizes import Ahead, sizes
+from optimus_service.insight.jobs.bodies import job_body
+from optimus_service.insight.jobs.progress import expected_times
+from optimus_service.insight.predictions.predictions import learned_then
+from optimus_service.insight.predictions.sizes import Ahead, sizes
 from optimus_service.metrics.read import job_metrics
 from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimes, JobRecord
 

@@ -22,8 +22,8 @@ from optimus_scheduler.ahead.deadlines import Answer, DeadlineAnswer
 from optimus_scheduler.model import JobState
 from optimus_service import server
 from optimus_service.api.jobs.plan import plan_body
-from optimus_service.insight import dry_run
-from optimus_service.insight.dry_run import CANDIDATE, Preview, Previewed, earliest_promised
+from optimus_service.insight.predictions import dry_run
+from optimus_service.insight.predictions.dry_run import CANDIDATE, Preview, Previewed, earliest_promised
 from optimus_service.requests import checked
 
 SPEC: dict[str, Any] = {"workers": {"max": 4}, "servers": {"max": 4}, "convergence": {"loss_decrease": {"below": 0.05}}}

@@ -20,7 +20,7 @@ from tests.service.store.store_builders import a_membership
 from optimus_scheduler.model import JobState
 from optimus_service.api.cluster.stream import as_events
 from optimus_service.clusters.fake import FakeCluster
-from optimus_service.insight.timeline import MAX_SERIES, timeline
+from optimus_service.insight.cluster.timeline import MAX_SERIES, timeline
 from optimus_service.push import feed as feed_module
 from optimus_service.push import stream_state
 from optimus_service.push.feed import (

@@ -8,7 +8,7 @@ from tests.service.store.store_builders import batches_of
 
 from optimus_contract.codec import read
 from optimus_scheduler.model import Mode
-from optimus_service.insight.usage import JobUsage, job_usage
+from optimus_service.insight.jobs.usage import JobUsage, job_usage
 from optimus_service.observe.telemetry import MAX_NOISE_SCALES, JobHistory, newest_noise_scale, noise_scale
 from optimus_service.store.records import SampleRecord
 

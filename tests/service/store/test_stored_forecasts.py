@@ -16,7 +16,7 @@ from tests.service.store.store_builders import MakeJob, a_decision, a_forecast, 
 
 from optimus_models.calibration import UNCALIBRATED, Calibration, Widening
 from optimus_scheduler.model import Forecast, Interval, SpeedSource
-from optimus_service.insight.bodies import decision_body
+from optimus_service.insight.jobs.bodies import decision_body
 from optimus_service.store.database.engine import create_engine_from_url
 from optimus_service.store.records import PromiseRecord
 from optimus_service.store.repository import Repository

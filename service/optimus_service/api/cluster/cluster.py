@@ -14,9 +14,9 @@ from optimus_service.api.http.body import StrictRoute
 from optimus_service.api.http.problems import Problem, documented
 from optimus_service.api.jobs.jobs import CursorQuery, LimitQuery
 from optimus_service.api.services import CallerDep, Services, ServicesDep
-from optimus_service.insight.bodies import resources_body, round_body
 from optimus_service.insight.format import moment
-from optimus_service.insight.review import scorecard
+from optimus_service.insight.jobs.bodies import resources_body, round_body
+from optimus_service.insight.predictions.review import scorecard
 from optimus_service.observe.promises import MAX_PROMISES
 from optimus_service.observe.spec import readable_spec
 from optimus_service.observe.unknown_tasks import resources_of

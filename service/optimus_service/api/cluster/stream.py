@@ -18,7 +18,7 @@ from optimus_scheduler.model import Resources
 from optimus_service.api.http.body import StrictRoute
 from optimus_service.api.http.problems import documented
 from optimus_service.api.services import CallerDep, Services, ServicesDep
-from optimus_service.insight.timeline import timeline, unit_of
+from optimus_service.insight.cluster.timeline import timeline, unit_of
 from optimus_service.metrics.registry import Metrics
 from optimus_service.observe.standstills import NewestStandstills
 from optimus_service.push.feed import Change, Feed, Places

@@ -17,7 +17,7 @@ from optimus_service.api.access.callers import Caller
 from optimus_service.api.http.body import StrictRoute
 from optimus_service.api.http.problems import Problem, documented
 from optimus_service.api.services import CallerDep, Services, ServicesDep
-from optimus_service.insight.trace_export import header, job_line
+from optimus_service.insight.cluster.trace_export import header, job_line
 from optimus_service.observe.histories import Histories
 from optimus_service.store.records import Document, SubmittedJob
 from optimus_service.store.repository import Repository

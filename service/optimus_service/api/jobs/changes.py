@@ -28,7 +28,7 @@ from optimus_service.api.jobs.jobs import IdempotencyKey, shown
 from optimus_service.api.services import AuditDep, CallerDep, Services, ServicesDep, TaskChecksDep
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.clusters.base import ClusterUnavailable
-from optimus_service.insight.feasibility import objections, unpriced
+from optimus_service.insight.predictions.feasibility import objections, unpriced
 from optimus_service.observe.spec import deadline_of
 from optimus_service.requests import checked
 from optimus_service.store.errors import UserNotFound

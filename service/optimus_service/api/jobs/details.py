@@ -17,10 +17,10 @@ from optimus_service.api.jobs import seen
 from optimus_service.api.jobs.jobs import CursorQuery, LimitQuery, newest_of
 from optimus_service.api.services import CallerDep, HistoriesDep, Services, ServicesDep
 from optimus_service.clusters.base import ClusterUnavailable
-from optimus_service.insight.bodies import allocation_point_bodies, decision_body, event_body, task_body
-from optimus_service.insight.predictions import MAX_DECISIONS, MAX_SIZES, Question, predictions_body
-from optimus_service.insight.sizes import PAST_SECONDS, Limits, checkpoint_advice
-from optimus_service.insight.usage import reported_by_tasks, reported_by_workers
+from optimus_service.insight.jobs.bodies import allocation_point_bodies, decision_body, event_body, task_body
+from optimus_service.insight.jobs.usage import reported_by_tasks, reported_by_workers
+from optimus_service.insight.predictions.predictions import MAX_DECISIONS, MAX_SIZES, Question, predictions_body
+from optimus_service.insight.predictions.sizes import PAST_SECONDS, Limits, checkpoint_advice
 from optimus_service.observe.spec import begins_anew
 from optimus_service.observe.standstills import standstills
 from optimus_service.store.records import JobRecord, TaskRecord

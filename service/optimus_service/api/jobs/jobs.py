@@ -19,8 +19,8 @@ from optimus_service.api.http.body import StrictRoute
 from optimus_service.api.http.problems import Problem, documented, invalid_field
 from optimus_service.api.jobs import submission
 from optimus_service.api.services import AuditDep, CallerDep, Services, ServicesDep, TaskChecksDep
-from optimus_service.insight.bodies import job_body
-from optimus_service.insight.progress import measured_speed
+from optimus_service.insight.jobs.bodies import job_body
+from optimus_service.insight.jobs.progress import measured_speed
 from optimus_service.observe.standstills import standstills
 from optimus_service.store.records import JobRecord, NameMatch, SampleRecord
 

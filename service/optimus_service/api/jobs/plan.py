@@ -20,12 +20,12 @@ from optimus_service.api.http.problems import invalid_field, unavailable
 from optimus_service.api.jobs import seen, submission
 from optimus_service.api.services import CallerDep, Services, ServicesDep, TaskChecksDep
 from optimus_service.api.task_checks import TaskChecks
-from optimus_service.insight.bodies import allocation_body
-from optimus_service.insight.dry_run import Effect, Previewed
-from optimus_service.insight.format import by_deadline, counted, foreseen, moment, size, span
-from optimus_service.insight.lost_work import Loss
-from optimus_service.insight.progress import finite, progress_of
-from optimus_service.insight.reasons import gives_more, text_of
+from optimus_service.insight.format import by_deadline, counted, finite, foreseen, moment, size, span
+from optimus_service.insight.jobs.bodies import allocation_body
+from optimus_service.insight.jobs.lost_work import Loss
+from optimus_service.insight.jobs.progress import progress_of
+from optimus_service.insight.jobs.reasons import gives_more, text_of
+from optimus_service.insight.predictions.dry_run import Effect, Previewed
 from optimus_service.observe.spec import deadline_of
 from optimus_service.observe.standstills import standstills
 from optimus_service.store.records import JobRecord

@@ -11,10 +11,10 @@ from optimus_contract import answers
 from optimus_service.api.http.body import StrictRoute
 from optimus_service.api.jobs.jobs import CursorQuery, LimitQuery
 from optimus_service.api.services import CallerDep, ServicesDep
+from optimus_service.insight.explanations.queue import Queued, in_queue
 from optimus_service.insight.format import moment
-from optimus_service.insight.progress import times_of
-from optimus_service.insight.queue import Queued, in_queue
-from optimus_service.insight.reasons import waiting_words
+from optimus_service.insight.jobs.progress import times_of
+from optimus_service.insight.jobs.reasons import waiting_words
 from optimus_service.observe.standstills import Standstills, standstills
 from optimus_service.store.database.pages import decode_cursor, make_page
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from optimus_contract import answers
 from optimus_service.api.access.callers import Caller
-from optimus_service.insight.dry_run import Previewed
+from optimus_service.insight.predictions.dry_run import Previewed
 
 
 def previewed(found: Previewed, readable: Collection[str], caller: Caller) -> Previewed:

@@ -26,7 +26,7 @@ from optimus_service.api.task_checks import TaskChecks
 from optimus_service.clusters import origins
 from optimus_service.clusters.base import ClusterUnavailable, TaskObjection
 from optimus_service.clusters.origins import may_have_checkpoint
-from optimus_service.insight.feasibility import objections, over_quota, unpriced
+from optimus_service.insight.predictions.feasibility import objections, over_quota, unpriced
 from optimus_service.observe.spec import deadline_of
 from optimus_service.settings import Settings
 from optimus_service.store.errors import IdempotencyConflict, JobIdTaken, JobNotFound

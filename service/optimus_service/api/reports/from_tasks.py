@@ -23,9 +23,9 @@ from optimus_service.api.http import examples
 from optimus_service.api.http.body import StrictRoute
 from optimus_service.api.http.problems import Problem, documented, invalid_field
 from optimus_service.api.services import SampleQueueDep, Services, ServicesDep
-from optimus_service.insight.bodies import wanted_body
-from optimus_service.insight.progress import announced_beyond
-from optimus_service.insight.reasons import CHECKPOINTS, NO_STEP, WORKER_SILENT, unread_words
+from optimus_service.insight.jobs.bodies import wanted_body
+from optimus_service.insight.jobs.end import announced_beyond
+from optimus_service.insight.jobs.reasons import CHECKPOINTS, NO_STEP, WORKER_SILENT, unread_words
 from optimus_service.metrics.read import prediction_error
 from optimus_service.observe.divergence import fails_on_nonfinite, why_not_succeeded
 from optimus_service.store.records import AddedSamples, JobRecord, MembershipRecord, PostedSamples

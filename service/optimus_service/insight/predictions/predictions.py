@@ -25,12 +25,12 @@ from optimus_scheduler.forecast.prices import has_prices
 from optimus_scheduler.model import Allocation, EndedJob, Forecast, Job, Resources, SpeedSample
 from optimus_scheduler.settings import Settings
 from optimus_scheduler.what_if import is_one_worker
-from optimus_service.insight.bodies import prediction_point_body
-from optimus_service.insight.format import counted, moment
-from optimus_service.insight.progress import finite, finite_document, interval_body, progress_of
-from optimus_service.insight.review import outcome_body
-from optimus_service.insight.sizes import Ahead, Limits, Size, advice, cost_body, estimate_of, sizes
-from optimus_service.insight.trace_export import counted_speed
+from optimus_service.insight.cluster.trace_export import counted_speed
+from optimus_service.insight.format import counted, finite, finite_document, interval_body, moment
+from optimus_service.insight.jobs.bodies import prediction_point_body
+from optimus_service.insight.jobs.progress import progress_of
+from optimus_service.insight.predictions.review import outcome_body
+from optimus_service.insight.predictions.sizes import Ahead, Limits, Size, advice, cost_body, estimate_of, sizes
 from optimus_service.observe.finished_runs import Lessons
 from optimus_service.observe.histories import Histories
 from optimus_service.observe.snapshot import spent

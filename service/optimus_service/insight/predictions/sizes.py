@@ -23,7 +23,7 @@ from optimus_scheduler.forecast.time_left import step_seconds
 from optimus_scheduler.model import Allocation, Interval, Job
 from optimus_scheduler.model.format import size_words, time_words
 from optimus_scheduler.settings import Settings
-from optimus_service.insight.progress import interval_body
+from optimus_service.insight.format import interval_body
 from optimus_service.store.records import JobRecord
 
 

@@ -9,8 +9,7 @@ from statistics import median
 
 from optimus_contract import answers
 from optimus_scheduler.model import JobState
-from optimus_service.insight.format import moment
-from optimus_service.insight.progress import finite, interval_body
+from optimus_service.insight.format import finite, interval_body, moment
 from optimus_service.observe.promises import KINDS, PARTS, Came, Kind, Verdict, came, verdicts
 from optimus_service.store.records import JobRecord, KeptPromise, PromiseRecord
 from optimus_service.store.rounds.forecasts import known

@@ -23,22 +23,14 @@ from optimus_scheduler.allocate.optimus.guarantees import Turn
 from optimus_scheduler.model import Interval, JobState, Reason, SpeedSample
 from optimus_scheduler.model.format import time_words
 from optimus_scheduler.what_if import LACKING_CAPACITY, NOT_COMPETING
-from optimus_service.insight.bodies import allocation_body
-from optimus_service.insight.format import by_deadline, counted, foreseen, lasted, moment, size, span, times
-from optimus_service.insight.lost_work import losses, total
-from optimus_service.insight.progress import (
-    Ends,
-    Explanation,
-    awaited_end,
-    explain,
-    finite,
-    goes_on_from,
-    has_made_all,
-    is_without_end,
-    progress_of,
-)
-from optimus_service.insight.queue import ORDERS, Queued
-from optimus_service.insight.reasons import gives_more, on_unread
+from optimus_service.insight.explanations.queue import ORDERS, Queued
+from optimus_service.insight.format import by_deadline, counted, finite, foreseen, lasted, moment, size, span, times
+from optimus_service.insight.jobs.bodies import allocation_body
+from optimus_service.insight.jobs.end import has_made_all
+from optimus_service.insight.jobs.lost_work import losses, total
+from optimus_service.insight.jobs.progress import Ends, awaited_end, is_without_end, progress_of
+from optimus_service.insight.jobs.reasons import gives_more, on_unread
+from optimus_service.insight.jobs.why import Explanation, explain, goes_on_from
 from optimus_service.observe.spec import begins_anew, deadline_of, promised_at, readable_spec
 from optimus_service.observe.standstills import Standstills
 from optimus_service.store.records import (

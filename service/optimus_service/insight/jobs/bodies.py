@@ -14,10 +14,11 @@ from optimus_contract.membership import PauseParts, WantedMembership, WantedTask
 from optimus_contract.result import JobProfile, JobResult
 from optimus_contract.telemetry import Sample
 from optimus_scheduler.model import Allocation, Forecast, JobState, PlacedTask, Resources
-from optimus_service.insight.format import moment, moment_or_none
-from optimus_service.insight.lost_work import Loss, losses
-from optimus_service.insight.progress import explain, finite, finite_document, interval_body, progress_of, step_of
-from optimus_service.insight.usage import ReportedUsage, job_usage
+from optimus_service.insight.format import finite, finite_document, interval_body, moment, moment_or_none
+from optimus_service.insight.jobs.lost_work import Loss, losses
+from optimus_service.insight.jobs.progress import progress_of, step_of
+from optimus_service.insight.jobs.usage import ReportedUsage, job_usage
+from optimus_service.insight.jobs.why import explain
 from optimus_service.observe.spec import begins_anew, promised_at
 from optimus_service.observe.standstills import Standstills
 from optimus_service.observe.telemetry import newest_learning_rate, newest_noise_scale

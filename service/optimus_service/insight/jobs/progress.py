@@ -1,4 +1,4 @@
-"""What can be read off the rows of a job: progress, speed, explanation. Pure functions of rows and the time.
+"""How far a job is, and when it starts and ends. Pure functions of rows and the time.
 
 The forecast itself is the scheduler's; here it is only brought up to date with the steps made since.
 """
@@ -6,67 +6,22 @@ The forecast itself is the scheduler's; here it is only brought up to date with 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
 
 from optimus_contract import answers
-from optimus_contract.job import Convergence
-from optimus_contract.result import last_checkpoint
-from optimus_models.calibration import Widening
-from optimus_models.convergence import Rule
-from optimus_models.cost import Estimate
 from optimus_scheduler.ahead.world import until_later
-from optimus_scheduler.forecast.forecast import step_limit
-from optimus_scheduler.forecast.precedents import EARLY
-from optimus_scheduler.forecast.time_left import beyond_announced, given_not_ended, time_left
-from optimus_scheduler.model import NOTHING, Allocation, Directive, Forecast, Interval, JobState, Reason
-from optimus_scheduler.model.format import IS_BEING_STOPPED, ITS_OWNER
-from optimus_service.insight.format import foreseen, moment
-from optimus_service.insight.reasons import ended_words, text_of
+from optimus_scheduler.forecast.time_left import beyond_announced, given_not_ended
+from optimus_scheduler.model import Directive, Interval, JobState
+from optimus_service.insight.format import foreseen, interval_body, moment
+from optimus_service.insight.jobs.end import End, announced_beyond, has_made_all, most_steps, part_done
 from optimus_service.observe.spec import begins_anew, goes_back, next_step
 from optimus_service.observe.standstills import Standstills
 from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimes, JobRecord, SampleRecord
-from optimus_service.store.rounds.forecasts import known
 
 SPEED_WINDOW_SECONDS = 30.0
 """A job's measured speed is an average over so long: steady enough to read, young enough to show a change."""
-
-
-# --- numbers that JSON can say ---------------------------------------------------------------------------------------
-
-
-def finite(value: float | None) -> float | None:
-    """`value`, or None when it is NaN or infinite."""
-    return value if value is not None and math.isfinite(value) else None
-
-
-def finite_document(value: Any) -> Any:
-    """A JSON document with None in place of every number that is not finite."""
-    match value:
-        case float():
-            return finite(value)
-        case Mapping():
-            return {name: finite_document(part) for name, part in value.items()}
-        case list() | tuple():
-            return [finite_document(part) for part in value]
-        case _:
-            return value
-
-
-def interval_body(value: Interval | Estimate | None) -> answers.Interval | None:
-    """An interval as the API shows it; None when its mean is unknown or infinite."""
-    if value is None or finite(value.mean) is None:
-        return None
-    return answers.Interval(mean=value.mean, low=finite(value.low), high=finite(value.high))
-
-
-# --- how far a job is ------------------------------------------------------------------------------------------------
-
-
-MOST_PROGRESS = 0.99
-"""A job that has not ended is not at 100 %, whatever was predicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +49,6 @@ class JobProgress:
 
 _LIKELY = 0.5
 """A start that waits for the end of a stalled job in this part of what may come is not told."""
-
 Ends = dict[str, Interval | None]
 """Seconds until the ends of jobs that others wait for, as they are told at one time; None where nothing can be said."""
 
@@ -113,15 +67,15 @@ def progress_of(
     `ends`: found for other jobs at this time, by job id; many may wait for one end. `still`: jobs that make no step: of
     one that has stalled no end is told, nor a start that likely waits for it.
     """
-    end = None if decision is None else _End.of(decision.forecast)
+    end = None if decision is None else End.of(decision.forecast)
     if job.state.is_final:
-        made = None if end is None or end.is_guessed else _part(job.step, end.total)
+        made = None if end is None or end.is_guessed else part_done(job.step, end.total)
         if job.state is JobState.SUCCEEDED:
             announced = announced_beyond(job, job.step)
             made = 1.0 if announced is None else job.step / announced
         return JobProgress(made, None, None)
     if job.is_being_cancelled:
-        return JobProgress(None if end is None or end.is_guessed else _part(job.step, end.total), None, None)
+        return JobProgress(None if end is None or end.is_guessed else part_done(job.step, end.total), None, None)
     if has_made_all(job):
         return _beyond_announced(job, end)
     is_held = job.owner_paused_at is not None
@@ -141,10 +95,10 @@ def progress_of(
     if goes_back(job):
         return JobProgress(None, None, None, expected=without_end)
     step = step_of(job, still)
-    total = given_not_ended(end.total, end.made_at, step, _step_limit(job))
+    total = given_not_ended(end.total, end.made_at, step, most_steps(job))
     left = Interval(total.mean - step, max(total.low - step, 0.0), total.high - step)
     if retry_at is not None or _has_stalled(job, still):
-        return JobProgress(_part(step, total), interval_body(left), None, expected=without_end)
+        return JobProgress(part_done(step, total), interval_body(left), None, expected=without_end)
     drift = 1.0 if decision is None else _drift(job, decision, end, now)
     at_its_size = None if is_held else interval_body(end.seconds(left, drift))
     if expected is not None and not (job.waits or end.by_time or decision is None or decision.expected is None):
@@ -154,7 +108,7 @@ def progress_of(
     if to_the_end is None and not job.waits:  # one without tasks has no size, so that only its start could tell
         to_the_end = at_its_size
     return JobProgress(
-        _part(step, total),
+        part_done(step, total),
         interval_body(left),
         to_the_end,
         longer_than_predicted=step > end.total.mean > 0 and job.directive is not Directive.FINISH,
@@ -369,7 +323,7 @@ def _by_steps(
     return replace(expected, end_seconds=interval_body(seconds), end_at=_instants(now, seconds))
 
 
-def _drift(job: JobRecord, decision: DecisionRecord, end: _End, now: float) -> float:
+def _drift(job: JobRecord, decision: DecisionRecord, end: End, now: float) -> float:
     """How many times as long a step takes as the forecast said, by the steps since the one that it was made at, up to
     the newest: from when the one came to when the other did, for steps may come late, and many at once. What is
     measured over so long as the forecast had seen of training, or as a measured speed is, counts as much as the
@@ -398,10 +352,10 @@ def _instants(now: float, seconds: Interval) -> answers.Instants:
     )
 
 
-def _beyond_announced(job: JobRecord, end: _End | None) -> JobProgress:
-    left = beyond_announced((job.profile or {})["total_steps"], job.step, _step_limit(job) - job.step)
+def _beyond_announced(job: JobRecord, end: End | None) -> JobProgress:
+    left = beyond_announced((job.profile or {})["total_steps"], job.step, most_steps(job) - job.step)
     seconds = None if end is None else end.seconds(left)
-    part = _part(job.step, Interval(job.step + left.mean, job.step + left.low, job.step + left.high))
+    part = part_done(job.step, Interval(job.step + left.mean, job.step + left.low, job.step + left.high))
     is_beyond = job.step > ((job.profile or {}).get("total_steps") or math.inf)
     return JobProgress(
         part,
@@ -410,71 +364,6 @@ def _beyond_announced(job: JobRecord, end: _End | None) -> JobProgress:
         longer_than_predicted=is_beyond,
         finishing=not is_beyond or job.directive is Directive.FINISH,
     )
-
-
-def announced_beyond(job: JobRecord, step: int) -> int | None:
-    """How many steps a command announced that ends by itself at this one, long before; None: it does not."""
-    total: int | None = (job.profile or {}).get("total_steps")
-    is_limited = replace(job.asked.convergence, command_ends=None) != Convergence()
-    return total if total and not is_limited and step < EARLY * total else None
-
-
-def has_made_all(job: JobRecord) -> bool:
-    """Whether a command goes on that has made all steps it announced: no step says when it ends. A limit of the rule,
-    at which the job is ended, is another matter."""
-    announced = (job.profile or {}).get("total_steps") or math.inf
-    return not job.state.is_final and announced <= job.step < _step_limit(job)
-
-
-class _End(NamedTuple):
-    """What a decision's forecast says of the end."""
-
-    total: Interval
-    made_at: float
-    """The step that the job was at."""
-    seconds_per_step: Interval | None
-    """None: no speed is measured; by one that was calculated no time is promised."""
-    widening: Widening
-    by_time: bool
-    """A limit of time will end it: what is left is not doubtful."""
-    is_guessed: bool
-    """Nothing says where the end is: the job is expected to go on for as long as it has."""
-
-    @classmethod
-    def of(cls, forecast: Forecast) -> _End | None:
-        """None when nothing is known of the end."""
-        total, left = known(forecast.total_steps), known(forecast.remaining_steps)
-        if total is None:
-            return None
-        return cls(
-            total,
-            0.0 if left is None else total.mean - left.mean,
-            known(forecast.seconds_per_step),
-            forecast.calibration.seconds,
-            forecast.rule == "max_seconds",
-            forecast.rule is None and left is not None and left.mean > 0,
-        )
-
-    def seconds(self, left: Interval, drift: float = 1.0) -> Interval | None:
-        """Of so many steps that are left; each takes `drift` times as long as the forecast said."""
-        if self.seconds_per_step is None:
-            return None
-        if self.by_time:
-            mean = self.seconds_per_step.mean
-            return Interval(left.mean * mean, left.low * mean, left.high * mean)
-        pace = self.seconds_per_step
-        return time_left(left, Interval(drift * pace.mean, drift * pace.low, drift * pace.high), self.widening)
-
-
-def _step_limit(job: JobRecord) -> float:
-    """Steps after which it ends in any case."""
-    rules = job.asked.convergence
-    steps_per_epoch = (job.profile or {}).get("steps_per_epoch")
-    return step_limit(Rule(max_steps=rules.max_steps, max_epochs=rules.max_epochs), steps_per_epoch)
-
-
-def _part(step: int, total: Interval) -> float | None:
-    return min(step / total.mean, MOST_PROGRESS) if total.mean > 0 else None
 
 
 def measured_speed(newest: Sequence[SampleRecord], now: float) -> float | None:
@@ -492,81 +381,3 @@ def measured_speed(newest: Sequence[SampleRecord], now: float) -> float | None:
     if last.at > first.at and last.step > first.step:
         return (last.step - first.step) / (last.at - first.at)
     return last.n_steps / last.seconds if last.seconds > 0 else None
-
-
-# --- why it has what it has ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Why a job has what it has, in words."""
-
-    reason: str | None
-    message: str
-    what_would_change_it: str
-    allocation: Allocation
-    previous: Allocation
-
-
-def explain(job: JobRecord, decision: DecisionRecord | None) -> Explanation:
-    """The latest decision in words; what ended the job when it ended; what it waits for before the first round."""
-    if job.state.is_final:
-        message = ended_words(job, decision)
-        return Explanation(None, message, f"Nothing: it has ended. {_again(job)}", NOTHING, NOTHING)
-    if job.is_being_cancelled and not job.is_tracked:
-        change = text_of(Reason.CANCELLING).what_would_change_it
-        return Explanation(Reason.CANCELLING, IS_BEING_STOPPED, change, NOTHING, job.running)
-    if job.owner_paused_at is not None:
-        return _paused_by_owner(job, job.owner_paused_at)
-    if decision is None:
-        waits = "No scheduling round has looked at the job yet."
-        return Explanation(None, waits, "The next scheduling round.", job.wanted, NOTHING)
-    change = text_of(decision.reason).what_would_change_it
-    return Explanation(decision.reason, decision.message, change, decision.allocation, decision.previous)
-
-
-AS_SPECIFIED = " Its specification stays what it was: what is wrong in that takes a new submission."
-
-
-def _again(job: JobRecord) -> str:
-    """What lets an ended job train again; first what helps where its specification is at fault."""
-    if job.is_tracked:
-        return "It ran outside the cluster: start it again where it ran."
-    failed = job.state is JobState.FAILED
-    if failed and job.loss is not None and not math.isfinite(job.loss):
-        return _again_otherwise(job)
-    anew = f"`optimus retry {job.id}` runs it again from the beginning"
-    kept = AS_SPECIFIED if failed else ""
-    if job.state is JobState.SUCCEEDED or job.step == 0:
-        return f"{anew}.{kept}"
-    if begins_anew(job):
-        return f"{anew}: it is not known to have a checkpoint.{kept}"
-    return f"`optimus resume {job.id}` lets it go on from {goes_on_from(job)}; {anew}.{kept}"
-
-
-def _again_otherwise(job: JobRecord) -> str:
-    """A job whose loss was NaN or infinite: as it is specified it would be so again, and so may what it saved be."""
-    argument = "" if job.asked.command else " (an argument of its task with `--set NAME=VALUE`)"
-    helps = f"Submit it again with what made its loss NaN or infinite changed, often a smaller learning rate{argument}."
-    anew = f"`optimus retry {job.id}` runs the same again from the beginning."
-    if job.step == 0 or begins_anew(job):
-        return f"{helps} {anew}"
-    return (
-        f"{helps} `optimus resume {job.id}` lets the same go on from {goes_on_from(job)}, and `optimus submit --from "
-        f"{job.id}` starts another with the parameters of that: of use only if its loss was a number there. {anew}"
-    )
-
-
-def goes_on_from(job: JobRecord) -> str:
-    """The checkpoint that a job without tasks goes on from, and of which step it is as far as that is known."""
-    stopped = job.wanted_at if job.finished_at is None else job.finished_at
-    trained = None if job.started_at is None or stopped is None else stopped - job.started_at
-    every = None if job.asked.command else job.asked.checkpoint_seconds  # a script saves when it likes
-    return last_checkpoint((job.result or {}).get("checkpoint"), job.step, trained, every)
-
-
-def _paused_by_owner(job: JobRecord, since: float) -> Explanation:
-    leaves = "its tasks save what they can and leave" if job.running.workers else "it gets nothing until it is resumed"
-    message = f"Paused by {job.paused_by or ITS_OWNER} since {moment(since):%Y-%m-%d %H:%M:%S} UTC: {leaves}."
-    change = f"`optimus resume {job.id}` lets it go on."
-    return Explanation(Reason.PAUSED_BY_OWNER, message, change, NOTHING, job.running)

@@ -1,0 +1,1 @@
+"""One job explained in full (`optimus explain`), and its place in the queue."""

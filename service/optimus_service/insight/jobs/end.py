@@ -1,0 +1,86 @@
+"""What the latest forecast says of a job's end, and what a command announced of its own. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import NamedTuple
+
+from optimus_contract.job import Convergence
+from optimus_models.calibration import Widening
+from optimus_models.convergence import Rule
+from optimus_scheduler.forecast.forecast import step_limit
+from optimus_scheduler.forecast.precedents import EARLY
+from optimus_scheduler.forecast.time_left import time_left
+from optimus_scheduler.model import Forecast, Interval
+from optimus_service.store.records import JobRecord
+from optimus_service.store.rounds.forecasts import known
+
+MOST_PROGRESS = 0.99
+"""A job that has not ended is not at 100 %, whatever was predicted."""
+
+
+def announced_beyond(job: JobRecord, step: int) -> int | None:
+    """How many steps a command announced that ends by itself at this one, long before; None: it does not."""
+    total: int | None = (job.profile or {}).get("total_steps")
+    is_limited = replace(job.asked.convergence, command_ends=None) != Convergence()
+    return total if total and not is_limited and step < EARLY * total else None
+
+
+def has_made_all(job: JobRecord) -> bool:
+    """Whether a command goes on that has made all steps it announced: no step says when it ends. A limit of the rule,
+    at which the job is ended, is another matter."""
+    announced = (job.profile or {}).get("total_steps") or math.inf
+    return not job.state.is_final and announced <= job.step < most_steps(job)
+
+
+class End(NamedTuple):
+    """What a decision's forecast says of the end."""
+
+    total: Interval
+    made_at: float
+    """The step that the job was at."""
+    seconds_per_step: Interval | None
+    """None: no speed is measured; by one that was calculated no time is promised."""
+    widening: Widening
+    by_time: bool
+    """A limit of time will end it: what is left is not doubtful."""
+    is_guessed: bool
+    """Nothing says where the end is: the job is expected to go on for as long as it has."""
+
+    @classmethod
+    def of(cls, forecast: Forecast) -> End | None:
+        """None when nothing is known of the end."""
+        total, left = known(forecast.total_steps), known(forecast.remaining_steps)
+        if total is None:
+            return None
+        return cls(
+            total,
+            0.0 if left is None else total.mean - left.mean,
+            known(forecast.seconds_per_step),
+            forecast.calibration.seconds,
+            forecast.rule == "max_seconds",
+            forecast.rule is None and left is not None and left.mean > 0,
+        )
+
+    def seconds(self, left: Interval, drift: float = 1.0) -> Interval | None:
+        """Of so many steps that are left; each takes `drift` times as long as the forecast said."""
+        if self.seconds_per_step is None:
+            return None
+        if self.by_time:
+            mean = self.seconds_per_step.mean
+            return Interval(left.mean * mean, left.low * mean, left.high * mean)
+        pace = self.seconds_per_step
+        return time_left(left, Interval(drift * pace.mean, drift * pace.low, drift * pace.high), self.widening)
+
+
+def most_steps(job: JobRecord) -> float:
+    """Steps after which it ends in any case."""
+    rules = job.asked.convergence
+    steps_per_epoch = (job.profile or {}).get("steps_per_epoch")
+    return step_limit(Rule(max_steps=rules.max_steps, max_epochs=rules.max_epochs), steps_per_epoch)
+
+
+def part_done(step: int, total: Interval) -> float | None:
+    """0 to `MOST_PROGRESS`; None where the total is not known."""
+    return min(step / total.mean, MOST_PROGRESS) if total.mean > 0 else None

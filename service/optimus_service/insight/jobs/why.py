@@ -1,0 +1,89 @@
+"""Why a job has what it has, in a sentence: the latest decision, and what lets an ended job train again. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from optimus_contract.result import last_checkpoint
+from optimus_scheduler.model import NOTHING, Allocation, JobState, Reason
+from optimus_scheduler.model.format import IS_BEING_STOPPED, ITS_OWNER
+from optimus_service.insight.format import moment
+from optimus_service.insight.jobs.reasons import ended_words, text_of
+from optimus_service.observe.spec import begins_anew
+from optimus_service.store.records import DecisionRecord, JobRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a job has what it has, in words."""
+
+    reason: str | None
+    message: str
+    what_would_change_it: str
+    allocation: Allocation
+    previous: Allocation
+
+
+def explain(job: JobRecord, decision: DecisionRecord | None) -> Explanation:
+    """The latest decision in words; what ended the job when it ended; what it waits for before the first round."""
+    if job.state.is_final:
+        message = ended_words(job, decision)
+        return Explanation(None, message, f"Nothing: it has ended. {_again(job)}", NOTHING, NOTHING)
+    if job.is_being_cancelled and not job.is_tracked:
+        change = text_of(Reason.CANCELLING).what_would_change_it
+        return Explanation(Reason.CANCELLING, IS_BEING_STOPPED, change, NOTHING, job.running)
+    if job.owner_paused_at is not None:
+        return _paused_by_owner(job, job.owner_paused_at)
+    if decision is None:
+        waits = "No scheduling round has looked at the job yet."
+        return Explanation(None, waits, "The next scheduling round.", job.wanted, NOTHING)
+    change = text_of(decision.reason).what_would_change_it
+    return Explanation(decision.reason, decision.message, change, decision.allocation, decision.previous)
+
+
+AS_SPECIFIED = " Its specification stays what it was: what is wrong in that takes a new submission."
+
+
+def _again(job: JobRecord) -> str:
+    """What lets an ended job train again; first what helps where its specification is at fault."""
+    if job.is_tracked:
+        return "It ran outside the cluster: start it again where it ran."
+    failed = job.state is JobState.FAILED
+    if failed and job.loss is not None and not math.isfinite(job.loss):
+        return _again_otherwise(job)
+    anew = f"`optimus retry {job.id}` runs it again from the beginning"
+    kept = AS_SPECIFIED if failed else ""
+    if job.state is JobState.SUCCEEDED or job.step == 0:
+        return f"{anew}.{kept}"
+    if begins_anew(job):
+        return f"{anew}: it is not known to have a checkpoint.{kept}"
+    return f"`optimus resume {job.id}` lets it go on from {goes_on_from(job)}; {anew}.{kept}"
+
+
+def _again_otherwise(job: JobRecord) -> str:
+    """A job whose loss was NaN or infinite: as it is specified it would be so again, and so may what it saved be."""
+    argument = "" if job.asked.command else " (an argument of its task with `--set NAME=VALUE`)"
+    helps = f"Submit it again with what made its loss NaN or infinite changed, often a smaller learning rate{argument}."
+    anew = f"`optimus retry {job.id}` runs the same again from the beginning."
+    if job.step == 0 or begins_anew(job):
+        return f"{helps} {anew}"
+    return (
+        f"{helps} `optimus resume {job.id}` lets the same go on from {goes_on_from(job)}, and `optimus submit --from "
+        f"{job.id}` starts another with the parameters of that: of use only if its loss was a number there. {anew}"
+    )
+
+
+def goes_on_from(job: JobRecord) -> str:
+    """The checkpoint that a job without tasks goes on from, and of which step it is as far as that is known."""
+    stopped = job.wanted_at if job.finished_at is None else job.finished_at
+    trained = None if job.started_at is None or stopped is None else stopped - job.started_at
+    every = None if job.asked.command else job.asked.checkpoint_seconds  # a script saves when it likes
+    return last_checkpoint((job.result or {}).get("checkpoint"), job.step, trained, every)
+
+
+def _paused_by_owner(job: JobRecord, since: float) -> Explanation:
+    leaves = "its tasks save what they can and leave" if job.running.workers else "it gets nothing until it is resumed"
+    message = f"Paused by {job.paused_by or ITS_OWNER} since {moment(since):%Y-%m-%d %H:%M:%S} UTC: {leaves}."
+    change = f"`optimus resume {job.id}` lets it go on."
+    return Explanation(Reason.PAUSED_BY_OWNER, message, change, NOTHING, job.running)
