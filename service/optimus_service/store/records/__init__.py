@@ -1,0 +1,93 @@
+"""What the store takes and gives: immutable values that know no database.
+
+All times are POSIX timestamps (UTC seconds). Documents (`spec`, `profile`, `result`, `data`, `forecast`) are what JSON
+can say, plus NaN and infinities, and come back equal. Records with an `id` are given one by the store: leave it at
+`UNSAVED` in a record that is to be added.
+"""
+
+from optimus_service.store.records.basics import UNSAVED, Document, NameMatch, Page
+from optimus_service.store.records.jobs import (
+    REPLACED,
+    JobRecord,
+    KeptSubmission,
+    MembershipRecord,
+    NewJob,
+    SubmittedJob,
+    TaskRecord,
+    WantedRecord,
+    asked_by,
+)
+from optimus_service.store.records.people import (
+    AuditRecord,
+    MemberLimits,
+    ProjectRecord,
+    TokenRecord,
+    UsageRecord,
+    UserRecord,
+)
+from optimus_service.store.records.rounds import (
+    Awaited,
+    DecisionRecord,
+    EventRecord,
+    ExpectedTimes,
+    KeptPromise,
+    LeaseRecord,
+    Observed,
+    PromisedDeadline,
+    PromiseRecord,
+    Pruned,
+    PrunedRounds,
+    RoundRecord,
+)
+from optimus_service.store.records.samples import (
+    AddedSamples,
+    FinishedRunRecord,
+    IgnoredSample,
+    IgnoredWhy,
+    KeptHistory,
+    PostedSamples,
+    SampleBatch,
+    SampleRecord,
+)
+
+__all__ = [
+    "REPLACED",
+    "UNSAVED",
+    "AddedSamples",
+    "AuditRecord",
+    "Awaited",
+    "DecisionRecord",
+    "Document",
+    "EventRecord",
+    "ExpectedTimes",
+    "FinishedRunRecord",
+    "IgnoredSample",
+    "IgnoredWhy",
+    "JobRecord",
+    "KeptHistory",
+    "KeptPromise",
+    "KeptSubmission",
+    "LeaseRecord",
+    "MemberLimits",
+    "MembershipRecord",
+    "NameMatch",
+    "NewJob",
+    "Observed",
+    "Page",
+    "PostedSamples",
+    "ProjectRecord",
+    "PromiseRecord",
+    "PromisedDeadline",
+    "Pruned",
+    "PrunedRounds",
+    "RoundRecord",
+    "SampleBatch",
+    "SampleRecord",
+    "SubmittedJob",
+    "TaskRecord",
+    "TokenRecord",
+    "UsageRecord",
+    "UserRecord",
+    "WantedRecord",
+    "asked_by",
+]
