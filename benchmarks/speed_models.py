@@ -105,7 +105,7 @@ def next_measurement(model: SpeedModel, candidates: Sequence[tuple[int, int]]) -
     """
     assert model.residual is not None
     w, p = np.array(candidates, dtype=np.float64).T
-    covariance = model.form.relative_covariance(w, p) + model.residual.covariance(w, p)
+    covariance = model.form.seconds_with_covariance(w, p)[1] + model.residual.mean_with_covariance(w, p)[1]
     taught = (covariance**2).sum(axis=0) / (np.maximum(np.diag(covariance), 0.0) + MEASUREMENT_NOISE**2)
     return candidates[int(np.argmax(taught))]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from functools import lru_cache
+from statistics import NormalDist
 from typing import Protocol
 
 from numpy.typing import ArrayLike
@@ -42,3 +44,15 @@ class SpeedLaw(Hashable, Protocol):
     ) -> tuple[FloatArray, FloatArray]:
         """Bounds (low, high) that hold a measured speed with probability `coverage`."""
         ...
+
+    def predict_with_interval(
+        self, workers: ArrayLike, servers: ArrayLike, coverage: float = 0.8
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """What both say, (mean, low, high), at less than the cost of both."""
+        ...
+
+
+@lru_cache(maxsize=64)
+def half_width(coverage: float) -> float:
+    """Standard deviations from the middle of a normal distribution to the ends of its interval of `coverage`."""
+    return NormalDist().inv_cdf(0.5 + coverage / 2.0)

@@ -52,7 +52,7 @@ def step_terms(workers: FloatArray, servers: FloatArray, mode: Mode, terms: Term
     """(n, t): what each coefficient is multiplied with, for `workers` (n,) and `servers` (n,)."""
     w, p = workers, servers
     sending = np.maximum(w / p, 1.0) if terms == "flat" else w / p
-    columns = [np.ones_like(w), sending, w, p]
+    columns: list[FloatArray | float] = [1.0, sending, w, p]
     if mode == "sync":
         columns.insert(0, batch / w)
     if terms != "paper":
@@ -111,12 +111,12 @@ class SpeedForm(NamedTuple):
         x = step_terms(workers, servers, self.mode, self.terms, self.batch)
         return np.asarray(np.maximum(x @ self.coefficients, 1e-12))
 
-    def relative_covariance(self, workers: FloatArray, servers: FloatArray) -> FloatArray:
-        """(n, n) of the step times that come from the coefficients' uncertainty, each relative to its step time."""
-        x = step_terms(workers, servers, self.mode, self.terms, self.batch) * self.unit
-        relative = x / self.seconds(workers, servers)[:, None]
-        covariance: FloatArray = relative @ self.covariance @ relative.T
-        return covariance
+    def seconds_with_covariance(self, workers: FloatArray, servers: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """`seconds`, and (n, n) what comes from the coefficients' uncertainty, each relative to its step time."""
+        x = step_terms(workers, servers, self.mode, self.terms, self.batch)
+        seconds = np.asarray(np.maximum(x @ self.coefficients, 1e-12))
+        relative = x * self.unit / seconds[:, None]
+        return seconds, relative @ self.covariance @ relative.T
 
 
 def fit_plain(points: SpeedPoints, mode: Mode, batch: float) -> SpeedForm:
@@ -244,11 +244,11 @@ class SpeedResidual(NamedTuple):
         mean: FloatArray = _kernel(workers, servers, self.workers, self.servers) @ self.weights
         return mean
 
-    def covariance(self, workers: FloatArray, servers: FloatArray) -> FloatArray:
-        """(n, n) of the same."""
+    def mean_with_covariance(self, workers: FloatArray, servers: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """`mean`, and (n, n) of the same."""
         cross = _kernel(workers, servers, self.workers, self.servers)
-        covariance: FloatArray = _kernel(workers, servers, workers, servers) - cross @ self.inverse @ cross.T
-        return covariance
+        covariance = _kernel(workers, servers, workers, servers) - cross @ self.inverse @ cross.T
+        return cross @ self.weights, covariance
 
 
 def _kernel(w1: FloatArray, p1: FloatArray, w2: FloatArray, p2: FloatArray) -> FloatArray:

@@ -250,9 +250,16 @@ class Goodput:
         self, workers: ArrayLike, servers: ArrayLike, coverage: float = 0.8
     ) -> tuple[FloatArray, FloatArray]:
         """Bounds (low, high) that hold it with about the probability `coverage`."""
+        _, low, high = self.predict_with_interval(workers, servers, coverage)
+        return low, high
+
+    def predict_with_interval(
+        self, workers: ArrayLike, servers: ArrayLike, coverage: float = 0.8
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """The mean with these bounds: see `SpeedLaw`."""
         factor = float(np.exp(1.2816 * self.error * coverage / 0.8))
         mean = self.predict(workers, servers)
-        return mean / factor, mean * factor
+        return mean, mean / factor, mean * factor
 
     def best_batch(self, workers: int) -> int:
         """The batch with the highest goodput for so many workers."""

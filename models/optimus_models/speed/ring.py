@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import NormalDist
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from optimus_models.history import FloatArray
+from optimus_models.speed import half_width
 from optimus_models.speed.batch import BatchSamples, BatchSpeed, UsableSamples, relative_error, worker_counts
 
 _USUAL_WORKERS = 4.0
@@ -118,8 +118,15 @@ class RingSpeed:
         self, workers: ArrayLike, servers: ArrayLike, coverage: float = 0.8
     ) -> tuple[FloatArray, FloatArray]:
         """Bounds (low, high) that hold a measured speed with probability `coverage`."""
+        _, low, high = self.predict_with_interval(workers, servers, coverage)
+        return low, high
+
+    def predict_with_interval(
+        self, workers: ArrayLike, servers: ArrayLike, coverage: float = 0.8
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """The mean with these bounds: see `SpeedLaw`."""
         w = worker_counts(workers)
         sigma = np.hypot(self._steps.deviation(w, self.batch / w), self.error)
-        factor = np.exp(NormalDist().inv_cdf(0.5 + coverage / 2.0) * np.minimum(sigma, _MOST_SIGMA))
+        factor = np.exp(half_width(coverage) * np.minimum(sigma, _MOST_SIGMA))
         mean = self.predict(w, servers)
-        return mean / factor, mean * factor
+        return mean, mean / factor, mean * factor

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import NormalDist
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from optimus_models.history import FloatArray
+from optimus_models.speed import half_width
 
 _SERIAL = 0.05
 """Part of a step on one worker that more workers do not share, before anything is measured: 8 workers are then believed
@@ -127,21 +127,33 @@ class ScalingCurve:
         """Steps per second with so many workers, above 0; `servers` says nothing."""
         del servers
         at = _logarithm(workers)
-        return np.asarray(np.exp(np.clip(_prior(at) + self._cross(at) @ self._weights, -_FARTHEST, _FARTHEST)))
+        return self._mean(at, self._cross(at))
 
     def predict_interval(
         self, workers: ArrayLike, servers: ArrayLike, coverage: float = 0.8
     ) -> tuple[FloatArray, FloatArray]:
         """Bounds (low, high) that hold a measured speed with probability `coverage`."""
+        _, low, high = self.predict_with_interval(workers, servers, coverage)
+        return low, high
+
+    def predict_with_interval(
+        self, workers: ArrayLike, servers: ArrayLike, coverage: float = 0.8
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """The mean with these bounds: see `SpeedLaw`."""
+        del servers
         at = _logarithm(workers)
         cross, here = self._cross(at), np.zeros(len(at))
         prior = np.diag(_kernel(at, here, at, here, self._own_level)) + self._own_variance
         variance = prior - np.einsum("ni,ij,nj->n", cross, self._inverse, cross)
         variance = np.maximum(variance, 0.0) + self._doubt_of_prior(at)
         sigma = np.sqrt(variance + self.error**2)  # what lies off the curve widens it, too
-        factor = np.exp(NormalDist().inv_cdf(0.5 + coverage / 2.0) * np.minimum(sigma, 3.0))
-        mean = self.predict(workers, servers)
-        return mean / factor, mean * factor
+        factor = np.exp(half_width(coverage) * np.minimum(sigma, 3.0))
+        mean = self._mean(at, cross)
+        return mean, mean / factor, mean * factor
+
+    def _mean(self, at: FloatArray, cross: FloatArray) -> FloatArray:
+        """(n,) speeds at logarithms of workers; `cross`: of `_cross`."""
+        return np.asarray(np.exp(np.clip(_prior(at) + cross @ self._weights, -_FARTHEST, _FARTHEST)))
 
     def _doubt_of_prior(self, at: FloatArray) -> FloatArray | float:
         """(n,) variance away from the nearest measured size, beyond that of the prior (`FEW_SIZES`)."""

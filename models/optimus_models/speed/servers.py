@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from statistics import NormalDist
 from types import MappingProxyType
 from typing import Self
 
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from optimus_models.history import FloatArray
+from optimus_models.speed import half_width
 from optimus_models.speed.form import (
     MEASUREMENT_NOISE,
     NOISE,
@@ -109,19 +109,26 @@ class SpeedModel:
         self, workers: ArrayLike, servers: ArrayLike, coverage: float = 0.8
     ) -> tuple[FloatArray, FloatArray]:
         """Bounds (low, high) that hold a measured speed at each (w, p) with probability `coverage`."""
-        w, p = _pairs(workers, servers)
-        sigma = np.sqrt(np.maximum(self._variance(w, p), 0.0)) * (1.0 + FEW_SIZES / max(self.n_points, 1))
-        factor = np.exp(NormalDist().inv_cdf(0.5 + coverage / 2.0) * np.minimum(sigma, _WIDEST))
-        mean = self.predict(workers, servers)
-        return mean / factor, mean * factor
+        _, low, high = self.predict_with_interval(workers, servers, coverage)
+        return low, high
 
-    def _variance(self, workers: FloatArray, servers: FloatArray) -> FloatArray:
-        """(n,) variance of a measured speed round the prediction, relative to its square."""
-        of_form = np.diag(self.form.relative_covariance(workers, servers))
+    def predict_with_interval(
+        self, workers: ArrayLike, servers: ArrayLike, coverage: float = 0.8
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """The mean with these bounds: see `SpeedLaw`."""
+        w, p = _pairs(workers, servers)
+        seconds, of_form = self.form.seconds_with_covariance(w, p)
+        variance = np.diag(of_form)
         if self.residual is None:
-            return np.asarray(of_form + self.error**2)
-        of_residual = np.diag(self.residual.covariance(workers, servers)) + MEASUREMENT_NOISE**2
-        return np.asarray(of_form + _RESIDUAL_SHARE * of_residual)
+            variance = variance + self.error**2
+        else:
+            log, of_residual = self.residual.mean_with_covariance(w, p)
+            seconds = seconds * np.exp(log)
+            variance = variance + _RESIDUAL_SHARE * (np.diag(of_residual) + MEASUREMENT_NOISE**2)
+        sigma = np.sqrt(np.maximum(variance, 0.0)) * (1.0 + FEW_SIZES / max(self.n_points, 1))
+        factor = np.exp(half_width(coverage) * np.minimum(sigma, _WIDEST))
+        mean = speed(w, seconds, self.mode)
+        return mean, mean / factor, mean * factor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,7 +146,9 @@ class PaperSpeedModel(SpeedModel):
 
 
 def _pairs(workers: ArrayLike, servers: ArrayLike) -> tuple[FloatArray, FloatArray]:
-    w, p = np.broadcast_arrays(np.asarray(workers, dtype=np.float64), np.asarray(servers, dtype=np.float64))
+    w, p = np.asarray(workers, dtype=np.float64), np.asarray(servers, dtype=np.float64)
+    if w.shape != p.shape:  # which takes as long as a prediction
+        w, p = np.broadcast_arrays(w, p)
     return np.maximum(w.reshape(-1), 1.0), np.maximum(p.reshape(-1), 1.0)
 
 

@@ -98,8 +98,8 @@ class Speeds:
         new = [size for size in dict.fromkeys(sizes) if size not in self._doubts]
         if new:
             workers, servers = np.array(new).T
-            means = self.model.predict(workers, servers)
-            low, high = (each / means for each in self.model.predict_interval(workers, servers))
+            means, *bounds = self.model.predict_with_interval(workers, servers)
+            low, high = (each / means for each in bounds)
             self._doubts.update(zip(new, zip(low.tolist(), high.tolist(), strict=True), strict=True))
         # The speeds are the model's own, or those for another GPU type.
         return [(self.at(each), self._doubts[size]) for each, size in zip(allocations, sizes, strict=True)]
