@@ -51,7 +51,7 @@ from optimus_service.loop.retention import Retention
 from optimus_service.loop.round import Planner, Round, RoundListener, nobody
 from optimus_service.loop.unknown_tasks import UnknownTasks
 from optimus_service.metrics.registry import Metrics
-from optimus_service.observe.finished_runs import Lessons
+from optimus_service.observe.finished_runs import FinishedRunHistory
 from optimus_service.observe.histories import Histories
 from optimus_service.observe.snapshot import Observer
 from optimus_service.process.connections import (
@@ -325,8 +325,8 @@ def make_rounds(
 ) -> Round:
     """What runs scheduling rounds."""
     histories = Histories(repository, settings.samples_per_round)
-    lessons = Lessons(repository, settings.keep_seconds) if settings.learn_from_finished_jobs else None
-    observer = Observer(repository, histories, settings.scheduling, lessons, settings.member_workers_together)
+    finished_runs = FinishedRunHistory(repository, settings.keep_seconds) if settings.learn_from_finished_jobs else None
+    observer = Observer(repository, histories, settings.scheduling, finished_runs, settings.member_workers_together)
     exits = ExitNotices(cluster, histories, settings.max_task_failures)
     unknown = UnknownTasks(cluster, settings.unknown_tasks, settings.drain_seconds)
     return Round(
@@ -353,9 +353,9 @@ def make_preview(
     settings: Settings, repository: Repository, cluster: Cluster, clock: Callable[[], float], recent: RecentJobs
 ) -> Preview:
     """What says what a job would get. It has histories and a planner of its own: requests must not delay rounds."""
-    lessons = Lessons(repository, settings.keep_seconds) if settings.learn_from_finished_jobs else None
+    finished_runs = FinishedRunHistory(repository, settings.keep_seconds) if settings.learn_from_finished_jobs else None
     histories = Histories(repository)
-    observer = Observer(repository, histories, settings.scheduling, lessons, settings.member_workers_together)
+    observer = Observer(repository, histories, settings.scheduling, finished_runs, settings.member_workers_together)
     forecaster, policy = Overheard(RememberingForecaster()), policy_named(settings.policy)
     planner = make_planner(policy, settings, forecaster)
     return Preview(cluster, observer, Foresight(planner, forecaster, policy, settings.scheduling, recent), clock)

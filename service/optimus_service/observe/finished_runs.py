@@ -47,7 +47,7 @@ _OVERLAP_SECONDS = 600.0
 """Jobs that ended so long before the newest known one are asked for again: replicas' clocks differ."""
 
 
-class Lessons:
+class FinishedRunHistory:
     """The finished runs that this process knows. Thread-safe."""
 
     def __init__(self, repository: Repository, keep_seconds: float) -> None:
@@ -141,14 +141,14 @@ class Lessons:
                 continue
             memberships = self._repository.memberships.of_job(job.id)
             leader.finished_runs.add(
-                job.id, lesson(job, history, self._repository.jobs.network_of(job.id), memberships)
+                job.id, finished_run_of(job, history, self._repository.jobs.network_of(job.id), memberships)
             )
         if len(unlearned) < _LEARNED_AT_ONCE and not postponed:
             self._since = now - _OVERLAP_SECONDS
         return frozenset(postponed)
 
 
-def lesson(
+def finished_run_of(
     job: JobRecord, history: JobHistory, network: Document | None = None, memberships: Sequence[MembershipRecord] = ()
 ) -> Document:
     """What an ended job taught, as a document; empty when it taught nothing. `network`: its layers, if known;
@@ -215,7 +215,7 @@ def _readable_run(run: FinishedRunRecord) -> EndedJob | None:
 
 
 def ended_job(job_id: str, document: Document) -> EndedJob | None:
-    """The inverse of `lesson`; None for an empty one."""
+    """The inverse of `finished_run_of`; None for an empty one."""
     if not document:
         return None
     rates = document.get("learning_rates") or ((), ())

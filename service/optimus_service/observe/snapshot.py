@@ -35,7 +35,7 @@ from optimus_scheduler.retries import Backoff, Retry
 from optimus_scheduler.settings import Settings
 from optimus_service.clusters.base import Cluster
 from optimus_service.observe.divergence import LOSS_NOT_FINITE, first_words, why_failed
-from optimus_service.observe.finished_runs import Lessons
+from optimus_service.observe.finished_runs import FinishedRunHistory
 from optimus_service.observe.histories import KEPT_AFTER, Histories
 from optimus_service.observe.joins import Joins
 from optimus_service.observe.silence import end_of_silent
@@ -70,10 +70,10 @@ class Observer:
         repository: Repository,
         histories: Histories,
         settings: Settings,
-        lessons: Lessons | None = None,
+        finished_runs: FinishedRunHistory | None = None,
         member_workers: int | None = None,
     ) -> None:
-        """`lessons`: what ended jobs taught; None: jobs are judged by themselves alone.
+        """`finished_runs`: what ended jobs taught; None: jobs are judged by themselves alone.
 
         `member_workers`: so many the jobs of one member hold together, unless the user has a limit; None: no limit.
         """
@@ -81,7 +81,7 @@ class Observer:
         self._repository = repository.reading()
         self._histories = histories
         self._settings = settings
-        self._lessons = lessons
+        self._finished_runs = finished_runs
         self._tasks: dict[TaskKey, Task] = {}
         """Those of the last look: a round passes over tasks that are the very same objects."""
         self._announced: set[tuple[str, str]] = set()
@@ -178,8 +178,8 @@ class Observer:
         return sum(count for state, count in counts.items() if not state.is_final)
 
     def _seen(self, cluster_state: ClusterState, now: float, observed: Observed) -> Snapshot:
-        if self._lessons is not None:
-            self._lessons.refresh()
+        if self._finished_runs is not None:
+            self._finished_runs.refresh()
         memberships = observed.memberships
         self._histories.keep_only({record.id for record in observed.jobs} | self._half_read)
         self._histories.update(observed.jobs, memberships)
@@ -210,21 +210,21 @@ class Observer:
 
     def _read_networks(self, observed: Observed) -> None:
         """Of jobs that have told their layers and have not measured anything: all together, once."""
-        if self._lessons is not None:
+        if self._finished_runs is not None:
             unmeasured = {job.id for job in observed.jobs if not self._histories.of(job.id).last_id}
-            self._lessons.read_networks(unmeasured & observed.with_network)
+            self._finished_runs.read_networks(unmeasured & observed.with_network)
 
     def _calculated_speeds(self, record: JobRecord, spec: JobSpec, history: JobHistory) -> tuple[SpeedSample, ...]:
         """For as long as nothing is measured."""
-        if self._lessons is None or history.last_id:
+        if self._finished_runs is None or history.last_id:
             return ()
-        return self._lessons.calculated_speeds(record, spec)
+        return self._finished_runs.calculated_speeds(record, spec)
 
     def _learn(self, now: float, leader: LeaderRepository) -> None:
         """From jobs that ended since the last round, while their histories are still in memory."""
-        if self._lessons is not None:
+        if self._finished_runs is not None:
             memberships = self._repository.memberships.of_job
-            self._half_read = self._lessons.learn(
+            self._half_read = self._finished_runs.learn(
                 lambda job: self._histories.updated(job, memberships(job.id)), now, leader
             )
 
@@ -270,7 +270,7 @@ class Observer:
             noise_steps=tuple(float(step) for step, _ in history.noise),
             noise_scales=tuple(scale for _, scale in history.noise),
             calculated_speeds=self._calculated_speeds(record, spec, history),
-            similar=() if self._lessons is None else self._lessons.similar_to(spec.family),
+            similar=() if self._finished_runs is None else self._finished_runs.similar_to(spec.family),
             spent=spent(memberships, spec, allocation.gpu_type, self._settings, now),
             allocation=allocation,
             formed=record.running if record.state is JobState.RUNNING else NOTHING,
@@ -284,7 +284,7 @@ class Observer:
             joining_seconds=self._joins.seconds_of(record.id),
             unsaved_seconds=unsaved_seconds(record, memberships, now),
             busy_part=history.pauses.busy_part,
-            experience=NO_EXPERIENCE if self._lessons is None else self._lessons.experience_of(spec.family),
+            experience=NO_EXPERIENCE if self._finished_runs is None else self._finished_runs.experience_of(spec.family),
             wanted_tasks=wanted.tasks,
             batch=wanted.batch,
             stragglers=stragglers(history, memberships, wanted.tasks),

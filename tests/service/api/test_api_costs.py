@@ -12,7 +12,7 @@ from tests.service.api.people import ADMINISTRATOR, add_token, add_user
 from tests.service.store.store_builders import batches_of, samples_of
 
 from optimus_scheduler.model import NOTHING, Allocation, Interval, Mode
-from optimus_service.observe.finished_runs import lesson
+from optimus_service.observe.finished_runs import finished_run_of
 from optimus_service.observe.promises import PARTS
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.store.records import DecisionRecord, PromiseRecord, RoundRecord
@@ -264,7 +264,7 @@ def test_what_earlier_jobs_taught_is_used_and_said(api: Api) -> None:
     api.as_task("POST", first, "result", json={"outcome": "succeeded", "step": 400, "final_loss": 0.3})
     history = JobHistory(Mode.SYNC)
     history.add(batches_of(samples_of(api.repository, first)))
-    api.repository.finished_runs.add(first, lesson(api.repository.jobs.get(first), history))
+    api.repository.finished_runs.add(first, finished_run_of(api.repository.jobs.get(first), history))
 
     waiting = api.submit()
     assert predictions(api, waiting)["learned"] == {

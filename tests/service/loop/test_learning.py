@@ -15,7 +15,7 @@ from optimus_scheduler.forecast.speed_fits import SpeedData, fit_speeds
 from optimus_scheduler.lifecycle import CancelRequested
 from optimus_scheduler.model import Directive, EndedJob, Job, JobState, Mode, SilentRun
 from optimus_scheduler.settings import Settings
-from optimus_service.observe.finished_runs import Lessons, ended_job, lesson
+from optimus_service.observe.finished_runs import FinishedRunHistory, ended_job, finished_run_of
 from optimus_service.observe.spec import spec_of
 from optimus_service.observe.standstills import rescale_seconds
 from optimus_service.observe.telemetry import JobHistory
@@ -32,9 +32,9 @@ def latest(world: World, job_id: str) -> DecisionRecord:
 
 
 def known(repository: Repository, like: str = "job-1") -> tuple[EndedJob, ...]:
-    lessons = Lessons(repository, 1e6)
-    lessons.refresh()
-    return lessons.similar_to(spec_of(repository.jobs.get(like)).family)
+    finished_runs = FinishedRunHistory(repository, 1e6)
+    finished_runs.refresh()
+    return finished_runs.similar_to(spec_of(repository.jobs.get(like)).family)
 
 
 def finish(world: World, job_id: str, **changes: object) -> None:
@@ -100,7 +100,7 @@ def test_what_a_command_announced_is_learned_where_it_ended_by_itself(world: Wor
         (Directive.RUN, 2100, 2000),
         (Directive.FINISH, 300, None),
     ):
-        taught = ended_job("job-1", lesson(replace(record, directive=directive, step=step), history))
+        taught = ended_job("job-1", finished_run_of(replace(record, directive=directive, step=step), history))
         assert taught is not None
         assert (taught.total_steps, taught.announced_steps) == (step, announced)
 
@@ -122,12 +122,14 @@ def test_of_a_command_that_told_no_step_its_length_is_learned(world: World) -> N
     )
     (taught,) = EndedJobs([silent(record, began)]).of("/srv/train.py")
     assert taught.silent == SilentRun(1, 0, 40.0)
-    assert lesson(record, JobHistory(Mode.SYNC), memberships=(began, replace(began, epoch=2))) == {}, "begun twice"
-    assert lesson(replace(record, step=3), JobHistory(Mode.SYNC), memberships=(began,)) == {}, "it told steps"
+    assert finished_run_of(record, JobHistory(Mode.SYNC), memberships=(began, replace(began, epoch=2))) == {}, (
+        "begun twice"
+    )
+    assert finished_run_of(replace(record, step=3), JobHistory(Mode.SYNC), memberships=(began,)) == {}, "it told steps"
 
 
 def silent(record: JobRecord, began: MembershipRecord) -> EndedJob:
-    taught = ended_job(record.id, lesson(record, JobHistory(Mode.SYNC), memberships=(began,)))
+    taught = ended_job(record.id, finished_run_of(record, JobHistory(Mode.SYNC), memberships=(began,)))
     assert taught is not None
     return taught
 

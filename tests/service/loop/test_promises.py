@@ -18,7 +18,7 @@ from optimus_scheduler.model import Allocation, Forecast, Interval
 from optimus_scheduler.retries import Retry
 from optimus_scheduler.settings import Settings
 from optimus_service.insight.predictions.review import scorecard
-from optimus_service.observe.finished_runs import Lessons
+from optimus_service.observe.finished_runs import FinishedRunHistory
 from optimus_service.observe.promises import (
     PARTS,
     START_PARTS,
@@ -89,9 +89,9 @@ def test_promises_are_deleted_with_the_decisions(world: World) -> None:
 @once
 def test_what_was_learned_from_promises_is_in_the_next_forecast(world: World) -> None:
     finish(world)
-    lessons = Lessons(world.repository, 1e6)
-    lessons.refresh()
-    errors = lessons.experience_of("m:f").seconds
+    finished_runs = FinishedRunHistory(world.repository, 1e6)
+    finished_runs.refresh()
+    errors = finished_runs.experience_of("m:f").seconds
     assert errors.widening("m:f", 0.0, SAID) != AS_PREDICTED
     assert errors.widening("another:task", 0.0, SAID) != AS_PREDICTED  # all tasks together
     finish(world, "job-2")

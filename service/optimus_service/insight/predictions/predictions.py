@@ -31,7 +31,7 @@ from optimus_service.insight.jobs.bodies import prediction_point_body
 from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.insight.predictions.review import outcome_body
 from optimus_service.insight.predictions.sizes import Ahead, Limits, Size, advice, cost_body, estimate_of, sizes
-from optimus_service.observe.finished_runs import Lessons
+from optimus_service.observe.finished_runs import FinishedRunHistory
 from optimus_service.observe.histories import Histories
 from optimus_service.observe.snapshot import spent
 from optimus_service.observe.spec import spec_of
@@ -52,10 +52,10 @@ _POINTS_AHEAD = 50
 class HistoryCache:
     """Sample histories of the jobs that somebody looked at lately, read on from where they were. Thread-safe."""
 
-    def __init__(self, repository: Repository, lessons: Lessons | None, settings: Settings) -> None:
-        """`lessons`: what ended jobs taught; None: nothing is made of it."""
+    def __init__(self, repository: Repository, finished_runs: FinishedRunHistory | None, settings: Settings) -> None:
+        """`finished_runs`: what ended jobs taught; None: nothing is made of it."""
         self._repository = repository
-        self._lessons = lessons
+        self._finished_runs = finished_runs
         self._settings = settings
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
@@ -91,11 +91,13 @@ class HistoryCache:
             metric_steps=metric_steps,
             metric_values=metric_values,
             speed_samples=speeds,
-            calculated_speeds=() if speeds or self._lessons is None else self._lessons.calculated_speeds(record, spec),
+            calculated_speeds=()
+            if speeds or self._finished_runs is None
+            else self._finished_runs.calculated_speeds(record, spec),
             similar=self._similar(record.id, spec.family),
             rescale_seconds=rescale_seconds(memberships),
             busy_part=busy_part,
-            experience=NO_EXPERIENCE if self._lessons is None else self._lessons.experience_of(spec.family),
+            experience=NO_EXPERIENCE if self._finished_runs is None else self._finished_runs.experience_of(spec.family),
             spent=spent(memberships, spec, record.intended.gpu_type or spec.gpu_type, self._settings, until),
             allocation=record.intended,
             allocated_at=record.wanted_at,
@@ -136,10 +138,10 @@ class HistoryCache:
 
     def _similar(self, job_id: str, family: str) -> tuple[EndedJob, ...]:
         """Without itself, once it has ended."""
-        if self._lessons is None:
+        if self._finished_runs is None:
             return ()
-        self._lessons.refresh()
-        return tuple(ended for ended in self._lessons.similar_to(family) if ended.id != job_id)
+        self._finished_runs.refresh()
+        return tuple(ended for ended in self._finished_runs.similar_to(family) if ended.id != job_id)
 
     def _entry(self, job_id: str) -> _Entry:
         with self._lock:
