@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for seed in _seeds(given):
         script = replace(Script.drawn(seed, given.hours, given.upgraded_from), calm_after=given.calm_after)
         outcome = run(_kept(script, given.only))
-        print(json.dumps(_figures(outcome)), flush=True)
+        print(json.dumps(_numbers(outcome)), flush=True)
         hours, n_worlds = hours + outcome.seconds / 3600.0, n_worlds + 1
         if outcome.violation is not None:
             _tell(outcome, given.shrink_seconds if given.only is None else 0.0)
@@ -36,8 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.total_hours is not None and hours >= given.total_hours:
             break
     cpu = time.process_time() - begun
-    figures = {"worlds": int(n_worlds), "hours": round(hours, 1), "cpu_seconds": round(cpu, 1)}
-    print(json.dumps({**figures, "hours_per_cpu_hour": round(3600.0 * hours / cpu)}))
+    numbers = {"worlds": int(n_worlds), "hours": round(hours, 1), "cpu_seconds": round(cpu, 1)}
+    print(json.dumps({**numbers, "hours_per_cpu_hour": round(3600.0 * hours / cpu)}))
     return 0
 
 
@@ -70,7 +70,7 @@ def _kept(script: Script, only: str | None) -> Script:
     )
 
 
-def _figures(outcome: Outcome) -> dict[str, object]:
+def _numbers(outcome: Outcome) -> dict[str, object]:
     return {
         "seed": outcome.script.seed,
         "cluster": "kubernetes" if outcome.script.on_kubernetes else "machines",

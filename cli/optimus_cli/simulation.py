@@ -25,7 +25,7 @@ from optimus_simulator.trace import Recorded
 
 class Comparison:
     """Policies as rows where the terminal is wide enough; else figures as rows, as many policies beside each other as
-    fit. With several seeds each figure has its 95 % confidence interval.
+    fit. With several seeds each number has its 95 % confidence interval.
     """
 
     def __init__(self, results: Sequence[PolicyResult]) -> None:
@@ -42,9 +42,9 @@ class Comparison:
         left = list(self._results)
         while left:
             count = len(left)
-            while count > 1 and not _fits(_by_figure(title, left[:count]), console, options):
+            while count > 1 and not _fits(_by_column(title, left[:count]), console, options):
                 count -= 1
-            yield _by_figure(title, left[:count])
+            yield _by_column(title, left[:count])
             left = left[count:]
 
 
@@ -57,26 +57,26 @@ def _by_policy(title: str, results: Sequence[PolicyResult]) -> Table:
     table = Table(title=title)
     table.add_column("policy", style="bold", no_wrap=True)
     shown = columns_among(results[0].figures)
-    for figure in shown:
-        table.add_column(figure.title, justify="right", no_wrap=True)
+    for column in shown:
+        table.add_column(column.title, justify="right", no_wrap=True)
     for result in results:
-        table.add_row(result.policy, *(_cell(result.figures[figure.name], figure) for figure in shown))
+        table.add_row(result.policy, *(_cell(result.figures[column.name], column) for column in shown))
     return table
 
 
-def _by_figure(title: str, results: Sequence[PolicyResult]) -> Table:
+def _by_column(title: str, results: Sequence[PolicyResult]) -> Table:
     table = Table(title=title)
     table.add_column("", style="bold", no_wrap=True)
     for result in results:
         table.add_column(result.policy, justify="right", overflow="fold")
-    for figure in columns_among(results[0].figures):
-        table.add_row(figure.title, *(_cell(result.figures[figure.name], figure) for result in results))
+    for column in columns_among(results[0].figures):
+        table.add_row(column.title, *(_cell(result.figures[column.name], column) for result in results))
     return table
 
 
-def _cell(estimate: Estimate, figure: Column) -> str:
-    spread = f" ± {figure.write(estimate.half_width)}" if estimate.half_width else ""
-    return figure.write(estimate.mean) + spread
+def _cell(estimate: Estimate, column: Column) -> str:
+    spread = f" ± {column.write(estimate.half_width)}" if estimate.half_width else ""
+    return column.write(estimate.mean) + spread
 
 
 def recorded_by(trace: str) -> Recorded | None:

@@ -18,7 +18,7 @@ from .agreement import Agreement
 from .batch import accumulation_steps, global_batch_size, refuse_weak_scaling, warn_if_uneven, worker_batch_size
 from .reporting import report, report_schedule, resumes, stopped
 
-_NOT_FIGURES = ("loss", "grad_norm", "learning_rate", "epoch", "step")
+_NOT_METRICS = ("loss", "grad_norm", "learning_rate", "epoch", "step")
 
 
 def last_checkpoint(args: Any) -> str | None:
@@ -100,8 +100,8 @@ class OptimusCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
             report(step=state.global_step, loss=logs["loss"], epoch=state.epoch)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, Any] | None = None, **_: Any) -> None:
-        figures = {name: value for name, value in (metrics or {}).items() if name not in _NOT_FIGURES}
-        report(step=state.global_step, metrics=figures)
+        values = {name: value for name, value in (metrics or {}).items() if name not in _NOT_METRICS}
+        report(step=state.global_step, metrics=values)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if not self.is_stopped:

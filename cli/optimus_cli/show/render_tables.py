@@ -41,8 +41,8 @@ def scorecard(found: Scorecard, task: str | None = None) -> RenderableType:
 
 
 def _table(scores: Sequence[PromiseScore]) -> Table:
-    figures = ("judged", "held", "median error")
-    table = columns_table("predicted", "when", *figures, right=figures)
+    numbers = ("judged", "held", "median error")
+    table = columns_table("predicted", "when", *numbers, right=numbers)
     for score in scores:
         table.add_row(
             _KINDS.get(score["kind"], score["kind"]),
@@ -56,8 +56,8 @@ def _table(scores: Sequence[PromiseScore]) -> Table:
 
 
 def _by_task(found: Scorecard) -> Table:
-    figures = ("judged", "steps held", "time held")
-    table = columns_table("task", *figures, right=figures, folded=["task"])
+    numbers = ("judged", "steps held", "time held")
+    table = columns_table("task", *numbers, right=numbers, folded=["task"])
     for each in found["tasks"]:
         cells = []
         for kind in ("steps", "seconds"):
@@ -82,18 +82,18 @@ def usage(found: Usage) -> RenderableType:
     if not found["lines"]:
         return Text(f"Nothing was used in {found['month']}.", style="dim")
     priced = found["total"]["cost"] is not None
-    figures = ("worker hours", "core hours", "GPU hours", *(("cost",) if priced else ()))
-    table = columns_table("project", "owner", "GPU type", *figures, right=figures)
+    numbers = ("worker hours", "core hours", "GPU hours", *(("cost",) if priced else ()))
+    table = columns_table("project", "owner", "GPU type", *numbers, right=numbers)
     for line in found["lines"]:
         whose = (line["project"], line["owner"] or wording.UNKNOWN, line["gpu_type"] or "none")
-        table.add_row(*whose, *_figures(line))
+        table.add_row(*whose, *_hours(line))
     table.add_section()
-    table.add_row("all", "", "", *_figures(found["total"]))
+    table.add_row("all", "", "", *_hours(found["total"]))
     table.caption = f"{found['month']} (UTC), until {found['until'][:16].replace('T', ' ')}"
     return table
 
 
-def _figures(amounts: UsageAmounts) -> list[str]:
+def _hours(amounts: UsageAmounts) -> list[str]:
     hours = [f"{amounts[name]:.2f}" for name in ("worker_hours", "core_hours", "gpu_hours")]
     return hours if amounts["cost"] is None else [*hours, f"{amounts['cost']:.2f}"]
 

@@ -102,8 +102,8 @@ class RingSpeed:
     def coefficients(self) -> Mapping[str, float]:
         """Seconds that one worker computes for a step, and those of the exchange of 2 and of 8."""
         computing, exchange, _ = self._known[0]
-        figures = {"compute": computing[0], "exchange_2": exchange[1], "exchange_8": exchange[7]}
-        return MappingProxyType({name: float(seconds) for name, seconds in figures.items()})
+        parts = {"compute": computing[0], "exchange_2": exchange[1], "exchange_8": exchange[7]}
+        return MappingProxyType({name: float(seconds) for name, seconds in parts.items()})
 
     def predict(self, workers: ArrayLike, servers: ArrayLike) -> FloatArray:
         """(n,) steps per second with so many workers, above 0; `servers` says nothing."""

@@ -45,15 +45,15 @@ _STEADY = {
     "joining_seconds": "joining_seconds",
     "claimed": "claimed",
 }
-STEADY_FIGURES = (*_STEADY, "remaining")
-"""Figures of a job that stay as they are while it tells nothing new; `remaining` are the steps left, NaN: unknown."""
+STEADY_COLUMNS = (*_STEADY, "remaining")
+"""Numbers of a job that stay as they are while it tells nothing new; `remaining` are the steps left, NaN: unknown."""
 _steady_of = attrgetter(*_STEADY.values())
-_pack = Struct(f"{len(STEADY_FIGURES)}d").pack
+_pack = Struct(f"{len(STEADY_COLUMNS)}d").pack
 
 
 @dataclass(frozen=True, eq=False, init=False)
 class Outlook:
-    """One job in one round. Every figure is there: where nothing is known, a stated assumption stands in."""
+    """One job in one round. Every number is there: where nothing is known, a stated assumption stands in."""
 
     job: Job
     forecast: Forecast
@@ -119,7 +119,7 @@ class Outlook:
         )
 
     def later(self, changed: dict[str, Any]) -> Outlook:
-        """The same with some fields changed, none of which `STEADY_FIGURES` are made of.
+        """The same with some fields changed, none of which `STEADY_COLUMNS` are made of.
 
         It takes a quarter of the time of `replace`, and what was found out from those is kept.
         """
@@ -154,8 +154,8 @@ class Outlook:
         return self.size(_within(spec.requested_workers, spec.worker), _within(spec.requested_servers, spec.server))
 
     @_derived
-    def figures(self) -> bytes:
-        """`STEADY_FIGURES` as 64-bit floats, one after the other: a round joins those of thousands of jobs."""
+    def steady_columns(self) -> bytes:
+        """`STEADY_COLUMNS` as 64-bit floats, one after the other: a round joins those of thousands of jobs."""
         left = self.forecast.remaining_steps
         return _pack(*_steady_of(self), math.nan if left is None else left.mean)
 

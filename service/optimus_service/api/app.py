@@ -103,7 +103,7 @@ def create_app(services: Services) -> FastAPI:
     oidc = services.settings.oidc
     app.state.provider = None if oidc is None else Provider(oidc, services.clock)
     app.state.feeds = stream.Feeds(services)
-    _show_figures(services)
+    _publish_metrics(services)
     # The middleware added last is the outermost: refused requests are logged and measured as well.
     app.add_middleware(
         AccessMiddleware,
@@ -117,7 +117,7 @@ def create_app(services: Services) -> FastAPI:
     return app
 
 
-def _show_figures(services: Services) -> None:
+def _publish_metrics(services: Services) -> None:
     metrics = services.metrics
     constants = services.settings.scheduling
     metrics.show_state(

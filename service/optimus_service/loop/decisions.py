@@ -10,7 +10,7 @@ from optimus_scheduler.model import Decision, Interval, Plan
 from optimus_service.store.records import DecisionRecord, JobRecord
 
 NEAR = 0.05
-"""Part by which a figure of a forecast may have moved and still counts as the same: as a job comes to its end, what is
+"""Part by which a number of a forecast may have moved and still counts as the same: as a job comes to its end, what is
 left of it moves through some sixty such steps, and not through one for each round."""
 _NUMBERS = re.compile(r"\d[\d.,]*")
 
@@ -42,12 +42,12 @@ class News:
 
 def says_the_same(before: Decision, after: Decision) -> bool:
     """Whether a reader of the earlier decision of a job knows the later one: what was decided and why are equal, and
-    all figures are near."""
+    all numbers are near."""
     if _decided(before) != _decided(after):
         return False
     if before.message != after.message and _without_numbers(before.message) != _without_numbers(after.message):
         return False
-    earlier, later = _figures(before), _figures(after)
+    earlier, later = _numbers(before), _numbers(after)
     return earlier == later or all(map(_are_near, earlier, later))  # of most jobs they are equal
 
 
@@ -61,16 +61,16 @@ def _without_numbers(message: str) -> str:
     return _NUMBERS.sub("#", message)
 
 
-_Figure = Interval | float | None
+_Number = Interval | float | None
 
 
-def _figures(decision: Decision) -> tuple[_Figure, ...]:
+def _numbers(decision: Decision) -> tuple[_Number, ...]:
     forecast = decision.forecast
     intervals = forecast.total_steps, forecast.remaining_steps, forecast.remaining_seconds, forecast.cost
     return decision.gain, decision.next_gain, forecast.steps_per_second, *intervals
 
 
-def _are_near(before: _Figure, after: _Figure) -> bool:
+def _are_near(before: _Number, after: _Number) -> bool:
     """Bound by bound, of intervals."""
     if isinstance(before, Interval) or isinstance(after, Interval):
         return all(map(_is_near, *(each if isinstance(each, Interval) else (None,) * 3 for each in (before, after))))
@@ -78,7 +78,7 @@ def _are_near(before: _Figure, after: _Figure) -> bool:
 
 
 def _is_near(before: float | None, after: float | None) -> bool:
-    """Equal figures are near; those that are missing, infinite or NaN only then."""
+    """Equal numbers are near; those that are missing, infinite or NaN only then."""
     if before is None or after is None:
         return before is after
     if not (math.isfinite(before) and math.isfinite(after)):

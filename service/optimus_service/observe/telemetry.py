@@ -58,16 +58,16 @@ class JobHistory:
     """Everything a round needs of one job's samples."""
 
     def __init__(
-        self, mode: Mode, metric: str | None = None, *, measures_parts: bool = True, max_figures: int = MAX_METRICS
+        self, mode: Mode, metric: str | None = None, *, measures_parts: bool = True, max_evaluations: int = MAX_METRICS
     ) -> None:
-        """`metric`: the name of the figure that its convergence rule is about; `measures_parts`: see `SpeedHistory`;
-        `max_figures`: that are kept beside it, which only people look at."""
+        """`metric`: the name of the metric that its convergence rule is about; `measures_parts`: see `SpeedHistory`;
+        `max_evaluations`: that are kept beside it, which only people look at."""
         self.losses = LossBuckets()
         self.metrics = LossBuckets()
-        """Values of that figure; empty without one."""
-        self.figures: dict[str, LossBuckets] = {} if metric is None else {metric: self.metrics}
-        """Values of figures of evaluations by name: that one, and the first `max_figures` that were reported."""
-        self._max_figures = max_figures + len(self.figures)
+        """Values of that metric; empty without one."""
+        self.evaluations: dict[str, LossBuckets] = {} if metric is None else {metric: self.metrics}
+        """Values of evaluation metrics by name: that one, and the first `max_evaluations` that were reported."""
+        self._max_evaluations = max_evaluations + len(self.evaluations)
         self.planned_rates = NO_RATES
         """Those that it is to have, as its tasks told last ..."""
         self.planned_rates_version = 0
@@ -131,8 +131,8 @@ class JobHistory:
                 self._gpu_types[membership.epoch] = membership.gpu_type
                 if membership.lost_steps:
                     self.losses.roll_back(membership.step)
-                    for figure in self.figures.values():
-                        figure.roll_back(membership.step)
+                    for values in self.evaluations.values():
+                        values.roll_back(membership.step)
                     self._noise_logs.roll_back(membership.step)
                     self._roll_back_rates(membership.step)
                     if self.nonfinite_since is not None and self.nonfinite_since > membership.step:
@@ -164,7 +164,7 @@ class JobHistory:
         self._add_computing(columns)
         counted = self._counted(columns)
         self._add_losses(counted)
-        self._add_figures(counted)
+        self._add_evaluations(counted)
         self._add_noise(counted)
         self._add_rates(counted)
 
@@ -202,14 +202,14 @@ class JobHistory:
                 self.computed_examples += n_examples
                 self.computed_steps += n_steps if updates is None else updates
 
-    def _add_figures(self, columns: Columns) -> None:
+    def _add_evaluations(self, columns: Columns) -> None:
         if not any(columns["metrics"]):
             return
         for step, at, metrics in rows(columns, ("step", "at", "metrics")):
             for name, value in (metrics or {}).items():
-                known = name in self.figures or len(self.figures) < self._max_figures
+                known = name in self.evaluations or len(self.evaluations) < self._max_evaluations
                 if known and value is not None and math.isfinite(value):
-                    self.figures.setdefault(name, LossBuckets()).add(step, value, at=at)
+                    self.evaluations.setdefault(name, LossBuckets()).add(step, value, at=at)
 
     def _add_rates(self, columns: Columns) -> None:
         """Of the last step of each sample, counted from 0. All workers have the same rates: the first one's count."""
@@ -260,7 +260,7 @@ class JobHistory:
             "losses": self.losses.state(),
             "rates": self._rates.state(),
             "noise_logs": self._noise_logs.state(),
-            "figures": [(name, values.state()) for name, values in self.figures.items()],
+            "figures": [(name, values.state()) for name, values in self.evaluations.items()],
             "speeds": self.speeds.state(),
             "slow_workers": self.slow_workers.state(),
             "pauses": astuple(self.pauses),
@@ -276,9 +276,9 @@ class JobHistory:
         self._rates = LossBuckets.of_state(*state["rates"])
         self._noise_logs = LossBuckets.of_state(*state["noise_logs"])
         for name, values in state["figures"]:
-            is_target = self.figures.get(name) is self.metrics
-            self.figures[name] = LossBuckets.of_state(*values)
-            self.metrics = self.figures[name] if is_target else self.metrics
+            is_target = self.evaluations.get(name) is self.metrics
+            self.evaluations[name] = LossBuckets.of_state(*values)
+            self.metrics = self.evaluations[name] if is_target else self.metrics
         self.speeds.restore(state["speeds"])
         self.slow_workers.restore(state["slow_workers"])
         self.pauses = Pauses(*state["pauses"])

@@ -34,7 +34,7 @@ def _percent(value: float) -> str:
     return f"{value:.1%}"
 
 
-FIGURES = (
+COLUMNS = (
     Column("mean_jct_seconds", "mean JCT s", _whole),
     Column("p50_jct_seconds", "p50 JCT s", _whole),
     Column("p99_jct_seconds", "p99 JCT s", _whole),
@@ -52,7 +52,7 @@ FIGURES = (
 
 def columns_among(names: Collection[str]) -> tuple[Column, ...]:
     """Those that there are values for: not every trace has deadlines."""
-    return tuple(figure for figure in FIGURES if figure.name in names)
+    return tuple(column for column in COLUMNS if column.name in names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from optimus_scheduler.forecast.outlook import STEADY_FIGURES, Outlook
+from optimus_scheduler.forecast.outlook import STEADY_COLUMNS, Outlook
 from optimus_scheduler.model import Resources
 
 FloatArray = NDArray[np.float64]
@@ -80,15 +80,15 @@ _ATTRIBUTES = {
     "allocated_seconds": "allocated_seconds",
 }
 """Columns, and what of an outlook they hold ..."""
-FIGURES = (*STEADY_FIGURES, *_ATTRIBUTES)
+COLUMNS = (*STEADY_COLUMNS, *_ATTRIBUTES)
 """... beside those that time does not change."""
-_figures_of = attrgetter(*_ATTRIBUTES.values())
+_values_of = attrgetter(*_ATTRIBUTES.values())
 
 
 class Rows(NamedTuple):
     """Of n jobs, in their order."""
 
-    figures: NDArray[np.float64]
+    columns: NDArray[np.float64]
     """(columns, n)"""
     asked: NDArray[np.int64]
     """(n, 2) the resource shapes of a worker and of a server, as numbers ..."""
@@ -98,14 +98,14 @@ class Rows(NamedTuple):
 
 def rows_of(outlooks: Sequence[Outlook]) -> Rows:
     """The rows of these jobs."""
-    n, steady, width = len(outlooks), len(STEADY_FIGURES), len(_ATTRIBUTES)
-    figures = np.empty((len(FIGURES), n))
-    figures[:steady] = np.frombuffer(b"".join([one.figures for one in outlooks])).reshape(-1, steady).T
-    reported = np.fromiter(chain.from_iterable(map(_figures_of, outlooks)), np.float64, n * width)
-    figures[steady:] = reported.reshape(-1, width).T
+    n, steady, width = len(outlooks), len(STEADY_COLUMNS), len(_ATTRIBUTES)
+    columns = np.empty((len(COLUMNS), n))
+    columns[:steady] = np.frombuffer(b"".join([one.steady_columns for one in outlooks])).reshape(-1, steady).T
+    reported = np.fromiter(chain.from_iterable(map(_values_of, outlooks)), np.float64, n * width)
+    columns[steady:] = reported.reshape(-1, width).T
     shapes = ResourceShapes()
     asked = np.fromiter(chain.from_iterable(shapes.numbers(outlooks)), np.int64, 2 * n)
-    return Rows(figures, asked.reshape(-1, 2), shapes)
+    return Rows(columns, asked.reshape(-1, 2), shapes)
 
 
 class JobColumns(tuple[Outlook, ...]):
@@ -131,10 +131,10 @@ class JobColumns(tuple[Outlook, ...]):
 
     @cached_property
     def _columns(self) -> dict[str, FloatArray]:
-        return dict(zip(FIGURES, self._rows.figures, strict=True))
+        return dict(zip(COLUMNS, self._rows.columns, strict=True))
 
     def column(self, name: str) -> FloatArray:
-        """See `FIGURES`."""
+        """See `COLUMNS`."""
         return self._columns[name]
 
     def pairs(self, kind: str) -> IntArray:

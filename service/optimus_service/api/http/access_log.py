@@ -1,4 +1,4 @@
-"""Around every request: an id, a line in the log, a figure in the metrics."""
+"""Around every request: an id, a line in the log, a count in the metrics."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _log_request(scope: Scope, method: str, status: int, seconds: float, error: 
     path = scope["path"]
     quiet = status < 400 and _QUIET_PATHS.fullmatch(path) is not None
     write = _log.debug if quiet else _log.info if status < 500 else _log.error
-    figures: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "method": method,
         # As it was sent, in percent signs: a decoded line break would let a client write log lines of its own.
         "path": quote(path, errors="replace")[:_LONGEST_PATH],
@@ -87,10 +87,10 @@ def _log_request(scope: Scope, method: str, status: int, seconds: float, error: 
         "request_id": scope["state"]["request_id"],
     }
     if error is not None:
-        figures["exc_info"] = error
+        fields["exc_info"] = error
     elif "cause" in scope["state"]:
-        figures["cause"] = scope["state"]["cause"]
-    write("request", **figures)
+        fields["cause"] = scope["state"]["cause"]
+    write("request", **fields)
 
 
 def _job_of(scope: Scope) -> dict[str, str]:

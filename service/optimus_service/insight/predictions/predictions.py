@@ -117,8 +117,8 @@ class HistoryCache:
         """What the job's evaluations gave so far, figure by figure."""
         entry = self._entry(record.id)
         with entry.turn:
-            figures = entry.histories(self._repository).updated(record, memberships).figures
-            found = {name: values.points() for name, values in sorted(figures.items())}
+            evaluations = entry.histories(self._repository).updated(record, memberships).evaluations
+            found = {name: values.points() for name, values in sorted(evaluations.items())}
         series = [
             answers.EvaluationSeries(name=name, values=_metric_points(steps, values))
             for name, (steps, values) in found.items()
@@ -132,8 +132,10 @@ class HistoryCache:
         with entry.turn:
             history = entry.histories(self._repository).updated(record, memberships)
             loss = _measured_points(record, history.losses)
-            figures = {name: _measured_points(record, values) for name, values in sorted(history.figures.items())}
-        series = [answers.MeasuredSeries(name=name, points=points) for name, points in figures.items() if points]
+            evaluations = {
+                name: _measured_points(record, values) for name, values in sorted(history.evaluations.items())
+            }
+        series = [answers.MeasuredSeries(name=name, points=points) for name, points in evaluations.items() if points]
         return answers.Curves(loss=loss, figures=series)
 
     def _similar(self, job_id: str, family: str) -> tuple[EndedJob, ...]:

@@ -58,9 +58,9 @@ def membership_refused(state: State, event: MembershipRefused) -> Effects:
 
 def finish(state: State, metrics: dict[str, float], model: str | None = None) -> Effects:
     """The job is done. Metrics that are not finite become None."""
-    figures = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+    finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
     loss = state.training.losses.mean
-    ended = Ended("succeeded", state.reported_version, loss, figures, state.checkpoints.path, model=model)
+    ended = Ended("succeeded", state.reported_version, loss, finite, state.checkpoints.path, model=model)
     return [*_end(state, ended), *close(state, "the job is done", LET_GO)]
 
 
