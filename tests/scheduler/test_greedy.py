@@ -82,7 +82,7 @@ def test_gains_fall_along_an_envelope_and_nothing_lies_above_it(
 ) -> None:
     drawn = drawn * times  # many rows are looked at together, few one by one
     candidates, _ = table(drawn)
-    rows = envelope(candidates, candidates.first[:-1])
+    rows = envelope(candidates, np.arange(len(candidates)))
     for j in range(len(drawn)):
         own = rows[candidates.job[rows] == j]
         gains = np.diff(candidates.worth[own]) / np.diff(candidates.cost[own])

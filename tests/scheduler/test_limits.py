@@ -198,6 +198,45 @@ def test_nothing_is_claimed_beyond_what_is_learned() -> None:
     assert _claim(replace(outlook, measured=False)) == Allocation(1, 1), "first the present size is measured"
 
 
+def learning_job(seconds: float, has: tuple[int, int], *, flat: bool) -> Outlook:
+    """Of which the smallest size alone is measured, well or so that more workers can hardly make it faster."""
+    speed = law(compute=0.01, fixed=0.0, transfer=0.0, per_task=0.4) if flat else LAW
+    at = [(1, 1), (2, 1), (1, 2)] if flat else [(1, 1)]
+    job = replace(job_due(seconds, has=has), speed_samples=samples(speed, at))
+    return replace(forecast(job, NOW, Settings()), learning=True, measured=has in at)
+
+
+@pytest.mark.parametrize("seconds", [200.0, 1000.0, 2000.0, 3000.0, 4000.0, 6000.0, 9000.0, 12_000.0])
+@pytest.mark.parametrize("flat", [False, True])
+def test_what_is_claimed_to_be_measured_is_kept_until_it_is(seconds: float, flat: bool) -> None:
+    """A size that was claimed a moment ago is no reason to say that the deadline cannot be met after all."""
+    before = limits_of(learning_job(seconds, (1, 1), flat=flat), ROOM, NOW, Settings())
+    assert before is not None
+    if before.claim is None:
+        return
+    has = before.claim.workers, before.claim.servers
+    after = limits_of(learning_job(seconds, has, flat=flat), ROOM, NOW, Settings())
+    assert after is not None
+    assert after.claim == before.claim
+
+
+def test_nothing_is_measured_for_a_deadline_that_no_size_can_meet() -> None:
+    """Not even at the high end of what its speeds may be."""
+    found = limits_of(learning_job(1500.0, (1, 1), flat=True), ROOM, NOW, Settings())
+    assert found is not None
+    assert found.claim is None
+    assert found.reason is Reason.DEADLINE_CANNOT_BE_MET
+
+
+def test_what_might_be_in_time_is_measured() -> None:
+    found = limits_of(learning_job(2600.0, (1, 1), flat=False), ROOM, NOW, Settings())
+    assert found is not None
+    assert found.note is not None
+    assert found.note.endswith("is still being measured.")
+    assert found.claim is not None
+    assert found.claim.workers > 1
+
+
 def _claim(outlook: Outlook) -> Allocation:
     found = limits_of(outlook, ROOM, NOW, PRICED)
     assert found is not None

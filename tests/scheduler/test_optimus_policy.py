@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from tests.scheduler.builders import ALL_SIZES, NOW, SpeedLaw, a_cluster, a_job, a_snapshot, a_spec, law, samples
@@ -154,6 +155,18 @@ def test_small_tasks_still_fit_beside_a_large_one_that_does_not() -> None:
     grants = allocate([large, small], 12)
     assert size(grants["large"]) == (1, 1)
     assert size(grants["small"]) == (3, 1)
+
+
+def test_the_best_size_does_not_fit_but_a_smaller_one_does() -> None:
+    """Its speed per share grows with its workers: what it would rather have does not fit beside the minimum of the
+    other. Its minimum does, and comes before the growth of a job that takes a thousand times as long."""
+    superlinear = law(compute=0.8, fixed=0.0, transfer=0.0, per_task=0.0)
+    spec = a_spec(minimum=(2, 1), maximum=(8, 1), rule=ConvergenceRule(max_steps=1010))
+    waiting = replace(paused("short", speed=superlinear, spec=spec), step=1000)
+    long = known("long", speed=superlinear, has=(3, 1), spec=a_spec(maximum=(8, 1)))
+    grants = allocate([waiting, long], 5)
+    assert size(grants["short"]) == (2, 1)
+    assert size(grants["long"]) == (1, 1)
 
 
 def test_limits_are_kept() -> None:

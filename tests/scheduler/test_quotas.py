@@ -362,3 +362,13 @@ def test_only_near_ends_delay_a_guarantee_and_cost_nobody_a_pause(
     for job in jobs:
         least = min(job.allocation.workers, without[job.id].workers)
         assert given[job.id].workers >= least, "nobody loses what it has to the wait"
+
+
+def test_of_jobs_that_have_just_changed_quotas_pause_the_lowest_priority_first() -> None:
+    """Beside what two projects are guaranteed there is room for one job of two workers, or for two of one."""
+    urgent = job_of("default", "urgent", has=(3, 1), minimum=(2, 1), maximum=(8, 1), priority=2.0)
+    others = [job_of("default", name, has=(1, 1), maximum=(8, 1)) for name in ("other-1", "other-2")]
+    jobs = [replace(urgent, allocated_at=NOW - 10), *others, job_of("vision", "v1"), job_of("text", "t1")]
+    quotas = (Quota("vision", cpu=2.0, may_borrow=False), Quota("text", share=0.25))
+    decisions = plan(replace(a_snapshot(jobs, cluster(8.0)), quotas=quotas), OPTIMUS).decisions
+    assert {each.job_id for each in decisions if not each.allocation.is_empty} == {"urgent", "v1", "t1"}

@@ -130,9 +130,9 @@ def _before(deadline: float, limits: Limits, capacity: Resources, now: float, se
         or_miss = "" if least == outlook.minimum else "; with less it may miss it"
         note = f"To meet its deadline at {instant_words(deadline)} it needs {size_words(least)}{or_miss}."
         return replace(_reported(limits, None, note), claim=_reachable(outlook, least, possible, settings))
-    if outlook.learning and left > 0 and _might_do(outlook, remaining.mean, left):
+    if outlook.learning and left > 0 and _might_do(outlook, possible, remaining.mean, left):
         note = f"Which size meets its deadline at {instant_words(deadline)} is still being measured."
-        return replace(_reported(limits, None, note), claim=_reachable(outlook, outlook.maximum, possible, settings))
+        return replace(_reported(limits, None, note), claim=_most_hopeful(outlook, possible, capacity, settings))
     return _without_slack(deadline, limits, possible, remaining.mean, left, capacity, settings)
 
 
@@ -206,33 +206,60 @@ def _reported(limits: Limits, reason: Reason | None, note: str) -> Limits:
     return replace(limits, reason=reason or limits.reason, note=before + note)
 
 
-def _seconds(outlook: Outlook, size: Allocation, steps: float) -> float:
-    """Until the end, with the change to this size: new tasks take a while to join, then training stops."""
+def _seconds(outlook: Outlook, size: Allocation, steps: float, speed: float | None = None) -> float:
+    """Until the end, with the change to this size: new tasks take a while to join, then training stops.
+
+    `speed`: steps per second with this size, where not the predicted one.
+    """
+    speed = outlook.speeds.at(size) if speed is None else speed
     if size == outlook.present:
-        return steps / outlook.speeds.at(size)
+        return steps / speed
     has = outlook.present
     joining = outlook.joining_seconds if size.workers > has.workers or size.servers > has.servers else 0.0
     meanwhile = joining * outlook.speeds.at(has) if outlook.has_tasks else 0.0
     if 0.0 < steps <= meanwhile:
         return steps / outlook.speeds.at(has)
-    return joining + outlook.stop_seconds + (steps - meanwhile) / outlook.speeds.at(size)
+    return joining + outlook.stop_seconds + (steps - meanwhile) / speed
 
 
-def _might_do(outlook: Outlook, steps: float, left: float) -> bool:
-    """Whether the job could be in time if it gained as much from every worker as from its first."""
+def _might_do(outlook: Outlook, possible: list[Allocation], steps: float, left: float) -> bool:
+    """Whether some size would be in time at the high end of its predicted speed."""
+    return any(_seconds(outlook, size, steps, _high(outlook, size)) <= left for size in possible)
+
+
+def _most_hopeful(outlook: Outlook, possible: list[Allocation], capacity: Resources, settings: Settings) -> Allocation:
+    """The size within one step of growth that might be the fastest: what is worth measuring.
+
+    What the job has stays until it is measured. One that could be as fast is taken only if it is smaller.
+    """
+    if outlook.has_tasks and not outlook.measured:
+        return outlook.present
+    near = [size for size in possible if _is_near(outlook, size, settings)]
+    return max(
+        near,
+        key=lambda size: (_high(outlook, size), -_share(outlook, size, capacity), size == outlook.present),
+        default=outlook.minimum,
+    )
+
+
+def _high(outlook: Outlook, size: Allocation) -> float:
+    """Steps per second at the upper end of the 80 % interval."""
+    return outlook.speeds.promised(size).high
+
+
+def _is_near(outlook: Outlook, size: Allocation, settings: Settings) -> bool:
+    """Whether a size is within one step of growth of what the job has, or of its minimum."""
     here = outlook.present if outlook.has_tasks else outlook.minimum
-    return outlook.speeds.at(here) * outlook.maximum.workers / max(here.workers, 1) * left >= steps
+    return size.workers + size.servers <= settings.growth_factor * (here.workers + here.servers)
 
 
 def _reachable(outlook: Outlook, least: Allocation, possible: list[Allocation], settings: Settings) -> Allocation:
     """The least size itself, or while the speed is being learned the largest within one step of growth."""
-    here = outlook.present if outlook.has_tasks else outlook.minimum
-    most = settings.growth_factor * (here.workers + here.servers)
-    if not outlook.learning or least.workers + least.servers <= most:
+    if not outlook.learning or _is_near(outlook, least, settings):
         return least
     if outlook.has_tasks and not outlook.measured:
-        return here
-    near = [size for size in possible if size.workers + size.servers <= most]
+        return outlook.present
+    near = [size for size in possible if _is_near(outlook, size, settings)]
     return max(near, key=lambda size: (size.workers, size.servers), default=outlook.minimum)
 
 

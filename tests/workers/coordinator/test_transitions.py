@@ -110,6 +110,43 @@ def test_it_does_not_wait_for_a_task_that_is_slow_to_start() -> None:
     assert world.last.lost_steps == 0
 
 
+@pytest.mark.parametrize("past", ["none", "paused", "lost"])
+def test_it_never_trains_with_fewer_than_its_owner_allows(past: str) -> None:
+    world = make_world(least_workers=2, least_servers=1)
+    names = ("worker-0", "worker-1", "server-0")
+    world.wants(*names)
+    if past != "none":
+        world.arrives(*names)
+        world.step()
+    if past == "paused":
+        world.wants(directive="pause")
+        world.step()
+        world = take_over(world)
+        world.servers = {}
+        names = ("worker-0-b", "worker-1-b", "server-0-b")
+        world.wants(*names)
+    n_reports = len(world.reports)
+    if past == "lost":
+        world.is_lost("worker-1")
+    else:
+        world.arrives("server-0" if past == "none" else "server-0-b", names[0])
+    world.passes(100.0)
+    assert len(world.reports) == n_reports, "one worker is not enough"
+    world.arrives(names[1])
+    world.step()
+    assert [len(each.workers) for each in world.reports[n_reports:]] == [2]
+
+
+def test_it_trains_with_fewer_once_its_owner_allows_it() -> None:
+    world = make_world(least_workers=2)
+    world.wants("worker-0", "worker-1", "server-0")
+    world.arrives("worker-0", "worker-1", "server-0")
+    world.step()
+    world.wants("worker-0", "server-0")
+    world.step()
+    assert list(world.last.workers) == ["worker-0"]
+
+
 def test_arrivals_that_come_together_are_one_change() -> None:
     world = running_world(workers=1)
     world.wants("worker-0", "worker-1", "worker-2", "worker-3", "server-0")

@@ -49,6 +49,10 @@ class JobPlan:
     """Weak scaling: epochs in which the learning rate grows with the batch."""
     elastic: ElasticBatch | None = None
     """The service sets the global batch within these limits; None: the batch is fixed."""
+    least_workers: int = 1
+    """It does not train with fewer ..."""
+    least_servers: int = 0
+    """... nor with fewer servers."""
 
     @property
     def has_servers(self) -> bool:
@@ -66,6 +70,8 @@ class JobPlan:
             is_weak=spec.scaling == "weak",
             warmup_epochs=DEFAULT_WARMUP_EPOCHS if spec.warmup_epochs is None else spec.warmup_epochs,
             elastic=spec.elastic_batch,
+            least_workers=spec.workers.min,
+            least_servers=spec.servers.min if spec.architecture == "ps" else 0,
         )
 
     def last_step(self, profile: TaskProfile, batch: GlobalBatch | None = None) -> int | None:

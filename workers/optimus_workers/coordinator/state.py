@@ -271,6 +271,15 @@ class State:
     def generation(self) -> int:
         return self.wanted.generation if self.wanted else 0
 
+    def suffices(self, members: Members) -> bool:
+        """Whether the job may train with these: its owner's minima hold, unless the service wants fewer by now."""
+        least_workers, least_servers = self.plan.least_workers, self.plan.least_servers
+        if self.wanted is not None and self.wanted.directive == "run":
+            servers = sum(task.role == "server" for task in self.wanted.tasks)
+            least_workers = min(least_workers, len(self.wanted.tasks) - servers)
+            least_servers = min(least_servers, servers)
+        return members.can_train and len(members.workers) >= least_workers and len(members.servers) >= least_servers
+
     @property
     def is_settled(self) -> bool:
         """Whether no task waits to be dismissed and nothing is under way: another coordinator may take over now."""

@@ -1,8 +1,9 @@
 """Greedy allocation by marginal gain (a fractional knapsack): the sizes of most worth together that fit.
 
 Each job's worth is made concave by leaving out sizes that are never the best use of their cost; then steps from one
-size to the next are taken in order of their gain, worth per share, as long as they fit. For one resource and steps of
-one task that is the optimum; for several resources it is the usual greedy rule.
+size to the next are taken in order of their gain, worth per share, as long as they fit. A job whose next step does not
+fit competes on with those of its sizes that do. For one resource and steps of one task that is the optimum; for several
+resources it is the usual greedy rule.
 """
 
 from __future__ import annotations
@@ -136,6 +137,19 @@ class Steps:
     demand: FloatArray
     """(s, r) what the step adds of each resource."""
 
+    def only(self, which: slice | BoolArray) -> Steps:
+        """Those steps, in the same order."""
+        return Steps(self.job[which], self.to[which], self.gain[which], self.demand[which])
+
+    def merged(self, other: Steps) -> Steps:
+        """These and the steps of other jobs."""
+        both = zip(
+            (self.job, self.to, self.gain, self.demand), (other.job, other.to, other.gain, other.demand), strict=True
+        )
+        job, to, gain, demand = (np.concatenate(pair) for pair in both)
+        order = np.lexsort((to, -gain))  # of equal gains the first row
+        return Steps(job[order], to[order], gain[order], demand[order])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GreedyResult:
@@ -153,16 +167,16 @@ def allocate_greedily(
     candidates: Candidates, demand: FloatArray, start: IntArray, available: FloatArray, least_task_gain: float
 ) -> GreedyResult:
     """Grow jobs from the rows `start` (n,), which are paid for, into `available` (r,). `demand` (k, r) of each row."""
-    rows = envelope(candidates, start)
-    steps = _steps(candidates, rows, demand, least_task_gain)
-    row, available, price = _take(steps, start.copy(), available)
+    rows = np.flatnonzero(np.arange(len(candidates)) >= start[candidates.job])
+    steps = _steps(candidates, envelope(candidates, rows), demand, least_task_gain)
+    row, available, price = _take(candidates, steps, demand, start.copy(), available, least_task_gain)
     row, available = _fill(candidates, demand, row, available, least_task_gain)
     return GreedyResult(row, available, price)
 
 
-def envelope(candidates: Candidates, start: IntArray) -> IntArray:
-    """Rows from each job's start up that lie on the concave envelope of its worth, as long as it rises."""
-    rows = np.flatnonzero(np.arange(len(candidates)) >= start[candidates.job])
+def envelope(candidates: Candidates, rows: IntArray) -> IntArray:
+    """Those of `rows` (m,), of each job from where it starts up, that lie on the concave envelope of its worth, as long
+    as it rises."""
     # A size that is worth no more than a cheaper one is never used; nor is one below the line between its neighbours.
     rows = rows[_rises(candidates, rows)]
     done: list[IntArray] = []
@@ -175,7 +189,7 @@ def envelope(candidates: Candidates, start: IntArray) -> IntArray:
         if not below.any():
             break
         # Only jobs that have lost a size are looked at again.
-        again = np.zeros(len(start), dtype=bool)
+        again = np.zeros(len(candidates.first) - 1, dtype=bool)
         again[job[below]] = True
         done.append(rows[~again[job]])
         rows = rows[again[job] & ~below]
@@ -239,23 +253,48 @@ def _before_first(marked: BoolArray, job: IntArray) -> BoolArray:
     return before
 
 
-def _take(steps: Steps, row: IntArray, available: FloatArray) -> tuple[IntArray, FloatArray, float]:
-    """Take steps in order of gain. One that does not fit ends its job's growth; smaller ones of others may fit."""
-    left = np.arange(len(steps.job))
+def _take(
+    candidates: Candidates,
+    steps: Steps,
+    demand: FloatArray,
+    row: IntArray,
+    available: FloatArray,
+    least_task_gain: float,
+) -> tuple[IntArray, FloatArray, float]:
+    """Take steps in order of gain. Of a job whose next one does not fit, those through sizes that fit are next."""
     price, some_left_out = 0.0, False
-    while len(left):
-        total = np.cumsum(steps.demand[left], axis=0)
+    is_cut = np.zeros(len(row), dtype=bool)
+    """Jobs of which a step did not fit: what is left of their steps comes before it."""
+    while len(steps.job):
+        total = np.cumsum(steps.demand, axis=0)
         too_much = (total > available + SLACK).any(axis=1)
-        count = int(np.argmax(too_much)) if too_much.any() else len(left)
-        taken, left = left[:count], left[count:]
+        count = int(np.argmax(too_much)) if too_much.any() else len(steps.job)
         if count:
-            np.maximum.at(row, steps.job[taken], steps.to[taken])
+            np.maximum.at(row, steps.job[:count], steps.to[:count])
             available = available - total[count - 1]
-            price = float(steps.gain[taken[-1]])
-        misfits = np.asarray((steps.demand[left] > available + SLACK).any(axis=1))
+            price = float(steps.gain[count - 1])
+        steps = steps.only(slice(count, None))
+        misfits = np.asarray((steps.demand > available + SLACK).any(axis=1))
         some_left_out |= bool(misfits.any())
-        left = left[_before_first(misfits, steps.job[left])]
+        is_cut[steps.job[misfits]] = True
+        steps = steps.only(_before_first(misfits, steps.job))
+        is_out = is_cut.copy()
+        is_out[steps.job] = False
+        if is_out.any():
+            is_cut[is_out] = False
+            rows = _rows_that_fit(candidates, demand, row, available, is_out)
+            steps = steps.merged(_steps(candidates, envelope(candidates, rows), demand, least_task_gain))
     return row, available, price if some_left_out else 0.0
+
+
+def _rows_that_fit(
+    candidates: Candidates, demand: FloatArray, row: IntArray, available: FloatArray, is_asked: BoolArray
+) -> IntArray:
+    """Of the jobs asked for, (n,), the rows that they have and those above that there is room for."""
+    now = row[candidates.job]
+    rows = np.flatnonzero(is_asked[candidates.job] & (np.arange(len(candidates)) >= now))
+    fits = (demand[rows] - demand[now[rows]] <= available + SLACK).all(axis=1)
+    return np.asarray(rows[fits])
 
 
 def _fill(

@@ -157,14 +157,16 @@ def turn_of(outlook: Outlook, settings: Settings) -> Turn:
 
 
 def _kept(jobs: JobColumns, candidates: Candidates, settings: Settings, unchanged: Collection[int]) -> IntArray:
-    """Jobs with a claim, then running jobs that keep something, the longest running first."""
+    """Jobs with a claim, then running jobs that keep something: where not all can, because nodes are gone or quotas
+    take the room, those of high priority first, then those that a pause costs most work, then the longest running."""
     claimed, allocated_seconds = jobs.column("claimed"), jobs.column("allocated_seconds")
     keeps = (claimed > 0) | (jobs.has_tasks & (allocated_seconds < settings.least_run_seconds))
     # To train again what it has lost would take longer than to wait for its end.
     keeps |= jobs.has_tasks & (jobs.column("unsaved_seconds") > candidates.seconds_left)
     keeps[list(unchanged)] = True
     kept = np.flatnonzero(keeps)
-    return kept[np.lexsort((jobs.id_rank[kept], -allocated_seconds[kept], -claimed[kept]))]
+    keys = jobs.id_rank, -allocated_seconds, -jobs.column("unsaved_seconds"), -jobs.column("priority"), -claimed
+    return kept[np.lexsort([each[kept] for each in keys])]
 
 
 def present_rows(jobs: JobColumns, candidates: Candidates) -> IntArray:

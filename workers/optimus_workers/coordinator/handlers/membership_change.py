@@ -123,9 +123,11 @@ def gather(state: State) -> Effects:
     members = desired_members(state)
     if still_waits(state, members):
         return []
+    if state.directive == "run":
+        return begin_attempt(state, members) if state.suffices(members) else []
     if members.can_train or (state.directive == "pause" and members.servers):
         return begin_attempt(state, members)
-    if state.directive == "run" or state.now < state.change.since + STOPPING_SECONDS:
+    if state.now < state.change.since + STOPPING_SECONDS:
         return []
     # No task is left to stop, so the last checkpoint is how far the job came.
     return pause(state) if state.directive == "pause" else finish(state, {})

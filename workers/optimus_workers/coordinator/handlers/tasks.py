@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from optimus_contract.membership import Cause
 from optimus_workers.coordinator.events import Effects, Log, ReportSilence, Send, TaskLost, TaskSilent
 from optimus_workers.coordinator.membership import ConnectedTask, Members, choose_group, choose_members
@@ -44,7 +46,11 @@ def silent(state: State, event: TaskSilent) -> Effects:
     if event.task not in state.tasks:
         return []
     state.silent.add(event.task)
-    go_on = "The others go on without it" if state.members.names - {event.task} else "Training stands still"
+    go_on = (
+        "The others go on without it"
+        if state.suffices(_without(state.members, event.task))
+        else "Training stands still"
+    )
     return [
         ReportSilence(
             f"{event.task} has not answered for {event.seconds:.0f} s: its process is stopped, or its machine stands "
@@ -52,6 +58,11 @@ def silent(state: State, event: TaskSilent) -> Effects:
             "meanwhile does not count."
         )
     ]
+
+
+def _without(members: Members, task: str) -> Members:
+    workers, servers = (tuple(name for name in names if name != task) for names in (members.workers, members.servers))
+    return replace(members, workers=workers, servers=servers)
 
 
 def answers_again(state: State, name: str) -> Effects:
