@@ -30,7 +30,7 @@ def offers(*rows: tuple[int, int, float, float]) -> Offers:
 
 def dual(table: Offers, at: NDArray[np.float64], gpus: NDArray[np.float64]) -> float:
     """What all jobs gain at these prices and all GPUs earn."""
-    left = table.worth - at[table.kind] * table.gpus
+    left = table.worth - at[table.gpu_type] * table.gpus
     return float(sum(max(left[table.job == j].max(), 0.0) for j in np.unique(table.job)) + at @ gpus)
 
 
@@ -39,7 +39,7 @@ def bound(table: Offers, gpus: NDArray[np.float64]) -> float:
     n, k = int(table.job.max()) + 1, len(table.job)
     limits = np.zeros((n + len(gpus), k))
     limits[table.job, np.arange(k)] = 1.0
-    limits[n + table.kind, np.arange(k)] = table.gpus
+    limits[n + table.gpu_type, np.arange(k)] = table.gpus
     found = linprog(-table.worth, A_ub=limits, b_ub=[1.0] * n + list(gpus), method="highs")
     return float(-(found.fun or 0.0))
 
@@ -84,8 +84,8 @@ def test_everybody_takes_a_type_that_it_offers_for(
     result = taken(table, at, gpus, held)
     for j, kind in enumerate(result.tolist()):
         of_job = table.job == j
-        assert kind in table.kind[of_job]
-        if held[j] != NOBODY and (table.worth - at[table.kind] * table.gpus)[of_job].max() <= 0:
+        assert kind in table.gpu_type[of_job]
+        if held[j] != NOBODY and (table.worth - at[table.gpu_type] * table.gpus)[of_job].max() <= 0:
             assert kind == held[j]
     assert (taken(table, prices(table, gpus), gpus, held) == result).all()
 

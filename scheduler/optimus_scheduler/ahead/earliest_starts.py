@@ -40,14 +40,14 @@ def earliest_starts(
     Returns:
         Not before `now`; inf where it does not fit even after all ends.
     """
-    kinds = sorted({kind for each in (*allocated, *needed) for kind in each.gpus})
+    gpu_types = sorted({gpu_type for each in (*allocated, *needed) for gpu_type in each.gpus})
     coming, order = _together(ends)
-    freed = np.cumsum(_columns(allocated, kinds)[order], axis=1)  # (DRAWS, n, kinds)
-    freed = np.concatenate([np.zeros((DRAWS, 1, len(kinds) + 2)), freed], axis=1) + _columns([free], kinds)[0]
+    freed = np.cumsum(_columns(allocated, gpu_types)[order], axis=1)  # (DRAWS, n, gpu_types)
+    freed = np.concatenate([np.zeros((DRAWS, 1, len(gpu_types) + 2)), freed], axis=1) + _columns([free], gpu_types)[0]
     at = np.concatenate([np.full((DRAWS, 1), now), np.maximum(coming, now), np.full((DRAWS, 1), np.inf)], axis=1)
     # Nobody takes anything back: what is free only grows, so the first instant with enough of each kind is found by
     # bisection.
-    total = np.cumsum(_columns(needed, kinds), axis=0) - 1e-9
+    total = np.cumsum(_columns(needed, gpu_types), axis=0) - 1e-9
     found = np.empty((len(needed), DRAWS))
     for draw, (free_by_kind, instants) in enumerate(zip(freed.transpose(0, 2, 1), at, strict=True)):
         first = [np.searchsorted(*each) for each in zip(free_by_kind, total.T, strict=True)]
@@ -68,7 +68,7 @@ def _together(ends: Sequence[FloatArray]) -> tuple[FloatArray, NDArray[np.int64]
     return np.take_along_axis(found, order, axis=1), order
 
 
-def _columns(amounts: Sequence[Resources], kinds: Sequence[str]) -> FloatArray:
-    """(n, kinds + 2)."""
-    rows = [[each.cpu, each.memory_bytes, *(each.gpus.get(kind, 0) for kind in kinds)] for each in amounts]
-    return np.array(rows, dtype=np.float64).reshape(len(rows), len(kinds) + 2)
+def _columns(amounts: Sequence[Resources], gpu_types: Sequence[str]) -> FloatArray:
+    """(n, gpu_types + 2)."""
+    rows = [[each.cpu, each.memory_bytes, *(each.gpus.get(gpu_type, 0) for gpu_type in gpu_types)] for each in amounts]
+    return np.array(rows, dtype=np.float64).reshape(len(rows), len(gpu_types) + 2)

@@ -48,7 +48,7 @@ class SizedJob:
         self.speeds = np.array([0.0, *(speed for _, speed in kept)])
         """(1 + m,) steps/s with nothing, and with each size."""
         self.demand = np.array([_amounts(outlook.demand(size), capacity) for size in [NOTHING, *self._sizes]])
-        """(1 + m, kinds)"""
+        """(1 + m, resources)"""
         self.share = np.array([outlook.demand(size).dominant_share(capacity) for size in [NOTHING, *self._sizes]])
         """(1 + m,) part of the cluster."""
         remaining = outlook.forecast.remaining_steps
@@ -73,7 +73,7 @@ class SizedJob:
 
 
 def _amounts(resources: Resources, capacity: Resources) -> list[float]:
-    gpus = (float(resources.gpus.get(kind, 0)) for kind in sorted(capacity.gpus))
+    gpus = (float(resources.gpus.get(gpu_type, 0)) for gpu_type in sorted(capacity.gpus))
     return [resources.cpu, float(resources.memory_bytes), *gpus]
 
 
@@ -140,7 +140,7 @@ class Free:
 
     def __init__(self, capacity: Resources) -> None:
         self._begins = np.zeros(1)  # (segments,) seconds from now
-        self._free = np.array([_amounts(capacity, capacity)])  # (segments, kinds)
+        self._free = np.array([_amounts(capacity, capacity)])  # (segments, resources)
 
     def first_end(self) -> float:
         """When the present segment ends."""

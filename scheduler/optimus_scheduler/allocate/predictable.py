@@ -113,19 +113,19 @@ class _FreeOverTime:
     """What is free from now on, in segments of constant amounts; the last one lasts for ever."""
 
     def __init__(self, capacity: Resources) -> None:
-        self._kinds = sorted(capacity.gpus)
+        self._gpu_types = sorted(capacity.gpus)
         self.now = capacity
         """What is free at this moment."""
         self._begins = np.zeros(1)  # (segments,) seconds from now
-        self._free = self._amounts(capacity)[np.newaxis]  # (segments, kinds)
+        self._free = self._amounts(capacity)[np.newaxis]  # (segments, resources)
 
     def _amounts(self, resources: Resources) -> FloatArray:
-        gpus = (resources.gpus.get(kind, 0) for kind in self._kinds)
+        gpus = (resources.gpus.get(gpu_type, 0) for gpu_type in self._gpu_types)
         return np.array([resources.cpu, resources.memory_bytes, *gpus], dtype=np.float64)
 
     def earliest(self, demand: Resources, seconds: float) -> float | None:
         """The first start from which the demand fits for so long; None if there is none."""
-        if any(kind not in self._kinds for kind, count in demand.gpus.items() if count > 0):
+        if any(gpu_type not in self._gpu_types for gpu_type, count in demand.gpus.items() if count > 0):
             return None
         fits: NDArray[np.bool_] = np.all(self._free >= self._amounts(demand) - _HAIR, axis=1)
         if not fits[-1]:

@@ -116,7 +116,7 @@ def demand_of(outlooks: Sequence[Outlook], sizes: Mapping[str, Allocation]) -> R
 
 def smaller(one: Resources, other: Resources) -> Resources:
     """The smaller amount of each resource."""
-    gpus = {kind: min(count, other.gpus.get(kind, 0)) for kind, count in one.gpus.items()}
+    gpus = {gpu_type: min(count, other.gpus.get(gpu_type, 0)) for gpu_type, count in one.gpus.items()}
     return Resources(min(one.cpu, other.cpu), min(one.memory_bytes, other.memory_bytes), gpus)
 
 

@@ -72,15 +72,15 @@ class RelativeSpeeds:
         if not exact:
             return one
         # In steps, so that what is fitted to them changes only when it matters; the id says what was done to them.
-        steps = {kind: round(np.log(factor) / _STEP) for kind, factor in exact.items()}
-        factors = tuple([(kind, float(np.exp(_STEP * count))) for kind, count in sorted(steps.items())])
+        steps = {other: round(np.log(factor) / _STEP) for other, factor in exact.items()}
+        factors = tuple([(other, float(np.exp(_STEP * count))) for other, count in sorted(steps.items())])
         samples = _remembered_on(one.speed_samples, gpu_type, factors)
         return replace(one, id=f"{one.id} on {gpu_type} by {sorted(steps.items())}", speed_samples=samples)
 
     def _factors(self, samples: Sequence[SpeedSample], of: Callable[[str], float], gpu_type: str) -> dict[str, float]:
         """How many times as fast the job is on that type as on each other one that it was measured on."""
         others = {sample.gpu_type for sample in samples} - {None, gpu_type}
-        return {kind: of(gpu_type) / of(kind) for kind in others if kind is not None}
+        return {other: of(gpu_type) / of(other) for other in others if other is not None}
 
     def _of(self, features: JobFeatures) -> Callable[[str], float]:
         # Jobs that were never measured differ by nothing but their family and batch.
@@ -104,7 +104,7 @@ def relative_speeds(jobs: Sequence[Job], settings: Settings) -> RelativeSpeeds:
     for job in ordered:
         rows += _rows(_features(job), job.speed_samples, settings)
     rows = rows[-MAX_POINTS:]
-    types = sorted({row.gpu_type for row in rows} | {kind for job in ordered for kind in job.spec.gpu_types})
+    types = sorted({row.gpu_type for row in rows} | {gpu_type for job in ordered for gpu_type in job.spec.gpu_types})
     return RelativeSpeeds(GpuTypeModel.fit(rows), frozenset(row.job.name for row in rows), types)
 
 
@@ -165,9 +165,10 @@ def accepted_types(spec: JobSpec, nodes: Sequence[Node]) -> tuple[str, ...]:
     named = spec.gpu_type
     if named is None:
         return ()
-    offered = sorted({kind for node in nodes for kind, count in node.capacity.gpus.items() if count > 0})
+    offered = sorted({gpu_type for node in nodes for gpu_type, count in node.capacity.gpus.items() if count > 0})
     wanted = spec.gpu_types or (offered if named == ANY_GPU else (named,))
-    return tuple(kind for kind in wanted if kind in offered and _is_hosted(spec, kind, nodes)) or (named,)
+    hosted = tuple(each for each in wanted if each in offered and _is_hosted(spec, each, nodes))
+    return hosted or (named,)
 
 
 def _is_hosted(spec: JobSpec, gpu_type: str, nodes: Sequence[Node]) -> bool:
@@ -216,13 +217,13 @@ def _settled(job: Job, gpu_type: str | None) -> Job:
 
 def has_left_its_type(job: Job) -> bool:
     """Whether the workers that it has are of another type than its specification names now: they are replaced."""
-    kind = job.allocation.gpu_type
-    return kind is not None and kind != job.spec.gpu_type
+    gpu_type = job.allocation.gpu_type
+    return gpu_type is not None and gpu_type != job.spec.gpu_type
 
 
 def types_of_each(jobs: Sequence[Job], nodes: Sequence[Node]) -> dict[str, tuple[str, ...]]:
     """The types that each GPU job may run on; looked up once for jobs that ask for the same."""
-    nodes = Nodes.of(nodes).kinds
+    nodes = Nodes.of(nodes).distinct
     known: dict[object, tuple[str, ...]] = {}
     choices: dict[str, tuple[str, ...]] = {}
     for job in jobs:
@@ -297,7 +298,7 @@ class _Market:
     def moved(self, job: Job, present: str, types: Sequence[str], now: float) -> str:
         """The type that the job goes on with; the change is counted."""
         self.join(job, present, sign=-1)
-        best = self.best(job, [kind for kind in types if kind == present or self._can_host(job, kind)])
+        best = self.best(job, [gpu_type for gpu_type in types if gpu_type == present or self._can_host(job, gpu_type)])
         stays = not self._pays(job, self._score(job, best) - self._score(job, present), now)
         self.join(job, present if stays else best)
         return present if stays else best

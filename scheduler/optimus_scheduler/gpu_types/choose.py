@@ -99,7 +99,7 @@ class _Look:
         if reason is Reason.DEADLINE_CANNOT_BE_MET and deadline is not None and deadline > self.reported.now:
             return max(types, key=speed)
         if reason is Reason.WITHIN_BUDGET and outlook.forecast.rule == "max_cost":
-            return min(types, key=lambda kind: prices.get(kind, 0.0) / speed(kind))
+            return min(types, key=lambda gpu_type: prices.get(gpu_type, 0.0) / speed(gpu_type))
         return outlook.gpu_type or types[0]
 
 
@@ -126,7 +126,7 @@ def with_fallback_types(reported: Snapshot, outlooks: Sequence[Outlook], placeme
     if not stuck:
         return None
     free = _free_gpus(reported, _typed(outlooks), placements)
-    nodes = Nodes.of(reported.nodes).kinds
+    nodes = Nodes.of(reported.nodes).distinct
     instead = {one.id: _instead(one, jobs[one.id], nodes, free) for one in stuck.values()}
     fewer = {job_id: types for job_id, types in instead.items() if types}
     if not fewer:
@@ -150,7 +150,7 @@ def _instead(outlook: Outlook, job: Job, nodes: Sequence[Node], free: dict[str, 
         return [outlook.present.gpu_type or ""]  # better there than nowhere
     need = job.spec.worker.minimum * sum(job.spec.worker.resources.gpus.values())
     types = accepted_types(job.spec, nodes)
-    return [kind for kind in types if kind != outlook.gpu_type and free.get(kind, 0) >= need]
+    return [gpu_type for gpu_type in types if gpu_type != outlook.gpu_type and free.get(gpu_type, 0) >= need]
 
 
 def _accepting(job: Job, types: Collection[str]) -> Job:
@@ -167,6 +167,6 @@ def _free_gpus(reported: Snapshot, outlooks: Sequence[Outlook], placements: Plac
         placed, spec = placements.get(one.id), one.job.spec
         if isinstance(placed, Placed):
             for demand, tasks in ((spec.worker, placed.allocation.workers), (spec.server, placed.allocation.servers)):
-                for kind, count in demand.resources.gpus.items():
-                    free[kind] = free.get(kind, 0) - count * tasks
+                for gpu_type, count in demand.resources.gpus.items():
+                    free[gpu_type] = free.get(gpu_type, 0) - count * tasks
     return free

@@ -49,29 +49,29 @@ def traded_types(
     `outlooks` are forecasts on one type each, any that the job accepts; `reported` has what was measured on which type.
     """
     offered = gpus_by_type(reported.nodes)
-    kinds = sorted(offered)
-    gpus = np.array([offered[kind] for kind in kinds], dtype=np.float64)
+    types = sorted(offered)
+    gpus = np.array([offered[gpu_type] for gpu_type in types], dtype=np.float64)
     there: list[Outlook] = []
     for one in outlooks:
         if one.id not in choices or one.job.directive is Directive.CANCEL:
             continue
         if one.forecast.converged and one.has_tasks:  # keeps what it has for the moment
             has = one.present.gpu_type
-            gpus -= [one.present.workers * gpus_of_a_worker(one.job) * (kind == has) for kind in kinds]
+            gpus -= [one.present.workers * gpus_of_a_worker(one.job) * (gpu_type == has) for gpu_type in types]
         else:
             there.append(one)
-    if not there or not kinds:
+    if not there or not types:
         return {}
     there.sort(key=lambda one: (one.job.submitted_at, one.id))
     jobs = {job.id: job for job in reported.jobs}
     settled = frozenset(one.id for one in there if not may_move(jobs[one.id], reported.now, settings))
-    traders = _traders(there, jobs, choices, settled, kinds, speeds)
+    traders = _traders(there, jobs, choices, settled, types, speeds)
     gpus = np.maximum(gpus, 0.0)
     offers = _offers(traders, gpus, reported, settings)
     if not len(offers.job):
         return {}
-    kind = taken(offers, prices(offers, gpus), gpus, traders.present_type).tolist()
-    return {one.id: kinds[number] for one, number in zip(there, kind, strict=True) if number >= 0}
+    gpu_type = taken(offers, prices(offers, gpus), gpus, traders.present_type).tolist()
+    return {one.id: types[number] for one, number in zip(there, gpu_type, strict=True) if number >= 0}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,8 +80,8 @@ class Offers:
 
     job: IntArray
     """(k,)"""
-    kind: IntArray
-    """(k,) the type."""
+    gpu_type: IntArray
+    """(k,) the number of the type."""
     gpus: FloatArray
     """(k,)"""
     worth: FloatArray
@@ -108,22 +108,22 @@ def _traders(
     reported: Mapping[str, Job],
     choices: Mapping[str, Sequence[str]],
     settled: frozenset[str],
-    kinds: Sequence[str],
+    types: Sequence[str],
     speeds: RelativeSpeeds,
 ) -> _Traders:
     """`reported`: jobs with all that they measured on whatever type; `settled`: those that may not move now."""
-    relative = np.zeros((len(outlooks), len(kinds)))
+    relative = np.zeros((len(outlooks), len(types)))
     present_type = np.full(len(outlooks), -1)
-    number = {kind: place for place, kind in enumerate(kinds)}
+    number = {gpu_type: place for place, gpu_type in enumerate(types)}
     for j, one in enumerate(outlooks):
         of, accepted = speeds.of(reported[one.id]), choices[one.id]
         has = one.present.gpu_type
         if has in accepted and has in number:
             present_type[j] = number[has]
             accepted = (has,) if one.id in settled else accepted
-        for kind in accepted:
-            if kind in number:
-                relative[j, number[kind]] = of(kind) / of(one.gpu_type or kind)
+        for gpu_type in accepted:
+            if gpu_type in number:
+                relative[j, number[gpu_type]] = of(gpu_type) / of(one.gpu_type or gpu_type)
     return _Traders(outlooks, relative, present_type)
 
 
@@ -147,8 +147,8 @@ def _offers(traders: _Traders, gpus: FloatArray, reported: Snapshot, settings: S
     weight = np.where(jobs.is_unknown, np.median(weight), weight)
     worth = (weight / best_per_gpu)[job] * speed
     kept = 1.0 - _charges(jobs, traders, table, rows, settings)
-    row, kind = np.nonzero(traders.speeds[job] > 0)
-    return Offers(job[row], kind, asked[row], (worth[:, None] * traders.speeds[job] * kept)[row, kind])
+    row, gpu_type = np.nonzero(traders.speeds[job] > 0)
+    return Offers(job[row], gpu_type, asked[row], (worth[:, None] * traders.speeds[job] * kept)[row, gpu_type])
 
 
 def _charges(jobs: JobColumns, traders: _Traders, table: Candidates, rows: IntArray, settings: Settings) -> FloatArray:
@@ -175,14 +175,14 @@ def prices(offers: Offers, gpus: FloatArray) -> FloatArray:
     best, least, step = np.exp(logs), np.inf, _FIRST_STEP
     for _ in range(_ROUNDS):
         at = np.exp(logs)
-        left = offers.worth - at[offers.kind] * offers.gpus
+        left = offers.worth - at[offers.gpu_type] * offers.gpus
         most = np.maximum(np.maximum.reduceat(left, first), 0.0)
         dual = float(most.sum() + at @ gpus)
         if dual < least:
             best, least = at, dual
         wanted = np.flatnonzero(left == most[number])
         equal = np.bincount(number[wanted], minlength=len(first))  # offers that are all the same to a job
-        asked = np.bincount(offers.kind[wanted], offers.gpus[wanted] / equal[number[wanted]], len(gpus))
+        asked = np.bincount(offers.gpu_type[wanted], offers.gpus[wanted] / equal[number[wanted]], len(gpus))
         logs = logs + step * np.clip((asked - gpus) / np.maximum(gpus, 1.0), -1.0, 1.0)
         step *= _SMALLER
     return np.asarray(best)
@@ -195,24 +195,24 @@ def taken(offers: Offers, at: FloatArray, gpus: FloatArray, present_type: IntArr
     jobs that take nothing at these prices last, from what is left. A job that runs and would take nothing stays on its
     type; a waiting one for which nothing is left has the type of its best offer, and competes there.
     """
-    left = offers.worth - at[offers.kind] * offers.gpus
-    by_kind = np.full((len(present_type), len(gpus)), -np.inf)
-    np.maximum.at(by_kind, (offers.job, offers.kind), left)
-    most = by_kind.max(axis=1)
-    result = np.where(present_type >= 0, present_type, by_kind.argmax(axis=1))
+    left = offers.worth - at[offers.gpu_type] * offers.gpus
+    by_type = np.full((len(present_type), len(gpus)), -np.inf)
+    np.maximum.at(by_type, (offers.job, offers.gpu_type), left)
+    most = by_type.max(axis=1)
+    result = np.where(present_type >= 0, present_type, by_type.argmax(axis=1))
     result[np.isneginf(most)] = -1
-    second = np.maximum(np.sort(by_kind, axis=1)[:, -2], 0.0) if len(gpus) > 1 else np.zeros(len(present_type))
+    second = np.maximum(np.sort(by_type, axis=1)[:, -2], 0.0) if len(gpus) > 1 else np.zeros(len(present_type))
     served = np.flatnonzero(~np.isneginf(most) & ((present_type < 0) | (most > 0)))
     served = served[np.lexsort((served, (second - most)[served], (most <= 0)[served]))]
     order = np.lexsort((-left, offers.job))
     bounds = np.searchsorted(offers.job[order], np.arange(len(present_type) + 1)).tolist()
-    kind, asked, available = offers.kind[order].tolist(), offers.gpus[order].tolist(), gpus.tolist()
+    gpu_type, asked, available = offers.gpu_type[order].tolist(), offers.gpus[order].tolist(), gpus.tolist()
     for j in served.tolist():
-        fits = (row for row in range(bounds[j], bounds[j + 1]) if asked[row] <= available[kind[row]])
+        fits = (row for row in range(bounds[j], bounds[j + 1]) if asked[row] <= available[gpu_type[row]])
         row = next(fits, None)
         if row is not None:
-            available[kind[row]] -= asked[row]
-            result[j] = kind[row]
+            available[gpu_type[row]] -= asked[row]
+            result[j] = gpu_type[row]
     return np.asarray(result)
 
 

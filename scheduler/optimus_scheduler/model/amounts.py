@@ -22,21 +22,25 @@ class Amounts:
 
     def __init__(self, capacities: Iterable[Resources]) -> None:
         different = {id(capacity): capacity for capacity in capacities}
-        self._kinds = tuple(sorted({kind for capacity in different.values() for kind in capacity.gpus}))
+        self._gpu_types = tuple(sorted({gpu_type for capacity in different.values() for gpu_type in capacity.gpus}))
 
     @property
     def width(self) -> int:
         """Numbers in a vector."""
-        return 2 + len(self._kinds)
+        return 2 + len(self._gpu_types)
 
     def need(self, resources: Resources) -> Vector:
         """What tasks ask for, fractions of a unit dropped."""
         gpus = resources.gpus
         if not gpus:
-            return int(resources.cpu * _CORE), resources.memory_bytes, *(0,) * len(self._kinds)
-        if any(count > 0 and kind not in self._kinds for kind, count in gpus.items()):
-            return _NEVER, resources.memory_bytes, *(0,) * len(self._kinds)
-        return int(resources.cpu * _CORE), resources.memory_bytes, *(gpus.get(kind, 0) for kind in self._kinds)
+            return int(resources.cpu * _CORE), resources.memory_bytes, *(0,) * len(self._gpu_types)
+        if any(count > 0 and gpu_type not in self._gpu_types for gpu_type, count in gpus.items()):
+            return _NEVER, resources.memory_bytes, *(0,) * len(self._gpu_types)
+        return (
+            int(resources.cpu * _CORE),
+            resources.memory_bytes,
+            *(gpus.get(gpu_type, 0) for gpu_type in self._gpu_types),
+        )
 
     def capacity_vectors(self, capacities: Sequence[Resources]) -> list[Vector]:
         """The room of each node; thousands of them are alike."""
@@ -46,7 +50,11 @@ class Amounts:
     def available(self, resources: Resources) -> Vector:
         """What a node offers, one unit added: two halves of what was rounded fit where the whole does."""
         gpus = resources.gpus
-        return int(resources.cpu * _CORE) + 1, resources.memory_bytes, *(gpus.get(kind, 0) for kind in self._kinds)
+        return (
+            int(resources.cpu * _CORE) + 1,
+            resources.memory_bytes,
+            *(gpus.get(gpu_type, 0) for gpu_type in self._gpu_types),
+        )
 
 
 def plus(left: Vector, right: Vector) -> Vector:

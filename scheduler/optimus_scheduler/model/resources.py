@@ -42,7 +42,9 @@ class Resources:
         if count == 1:
             return self
         return Resources(
-            self.cpu * count, self.memory_bytes * count, {kind: number * count for kind, number in self.gpus.items()}
+            self.cpu * count,
+            self.memory_bytes * count,
+            {gpu_type: number * count for gpu_type, number in self.gpus.items()},
         )
 
     def fits_in(self, available: Resources) -> bool:
@@ -50,7 +52,7 @@ class Resources:
         return (
             self.cpu <= available.cpu + 1e-9
             and self.memory_bytes <= available.memory_bytes
-            and all(number <= available.gpus.get(kind, 0) for kind, number in self.gpus.items())
+            and all(number <= available.gpus.get(gpu_type, 0) for gpu_type, number in self.gpus.items())
         )
 
     def dominant_share(self, capacity: Resources) -> float:
@@ -59,7 +61,7 @@ class Resources:
         Infinite when something is asked for that the capacity has none of. (Ghodsi et al., NSDI 2011.)
         """
         shares = [_share(self.cpu, capacity.cpu), _share(self.memory_bytes, capacity.memory_bytes)]
-        shares += [_share(number, capacity.gpus.get(kind, 0)) for kind, number in self.gpus.items()]
+        shares += [_share(number, capacity.gpus.get(gpu_type, 0)) for gpu_type, number in self.gpus.items()]
         return max(shares)
 
 
@@ -69,15 +71,15 @@ def gpu_type_of(resources: Resources) -> str | None:
     if not gpus:
         return None
     if len(gpus) == 1:  # nearly always
-        ((kind, count),) = gpus.items()
-        return kind if count > 0 else None
-    return next((kind for kind, count in sorted(gpus.items()) if count > 0), None)
+        ((gpu_type, count),) = gpus.items()
+        return gpu_type if count > 0 else None
+    return next((gpu_type for gpu_type, count in sorted(gpus.items()) if count > 0), None)
 
 
 def remaining(capacity: Resources, taken: Resources) -> Resources:
     """`capacity` less `taken`, never below zero: a cluster that loses nodes may hold less than jobs have."""
     rest = capacity - taken
-    gpus = {kind: max(count, 0) for kind, count in rest.gpus.items()}
+    gpus = {gpu_type: max(count, 0) for gpu_type, count in rest.gpus.items()}
     return Resources(max(rest.cpu, 0.0), max(rest.memory_bytes, 0), gpus)
 
 
@@ -87,8 +89,8 @@ def total_of(amounts: Iterable[Resources]) -> Resources:
     for amount in amounts:
         cpu += amount.cpu
         memory_bytes += amount.memory_bytes
-        for kind, count in amount.gpus.items():
-            gpus[kind] = gpus.get(kind, 0) + count
+        for gpu_type, count in amount.gpus.items():
+            gpus[gpu_type] = gpus.get(gpu_type, 0) + count
     return Resources(cpu, memory_bytes, dict(sorted(gpus.items())) if gpus else NO_GPUS)
 
 
@@ -97,7 +99,7 @@ def _combine(left: Mapping[str, int], right: Mapping[str, int], sign: int) -> Ma
         return left
     if not left and sign > 0:
         return right
-    return {kind: left.get(kind, 0) + sign * right.get(kind, 0) for kind in sorted({*left, *right})}
+    return {gpu_type: left.get(gpu_type, 0) + sign * right.get(gpu_type, 0) for gpu_type in sorted({*left, *right})}
 
 
 def _share(amount: float, capacity: float) -> float:
@@ -153,7 +155,7 @@ class Nodes(tuple[Node, ...]):
         return frozenset(node.name for node in self if node.emptied)
 
     @cached_property
-    def kinds(self) -> tuple[Node, ...]:
+    def distinct(self) -> tuple[Node, ...]:
         """One node of each kind: thousands of them are alike, where only what they offer counts."""
         found: dict[object, Node] = {}
         for node in self:

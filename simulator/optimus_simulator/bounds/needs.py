@@ -208,12 +208,12 @@ def _work(job: TraceJob, trace: Trace, capacity: Resources, known: dict[object, 
 def _work_of(job: TraceJob, nodes: Sequence[Node], capacity: Resources) -> Work:
     names = [name for name, amount in _amounts(capacity).items() if amount > 0]
     usage, seconds = [], []
-    for kind in job.gpu_types_of(capacity):
-        spec = job.spec.on(kind)
+    for gpu_type in job.gpu_types_of(capacity):
+        spec = job.spec.on(gpu_type)
         sizes = _sizes(spec, capacity)
         if sizes:
             usage.append(np.array([_usage(spec, size, capacity, names) for size in sizes]))
-            seconds.append(least_seconds(job.truth, spec, sizes, nodes) / job.speed_factor(kind))
+            seconds.append(least_seconds(job.truth, spec, sizes, nodes) / job.speed_factor(gpu_type))
     if not usage:
         raise BadTrace(f"job {job.id}: the cluster has no room for its smallest size")
     return _fewest(np.concatenate(usage), np.concatenate(seconds, axis=1))

@@ -171,8 +171,8 @@ def finish_time_fairness(
 
 def _alone_seconds(job: TraceJob, capacity: Resources, n_active: float) -> float:
     """On its part of the cluster, with the GPU type that suits it best there."""
-    kinds = job.gpu_types_of(capacity)
-    return min(_seconds_on(job, kind, capacity, n_active) / job.speed_factor(kind) for kind in kinds)
+    gpu_types = job.gpu_types_of(capacity)
+    return min(_seconds_on(job, gpu_type, capacity, n_active) / job.speed_factor(gpu_type) for gpu_type in gpu_types)
 
 
 def _seconds_on(job: TraceJob, gpu_type: str | None, capacity: Resources, n_active: float) -> float:

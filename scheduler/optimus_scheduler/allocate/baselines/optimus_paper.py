@@ -93,7 +93,9 @@ def _best(outlook: Outlook, size: Allocation, capacity: Resources) -> tuple[floa
 def _dominant_amount(demand: Resources, capacity: Resources) -> float:
     """The absolute amount of the resource of which `demand` takes the largest share of `capacity`."""
     amounts = [(demand.cpu, capacity.cpu), (float(demand.memory_bytes), float(capacity.memory_bytes))]
-    amounts += [(float(count), float(capacity.gpus.get(kind, 0))) for kind, count in sorted(demand.gpus.items())]
+    amounts += [
+        (float(count), float(capacity.gpus.get(gpu_type, 0))) for gpu_type, count in sorted(demand.gpus.items())
+    ]
     used = [(amount / total, amount) for amount, total in amounts if amount > 0 and total > 0]
     return max(used, key=lambda entry: entry[0], default=(0.0, 0.0))[1]
 

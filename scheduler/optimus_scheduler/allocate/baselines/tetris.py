@@ -57,8 +57,8 @@ def _best(waiting: Sequence[Outlook], available: Resources, capacity: Resources)
 def _alignment(demand: Resources, available: Resources, capacity: Resources) -> float:
     pairs = [(demand.cpu, available.cpu, capacity.cpu)]
     pairs.append((float(demand.memory_bytes), float(available.memory_bytes), float(capacity.memory_bytes)))
-    for kind, count in demand.gpus.items():
-        pairs.append((float(count), float(available.gpus.get(kind, 0)), float(capacity.gpus.get(kind, 0))))
+    for gpu_type, count in demand.gpus.items():
+        pairs.append((float(count), float(available.gpus.get(gpu_type, 0)), float(capacity.gpus.get(gpu_type, 0))))
     return sum(wanted / total * free / total for wanted, free, total in pairs if total > 0)
 
 

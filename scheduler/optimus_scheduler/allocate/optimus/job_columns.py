@@ -55,7 +55,7 @@ class ResourceShapes:
     @property
     def gpu_types(self) -> list[str]:
         """All types that any of the shapes has."""
-        return list(dict.fromkeys(kind for one in self.all for kind in one.gpus))
+        return list(dict.fromkeys(gpu_type for one in self.all for gpu_type in one.gpus))
 
     def dominant_shares(self, capacity: Resources) -> FloatArray:
         """(k,) of the capacity, above 0, at most 1."""
@@ -69,7 +69,8 @@ class ResourceShapes:
 
 def amounts(resources: Resources, gpu_types: Sequence[str]) -> list[float]:
     """Cores, bytes, and GPUs of each of these types."""
-    return [resources.cpu, float(resources.memory_bytes), *(float(resources.gpus.get(kind, 0)) for kind in gpu_types)]
+    gpus = (float(resources.gpus.get(gpu_type, 0)) for gpu_type in gpu_types)
+    return [resources.cpu, float(resources.memory_bytes), *gpus]
 
 
 _ATTRIBUTES = {
@@ -137,12 +138,12 @@ class JobColumns(tuple[Outlook, ...]):
         """See `COLUMNS`."""
         return self._columns[name]
 
-    def pairs(self, kind: str) -> IntArray:
+    def pairs(self, prefix: str) -> IntArray:
         """(n, 2) workers and servers: `least_`, `most_` or, without a name, present ones."""
-        pairs = self._pairs.get(kind)
+        pairs = self._pairs.get(prefix)
         if pairs is None:
-            workers, servers = self.column(f"{kind}workers"), self.column(f"{kind}servers")
-            pairs = self._pairs[kind] = np.stack([workers, servers], axis=1).astype(np.int64)
+            workers, servers = self.column(f"{prefix}workers"), self.column(f"{prefix}servers")
+            pairs = self._pairs[prefix] = np.stack([workers, servers], axis=1).astype(np.int64)
         return pairs
 
     @cached_property
