@@ -1,6 +1,7 @@
 """Every policy on clusters as they are. One JSON object per run, then the table, in Markdown, on stderr.
 
-    python -m benchmarks.scenarios [--worlds gangs,week] [--policies optimus,tiresias] [--seeds 2] [--jobs 60]
+    python -m benchmarks.scenarios [--worlds gangs,week] [--policies optimus,srtf] [--seeds 2] [--first-seed 0]
+        [--jobs 60]
 
 `worlds.py` says what the worlds are; each is replayed as `optimus simulate --trace FILE` replays it, with the options
 that are printed. Counted are the mean completion time, the makespan and the longest wait before the first tasks
@@ -59,14 +60,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--worlds", default=",".join(WORLDS))
     parser.add_argument("--policies", default=",".join(each for each in POLICIES if each not in _WITHOUT))
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=60)
     options = parser.parse_args(arguments)
     runs, policies = [], options.policies.split(",")
     with TemporaryDirectory() as folder:
         for name in options.worlds.split(","):
-            for seed in range(options.seeds):
+            for seed in range(options.first_seed, options.first_seed + options.seeds):
                 for policy in policies:
-                    runs.append(run(Path(folder), name, WORLDS[name], policy, seed, options.jobs))
+                    n_jobs = WORLDS[name].jobs or options.jobs
+                    runs.append(run(Path(folder), name, WORLDS[name], policy, seed, n_jobs))
                     print(json.dumps(runs[-1]), flush=True)
     print(table(runs, policies), file=sys.stderr)
     return 0

@@ -31,6 +31,10 @@ class Knobs:
 
     gpus: tuple[tuple[str, int], ...] = (("a100", 8),)
     """GPU type and number of nodes with 8 of them."""
+    rack_nodes: int = 0
+    """So many nodes, one after the other, are in a rack; 0: nobody says where they are."""
+    seconds: float = _MEDIAN_SECONDS
+    """What jobs take at the size that they ask for, median."""
     arrival_seconds: float = _ARRIVAL_SECONDS
     rate: Callable[[float], float] = lambda _at: 1.0
     """Arrivals at one moment (seconds) over the mean rate; at most 3."""
@@ -43,6 +47,8 @@ class Knobs:
     """Seconds of a step that workers exchange, over those that one worker computes, uniform."""
     crossing: float = 1.0
     """What is left of the speed of a job that is on more than one node."""
+    crossing_racks: float = 1.0
+    """What is left of that on more than one rack."""
     ends_early: float = 0.0
     """Part of the jobs that end after a tenth to a half of the steps of their limit."""
     priorities: tuple[float, ...] = (1.0,)
@@ -53,7 +59,10 @@ class Knobs:
 def trace_lines(knobs: Knobs, seed: int, n_jobs: int) -> Iterator[str]:
     """The cluster, then a line for each job."""
     random = np.random.default_rng(seed)
-    nodes = [{"count": count, "cpu": 64, "gpus": {kind: 8}} for kind, count in knobs.gpus]
+    nodes: list[Document] = [{"count": count, "cpu": 64, "gpus": {kind: 8}} for kind, count in knobs.gpus]
+    if knobs.rack_nodes:
+        each = [{**group, "count": 1} for group in nodes for _ in range(group["count"])]
+        nodes = [{**one, "labels": {"rack": f"rack-{n // knobs.rack_nodes}"}} for n, one in enumerate(each)]
     yield json.dumps({"nodes": nodes} | ({"projects": knobs.projects} if knobs.projects else {}))
     for number, at in enumerate(sorted(_arrivals(knobs, random, n_jobs))):
         yield json.dumps({"id": f"job-{number:04d}", "submitted_at": at, **_job(knobs, random, number)})
@@ -73,7 +82,7 @@ def _job(knobs: Knobs, random: np.random.Generator, number: int) -> Document:
     size = int(random.choice(knobs.sizes))
     compute_seconds = random.uniform(0.5, 2.0)
     exchange_seconds = compute_seconds * random.uniform(*knobs.exchange)
-    seconds = _MEDIAN_SECONDS * math.exp(_SPREAD * random.standard_normal())
+    seconds = knobs.seconds * math.exp(_SPREAD * random.standard_normal())
     step_seconds = compute_seconds / size + exchange_seconds * (size - 1) / size
     limit = max(int(seconds / step_seconds), 10)
     part = random.uniform(0.1, 0.5) if random.random() < knobs.ends_early else 1.0
@@ -85,6 +94,7 @@ def _job(knobs: Knobs, random: np.random.Generator, number: int) -> Document:
         "loss": [0.5, 1.0, 0.1],
         "speed": {"compute_seconds": compute_seconds, "exchange_seconds": exchange_seconds},
         "crossing_factor": knobs.crossing,
+        "rack_crossing_factor": knobs.crossing_racks,
     }
     if len(knobs.gpus) > 1:
         truth["type_speeds"] = dict(zip([kind for kind, _ in knobs.gpus], _type_speeds(random), strict=True))
@@ -124,6 +134,8 @@ class World:
     about: str
     knobs: Knobs = Knobs()
     options: Options = field(default_factory=Options)
+    jobs: int | None = None
+    """It has so many, whatever the others have."""
 
     def of(self, n_jobs: int) -> Knobs:
         """For so many jobs: half of them are a burst."""
@@ -143,12 +155,20 @@ WORLDS: dict[str, World] = {
         replace(_PLAIN, crossing=0.55),
         Options(interference=0.2),
     ),
+    "racks": World(
+        "two NVLink domains of four nodes: a job has 85 % of its speed on more than one node, and 45 % in both",
+        replace(_PLAIN, crossing=0.85, rack_nodes=4, crossing_racks=0.53),
+    ),
     "fragments": World(
         "sizes of 1 to 5 GPUs that cannot shrink, on nodes of 8", replace(_PLAIN, rigid=True, sizes=(1, 2, 3, 5, 5))
     ),
     "failing-nodes": World(
         "a node fails every day of its life, a task every 100 hours, repairs take half an hour",
         options=Options(node_hours=24.0, task_hours=100.0),
+    ),
+    "spot-nodes": World(
+        "half of the nodes are taken away after four hours on average, with 2 minutes' notice, for half an hour",
+        options=Options(spot_nodes=0.5, spot_hours=4.0),
     ),
     "priorities": World("priorities of 0.1 to 10", replace(_PLAIN, priorities=(0.1, 1.0, 1.0, 10.0))),
     "quotas": World(
@@ -160,7 +180,19 @@ WORLDS: dict[str, World] = {
     ),
     "early-ends": World("half of the jobs end long before their limit", replace(_PLAIN, ends_early=0.5)),
     "burst": World("half of the jobs come at once", replace(_PLAIN, burst=1)),
-    "week": World("days, nights and weekends", replace(_PLAIN, rate=_by_day_and_week)),
+    "week": World(
+        "days, nights and a weekend: 240 jobs of 4.5 hours in a week on 16 GPUs, rounds each 10 minutes",
+        replace(
+            _PLAIN,
+            gpus=(("a100", 2),),
+            sizes=(1, 1, 2, 4, 4, 8),
+            rate=_by_day_and_week,
+            arrival_seconds=_WEEK / 240,
+            seconds=16_200.0,
+        ),
+        Options(round_seconds=600.0),
+        jobs=240,
+    ),
     "three-types": World(
         "A100, V100 and T4, each of which a job uses differently well",
         replace(_PLAIN, gpus=(("a100", 3), ("v100", 3), ("t4", 4))),
