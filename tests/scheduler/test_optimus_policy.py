@@ -98,6 +98,23 @@ def test_waiting_outweighs_length_in_the_end() -> None:
     assert size(allocate([short, waited], 2)["waits"]) == (1, 1)
 
 
+def test_a_job_waits_at_least_for_what_was_there_before_it() -> None:
+    """Both need the whole cluster, and the first is the shorter one: to pause it for the other's turn gains nothing."""
+    whole = {"minimum": (2, 2), "maximum": (2, 2)}
+    first = known("first", has=(2, 2), spec=a_spec(rule=ConvergenceRule(max_steps=40_000), **whole))  # type: ignore[arg-type]
+    first = replace(first, submitted_at=NOW - 90_000, allocated_at=NOW - 80_000)
+    (outlook,) = outlooks(first)
+    left = outlook.remaining_seconds(outlook.present)
+    assert left > SETTINGS.most_patience_seconds + 60
+    longer = a_spec(rule=ConvergenceRule(max_steps=60_000), **whole)  # type: ignore[arg-type]
+    later = replace(paused("later", seconds=0, spec=longer), submitted_at=NOW - 10, state=JobState.QUEUED)
+    for waited, starts in ((SETTINGS.most_patience_seconds + 30, False), (left - 30, False), (left + 30, True)):
+        waits = replace(paused("waits", seconds=waited, spec=longer), submitted_at=NOW - 85_000)
+        grants = allocate([first, waits, later], 4)
+        assert grants["waits"].allocation.is_empty != starts
+        assert grants["first"].allocation.is_empty == starts
+
+
 def test_small_jobs_pass_a_large_one_only_for_a_while() -> None:
     large = a_spec(minimum=(4, 4))
     running, small = known("running", spec=a_spec(maximum=(1, 1))), a_job("small", submitted_at=NOW)

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from tests.scheduler.builders import NOW, SpeedLaw, a_job, a_spec, law, samples
 
 from optimus_scheduler.allocate.optimus.frontier import Frontiers
-from optimus_scheduler.allocate.optimus.guarantees import overdue_seconds
+from optimus_scheduler.allocate.optimus.guarantees import backlog, overdue_seconds
 from optimus_scheduler.allocate.optimus.job_columns import JobColumns
 from optimus_scheduler.allocate.optimus.weights import rank_weights, weights
 from optimus_scheduler.allocate.policies import AllocationInput, Grant, policy_named
 from optimus_scheduler.forecast.forecast import forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import (
+    NOTHING,
     Allocation,
     Architecture,
     ConvergenceRule,
@@ -207,6 +208,29 @@ def test_a_waiting_job_is_overdue_after_the_longest_patience(priority: float, st
     job = replace(job, spec=replace(job.spec, priority=priority))
     outlooks = JobColumns.of(forecast_all([job], NOW + SETTINGS.most_patience_seconds + 1.0, SETTINGS))
     assert overdue_seconds(outlooks, np.array([speed]), SETTINGS)[0] > 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.booleans(), st.floats(0, 1e6)), min_size=1))
+def test_a_backlog_is_the_work_of_the_others_that_were_there(drawn: list[tuple[int, int, bool, float]]) -> None:
+    jobs = [
+        replace(
+            ring(f"j{number:03d}", 1.0, 0.1, 100),
+            submitted_at=NOW + came,
+            allocated_at=NOW + came + ran,
+            allocation=NOTHING,
+            state=JobState.PAUSED if was_paused else JobState.QUEUED,
+        )
+        for number, (came, ran, was_paused, _) in enumerate(drawn)
+    ]
+    work = np.array([each[3] for each in drawn])
+    since = [job.allocated_at if job.state is JobState.PAUSED else job.submitted_at for job in jobs]
+    expected = [
+        sum(work[i] for i, other in enumerate(jobs) if i != j and other.submitted_at <= began)
+        for j, began in enumerate(since)
+        if began is not None
+    ]
+    found = backlog(JobColumns.of(forecast_all(tuple(jobs), NOW + 20, SETTINGS)), work)
+    assert found == pytest.approx(expected, abs=1e-6)
 
 
 def _later(jobs: Mapping[str, Job], grants: Mapping[str, Grant], now: float, seconds: float) -> dict[str, Job]:

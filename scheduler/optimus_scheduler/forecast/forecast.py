@@ -47,7 +47,7 @@ from optimus_scheduler.forecast.time_left import (
     widened,
 )
 from optimus_scheduler.forecast.uneven_epochs import with_uneven_epochs
-from optimus_scheduler.model import ConvergenceRule, Directive, Forecast, Interval, Job, JobState
+from optimus_scheduler.model import ConvergenceRule, Directive, Forecast, Interval, Job
 from optimus_scheduler.settings import Settings
 
 _LINDY_CONFIDENCE = 0.05
@@ -591,9 +591,7 @@ def _steps_here(job: Job) -> int:
 def _waited_seconds(job: Job, now: float) -> float:
     if not job.allocation.is_empty:
         return 0.0
-    paused = job.state is not JobState.QUEUED and job.allocated_at is not None
-    since = job.allocated_at if paused and job.allocated_at is not None else job.submitted_at
-    return max(now - since, 0.0)
+    return max(now - job.waits_since, 0.0)
 
 
 def _allocated_seconds(job: Job, now: float) -> float:

@@ -302,3 +302,9 @@ class Job:
     """Part of the time between its reports in which it made steps; the rest went to evaluations and checkpoints."""
     experience: Experience = NO_EXPERIENCE
     """How earlier predictions turned out, by which its intervals are corrected."""
+
+    @property
+    def waits_since(self) -> float:
+        """Since when it has been without tasks, if it has none: its submission, or when it was paused."""
+        paused = self.state is not JobState.QUEUED and self.allocated_at is not None
+        return self.allocated_at if paused and self.allocated_at is not None else self.submitted_at

@@ -480,9 +480,10 @@ def test_a_kept_promise_is_told_after_the_end() -> None:
         (
             Turn(1440.0, 1500.0, 600.0, True, 300.0, 2.0),
             "when it has waited for 25 min 00 s, no other job starts before it, but for promised deadlines, guarantees "
-            "of quotas, and jobs that have waited too long before it. These are 5 min 00 s, and 20 min 00 s more: 2 "
-            "times the 10 min 00 s that it is taken to need alone, as its length or its speed is not known to the "
-            "rounds yet.",
+            "of quotas, and jobs that have waited too long before it; later if what is left of the jobs that were "
+            "there when its wait began takes the whole cluster for longer than that. These are 5 min 00 s, and 20 min "
+            "00 s more: 2 times the 10 min 00 s that it is taken to need alone, as its length or its speed is not "
+            "known to the rounds yet.",
         ),
         (
             Turn(340.0, 400.0, 200.0, False, 300.0, 2.0),

@@ -13,7 +13,7 @@ import numpy as np
 
 from optimus_scheduler.allocate.optimus.frontier import Frontier, Frontiers
 from optimus_scheduler.allocate.optimus.job_columns import BoolArray, FloatArray, IntArray, JobColumns
-from optimus_scheduler.allocate.optimus.weights import weights
+from optimus_scheduler.allocate.optimus.weights import remaining_work, weights
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Allocation
 from optimus_scheduler.settings import Settings
@@ -39,6 +39,8 @@ class Candidates:
     """(n + 1,) rows of job j are first[j] ... first[j + 1] - 1."""
     least_speed: FloatArray
     """(n,) steps per second of each job at its minimum."""
+    work: FloatArray
+    """(n,) see `weights.remaining_work`."""
     charge: FloatArray
     """(n,) see `charges`."""
     seconds_left: FloatArray
@@ -116,7 +118,8 @@ def candidates(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes, 
     first = np.searchsorted(job, np.arange(len(outlooks) + 1))
     worth[first[:-1]] -= lost
     least_speed = speeds[first[:-1] + 1]
-    return Candidates(job, workers, servers, cost, speeds, plain, worth, first, least_speed, charge, seconds_left)
+    work = remaining_work(JobColumns.of(outlooks), frontiers.each)
+    return Candidates(job, workers, servers, cost, speeds, plain, worth, first, least_speed, work, charge, seconds_left)
 
 
 def _seconds_left(outlooks: Sequence[Outlook], present_speed: FloatArray) -> FloatArray:

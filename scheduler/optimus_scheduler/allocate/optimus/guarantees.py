@@ -36,9 +36,9 @@ def claims(
     """The rows that are guaranteed. `unchanged`: jobs that keep what they have.
 
     A job that got tasks a moment ago keeps its minimum, and so does one whose pause would lose more than is left of it.
-    Then come the waiting jobs that have waited too long, the longest overdue first, and none passes them: so no job
-    starves, however many short jobs arrive. All other minima
-    come next, but only if all of them fit: where they do not, the jobs of most worth run, and a second
+    Then come the waiting jobs that have waited too long, by their patience and by what there was to do when their wait
+    began, the longest overdue first, and none passes them: so no job starves, however many short jobs arrive. All other
+    minima come next, but only if all of them fit: where they do not, the jobs of most worth run, and a second
     worker of a short job may be worth more than the first one of a long job, which is paused for it. And a waiting job
     of known length and speeds has no claim to its minimum: it starts as soon as it is worth it.
     """
@@ -91,6 +91,8 @@ def _in_order(
     """Jobs that keep something and waiting jobs that are overdue, both in the order of their turn, and the others."""
     kept = _kept(jobs, candidates, settings, unchanged)
     late = overdue_seconds(jobs, candidates.least_speed, settings)
+    if (late > 0).any():
+        late = np.minimum(late, jobs.column("waited_seconds") - backlog(jobs, candidates.work))
     least = candidates.first[:-1] + 1
     # A job that does not fit even alone must not block others.
     possible = np.asarray((demand[least] <= available + 1e-9).all(axis=1))
@@ -113,6 +115,20 @@ def overdue_seconds(jobs: JobColumns, least_speed: FloatArray, settings: Setting
     return waited - np.where(waited <= least, least, patience(jobs, least_speed, settings))
 
 
+def backlog(jobs: JobColumns, work: FloatArray) -> FloatArray:
+    """(n,) seconds for which all that the jobs share would be in use by what is left of the others that were there when
+    the wait of each began. `work` (n,) is what is left of each, see `weights.remaining_work`.
+
+    In any order some job waits for so long; one that waits for longer is passed by jobs that came later. As these do
+    not count, no wait is without bound.
+    """
+    submitted_at, since = jobs.column("submitted_at"), np.array([one.job.waits_since for one in jobs])
+    order = np.argsort(submitted_at, kind="stable")
+    sums = np.concatenate([[0.0], np.cumsum(work[order])])
+    there = sums[np.searchsorted(submitted_at[order], since, side="right")]
+    return np.asarray(there - np.where(submitted_at <= since, work, 0.0))
+
+
 def patience(jobs: JobColumns, least_speed: FloatArray, settings: Settings) -> FloatArray:
     """(n,) seconds that a job waits at most before no other passes it.
 
@@ -131,10 +147,10 @@ def _needed(jobs: JobColumns, least_speed: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """From when on no other job starts before a waiting one, and by what."""
+    """From when on no other job starts before a waiting one, at the earliest, and by what."""
 
     in_seconds: float
-    """Negative: it is so already."""
+    """Negative: it is so already. Later if the `backlog` of the job takes longer."""
     patience: float
     """Seconds that it waits until then, in all."""
     needed: float

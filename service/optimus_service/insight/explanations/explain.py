@@ -297,11 +297,13 @@ def _before_all(case: Case) -> list[str]:
     if turn is None or case.decision is None or case.decision.reason != Reason.WAITING_FOR_RESOURCES:
         return []
     but = "but for promised deadlines, guarantees of quotas, and jobs that have waited too long before it"
+    unless = "unless what is left of the jobs that were there when its wait began takes the whole cluster for longer"
     if turn.in_seconds <= 0:
-        return [f"It has waited so long that no other job starts before it, {but}."]
+        return [f"It has waited so long that no other job starts before it, {but}, {unless} than it has waited."]
     at = f"From {moment(case.now + turn.in_seconds):%Y-%m-%d %H:%M:%S} UTC on"
     waits = f"{at}, when it has waited for {lasted(turn.patience)}, no other job starts before it, {but}"
-    return [f"{waits}. {_of_its_patience(turn, case.job.asked.priority)}"]
+    later = f"{waits}; later {unless.replace('unless', 'if', 1)} than that"
+    return [f"{later}. {_of_its_patience(turn, case.job.asked.priority)}"]
 
 
 def _of_its_patience(turn: Turn, priority: float) -> str:
