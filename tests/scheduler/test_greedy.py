@@ -36,7 +36,8 @@ def table(drawn: list[list[tuple[int, int, float]]]) -> tuple[Candidates, FloatA
     n = len(drawn)
     counts = workers.astype(np.int64), servers.astype(np.int64)
     cost = workers + 0.5 * servers
-    found = Candidates(job, *counts, cost, worth, worth, worth, first, np.ones(n), np.full(n, 0.05), np.ones(n))
+    ones = np.ones(n)
+    found = Candidates(job, *counts, cost, worth, worth, worth, first, ones, ones, np.full(n, 0.05), ones)
     return found, np.stack([workers, servers], axis=1)
 
 
