@@ -9,7 +9,8 @@ from tests.service.store.store_builders import set_wanted
 
 from optimus_scheduler.lifecycle import PauseRequested, ResumeRequested
 from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Reason, Role, TaskKey
-from optimus_service.insight.explanations.explain import Case, explanation_of
+from optimus_service.insight.explanations.case import Case
+from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.store.records import JobRecord
 

@@ -23,7 +23,8 @@ from optimus_scheduler.allocate.policies import POLICIES
 from optimus_scheduler.lifecycle import PauseRequested, TooManyFailures
 from optimus_scheduler.model import NOTHING, Allocation, Directive, Interval, JobState, Reason, SpeedSample
 from optimus_service.api.jobs.explanation import is_over
-from optimus_service.insight.explanations.explain import Case, explanation_of
+from optimus_service.insight.explanations.case import Case
+from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.explanations.queue import ORDERS, in_queue
 from optimus_service.insight.jobs.progress import _after_retry, expected_times
 from optimus_service.insight.jobs.reasons import TEXTS

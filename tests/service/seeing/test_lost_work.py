@@ -12,7 +12,8 @@ from tests.service.seeing.test_plan import body, document, preview_of
 from tests.service.store.store_builders import a_decision, a_forecast, a_membership
 
 from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Quota
-from optimus_service.insight.explanations.explain import Case, explanation_of
+from optimus_service.insight.explanations.case import Case
+from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.jobs.lost_work import Loss, losses, total
 from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.store.records import JobRecord, MembershipRecord

@@ -22,7 +22,8 @@ from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState
 from optimus_scheduler.settings import Settings
 from optimus_service.api.jobs.queue import queued_body
 from optimus_service.crd.translate import age, status_of
-from optimus_service.insight.explanations.explain import Case, explanation_of
+from optimus_service.insight.explanations.case import Case
+from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.explanations.queue import in_queue
 from optimus_service.insight.format import span
 from optimus_service.insight.jobs.bodies import job_body

@@ -20,7 +20,8 @@ from optimus_service.api.jobs.details import worker_starts
 from optimus_service.api.services import CallerDep, HistoriesDep, Services, ServicesDep
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.insight.cluster.trace_export import counted_speed
-from optimus_service.insight.explanations.explain import Case, explanation_of
+from optimus_service.insight.explanations.case import Case
+from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.explanations.queue import in_queue
 from optimus_service.insight.jobs.reasons import CHECKPOINTS, PRINTS_TOO_MUCH, WORKER_SILENT
 from optimus_service.loop.exits import WORKER_HUNG

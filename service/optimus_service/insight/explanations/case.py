@@ -1,0 +1,51 @@
+"""What an explanation is made of: rows, and what was tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from optimus_scheduler.allocate.optimus.guarantees import Turn
+from optimus_scheduler.model import SpeedSample
+from optimus_service.insight.explanations.queue import Queued
+from optimus_service.observe.standstills import Standstills
+from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """All that an explanation is made of."""
+
+    job: JobRecord
+    decision: DecisionRecord | None
+    now: float
+    memberships: Sequence[MembershipRecord] = ()
+    """Oldest first."""
+    began: Mapping[str, float] = field(default_factory=dict)
+    """When tasks were started, by name, of a script whose stops lose work."""
+    speeds: Sequence[SpeedSample] = ()
+    """Measured speeds, any order."""
+    others: Mapping[str, JobRecord] = field(default_factory=dict)
+    """All active jobs by id that the reader may know of, this one among them or not."""
+    decisions: Mapping[str, DecisionRecord] = field(default_factory=dict)
+    """The latest of each of these."""
+    queue: Sequence[Queued] = ()
+    """All jobs that wait (`in_queue`)."""
+    gives_more: Sequence[str] | None = None
+    """What each alone would give it more, tried by planning again; None: not tried."""
+    kept_on_larger_cluster: str | None = None
+    """Why it would keep its size with more room, too, in a sentence; None: not known."""
+    troubles: Sequence[str] = ()
+    """What keeps its tasks from running, as the cluster says."""
+    warnings: Sequence[str] = ()
+    """What hinders its training: the newest such events."""
+    still: Standstills = field(default_factory=dict)
+    """Jobs that make no step now."""
+    policy: str = ""
+    """The name of the policy in force."""
+    turn: Turn | None = None
+    """From when on no other job starts before this one, which waits; None: its policy knows of no such time."""
+    errors: Sequence[float] = ()
+    """When errors of its owner's code ended its training, after each of which it was tried again."""
+    ends: Sequence[float] = ()
+    """When it failed or was cancelled, the last time and all times before, after which its owner resumed it."""

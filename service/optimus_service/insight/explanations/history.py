@@ -1,0 +1,200 @@
+"""What an explanation says of the past: what the last rescale cost and bought, stops, errors and retries. Pure."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from itertools import pairwise
+
+from optimus_contract import answers
+from optimus_contract.membership import PauseParts
+from optimus_scheduler.model import JobState
+from optimus_scheduler.model.format import time_words
+from optimus_service.insight.explanations.case import Case
+from optimus_service.insight.format import lasted, moment, size, times
+from optimus_service.insight.jobs.lost_work import losses, total
+from optimus_service.observe.spec import deadline_of, promised_at
+from optimus_service.store.records import REPLACED, MembershipRecord
+
+
+def last_rescale(case: Case) -> answers.RescaleEffect | None:
+    """What the newest change of size cost and bought; None when there was none."""
+    for number in range(len(case.memberships) - 1, 0, -1):
+        before, after = case.memberships[number - 1], case.memberships[number]
+        if after.cause == "rescale":
+            return _effect(case, before, after, _steps_with(case, number))
+    return None
+
+
+_GOES_ON = frozenset({"coordinator_restart", "worker_lost", "server_lost", "batch"})
+"""Causes of a membership after which a job of the same size goes on with what its last change of size gave it."""
+
+
+def _steps_with(case: Case, number: int) -> int:
+    """Steps made at the size of membership `number`, those among them that were lost later, to the next other size."""
+    size_, began = _members(case.memberships[number]), case.memberships[number].step
+    made = 0
+    for after in case.memberships[number + 1 :]:
+        made += max(after.step + after.lost_steps - began, 0)
+        if after.cause not in _GOES_ON or _members(after) != size_:
+            return made
+        began = after.step
+    return made + max(case.job.step - began, 0)
+
+
+def _effect(case: Case, before: MembershipRecord, after: MembershipRecord, n_steps: int) -> answers.RescaleEffect:
+    stopped = after.pause_seconds or 0.0
+    slow, fast = _speed_with(case, before), _speed_with(case, after)
+    saved = None
+    if slow and fast:
+        # With the old size the steps made since would have taken their time at its speed, without the stop.
+        saved = n_steps / slow - (n_steps / fast + stopped)
+    return answers.RescaleEffect(
+        at=moment(after.at),
+        before=_members(before),
+        after=_members(after),
+        stopped_seconds=stopped,
+        pause_parts=None if after.pause_parts is None else PauseParts(**after.pause_parts),
+        lost_steps=after.lost_steps,
+        steps_per_second_before=slow,
+        steps_per_second_after=fast,
+        saved_seconds=saved,
+    )
+
+
+def _speed_with(case: Case, membership: MembershipRecord) -> float | None:
+    """Mean measured speed with as many workers and servers, weighed by steps."""
+    wanted = len(membership.workers), len(membership.servers)
+    found = [sample for sample in case.speeds if (sample.workers, sample.servers) == wanted]
+    n_steps = sum(sample.n_steps for sample in found)
+    seconds = sum(sample.n_steps / sample.steps_per_second for sample in found if sample.steps_per_second > 0)
+    return n_steps / seconds if seconds > 0 else None
+
+
+def on_the_last_rescale(case: Case, effect: answers.RescaleEffect | None) -> list[str]:
+    if effect is None:
+        return []
+    change = f"from {size(effect.before)} to {size(effect.after)}"
+    cost = f"stopped training for {time_words(effect.stopped_seconds)}{_parts(effect.pause_parts)}"
+    since = "" if case.job.finished_at is not None else f", {time_words(case.now - effect.at.timestamp())} ago,"
+    change_and_cost = f"Its last change of size{since} {change} {cost}"
+    slow, fast, saved = effect.steps_per_second_before, effect.steps_per_second_after, effect.saved_seconds
+    if slow is None or fast is None or saved is None:
+        measured = "was never measured" if case.job.state.is_final else "is not measured yet"
+        return [f"{change_and_cost}; what it bought {measured}."]
+    has, far = ("", "") if case.job.state.is_final else ("has ", " so far")
+    makes = "made" if case.job.running.is_empty else "makes"
+    bought = (
+        f"{has}saved {time_words(saved)}{far}" if saved > 0 else f"{has}cost {time_words(-saved)} more than it saved"
+    )
+    return [f"{change_and_cost}; it {makes} {fast:.3g} steps per second instead of {slow:.3g}, which {bought}."]
+
+
+def _parts(parts: PauseParts | None) -> str:
+    """` (saving 1 s, stopping 0.2 s, starting 3 s)`; empty where nothing is known of them."""
+    if parts is None:
+        return ""
+    named = (
+        ("saving", parts.save_seconds),
+        ("stopping", parts.stop_seconds),
+        ("starting", parts.start_seconds),
+        ("loading", parts.load_seconds),
+    )
+    seconds_by_part = [f"{what} {time_words(seconds)}" for what, seconds in named if seconds is not None]
+    return f" ({', '.join(seconds_by_part)})" if seconds_by_part else ""
+
+
+def on_its_history(case: Case) -> list[str]:
+    job = case.job
+    if not job.state.is_final or job.finished_at is None:
+        return []
+    parts = [f"It took {lasted(job.finished_at - job.created_at)} from submission to end"]
+    if job.started_at is not None and job.started_at - job.created_at >= 1:
+        parts.append(f"{lasted(job.started_at - job.created_at)} of it waiting to start")
+    due = deadline_of(job.asked, job.created_at)
+    late = 0.0 if due is None else job.finished_at - due
+    missed = f" It missed its deadline by {lasted(late)}." if late > 0 else ""
+    promised = promised_at(job) is not None
+    if missed and promised:
+        missed = f" It missed its deadline by {lasted(late)}, though that was promised."
+    if due is not None and not missed and job.state is JobState.SUCCEEDED:
+        missed = f" It met its deadline, {lasted(-late)} before it{', as was promised' * promised}."
+    last = next((each for each in reversed(case.memberships) if each.workers), None)
+    had = "" if last is None else f" It last had {size(_members(last))}."
+    without = [after.at - each.at for each, after in pairwise(case.memberships) if not each.workers]
+    stops = _stops(case)
+    after_errors = sum(stops.get(at, 0.0) for at in case.errors)
+    after_ends = sum(stops.get(at, 0.0) for at in case.ends)
+    stopped = sum(each.pause_seconds or 0.0 for each in case.memberships) + sum(without) + after_errors + after_ends
+    replaced = sum(each.cause == REPLACED for each in case.memberships)
+    # First tasks that come one after the other are one start.
+    is_more = [bool(each.workers) and each.cause == "start" for each in case.memberships[1:]]
+    complete = [each for each, grows in zip(case.memberships, [*is_more, False], strict=False) if not grows]
+    sizes = [_members(each) for each in complete if each.workers]
+    n_changes = max(job.rescales, sum(before != after for before, after in pairwise(sizes)))  # with a pause, too
+    changed = f"was changed {times(n_changes)}" if n_changes else "was never changed"
+    if replaced:
+        changed += f", its tasks were replaced {times(replaced)} at the same size"
+    if without:
+        changed += f", and it was without tasks {times(len(without))}, for {lasted(sum(without))}"
+    stood_still = (
+        f"stood still for {lasted(stopped) if stopped >= 1.0 else time_words(stopped)} in all"
+        if stopped
+        else "never stood still"
+    )
+    if n_unknown := sum(
+        each.cause == "coordinator_restart" and each.pause_seconds is None for each in case.memberships
+    ):
+        begins = f"{stood_still}, and" if stopped else "stood still"
+        stood_still = f"{begins} {times(n_unknown)} for a time that is not known"
+    changes = f" Its size {changed}; training {stood_still}."
+    n_ends = sum(at < job.finished_at for at in case.ends)
+    if job.retries or case.errors:
+        cut = [at for at in case.errors if _ended_before_its_try(case, at)]
+        changes += _on_retries(case, len(cut), after_errors - sum(stops.get(at, 0.0) for at in cut))
+    if n_ends:
+        changes += f" It had ended {times(n_ends)} before, and was resumed."
+    if lost := total(losses(job, case.memberships, case.began)).words:
+        changes += f" Lost with its stops: {lost}."
+    return [f"{', '.join(parts)}, and ended at step {job.step}.{missed}{had}{changes if case.memberships else ''}"]
+
+
+def _ended_before_its_try(case: Case, error_at: float) -> bool:
+    """Whether it failed or was cancelled while it waited for its try after this error, and was resumed later."""
+    joins = min((each.at for each in case.memberships if each.workers and each.at > error_at), default=math.inf)
+    return any(error_at < at < min(joins, case.job.finished_at or case.now) for at in case.ends)
+
+
+def _on_retries(case: Case, n_cut: int, waited_seconds: float) -> str:
+    """How often it was tried again. Before the try after `n_cut` errors it ended; the last time it may have, too."""
+    due, ended = case.job.retry_at, case.job.finished_at
+    is_due = due is not None and ended is not None and ended < due
+    # `retries` counts from when its owner last resumed it.
+    n_tries = max(case.job.retries, len(case.errors) - n_cut) - is_due
+    waited = f"waited {lasted(waited_seconds)} for" if waited_seconds else "waited for"
+    if not n_tries:
+        return f" After an error it {waited} another try, which did not come."
+    tried = f" It was tried again {times(n_tries)} after an error"
+    if is_due:
+        return f"{tried}, and waited for another try when it ended; it {waited} them."
+    return f"{tried}, which cost it {lasted(waited_seconds)}." if waited_seconds else f"{tried}."
+
+
+def _stops(case: Case) -> dict[float, float]:
+    """Seconds from each error or end of training until the job trained again. Of several between two memberships the
+    first counts, and none where a membership without tasks accounts for the time."""
+    found: dict[float, float] = {}
+    joined = [each.at for each in case.memberships]
+    until = 0.0
+    for at in sorted({*case.errors, *case.ends}):
+        number = bisect_right(joined, at)
+        is_counted = number < len(joined) and not case.memberships[number].workers
+        if number == 0 or at < until or is_counted:
+            continue
+        until = joined[number] if number < len(joined) else case.job.finished_at or case.now
+        found[at] = max(until - at, 0.0)
+    return found
+
+
+def _members(membership: MembershipRecord) -> answers.Allocation:
+    return answers.Allocation(workers=len(membership.workers), servers=len(membership.servers))

@@ -1,0 +1,288 @@
+"""What an explanation says of when a job starts and ends, and what it waits for. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+from optimus_contract import answers
+from optimus_scheduler.ahead.deadlines import Answer, answer_to
+from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS
+from optimus_scheduler.allocate.optimus.guarantees import Turn
+from optimus_scheduler.model import Interval, JobState, Reason
+from optimus_scheduler.model.format import time_words
+from optimus_service.insight.explanations.case import Case
+from optimus_service.insight.explanations.queue import ORDERS
+from optimus_service.insight.format import by_deadline, counted, foreseen, lasted, moment, span
+from optimus_service.insight.jobs.end import has_made_all
+from optimus_service.insight.jobs.lost_work import losses
+from optimus_service.insight.jobs.progress import Ends, awaited_end, is_without_end, progress_of
+from optimus_service.insight.jobs.why import goes_on_from
+from optimus_service.observe.spec import begins_anew, deadline_of, promised_at
+from optimus_service.store.records import Awaited, ExpectedTimes, JobRecord
+from optimus_service.store.rounds.forecasts import known
+
+
+def expected_of(case: Case) -> answers.Expected:
+    if case.job.state.is_final:
+        return answers.Expected(start_seconds=None, finish_seconds=None, finish_at=None)
+    ahead = progress_of(case.job, case.decision, case.now, None, case.still)
+    left, times = ahead.remaining_seconds, ahead.expected
+    return answers.Expected(
+        start_seconds=times.start_seconds if times is not None and case.job.waits else None,
+        finish_seconds=left,
+        finish_at=None if left is None else foreseen(case.now + left.mean),
+        computed_at=None if times is None else times.computed_at,
+    )
+
+
+def _retry_wait(case: Case) -> float:
+    """Seconds until an error's wait is over; 0 when there is none."""
+    return 0.0 if case.job.retry_at is None else max(case.job.retry_at - case.now, 0.0)
+
+
+def on_waiting(case: Case, expected: answers.Expected) -> list[str]:
+    if case.job.state.is_final or not case.job.waits:
+        return []
+    if wait := _retry_wait(case):
+        soonest = time_words(wait) if expected.start_seconds is None else span(expected.start_seconds)
+        if begins_anew(case.job):
+            lost = (
+                f": it is not known to have a checkpoint, so that its {counted(case.job.step, 'step')} are made again"
+            )
+            return [f"It may begin anew in {soonest}, if there is room for it then{lost}."]
+        saved = f", from {goes_on_from(case.job)}" if case.job.step else ""
+        return [f"It may go on in {soonest}, if there is room for it then{saved}."]
+    return [*_how_long(case), *_place_in_the_queue(case), *_before_all(case), _when_it_starts(case, expected)]
+
+
+def on_lost_work(case: Case) -> list[str]:
+    """What a job without tasks has lost with its pause."""
+    if case.job.state.is_final or not case.job.is_without_tasks or not case.memberships or _retry_wait(case):
+        return []
+    lost = losses(case.job, case.memberships, case.began)[-1]
+    if not lost.words or not begins_anew(case.job):
+        return []
+    return [f"It is not known to go on from a checkpoint: it begins anew, and {lost.words} are lost."]
+
+
+def _how_long(case: Case) -> list[str]:
+    """Since when it waits. Not in the decision's sentence, which may be older."""
+    job = case.job
+    since = job.created_at if job.wanted_at is None or job.state is JobState.QUEUED else job.wanted_at
+    return [f"It has waited for {time_words(case.now - since)}."] if case.now - since >= 1 else []
+
+
+_NAMED = 5
+"""Jobs that are named; of more the number is told."""
+
+
+def _place_in_the_queue(case: Case) -> list[str]:
+    """Its number in the queue that everybody is shown, and who is before it."""
+    mine = next((each for each in case.queue if each.job.id == case.job.id), None)
+    if mine is None:
+        return []
+    place = f"In the queue it is number {mine.position} of {len(case.queue)}"
+    ahead = [each.job for each in case.queue[: mine.position - 1]]
+    known = [job for job in ahead if job.id in case.others]
+    behind = f", behind {_named(known, len(ahead))}" if known else ""
+    order = ORDERS.get(case.policy) if ahead else None
+    by = "" if order is None else f" Each round of the policy `{case.policy}` decides anew who starts: {order}."
+    return [f"{place}{behind}.{by}"]
+
+
+def _before_all(case: Case) -> list[str]:
+    """From when on room is kept for it."""
+    turn = case.turn
+    if turn is None or case.decision is None or case.decision.reason != Reason.WAITING_FOR_RESOURCES:
+        return []
+    but = "but for promised deadlines, guarantees of quotas, and jobs that have waited too long before it"
+    unless = "unless what is left of the jobs that were there when its wait began takes the whole cluster for longer"
+    if turn.in_seconds <= 0:
+        return [f"It has waited so long that no other job starts before it, {but}, {unless} than it has waited."]
+    at = f"From {moment(case.now + turn.in_seconds):%Y-%m-%d %H:%M:%S} UTC on"
+    waits = f"{at}, when it has waited for {lasted(turn.patience)}, no other job starts before it, {but}"
+    later = f"{waits}; later {unless.replace('unless', 'if', 1)} than that"
+    return [f"{later}. {_of_its_patience(turn, case.job.asked.priority)}"]
+
+
+def _of_its_patience(turn: Turn, priority: float) -> str:
+    """What the time is made of that a job waits before room is kept for it."""
+    more = turn.part * turn.needed / priority
+    if turn.patience < turn.fixed + more - 0.5:
+        return "That is the longest that any job waits for that."
+    why = ", as its length or its speed is not known to the rounds yet" if turn.is_assumed else ""
+    divided = "" if priority == 1 else f", divided by its priority of {priority:g}"
+    needs = f"{turn.part:g} times the {lasted(turn.needed)} that it is taken to need alone{why}"
+    return f"These are {lasted(turn.fixed)}, and {lasted(more)} more: {needs}{divided}."
+
+
+def _when_it_starts(case: Case, expected: answers.Expected) -> str:
+    goes = "start" if case.job.started_at is None else "go on"
+    if expected.start_seconds is not None:
+        if max(expected.start_seconds.mean, expected.start_seconds.high or 0.0) < 0.5:
+            return f"It is expected to {goes} in a moment, by what is expected of all jobs."
+        return f"It is expected to {goes} in {span(expected.start_seconds)}{_with_the_end_of(case)}."
+    if expected.computed_at is None:
+        return (
+            f"When it will {goes} cannot be said yet: that is worked out after each round, but was not since it came."
+        )
+    if case.decision is not None and case.decision.reason == Reason.NO_FEASIBLE_NODE:
+        return "It starts when a node has room for its tasks: when that is cannot be said."
+    if case.decision is not None and NO_END_HELPS in case.decision.message:
+        return f"It does not {goes} before a quota, a limit, its specification or the cluster is changed."
+    endless = _without_end_before(case)
+    if not endless:
+        return f"When it will {goes} cannot be said: nothing tells when there is room for it."
+    ends = "it ends" if len(endless) == 1 else "they end"
+    return f"When it will {goes} cannot be said: {_named(endless)} may be in its way, and nothing tells when {ends}."
+
+
+def _with_the_end_of(case: Case) -> str:
+    """Whose end the told start waits for, in the futures that it is told by."""
+    times = None if case.decision is None else case.decision.expected
+    likeliest = max(() if times is None else times.behind, key=lambda one: one.part, default=None)
+    job = None if likeliest is None else likeliest.job
+    by = ", by what is expected of all jobs"
+    if likeliest is None or times is None or job is None or job.id not in case.others or job.state.is_final:
+        return by
+    if (part := times.at_once.get(job.id, 0.0)) > _LIKELY:
+        if not _may_be_at_once(times, likeliest):
+            return by
+        return f", {'most likely ' if part < 1 else ''}with the end of {_named([job])}{by}"
+    if likeliest.part > _LIKELY:
+        sure = "most likely " if likeliest.part < 1 else ""
+        also = "" if _is_first(case) else " and that of a job that starts before it"
+        return f", {sure}after the end of {_named([job])}{also}{by}"
+    return by
+
+
+def _is_first(case: Case) -> bool:
+    """Whether the queue that everybody is shown has no job before it. Its futures may have one: another in each."""
+    return bool(case.queue) and case.queue[0].job.id == case.job.id
+
+
+def _may_be_at_once(times: ExpectedTimes, one: Awaited) -> bool:
+    """Whether the start is told for about the same time as the end. Not where it waits for others, too, in some of the
+    futures: for a pause that a future has and that may not come."""
+    end, start = awaited_end(one, times), times.start
+    if end is None or start is None:
+        return True
+    about = _ABOUT * (end.mean - times.at) + _ABOUT_SECONDS
+    overlaps = start.low <= end.high and end.low <= start.high
+    return overlaps and end.low - about <= start.mean <= end.high + about
+
+
+_ABOUT, _ABOUT_SECONDS = 0.25, 5.0
+"""A start with an end is told for no longer after the interval of that than this part of the time until it, and a
+start-up."""
+_LIKELY = 0.5
+"""An end that a start waits for in no larger part of the futures is not named: it may as likely be another."""
+
+
+def _without_end_before(case: Case) -> list[JobRecord]:
+    """Jobs that nothing tells the end of: first those before it in the queue, then those that have tasks."""
+    before = takewhile(lambda each: each.job.id != case.job.id, case.queue)
+    starts = {each.job.id: each.start for each in before if each.job.id in case.others}
+    trains = (each.id for each in case.others.values() if not each.wanted.is_empty and not each.is_being_cancelled)
+    ends: Ends = {}
+    jobs = (case.others[job_id] for job_id in dict.fromkeys((*starts, *trains)))
+    return [
+        job
+        for job in jobs
+        if is_without_end(job, case.decisions.get(job.id), case.now, ends, case.still, starts.get(job.id))
+    ]
+
+
+def _named(jobs: Sequence[JobRecord], in_all: int | None = None) -> str:
+    """Names of these, or of the first of so many `in_all`."""
+    names = [f"{each.name} ({each.id})" for each in jobs[:_NAMED]]
+    more = (len(jobs) if in_all is None else in_all) - len(names)
+    return f"{', '.join(names)}{f' and {more} more' if more else ''}"
+
+
+def on_the_end(case: Case, expected: answers.Expected) -> list[str]:
+    if case.job.state.is_final or case.job.owner_paused_at is not None:
+        return []
+    if _retry_wait(case):
+        return ["When it ends cannot be said before it goes on."]
+    if has_made_all(case.job):
+        left = "" if expected.finish_seconds is None else f": by that it may end in {span(expected.finish_seconds)}"
+        if not progress_of(case.job, case.decision, case.now, None, case.still).longer_than_predicted:
+            return ["It has made all steps that it announced: it is finishing."]
+        return [f"It has made all steps that it announced and goes on, longer than predicted{left}."]
+    if progress_of(case.job, case.decision, case.now, None, case.still).is_guessed:
+        return [
+            "When it ends cannot be said: neither its command nor what it prints tells how many steps it makes.",
+            "`report(total_steps=...)` of optimus_client tells it, --progress-pattern reads it from its output, and "
+            "--max-steps sets a limit.",
+        ]
+    if expected.finish_seconds is None and case.job.waits and case.job.step > 0:
+        return ["When it ends cannot be said before it goes on."]
+    if expected.finish_seconds is None and case.job.id in case.still:
+        return ["When it ends cannot be said while no step comes."]
+    if expected.finish_seconds is None:
+        if case.job.waits and expected.start_seconds is None:
+            return [f"When it ends cannot be said before it {'starts' if case.job.started_at is None else 'goes on'}."]
+        return ["When it ends cannot be said yet: too little of its loss or speed is known."]
+    if_so = "If its training goes on, it" if case.warnings else "It"
+    ends = f"{if_so} is expected to end in {span(expected.finish_seconds)}"
+    due = deadline_of(case.job.asked, case.job.created_at)
+    meets = [] if due is None or due <= case.now else by_deadline(expected.finish_seconds, due - case.now)
+    meets = [*_on_its_limit(case), *meets]
+    if expected.computed_at is None:
+        return [f"{ends} if it keeps what it has: later changes of size are not counted in yet.", *meets]
+    return [f"{ends}, waiting, stops and later changes of size included.", *_on_changes_ahead(case, expected), *meets]
+
+
+def _on_its_limit(case: Case) -> list[str]:
+    """That its loss may end it before its limit, where the told number of steps does not show that."""
+    forecast, rule = None if case.decision is None else case.decision.forecast, case.job.asked.convergence
+    total = None if forecast is None else known(forecast.total_steps)
+    of_loss = (rule.loss_decrease, rule.target_loss, rule.target_metric)
+    if forecast is None or total is None or forecast.rule not in ("max_steps", "max_epochs") or of_loss == (None,) * 3:
+        return []
+    if total.low < total.high:
+        return []
+    what = "metric" if rule.target_metric is not None else "loss"
+    return [f"Its limit of {forecast.rule[4:]} ends it: that its {what} does before is less likely than 10 %."]
+
+
+_OTHERWISE = 1.2
+"""An end that is so many times as far as at the present size is told beside that one: something is expected between."""
+
+
+def _on_changes_ahead(case: Case, expected: answers.Expected) -> list[str]:
+    """What the present size would give, where another end is expected."""
+    here, left = progress_of(case.job, case.decision, case.now, None, case.still).at_its_size, expected.finish_seconds
+    if case.job.waits or here is None or left is None or here.mean <= 0 or abs(left.mean - here.mean) < 5.0:
+        return []
+    if left.mean > _OTHERWISE * here.mean:
+        # The look says when it ends, and not by whom it is delayed: no cause is told.
+        return [f"At the size that it has, without waiting and stops, it would take {span(here)}."]
+    if here.mean > _OTHERWISE * left.mean:
+        # It may grow, or its newest speed be slower than that of the look: no cause is told.
+        speed = "the speed that is predicted" if case.job.first_step is None else "its newest speed"
+        return [f"At the size that it has, by {speed}, it would take {span(here)}."]
+    return []
+
+
+def on_the_deadline(case: Case, expected: answers.Expected) -> list[str]:
+    """Whether it is promised, and if not, which one would be."""
+    due = deadline_of(case.job.asked, case.job.created_at)
+    if due is None or case.job.state.is_final or case.job.is_tracked:
+        return []
+    is_promised = promised_at(case.job) is not None
+    if due <= case.now:
+        return ["Its deadline has passed, though it was promised."] if is_promised else []
+    if is_promised:
+        return ["Its deadline is promised."]
+    left = expected.finish_seconds
+    if left is None or left.high is None:
+        return ["Its deadline is not promised: too little is known of its end."]
+    said = answer_to(due, Interval(left.mean, left.low or 0.0, left.high), case.now)
+    if said.answer is Answer.PROMISED:
+        return []  # the next look at the queue says so
+    by = None if said.earliest is None else foreseen(said.earliest)
+    when = "" if by is None else f": it ends by {by:%Y-%m-%d %H:%M:%S} UTC with a probability of 95 %"
+    return [f"Its deadline is not promised{when}."]
