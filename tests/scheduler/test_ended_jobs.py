@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, NOW, SpeedLaw, a_job, a_spec, law, samples
 
 from optimus_models.convergence import converged_epoch
-from optimus_scheduler.forecast.forecast import RememberingForecaster, as_rule, epoch_steps, forecast, forecast_all
+from optimus_scheduler.forecast.end import as_rule, epoch_steps
+from optimus_scheduler.forecast.forecast import RememberingForecaster, forecast, forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.precedents import ends_under
 from optimus_scheduler.forecast.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs

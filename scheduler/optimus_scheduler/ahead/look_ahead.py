@@ -25,7 +25,7 @@ from optimus_scheduler.ahead.trajectory import Rules, Trajectory
 from optimus_scheduler.ahead.world import Ahead, Queue, Work, rest_of_life, until_later
 from optimus_scheduler.allocate.policy import PlanningPolicy, Policy
 from optimus_scheduler.forecast.alike_runs import seconds_of_silent_runs, steps_left_like_alike_runs
-from optimus_scheduler.forecast.forecast import epoch_steps
+from optimus_scheduler.forecast.end import epoch_steps
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.time_left import Habits, step_seconds
 from optimus_scheduler.model import Allocation, Directive, Interval, Job, Nodes, Role, Snapshot, total_of

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from optimus_scheduler.forecast.alike_runs import seconds_of_silent_runs, steps_left_like_alike_runs
-from optimus_scheduler.forecast.forecast import epoch_steps
+from optimus_scheduler.forecast.end import epoch_steps
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices
 from optimus_scheduler.model import Allocation, JobSpec, Reason, Resources, TaskDemand

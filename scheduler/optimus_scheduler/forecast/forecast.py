@@ -18,44 +18,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from functools import lru_cache
 from operator import attrgetter
 from statistics import median
-from typing import NamedTuple, TypedDict
+from typing import TypedDict
 
 from optimus_models.calibration import AS_PREDICTED, NO_EXPERIENCE, Calibration, Widening
-from optimus_models.convergence import LEAST_POINTS, Rule, convergence_step, has_converged, whole_steps
-from optimus_models.cost import Estimate
-from optimus_models.loss.curve import LossCurve
 from optimus_models.loss.ends import Prediction
 from optimus_models.rescale import RescaleCost
 from optimus_models.speed import SpeedLaw
+from optimus_scheduler.forecast.end import End, Use, inputs_of_end, life_of
 from optimus_scheduler.forecast.fits import Fits, Fitted
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.forecast.precedents import confidence, early_ends, precedents, with_early_ends, with_precedents
-from optimus_scheduler.forecast.prices import cost_per_second, has_prices
-from optimus_scheduler.forecast.speeds import Speeds
-from optimus_scheduler.forecast.time_left import (
-    LINDY,
-    Course,
-    Habits,
-    beyond_announced,
-    correction,
-    step_seconds,
-    time_left,
-    times_of_many,
-    widened,
-)
-from optimus_scheduler.forecast.uneven_epochs import with_uneven_epochs
-from optimus_scheduler.model import ConvergenceRule, Directive, Forecast, Interval, Job
+from optimus_scheduler.forecast.prices import has_prices
+from optimus_scheduler.forecast.time_left import Course, Habits, correction, step_seconds, time_left, times_of_many
+from optimus_scheduler.model import Forecast, Interval, Job
 from optimus_scheduler.settings import Settings
 
-_LINDY_CONFIDENCE = 0.05
-"""Confidence of such a guess: next to nothing."""
 STOPS_PER_JOB = 4
 """Newest stops of each job that others are judged by."""
-_ENFORCED_BY_COORDINATOR = ("max_steps", "max_epochs")
-"""Limits that the job's coordinator keeps to the step by itself."""
 
 
 class RememberingForecaster:
@@ -81,7 +61,7 @@ class RememberingForecaster:
         has_price = has_prices(settings)
         for at, fitted in zip(changed, fits, strict=True):
             job = ordered[at]
-            use = _Use.of(job, fitted.speeds, now, settings, has_price)
+            use = Use.of(job, fitted.speeds, now, settings, has_price)
             known[at] = _Known(job, inputs[at], fitted, use, _end(job, fitted, use, settings, known[at]))
         present = [one for one in known if one is not None]
         found = _outlooks(ordered, present, self._stops.of(ordered), now, settings)
@@ -119,7 +99,7 @@ class _Known:
 
     __slots__ = ("_has_clock", "_steps_here", "_use", "course", "end", "fitted", "inputs", "outlook")
 
-    def __init__(self, job: Job, inputs: tuple[object, ...], fitted: Fitted, use: _Use, end: _End) -> None:
+    def __init__(self, job: Job, inputs: tuple[object, ...], fitted: Fitted, use: Use, end: End) -> None:
         """`inputs`: of this job."""
         self.inputs, self.fitted, self._use, self.end, self._steps_here = inputs, fitted, use, end, _steps_here(job)
         self.outlook: Outlook | None = None
@@ -136,8 +116,8 @@ class _Known:
         """The outlook of the job, whose inputs these are. `stop_seconds`: predicted of its next stop."""
         speeds = self.fitted.speeds
         if self.outlook is not None and self._has_clock:
-            self._use = _Use.of(job, speeds, now, settings, self._use.has_price)
-            self.end = _End.of(job, self.fitted, self._use, settings)
+            self._use = Use.of(job, speeds, now, settings, self._use.has_price)
+            self.end = End.of(job, self.fitted, self._use, settings)
         self.course = self._course(job, stop_seconds)
         return Outlook(
             job=job,
@@ -184,7 +164,7 @@ class _Known:
             left, by = at_present_pace(job, steps, pace)
             changed |= {"remaining_seconds": left, "calibration": Calibration(self.end.by_steps, by)}
         if self._use.cost_per_second is not None:
-            changed["cost"] = _cost(left, self._use.cost_per_second)
+            changed["cost"] = cost_of(left, self._use.cost_per_second)
         return changed
 
     def _is_measured(self, job: Job, now: float, settings: Settings) -> bool:
@@ -194,11 +174,11 @@ class _Known:
         return job.allocated_at is None or now - job.allocated_at >= settings.measuring_seconds
 
 
-def _end(job: Job, fitted: Fitted, use: _Use, settings: Settings, before: _Known | None) -> _End:
+def _end(job: Job, fitted: Fitted, use: Use, settings: Settings, before: _Known | None) -> End:
     """The end of a job; that of before where nothing has changed that it depends on, whatever else has."""
     if before is None or before.fitted is not fitted or job.spec.convergence.has_clock:
-        return _End.of(job, fitted, use, settings)
-    return before.end if before.end.asked == _asked(job) else _End.of(job, fitted, use, settings)
+        return End.of(job, fitted, use, settings)
+    return before.end if before.end.asked == inputs_of_end(job) else End.of(job, fitted, use, settings)
 
 
 Forecaster = Callable[[Sequence[Job], float, Settings], tuple[Outlook, ...]]
@@ -262,7 +242,7 @@ def _joining_seconds(job: Job, stop_seconds: float) -> float:
     return max(median(observed) - stop_seconds, 0.0) if observed else 0.0
 
 
-def _forecast(job: Job, fitted: Fitted, use: _Use, end: _End, stop_seconds: float, now: float) -> Forecast:
+def _forecast(job: Job, fitted: Fitted, use: Use, end: End, stop_seconds: float, now: float) -> Forecast:
     curve, speeds = fitted.curve, fitted.speeds
     experts = curve.experts
     changed: dict[str, object] = {
@@ -295,81 +275,15 @@ class _Times(TypedDict):
     cost: Interval | None
 
 
-def _times(job: Job, use: _Use, end: _End, stop_seconds: float, now: float) -> _Times:
+def _times(job: Job, use: Use, end: End, stop_seconds: float, now: float) -> _Times:
     pace = None if use.speed is None else step_seconds(use.speed, habits_of(job, now, stop_seconds))
     seconds, by_seconds = _seconds(job, end.remaining, pace, end.prediction, now)
     return {
         "remaining_seconds": seconds,
         "seconds_per_step": pace,
         "calibration": Calibration(end.by_steps, by_seconds),
-        "cost": _cost(seconds, use.cost_per_second),
+        "cost": cost_of(seconds, use.cost_per_second),
     }
-
-
-class _End(NamedTuple):
-    """What is predicted of a job's steps. No clock plays a part in it, but for limits of time and money."""
-
-    prediction: Prediction | None
-    remaining: Interval | None
-    by_steps: Widening
-    total: Interval | None
-    confidence: float
-    rule: str | None
-    """The part of the rule that holds, or is predicted to hold first."""
-    is_here: bool
-    loss_curve: dict[str, float]
-    asked: tuple[object, ...]
-    """What it depended on, see `_asked`."""
-
-    @classmethod
-    def of(cls, job: Job, fitted: Fitted, use: _Use, settings: Settings) -> _End:
-        whole, epoch = rule_of(job), epoch_steps(job)
-        limit = step_limit(whole, epoch)
-        holds = _converged_by(job, whole, fitted, use, settings)
-        prediction = None if _is_beyond_announced(job) else _predict_total(job, whole, epoch, fitted, use)
-        remaining, by_steps = _remaining_steps(job, prediction, limit)
-        is_here = holds is not None or job.directive is Directive.FINISH
-        if is_here:
-            remaining = Interval(0.0, 0.0, 0.0)
-        return cls(
-            prediction,
-            remaining,
-            by_steps,
-            None if remaining is None else _shifted(remaining, job.step),
-            _confidence(job, fitted, prediction),
-            holds or _what_ends(job, whole, limit, prediction, remaining),
-            is_here,
-            _describe_curve(fitted.curve),
-            _asked(job),
-        )
-
-
-_asked = attrgetter("step", "steps_per_epoch", "epochs", "directive", "experience.task", "experience.steps")
-"""Of a job all that its end depends on beside its models, where no limit of time or money does."""
-
-
-def _what_ends(
-    job: Job, rule: Rule, limit: float, prediction: Prediction | None, remaining: Interval | None
-) -> str | None:
-    """The part of the rule that is predicted to hold first; `command_ends` where a script ends by itself.
-
-    By the end that is told: where that is the limit, it is the limit that ends the job, and nowhere else.
-    """
-    if prediction is None:
-        return None
-    name = prediction.rule
-    if remaining is not None and limit < math.inf and name not in _OF_TIME:
-        is_at_limit = job.step + remaining.mean >= limit - 0.5
-        by_loss = next((each for each in _BY_LOSS if getattr(rule, each) is not None), None)
-        if is_at_limit:
-            name = "max_steps" if rule.max_steps is not None and limit == rule.max_steps else "max_epochs"
-        elif name in ("max_steps", "max_epochs") and by_loss is not None:
-            name = by_loss
-    return "command_ends" if name == "max_steps" and job.spec.convergence.ends_itself else name
-
-
-_OF_TIME = ("max_seconds", "max_cost")
-_BY_LOSS = ("target_metric", "target_loss", "loss_decrease")
 
 
 def habits_of(job: Job, now: float, stop_seconds: float) -> Habits:
@@ -379,155 +293,6 @@ def habits_of(job: Job, now: float, stop_seconds: float) -> Habits:
         return Habits(job.busy_part, running, 0.0, 0, stop_seconds)
     stops = [seconds for seconds in job.rescale_seconds if 0.0 <= seconds < math.inf]
     return Habits(job.busy_part, running, sum(stops), len(stops), stop_seconds)
-
-
-class _Use(NamedTuple):
-    """What a job has used so far, and at which rate it goes on."""
-
-    elapsed_seconds: float
-    spent: float
-    speed: Estimate | None
-    """Steps/s; None without tasks, or when nothing is measured."""
-    steps_per_second: float | None
-    """The same, or what was calculated, by which no time is promised."""
-    cost_per_second: float | None
-    """None without prices, or without tasks."""
-    has_price: bool
-    """Whether anything costs anything."""
-
-    @classmethod
-    def of(cls, job: Job, speeds: Speeds, now: float, settings: Settings, has_price: bool) -> _Use:
-        elapsed = now - job.started_at if job.started_at is not None else 0.0
-        if job.allocation.is_empty:
-            return cls(elapsed, job.spent, None, None, None, has_price)
-        speed = speeds.promised(job.allocation) if speeds.is_measured else None
-        calculated = speeds.at(job.allocation) if speeds.is_known else None
-        price = cost_per_second(job.spec, job.allocation, settings) if has_price else None
-        return cls(elapsed, job.spent, speed, calculated if speed is None else speed.mean, price, has_price)
-
-
-# --- the end of the job ----------------------------------------------------------------------------------------------
-
-
-def _predict_total(job: Job, rule: Rule, epoch: float | None, fitted: Fitted, use: _Use) -> Prediction | None:
-    """`epoch`: steps of one, if known."""
-    own = convergence_step(
-        fitted.curve,
-        rule,
-        steps_per_epoch=epoch,
-        now_step=job.step,
-        elapsed_seconds=use.elapsed_seconds,
-        steps_per_second=use.steps_per_second,
-        spent=use.spent,
-        cost_per_second=use.cost_per_second,
-        metric=fitted.metric,
-    )
-    return with_early_ends(job, with_precedents(job, epoch, with_uneven_epochs(job, own)))
-
-
-def epoch_steps(job: Job) -> float | None:
-    """Steps of an epoch: from the job, or before its first report from the newest ended job of the same task."""
-    if job.steps_per_epoch is not None or not job.similar:
-        return job.steps_per_epoch
-    batch = job.spec.counted_batch
-    known = [ended for ended in reversed(job.similar) if ended.steps_per_epoch]
-    newest = next((ended for ended in known if ended.global_batch_size == batch), known[0] if known else None)
-    if newest is None or newest.steps_per_epoch is None:
-        return None
-    if not (batch and newest.global_batch_size):
-        return newest.steps_per_epoch
-    return newest.steps_per_epoch * newest.global_batch_size / batch
-
-
-def rule_of(job: Job) -> Rule:
-    """The job's rule as the models read it."""
-    return as_rule(job.spec.convergence)
-
-
-@lru_cache(maxsize=4096)
-def as_rule(rule: ConvergenceRule) -> Rule:
-    """A rule as the models read it."""
-    return Rule(
-        loss_decrease=rule.loss_decrease,
-        relative=rule.relative,
-        patience_epochs=rule.patience_epochs,
-        target_loss=rule.target_loss,
-        max_steps=rule.max_steps,
-        max_epochs=rule.max_epochs,
-        max_seconds=rule.max_seconds,
-        target_metric=None if rule.target_metric is None else rule.target_metric.value,
-        max_cost=rule.max_cost,
-    )
-
-
-def _remaining_steps(job: Job, prediction: Prediction | None, limit: float) -> tuple[Interval | None, Widening]:
-    """With how it was corrected. `limit`: steps after which it ends in any case."""
-    most = max(limit - job.step, 0.0)
-    if job.spec.announced_steps is not None and _is_beyond_announced(job):
-        return _corrected_steps(job, beyond_announced(job.spec.announced_steps, job.step, most), most)
-    if prediction is None:
-        lindy = Interval(job.step, job.step / LINDY, job.step * LINDY) if job.step > 0 else None
-        return lindy, AS_PREDICTED
-    return _corrected_steps(job, _shifted(prediction, -job.step), most)
-
-
-def _corrected_steps(job: Job, left: Interval, most: float) -> tuple[Interval, Widening]:
-    by = correction(job.experience.steps, job.experience.task, life_of(job, left), left)
-    return widened(left, by, most), by
-
-
-def _is_beyond_announced(job: Job) -> bool:
-    """Whether it goes on after all steps that it announced, and no loss or metric says when it ends."""
-    return job.spec.announced_steps is not None and not _may_end_by_curve(job)
-
-
-def life_of(job: Job, left: Interval) -> float:
-    """The part of its steps that a job has made, if so many are left."""
-    total = job.step + left.mean
-    return job.step / total if 0 < total < math.inf else 0.0
-
-
-def step_limit(rule: Rule, steps_per_epoch: float | None) -> float:
-    """Steps after which the job ends in any case; inf without a limit."""
-    by_epochs = math.inf
-    if rule.max_epochs is not None and steps_per_epoch:
-        by_epochs = whole_steps(rule.max_epochs * steps_per_epoch)
-    return min(by_epochs, math.inf if rule.max_steps is None else float(rule.max_steps))
-
-
-def _converged_by(job: Job, rule: Rule, fitted: Fitted, use: _Use, settings: Settings) -> str | None:
-    """The part of the rule that holds now; None otherwise, and for limits that the coordinator keeps by itself."""
-    holds = has_converged(
-        fitted.curve,
-        rule,
-        steps_per_epoch=job.steps_per_epoch,
-        now_step=job.step,
-        elapsed_seconds=use.elapsed_seconds,
-        spent=use.spent if use.has_price else 0.0,
-        metric=fitted.metric,
-        least_points=settings.convergence_points,
-    )
-    return None if holds in _ENFORCED_BY_COORDINATOR else holds
-
-
-def _may_end_by_curve(job: Job) -> bool:
-    rule = job.spec.convergence
-    return rule.loss_decrease is not None or rule.target_loss is not None or rule.target_metric is not None
-
-
-def _confidence(job: Job, fitted: Fitted, prediction: Prediction | None) -> float:
-    if prediction is None:
-        return _LINDY_CONFIDENCE if job.step > 0 else 0.0
-    if not _may_end_by_curve(job):
-        # A number of steps or epochs that the owner fixed, or that a command announces.
-        return confidence(len(early)) if (early := early_ends(job)) else 1.0
-    by_metric = prediction.rule == "target_metric" and fitted.metric is not None
-    own = fitted.metric.confidence if by_metric and fitted.metric is not None else fitted.curve.confidence
-    return max(own, confidence(len(precedents(job)))) if fitted.curve.n_points < LEAST_POINTS else own
-
-
-def _shifted(interval: Interval | Prediction, steps: float) -> Interval:
-    return Interval(max(interval.mean + steps, 0.0), max(interval.low + steps, 0.0), max(interval.high + steps, 0.0))
 
 
 def _seconds(
@@ -559,20 +324,11 @@ def at_present_pace(
     return time_left(steps, pace, by, most_seconds), by
 
 
-def _cost(seconds: Interval | None, cost_per_second: float | None) -> Interval | None:
+def cost_of(seconds: Interval | None, cost_per_second: float | None) -> Interval | None:
+    """Money that these seconds cost; None where either is not known."""
     if seconds is None or cost_per_second is None:
         return None
     return Interval(*(value * cost_per_second for value in (seconds.mean, seconds.low, seconds.high)))
-
-
-def _describe_curve(curve: LossCurve) -> dict[str, float]:
-    if curve.n_points == 0:
-        return {}
-    names = ("beta0", "beta1", "beta2", "scale", "offset", "residual", "confidence")
-    return {name: float(getattr(curve, name)) for name in names}
-
-
-# --- speed -----------------------------------------------------------------------------------------------------------
 
 
 def _describe_speed(model: SpeedLaw) -> dict[str, float]:

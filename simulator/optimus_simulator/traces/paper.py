@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimus_models.convergence import converged_epoch
-from optimus_scheduler.forecast.forecast import as_rule
+from optimus_scheduler.forecast.end import as_rule
 from optimus_scheduler.model import ConvergenceRule, JobSpec, Mode, Node, Resources, TaskDemand
 from optimus_simulator.errors import BadTrace
 from optimus_simulator.trace import Trace, TraceJob, equal_nodes, in_order

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from optimus_contract.job import Convergence
 from optimus_models.calibration import Widening
 from optimus_models.convergence import Rule
-from optimus_scheduler.forecast.forecast import step_limit
+from optimus_scheduler.forecast.end import step_limit
 from optimus_scheduler.forecast.precedents import EARLY
 from optimus_scheduler.forecast.time_left import time_left
 from optimus_scheduler.model import Forecast, Interval

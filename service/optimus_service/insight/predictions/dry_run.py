@@ -15,7 +15,7 @@ from optimus_scheduler.ahead.world import Queue
 from optimus_scheduler.allocate.allocate_with_quotas import borrows
 from optimus_scheduler.allocate.policy import Policy
 from optimus_scheduler.forecast.alike_runs import steps_of_alike_runs
-from optimus_scheduler.forecast.forecast import Overheard, at_present_pace, forecast
+from optimus_scheduler.forecast.forecast import Overheard, at_present_pace, cost_of, forecast
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices
 from optimus_scheduler.forecast.time_left import after
 from optimus_scheduler.model import (
@@ -333,12 +333,13 @@ def like_similar(job: Job, ahead: Forecast, constants: SchedulerSettings) -> For
         return ahead
     seconds, _ = at_present_pace(job, steps, ahead.seconds_per_step)
     price = cost_per_second(job.spec, job.allocation, constants) if has_prices(constants) else None
-    cost = None if price is None else _times(seconds, price)
-    return replace(ahead, total_steps=steps, remaining_steps=steps, remaining_seconds=seconds, cost=cost)
-
-
-def _times(value: Interval, factor: float) -> Interval:
-    return Interval(value.mean * factor, value.low * factor, value.high * factor)
+    return replace(
+        ahead,
+        total_steps=steps,
+        remaining_steps=steps,
+        remaining_seconds=seconds,
+        cost=cost_of(seconds, price),
+    )
 
 
 def with_steps_per_epoch(job: Job) -> Job:

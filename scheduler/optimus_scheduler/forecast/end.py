@@ -1,0 +1,246 @@
+"""When a job ends: the steps that it will make, by its rule, its curve, and what it announced or earlier runs did."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from operator import attrgetter
+from typing import NamedTuple
+
+from optimus_models.calibration import AS_PREDICTED, Widening
+from optimus_models.convergence import LEAST_POINTS, Rule, convergence_step, has_converged, whole_steps
+from optimus_models.cost import Estimate
+from optimus_models.loss.curve import LossCurve
+from optimus_models.loss.ends import Prediction
+from optimus_scheduler.forecast.fits import Fitted
+from optimus_scheduler.forecast.precedents import confidence, early_ends, precedents, with_early_ends, with_precedents
+from optimus_scheduler.forecast.prices import cost_per_second
+from optimus_scheduler.forecast.speeds import Speeds
+from optimus_scheduler.forecast.time_left import LINDY, beyond_announced, correction, widened
+from optimus_scheduler.forecast.uneven_epochs import with_uneven_epochs
+from optimus_scheduler.model import ConvergenceRule, Directive, Interval, Job
+from optimus_scheduler.settings import Settings
+
+_LINDY_CONFIDENCE = 0.05
+"""Confidence of such a guess: next to nothing."""
+_ENFORCED_BY_COORDINATOR = ("max_steps", "max_epochs")
+"""Limits that the job's coordinator keeps to the step by itself."""
+
+
+class End(NamedTuple):
+    """What is predicted of a job's steps. No clock plays a part in it, but for limits of time and money."""
+
+    prediction: Prediction | None
+    remaining: Interval | None
+    by_steps: Widening
+    total: Interval | None
+    confidence: float
+    rule: str | None
+    """The part of the rule that holds, or is predicted to hold first."""
+    is_here: bool
+    loss_curve: dict[str, float]
+    asked: tuple[object, ...]
+    """What it depended on, see `inputs_of_end`."""
+
+    @classmethod
+    def of(cls, job: Job, fitted: Fitted, use: Use, settings: Settings) -> End:
+        whole, epoch = rule_of(job), epoch_steps(job)
+        limit = step_limit(whole, epoch)
+        holds = _converged_by(job, whole, fitted, use, settings)
+        prediction = None if _is_beyond_announced(job) else _predict_total(job, whole, epoch, fitted, use)
+        remaining, by_steps = _remaining_steps(job, prediction, limit)
+        is_here = holds is not None or job.directive is Directive.FINISH
+        if is_here:
+            remaining = Interval(0.0, 0.0, 0.0)
+        return cls(
+            prediction,
+            remaining,
+            by_steps,
+            None if remaining is None else _shifted(remaining, job.step),
+            _confidence(job, fitted, prediction),
+            holds or _what_ends(job, whole, limit, prediction, remaining),
+            is_here,
+            _describe_curve(fitted.curve),
+            inputs_of_end(job),
+        )
+
+
+inputs_of_end = attrgetter("step", "steps_per_epoch", "epochs", "directive", "experience.task", "experience.steps")
+"""Of a job all that its end depends on beside its models, where no limit of time or money does."""
+
+
+def _what_ends(
+    job: Job, rule: Rule, limit: float, prediction: Prediction | None, remaining: Interval | None
+) -> str | None:
+    """The part of the rule that is predicted to hold first; `command_ends` where a script ends by itself.
+
+    By the end that is told: where that is the limit, it is the limit that ends the job, and nowhere else.
+    """
+    if prediction is None:
+        return None
+    name = prediction.rule
+    if remaining is not None and limit < math.inf and name not in _OF_TIME:
+        is_at_limit = job.step + remaining.mean >= limit - 0.5
+        by_loss = next((each for each in _BY_LOSS if getattr(rule, each) is not None), None)
+        if is_at_limit:
+            name = "max_steps" if rule.max_steps is not None and limit == rule.max_steps else "max_epochs"
+        elif name in ("max_steps", "max_epochs") and by_loss is not None:
+            name = by_loss
+    return "command_ends" if name == "max_steps" and job.spec.convergence.ends_itself else name
+
+
+_OF_TIME = ("max_seconds", "max_cost")
+_BY_LOSS = ("target_metric", "target_loss", "loss_decrease")
+
+
+class Use(NamedTuple):
+    """What a job has used so far, and at which rate it goes on."""
+
+    elapsed_seconds: float
+    spent: float
+    speed: Estimate | None
+    """Steps/s; None without tasks, or when nothing is measured."""
+    steps_per_second: float | None
+    """The same, or what was calculated, by which no time is promised."""
+    cost_per_second: float | None
+    """None without prices, or without tasks."""
+    has_price: bool
+    """Whether anything costs anything."""
+
+    @classmethod
+    def of(cls, job: Job, speeds: Speeds, now: float, settings: Settings, has_price: bool) -> Use:
+        elapsed = now - job.started_at if job.started_at is not None else 0.0
+        if job.allocation.is_empty:
+            return cls(elapsed, job.spent, None, None, None, has_price)
+        speed = speeds.promised(job.allocation) if speeds.is_measured else None
+        calculated = speeds.at(job.allocation) if speeds.is_known else None
+        price = cost_per_second(job.spec, job.allocation, settings) if has_price else None
+        return cls(elapsed, job.spent, speed, calculated if speed is None else speed.mean, price, has_price)
+
+
+def _predict_total(job: Job, rule: Rule, epoch: float | None, fitted: Fitted, use: Use) -> Prediction | None:
+    """`epoch`: steps of one, if known."""
+    own = convergence_step(
+        fitted.curve,
+        rule,
+        steps_per_epoch=epoch,
+        now_step=job.step,
+        elapsed_seconds=use.elapsed_seconds,
+        steps_per_second=use.steps_per_second,
+        spent=use.spent,
+        cost_per_second=use.cost_per_second,
+        metric=fitted.metric,
+    )
+    return with_early_ends(job, with_precedents(job, epoch, with_uneven_epochs(job, own)))
+
+
+def epoch_steps(job: Job) -> float | None:
+    """Steps of an epoch: from the job, or before its first report from the newest ended job of the same task."""
+    if job.steps_per_epoch is not None or not job.similar:
+        return job.steps_per_epoch
+    batch = job.spec.counted_batch
+    known = [ended for ended in reversed(job.similar) if ended.steps_per_epoch]
+    newest = next((ended for ended in known if ended.global_batch_size == batch), known[0] if known else None)
+    if newest is None or newest.steps_per_epoch is None:
+        return None
+    if not (batch and newest.global_batch_size):
+        return newest.steps_per_epoch
+    return newest.steps_per_epoch * newest.global_batch_size / batch
+
+
+def rule_of(job: Job) -> Rule:
+    """The job's rule as the models read it."""
+    return as_rule(job.spec.convergence)
+
+
+@lru_cache(maxsize=4096)
+def as_rule(rule: ConvergenceRule) -> Rule:
+    """A rule as the models read it."""
+    return Rule(
+        loss_decrease=rule.loss_decrease,
+        relative=rule.relative,
+        patience_epochs=rule.patience_epochs,
+        target_loss=rule.target_loss,
+        max_steps=rule.max_steps,
+        max_epochs=rule.max_epochs,
+        max_seconds=rule.max_seconds,
+        target_metric=None if rule.target_metric is None else rule.target_metric.value,
+        max_cost=rule.max_cost,
+    )
+
+
+def _remaining_steps(job: Job, prediction: Prediction | None, limit: float) -> tuple[Interval | None, Widening]:
+    """With how it was corrected. `limit`: steps after which it ends in any case."""
+    most = max(limit - job.step, 0.0)
+    if job.spec.announced_steps is not None and _is_beyond_announced(job):
+        return _corrected_steps(job, beyond_announced(job.spec.announced_steps, job.step, most), most)
+    if prediction is None:
+        lindy = Interval(job.step, job.step / LINDY, job.step * LINDY) if job.step > 0 else None
+        return lindy, AS_PREDICTED
+    return _corrected_steps(job, _shifted(prediction, -job.step), most)
+
+
+def _corrected_steps(job: Job, left: Interval, most: float) -> tuple[Interval, Widening]:
+    by = correction(job.experience.steps, job.experience.task, life_of(job, left), left)
+    return widened(left, by, most), by
+
+
+def _is_beyond_announced(job: Job) -> bool:
+    """Whether it goes on after all steps that it announced, and no loss or metric says when it ends."""
+    return job.spec.announced_steps is not None and not _may_end_by_curve(job)
+
+
+def life_of(job: Job, left: Interval) -> float:
+    """The part of its steps that a job has made, if so many are left."""
+    total = job.step + left.mean
+    return job.step / total if 0 < total < math.inf else 0.0
+
+
+def step_limit(rule: Rule, steps_per_epoch: float | None) -> float:
+    """Steps after which the job ends in any case; inf without a limit."""
+    by_epochs = math.inf
+    if rule.max_epochs is not None and steps_per_epoch:
+        by_epochs = whole_steps(rule.max_epochs * steps_per_epoch)
+    return min(by_epochs, math.inf if rule.max_steps is None else float(rule.max_steps))
+
+
+def _converged_by(job: Job, rule: Rule, fitted: Fitted, use: Use, settings: Settings) -> str | None:
+    """The part of the rule that holds now; None otherwise, and for limits that the coordinator keeps by itself."""
+    holds = has_converged(
+        fitted.curve,
+        rule,
+        steps_per_epoch=job.steps_per_epoch,
+        now_step=job.step,
+        elapsed_seconds=use.elapsed_seconds,
+        spent=use.spent if use.has_price else 0.0,
+        metric=fitted.metric,
+        least_points=settings.convergence_points,
+    )
+    return None if holds in _ENFORCED_BY_COORDINATOR else holds
+
+
+def _may_end_by_curve(job: Job) -> bool:
+    rule = job.spec.convergence
+    return rule.loss_decrease is not None or rule.target_loss is not None or rule.target_metric is not None
+
+
+def _confidence(job: Job, fitted: Fitted, prediction: Prediction | None) -> float:
+    if prediction is None:
+        return _LINDY_CONFIDENCE if job.step > 0 else 0.0
+    if not _may_end_by_curve(job):
+        # A number of steps or epochs that the owner fixed, or that a command announces.
+        return confidence(len(early)) if (early := early_ends(job)) else 1.0
+    by_metric = prediction.rule == "target_metric" and fitted.metric is not None
+    own = fitted.metric.confidence if by_metric and fitted.metric is not None else fitted.curve.confidence
+    return max(own, confidence(len(precedents(job)))) if fitted.curve.n_points < LEAST_POINTS else own
+
+
+def _shifted(interval: Interval | Prediction, steps: float) -> Interval:
+    return Interval(max(interval.mean + steps, 0.0), max(interval.low + steps, 0.0), max(interval.high + steps, 0.0))
+
+
+def _describe_curve(curve: LossCurve) -> dict[str, float]:
+    if curve.n_points == 0:
+        return {}
+    names = ("beta0", "beta1", "beta2", "scale", "offset", "residual", "confidence")
+    return {name: float(getattr(curve, name)) for name in names}
