@@ -87,7 +87,7 @@ README_SENTENCES = (
     r"Stop it: optimus stop --data-directory \S+ \[--tasks\]",
     r"digits-mlp: succeeded 100 %, step [\d ]+ loss \S+ test_accuracy 0\.9\d* test_loss \S+, took",
     r"Because The job succeeded(: its loss hardly fell any more|: it made all the epochs of its limit)?\.",
-    r"It took [\d a-z]+ from submission to end, [\d a-z]+ of it waiting to start, and ended at step \d+\. It last had",
+    r"It took [\d a-z]+ from submission to end, [\d a-z]+ of it before it started, and ended at step \d+\. It last had",
     r"Again `optimus retry digits-mlp-\w{5}` runs it again from the beginning\.",
     r"What was predicted, and what came",
     r"The service at http://127\.0\.0\.1:\d+ has stopped\. No task is left\.",
@@ -188,7 +188,7 @@ def test_commands_wait_for_a_service_that_is_starting(shell: Shell) -> None:
 
 
 ENDED = (
-    r"It took [\d a-z]+ from submission to end, [\d a-z]+ of it waiting to start, and ended at step \d+\. "
+    r"It took [\d a-z]+ from submission to end, [\d a-z]+ of it before it started, and ended at step \d+\. "
     r"It last had .*\. Its size was .*; training (never stood still|stood still for .* in all)\."
     r"( \d+ steps? (was|were) made again\.)?"
 )

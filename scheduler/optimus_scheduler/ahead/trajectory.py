@@ -276,6 +276,7 @@ class Trajectory:
         size = self._queue.sizes.get(job.id, job.allocation)
         changed = size != job.allocation
         since = now if changed else now - (outlook.waited_seconds if size.is_empty else outlook.allocated_seconds)
+        since = max(since, _retry_at(outlook)) if size.is_empty else since
         if size.is_empty:
             resumes = now
         elif job.allocation.is_empty:
@@ -423,7 +424,7 @@ class Trajectory:
         """The job as a round would see it at this instant."""
         outlook, settings, now = virtual.outlook, self._rules.settings, self._now
         before = outlook.job
-        unchanged_seconds = now - virtual.changed_at
+        unchanged_seconds = max(now - virtual.changed_at, 0.0)
         if virtual.waits_as is not None:
             return virtual.waits_as.later({"waited_seconds": unchanged_seconds})
         has_tasks = not virtual.size.is_empty

@@ -18,6 +18,7 @@ from optimus_scheduler.model.jobs import (
     SilentRun,
     SpeedSample,
     TaskDemand,
+    waits_since,
 )
 from optimus_scheduler.model.resources import NO_GPUS, Node, Nodes, Quota, Resources, WorkerLimit, gpu_type_of, total_of
 from optimus_scheduler.model.rounds import (
@@ -77,4 +78,5 @@ __all__ = [
     "WorkerLimit",
     "gpu_type_of",
     "total_of",
+    "waits_since",
 ]

@@ -220,6 +220,14 @@ class EndedJob:
         return self.total_steps / self.steps_per_epoch if self.steps_per_epoch else 0.0
 
 
+def waits_since(state: JobState, submitted_at: float, allocated_at: float | None, held_until: float | None) -> float:
+    """Since when a job without tasks waits for some, POSIX seconds: since it came, or lost those that it trained with,
+    but not while a wait after an error or its owner kept it from having any."""
+    has_trained = state is not JobState.QUEUED and allocated_at is not None
+    since = allocated_at if has_trained and allocated_at is not None else submitted_at
+    return since if held_until is None else max(since, held_until)
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One active job as a round sees it: its specification, its allocation, its reports so far."""
@@ -288,6 +296,8 @@ class Job:
     """With an elastic batch: the global batch that the scheduler last set."""
     retry: Retry | None = None
     """After a failure of its owner's code: until this is due, it gets nothing."""
+    held_until: float | None = None
+    """Until when it could have nothing, POSIX seconds: a wait after an error ended, or its owner let it begin."""
     owner_paused: bool = False
     """Its owner paused it, or who may act for the owner: it gets nothing."""
     paused_by: str | None = None
@@ -305,6 +315,5 @@ class Job:
 
     @property
     def waits_since(self) -> float:
-        """Since when it has been without tasks, if it has none: its submission, or when it was paused."""
-        paused = self.state is not JobState.QUEUED and self.allocated_at is not None
-        return self.allocated_at if paused and self.allocated_at is not None else self.submitted_at
+        """Since when it waits, if it has no tasks; in the future while it may have none."""
+        return waits_since(self.state, self.submitted_at, self.allocated_at, self.held_until)

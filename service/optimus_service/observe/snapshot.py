@@ -277,6 +277,7 @@ class Observer:
             allocated_at=record.wanted_at,
             directive=record.directive,
             retry=retry_of(record, self._settings.retry_backoff),
+            held_until=record.retry_at,
             owner_paused=record.owner_paused_at is not None,
             paused_by=record.paused_by,
             promised_at=promised_at(record),
@@ -294,7 +295,7 @@ class Observer:
 
 def retry_of(record: JobRecord, backoff: Backoff) -> Retry | None:
     """What the job waits for or has waited for; None unless it has failed since its owner last asked for it."""
-    if record.retry_at is None:
+    if record.retry_at is None or not record.retries:
         return None
     seconds = backoff.seconds(record.retries)
     return Retry(record.retries, record.asked.retries, record.retry_at, seconds, record.last_error or "")

@@ -74,7 +74,10 @@ def standstills(
     steady = [each for each in tasks if running[each].running == running[each].wanted]
     changing = [each for each in steady if _are_young(tasks[each], newest.get(each, ()))]
     memberships = repository.memberships.of_jobs(changing)
-    found_words = {each: stalled(newest.get(each, ()), now, listens_since) for each in running}
+    found_words = {
+        job_id: stalled(newest.get(job_id, ()), now, max(listens_since, job.formed_at or 0.0))
+        for job_id, job in running.items()
+    }
     stalls = {each: Standstill(words, is_stalled=True) for each, words in found_words.items() if words is not None}
     replaced = [each for each in memberships if is_replaced(memberships[each], tasks[each])]
     return stalls | {each: Standstill(REPLACING, is_stalled=False) for each in replaced}
@@ -95,14 +98,15 @@ class NewestStandstills:
         return self._found
 
 
-def stalled(newest: Sequence[SampleRecord], now: float, listens_since: float) -> str | None:
+def stalled(newest: Sequence[SampleRecord], now: float, since: float) -> str | None:
     """That no step comes where they came steadily, in words; None: they come, or nothing is known of how.
 
-    Silence counts from when the service listens: what came while it was away nobody heard.
+    Silence counts from the last step, but not from before `since`: the service could not hear, or the job's present
+    tasks took no part yet.
     """
     if not newest:
         return None
-    silent, last = _silent_seconds(newest, now, listens_since), _last(newest)
+    silent, last = _silent_seconds(newest, now, since), _last(newest)
     # A single sample may time its steps badly: the output of a script comes in bursts.
     same = [sample for sample in newest if sample.membership_epoch == last.membership_epoch]
     usual = sum(sample.seconds for sample in same) / max(sum(sample.n_steps for sample in same), 1)
@@ -112,8 +116,8 @@ def stalled(newest: Sequence[SampleRecord], now: float, listens_since: float) ->
     return f"no step came for {time_words(silent)}, where one took {took}"
 
 
-def _silent_seconds(newest: Sequence[SampleRecord], now: float, listens_since: float) -> float:
-    return now - max(_last(newest).received_at, listens_since)
+def _silent_seconds(newest: Sequence[SampleRecord], now: float, since: float) -> float:
+    return now - max(_last(newest).received_at, since)
 
 
 def _last(newest: Sequence[SampleRecord]) -> SampleRecord:

@@ -265,7 +265,7 @@ def test_a_short_step_is_told_by_its_digits() -> None:
 @pytest.mark.parametrize(("again", "told"), [(5.0, None), (30.0, "no step came for 30 s, where one took 2.0 s")])
 def test_silence_counts_from_when_the_service_listens_again(again: float, told: str | None) -> None:
     back = NOW + 60.0
-    assert stalled([sample(n_steps=5, seconds=10.0)], back + again, listens_since=back) == told
+    assert stalled([sample(n_steps=5, seconds=10.0)], back + again, since=back) == told
 
 
 def test_no_end_is_told_of_a_stalled_job_nor_a_start_that_waits_for_it() -> None:

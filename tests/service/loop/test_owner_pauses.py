@@ -7,11 +7,15 @@ from typing import Any
 from tests.service.loop.loop_world import World
 from tests.service.store.store_builders import set_wanted
 
-from optimus_scheduler.lifecycle import PauseRequested, ResumeRequested
+from optimus_scheduler.forecast.forecast import forecast
+from optimus_scheduler.lifecycle import PauseRequested, ResumeRequested, TooManyFailures
 from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Reason, Role, TaskKey
+from optimus_scheduler.model.format import time_words
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.jobs.progress import progress_of
+from optimus_service.observe.histories import Histories
+from optimus_service.observe.snapshot import ClusterState, Observer
 from optimus_service.store.records import JobRecord
 
 ALL = {"workers": {"min": 4, "max": 4}, "servers": {"min": 4, "max": 4}}
@@ -118,3 +122,52 @@ def test_a_paused_job_stays_paused_over_a_restart_of_the_service(world: World) -
     again.clock.now += 600.0
     again.round()
     assert not again.running("job-1")
+
+
+def waits_alike(world: World, seconds: float, job_id: str = "job-1") -> None:
+    """That the job waits for so long is what the explanation says, and what its patience is counted by."""
+    decision = world.repository.rounds.latest_decisions([job_id])[job_id]
+    told = explanation_of(Case(job=job_of(world, job_id), decision=decision, now=world.clock()))
+    assert f"It has waited for {time_words(seconds)}." in told.sentences
+    constants = world.settings.scheduling
+    observer = Observer(world.repository, Histories(world.repository), constants)
+    seen = observer.look(ClusterState.of(world.cluster), world.clock()).jobs
+    (job,) = [each for each in seen if each.id == job_id]
+    assert forecast(job, world.clock(), constants).waited_seconds == seconds
+
+
+def test_a_resumed_job_has_waited_since_then(world: World) -> None:
+    """Whether its owner paused it before its first step or later, or it had failed."""
+    for job_id in ("paused", "failed"):
+        world.submit(job_id, **ALL)
+        world.live_until("it trains", lambda job_id=job_id: job_of(world, job_id).step > 0)  # type: ignore[misc]
+        if job_id == "failed":
+            world.repository.jobs.advance(job_id, TooManyFailures("broken"), world.clock())
+        else:
+            pause(world, job_id)
+        world.live_until("it has nothing", lambda job_id=job_id: not world.running(job_id))  # type: ignore[misc]
+    world.submit("unstarted", paused=True, **ALL)
+    world.round()
+    world.submit("holds", priority=1000, **ALL)
+    world.live_until("the cluster is full", lambda: job_of(world, "holds").step > 0)
+    world.clock.now += 600.0
+    for job_id in ("paused", "failed", "unstarted"):
+        resume(world, job_id)
+    world.clock.now += 7.0
+    world.round()
+    for job_id in ("paused", "failed", "unstarted"):
+        assert job_of(world, job_id).waits
+        waits_alike(world, 7.0, job_id)
+
+
+def test_a_job_that_waits_for_room_after_its_retry_was_due_has_waited_since_then(world: World) -> None:
+    trained(world, **ALL)
+    world.repository.jobs.advance("job-1", TooManyFailures("broken", "OSError: stale file handle"), world.clock())
+    world.submit("holds", priority=1000, **ALL)
+    world.live_until("the cluster is full", lambda: job_of(world, "holds").step > 0)
+    due = job_of(world).retry_at
+    assert due is not None
+    world.clock.now = due + 9.0
+    world.round()
+    assert job_of(world).waits
+    waits_alike(world, 9.0)

@@ -82,7 +82,7 @@ def job_body(
         failure=job.failure,
         attempt=job.attempt,
         retries=job.retries,
-        retry_at=moment_or_none(job.retry_at) if job.state is JobState.PAUSED else None,
+        retry_at=moment_or_none(job.retry_at) if job.state is JobState.PAUSED and job.retries else None,
         last_error=job.last_error,
         rescales=job.rescales,
         deadline_promised_at=moment_or_none(promised_at(job)),

@@ -96,10 +96,11 @@ def _carry_out(session: Session, row: JobRow, effect: lifecycle.Effect, now: flo
         case ScheduleRetry():
             _schedule_retry(session, row, effect, now, backoff.seconds(effect.number))
         case Reopen():
+            charge(row, now)  # since its end it has not waited
             row.finished_at = row.result = row.retry_at = row.last_error = row.formed_at = None
             row.promised_deadline = row.promised_at = None
         case EndRetryWait():
-            row.retry_at = None
+            row.retry_at = now if row.state == JobState.QUEUED.value else None  # it waits from now on
         case ForgetPromises():
             session.execute(delete(PromiseRow).where(PromiseRow.job_id == row.id))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from optimus_contract.codec import read
 from optimus_contract.job import JobSpec
-from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, TaskKey
+from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, TaskKey, waits_since
 from optimus_service.store.records.basics import Document
 
 
@@ -102,7 +102,7 @@ class JobRecord:
     retries: int = 0
     """How many of these were retries after a failure, since the owner last asked."""
     retry_at: float | None = None
-    """The job gets no tasks before; None: it never failed."""
+    """The job gets no tasks before: it failed, or its owner resumed it then before it had begun; None: neither."""
     last_error: str | None = None
     """What the last failure was, in one line."""
     heard_at: float | None = None
@@ -166,6 +166,11 @@ class JobRecord:
     def waits(self) -> bool:
         """Whether it is without tasks and wants some."""
         return self.is_without_tasks and self.owner_paused_at is None and not self.is_being_cancelled
+
+    @property
+    def waits_since(self) -> float:
+        """Since when, if it does; in the future while it waits for a retry."""
+        return waits_since(self.state, self.created_at, self.wanted_at, self.retry_at)
 
     @property
     def is_being_cancelled(self) -> bool:
