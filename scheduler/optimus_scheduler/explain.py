@@ -10,7 +10,7 @@ from optimus_models.rescale import is_prior
 from optimus_scheduler.allocate.policy import OTHERS_GIVE, Grant
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, Allocation, Decision, Reason
-from optimus_scheduler.model.format import IS_BEING_STOPPED, ITS_OWNER, QUOTAS, size_words, time_words
+from optimus_scheduler.model.format import IS_BEING_STOPPED, ITS_OWNER, QUOTAS, instant_words, size_words, time_words
 from optimus_scheduler.place.place import Placed, Placements, Unplaced
 from optimus_scheduler.reconcile import Want
 
@@ -74,9 +74,10 @@ class Explainer:
         decisions = []
         for one in outlooks:
             job_id, job = one.id, one.job
-            placed, (size, reason, ideal, gain, next_gain, note, _) = placements.get(job_id), grants[job_id]
+            placed, (size, reason, ideal, gain, next_gain, note, _, grown) = placements.get(job_id), grants[job_id]
             _, _, _, batch, by = wants[job_id]
-            asked = one.steady, placed, size, reason, ideal, note, batch, by, job.formed, job.paused_by, job.retry
+            kept = job.formed, job.paused_by, job.allocated_at, job.retry
+            asked = one.steady, placed, size, reason, ideal, note, grown, batch, by, kept
             known = before.get(job_id)
             if known is None or known[0] != asked:
                 known = asked, _worded(one, grants[job_id], placed, batch, by)
@@ -253,10 +254,21 @@ def _learning_speed(outlook: Outlook, grant: Grant) -> str:
 
 def _waiting(outlook: Outlook, _grant: Grant) -> str:
     least, by = size_words(outlook.minimum), outlook.job.paused_by
-    paused = "Paused" if by is None else f"Paused by {by}"
     if outlook.has_tasks:
+        paused = "Paused" if by is None else f"Paused by {by}"
         return f"{paused}: the cluster has no room left for {least} beside jobs that train or go first."
-    return f"{'Waits' if by is None else paused}: there is no room for {least} beside jobs that train or go first."
+    return f"{_waits(outlook)} there is no room for {least} beside jobs that train or go first."
+
+
+def _waits(outlook: Outlook) -> str:
+    """What a sentence on a job without tasks begins with. Whoever had it pause may have nothing to do with why it still
+    waits, so that is told as what was."""
+    by, at = outlook.job.paused_by, outlook.job.allocated_at
+    if by is None:
+        return "Waits:"
+    was = by.replace("which has a", "which had a").replace("which have", "which had")
+    when = "" if at is None else f"{',' * (',' in was)} at {instant_words(at)}"
+    return f"Paused by {was}{when}. Now"
 
 
 def _no_feasible_node(outlook: Outlook, grant: Grant) -> str:
@@ -268,12 +280,22 @@ def _no_feasible_node(outlook: Outlook, grant: Grant) -> str:
     return f"Waits: no node that may be used can host {size_words(outlook.minimum)}, even when it is empty."
 
 
-def _waiting_for_quota(outlook: Outlook, _grant: Grant) -> str:
-    by = outlook.job.paused_by
-    others = by is not None and by != QUOTAS  # which the sentence itself names
-    what = f"Paused by {by}" if others else "Paused" if by is not None or outlook.has_tasks else "Waits"
-    least = size_words(outlook.minimum)
-    return f"{what}: quotas leave no room now for {least} of project {outlook.job.spec.project}."
+def _waiting_for_quota(outlook: Outlook, grant: Grant) -> str:
+    least, by, project = size_words(outlook.minimum), outlook.job.paused_by, outlook.job.spec.project
+    is_told = by is None or by == QUOTAS  # the sentence itself names these
+    what = _waits(outlook) if not outlook.has_tasks else "Paused:" if is_told else f"Paused by {by}:"
+    if grant.grown:
+        others = f"job{'s' * (len(grant.grown) > 1)} {' and '.join(grant.grown[:_NAMED])}"
+        others += f" and {more} more" if (more := len(grant.grown) - _NAMED) > 0 else ""
+        uses = "make" if len(grant.grown) > 1 else "makes"
+        return (
+            f"{what} {others} of project {project} {uses} better use of the room in its quota that {least} would need."
+        )
+    return f"{what} quotas leave no room{' now' * (not what.endswith('Now'))} for {least} of project {project}."
+
+
+_NAMED = 3
+"""Jobs of its project that are named; of more the number is told."""
 
 
 def _waiting_for_worker_limit(outlook: Outlook, _grant: Grant) -> str:

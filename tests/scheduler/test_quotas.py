@@ -26,6 +26,7 @@ from optimus_scheduler.model import (
     SetWanted,
     Snapshot,
 )
+from optimus_scheduler.model.format import instant_words
 from optimus_scheduler.round import plan
 from optimus_scheduler.settings import Settings
 
@@ -150,12 +151,30 @@ def test_the_job_that_started_last_is_paused_first() -> None:
     assert wanted.paused_by == "quotas"
     later = [replace(each, paused_by=wanted.paused_by) if each.id == "b0" else each for each in after.jobs]
     (waits,) = (each for each in plan(replace(after, jobs=tuple(later)), OPTIMUS).decisions if each.job_id == "b0")
-    assert waits.message.startswith(("Paused by quotas: ", "Paused: quotas leave no room"))
+    at = instant_words(NOW)
+    assert waits.message.startswith(f"Paused by quotas at {at}. Now there is no room for 2 workers and 2 servers ")
 
     lossy = [replace(job, unsaved_seconds=60.0) if job.id == "b0" else job for job in world.jobs]
     after, _ = next_round(replace(world, jobs=tuple(lossy)), OPTIMUS)
     sizes = {job.id: len(job.wanted_tasks) for job in after.jobs}
     assert sizes == {"a": 4, "b-urgent": 4, "b1": 0, "b0": 4}, "a pause would cost it what it has trained"
+
+
+@pytest.mark.parametrize("may_borrow", [False, True])
+def test_a_job_whose_project_uses_its_quota_better_is_told_by_which_job(may_borrow: bool) -> None:
+    """The quota has room for both at their least sizes: that it leaves none would be false."""
+    short = job_of("a", "short", has=(2, 1), minimum=(1, 1), maximum=(2, 2), rule=ConvergenceRule(max_steps=100))
+    waits = job_of("a", "waits", minimum=(1, 1), rule=ConvergenceRule(max_steps=100_000))
+    held = job_of("b", "held", has=(2, 2), minimum=(2, 2), maximum=(2, 2))
+    quotas = (Quota("a", cpu=4.0, may_borrow=may_borrow), Quota("b", cpu=4.0))
+    outcome = plan(replace(a_snapshot([short, waits, held], cluster(8)), quotas=quotas), policy_named("optimus"))
+    told = {each.job_id: each for each in outcome.decisions}
+    assert told["short"].allocation == Allocation(2, 2)
+    assert told["waits"].allocation.is_empty
+    if told["waits"].reason is not Reason.WAITING_FOR_RESOURCES:
+        assert told["waits"].reason is Reason.WAITING_FOR_QUOTA
+        uses = "makes better use of the room in its quota that 1 worker and 1 server would need."
+        assert told["waits"].message == f"Waits: job short of project a {uses}"
 
 
 def test_nobody_is_paused_for_more_than_the_guarantee() -> None:

@@ -34,6 +34,7 @@ from optimus_scheduler.model import (
     Task,
     TaskPhase,
 )
+from optimus_scheduler.model.format import instant_words
 from optimus_scheduler.place.place import task_slots
 from optimus_scheduler.reconcile import Reconciler, Want
 from optimus_scheduler.round import plan
@@ -277,6 +278,7 @@ def test_a_job_that_pauses_for_another_says_for_which() -> None:
         (wanted,) = (each for each in outcome.actions if isinstance(each, SetWanted) and each.job_id == "has")
         assert wanted.paused_by == f"{name}, which has a deadline"
         later = replace(has, allocation=NOTHING, wanted_tasks=(), state=JobState.PAUSED, paused_by=wanted.paused_by)
+        later = replace(later, allocated_at=NOW - 200.0)
         given = replace(has, state=JobState.PAUSED)  # given the room for a moment, in which it did not train
         (again,) = (
             each
@@ -286,7 +288,9 @@ def test_a_job_that_pauses_for_another_says_for_which() -> None:
         assert again.paused_by is None, "what it lost, it lost to another pause"
         having = replace(new, allocation=Allocation(2, 2), state=JobState.RUNNING, started_at=NOW)
         after = plan(a_snapshot([later, having], a_cluster(4)), OPTIMUS).decisions
-        assert any(each.message.startswith(f"Paused by {name}") for each in after if each.job_id == "has")
+        (waits,) = (each.message for each in after if each.job_id == "has")
+        was = f"Paused by {name}, which had a deadline, at {instant_words(NOW - 200.0)}. Now there is no room for "
+        assert waits == f"{was}2 workers and 2 servers beside jobs that train or go first."
 
 
 def test_who_is_named_as_the_cause_of_a_pause_has_a_claim_to_the_room() -> None:

@@ -45,6 +45,9 @@ class Grant(NamedTuple):
     """A sentence for the job's owner about its deadline, budget or quota, beside the reason's own."""
     is_claimed: bool = False
     """It has what its deadline or its project's guarantee claims, where the policy by itself would give it less."""
+    grown: tuple[str, ...] = ()
+    """With `WAITING_FOR_QUOTA`: jobs of its project that have more than their minima, beside which it would have room
+    in the project's quota."""
 
 
 class Policy(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import repeat
 
 import numpy as np
 
@@ -83,7 +84,7 @@ class _Explanation:
         gains = [each if more else None for each, more in zip(gain.tolist(), beyond, strict=True)]
         words = map(_REASONS.__getitem__, reasons.tolist())
         notes = [OTHERS_GIVE if reason == _EXCHANGE else None for reason in reasons.tolist()]
-        columns = sizes, words, best, gains, next_gain, notes, [False] * len(jobs)
+        columns = sizes, words, best, gains, next_gain, notes, repeat(False, len(jobs)), repeat((), len(jobs))
         granted = dict(zip(jobs.ids, map(_grant, zip(*columns, strict=True)), strict=True))
         for j in np.flatnonzero(workers + servers == 0).tolist():
             granted[jobs.ids[j]] = _WAITS
