@@ -80,6 +80,17 @@ class Change:
         return self.kind != _QUOTAS_OF_OTHERS and all(each in ids for each in self.jobs)
 
 
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What would help a job."""
+
+    changes: tuple[str, ...]
+    """Changes each of which alone gives it more than it gets in this round; in words."""
+    loses_to: Allocation | None = None
+    """What a round as it would be now leaves the job, where that is less than it has: then `changes` are those with
+    each of which it keeps what it has. None: it loses nothing."""
+
+
 def what_gives_more(
     snapshot: Snapshot,
     job_id: str,
@@ -88,62 +99,71 @@ def what_gives_more(
     *,
     only_named: bool = False,
     waits: bool = False,
-) -> tuple[str, ...]:
-    """Changes each of which alone gives the job more than it gets in this round; in words.
+    awaited: Sequence[str] = (),
+) -> Advice:
+    """What would give the job more than it gets in this round.
 
-    `names`: what jobs are called in these, by id. `only_named`: no other job is told of, nor quotas of other projects,
-    since whoever reads it may not know of them. `waits`: the job was last told to wait, so that a round as it would be
-    now may already give it more.
+    `names`: what jobs are called in the words, by id. `only_named`: no other job is told of, nor quotas of other
+    projects, since whoever reads it may not know of them. `waits`: the job was last told to wait, so that a round as it
+    would be now may already give it more. `awaited`: jobs whose ends it is told to wait for: these are tried first.
 
-    Empty when none of those that are tried does, and for a job that does not compete for anything. Of a job that no
-    node may host, also the opening of one that could. Of a job whose speed has to be measured before it gets more, also
-    what gives it more after that.
+    No changes when none of those that are tried helps, and for a job that does not compete for anything. Of a job that
+    no node may host, also the opening of one that could. Of a job whose speed has to be measured before it gets more,
+    also what gives it more after that.
     """
     present = {decision.job_id: decision for decision in planner(snapshot).decisions}
     decision = present[job_id]
     if decision.reason in NOT_COMPETING:
-        return ()
+        return Advice(())
     if waits and not decision.allocation.is_empty:
-        return (_NEXT_ROUND,)
-    found = _helpful(snapshot, decision, present, planner, names, only_named=only_named)
+        return Advice((_NEXT_ROUND,))
+    tries = _Tries(planner, names, awaited, only_named)
     job = next(job for job in snapshot.jobs if job.id == job_id)
-    for measured in _of_knowledge(snapshot, job, decision):
+    loses = is_more(job.allocation, decision.allocation)
+    least = _n_tasks(job.allocation) if loses else _n_tasks(decision.allocation) + 1
+    found = tries.helpful(snapshot, decision, present, least)
+    for measured in () if loses else _of_knowledge(snapshot, job, decision):
         if not found:
             present = _planned(planner, measured)
-            found = _helpful(measured.snapshot, present[job_id], present, planner, names, only_named=only_named)
+            least = _n_tasks(present[job_id].allocation) + 1
+            found = tries.helpful(measured.snapshot, present[job_id], present, least)
             found = {kind: f"{words}, once its speed at this size is measured" for kind, words in found.items()}
-    return tuple(found.values())
+    return Advice(tuple(found.values()), decision.allocation if loses else None)
 
 
-def _helpful(
-    snapshot: Snapshot,
-    decision: Decision,
-    present: Mapping[str, Decision],
-    planner: Planner,
-    names: Mapping[str, str],
-    *,
-    only_named: bool,
-) -> dict[str, str]:
-    """Words by kind of the changes that give the job of this decision more. `present`: the plan without them."""
-    job_id, found = decision.job_id, dict[str, str]()
-    for change in changes(snapshot, decision, present, names):
-        if change.kind in found or (only_named and not change.tells_only(names)):
-            continue
-        if change.kind == _ALL_OTHERS and not change.jobs.isdisjoint(found):
-            continue  # the end of one of them does
-        planned = _planned(planner, change)
-        if is_more(planned[job_id].allocation, decision.allocation):
-            change, planned = _smallest(change, planned, decision, planner)
-            gone = {job_id, *change.jobs}
-            stops = [
-                each
-                for each, before in present.items()
-                if each not in gone and not before.allocation.is_empty and planned[each].allocation.is_empty
-            ]
-            found[change.kind] = change.words + _stopping(stops, names, only_named=only_named)
-        elif decision.reason is Reason.NO_FEASIBLE_NODE is not planned[job_id].reason and change.kind == _OPEN:
-            found[_OPEN] = f"{change.words}, and room on it"  # until then it waits in vain
-    return found
+@dataclass(frozen=True, slots=True)
+class _Tries:
+    """Tries changes for one reader; the fields are as in `what_gives_more`."""
+
+    planner: Planner
+    names: Mapping[str, str]
+    awaited: Sequence[str]
+    only_named: bool
+
+    def helpful(
+        self, snapshot: Snapshot, decision: Decision, present: Mapping[str, Decision], least: int
+    ) -> dict[str, str]:
+        """Words by kind of the changes that give the job of this decision so many tasks at `least`. `present`: the plan
+        without them."""
+        job_id, found, names = decision.job_id, dict[str, str](), self.names
+        for change in changes(snapshot, decision, present, names, self.awaited):
+            if change.kind in found or (self.only_named and not change.tells_only(names)):
+                continue
+            if change.kind == _ALL_OTHERS and not change.jobs.isdisjoint(found):
+                continue  # the end of one of them does
+            planned = _planned(self.planner, change)
+            if _n_tasks(planned[job_id].allocation) >= least:
+                change, planned = _smallest(change, planned, job_id, least, self.planner)
+                gone = {job_id, *change.jobs}
+                stops = [
+                    each
+                    for each, before in present.items()
+                    if each not in gone and not before.allocation.is_empty and planned[each].allocation.is_empty
+                ]
+                found[change.kind] = change.words + _stopping(stops, names, only_named=self.only_named)
+            elif decision.reason is Reason.NO_FEASIBLE_NODE is not planned[job_id].reason and change.kind == _OPEN:
+                found[_OPEN] = f"{change.words}, and room on it"  # until then it waits in vain
+        return found
 
 
 def kept_on_larger_cluster(snapshot: Snapshot, job_id: str, planner: Planner) -> str | None:
@@ -163,9 +183,9 @@ def _planned(planner: Planner, change: Change) -> dict[str, Decision]:
 
 
 def _smallest(
-    change: Change, planned: dict[str, Decision], decision: Decision, planner: Planner
+    change: Change, planned: dict[str, Decision], job_id: str, least: int, planner: Planner
 ) -> tuple[Change, dict[str, Decision]]:
-    """The smallest form of a change that gives more, and what is planned with it."""
+    """The smallest form of a change that gives so many tasks at `least`, and what is planned with it."""
     less, low, high = change.less, 0.0, 1.0
     if less is None:
         return change, planned
@@ -177,7 +197,7 @@ def _smallest(
             high = part
         elif tried.words in tried_words:
             low = part
-        elif is_more((found := _planned(planner, tried))[decision.job_id].allocation, decision.allocation):
+        elif _n_tasks((found := _planned(planner, tried))[job_id].allocation) >= least:
             change, planned, high = tried, found, part
         else:
             tried_words.add(tried.words)
@@ -200,15 +220,26 @@ def is_one_worker(spec: JobSpec) -> bool:
 
 def is_more(size: Allocation, than: Allocation) -> bool:
     """Whether a job has more tasks with `size`."""
-    return size.workers + size.servers > than.workers + than.servers
+    return _n_tasks(size) > _n_tasks(than)
+
+
+def _n_tasks(size: Allocation) -> int:
+    return size.workers + size.servers
 
 
 def changes(
-    snapshot: Snapshot, decision: Decision, present: Mapping[str, Decision], names: Mapping[str, str]
+    snapshot: Snapshot,
+    decision: Decision,
+    present: Mapping[str, Decision],
+    names: Mapping[str, str],
+    awaited: Sequence[str] = (),
 ) -> Iterator[Change]:
-    """All that is tried for the job of `decision`, what its owner can do first."""
+    """All that is tried for the job of `decision`: the ends that it waits for (`awaited`), then what its owner can do,
+    then the rest."""
     job = next(job for job in snapshot.jobs if job.id == decision.job_id)
     others = [each for each in snapshot.jobs if each.id != job.id and not each.spec.tracked]
+    having = {each.id for each in others if not each.allocation.is_empty}
+    yield from (_of_end(snapshot, each, names) for each in awaited if each in having)
     yield from _of_its_limits(snapshot, job, decision)
     yield from _of_worker_limits(snapshot, job, decision, present)
     if others:
@@ -445,12 +476,14 @@ def _of_others(
     """The end of another job: those first that end soonest. All others are those that wait, too: they would take
     the room of the others that end."""
     holding = sorted((each for each in others if not each.allocation.is_empty), key=lambda each: _end(present[each.id]))
-    for each in holding[:_MOST_OTHERS]:
-        ended = _without(snapshot, {each.id})
-        yield Change(f"the end of {names.get(each.id, each.id)}", ended, each.id, frozenset({each.id}))
+    yield from (_of_end(snapshot, each.id, names) for each in holding[:_MOST_OTHERS])
     if holding and len(others) > 1:
         ids = frozenset(each.id for each in others)
         yield Change("the end of all other jobs", _without(snapshot, ids), _ALL_OTHERS, ids)
+
+
+def _of_end(snapshot: Snapshot, job_id: str, names: Mapping[str, str]) -> Change:
+    return Change(f"the end of {names.get(job_id, job_id)}", _without(snapshot, {job_id}), job_id, frozenset({job_id}))
 
 
 def _end(decision: Decision) -> tuple[float, str]:

@@ -33,7 +33,7 @@ from optimus_scheduler.model import (
 )
 from optimus_scheduler.retries import Retry
 from optimus_scheduler.round import plan
-from optimus_scheduler.what_if import Change, kept_on_larger_cluster, what_gives_more
+from optimus_scheduler.what_if import Advice, Change, kept_on_larger_cluster, what_gives_more
 
 OPTIMUS = policy_named("optimus")
 HAIR = 1e-6
@@ -203,6 +203,20 @@ def check_quota(seen: Seen, job: Job, asked: Resources) -> None:
     """The project's guarantee does not hold it, or others have a right to the room."""
     project = job.spec.project
     quota = next((quota for quota in seen.world.quotas if quota.project == project), None)
+    told = seen.decisions[job.id].message
+    if "better use of the room in its quota" in told:
+        others = {
+            each.id: seen.decisions[each.id].allocation for each in seen.world.jobs if each.spec.project == project
+        }
+        others = {name: size for name, size in others.items() if not size.is_empty}
+        named = {name for name in others if re.search(rf"\b{name}\b", told)}
+        assert named, told
+        for name in named:
+            least = seen.job(name).spec
+            assert sum(pair(others[name])) > least.worker.minimum + least.server.minimum
+        least_of_all = sum((seen.least(seen.job(name), None) for name in others), seen.least(job, None))
+        assert least_of_all.fits_in(guarantees(seen.world.quotas, seen.world.capacity)[project])
+        return
     if quota is None or quota.may_borrow:
         assert any(each.project != project for each in seen.world.quotas)
         return
@@ -343,6 +357,9 @@ def test_every_sentence_is_true_of_its_plan(kind: st.SearchStrategy[Snapshot], d
         world = trained(after, 60.0)
 
 
+ONE = samples(law(), [(1, 1)])
+
+
 # --- advice ----------------------------------------------------------------------------------------------------------
 
 
@@ -391,15 +408,20 @@ def test_advice_gives_the_job_more_when_it_is_followed(world: Snapshot) -> None:
         world, _ = next_round(world, OPTIMUS, PRICES)
         world = trained(world, 60.0)
     before = {decision.job_id: decision.allocation for decision in plan(world, OPTIMUS, PRICES).decisions}
+    has = {job.id: sum(pair(job.allocation)) for job in world.jobs}
     for job_id, size in before.items():
-        for words in what_gives_more(world, job_id, lambda snapshot: plan(snapshot, OPTIMUS, PRICES)):
+        advice = what_gives_more(world, job_id, lambda snapshot: plan(snapshot, OPTIMUS, PRICES))
+        loses = sum(pair(size)) < has[job_id] and advice != Advice(())
+        assert advice.loses_to == (size if loses else None)
+        for words in advice.changes:
             note(f"{job_id}: {words}")
             if "measure" in words:
                 continue
             after = {
                 each.job_id: each.allocation for each in plan(done(world, job_id, words), OPTIMUS, PRICES).decisions
             }
-            assert sum(pair(after[job_id])) > sum(pair(size))
+            given = sum(pair(after[job_id]))
+            assert given >= has[job_id] if loses else given > sum(pair(size))
 
 
 def test_more_workers_are_not_advised_to_a_script_of_one_process() -> None:
@@ -409,7 +431,7 @@ def test_more_workers_are_not_advised_to_a_script_of_one_process() -> None:
         spec = replace(spec, architecture=architecture, server=replace(spec.server, minimum=0, maximum=0))
         job = a_job("a", has=(1, 0), spec=spec, measured=samples(lambda w, _: float(w), [(1, 0), (2, 0), (4, 0)]))
         world = a_snapshot(jobs=[job], nodes=a_cluster(16))
-        told[architecture] = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES))
+        told[architecture] = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES)).changes
     assert not any("workers.max" in words for words in told[Architecture.SCRIPT])
     assert any("workers.max" in words for words in told[Architecture.ALLREDUCE])
 
@@ -421,14 +443,14 @@ def test_what_gives_more_once_a_speed_is_measured_is_told_where_nothing_does_bef
     world = a_snapshot(jobs=[learning, others], nodes=a_cluster(4))
     (decision, _) = plan(world, OPTIMUS, PRICES).decisions
     assert decision.reason is Reason.LEARNING_SPEED
-    told = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES))
+    told = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES)).changes
     assert "the end of b, once its speed at this size is measured" in told
 
 
 def test_a_job_that_waits_is_told_when_the_next_round_starts_it() -> None:
     world = a_snapshot(jobs=[a_job("a", spec=a_spec(maximum=(1, 1)))], nodes=a_cluster(4))
     found = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES), waits=True)
-    assert found == ("the next round, as things are now",)
+    assert found == Advice(("the next round, as things are now",))
 
 
 def test_a_larger_limit_is_advised_that_helps_when_those_that_share_it_are_measured_too() -> None:
@@ -449,7 +471,9 @@ def test_a_larger_limit_is_advised_that_helps_when_those_that_share_it_are_measu
 
     (told,) = [
         each
-        for each in what_gives_more(world(first_is_known=False, most=3), "r1", lambda each: plan(each, OPTIMUS, PRICES))
+        for each in what_gives_more(
+            world(first_is_known=False, most=3), "r1", lambda each: plan(each, OPTIMUS, PRICES)
+        ).changes
         if each.startswith("`workers_together`")
     ]
     found = re.search(r"of (\d+) for", told)
@@ -463,9 +487,39 @@ def test_each_job_whose_end_alone_gives_more_is_named() -> None:
     jobs = [a_job(name, has=(1, 1), spec=a_spec(maximum=(1, 1))) for name in ("b", "c")]
     waiting = a_job("a", spec=a_spec(maximum=(1, 1)))
     world = a_snapshot(jobs=[*jobs, waiting], nodes=a_cluster(4))
-    told = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES))
+    told = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES)).changes
     assert {"the end of b", "the end of c"} <= set(told), told
     assert "the end of all other jobs" not in told
+
+
+@pytest.mark.parametrize("awaited", ["b", "e"])
+def test_the_end_that_a_job_is_told_to_wait_for_is_tried_first(awaited: str) -> None:
+    """Though that of more jobs than are tried is expected sooner."""
+    holding = [
+        a_job(name, has=(1, 1), spec=a_spec(maximum=(1, 1), rule=ConvergenceRule(max_steps=steps)), measured=ONE)
+        for name, steps in (("b", 100), ("c", 200), ("d", 300), ("e", 4000))
+    ]
+    waiting = a_job("a", spec=a_spec(maximum=(1, 1)))
+    world = a_snapshot(jobs=[*holding, waiting], nodes=a_cluster(8))
+    told = what_gives_more(world, "a", lambda each: plan(each, OPTIMUS, PRICES), awaited=(awaited,)).changes
+    assert told[0] == f"the end of {awaited}"
+    assert told.count(told[0]) == 1
+
+
+def test_a_job_that_the_next_round_would_pause_is_told_what_keeps_what_it_has() -> None:
+    """It has all that its owner allows: no priority gives it more."""
+    whole = a_spec(minimum=(2, 2), maximum=(2, 2))
+    urgent = replace(whole, deadline_at=NOW + 400.0, convergence=ConvergenceRule(max_steps=200))
+    has = a_job("has", has=(2, 2), spec=whole, measured=samples(law(), ALL_SIZES))
+    world = a_snapshot([has, a_job("urgent", spec=urgent, measured=samples(law(), ALL_SIZES))], a_cluster(4))
+    advice = what_gives_more(world, "has", lambda each: plan(each, OPTIMUS))
+    assert advice.loses_to == Allocation(0, 0)
+    assert "one more node like node-0" in advice.changes
+    larger = replace(world, nodes=a_cluster(8))
+    assert what_gives_more(larger, "has", lambda each: plan(each, OPTIMUS)).loses_to is None
+    assert not any(
+        "priority" in each for each in what_gives_more(larger, "has", lambda each: plan(each, OPTIMUS)).changes
+    )
 
 
 def test_the_end_of_all_others_is_that_of_those_that_wait_too() -> None:
@@ -473,7 +527,7 @@ def test_the_end_of_all_others_is_that_of_those_that_wait_too() -> None:
     world = a_snapshot(jobs=[a_job("f", has=(4, 1), spec=a_spec(maximum=(4, 1))), *waits], nodes=a_cluster(5))
     decisions = plan(world, OPTIMUS, PRICES).decisions
     for job_id in (each.job_id for each in decisions if each.allocation.is_empty):
-        told = what_gives_more(world, job_id, lambda snapshot: plan(snapshot, OPTIMUS, PRICES))
+        told = what_gives_more(world, job_id, lambda snapshot: plan(snapshot, OPTIMUS, PRICES)).changes
         assert any(words.startswith("the end of") for words in told), (job_id, told)
 
 
@@ -481,7 +535,7 @@ def test_the_end_of_all_others_is_that_of_those_that_wait_too() -> None:
 @given(world=crowded())
 def test_whoever_may_not_know_of_other_jobs_is_told_of_none(world: Snapshot) -> None:
     for job in world.jobs:
-        told = what_gives_more(world, job.id, lambda snapshot: plan(snapshot, OPTIMUS, PRICES), only_named=True)
+        told = what_gives_more(world, job.id, lambda snapshot: plan(snapshot, OPTIMUS, PRICES), only_named=True).changes
         assert not any("the end of" in words or "other projects" in words for words in told)
 
 
@@ -500,7 +554,7 @@ def test_what_a_change_tells_of() -> None:
 def tried(*jobs: Job, cpu: float, quotas: tuple[Quota, ...] = (), schedulable: bool = True) -> tuple[str, ...]:
     nodes = tuple(replace(node, schedulable=schedulable) for node in a_cluster(cpu))
     world = replace(a_snapshot(list(jobs), nodes), quotas=quotas)
-    return what_gives_more(world, jobs[0].id, lambda each: plan(each, policy_named("optimus")))
+    return what_gives_more(world, jobs[0].id, lambda each: plan(each, policy_named("optimus"))).changes
 
 
 @pytest.mark.parametrize("cpu", [0.0, 1.0, 4.0])

@@ -104,10 +104,10 @@ def test_the_smallest_larger_limit_that_lets_a_job_in_is_advised(limits: tuple[W
     jobs = [job_of("ada", f"a{number}", has=(2 - number * 2, 1 - number), minimum=(2, 1)) for number in range(2)]
     jobs.append(job_of("eve", "e0", maximum=(1, 1), project="q"))
     world = world_of(jobs, *limits, WorkerLimit(1, owner="eve"))
-    found = what_gives_more(world, "a1", lambda each: plan(each, OPTIMUS))
+    found = what_gives_more(world, "a1", lambda each: plan(each, OPTIMUS)).changes
     assert told in found
     assert sum("workers_together" in words for words in found) == 1
-    first = what_gives_more(world, "a0", lambda each: plan(each, OPTIMUS))
+    first = what_gives_more(world, "a0", lambda each: plan(each, OPTIMUS)).changes
     assert any("workers_together" in words for words in first), "it is kept small by the same"
 
 

@@ -64,7 +64,7 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
         ("Submitted", wording.ago(job["created_at"], now)),
         ("Progress", f"{progress(job)}  step {wording.count(job['step'])}{epoch(job)}"),
         ("Loss", wording.number(job["loss"], wording.LOSS_DIGITS)),
-        ("Speed", f"{wording.number(job['steps_per_second'])} steps/s"),
+        ("Speed", speed(job)),
         ("Steps left", wording.count_interval(job["remaining_steps"])),
         ("Time", time_left(job) if job["finished_at"] else left(job)),
         *starts_in(job),
@@ -95,6 +95,12 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
     if job["failure"] is not None:
         facts.append(("Failure", Text(wording.failure(job["failure"]), style="red")))
     return facts + _result_facts(job)
+
+
+def speed(job: Job) -> str:
+    """As it was measured last. The time left, which may be told beside it, looks further back and ahead."""
+    measured = job["steps_per_second"]
+    return wording.UNKNOWN if measured is None else f"{wording.number(measured)} steps/s in the last 30 s"
 
 
 def size(job: Job) -> str:

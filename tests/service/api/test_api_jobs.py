@@ -10,12 +10,14 @@ import pytest
 from tests.service.api.api_harness import NOW, Api, faults, job_spec, on_sqlite, problem, sample, telemetry
 from tests.service.store.store_builders import a_membership, put_task, set_wanted
 
-from optimus_scheduler.lifecycle import AllTasksGone, MembershipFormed
+from optimus_scheduler.lifecycle import AllTasksGone, MembershipFormed, ResumeRequested, TooManyFailures
 from optimus_scheduler.model import Allocation, Directive, Node, PlacedTask, Resources, Role, TaskKey
+from optimus_scheduler.what_if import Advice
 from optimus_service.api.jobs import explanation
 from optimus_service.api.jobs.submission import OBJECT_GONE
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.clusters.fake import FakeCluster
+from optimus_service.loop.exits import WORKER_HUNG
 from optimus_service.store.records import DecisionRecord, RoundRecord
 from optimus_service.store.rounds.forecasts import from_json
 
@@ -232,6 +234,23 @@ def test_the_explanation_names_what_failed_lately(api: Api) -> None:
     assert f"The cluster says: {message}" in explained["sentences"]
 
 
+def test_a_hang_is_told_until_the_count_of_hangs_begins_anew(api: Api) -> None:
+    job_id = api.submit()
+    message = "worker 0 hung. Hangs within 60 min: 6; at 6 the job fails."
+
+    def is_told() -> bool:
+        set_wanted(api.repository, job_id, Allocation(1, 0), Directive.RUN, [], NOW)
+        return message in api.get(f"/v1/jobs/{job_id}/explanation").json()["sentences"]
+
+    api.repository.events.add(job_id, WORKER_HUNG, message, {}, NOW)
+    assert is_told()
+    api.repository.jobs.advance(job_id, TooManyFailures("its workers hung 6 times"), NOW)
+    api.repository.jobs.advance(job_id, ResumeRequested(), NOW)
+    assert not is_told()
+    api.repository.events.add(job_id, WORKER_HUNG, message, {}, NOW)
+    assert is_told()
+
+
 def test_the_explanation_says_why_and_what_would_change_it(api: Api) -> None:
     job_id = api.submit()
     before = api.get(f"/v1/jobs/{job_id}/explanation").json()
@@ -252,9 +271,9 @@ def test_the_explanation_is_of_the_newest_round_though_advice_takes_a_while(
     job_id = api.submit()
     decide(api, job_id, at=NOW - 10.0)
 
-    def advice(*_: object) -> tuple[str, ...]:
+    def advice(*_: object) -> Advice:
         decide(api, job_id, at=NOW)
-        return ()
+        return Advice(())
 
     monkeypatch.setattr(explanation, "_gives_more", advice)
     told = api.get(f"/v1/jobs/{job_id}/explanation").json()

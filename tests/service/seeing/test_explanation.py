@@ -28,6 +28,7 @@ from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.explanations.queue import ORDERS, in_queue
 from optimus_service.insight.jobs.progress import _after_retry, expected_times
 from optimus_service.insight.jobs.reasons import TEXTS
+from optimus_service.loop.exits import WORKER_HUNG
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
 from optimus_service.push.stream_state import job_line
 from optimus_service.requests import checked
@@ -277,6 +278,12 @@ def test_a_loss_that_was_nan_before_training_went_back_is_not_told(
     assert is_over(told, a_record(step=step), memberships) == is_undone
 
 
+@pytest.mark.parametrize(("wanted", "is_retired"), [(Allocation(1, 1), False), (NOTHING, True)])
+def test_a_job_without_tasks_is_not_told_that_a_worker_hung(wanted: Allocation, is_retired: bool) -> None:
+    hung = EventRecord(id=1, job_id="job-1", at=20.0, type=WORKER_HUNG, message="worker 0 hung", data={})
+    assert is_over(hung, a_record(state=JobState.PAUSED, wanted=wanted), [a_membership(at=0.0)]) == is_retired
+
+
 @pytest.mark.parametrize("reason", ["Unchanged", "NoFurtherGain"])
 def test_a_job_that_no_other_size_is_better_for_is_not_told_that_one_more_task_is(reason: str) -> None:
     case = a_running_case(others={"job-2": a_record("job-2")})
@@ -311,6 +318,24 @@ def test_the_marginal_job_is_the_one_with_the_least_gain_that_holds() -> None:
 )
 def test_advice_is_what_was_tried(tried: tuple[str, ...] | None, told: str) -> None:
     assert explanation_of(a_running_case(gives_more=tried)).what_would_change_it == told
+
+
+@pytest.mark.parametrize(
+    ("left", "tried", "told"),
+    [
+        (NOTHING, ("a node",), "pause it. It would keep what it has with this: a node."),
+        (
+            Allocation(1, 1),
+            (),
+            "leave it only 1 worker and 1 server. Nothing that was tried lets it keep what it has: ",
+        ),
+    ],
+)
+def test_a_job_that_loses_what_it_has_is_not_told_what_gives_it_more(
+    left: Allocation, tried: tuple[str, ...], told: str
+) -> None:
+    found = explanation_of(a_running_case(gives_more=tried, loses_to=left)).what_would_change_it
+    assert found.startswith(f"As things are now, the next round would {told}")
 
 
 @pytest.mark.parametrize(

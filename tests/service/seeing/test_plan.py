@@ -20,6 +20,7 @@ from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_scheduler.ahead.deadlines import Answer, DeadlineAnswer
 from optimus_scheduler.model import JobState
+from optimus_scheduler.what_if import Advice
 from optimus_service import server
 from optimus_service.api.jobs.plan import plan_body
 from optimus_service.insight.predictions import dry_run
@@ -219,7 +220,8 @@ def test_planning_what_gives_more_ends_after_so_many_plans(world: World, monkeyp
     world.submit("other", workers={"min": 1, "max": 4}, servers={"min": 1, "max": 4})
     world.round()
     preview, everything_tried = preview_of(world), preview_of(world).what_gives_more("greedy", dict)
-    assert everything_tried
+    assert everything_tried is not None
+    assert everything_tried.changes
     planned: list[int] = []
     plan = preview._foresight.plan
 
@@ -228,13 +230,13 @@ def test_planning_what_gives_more_ends_after_so_many_plans(world: World, monkeyp
         return plan(*arguments)
 
     preview._foresight.plan = counted
-    told = set[tuple[str, ...] | None]()
+    told = set[Advice | None]()
     for most in range(1, 20):
         planned.clear()
         monkeypatch.setattr(dry_run, "_MOST_PLANNED", 2 * most)
         found = preview.what_gives_more("greedy", dict)
         assert len(planned) <= most
-        assert found is None or set(found) <= set(everything_tried)
+        assert found is None or set(found.changes) <= set(everything_tried.changes)
         told.add(found)
     assert told >= {None, everything_tried}
 

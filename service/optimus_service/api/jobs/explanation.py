@@ -13,6 +13,7 @@ from optimus_scheduler.allocate.optimus.policy import OptimusPolicy
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.lifecycle import JOB_CANCELLED, JOB_FAILED
 from optimus_scheduler.model import Job, TaskPhase
+from optimus_scheduler.what_if import Advice
 from optimus_service.api.access.callers import Caller
 from optimus_service.api.http.body import StrictRoute
 from optimus_service.api.http.problems import documented
@@ -36,6 +37,9 @@ _RECENT_SECONDS = 900.0
 _RECENT_EVENTS = 20
 """Newest events of the job among which refusals are looked for."""
 
+_MOST_AWAITED = 2
+"""Ends that a job waits for, the likeliest first, that are tried before all other advice."""
+
 _WARNINGS = (WORKER_HUNG, WORKER_SILENT, LOSS_NOT_FINITE, CHECKPOINTS, PRINTS_TOO_MUCH)
 
 _AT_THE_END = ("EndedEarly",)
@@ -50,8 +54,9 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
     job = repository.jobs.get(job_id)
     memberships = repository.memberships.of_job(job_id)
     # Planning takes a while. All else is read after it, so that one answer tells of one time.
-    gives_more = None if job.state.is_final else _gives_more(services, job_id, caller)
-    kept = _kept_on_larger_cluster(services, job_id) if gives_more == () and not job.is_without_tasks else None
+    advice = None if job.state.is_final else _gives_more(services, job, caller)
+    gives_nothing = advice is not None and not advice.changes
+    kept = _kept_on_larger_cluster(services, job_id) if gives_nothing and not job.is_without_tasks else None
     job, active, decisions = _as_decided(services, job_id)
     others = {each.id: each for each in active if caller.reads(each.project)}
     now = services.clock()
@@ -71,7 +76,8 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             others=others,
             decisions={each: decision for each, decision in decisions.items() if each in others or each == job_id},
             queue=in_queue(active, decisions, now, still),
-            gives_more=None if job.state.is_final else gives_more,
+            gives_more=None if job.state.is_final or advice is None else advice.changes,
+            loses_to=None if advice is None else advice.loses_to,
             kept_on_larger_cluster=kept,
             troubles=() if job.state.is_final else _troubles(services, job_id),
             warnings=_warnings(services, job, _AT_THE_END if job.state.is_final else _WARNINGS, memberships),
@@ -137,16 +143,21 @@ def _warnings(
     services: Services, job: JobRecord, types: Collection[str], memberships: Sequence[MembershipRecord]
 ) -> tuple[str, ...]:
     """The newest word of each of these kinds: about what hinders its training lately, or what was odd at its end."""
-    since, found = services.clock() - _RECENT_SECONDS, dict[str, str]()
+    since, found, is_earlier = services.clock() - _RECENT_SECONDS, dict[str, str](), False
     for event in services.repository.events.page(job.id, limit=_RECENT_EVENTS).items:
+        is_earlier |= event.type in (JOB_FAILED, JOB_CANCELLED, RETRY_SCHEDULED)
         if event.type in types and (event.at > since or types is _AT_THE_END):
-            found.setdefault(event.type, "" if is_over(event, job, memberships) else event.message)
+            # Hangs before training began anew do not count any more.
+            is_retired = is_over(event, job, memberships) or (is_earlier and event.type == WORKER_HUNG)
+            found.setdefault(event.type, "" if is_retired else event.message)
     return tuple(message for message in found.values() if message)
 
 
 def is_over(event: EventRecord, job: JobRecord, memberships: Sequence[MembershipRecord]) -> bool:
     """Whether a task that did not answer, or did again, takes part by now, or another in its place, or none at all; or
-    training went back to before its loss was NaN or infinite."""
+    training went back to before its loss was NaN or infinite; or none trains that could hang."""
+    if event.type == WORKER_HUNG:
+        return job.is_without_tasks
     if event.type == LOSS_NOT_FINITE:
         steps = [job.step, *(each.step for each in memberships if each.at > event.at)]
         return min(steps) < int(event.data.get("step", 0))
@@ -162,16 +173,20 @@ def _place(task_name: str) -> str:
     return task_name.rpartition("-")[0]
 
 
-def _gives_more(services: Services, job_id: str, caller: Caller) -> tuple[str, ...] | None:
+def _gives_more(services: Services, job: JobRecord, caller: Caller) -> Advice | None:
     """What was tried and gives it more; None: nothing could be tried."""
     if services.preview is None:
         return None
+    decision = services.repository.rounds.latest_decisions([job.id]).get(job.id) if job.waits else None
+    ends = () if decision is None or decision.expected is None else decision.expected.behind
+    awaited = [each.job.id for each in sorted(ends, key=lambda each: -each.part) if each.job is not None]
 
     def names() -> dict[str, str]:
         return {each.id: f"{each.name} ({each.id})" for each in services.repository.jobs.active(caller.projects)}
 
     try:
-        return services.preview.what_gives_more(job_id, names, only_named=caller.projects is not None)
+        is_of_some = caller.projects is not None
+        return services.preview.what_gives_more(job.id, names, only_named=is_of_some, awaited=awaited[:_MOST_AWAITED])
     except ClusterUnavailable:
         return None
 

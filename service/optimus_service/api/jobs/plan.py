@@ -171,7 +171,7 @@ def _on_the_end(expected: answers.Expected, previewed: Previewed) -> str:
         return f"{ends}: when it converges is not known before it has run."
     known = f", from {counted(previewed.n_similar, 'finished job')} of the same task" if previewed.n_similar else ""
     if known and previewed.n_alike < previewed.n_similar:
-        known += f" ({previewed.n_alike or 'none'} with these arguments)"
+        known += f" ({previewed.n_alike or 'none'} submitted with these arguments)"
     return f"It would end in {span(limit)}{known}; waiting and later changes of size are in it."
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from optimus_scheduler.allocate.optimus.guarantees import Turn
-from optimus_scheduler.model import SpeedSample
+from optimus_scheduler.model import Allocation, SpeedSample
 from optimus_service.insight.explanations.queue import Queued
 from optimus_service.observe.standstills import Standstills
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
@@ -33,6 +33,9 @@ class Case:
     """All jobs that wait (`in_queue`)."""
     gives_more: Sequence[str] | None = None
     """What each alone would give it more, tried by planning again; None: not tried."""
+    loses_to: Allocation | None = None
+    """What the next round would leave it, as things are now, where that is less than it has: then `gives_more` is what
+    each alone would let it keep what it has."""
     kept_on_larger_cluster: str | None = None
     """Why it would keep its size with more room, too, in a sentence; None: not known."""
     troubles: Sequence[str] = ()

@@ -23,7 +23,7 @@ from optimus_service.insight.explanations.start_and_end import (
 )
 from optimus_service.insight.format import finite, moment, size
 from optimus_service.insight.jobs.bodies import allocation_body
-from optimus_service.insight.jobs.reasons import gives_more, on_unread
+from optimus_service.insight.jobs.reasons import gives_more, keeps, on_unread
 from optimus_service.insight.jobs.why import Explanation, explain
 from optimus_service.observe.spec import begins_anew, readable_spec
 from optimus_service.store.records import JobRecord
@@ -135,6 +135,8 @@ def _change(case: Case, words: Explanation) -> str:
         return words.what_would_change_it
     if words.reason in NOT_COMPETING:
         return words.what_would_change_it
+    if case.loses_to is not None:
+        return keeps(case.gives_more, case.loses_to)
     reason = words.reason
     if reason == Reason.LEARNING_SPEED and _has_all(case.job, words):
         reason = Reason.AT_MAXIMUM  # there is nothing to learn for

@@ -110,7 +110,7 @@ def on_its_history(case: Case) -> list[str]:
         return []
     parts = [f"It took {lasted(job.finished_at - job.created_at)} from submission to end"]
     if job.started_at is not None and job.started_at - job.created_at >= 1:
-        parts.append(f"{lasted(job.started_at - job.created_at)} of it waiting to start")
+        parts.append(f"{lasted(job.started_at - job.created_at)} of it before it started")
     due = deadline_of(job.asked, job.created_at)
     late = 0.0 if due is None else job.finished_at - due
     missed = f" It missed its deadline by {lasted(late)}." if late > 0 else ""

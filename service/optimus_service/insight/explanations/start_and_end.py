@@ -9,7 +9,7 @@ from optimus_contract import answers
 from optimus_scheduler.ahead.deadlines import Answer, answer_to
 from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS
 from optimus_scheduler.allocate.optimus.guarantees import Turn
-from optimus_scheduler.model import Interval, JobState, Reason
+from optimus_scheduler.model import Interval, Reason
 from optimus_scheduler.model.format import time_words
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.queue import ORDERS
@@ -68,9 +68,8 @@ def on_lost_work(case: Case) -> list[str]:
 
 def _how_long(case: Case) -> list[str]:
     """Since when it waits. Not in the decision's sentence, which may be older."""
-    job = case.job
-    since = job.created_at if job.wanted_at is None or job.state is JobState.QUEUED else job.wanted_at
-    return [f"It has waited for {time_words(case.now - since)}."] if case.now - since >= 1 else []
+    waited = case.now - case.job.waits_since
+    return [f"It has waited for {time_words(waited)}."] if waited >= 1 else []
 
 
 _NAMED = 5

@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from optimus_scheduler.model import JobState, Reason
-from optimus_scheduler.model.format import headline
+from optimus_scheduler.model import Allocation, JobState, Reason
+from optimus_scheduler.model.format import headline, size_words
 from optimus_service.store.records import DecisionRecord, JobRecord
 
 
@@ -72,7 +72,8 @@ TEXTS: Mapping[str, ReasonText] = {
         "Those jobs end or shrink, a smaller minimum, or a larger cluster.",
     ),
     Reason.WAITING_FOR_QUOTA: ReasonText(
-        "quotas leave it no room now: its project's own, or those that give other projects a right to the room",
+        "its project's quota has no room for it beside the project's other jobs, or quotas give other projects a right "
+        "to the room",
         "A larger quota of its project, jobs of its project that end, or idle room to borrow.",
     ),
     Reason.WAITING_FOR_WORKER_LIMIT: ReasonText(
@@ -171,11 +172,25 @@ def gives_more(changes: Sequence[str] | None, waits: bool) -> str | None:
     """What was tried and gives the job more (`optimus_scheduler.what_if`), in a sentence; None: nothing was tried."""
     if changes is None:
         return None
-    verb = "would start" if waits else "would get more"
     if not changes:
-        tried = "its limits and priority, quotas, one more node, the end of other jobs"
-        return f"Nothing that was tried gives it more now: {tried}."
-    return f"It {verb} with {'any one of these' if len(changes) > 1 else 'this'}: {'; '.join(changes)}."
+        return f"Nothing that was tried gives it more now: {_TRIED}."
+    return f"It {'would start' if waits else 'would get more'} with {_any_of(changes)}."
+
+
+def keeps(changes: Sequence[str], size: Allocation) -> str:
+    """The same of a job to which the next round would leave only `size` of what it has."""
+    loses = "pause it" if size.is_empty else f"leave it only {size_words(size)}"
+    soon = f"As things are now, the next round would {loses}."
+    if not changes:
+        return f"{soon} Nothing that was tried lets it keep what it has: {_TRIED}."
+    return f"{soon} It would keep what it has with {_any_of(changes)}."
+
+
+_TRIED = "its limits and priority, quotas, one more node, the end of other jobs"
+
+
+def _any_of(changes: Sequence[str]) -> str:
+    return f"{'any one of these' if len(changes) > 1 else 'this'}: {'; '.join(changes)}"
 
 
 CHECKPOINTS = "Checkpoints"

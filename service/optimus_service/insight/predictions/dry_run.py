@@ -4,7 +4,7 @@ and without it."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -31,7 +31,7 @@ from optimus_scheduler.model import (
     Snapshot,
 )
 from optimus_scheduler.settings import Settings as SchedulerSettings
-from optimus_scheduler.what_if import kept_on_larger_cluster, what_gives_more
+from optimus_scheduler.what_if import Advice, kept_on_larger_cluster, what_gives_more
 from optimus_service.clusters.base import Cluster
 from optimus_service.observe.snapshot import ClusterState, Observer
 from optimus_service.store.records import Document, JobRecord, asked_by
@@ -176,7 +176,7 @@ class Preview:
             waiting = expected.waiting(now) if decision.allocation.is_empty else Interval(0.0, 0.0, 0.0)
             left = expected.left(now) or _after(waiting, ahead.remaining_seconds)
             deadline = self._answer(world, expected.left(now), left)
-            gives_more = self._gives_more(world, CANDIDATE, names, only_named=only_named)
+            advice = self._gives_more(world, CANDIDATE, names, only_named=only_named)
         return Previewed(
             record=record,
             decision=decision,
@@ -186,7 +186,7 @@ class Preview:
             n_similar=len(candidate.similar),
             n_alike=sum(each.arguments == candidate.spec.arguments for each in candidate.similar),
             effects=_effects(without, present, planned, without_it, with_it, now),
-            gives_more=gives_more,
+            gives_more=None if advice is None else advice.changes,
             borrows=not decision.allocation.is_empty
             and borrows(world, {each.job_id: each.allocation for each in planned.decisions}, candidate.spec.project),
             deadline=deadline,
@@ -215,10 +215,16 @@ class Preview:
         return replace(said, earliest=earliest_promised(answer, candidate.spec.deadline_at, said.earliest))
 
     def what_gives_more(
-        self, job_id: str, names: Callable[[], Mapping[str, str]], *, only_named: bool = False
-    ) -> tuple[str, ...] | None:
-        """Changes each of which alone would give the job more than the next round does (`what_if`); `names`: those of
-        jobs by id, asked for where something is tried; `only_named`: without those that tell of other jobs.
+        self,
+        job_id: str,
+        names: Callable[[], Mapping[str, str]],
+        *,
+        only_named: bool = False,
+        awaited: Sequence[str] = (),
+    ) -> Advice | None:
+        """What would give the job more than the next round does (`what_if`); `names`: those of jobs by id, asked for
+        where something is tried; `only_named`: nothing that tells of other jobs; `awaited`: jobs whose ends it waits
+        for, as it is told.
 
         None when that was not tried, or not all of it and nothing was found: the job is not active any more, or there
         are so many that it would take long.
@@ -231,7 +237,7 @@ class Preview:
             return None
         with self._turn:
             snapshot = self._observer.look(ClusterState.of(self._cluster), self._clock())
-            return self._gives_more(snapshot, job_id, names(), only_named=only_named)
+            return self._gives_more(snapshot, job_id, names(), only_named=only_named, awaited=awaited)
 
     def kept_on_larger_cluster(self, job_id: str) -> str | None:
         """Why the job, which lacks room, would keep its size with twice the nodes, too, in a sentence; None: it would
@@ -248,15 +254,21 @@ class Preview:
             return kept_on_larger_cluster(snapshot, job_id, Tries(self._foresight.plan, 2))
 
     def _gives_more(
-        self, snapshot: Snapshot, job_id: str, names: Mapping[str, str], *, only_named: bool
-    ) -> tuple[str, ...] | None:
+        self,
+        snapshot: Snapshot,
+        job_id: str,
+        names: Mapping[str, str],
+        *,
+        only_named: bool,
+        awaited: Sequence[str] = (),
+    ) -> Advice | None:
         job = next((job for job in snapshot.jobs if job.id == job_id), None)
         if len(snapshot.jobs) > _MOST_JOBS_TO_TRY or job is None:
             return None
         tries = Tries(self._foresight.plan, _MOST_PLANNED // len(snapshot.jobs))
         waits = job.allocation.is_empty
-        found = what_gives_more(snapshot, job_id, tries, names, only_named=only_named, waits=waits)
-        return None if tries.is_over and not found else found
+        found = what_gives_more(snapshot, job_id, tries, names, only_named=only_named, waits=waits, awaited=awaited)
+        return None if tries.is_over and not found.changes else found
 
     def _forecast(self, job: Job, size: Allocation, now: float) -> Forecast:
         """What is believed of the job with this size, or with its smallest where that is none."""
