@@ -102,7 +102,7 @@ def _worded(
     """
     grant = _as_placed(outlook, grant, placed)
     if by is not None:
-        outlook = replace(outlook, job=replace(outlook.job, paused_by=by))
+        outlook = outlook._replace(job=replace(outlook.job, paused_by=by))
     message = _MESSAGES[grant.reason](outlook, grant)
     if isinstance(placed, Unplaced):
         what = "Paused" if outlook.has_tasks else "Waits"

@@ -114,8 +114,7 @@ class Oracle:
             speeds = self._goodputs_of(job.id, job.spec.gpu_type, lambda _: (fixed,))
         steps = running.training.steps_left() * self._convergence_factor(running)
         remaining = Interval(steps, steps, steps)
-        true_forecast = replace(
-            outlook.forecast,
+        true_forecast = outlook.forecast._replace(
             total_steps=Interval(*(job.step + steps,) * 3),
             remaining_steps=remaining,
             confidence=1.0,
@@ -124,7 +123,7 @@ class Oracle:
         )
         # Where changes cost nothing, there is no stop to learn that from.
         stop = outlook.stop_seconds if self._options.restart_seconds else 0.0
-        return replace(outlook, forecast=true_forecast, speeds=speeds, stop_seconds=stop, measured=True, learning=False)
+        return outlook._replace(forecast=true_forecast, speeds=speeds, stop_seconds=stop, measured=True, learning=False)
 
     def _speeds_of(self, job_id: str, gpu_type: str | None) -> TrueSpeeds:
         if (job_id, gpu_type) not in self._speeds:

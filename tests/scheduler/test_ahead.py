@@ -279,8 +279,8 @@ def test_an_owner_s_pause_has_no_end_and_an_unknown_length_neither(
 ) -> None:
     queue = drawn_queue(drawn)
     first = queue.outlooks[0]
-    paused = replace(first, job=replace(first.job, owner_paused=True))
-    unknown = replace(first, forecast=replace(first.forecast, remaining_steps=None, total_steps=None))
+    paused = first._replace(job=replace(first.job, owner_paused=True))
+    unknown = first._replace(forecast=first.forecast._replace(remaining_steps=None, total_steps=None))
     for instead, known in ((paused, False), (unknown, False), (first, True)):
         shown = foresee(replace(queue, outlooks=(instead, *queue.outlooks[1:])), OPTIMUS, Settings())[first.id].shown
         assert (shown.end is not None) == known
@@ -313,8 +313,8 @@ def test_a_doubtful_end_has_a_wider_interval() -> None:
     (outlook,) = queue.outlooks
     left = outlook.forecast.remaining_steps
     assert left is not None
-    doubtful = replace(outlook.forecast, remaining_steps=Interval(left.mean, left.mean / 3, left.mean * 3))
-    sure, unsure = end_of(queue, "a"), end_of(replace(queue, outlooks=(replace(outlook, forecast=doubtful),)), "a")
+    doubtful = outlook.forecast._replace(remaining_steps=Interval(left.mean, left.mean / 3, left.mean * 3))
+    sure, unsure = end_of(queue, "a"), end_of(replace(queue, outlooks=(outlook._replace(forecast=doubtful),)), "a")
     assert unsure.high - unsure.low > 2 * (sure.high - sure.low)
 
 
@@ -611,7 +611,7 @@ def test_of_equal_jobs_of_doubtful_length_the_older_starts_first(names: tuple[st
     queue = a_queue(of_slots("first", 2, 20.0, has=True), *waiting, cpu=2.0)
     doubtful = Interval(100.0, 15.0, 600.0)
     outlooks = [
-        one if one.id == "first" else replace(one, forecast=replace(one.forecast, remaining_steps=doubtful))
+        one if one.id == "first" else one._replace(forecast=one.forecast._replace(remaining_steps=doubtful))
         for one in queue.outlooks
     ]
     found = looked(replace(queue, outlooks=outlooks))

@@ -32,11 +32,11 @@ def due(name: str, *, takes: float, within: float, at: float = NOW, most: int = 
     """A job that takes so many slots with a worker and a server, and is due `within` so many of its submission."""
     spec = replace(a_spec(maximum=(most, most)), deadline_at=at + within * SLOT)
     job = replace(a_job(name, spec=spec), submitted_at=at)
-    return with_left(replace(MEASURED, job=job, stop_seconds=0.0), takes * SLOT * ALONE)
+    return with_left(MEASURED._replace(job=job, stop_seconds=0.0), takes * SLOT * ALONE)
 
 
 def with_left(outlook: Outlook, steps: float) -> Outlook:
-    return replace(outlook, forecast=replace(outlook.forecast, remaining_steps=Interval(steps, steps, steps)))
+    return outlook._replace(forecast=outlook.forecast._replace(remaining_steps=Interval(steps, steps, steps)))
 
 
 class World:
@@ -76,7 +76,7 @@ class World:
             self.late.add(one.id)
         started = one.job.started_at if size.is_empty else one.job.started_at or self.now
         job = replace(one.job, allocation=size, started_at=started, promised_at=one.job.promised_at or self.now)
-        self.jobs[one.id] = with_left(replace(one, job=job), left - speed * SLOT)
+        self.jobs[one.id] = with_left(one._replace(job=job), left - speed * SLOT)
 
 
 jobs_drawn = st.lists(
@@ -135,7 +135,7 @@ def whole(name: str, *, takes: int, within: int, promised: bool = False) -> Size
     size = (TASKS // 2, TASKS // 2)
     job = replace(a_job(name, spec=a_spec(minimum=size, maximum=size)), promised_at=NOW if promised else None)
     job = replace(job, spec=replace(job.spec, deadline_at=NOW + within * SLOT))
-    one = with_left(replace(MEASURED, job=job), takes * SLOT * MEASURED.speeds.at(Allocation(*size)))
+    one = with_left(MEASURED._replace(job=job), takes * SLOT * MEASURED.speeds.at(Allocation(*size)))
     return SizedJob(one, [one.minimum], CAPACITY, NOW)
 
 
@@ -170,7 +170,7 @@ def test_a_promised_job_that_cannot_wait_any_longer_comes_first(promised: bool) 
     tight, other = due("tight", takes=8.0, within=9.0, most=1), due("other", takes=2.0, within=8.5, most=1)
     left = Interval(8 * SLOT * ALONE, 7 * SLOT * ALONE, 10 * SLOT * ALONE)
     job = replace(tight.job, promised_at=NOW if promised else None)
-    tight = replace(tight, job=job, forecast=replace(tight.forecast, remaining_steps=left))
+    tight = tight._replace(job=job, forecast=tight.forecast._replace(remaining_steps=left))
     inputs = AllocationInput((tight, other), Resources(2.0, 64 * GIB))
     grants = allocate_with_quotas(inputs, policy_named("fifo"), SETTINGS, now=NOW)
     assert not grants["tight" if promised else "other"].allocation.is_empty
@@ -218,7 +218,7 @@ def test_a_job_that_more_room_would_not_help_begins_before_earlier_deadlines() -
 def test_a_job_is_paused_for_one_that_has_to_begin_much_sooner_only(sooner_by: float, passes: bool) -> None:
     """There is room for two of three jobs; five minutes are `least_run_seconds`."""
     first, second, other = (due(name, takes=10.0, within=60.0, most=1) for name in ("first", "second", "waits"))
-    running = [replace(one, job=replace(one.job, allocation=Allocation(1, 1))) for one in (first, second)]
+    running = [one._replace(job=replace(one.job, allocation=Allocation(1, 1))) for one in (first, second)]
     waiting = with_left(other, (10.0 + sooner_by) * SLOT * ALONE)
     inputs = AllocationInput((*running, waiting), Resources(4.0, 64 * GIB))
     grants = allocate_with_quotas(inputs, policy_named("fifo"), SETTINGS, now=NOW)

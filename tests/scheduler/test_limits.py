@@ -192,10 +192,10 @@ def test_a_deadline_that_cannot_be_met_has_no_precedence() -> None:
 def test_nothing_is_claimed_beyond_what_is_learned() -> None:
     """A young job's claim is at most one step of growth away."""
     seconds = due_to_need(8)
-    outlook = replace(forecast(job_due(seconds, has=(1, 1)), NOW, PRICED), learning=True, measured=True)
+    outlook = forecast(job_due(seconds, has=(1, 1)), NOW, PRICED)._replace(learning=True, measured=True)
     claim = _claim(outlook)
     assert claim.workers + claim.servers <= 2 * PRICED.growth_factor
-    assert _claim(replace(outlook, measured=False)) == Allocation(1, 1), "first the present size is measured"
+    assert _claim(outlook._replace(measured=False)) == Allocation(1, 1), "first the present size is measured"
 
 
 def learning_job(seconds: float, has: tuple[int, int], *, flat: bool) -> Outlook:
@@ -203,7 +203,7 @@ def learning_job(seconds: float, has: tuple[int, int], *, flat: bool) -> Outlook
     speed = law(compute=0.01, fixed=0.0, transfer=0.0, per_task=0.4) if flat else LAW
     at = [(1, 1), (2, 1), (1, 2)] if flat else [(1, 1)]
     job = replace(job_due(seconds, has=has), speed_samples=samples(speed, at))
-    return replace(forecast(job, NOW, Settings()), learning=True, measured=has in at)
+    return forecast(job, NOW, Settings())._replace(learning=True, measured=has in at)
 
 
 @pytest.mark.parametrize("seconds", [200.0, 1000.0, 2000.0, 3000.0, 4000.0, 6000.0, 9000.0, 12_000.0])

@@ -31,8 +31,8 @@ def waiting(number: int, steps: float, least: int = 1, most: int = 4, has: int =
     """A job whose length and speeds are known. The later its number, the later it came."""
     spec = a_spec(minimum=(least, least), maximum=(max(most, least), max(most, least)))
     job = replace(a_job(f"job-{number:02d}", spec=spec, has=(has, has)), submitted_at=NOW - 100 + number)
-    told = replace(MEASURED.forecast, remaining_steps=Interval(steps, steps, steps))
-    return replace(MEASURED, job=job, forecast=told, stop_seconds=0.0)
+    told = MEASURED.forecast._replace(remaining_steps=Interval(steps, steps, steps))
+    return MEASURED._replace(job=job, forecast=told, stop_seconds=0.0)
 
 
 def planned(*outlooks: Outlook) -> dict[str, Planned]:

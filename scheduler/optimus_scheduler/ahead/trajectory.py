@@ -344,8 +344,8 @@ class Trajectory:
     def _arrive(self, expected: Expected) -> None:
         outlook, steps = expected.outlook, expected.steps
         if outlook.forecast.remaining_steps is not None:  # it may be that of a job which had made steps
-            forecast = outlook.forecast.later({"remaining_steps": Interval(steps, steps, steps)})
-            outlook = replace(outlook, forecast=forecast)
+            forecast = outlook.forecast.with_steps_left(Interval(steps, steps, steps))
+            outlook = outlook._replace(forecast=forecast)
         self._jobs.append(_Virtual(outlook, steps, NOTHING, expected.submitted_at, self._now))
         self._note_unmeasured(self._jobs[-1])
 
@@ -426,7 +426,8 @@ class Trajectory:
         before = outlook.job
         unchanged_seconds = max(now - virtual.changed_at, 0.0)
         if virtual.waits_as is not None:
-            return virtual.waits_as.later({"waited_seconds": unchanged_seconds})
+            as_before = virtual.waits_as
+            return as_before.later(as_before.job, as_before.forecast, as_before.measured, unchanged_seconds, 0.0)
         has_tasks = not virtual.size.is_empty
         started = before.started_at if before.started_at is not None else _finite(virtual.started_at)
         state = JobState.RUNNING if has_tasks else JobState.PAUSED if started is not None else JobState.QUEUED
@@ -444,7 +445,7 @@ class Trajectory:
             left = virtual.left
             if virtual.told is not None:  # `work` was made up, of a time and assumed speeds
                 left *= forecast.remaining_steps.mean / virtual.work
-            forecast = forecast.later({"remaining_steps": Interval(left, left, left)})
+            forecast = forecast.with_steps_left(Interval(left, left, left))
         trained = max(now - max(virtual.changed_at, virtual.resumes), 0.0) * virtual.speed
         measured = unchanged_seconds >= settings.measuring_seconds and trained >= settings.measuring_steps
         seen = Outlook(

@@ -164,4 +164,4 @@ def as_fresh(outlook: Outlook, job_id: str, submitted_at: float) -> Outlook:
         held_until=None,
         owner_paused=False,
     )
-    return replace(outlook, job=job, waited_seconds=0.0, allocated_seconds=0.0, measured=False)
+    return outlook._replace(job=job, waited_seconds=0.0, allocated_seconds=0.0, measured=False)

@@ -69,7 +69,7 @@ def bounded(outlook: Outlook, least: Allocation, most: Allocation) -> Outlook:
     server = _narrowed(spec.server, least.servers, most.servers)
     if (worker, server) == (spec.worker, spec.server):
         return outlook
-    return replace(outlook, job=replace(outlook.job, spec=replace(spec, worker=worker, server=server)))
+    return outlook._replace(job=replace(outlook.job, spec=replace(spec, worker=worker, server=server)))
 
 
 def _narrowed(demand: TaskDemand, least: int, most: int) -> TaskDemand:

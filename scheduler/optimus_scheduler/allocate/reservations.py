@@ -19,7 +19,7 @@ granted as they are, and the policy shares out the rest.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from optimus_scheduler.allocate.deadline_budget import bounded
 from optimus_scheduler.allocate.policy import AllocationInput, Grant, Policy
@@ -66,7 +66,7 @@ class ReservingPolicy:
         if all(covers(grants[job_id].allocation, claim) for job_id, claim in claims.items()):
             return grants
         claiming = [
-            replace(bounded(one, claims[one.id], one.maximum), claimed=True) for one in competing if one.id in claims
+            bounded(one, claims[one.id], one.maximum)._replace(claimed=True) for one in competing if one.id in claims
         ]
         available = remaining(capacity, demand_of(claiming, claims))
         kept, out = _admitted([one for one in competing if one.id not in claims], available, grants, self.settings)

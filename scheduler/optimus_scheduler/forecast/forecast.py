@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from operator import attrgetter
 from statistics import median
-from typing import TypedDict
+from typing import NamedTuple
 
 from optimus_models.calibration import AS_PREDICTED, NO_EXPERIENCE, Calibration, Widening
 from optimus_models.loss.ends import Prediction
@@ -147,25 +147,22 @@ class _Known:
         if measured and since is not None:
             measured = now - since >= settings.measuring_seconds
         if not before.has_tasks:
-            return before.later({"job": job, "measured": measured, "waited_seconds": _waited_seconds(job, now)})
+            return before.later(job, before.forecast, measured, _waited_seconds(job, now), 0.0)
         allocated = 0.0 if since is None or since >= now else now - since
-        if times is None:
-            return before.later({"job": job, "measured": measured, "allocated_seconds": allocated})
-        told = before.forecast.later(self._times(job, *times))
-        return before.later({"job": job, "measured": measured, "allocated_seconds": allocated, "forecast": told})
+        told = before.forecast if times is None else self._told(before.forecast, job, *times)
+        return before.later(job, told, measured, 0.0, allocated)
 
-    def _times(self, job: Job, pace: Interval, left: Interval) -> dict[str, object]:
-        """The part of the forecast that time changes, see `_Times`."""
-        steps = self.end.remaining
+    def _told(self, before: Forecast, job: Job, pace: Interval, left: Interval) -> Forecast:
+        """The forecast `before`, at the present time: see `_Times`."""
+        steps, cost_per_second = self.end.remaining, self._use.cost_per_second
         if steps is None:
-            return {"seconds_per_step": pace}
-        changed: dict[str, object] = {"seconds_per_step": pace, "remaining_seconds": left}
+            return before.later(before.remaining_seconds, pace, before.calibration, before.cost)
+        calibration = before.calibration
         if job.experience is not NO_EXPERIENCE and job.experience.seconds:
             left, by = at_present_pace(job, steps, pace)
-            changed |= {"remaining_seconds": left, "calibration": Calibration(self.end.by_steps, by)}
-        if self._use.cost_per_second is not None:
-            changed["cost"] = cost_of(left, self._use.cost_per_second)
-        return changed
+            calibration = Calibration(self.end.by_steps, by)
+        cost = before.cost if cost_per_second is None else cost_of(left, cost_per_second)
+        return before.later(left, pace, calibration, cost)
 
     def _is_measured(self, job: Job, now: float, settings: Settings) -> bool:
         """Whether enough steps were measured at the present size since it was granted."""
@@ -245,32 +242,34 @@ def _joining_seconds(job: Job, stop_seconds: float) -> float:
 def _forecast(job: Job, fitted: Fitted, use: Use, end: End, stop_seconds: float, now: float) -> Forecast:
     curve, speeds = fitted.curve, fitted.speeds
     experts = curve.experts
-    changed: dict[str, object] = {
-        "job_id": job.id,
-        "total_steps": end.total,
-        "remaining_steps": end.remaining,
-        "confidence": end.confidence,
-        "rule": end.rule,
-        "loss_curve": end.loss_curve,
-        "speed_model": _describe_speed(speeds.model),
-        "steps_per_second": use.steps_per_second,
-        "converged": end.is_here,
-        "finished_runs": experts.n_runs if experts else 0,
-        "finished_runs_share": 1.0 - experts.own_share if experts else 0.0,
-        "speed_from": speeds.source,
-        **_times(job, use, end, stop_seconds, now),
-    }
-    return _NOTHING_KNOWN.later(changed)
+    left, pace, calibration, cost = _times(job, use, end, stop_seconds, now)
+    return Forecast(
+        job.id,
+        end.total,
+        end.remaining,
+        end.confidence,
+        end.rule,
+        end.loss_curve,
+        _describe_speed(speeds.model),
+        use.steps_per_second,
+        left,
+        pace,
+        calibration,
+        experts.n_runs if experts else 0,
+        1.0 - experts.own_share if experts else 0.0,
+        speeds.source,
+        cost,
+        end.is_here,
+    )
 
 
-_NOTHING_KNOWN = Forecast("", None, None, 0.0)
-
-
-class _Times(TypedDict):
+class _Times(NamedTuple):
     """The part of a forecast that changes with time."""
 
-    remaining_seconds: Interval | None
-    seconds_per_step: Interval | None
+    left: Interval | None
+    """Seconds."""
+    pace: Interval | None
+    """Seconds of a step."""
     calibration: Calibration
     cost: Interval | None
 
@@ -278,12 +277,8 @@ class _Times(TypedDict):
 def _times(job: Job, use: Use, end: End, stop_seconds: float, now: float) -> _Times:
     pace = None if use.speed is None else step_seconds(use.speed, habits_of(job, now, stop_seconds))
     seconds, by_seconds = _seconds(job, end.remaining, pace, end.prediction, now)
-    return {
-        "remaining_seconds": seconds,
-        "seconds_per_step": pace,
-        "calibration": Calibration(end.by_steps, by_seconds),
-        "cost": cost_of(seconds, use.cost_per_second),
-    }
+    cost = cost_of(seconds, use.cost_per_second)
+    return _Times(seconds, pace, Calibration(end.by_steps, by_seconds), cost)
 
 
 def habits_of(job: Job, now: float, stop_seconds: float) -> Habits:

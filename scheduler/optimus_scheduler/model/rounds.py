@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from optimus_models.calibration import UNCALIBRATED, Calibration
 from optimus_scheduler.model.enums import Architecture, Directive, Reason, SpeedSource
@@ -19,11 +19,7 @@ StartUps = Mapping[tuple[str, Architecture], tuple[float, ...]]
 _NO_START_UPS: StartUps = MappingProxyType({})
 
 
-# Dataclasses refuse unhashable defaults, which read-only mappings are: hence the factory.
-def _nothing_known() -> Mapping[str, float]:
-    return _NO_FIGURES
-
-
+# Dataclasses refuse unhashable defaults, which read-only mappings are.
 def _no_start_ups() -> StartUps:
     return _NO_START_UPS
 
@@ -63,9 +59,9 @@ class Interval(NamedTuple):
     high: float
 
 
-@dataclass(frozen=True)
-class Forecast:
-    """What a round believes of one job. Every `None` means: nothing can be said yet."""
+class Forecast(NamedTuple):
+    """What a round believes of one job. Every `None` means: nothing can be said yet. A tuple, as each round makes one
+    for every job."""
 
     job_id: str
     total_steps: Interval | None
@@ -75,9 +71,9 @@ class Forecast:
     """0 (nothing known) to 1 (as sure as the model gets)."""
     rule: str | None = None
     """Which part of the convergence rule is expected to hold first (its field name)."""
-    loss_curve: Mapping[str, float] = field(default_factory=_nothing_known)
+    loss_curve: Mapping[str, float] = _NO_FIGURES
     """β0, β1, β2 of Eq. 1 and the largest loss, when fitted."""
-    speed_model: Mapping[str, float] = field(default_factory=_nothing_known)
+    speed_model: Mapping[str, float] = _NO_FIGURES
     """Coefficients and error of the fitted speed model."""
     steps_per_second: float | None = None
     """Predicted speed at the present allocation."""
@@ -97,13 +93,22 @@ class Forecast:
     """Predicted money still to be spent at the present allocation; None without prices."""
     converged: bool = False
 
-    def later(self, changed: dict[str, Any]) -> Forecast:
-        """The same with these fields changed, in a tenth of the time that `replace` takes."""
-        fields = self.__dict__.copy()  # `|` takes twice as long
-        fields.update(changed)
-        found = object.__new__(Forecast)
-        object.__setattr__(found, "__dict__", fields)
-        return found
+    def later(
+        self, left: Interval | None, pace: Interval | None, calibration: Calibration, cost: Interval | None
+    ) -> Forecast:
+        """The same at another time, with the seconds that are left, those of a step, how they were corrected, and what
+        they cost: in a tenth of the time that `_replace` takes."""
+        steps, learned = self[:_LEFT], self[_FINISHED_RUNS:_COST]
+        return tuple.__new__(Forecast, (*steps, left, pace, calibration, *learned, cost, self.converged))
+
+    def with_steps_left(self, left: Interval) -> Forecast:
+        """The same with so many steps left, as quickly."""
+        return tuple.__new__(Forecast, (*self[:_STEPS_LEFT], left, *self[_STEPS_LEFT + 1 :]))
+
+
+_STEPS_LEFT, _LEFT, _FINISHED_RUNS, _COST = map(
+    Forecast._fields.index, ("remaining_steps", "remaining_seconds", "finished_runs", "cost")
+)
 
 
 class Decision(NamedTuple):

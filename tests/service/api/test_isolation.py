@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -229,7 +228,7 @@ OPERATOR = Caller(name="op", role="operator")
 
 
 def test_how_many_ended_jobs_a_forecast_rests_on_is_told_to_those_who_may_read_all() -> None:
-    record = a_decision(forecast=replace(a_forecast(), finished_runs=3, finished_runs_share=0.5))
+    record = a_decision(forecast=a_forecast()._replace(finished_runs=3, finished_runs_share=0.5))
     body = decision_body(record)
     assert body.forecast.finished_runs == 3
     assert seen.decision(body, OPERATOR) is body

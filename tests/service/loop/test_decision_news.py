@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -41,11 +40,11 @@ def plan_of(*decisions: Decision) -> Plan:
         {"gain": None},
         {"gain": math.inf},
         {"next_gain": 0.1},
-        {"forecast": replace(FORECAST, total_steps=None)},
-        {"forecast": replace(FORECAST, total_steps=Interval(1000.0, 900.0, math.inf))},
-        {"forecast": replace(FORECAST, remaining_steps=Interval(470.0, 400.0, 600.0))},
-        {"forecast": replace(FORECAST, converged=True)},
-        {"forecast": replace(FORECAST, rule="max_steps")},
+        {"forecast": FORECAST._replace(total_steps=None)},
+        {"forecast": FORECAST._replace(total_steps=Interval(1000.0, 900.0, math.inf))},
+        {"forecast": FORECAST._replace(remaining_steps=Interval(470.0, 400.0, 600.0))},
+        {"forecast": FORECAST._replace(converged=True)},
+        {"forecast": FORECAST._replace(rule="max_steps")},
     ],
 )
 def test_what_is_new_is_stored(changes: dict[str, object]) -> None:

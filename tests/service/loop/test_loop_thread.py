@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -198,7 +197,7 @@ KNOWN = Forecast(
 
 @pytest.mark.parametrize(
     "forecast",
-    [replace(KNOWN, remaining_seconds=None), replace(KNOWN, speed_from=SpeedSource.SIMILAR_JOBS)],
+    [KNOWN._replace(remaining_seconds=None), KNOWN._replace(speed_from=SpeedSource.SIMILAR_JOBS)],
     ids=["no time left", "the speed of others"],
 )
 @pytest.mark.parametrize(("step", "look_at"), [(0, 1.0), (1, 2.0), (20, 40.0)], ids=["new", "one step", "later"])
@@ -214,7 +213,7 @@ def test_a_job_of_which_little_is_known_is_looked_at_as_it_tells_more(
 def test_telemetry_that_passes_the_soonest_likely_end_asks_for_a_round_once(running: Running) -> None:
     running.world.submit()
     size = Allocation(1, 1)
-    forecast = replace(KNOWN, job_id="job-1")
+    forecast = KNOWN._replace(job_id="job-1")
     running.planner.decisions = (Decision("job-1", size, size, Reason.UNCHANGED, "Keeps it.", forecast),)
     loop = running.started()
     loop.trained("job-1", 89)
@@ -232,12 +231,12 @@ def test_telemetry_that_passes_the_soonest_likely_end_asks_for_a_round_once(runn
 )
 def test_a_job_that_goes_on_is_looked_at_again_a_little_later(running: Running, step: int, look_at: float) -> None:
     job = running.world.submit()
-    forecast = replace(KNOWN, job_id=job.id)
+    forecast = KNOWN._replace(job_id=job.id)
     decision = Decision(job.id, Allocation(1, 1), Allocation(1, 1), Reason.UNCHANGED, "Keeps it.", forecast)
     spec = JobSpec(TaskDemand(Resources(1.0)), TaskDemand(Resources(1.0)), ConvergenceRule())
     snapshot = Snapshot(0.0, (), (Job(job.id, spec, JobState.RUNNING, 0.0, step=step),))
     assert expected_ends(snapshot, Plan((decision,), ())) == {job.id: look_at}
-    converged = decision._replace(forecast=replace(forecast, converged=True))
+    converged = decision._replace(forecast=forecast._replace(converged=True))
     assert expected_ends(snapshot, Plan((converged,), ())) == {}
 
 

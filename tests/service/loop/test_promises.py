@@ -138,20 +138,20 @@ SOON = Interval(150.0, 140.0, 160.0)
     [
         pytest.param(Told(KNOWN), id="known"),
         pytest.param(Told(Forecast("job-1", None, None, 0.0)), id="by earlier runs"),
-        pytest.param(Told(replace(KNOWN, rule=None)), id="by earlier runs, with its first steps"),
-        pytest.param(Told(replace(KNOWN, converged=True), is_told=False), id="finishing"),
+        pytest.param(Told(KNOWN._replace(rule=None)), id="by earlier runs, with its first steps"),
+        pytest.param(Told(KNOWN._replace(converged=True), is_told=False), id="finishing"),
         pytest.param(Told(KNOWN, Retry(1, 3, 200.0, 60.0, "x"), SOON, is_told=False), id="retry"),
     ],
 )
 def test_only_ends_that_users_are_told_are_promises(case: Told) -> None:
     job = replace(a_job("job-1"), allocation=Allocation(1, 0), step=800, retry=case.retry)
     ahead = Ahead(case.start, Interval(200.0, 190.0, 220.0))
-    outlook = replace(forecast(job, 100.0, Settings()), forecast=case.forecast)
+    outlook = forecast(job, 100.0, Settings())._replace(forecast=case.forecast)
     said = time_promise(outlook, Foreseen(ahead, ahead, AS_PREDICTED), 100.0)
     assert (said is not None) == case.is_told
     if not case.is_told and case.retry is None:
         assert part_of(job, case.forecast) is None
-    assert part_of(job, replace(KNOWN, rule=None)) is None, "what is supposed by its age alone"
+    assert part_of(job, KNOWN._replace(rule=None)) is None, "what is supposed by its age alone"
 
 
 def test_nothing_is_promised_by_a_step_of_before_a_restart() -> None:

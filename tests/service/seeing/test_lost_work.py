@@ -108,7 +108,7 @@ def test_what_is_left_of_a_stopped_script_counts_from_where_it_begins(
     wanted: Allocation, running: Allocation, left: float
 ) -> None:
     twenty = Interval(20.0, 20.0, 20.0)
-    forecast = replace(a_forecast(), total_steps=twenty, remaining_steps=Interval(5.0, 5.0, 5.0), rule="command_ends")
+    forecast = a_forecast()._replace(total_steps=twenty, remaining_steps=Interval(5.0, 5.0, 5.0), rule="command_ends")
     record = a_script(wanted=wanted, running=running)
     found = progress_of(record, a_decision("job-1", at=170.0, forecast=forecast), 200.0)
     assert found.remaining_steps is not None

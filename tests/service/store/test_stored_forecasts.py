@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ RELEASED: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "stored" / "forecasts-0.1.0.json").read_text(encoding="utf-8")
 )
 """As release 0.1.0 stored them with two decisions about one job."""
-NAMES = tuple(each.name for each in fields(Forecast))
+NAMES = Forecast._fields
 
 numbers = st.floats(allow_nan=False)
 intervals = st.none() | st.builds(Interval, numbers, numbers, numbers)

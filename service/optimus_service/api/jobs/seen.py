@@ -18,7 +18,7 @@ def previewed(found: Previewed, readable: Collection[str], caller: Caller) -> Pr
     if caller.projects is None:
         return found
     effects = tuple(effect for effect in found.effects if effect.job_id in readable)
-    return replace(found, effects=effects, n_similar=0, forecast=replace(found.forecast, speed_from=None))
+    return replace(found, effects=effects, n_similar=0, forecast=found.forecast._replace(speed_from=None))
 
 
 def decision(body: answers.Decision, caller: Caller) -> answers.Decision:

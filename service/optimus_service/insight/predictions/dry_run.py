@@ -345,8 +345,7 @@ def like_similar(job: Job, ahead: Forecast, constants: SchedulerSettings) -> For
         return ahead
     seconds, _ = at_present_pace(job, steps, ahead.seconds_per_step)
     price = cost_per_second(job.spec, job.allocation, constants) if has_prices(constants) else None
-    return replace(
-        ahead,
+    return ahead._replace(
         total_steps=steps,
         remaining_steps=steps,
         remaining_seconds=seconds,

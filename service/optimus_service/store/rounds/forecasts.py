@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from optimus_models.calibration import AS_PREDICTED, UNCALIBRATED, Calibration, Widening
@@ -19,7 +18,7 @@ from optimus_service.store.records import Document
 
 def to_json(forecast: Forecast) -> Document:
     """The forecast with the names of its fields. Infinities and NaN stay numbers: the column `Json` can say them."""
-    return {each.name: plain(getattr(forecast, each.name)) for each in fields(forecast)}
+    return {name: plain(value) for name, value in forecast._asdict().items()}
 
 
 def plain(value: Any) -> Any:
