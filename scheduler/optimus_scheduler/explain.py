@@ -44,6 +44,15 @@ def with_move(grant: Grant, moved: Outlook, waiting: Outlook) -> Grant:
     return grant._replace(note=f"{grant.note} {note}" if grant.note else note)
 
 
+def with_fewer_nodes(grant: Grant, before: int, nodes: int, exchange_part: float) -> Grant:
+    """The grant of a job that moves from `before` nodes to `nodes`, as so much of each step goes into its exchange."""
+    note = (
+        f"Its workers move together, from {before} nodes to {nodes}: {exchange_part:.0%} of each step "
+        "goes into what they exchange."
+    )
+    return grant._replace(note=f"{grant.note} {note}" if grant.note else note)
+
+
 def _for_deadline(outlook: Outlook, grant: Grant) -> bool:
     """Whether its deadline is why it goes first: one that is given up claims nothing."""
     return grant.is_claimed and outlook.job.spec.deadline_at is not None

@@ -32,11 +32,8 @@ class Moves:
         return {one.id: one for one in self._all}
 
     def movable(self) -> Sequence[str]:
-        """Jobs that may move, those that lose least by it first.
-
-        Not one that would lose work or might miss its deadline, was changed a moment ago, or ends in this round.
-        """
-        found = [one for one in self._all if self._may_move(one)]
+        """Jobs that may move, those that lose least by it first."""
+        found = [one for one in self._all if may_move(one, self._settings)]
         return [one.id for one in sorted(found, key=lambda one: (self._loss(one), one.id))]
 
     def pay(self, waiting: str, moved: Sequence[str]) -> bool:
@@ -46,15 +43,17 @@ class Moves:
         gain = one.demand(one.minimum).dominant_share(self._capacity) * seconds
         return sum(map(self._loss, others)) <= gain
 
-    def _may_move(self, one: Outlook) -> bool:
-        job = one.job
-        stays = job.directive is not Directive.RUN or one.forecast.converged or job.spec.deadline_at is not None
-        is_settled = one.has_tasks and one.allocated_seconds >= self._settings.least_run_seconds
-        return is_settled and job.unsaved_seconds <= 0 and not stays
-
     def _loss(self, one: Outlook) -> float:
         share = one.demand(one.present).dominant_share(self._capacity)
         return self._settings.rescale_margin * one.stop_seconds * share
+
+
+def may_move(one: Outlook, settings: Settings) -> bool:
+    """Not a job that would lose work or might miss its deadline, was changed a moment ago, or ends in this round."""
+    job = one.job
+    stays = job.directive is not Directive.RUN or one.forecast.converged or job.spec.deadline_at is not None
+    is_settled = one.has_tasks and one.allocated_seconds >= settings.least_run_seconds
+    return is_settled and job.unsaved_seconds <= 0 and not stays
 
 
 def move_stragglers(snapshot: Snapshot, wants: Mapping[str, Want]) -> dict[str, Want]:
@@ -63,17 +62,17 @@ def move_stragglers(snapshot: Snapshot, wants: Mapping[str, Want]) -> dict[str, 
     slow = {job.id: key for job in snapshot.jobs if (key := _slowest(job, wants[job.id])) is not None}
     if not slow:
         return dict(wants)
-    free = _free_capacity(jobs, snapshot.nodes, wants)
+    free = free_capacity(jobs, snapshot.nodes, wants)
     moved = dict(wants)
     for job_id, key in sorted(slow.items()):
         want, need = wants[job_id], jobs[job_id].spec.on(wants[job_id].allocation.gpu_type).need(Role.WORKER)
         slot = key.role, key.rank
         here = want.nodes[slot]
-        free_capacity = [node for node, available in free.items() if node != here and need.fits_in(available)]
-        if free_capacity:
+        with_room = [node for node, available in free.items() if node != here and need.fits_in(available)]
+        if with_room:
             # Beside as many others of the job as can be: they talk to each other.
             beside = list(want.nodes.values())
-            there = min(free_capacity, key=lambda node: (-beside.count(node), node))
+            there = min(with_room, key=lambda node: (-beside.count(node), node))
             free[there] -= need
             moved[job_id] = want._replace(nodes={**want.nodes, slot: there})
     return moved
@@ -89,7 +88,7 @@ def _slowest(job: Job, want: Want) -> TaskKey | None:
     return next((key for key in job.stragglers if key in stays), None)
 
 
-def _free_capacity(jobs: Mapping[str, Job], nodes: Iterable[Node], wants: Mapping[str, Want]) -> dict[str, Resources]:
+def free_capacity(jobs: Mapping[str, Job], nodes: Iterable[Node], wants: Mapping[str, Want]) -> dict[str, Resources]:
     """What is left of each schedulable node."""
     free = {node.name: node.capacity for node in nodes if node.schedulable}
     for job_id, want in wants.items():

@@ -10,9 +10,10 @@ from operator import attrgetter
 
 from optimus_scheduler.allocate.allocate import CurrentSlots, allocate, batch_for, request_for
 from optimus_scheduler.allocate.policy import Grant, Policy
-from optimus_scheduler.explain import Explainer, by_urgency, decide_tracked, paused_by, with_move
+from optimus_scheduler.explain import Explainer, by_urgency, decide_tracked, paused_by, with_fewer_nodes, with_move
 from optimus_scheduler.forecast.forecast import Forecaster, forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.gather import Gathered, gather
 from optimus_scheduler.gpu_types.choose import choose_and_forecast, with_fallback_types
 from optimus_scheduler.model import NOTHING, Directive, Job, JobState, Node, Nodes, Plan, Reason, Snapshot
 from optimus_scheduler.model.format import QUOTAS
@@ -121,11 +122,16 @@ def plan(
 
         wants = {one.id: _want(one, grants[one.id], placements, settings, pauser) for one in outlooks}
         wants = move_stragglers(snapshot, wants)
+        gathered: Mapping[str, Gathered] = {}
+        if policy.gathers:
+            wants, gathered = gather(snapshot, outlooks, wants, settings)
         actions = memory.reconciler.reconcile(snapshot, wants, settings)
 
     by_id = {one.id: one for one in outlooks} if moves.made else {}
     for moved, waiting in moves.made.items():
         grants[moved] = with_move(grants[moved], by_id[moved], by_id[waiting])
+    for job_id, move in gathered.items():
+        grants[job_id] = with_fewer_nodes(grants[job_id], *move)
 
     # 5. Say why. Jobs that run outside the cluster are forecast, too.
     decisions = memory.explainer.decisions(outlooks, grants, placements, wants)

@@ -72,6 +72,10 @@ class Policy(Protocol):
     def scales_batches(self) -> bool:
         """Whether jobs with an elastic batch get the batch that suits their size, or train with their fixed one."""
 
+    @property
+    def gathers(self) -> bool:
+        """Whether scattered jobs move onto fewer nodes while they have the same size."""
+
     def allocate(self, inputs: AllocationInput, settings: Settings, /) -> Mapping[str, Grant]:
         """A grant for every competing job; together they fit in the capacity."""
 

@@ -41,6 +41,7 @@ class PredictablePolicy:
     keeps_places = True
     places_in_order = False
     scales_batches = False
+    gathers = False
     spread = staticmethod(spread_least_transfer)
 
     def allocate(self, inputs: AllocationInput, settings: Settings, /) -> Mapping[str, Grant]:

@@ -26,6 +26,7 @@ class EdfPolicy:
     keeps_places = True
     places_in_order = False
     scales_batches = False
+    gathers = False
     reads_deadlines = True
     spread = staticmethod(spread_least_transfer)
 

@@ -37,6 +37,7 @@ class ElasticFlowPolicy:
     keeps_places = True
     places_in_order = False
     scales_batches = False
+    gathers = False
     reads_deadlines = True
     spread = staticmethod(spread_least_transfer)
     dearest_first = False

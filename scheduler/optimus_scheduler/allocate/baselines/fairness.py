@@ -25,6 +25,7 @@ class DrfPolicy:
     keeps_places = True
     places_in_order = False
     scales_batches = False
+    gathers = False
     spread = staticmethod(spread_balanced)
 
     def allocate(self, inputs: AllocationInput, _settings: Settings, /) -> Mapping[str, Grant]:
@@ -49,6 +50,7 @@ class MaxMinPolicy:
     keeps_places = True
     places_in_order = False
     scales_batches = False
+    gathers = False
     spread = staticmethod(spread_evenly)
 
     def allocate(self, inputs: AllocationInput, _settings: Settings, /) -> Mapping[str, Grant]:

@@ -25,6 +25,7 @@ class OptimusPaperPolicy:
     keeps_places = False
     places_in_order = False
     scales_batches = False
+    gathers = False
     spread = staticmethod(spread_evenly)
 
     def allocate(self, inputs: AllocationInput, _settings: Settings, /) -> Mapping[str, Grant]:

@@ -23,6 +23,7 @@ class SrtfPolicy:
     keeps_places = True
     places_in_order = False
     scales_batches = False
+    gathers = False
     spread = staticmethod(spread_least_transfer)
 
     def allocate(self, inputs: AllocationInput, _settings: Settings, /) -> Mapping[str, Grant]:

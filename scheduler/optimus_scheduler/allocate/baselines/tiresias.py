@@ -30,6 +30,7 @@ class TiresiasPolicy:
     keeps_places = True
     places_in_order = True
     scales_batches = False
+    gathers = False
     spread = staticmethod(spread_emptiest)
 
     def allocate(self, inputs: AllocationInput, _settings: Settings, /) -> Mapping[str, Grant]:

@@ -29,6 +29,7 @@ class OptimusPolicy:
     keeps_places = True
     places_in_order = False
     scales_batches = True
+    gathers = True
     spread = staticmethod(spread_least_transfer)
 
     def allocate(self, inputs: AllocationInput, settings: Settings, /) -> Mapping[str, Grant]:

@@ -1,0 +1,135 @@
+"""Scattered all-reduce jobs come together: a job moves onto fewer nodes when others have left room there.
+
+Tasks stay where they are as long as their job's size does, so that what was scattered in a full cluster stays so. What
+a move saves is not known before it is made, but it is no more than what the workers exchange, and that part of a step
+they measure. So a job moves if the exchange would take longer until its end than the stop, with the margin of a
+change. Where exchange between nodes is as quick as within one that is a stop for nothing, but one only: from then on
+the job is on as few nodes as there is room for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.model import Directive, Node, Resources, Role, Snapshot
+from optimus_scheduler.moves import free_capacity, may_move
+from optimus_scheduler.place.free_capacity import rack_of
+from optimus_scheduler.place.requests import TaskSlot
+from optimus_scheduler.reconcile import Want
+from optimus_scheduler.settings import Settings
+
+_MOST_TRIED = 16
+"""Jobs for which room is looked for in one round, those first that exchange most: each looks at every node."""
+
+
+class Gathered(NamedTuple):
+    """A job that moves."""
+
+    before: int
+    """Nodes that it was on ..."""
+    nodes: int
+    """... and that it is on then."""
+    exchange_part: float
+    """Of each step."""
+
+
+def gather(
+    snapshot: Snapshot, outlooks: Iterable[Outlook], wants: Mapping[str, Want], settings: Settings
+) -> tuple[dict[str, Want], dict[str, Gathered]]:
+    """`wants`, with fewer racks or else fewer nodes for jobs for which that pays; and these jobs by id."""
+    scattered = [(part * left, part, one) for one in outlooks for part, left in _exchange(one, wants[one.id], settings)]
+    if not scattered:
+        return dict(wants), {}
+    scattered.sort(key=lambda each: (-each[0], each[2].id))
+    free, moved = free_capacity({job.id: job for job in snapshot.jobs}, snapshot.nodes, wants), dict(wants)
+    found: dict[str, Gathered] = {}
+    nodes = {node.name: node for node in snapshot.nodes}
+    for _, part, one in scattered[:_MOST_TRIED]:
+        want = moved[one.id]
+        need, here = one.job.spec.on(want.allocation.gpu_type).need(Role.WORKER), Counter(want.nodes.values())
+        counts = _fewest(here, nodes, {name: free[name] + need * here[name] for name in free}, need)
+        if counts is None:
+            continue
+        for name in here.keys() & free.keys():
+            free[name] += need * here[name]
+        for name, count in counts.items():
+            free[name] -= need * count
+        moved[one.id] = want._replace(nodes=_seated(want.nodes, counts))
+        found[one.id] = Gathered(len(here), len(counts), part)
+    return moved, found
+
+
+def _exchange(one: Outlook, want: Want, settings: Settings) -> Iterable[tuple[float, float]]:
+    """(part of a step in which gradients travel, seconds left) of a job on several nodes that may move and for which
+    that could pay; nothing for any other.
+    """
+    job = one.job
+    if job.spec.architecture.has_servers or job.allocation.workers < 2 or not may_move(one, settings):
+        return
+    now = {(key.role, key.rank): node for key, node in job.wanted_tasks}
+    if want.directive is not Directive.RUN or want.nodes != now or len(set(now.values())) < 2:
+        return
+    size = job.allocation.workers, job.allocation.gpu_type
+    told = [
+        sample.exchange_seconds * sample.steps_per_second
+        for sample in job.speed_samples
+        if (sample.workers, sample.gpu_type) == size and sample.exchange_seconds is not None
+    ]
+    left = one.remaining_seconds(one.present)
+    margin = settings.rescale_margin + settings.doubt_margin * (1.0 - one.speeds.confidence)
+    if told and margin * one.stop_seconds < told[-1] * left and not one.end_is_guessed:
+        yield told[-1], left
+
+
+def _fewest(
+    here: Mapping[str, int], nodes: Mapping[str, Node], room: Mapping[str, Resources], need: Resources
+) -> dict[str, int] | None:
+    """Tasks by node, as many as `here`, on fewer racks or else fewer nodes; None where there is no room for that."""
+    wanted = sum(here.values())
+    fit = {name: min(int(1.0 / max(need.dominant_share(each), 1e-9) + 1e-9), wanted) for name, each in room.items()}
+    by_rack = sorted((rack_of(nodes[name]), name) for name, count in fit.items() if count)
+    racks = [[name for _, name in group] for _, group in groupby(by_rack, key=lambda each: each[0])]
+    places = [_packed(rack, fit, here, wanted) for rack in (racks if len(racks) > 1 else [])]
+    places.append(_packed([name for _, name in by_rack], fit, here, wanted))
+    best = min(
+        (each for each in places if each), key=lambda each: (_spread(each, nodes), -_stay(each, here)), default={}
+    )
+    return best if best and _spread(best, nodes) < _spread(here, nodes) else None
+
+
+def _packed(names: Sequence[str], fit: Mapping[str, int], here: Mapping[str, int], wanted: int) -> dict[str, int]:
+    """So many tasks on as few of these nodes as can be; empty where they have no room."""
+    found: dict[str, int] = {}
+    while wanted and (open_to := [name for name in names if name not in found]):
+        # The last node is the one that is used best; those before it are the emptiest.
+        whole = [name for name in open_to if fit[name] >= wanted]
+        if whole:
+            name = min(whole, key=lambda name: (-here.get(name, 0), fit[name], name))
+        else:
+            name = max(open_to, key=lambda name: (fit[name], here.get(name, 0), name))
+        found[name] = min(fit[name], wanted)
+        wanted -= found[name]
+    return {} if wanted else found
+
+
+def _spread(counts: Mapping[str, int], nodes: Mapping[str, Node]) -> tuple[int, int]:
+    return len({rack_of(nodes[name]) for name in counts if name in nodes}), len(counts)
+
+
+def _stay(counts: Mapping[str, int], here: Mapping[str, int]) -> int:
+    return sum(min(count, here.get(name, 0)) for name, count in counts.items())
+
+
+def _seated(nodes: Mapping[TaskSlot, str], counts: Mapping[str, int]) -> dict[TaskSlot, str]:
+    """A node for every task: those stay that can."""
+    left, found = Counter(counts), dict[TaskSlot, str]()
+    for slot, node in nodes.items():
+        if left[node] > 0:
+            found[slot] = node
+            left[node] -= 1
+    others = iter(left.elements())
+    return {slot: found.get(slot) or next(others) for slot in nodes}
