@@ -99,8 +99,8 @@ def _ended_with_this_process(process: subprocess.Popen[bytes]) -> Iterator[None]
 def find(data_directory: Path) -> Running | None:
     """The service that wrote its address into this data directory, if its process lives."""
     try:
-        told = json.loads((data_directory / "service.json").read_text())
-        running = Running(str(told["url"]), int(told["pid"]))
+        found = json.loads((data_directory / "service.json").read_text())
+        running = Running(str(found["url"]), int(found["pid"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return running if _holds_lock(running.pid, data_directory) else None

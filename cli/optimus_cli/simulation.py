@@ -140,9 +140,9 @@ def _on_truth(assumed: dict[str, list[float]], lived: Recorded | None) -> list[s
         "--interval and --set restart_seconds=SECONDS."
     ]
     if lived is not None and lived.jct_seconds:
-        told = lived.as_json()
+        happened = lived.as_json()
         met = f", deadlines met {lived.deadlines_met} of {lived.with_deadline}" if lived.with_deadline else ""
-        lines.append(f"What happened: mean JCT {told['mean_jct_seconds']:,.0f} s of {told['jobs']} jobs{met}.")
+        lines.append(f"What happened: mean JCT {happened['mean_jct_seconds']:,.0f} s of {happened['jobs']} jobs{met}.")
     return lines
 
 

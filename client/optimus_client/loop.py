@@ -248,7 +248,7 @@ class ElasticRun:
                 self._used_rate = self._optimizer.param_groups[0].get("lr")  # before the scheduler changes it
                 yield batch
                 self._end_part(part)
-                if part.is_last and self._is_told_to_stop():
+                if part.is_last and self._must_stop():
                     return
                 if self.step_number >= total:
                     break
@@ -354,7 +354,7 @@ class ElasticRun:
         self._optimizer.register_step_pre_hook(scale)
         self._optimizer.register_step_post_hook(restore)
 
-    def _is_told_to_stop(self) -> bool:
+    def _must_stop(self) -> bool:
         """At a step boundary: save if it is time, save and stop if that is asked for."""
         is_due = rank() == 0 and time.monotonic() - self._saved_at >= self._save_seconds
         stops, saves = self._agreement.ask(self.step_number, save=is_due)

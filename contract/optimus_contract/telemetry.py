@@ -165,8 +165,8 @@ class SampleColumns(Message):
     def samples(self) -> list[Sample]:
         """The same samples, one by one."""
         columns = {name: getattr(self, name) for name in SAMPLE_FIELDS}
-        told = {name: values for name, values in columns.items() if values is not None}
-        return [Sample(**dict(zip(told, values, strict=True))) for values in zip(*told.values(), strict=True)]
+        reported = {name: values for name, values in columns.items() if values is not None}
+        return [Sample(**dict(zip(reported, values, strict=True))) for values in zip(*reported.values(), strict=True)]
 
 
 SAMPLE_FIELDS: Final = tuple(field.name for field in fields(Sample))

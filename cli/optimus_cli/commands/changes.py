@@ -55,8 +55,8 @@ def resume(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -
     else:
         result = found["result"]
         path = None if result is None else result["checkpoint"]
-        told = last_checkpoint(path, found["step"], *_trained_and_every(found))
-        saved = f" from {told}," if is_final(found) else " from its last checkpoint" * bool(resumed["step"])
+        checkpoint = last_checkpoint(path, found["step"], *_trained_and_every(found))
+        saved = f" from {checkpoint}," if is_final(found) else " from its last checkpoint" * bool(resumed["step"])
         whence = " from step 0, as far as is known," if found["started_at"] and found["begins_anew"] else saved
         output.print_text(f"{resumed['id']} goes on{whence} as soon as there is room for it")
 

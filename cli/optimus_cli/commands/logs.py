@@ -75,12 +75,12 @@ def followed(client: Client, job_id: str, task: str | None) -> Iterator[Log]:
     A task may start later, so that a name without a task is told at once and is an error (`BadInput`) at the end.
     """
     seen: dict[str, str] = {}
-    ended = told = False
+    ended = warned = False
     while True:
         found = client.logs(job_id)
         fitting = chosen(found, task)
-        if found and not fitting and not seen and not told:
-            told = True
+        if found and not fitting and not seen and not warned:
+            warned = True
             output.say(f"No task is called {task} yet. {_listed(found)}")
         for log in fitting:
             text = news(seen.get(log["task"], ""), log["text"])

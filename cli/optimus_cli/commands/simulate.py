@@ -91,8 +91,8 @@ def _as_recorded(options: Options, lived: Recorded, given: list[str]) -> Options
     from dataclasses import replace
 
     names = ("round_seconds", "learning_round_seconds", "restart_seconds")
-    told = {name: getattr(lived, name) for name in names if name not in given}
-    changed = {name: value for name, value in told.items() if value is not None}
+    recorded = {name: getattr(lived, name) for name in names if name not in given}
+    changed = {name: value for name, value in recorded.items() if value is not None}
     return replace(options, **changed)
 
 
@@ -110,9 +110,9 @@ def _variants(options: Options, loads: list[float], intervals: list[float]) -> l
     """The options under every load and interval, with what tells them apart."""
     from dataclasses import replace
 
-    told = [("load", "load", loads), ("interval", "round_seconds", intervals)]
+    settings = [("load", "load", loads), ("interval", "round_seconds", intervals)]
     variants = [("", options)]
-    for title, field, values in told:
+    for title, field, values in settings:
         variants = [
             (
                 f"{label}, {title} {value:g}" if len(values) > 1 else label,

@@ -86,10 +86,10 @@ def _sources(predictions: Predictions) -> str:
 
 def learning_rates(predictions: Predictions) -> str | None:
     """The newest rate, and where the plan ends; None where neither is known."""
-    told, plan = predictions.get("learning_rates"), predictions.get("planned_rates")  # an older service gives none
-    present = wording.number(told[-1]["rate"]) if told else wording.UNKNOWN
+    rates, plan = predictions.get("learning_rates"), predictions.get("planned_rates")  # an older service gives none
+    present = wording.number(rates[-1]["rate"]) if rates else wording.UNKNOWN
     if not plan:
-        return present if told else None
+        return present if rates else None
     return f"{present}, planned {wording.number(plan[-1]['rate'])} at step {wording.count(plan[-1]['step'])}"
 
 

@@ -125,7 +125,7 @@ class Progress:
         self._passes: _Passes | None = None
         """What such losses say of the passes over the data."""
         self._announced = announced
-        self._told_total = False
+        self._has_reported_total = False
         """The newest total is the training's own."""
         self._held: list[Reading] = []
         """The readings without a step, while it is not known yet whether another channel reports steps."""
@@ -217,8 +217,8 @@ class Progress:
         """With the end that was announced beside the steps, if the reading names none; wrong ones are forgotten."""
         step, known = reading.step, self._announced
         if reading.total_steps is not None or reading.corrects:
-            self._told_total = reading.total_steps is not None
-        if step is None or self._told_total or known == NOTHING:
+            self._has_reported_total = reading.total_steps is not None
+        if step is None or self._has_reported_total or known == NOTHING:
             return reading
         each = reading.steps_per_epoch or self._each_seen
         if reading.may_be_whole and known.total_epochs != 1:

@@ -149,8 +149,8 @@ class _Known:
         if not before.has_tasks:
             return before.later(job, before.forecast, measured, _waited_seconds(job, now), 0.0)
         allocated = 0.0 if since is None or since >= now else now - since
-        told = before.forecast if times is None else self._told(before.forecast, job, *times)
-        return before.later(job, told, measured, 0.0, allocated)
+        changed = before.forecast if times is None else self._told(before.forecast, job, *times)
+        return before.later(job, changed, measured, 0.0, allocated)
 
     def _told(self, before: Forecast, job: Job, pace: Interval, left: Interval) -> Forecast:
         """The forecast `before`, at the present time: see `_Times`."""

@@ -119,16 +119,16 @@ class Observer:
         failed = set()
         for job in observed.jobs:
             history = self._histories.of(job.id)
-            since, told = history.nonfinite_since, (job.id, LOSS_NOT_FINITE)
+            since, notice = history.nonfinite_since, (job.id, LOSS_NOT_FINITE)
             if since is None:
-                self._announced.discard(told)  # it may become so again, by the same step, too
+                self._announced.discard(notice)  # it may become so again, by the same step, too
                 continue
             if job.directive in (Directive.FINISH, Directive.CANCEL):
                 continue
             if job.state is not JobState.RUNNING:
                 continue  # it is to go on after such an end, and what is known is from before
-            if told not in self._announced:
-                self._announced.add(told)
+            if notice not in self._announced:
+                self._announced.add(notice)
                 leader.events.add(job.id, LOSS_NOT_FINITE, first_words(history), {"step": since}, now)
             if (why := why_failed(job, history)) is not None:
                 leader.jobs.advance(job.id, TooManyFailures(why), now)

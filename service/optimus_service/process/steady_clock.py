@@ -28,7 +28,7 @@ second that a time server corrects is made up for in 20 s."""
 _EARLIEST = 1_577_836_800.0
 """2020 in POSIX seconds. A machine without a battery for its clock says less until a time server has told it. The first
 moment that can be true is believed at once."""
-_TOLD_SECONDS = 1.0
+_NOTED_SECONDS = 1.0
 """Smaller differences are no step; changes of this size are written down."""
 
 _log = structlog.get_logger(__name__)
@@ -100,12 +100,12 @@ class SteadyClock:
     def _note(self) -> None:
         """Log a step once, and write down where this clock is when that has changed."""
         apart = self._wall() - (self._booted_at + self._passed)
-        if abs(apart - self._apart) > _TOLD_SECONDS and abs(apart) > abs(self._apart):
+        if abs(apart - self._apart) > _NOTED_SECONDS and abs(apart) > abs(self._apart):
             _log.warning(
                 "the machine's clock was set", seconds=round(apart, 1), durations=f"follow it at {FOLLOW_RATE:.0%}"
             )
-        if abs(apart - self._apart) > _TOLD_SECONDS:
+        if abs(apart - self._apart) > _NOTED_SECONDS:
             self._apart = apart
-        if self._file is not None and (self._written is None or abs(self._booted_at - self._written) > _TOLD_SECONDS):
+        if self._file is not None and (self._written is None or abs(self._booted_at - self._written) > _NOTED_SECONDS):
             self._written = self._booted_at
             self._file.write(self._booted_at)

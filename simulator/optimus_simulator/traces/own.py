@@ -120,11 +120,11 @@ def _happened(fields: Fields) -> _Lived | None:
 def _periods(fields: Fields) -> tuple[float | None, float | None]:
     """Seconds between rounds, and while a job is learned; None: not told."""
 
-    def told(name: str) -> float | None:
+    def seconds(name: str) -> float | None:
         value = fields.get(name)
         return None if value is None else float(value)
 
-    rounds, learning = told("round_seconds"), told("learning_round_seconds")
+    rounds, learning = seconds("round_seconds"), seconds("learning_round_seconds")
     if any(each is not None and not 0 < each <= _LONGEST_PERIOD for each in (rounds, learning)):
         raise ValueError(f"round_seconds and learning_round_seconds are above 0, up to {_LONGEST_PERIOD:g}")
     return rounds, learning

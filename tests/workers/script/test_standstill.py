@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from optimus_workers.script.standstill import LOOK_SECONDS, TOLD_SECONDS, Standstill, Usage, usage
+from optimus_workers.script.standstill import LOOK_SECONDS, REPORT_SECONDS, Standstill, Usage, usage
 from optimus_workers.worker.watchdog import FIRST_SECONDS, MIN_SECONDS, PATIENCE
 
 STILL = Usage(frozenset({7}), 3.0, 1000, runs=False, wakes={7: 10})
@@ -55,8 +55,8 @@ def test_threads_that_wake_up_now_and_then_do_nothing() -> None:
     standstill.look(STILL, 5.0)
     standstill.look(replace(STILL, cpu_seconds=3.05, n_bytes=1100, wakes={7: 15}), 10.0)
     assert (
-        standstill.look(replace(STILL, cpu_seconds=3.1, n_bytes=1200, wakes={7: 20}), 5.0 + TOLD_SECONDS)
-        == TOLD_SECONDS
+        standstill.look(replace(STILL, cpu_seconds=3.1, n_bytes=1200, wakes={7: 20}), 5.0 + REPORT_SECONDS)
+        == REPORT_SECONDS
     )
 
 

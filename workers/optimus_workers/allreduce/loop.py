@@ -100,15 +100,15 @@ class GroupTraining(Training["GroupSession"]):
 
         # Count the loss of all members, where the next rates go by it.
         if self._own.counts_losses:
-            told = torch.tensor([computed.loss * computed.n_examples, computed.n_examples], device=flat.device)
-            session.sum(told)
+            sums = torch.tensor([computed.loss * computed.n_examples, computed.n_examples], device=flat.device)
+            session.sum(sums)
             epochs = [self._steps.data_epoch(join, steps) for steps in (go.step, go.step + 1)]
 
         # Update: every member does the same.
         learning_rate = self._steps.learning_rate(join, go.step) * self._own.rate_factor
         self._state.update(learning_rate, held.version)
         if self._own.counts_losses:
-            self._own.count_loss(told, ends_epoch=math.floor(epochs[0]) < math.floor(epochs[1]))
+            self._own.count_loss(sums, ends_epoch=math.floor(epochs[0]) < math.floor(epochs[1]))
         self._state.is_now(go.epoch, go.step + 1)
         self.newest_version = exchanged.version = go.step + 1
 

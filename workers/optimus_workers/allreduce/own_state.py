@@ -261,10 +261,10 @@ class OwnState:
         assert optimizer is not None
         run_user_code(lambda: optimizer.step(learning_rate))
 
-    def count_loss(self, told: Tensor, *, ends_epoch: bool) -> None:
+    def count_loss(self, sums: Tensor, *, ends_epoch: bool) -> None:
         """See `EpochPlateau.add`."""
         assert self._plateau is not None
-        self._plateau.add(told, ends_epoch=ends_epoch)
+        self._plateau.add(sums, ends_epoch=ends_epoch)
 
     def reset(self) -> None:
         """Before the first step."""

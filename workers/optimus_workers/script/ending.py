@@ -87,8 +87,8 @@ class Ending(Learning):
     def _tell_of_writes(self, run: Run, stopping: Stopping) -> None:
         """Tell the coordinator what it has to know before it decides how the processes of all workers stop."""
         found = stopping.is_quiet, run.looks_at_stop_file
-        if found != stopping.told:
-            stopping.told = found
+        if found != stopping.reported:
+            stopping.reported = found
             self._send(CommandQuiet(stopping.epoch, *found))
 
     @property

@@ -42,7 +42,7 @@ class Run:
     """For which they have loaded a checkpoint, and ..."""
     save_seconds: float | None = None
     """... saved one at their end, if they reported that."""
-    is_flood_told: bool = False
+    is_flood_reported: bool = False
     """The owner knows that they print more than is read."""
     looks_at_stop_file: bool = False
     """They use `optimus_client`, by which they save and end when the stop file appears."""
@@ -61,7 +61,7 @@ class Stopping:
     """They are terminated as soon as no worker's processes write anything, `terminate_at` at the latest."""
     all_quiet: bool = False
     """No other worker's do, as the coordinator says."""
-    told: tuple[bool, bool] = (False, False)
+    reported: tuple[bool, bool] = (False, False)
     """What the coordinator knows of them: see `CommandQuiet`."""
     terminated: bool = False
     killed_after: float | None = None

@@ -19,7 +19,7 @@ from optimus_workers.worker.watchdog import Patience
 
 LOOK_SECONDS = 5.0
 """Least time between two looks."""
-TOLD_SECONDS = 10.0
+REPORT_SECONDS = 10.0
 """Processes that have done nothing for this long are reported, and again after as long."""
 BUSY_PART = 0.02
 """Of one core. Threads that only wake up now and then, such as that of a progress bar, take less."""
@@ -58,7 +58,7 @@ class Standstill:
         """`limit_seconds`: how long they may do nothing; None: as learned from their steps."""
         self._patience = Patience(limit_seconds)
         self._busy_at = self._looked_at = self._step_at = now
-        self._told_at: float | None = None
+        self._reported_at: float | None = None
         self._last: Usage | None = None
 
     @property
@@ -94,13 +94,13 @@ class Standstill:
         ):
             self._busy_at = now
         idle = now - self._busy_at
-        was_told = self._told_at is not None
-        if idle < TOLD_SECONDS:
-            self._told_at = None
-            return 0.0 if was_told else None
-        if self._told_at is not None and now < self._told_at + TOLD_SECONDS:
+        was_reported = self._reported_at is not None
+        if idle < REPORT_SECONDS:
+            self._reported_at = None
+            return 0.0 if was_reported else None
+        if self._reported_at is not None and now < self._reported_at + REPORT_SECONDS:
             return None
-        self._told_at = now
+        self._reported_at = now
         return idle
 
 

@@ -93,19 +93,19 @@ class Watching(Ending):
         """Report what is printed while no step is recognised, and stop with the first one that is."""
         line = None if run.progress.step is not None else unread_line(run.printed.unread, run.printed.n_lines)
         is_late = now >= run.begun_at + UNREAD_SECONDS or run.printed.n_unread >= UNREAD_LINES
-        told = run.progress.learned.unread_line
-        if line is None and told is not None:
+        old = run.progress.learned.unread_line
+        if line is None and old is not None:
             run.progress.learned = replace(run.progress.learned, unread_line=None)
-        elif line is not None and told in (None, NOTHING_PRINTED) and told != line and is_late and run.order.rank == 0:
+        elif line is not None and old in (None, NOTHING_PRINTED) and old != line and is_late and run.order.rank == 0:
             run.progress.learned = replace(run.progress.learned, unread_line=line)
             self._report_learned(run)
 
     def _look_at_flood(self, run: Run) -> None:
         """Tell once of these processes that they print more than is read."""
         flood = run.printed.flood
-        if flood is None or run.is_flood_told or run.order.rank != 0:
+        if flood is None or run.is_flood_reported or run.order.rank != 0:
             return
-        run.is_flood_told = True
+        run.is_flood_reported = True
         note = Note(kind="PrintsTooMuch", message=PRINTS_TOO_MUCH.format(flood))
         log.warning("%s", note.message)
         threading.Thread(target=self._post_note, args=(note,), name="note", daemon=True).start()

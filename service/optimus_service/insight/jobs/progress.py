@@ -78,9 +78,9 @@ def progress_of(
         return JobProgress(None if end is None or end.is_guessed else part_done(job.step, end.total), None, None)
     if has_made_all(job):
         return _beyond_announced(job, end)
-    is_held = job.owner_paused_at is not None
+    is_paused = job.owner_paused_at is not None
     expected = _foreseen_times(job, decision, now, ends, still)
-    retry_at = job.retry_at if job.retry_at is not None and job.retry_at > now and not is_held else None
+    retry_at = job.retry_at if job.retry_at is not None and job.retry_at > now and not is_paused else None
     if retry_at is not None:
         expected = _after_retry(expected, retry_at, now)
     without_end = None if expected is None else replace(expected, end_seconds=None, end_at=None)
@@ -89,8 +89,8 @@ def progress_of(
         expected = without_end if _has_stalled(job, still) else expected
         by_runs = None if expected is None else expected.end_seconds
         # What it has told since comes into the next round's forecast.
-        has_told = (job.profile or {}).get("total_steps") is not None
-        is_guessed = end is not None and by_runs is None and not has_told
+        has_announced = (job.profile or {}).get("total_steps") is not None
+        is_guessed = end is not None and by_runs is None and not has_announced
         return JobProgress(None, None, by_runs, is_guessed=is_guessed, expected=expected)
     if goes_back(job):
         return JobProgress(None, None, None, expected=without_end)
@@ -100,7 +100,7 @@ def progress_of(
     if retry_at is not None or _has_stalled(job, still):
         return JobProgress(part_done(step, total), interval_body(left), None, expected=without_end)
     drift = 1.0 if decision is None else _drift(job, decision, end, now)
-    at_its_size = None if is_held else interval_body(end.seconds(left, drift))
+    at_its_size = None if is_paused else interval_body(end.seconds(left, drift))
     if expected is not None and not (job.waits or end.by_time or decision is None or decision.expected is None):
         expected = _by_steps(expected, decision.expected, left, now, drift)
     is_limited = end.by_time and at_its_size is not None and not job.waits

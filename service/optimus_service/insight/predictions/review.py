@@ -47,9 +47,9 @@ def _review(record: JobRecord, promises: Iterable[PromiseRecord]) -> list[answer
     points: list[answers.ReviewPoint] = []
     steps: KeptPromise | None = None
     for _, group in groupby(kept, key=lambda each: each.promise.at):
-        told = list(group)
-        of_steps = next((each for each in told if each.promise.steps is not None), None)
-        of_time = next((each for each in told if came(each, times) is not None), None)
+        promised = list(group)
+        of_steps = next((each for each in promised if each.promise.steps is not None), None)
+        of_time = next((each for each in promised if came(each, times) is not None), None)
         steps = steps if of_steps is None else of_steps
         if (shown := of_time or of_steps) is not None:
             points.append(_point(record, shown, steps, came(shown, times)))
