@@ -261,10 +261,13 @@ def _learning_speed(outlook: Outlook, grant: Grant) -> str:
     return f"Keeps {size_words(grant.allocation)} until its speed with them is measured."
 
 
-def _waiting(outlook: Outlook, _grant: Grant) -> str:
+def _waiting(outlook: Outlook, grant: Grant) -> str:
     least, by = size_words(outlook.minimum), outlook.job.paused_by
+    paused = "Paused" if by is None else f"Paused by {by}"
+    if grant.grown:
+        what = f"{paused}:" if outlook.has_tasks else _waits(outlook)
+        return f"{what} other jobs make better use of the room that {least} would need."
     if outlook.has_tasks:
-        paused = "Paused" if by is None else f"Paused by {by}"
         return f"{paused}: the cluster has no room left for {least} beside jobs that train or go first."
     return f"{_waits(outlook)} there is no room for {least} beside jobs that train or go first."
 
@@ -307,9 +310,10 @@ _NAMED = 3
 """Jobs of its project that are named; of more the number is told."""
 
 
-def _waiting_for_worker_limit(outlook: Outlook, _grant: Grant) -> str:
-    """The limit's own sentence follows."""
-    return f"Waits: a limit leaves no room now for {size_words(outlook.minimum)}."
+def _waiting_for_worker_limit(outlook: Outlook, grant: Grant) -> str:
+    """The limit's own sentence follows. Other jobs may be of projects that its reader may not know."""
+    beside = " beside other jobs, some of which have more than they need at least" if grant.grown else ""
+    return f"Waits: a limit leaves no room now for {size_words(outlook.minimum)}{beside}."
 
 
 def _as_constrained(outlook: Outlook, grant: Grant) -> str:

@@ -146,6 +146,7 @@ class _Tries:
         """Words by kind of the changes that give the job of this decision so many tasks at `least`. `present`: the plan
         without them."""
         job_id, found, names = decision.job_id, dict[str, str](), self.names
+        having = {job.id for job in snapshot.jobs if not job.allocation.is_empty}  # others would only wait on
         for change in changes(snapshot, decision, present, names, self.awaited):
             if change.kind in found or (self.only_named and not change.tells_only(names)):
                 continue
@@ -158,7 +159,7 @@ class _Tries:
                 stops = [
                     each
                     for each, before in present.items()
-                    if each not in gone and not before.allocation.is_empty and planned[each].allocation.is_empty
+                    if each in having - gone and not before.allocation.is_empty and planned[each].allocation.is_empty
                 ]
                 found[change.kind] = change.words + _stopping(stops, names, only_named=self.only_named)
             elif decision.reason is Reason.NO_FEASIBLE_NODE is not planned[job_id].reason and change.kind == _OPEN:

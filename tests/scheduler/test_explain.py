@@ -49,6 +49,17 @@ def decision(job: Job, grant: Grant, where: Placed | Unplaced | None = None) -> 
             "Waits: there is no room for 1 worker and 1 server beside jobs that train or go first.",
         ),
         (
+            NEW,
+            Grant(NOTHING, Reason.WAITING_FOR_RESOURCES, grown=("b", "c")),
+            "Waits: other jobs make better use of the room that 1 worker and 1 server would need.",
+        ),
+        (
+            NEW,
+            Grant(NOTHING, Reason.WAITING_FOR_QUOTA, grown=("b", "c")),
+            "Waits: jobs b and c of project default make better use of the room in its quota that 1 worker and 1 "
+            "server would need.",
+        ),
+        (
             RUNNING,
             Grant(Allocation(4, 2), Reason.GRANTED_MORE),
             "Grows from 2 workers and 1 server to 4 workers and 2 servers: "

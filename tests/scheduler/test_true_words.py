@@ -127,6 +127,14 @@ def check(seen: Seen, decision: Decision) -> None:
         case Reason.WAITING_FOR_RESOURCES:
             assert size.is_empty
             assert not fits_beside(seen, job) or any(waits_longer(each, job) for each in seen.world.jobs)
+            if "other jobs make better use" in told:
+                sizes = {each.job_id: each.allocation for each in seen.decisions.values()}
+                having = [each for each in seen.world.jobs if not sizes[each.id].is_empty and not each.spec.tracked]
+                minima = [seen.least(each, sizes[each.id].gpu_type) for each in having]
+                assert seen.fits(*minima, seen.least(job, None))
+                assert any(
+                    seen.demand(each, sizes[each.id]) != least for each, least in zip(having, minima, strict=True)
+                )
         case Reason.NOT_WORTH_RESCALING:
             factor = re.search(r"([\d.]+) times as fast", told)
             assert factor is not None
@@ -231,7 +239,17 @@ def check_worker_limit(seen: Seen, job: Job, decision: Decision) -> None:
     if decision.reason is Reason.WAITING_FOR_WORKER_LIMIT:
         having = [each for each in others if not seen.decisions[each.id].allocation.is_empty]
         assert decision.allocation.is_empty
-        assert sum(each.spec.worker.minimum for each in having) + job.spec.worker.minimum > limit.most
+        ends = {
+            each for each, told in seen.decisions.items() if told.reason in (Reason.CONVERGED, Reason.LIMIT_REACHED)
+        }
+        least = (
+            seen.decisions[each.id].allocation.workers if each.id in ends else each.spec.worker.minimum
+            for each in having
+        )
+        fits = sum(least) + job.spec.worker.minimum <= limit.most
+        grown = [each for each in having if seen.decisions[each.id].allocation.workers > each.spec.worker.minimum]
+        assert fits == ("some of which have more than they need at least" in decision.message)
+        assert grown or not fits
     else:
         assert 0 < decision.allocation.workers < job.spec.worker.maximum
         assert decision.allocation.workers <= limit.most
@@ -504,6 +522,18 @@ def test_the_end_that_a_job_is_told_to_wait_for_is_tried_first(awaited: str) -> 
     told = what_gives_more(world, "a", lambda each: plan(each, OPTIMUS, PRICES), awaited=(awaited,)).changes
     assert told[0] == f"the end of {awaited}"
     assert told.count(told[0]) == 1
+
+
+def test_advice_pauses_no_job_that_has_nothing_yet() -> None:
+    """The next round starts `b`; with a higher priority it would start `a`, and `b` would wait on."""
+    jobs = [
+        a_job(name, spec=a_spec(maximum=(1, 1)), submitted_at=NOW - age) for name, age in (("a", 10.0), ("b", 20.0))
+    ]
+    world = a_snapshot(jobs, a_cluster(2))
+    assert {each.job_id: each.allocation.is_empty for each in plan(world, OPTIMUS).decisions} == {"a": True, "b": False}
+    told = what_gives_more(world, "a", lambda each: plan(each, OPTIMUS)).changes
+    assert any(each.startswith("a priority of ") for each in told)
+    assert not any("pause" in each for each in told)
 
 
 def test_a_job_that_the_next_round_would_pause_is_told_what_keeps_what_it_has() -> None:

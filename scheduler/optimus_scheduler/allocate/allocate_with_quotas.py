@@ -324,8 +324,7 @@ class _QuotaAllocation:
             grants = {job_id: _beside_the_confined(each, job_id in would_fit) for job_id, each in grants.items()}
         rights = confinements(quotas, self.capacity + self.reserving.leaving)
         beyond = {one.id for one in competing if one.id in fixed and is_beyond(rights, one)}
-        found = {**grants, **{job_id: _confined(grant, job_id in beyond) for job_id, grant in fixed.items()}}
-        return _with_grown(found, competing, self._guaranteed(quotas))
+        return {**grants, **{job_id: _confined(grant, job_id in beyond) for job_id, grant in fixed.items()}}
 
     def _guaranteed(self, quotas: Sequence[Quota]) -> dict[str, Resources]:
         """By project, without what its finishing jobs still hold; each fits in the capacity."""
@@ -386,29 +385,11 @@ def _confined(grant: Grant, is_beyond_it: bool) -> Grant:
     return grant._replace(reason=Reason.AT_QUOTA) if is_full else grant
 
 
-def _with_grown(grants: Grants, competing: Sequence[Outlook], guaranteed: Mapping[str, Resources]) -> Grants:
-    """... with the jobs of its own project that have the room which its quota has for a waiting job beside their
-    minima."""
-    waiting = [one for one in competing if grants[one.id].reason is Reason.WAITING_FOR_QUOTA]
-    waiting = [one for one in waiting if one.job.spec.project in guaranteed]
-    for project in {one.job.spec.project for one in waiting}:
-        having = [
-            one for one in competing if one.job.spec.project == project and not grants[one.id].allocation.is_empty
-        ]
-        grown = sorted(one.id for one in having if not covers(one.minimum, grants[one.id].allocation))
-        minima = sum((one.demand(one.minimum) for one in having), Resources())
-        for one in waiting if grown else ():
-            if one.job.spec.project == project and (minima + one.demand(one.minimum)).fits_in(guaranteed[project]):
-                note = None if grants[one.id].note == _RIGHT_OF_OTHERS else grants[one.id].note
-                grants[one.id] = grants[one.id]._replace(grown=tuple(grown), note=note)
-    return grants
-
-
 def _beside_the_confined(grant: Grant, would_fit: bool) -> Grant:
     """What a job gets beside jobs of projects that may not borrow: the policy has not seen these. `would_fit`: it
     would have room if these had no more than the minima of those that train."""
     if grant.reason is Reason.WAITING_FOR_RESOURCES and would_fit:
-        return grant._replace(reason=Reason.WAITING_FOR_QUOTA, note=_RIGHT_OF_OTHERS)
+        return grant._replace(reason=Reason.WAITING_FOR_QUOTA, note=_RIGHT_OF_OTHERS, grown=())
     return grant._replace(reason=Reason.MINIMUM_ELSEWHERE) if grant.reason is Reason.CLUSTER_FULL else grant
 
 

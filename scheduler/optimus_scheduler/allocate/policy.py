@@ -46,8 +46,9 @@ class Grant(NamedTuple):
     is_claimed: bool = False
     """It has what its deadline or its project's guarantee claims, where the policy by itself would give it less."""
     grown: tuple[str, ...] = ()
-    """With `WAITING_FOR_QUOTA`: jobs of its project that have more than their minima, beside which it would have room
-    in the project's quota."""
+    """Of a job that waits: those that have more than their minima, beside which it would have room; where it waits for
+    its project's quota or for a limit of workers, in that. Else only of a policy by which they make better use of
+    it."""
 
 
 class Policy(Protocol):

@@ -95,6 +95,14 @@ class _Group:
         others = (grants[one.id].allocation.workers for one in self._jobs if one.id != outlook.id and one.id in grants)
         return sum(others) + outlook.minimum.workers <= self._most
 
+    def grown_beside(self, outlook: Outlook, grants: Mapping[str, Grant]) -> tuple[str, ...]:
+        """Jobs that have more workers than they need at least, where the limit has room for the job beside what they
+        need; none: it has not."""
+        having = [one for one in self._jobs if one.id in grants and not grants[one.id].allocation.is_empty]
+        if sum(one.minimum.workers for one in having) + outlook.minimum.workers > self._most:
+            return ()
+        return tuple(one.id for one in having if grants[one.id].allocation.workers > one.minimum.workers)
+
     @property
     def waiting(self) -> list[str]:
         return [one.id for one in self._jobs if not one.has_tasks]
@@ -170,7 +178,8 @@ def _left_out(outlook: Outlook, groups: Sequence[_Group], grants: Mapping[str, G
         if not group.has_room_for(outlook, grants):
             never = f" The job has {outlook.minimum.workers} at least: {NO_END_HELPS}."
             note = f"{_words(group.limit)}{never if is_beyond_limit(group.limit, outlook) else ''}"
-            return Grant(NOTHING, Reason.WAITING_FOR_WORKER_LIMIT, note=note)
+            grown = group.grown_beside(outlook, grants)
+            return Grant(NOTHING, Reason.WAITING_FOR_WORKER_LIMIT, note=note, grown=grown)
     return Grant(NOTHING, Reason.WAITING_FOR_RESOURCES)
 
 

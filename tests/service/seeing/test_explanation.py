@@ -320,6 +320,14 @@ def test_advice_is_what_was_tried(tried: tuple[str, ...] | None, told: str) -> N
     assert explanation_of(a_running_case(gives_more=tried)).what_would_change_it == told
 
 
+@pytest.mark.parametrize(("started_at", "verb"), [(None, "start"), (5.0, "go on")])
+def test_a_job_that_has_trained_is_not_told_what_would_start_it(started_at: float | None, verb: str) -> None:
+    job = a_record(state=JobState.PAUSED, wanted=NOTHING, started_at=started_at)
+    decision = a_decision(reason=Reason.WAITING_FOR_RESOURCES, allocation=NOTHING)
+    case = Case(job=job, decision=decision, now=10.0, gives_more=("a node",))
+    assert explanation_of(case).what_would_change_it == f"It would {verb} with this: a node."
+
+
 @pytest.mark.parametrize(
     ("left", "tried", "told"),
     [

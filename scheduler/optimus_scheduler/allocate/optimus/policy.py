@@ -46,7 +46,7 @@ class OptimusPolicy:
         needless = problem.needlessly_shrunk(result)
         if needless:
             result = problem.solve(needless)
-        return grants(outlooks, table, result, demand, amounts.capacity + amounts.leaving, settings)
+        return grants(outlooks, table, result, demand, amounts.capacity, amounts.leaving, settings)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ import numpy as np
 
 from optimus_scheduler.allocate.optimus.candidates import Candidates
 from optimus_scheduler.allocate.optimus.greedy import SLACK, GreedyResult
-from optimus_scheduler.allocate.optimus.guarantees import present_rows
+from optimus_scheduler.allocate.optimus.guarantees import overdue_seconds, present_rows
 from optimus_scheduler.allocate.optimus.job_columns import BoolArray, FloatArray, IntArray, JobColumns
 from optimus_scheduler.allocate.policy import OTHERS_GIVE, Grant
 from optimus_scheduler.forecast.outlook import Outlook
@@ -26,11 +26,13 @@ def grants(
     table: Candidates,
     result: GreedyResult,
     demand: FloatArray,
-    capacity: FloatArray,
+    available: FloatArray,
+    leaving: FloatArray,
     settings: Settings,
 ) -> Mapping[str, Grant]:
-    """The result in words. `demand` (k, r) of each candidate, `capacity` (r,) of all that these jobs may share."""
-    return _Explanation(outlooks, table, result, demand, capacity, settings).grants()
+    """The result in words. `demand` (k, r) of each candidate, `available` (r,) to these jobs, `leaving` (r,): what will
+    be so in a moment."""
+    return _Explanation(outlooks, table, result, demand, available, leaving, settings).grants()
 
 
 class _Explanation:
@@ -40,11 +42,13 @@ class _Explanation:
         table: Candidates,
         result: GreedyResult,
         demand: FloatArray,
-        capacity: FloatArray,
+        available: FloatArray,
+        leaving: FloatArray,
         settings: Settings,
     ) -> None:
         self._jobs, self._table, self._result = JobColumns.of(outlooks), table, result
-        self._demand, self._capacity, self._settings = demand, capacity, settings
+        self._demand, self._available, self._settings = demand, available, settings
+        self._capacity = available + leaving
         # At the price of a share that this round came to, each job's best size if changing were free.
         self._ideal = first_of_largest(table.plain - result.price * table.cost, table)
         row = result.row[table.job]
@@ -86,9 +90,20 @@ class _Explanation:
         notes = [OTHERS_GIVE if reason == _EXCHANGE else None for reason in reasons.tolist()]
         columns = sizes, words, best, gains, next_gain, notes, repeat(False, len(jobs)), repeat((), len(jobs))
         granted = dict(zip(jobs.ids, map(_grant, zip(*columns, strict=True)), strict=True))
-        for j in np.flatnonzero(workers + servers == 0).tolist():
-            granted[jobs.ids[j]] = _WAITS
+        waiting = np.flatnonzero(workers + servers == 0)
+        for j, grant in zip(waiting.tolist(), self._waiting(waiting), strict=True):
+            granted[jobs.ids[j]] = grant
         return granted
+
+    def _waiting(self, waiting: IntArray) -> Iterable[Grant]:
+        """(m,) of jobs that get nothing."""
+        table, least = self._table, self._demand[self._least].sum(axis=0)
+        fits = (self._demand[table.first[waiting] + 1] + least <= self._available + 1e-9).all(axis=1)
+        if not fits.any() or (overdue_seconds(self._jobs, table.least_speed, self._settings)[waiting] > 0).any():
+            return repeat(_WAITS, len(waiting))  # also where one keeps others from starting: none has its turn before
+        grown = np.flatnonzero((self._least > table.first[:-1]) & (self._result.row > self._least))
+        better = _WAITS._replace(grown=tuple(self._jobs.ids[j] for j in grown.tolist()))
+        return [better if each else _WAITS for each in fits.tolist()]
 
     def _size(self, job: int, row: int) -> Allocation:
         return self._jobs[job].size(int(self._table.workers[row]), int(self._table.servers[row]))

@@ -143,7 +143,7 @@ def _change(case: Case, words: Explanation) -> str:
     if reason == Reason.LEARNING_SPEED and not case.gives_more:
         return "Whether it grows is decided when its speed at this size is measured: nothing that was tried helps now."
     mend = "What keeps its tasks from running has to be mended first. " if case.troubles else ""
-    more = gives_more(case.gives_more, words.allocation.is_empty)
+    more = gives_more(case.gives_more, words.allocation.is_empty, case.job.started_at is not None)
     return f"{mend}{more}{_of_its_script(case.job, reason)}"
 
 

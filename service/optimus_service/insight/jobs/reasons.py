@@ -168,13 +168,14 @@ def _spent(job: JobRecord) -> str | None:
     return "max_epochs" if limits.max_epochs is not None and (job.epoch or 0) >= limits.max_epochs else None
 
 
-def gives_more(changes: Sequence[str] | None, waits: bool) -> str | None:
+def gives_more(changes: Sequence[str] | None, waits: bool, has_started: bool = False) -> str | None:
     """What was tried and gives the job more (`optimus_scheduler.what_if`), in a sentence; None: nothing was tried."""
     if changes is None:
         return None
     if not changes:
         return f"Nothing that was tried gives it more now: {_TRIED}."
-    return f"It {'would start' if waits else 'would get more'} with {_any_of(changes)}."
+    gets = "get more" if not waits else "go on" if has_started else "start"
+    return f"It would {gets} with {_any_of(changes)}."
 
 
 def keeps(changes: Sequence[str], size: Allocation) -> str:
