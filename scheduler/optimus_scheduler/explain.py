@@ -62,39 +62,18 @@ _Told = tuple[Allocation, Reason, str]
 """The size, the reason and the sentence of a decision."""
 
 
-class Explainer:
-    """Explains round after round: a job of which all that its sentence is made of is the same is told the same.
-
-    What it returns does not depend on the rounds before. Belongs to one shell; not to be shared between threads.
-    """
-
-    def __init__(self) -> None:
-        self._told: dict[str, tuple[tuple[object, ...], _Told]] = {}
-
-    def decisions(
-        self,
-        outlooks: Iterable[Outlook],
-        grants: Mapping[str, Grant],
-        placements: Placements,
-        wants: Mapping[str, Want],
-    ) -> list[Decision]:
-        """One for each of these jobs, in their order."""
-        before, self._told = self._told, {}
-        decisions = []
-        for one in outlooks:
-            job_id, job = one.id, one.job
-            placed, (size, reason, ideal, gain, next_gain, note, _, grown) = placements.get(job_id), grants[job_id]
-            _, _, _, batch, by = wants[job_id]
-            kept = job.formed, job.paused_by, job.allocated_at, job.retry
-            asked = one.steady, placed, size, reason, ideal, note, grown, batch, by, kept
-            known = before.get(job_id)
-            if known is None or known[0] != asked:
-                known = asked, _worded(one, grants[job_id], placed, batch, by)
-            self._told[job_id] = known
-            size, reason, message = known[1]
-            told = (job_id, size, one.present, reason, message, one.forecast, gain, next_gain, batch)
-            decisions.append(_decision(told))
-        return decisions
+def decide(
+    outlooks: Iterable[Outlook], grants: Mapping[str, Grant], placements: Placements, wants: Mapping[str, Want]
+) -> list[Decision]:
+    """One for each of these jobs, in their order."""
+    found = []
+    for one in outlooks:
+        job_id = one.id
+        grant, (_, _, _, batch, by) = grants[job_id], wants[job_id]
+        size, reason, message = _worded(one, grant, placements.get(job_id), batch, by)
+        told = (job_id, size, one.present, reason, message, one.forecast, grant.gain, grant.next_gain, batch)
+        found.append(_decision(told))
+    return found
 
 
 _decision: Callable[[Iterable[object]], Decision] = partial(tuple.__new__, Decision)

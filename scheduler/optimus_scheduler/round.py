@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from optimus_scheduler.allocate.allocate import CurrentSlots, allocate, batch_for, request_for
 from optimus_scheduler.allocate.policy import Grant, Policy
-from optimus_scheduler.explain import Explainer, by_urgency, decide_tracked, paused_by, with_fewer_nodes, with_move
+from optimus_scheduler.explain import by_urgency, decide, decide_tracked, paused_by, with_fewer_nodes, with_move
 from optimus_scheduler.forecast.forecast import Forecaster, forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.gather import Gathered, gather
@@ -44,7 +44,7 @@ class RoundMemory:
     """
 
     def __init__(self) -> None:
-        self.placer, self.slots, self.reconciler, self.explainer = Placer(), CurrentSlots(), Reconciler(), Explainer()
+        self.placer, self.slots, self.reconciler = Placer(), CurrentSlots(), Reconciler()
         self._nodes = Nodes()
 
     def nodes(self, nodes: Sequence[Node]) -> Nodes:
@@ -134,7 +134,7 @@ def plan(
         grants[job_id] = with_fewer_nodes(grants[job_id], *move)
 
     # 5. Say why. Jobs that run outside the cluster are forecast, too.
-    decisions = memory.explainer.decisions(outlooks, grants, placements, wants)
+    decisions = decide(outlooks, grants, placements, wants)
     decisions += [decide_tracked(outlook) for outlook in watched.outlooks]
     return Plan(tuple(sorted(decisions, key=attrgetter("job_id"))), actions)
 

@@ -10,7 +10,7 @@ from tests.scheduler.builders import ALL_SIZES, NOW, a_job, law, samples
 
 from optimus_scheduler.allocate.policies import Grant
 from optimus_scheduler.allocate.policy import OTHERS_GIVE
-from optimus_scheduler.explain import Explainer
+from optimus_scheduler.explain import decide
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.model import NOTHING, Allocation, Decision, Job, Reason
 from optimus_scheduler.place.place import Placed, Unplaced, task_slots
@@ -32,7 +32,7 @@ def decision(job: Job, grant: Grant, where: Placed | Unplaced | None = None) -> 
         where = placed(grant.allocation.workers, grant.allocation.servers)
     outlook, placements = forecast(job, NOW, Settings()), {} if where is None else {job.id: where}
     wants = {job.id: Want(job.directive, grant.allocation, {})}
-    return Explainer().decisions([outlook], {job.id: grant}, placements, wants)[0]
+    return decide([outlook], {job.id: grant}, placements, wants)[0]
 
 
 @pytest.mark.parametrize(
