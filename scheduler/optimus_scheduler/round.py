@@ -9,7 +9,7 @@ from functools import cache
 from operator import attrgetter
 
 from optimus_scheduler.allocate.allocate import CurrentSlots, allocate, batch_for, request_for
-from optimus_scheduler.allocate.policy import Grant, Policy
+from optimus_scheduler.allocate.policy import Grant, PatientPolicy, Policy
 from optimus_scheduler.explain import by_urgency, decide, decide_tracked, paused_by, with_fewer_nodes, with_move
 from optimus_scheduler.forecast.forecast import Forecaster, forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
@@ -19,7 +19,7 @@ from optimus_scheduler.model import NOTHING, Directive, Job, JobState, Node, Nod
 from optimus_scheduler.model.format import QUOTAS
 from optimus_scheduler.moves import Moves, move_stragglers
 from optimus_scheduler.place.place import Placed, Placements, Placer
-from optimus_scheduler.place.requests import CurrentNodes
+from optimus_scheduler.place.requests import CurrentNodes, Unplaced
 from optimus_scheduler.reconcile import Reconciler, Want
 from optimus_scheduler.settings import Settings
 
@@ -110,6 +110,17 @@ def plan(
             break
         reported = elsewhere
 
+    # What a job was granted that has no place yet is lent to others until its turn has come.
+    placeless = _without_place(outlooks, placements, policy, settings)
+    if placeless and _others_want_more(grants, placeless):
+        with timer("allocate"):
+            lent = allocate(outlooks, snapshot, current, policy, settings, placer, placeless)
+        with timer("place"):
+            moves = Moves(outlooks, snapshot.capacity, settings)
+            unplaced = {job_id: placements[job_id] for job_id in placeless}
+            placements = {**_place(outlooks, lent, current, snapshot, policy, placer, moves), **unplaced}
+            grants = {**lent, **{job_id: grants[job_id] for job_id in placeless}}
+
     # 4. Reconcile: what has to be started, stopped and sent, given what is there?
     with timer("reconcile"):
 
@@ -185,6 +196,35 @@ def _place(
     requests = [request_for(one, grants[one.id].allocation, current[one.id], policy) for one in granted]
     in_order = policy.places_in_order
     return placer.place(requests, snapshot.nodes, policy.spread, smallest_first=not in_order, moves=moves)
+
+
+def _without_place(
+    outlooks: Sequence[Outlook], placements: Placements, policy: Policy, settings: Settings
+) -> frozenset[str]:
+    """Waiting jobs that were granted something and have no place for it, but for those whose turn has come: for these
+    room is kept until they have a place. None under a policy that knows no turns."""
+    if not isinstance(policy, PatientPolicy):
+        return frozenset()
+    return frozenset(
+        one.id
+        for one in outlooks
+        if not one.has_tasks
+        and isinstance(placements.get(one.id), Unplaced)
+        and policy.seconds_to_turn(one, settings) > 0
+    )
+
+
+def _others_want_more(grants: Mapping[str, Grant], placeless: frozenset[str]) -> bool:
+    return any(grant.reason in _LACK_ROOM for job_id, grant in grants.items() if job_id not in placeless)
+
+
+_LACK_ROOM = (
+    Reason.WAITING_FOR_RESOURCES,
+    Reason.WAITING_FOR_QUOTA,
+    Reason.BETTER_USED_ELSEWHERE,
+    Reason.CLUSTER_FULL,
+    Reason.MINIMUM_ELSEWHERE,
+)
 
 
 def _grows(outlook: Outlook, placements: Placements) -> bool:

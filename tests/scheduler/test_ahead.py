@@ -685,3 +685,16 @@ def test_a_start_up_is_never_over_while_it_lasts(seconds: list[float], elapsed: 
     assert left is not None
     assert 0.0 <= left.low <= left.mean <= left.high < math.inf
     assert start_up_seconds({("m:f", Architecture.SCRIPT): tuple(seconds)}, a_spec(), elapsed) is None
+
+
+def test_a_job_that_no_node_has_room_for_starts_when_another_gives_up_tasks() -> None:
+    """The cores that it needs are free, but not on one node."""
+    first, waiting = running("first", 400), a_job("waiting", spec=a_spec(maximum=(1, 1)))
+    queue = a_queue(first, waiting)
+    stuck = replace(queue, placeless=frozenset({"waiting"}))
+    free, kept = (looked(each)["waiting"].start for each in (queue, stuck))
+    assert free is not None
+    assert kept is not None
+    assert free.mean <= NOW + 60.0
+    end = end_of(queue, "first")
+    assert end.low - 1.0 <= kept.mean <= end.high + 60.0

@@ -340,6 +340,17 @@ def test_a_job_too_big_for_any_node_is_told_so() -> None:
     assert decision.message == "Waits: no node that may be used can host 1 worker and 1 server, even when it is empty."
 
 
+@pytest.mark.parametrize(("waited", "is_lent"), [(30.0, True), (40_000.0, False)])
+def test_room_that_a_job_has_no_place_in_is_lent_until_its_turn_has_come(waited: float, is_lent: bool) -> None:
+    small = [a_job(f"small-{i}", has=(1, 1), nodes=f"node-{i}", spec=a_spec(maximum=(1, 1))) for i in range(2)]
+    large = a_job("large", spec=a_spec(worker_cpu=3.0, server_cpu=0.5, priority=50.0), submitted_at=NOW - waited)
+    narrow = a_job("narrow", submitted_at=NOW - 10.0)
+    decisions = plan(a_snapshot([*small, large, narrow], a_cluster(4, 4)), OPTIMUS).decisions
+    waits = {each.job_id: each.reason for each in decisions if each.allocation.is_empty}
+    assert waits.pop("large") is Reason.NO_FEASIBLE_NODE
+    assert waits == ({} if is_lent else {"narrow": Reason.WAITING_FOR_RESOURCES})
+
+
 def test_fragmentation_is_told_apart_from_scarcity() -> None:
     small = [a_job(f"small-{i}", has=(1, 1), nodes=f"node-{i}", spec=a_spec(maximum=(1, 1))) for i in range(2)]
     large = a_job("large", spec=a_spec(worker_cpu=3.0, server_cpu=0.5))

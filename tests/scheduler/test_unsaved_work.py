@@ -63,6 +63,17 @@ def test_a_deadline_that_can_wait_for_the_end_of_a_script_does() -> None:
     assert holder([old, replace(new, spec=replace(new.spec, deadline_at=NOW + 1300.0))]) == ["new"]
 
 
+def test_what_one_script_keeps_is_not_taken_from_another_that_loses_more_too() -> None:
+    """Beside the claim there is room for the small one, whose pause would lose most; then for the wide one alone."""
+    wide, small = (
+        replace(job(name, 100.0, runs=True), unsaved_seconds=made) for name, made in (("wide", 2e3), ("small", 3e3))
+    )
+    wide = replace(wide, spec=replace(wide.spec, worker=replace(wide.spec.worker, resources=Resources(3.0, GIB))))
+    nodes = (Node("node-0", Resources(6.0, 256 * GIB)),)
+    decisions = plan(a_snapshot([wide, small, due(5000.0)], nodes), policy_named("optimus")).decisions
+    assert {each.job_id for each in decisions if not each.allocation.is_empty} == {"wide", "small"}
+
+
 @pytest.mark.parametrize("policy", ["edf", "elasticflow"])
 def test_policies_of_deadlines_alone_do_not_count_what_is_lost(policy: str) -> None:
     old = replace(job("old", 100.0, runs=True), unsaved_seconds=9000.0)

@@ -77,7 +77,8 @@ function closedWords({ cordoned, nodes }: ClusterLine): string {
 
 export function headline(cluster: ClusterLine, active: JobLine[]): string {
   const training = active.filter((job) => groupOf(job) === "training").length;
-  const waiting = active.length - training;
+  const waiting = active.filter((job) => groupOf(job) === "waiting").length;
+  const paused = active.length - training - waiting;
   const onGpus = gpuCount(cluster.used) > 0 || cluster.used.cpu === 0;
   const unit =
     gpuCount(cluster.capacity) > 0 && onGpus
@@ -89,7 +90,10 @@ export function headline(cluster: ClusterLine, active: JobLine[]): string {
     training === 0
       ? `Nothing is training${closed}`
       : `${counted(training, "job")} ${training === 1 ? "trains" : "train"} on ${unit}${closed}`;
-  return `${trains}; ${waiting === 0 ? "nobody waits" : `${count(waiting)} ${waiting === 1 ? "waits" : "wait"}`}.`;
+  const waits = waiting === 0 ? "nobody waits" : `${count(waiting)} ${waiting === 1 ? "waits" : "wait"}`;
+  const owners = paused === 1 ? "is paused by its owner" : "are paused by their owners";
+  const pauses = paused === 0 ? "" : `; ${count(paused)} ${owners}`;
+  return `${trains}; ${waits}${pauses}.`;
 }
 
 function Trouble({ cluster, now }: { cluster: ClusterLine; now: number }) {

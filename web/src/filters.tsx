@@ -3,8 +3,9 @@ import { useMemo } from "preact/hooks";
 import type { JobLine } from "./api";
 import { count } from "./words";
 
-export type Group = "all" | "waiting" | "training" | "ended";
-export const GROUPS: readonly Group[] = ["all", "waiting", "training", "ended"];
+/** `paused`: by its owner, so that it waits for nothing but its owner. */
+export type Group = "all" | "waiting" | "training" | "paused" | "ended";
+export const GROUPS: readonly Group[] = ["all", "waiting", "training", "paused", "ended"];
 const STATES: readonly JobLine["state"][] = ["queued", "running", "paused", "succeeded", "failed", "cancelled"];
 /** More of them nobody looks through: the field beside finds every one. */
 const MOST_OPTIONS = 200;
@@ -23,7 +24,8 @@ export interface Filter {
 
 export function groupOf(job: JobLine): Group {
   if (job.finished_at) return "ended";
-  return job.wanted_workers + job.workers > 0 ? "training" : "waiting";
+  if (job.wanted_workers + job.workers > 0) return "training";
+  return job.reason === "PausedByOwner" ? "paused" : "waiting";
 }
 
 /** team=search, or urgent where a label has no value: as `optimus list --label` takes them. */

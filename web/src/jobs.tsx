@@ -13,7 +13,7 @@ const COLUMNS: readonly Column[] = ["name", "state", "size", "progress", "left",
 /** Of typing, before the address says what is looked for: browsers limit how often it may change. */
 const PAUSE_MS = 300;
 
-const ORDER: Record<Group, number> = { waiting: 0, training: 1, ended: 2, all: 3 };
+const ORDER: Record<Group, number> = { waiting: 0, training: 1, paused: 2, ended: 3, all: 4 };
 
 function sortKey(job: JobLine, column: Column): string | number {
   switch (column) {
@@ -101,7 +101,7 @@ export function Jobs({ jobs, leftOut, now, colours, caller: who }: JobsProps) {
     [jobs, address, caller, text],
   );
   const counts = useMemo(() => {
-    const counts: Record<Group, number> = { all: jobs.size, waiting: 0, training: 0, ended: 0 };
+    const counts: Record<Group, number> = { all: jobs.size, waiting: 0, training: 0, paused: 0, ended: 0 };
     for (const job of jobs.values()) counts[groupOf(job)] += 1;
     return counts;
   }, [jobs]);
@@ -298,7 +298,9 @@ function Row({ job, now, colour, hasOwners, isPicked, mayPick, pick, find }: Row
             disabled={!isPicked && !mayPick}
             onChange={() => pick(job.id)}
           />
-          <span class={`swatch ${colour === undefined || group === "waiting" ? "none" : `series-${colour}`}`} />
+          <span
+            class={`swatch ${colour === undefined || group === "waiting" || group === "paused" ? "none" : `series-${colour}`}`}
+          />
           <a href={`#/jobs/${job.id}`} title={job.name}>
             {job.name}
           </a>
@@ -362,6 +364,8 @@ function timeOf(job: JobLine, age: number): string {
       return job.finishing ? "finishing" : left(job.remaining_seconds);
     case "ended":
       return `took ${duration(age)}`;
+    case "paused":
+      return UNKNOWN;
     default:
       if (job.start_seconds) return `starts ${wait(job.start_seconds)}`;
       return job.state === "queued" ? `waits ${duration(age)}` : UNKNOWN;
@@ -370,7 +374,7 @@ function timeOf(job: JobLine, age: number): string {
 
 /** Why a job waits, makes no step, or why it failed: one or two lines; the job's page has the rest. */
 function Cause({ job }: { job: JobLine }) {
-  if (groupOf(job) === "waiting") {
+  if (["waiting", "paused"].includes(groupOf(job))) {
     return (
       <span class="under cause" title={job.message ?? ""}>
         {job.reason ? reasonWords(job.reason) : (job.message ?? "not looked at yet")}

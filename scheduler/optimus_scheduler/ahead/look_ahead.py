@@ -160,7 +160,8 @@ def _or_earliest(queue: Queue, doubts: Sequence[Doubts], starts: dict[int, Float
     allocated = [queue.outlooks[j].demand(_elsewhere(queue.outlooks[j].job, sizes[j], cordoned)) for j in running]
     free = free - total_of(allocated)
     ends = [np.concatenate([each.predicted_ends(j) for each in doubts]) for j in running]
-    waiting = [j for j in starts if sizes[j].is_empty]
+    # What is free now is no room for a job that has no place in it.
+    waiting = [j for j in starts if sizes[j].is_empty and queue.outlooks[j].id not in queue.placeless]
     waiting.sort(key=lambda j: (float(np.median(starts[j])), queue.outlooks[j].id))
     needed = [queue.outlooks[j].demand(queue.outlooks[j].minimum) for j in waiting]
     found = {}

@@ -180,6 +180,7 @@ class Trajectory:
         self._has_changed = True
         self._expected = list(queue.expected)
         self._now = self._decided_at = queue.now
+        self._placeless = queue.placeless
         self._sharings: dict[WorkerLimit | str | None, _Sharing] = {}
         """Asked for at this instant: many jobs may start."""
         self.progress = Progress()
@@ -329,6 +330,7 @@ class Trajectory:
             job.advance(self._now, time)
             if job.ended_at <= time < job.ended_seen_at:
                 job.ended_seen_at = time
+                self._placeless = frozenset()
                 self._tell_speeds(job.outlook)
         self._now = time
         while self._expected and self._expected[0].submitted_at <= time:
@@ -368,7 +370,7 @@ class Trajectory:
         )
         current = {job.outlook.id: job.on_cordoned for job in active}
         rules = self._rules
-        grants = allocate(outlooks, snapshot, current, rules.policy, rules.settings, self._placer)
+        grants = allocate(outlooks, snapshot, current, rules.policy, rules.settings, self._placer, self._placeless)
         self._has_changed = False
         for job in active:
             granted = grants[job.outlook.id]
@@ -380,6 +382,8 @@ class Trajectory:
         if size == job.size:
             return
         self._has_changed, had_tasks = True, not job.size.is_empty
+        if size.workers < job.size.workers or size.servers < job.size.servers:
+            self._placeless = frozenset()
         job.size, job.changed_at, job.waits_as = size, self._now, None
         job.speed = job.outlook.speeds.at(size)
         job.on_cordoned = _within(job.on_cordoned, size)

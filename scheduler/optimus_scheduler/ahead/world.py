@@ -20,6 +20,7 @@ from optimus_scheduler.model import (
     Node,
     Plan,
     Quota,
+    Reason,
     Snapshot,
     StartUps,
     WorkerLimit,
@@ -45,6 +46,9 @@ class Queue:
     """Seconds that earlier jobs took from their first tasks to their end."""
     worker_limits: tuple[WorkerLimit, ...] = ()
     start_ups: StartUps = field(default_factory=dict)
+    placeless: frozenset[str] = frozenset()
+    """Waiting jobs that no node has room for as the tasks stand: nodes are not looked at here, but these wait until a
+    job gives up tasks."""
 
     @classmethod
     def after_round(
@@ -59,7 +63,9 @@ class Queue:
         scheduled = tuple(one for one in outlooks if not one.job.spec.tracked)
         sizes = {decision.job_id: decision.allocation for decision in plan.decisions}
         world = snapshot.now, snapshot.nodes, scheduled, sizes, snapshot.quotas
-        return cls(*world, expected, lengths, snapshot.worker_limits, snapshot.start_ups)
+        stuck = (each for each in plan.decisions if each.reason is Reason.NO_FEASIBLE_NODE)
+        placeless = frozenset(each.job_id for each in stuck if each.allocation.is_empty)
+        return cls(*world, expected, lengths, snapshot.worker_limits, snapshot.start_ups, placeless)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

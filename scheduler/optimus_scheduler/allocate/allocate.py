@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from optimus_scheduler.allocate.policy import AllocationInput, Grant, Policy
 from optimus_scheduler.allocate.worker_limits import allocate_within_limits
@@ -140,8 +140,9 @@ def allocate(
     policy: Policy,
     settings: Settings,
     placer: Placer,
+    placeless: Collection[str] = (),
 ) -> dict[str, Grant]:
-    """A grant for every job.
+    """A grant for every job. `placeless`: jobs that get nothing, for which no node has room now.
 
     Jobs that end take no part: cancelled ones get nothing, converged ones keep what they have. Nor do jobs that their
     owner paused, that wait for a retry, or could not run on this cluster even alone: they must not hold up the queue.
@@ -166,6 +167,8 @@ def allocate(
             grants[outlook.id] = Grant(outlook.present, Reason.LIMIT_REACHED if is_limit else Reason.CONVERGED)
             finishing.append(outlook)
             leaving = leaving + outlook.demand(outlook.present)
+        elif outlook.id in placeless:
+            grants[outlook.id] = Grant(NOTHING, Reason.NO_FEASIBLE_NODE)
         elif not outlook.has_tasks and not feasible(outlook):
             grants[outlook.id] = Grant(NOTHING, Reason.NO_FEASIBLE_NODE, note=closed)
         else:

@@ -90,6 +90,14 @@ class DeadlinePolicy(Policy, Protocol):
         """Always true: it tells such a policy from others."""
 
 
+@runtime_checkable
+class PatientPolicy(Policy, Protocol):
+    """A policy under which other jobs pass a waiting one only for a while."""
+
+    def seconds_to_turn(self, outlook: Outlook, settings: Settings, /) -> float:
+        """Until no other job starts before this one; negative where it is so already."""
+
+
 class Planned(NamedTuple):
     """When a job is to have which size. Seconds from now."""
 

@@ -65,17 +65,24 @@ class ReservingPolicy:
         grants = self.without_claims(competing, capacity)
         if all(covers(grants[job_id].allocation, claim) for job_id, claim in claims.items()):
             return grants
-        claiming = [
-            bounded(one, claims[one.id], one.maximum)._replace(claimed=True) for one in competing if one.id in claims
-        ]
-        available = remaining(capacity, demand_of(claiming, claims))
-        kept, out = _admitted([one for one in competing if one.id not in claims], available, grants, self.settings)
-        margin = self.settings.deadline_margin
-        stays = [] if due_at is None else [one for one in out if loses_more(one, claiming, due_at, margin)]
-        if stays:
-            sizes = {**claims, **{one.id: one.present for one in stays}}
-            first = fitting_claims([*stays, *claiming], sizes, capacity)
-            return self.with_claims(competing, capacity, first, waiting_reason)
+        by_id, margin = {one.id: one for one in competing}, self.settings.deadline_margin
+        due, stays, met = claims, dict[str, Allocation](), dict(claims)
+        while True:
+            sized = ((by_id[job_id], size) for job_id, size in met.items())
+            claiming = [bounded(one, size, one.maximum)._replace(claimed=True) for one, size in sized]
+            available = remaining(capacity, demand_of(claiming, met))
+            kept, out = _admitted([one for one in competing if one.id not in met], available, grants, self.settings)
+            due_jobs = [by_id[job_id] for job_id in due if job_id in met]
+            if due_at is None or not due_jobs:
+                break
+            losing = [one for one in out if loses_more(one, due_jobs, due_at, margin)]
+            if not losing:
+                break
+            # What these keep may take the room of others that lose more, too.
+            stays.update((one.id, one.present) for one in losing)
+            sizes = {**stays, **{job_id: size for job_id, size in due.items() if job_id not in stays}}
+            met = fitting_claims([by_id[job_id] for job_id in sizes], sizes, capacity)
+        claims = met
         shared = self.without_claims([*claiming, *kept], capacity)
         if not all(covers(shared[job_id].allocation, claim) for job_id, claim in claims.items()):
             granted = {one.id: _as_claimed(one, claims[one.id]) for one in claiming}

@@ -80,7 +80,7 @@ def promised_deadlines(queue: Queue, found: Mapping[str, Foreseen]) -> list[Prom
         if deadline is None or job.promised_at is not None or job.owner_paused:
             continue
         if answer_to(deadline, found[job.id].shown.left(queue.now), queue.now).answer is Answer.PROMISED:
-            words = f"Its deadline at {instant_words(deadline)} is promised: it comes before what is not"
+            words = f"Its deadline at {instant_words(deadline)} is promised: others give way where it would be missed"
             promised.append(PromisedDeadline(job.id, deadline, queue.now, f"{words}."))
     return promised
 

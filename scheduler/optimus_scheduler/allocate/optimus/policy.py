@@ -10,10 +10,11 @@ import numpy as np
 from optimus_scheduler.allocate.optimus.candidates import Candidates, candidates, sizes_of
 from optimus_scheduler.allocate.optimus.frontier import Frontiers
 from optimus_scheduler.allocate.optimus.greedy import GreedyResult, allocate_greedily
-from optimus_scheduler.allocate.optimus.guarantees import claims, present_rows
+from optimus_scheduler.allocate.optimus.guarantees import claims, present_rows, turn_of
 from optimus_scheduler.allocate.optimus.job_columns import FloatArray, JobColumns, amounts
 from optimus_scheduler.allocate.optimus.reasons import grants
 from optimus_scheduler.allocate.policy import AllocationInput, Grant
+from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.place.network_cost import spread_least_transfer
 from optimus_scheduler.settings import Settings
 
@@ -47,6 +48,10 @@ class OptimusPolicy:
         if needless:
             result = problem.solve(needless)
         return grants(outlooks, table, result, demand, amounts.capacity, amounts.leaving, settings)
+
+    def seconds_to_turn(self, outlook: Outlook, settings: Settings, /) -> float:
+        """See `turn_of`."""
+        return turn_of(outlook, settings).in_seconds
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -123,8 +123,9 @@ def _when_it_starts(case: Case, expected: answers.Expected) -> str:
             return f"It is expected to {goes} in a moment, by what is expected of all jobs."
         return f"It is expected to {goes} in {span(expected.start_seconds)}{_with_the_end_of(case)}."
     if expected.computed_at is None:
+        since = "it came" if case.job.started_at is None else "it was paused"
         return (
-            f"When it will {goes} cannot be said yet: that is worked out after each round, but was not since it came."
+            f"When it will {goes} cannot be said yet: that is worked out after each round, but was not since {since}."
         )
     if case.decision is not None and case.decision.reason == Reason.NO_FEASIBLE_NODE:
         return "It starts when a node has room for its tasks: when that is cannot be said."

@@ -34,7 +34,7 @@ from optimus_service.insight.predictions.sizes import Ahead, Limits, Size, advic
 from optimus_service.observe.finished_runs import FinishedRunHistory
 from optimus_service.observe.histories import Histories
 from optimus_service.observe.snapshot import spent
-from optimus_service.observe.spec import spec_of
+from optimus_service.observe.spec import next_step, spec_of
 from optimus_service.observe.standstills import Standstills, rescale_seconds
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord, PromiseRecord
 from optimus_service.store.repository import Repository
@@ -80,7 +80,7 @@ class HistoryCache:
             state=record.state,
             submitted_at=record.created_at,
             started_at=record.started_at,
-            step=record.step,
+            step=next_step(record),
             steps_per_epoch=(record.profile or {}).get("steps_per_epoch"),
             loss_steps=loss_steps,
             losses=losses,
