@@ -45,6 +45,7 @@ def test_bounds_are_kept_with_their_defaults(api: Api) -> None:
         ({"elastic_batch": {**BOUNDS, "warmup_epochs": -1.0}}, "elastic_batch.warmup_epochs", "greater than or equal"),
         ({"elastic_batch": {"minimum": 32, "maximum": 64}}, "elastic_batch.per_pass", "required"),
         ({"elastic_batch": {**BOUNDS, "min": 32}}, "elastic_batch.min", "did you mean minimum? allowed here: minimum"),
+        ({"elastic_batch": {**BOUNDS, "warm": 1.0}}, "elastic_batch.warm", "did you mean warmup_epochs? allowed here"),
         ({"elastic_batch": True}, "elastic_batch", "must be an object"),
     ],
 )

@@ -15,6 +15,8 @@ MAX_ERRORS = 50
 """Errors named in one answer: a person reads a few, and a thousand bad samples are bad in the same way."""
 _MAX_FIELD_LENGTH = 200
 """A client may send field names of any length; the answer does not repeat them in full."""
+_LEAST_BEGINNING = 3
+"""Characters of a field's name by which it is recognised: `env` is short for `environment`."""
 
 Location = Sequence[str | int]
 
@@ -62,6 +64,8 @@ def _message(error: Mapping[str, Any], body: type[Message] | None) -> str:
 def _meant(name: str, allowed: Sequence[str]) -> str:
     """The fields that there are, and the one that was most likely meant."""
     close = difflib.get_close_matches(name[:_MAX_FIELD_LENGTH], allowed, n=1)
+    if not close and len(name) >= _LEAST_BEGINNING:
+        close = [each for each in allowed if each.startswith(name)][:1]
     hint = f"; did you mean {close[0]}?" if close else ""
     return f"{hint}; allowed here: {', '.join(allowed)}".replace("?;", "?")
 
