@@ -160,7 +160,7 @@ def allocate_with_quotas(
     """A grant for every competing job; together they fit in the capacity.
 
     Just the policy's, unless there are quotas or a job has a deadline or budget. `finishing`: jobs that keep what they
-    have for the moment, which is `contest.leaving`; it counts against their projects' quotas.
+    have for the moment, which is `inputs.leaving`; it counts against their projects' quotas.
     """
     reserving = ReservingPolicy(policy, settings, inputs.leaving, now)
     grants = _under_limits(inputs, reserving, now, quotas, tuple(finishing))

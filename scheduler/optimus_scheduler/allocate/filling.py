@@ -22,10 +22,10 @@ IntArray = NDArray[np.int64]
 
 _SLOT_SECONDS = 60.0
 """What a job frees is given to others from the next slot on, as in the published simulations."""
-_HAIR = 1e-9
+_TOLERANCE = 1e-9
 """Amounts and steps are compared to within so much, as elsewhere."""
 
-_HALF = 0.5 + _HAIR
+_HALF = 0.5 + _TOLERANCE
 
 
 class SizedJob:
@@ -148,26 +148,26 @@ class Free:
 
     def fits_now(self, job: SizedJob, level: int, instead_of: int) -> bool:
         added = job.demand[level] - job.demand[instead_of]
-        return bool(np.all(self._free[0] + _HAIR >= added))
+        return bool(np.all(self._free[0] + _TOLERANCE >= added))
 
     def fill(self, job: SizedJob, steps: float, first: int) -> Found:
         """The least share of a job for `steps`, from segment `first` on; as large as can be if it is late anyway."""
         if math.isinf(job.left):
             return Found((), True)
         begins = self._begins[first:]
-        fits = np.all(self._free[first:, None, :] + _HAIR >= job.demand[None, 1:, :], axis=2)
+        fits = np.all(self._free[first:, None, :] + _TOLERANCE >= job.demand[None, 1:, :], axis=2)
         most = np.cumprod(fits, axis=1).sum(axis=1)  # (segments,) the largest size that fits in each
         ends = np.append(begins[1:], np.inf)
         before = np.maximum(np.minimum(ends, job.left) - begins, 0.0)  # (segments,) seconds before the deadline
         levels = np.minimum(most[None, :], np.arange(job.top + 1)[:, None])  # (1 + m, segments)
         done = job.speeds[levels] * before
-        enough = np.flatnonzero(done.sum(axis=1) >= steps * (1.0 - _HAIR))
+        enough = np.flatnonzero(done.sum(axis=1) >= steps * (1.0 - _TOLERANCE))
         if not len(enough):
             return Found(self._until_done(job, steps, begins, ends, most), False)
         level = int(enough[0])
         # The larger share as late as possible, one size less before.
         from_behind = np.cumsum(done[level][::-1])[::-1]
-        point = int(np.flatnonzero(from_behind >= steps * (1.0 - _HAIR))[-1])
+        point = int(np.flatnonzero(from_behind >= steps * (1.0 - _TOLERANCE))[-1])
         chosen = np.where(np.arange(len(begins)) < point, levels[max(level - 1, 0)], levels[level])
         return Found(self._until_done(job, steps, begins, ends, chosen), True)
 
@@ -177,7 +177,7 @@ class Free:
         speeds = job.speeds[levels]
         with np.errstate(invalid="ignore"):
             done = np.cumsum(np.where(speeds > 0, speeds * (ends - begins), 0.0))
-        last = int(np.searchsorted(done, steps * (1.0 - _HAIR)))
+        last = int(np.searchsorted(done, steps * (1.0 - _TOLERANCE)))
         if last == len(begins):
             last -= 1
         so_far = float(done[last - 1]) if last else 0.0
@@ -206,7 +206,7 @@ class Free:
 
 
 def _slot_after(seconds: float) -> float:
-    return math.ceil(seconds / _SLOT_SECONDS - _HAIR) * _SLOT_SECONDS
+    return math.ceil(seconds / _SLOT_SECONDS - _TOLERANCE) * _SLOT_SECONDS
 
 
 # --- where not all can be in time ------------------------------------------------------------------------------------
@@ -272,5 +272,5 @@ def _instead_of(
 
 
 def _takes_alone(job: SizedJob, capacity: Resources) -> float:
-    """Parts of an empty cluster times seconds, by its priority."""
+    """Parts of an empty cluster times seconds, divided by its priority."""
     return spent(job, Free(capacity).fill(job, job.steps, 0).pieces) / job.outlook.job.spec.priority

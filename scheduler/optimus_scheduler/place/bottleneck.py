@@ -1,9 +1,9 @@
 """The spread with the least transfer cost over given nodes, whatever their room and whatever is there already.
 
 With w workers and p servers in all, a node costs (w - its workers) if it has servers and (p - its servers) if it has
-workers (times 1/p; see `transfer`). A spread costs no more than C if and only if every node with servers has at least
-a = w - C workers and every node with workers at least b = p - C servers. For a given C that is easily answered, and
-what is possible at C is possible above it: C is found by bisection.
+workers (times 1/p; see `network_cost`). A spread costs no more than C if and only if every node with servers has at
+least a = w - C workers and every node with workers at least b = p - C servers. For a given C that is easily answered,
+and what is possible at C is possible above it: C is found by bisection.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How a job is best cut into parts when there are enough nodes with the same free capacity.
 
 With w workers and p servers, a node costs (w - its workers) if it has servers and (p - its servers) if it has workers;
-the dearest node counts (`transfer.transfer_cost`, times p). So every node with servers wants many workers beside them
-and the other way round, and there are only four ways worth having:
+the dearest node counts (`network_cost.transfer_cost`, times p). So every node with servers wants many workers beside
+them and the other way round, and there are only four ways worth having:
 
 | way | cost |
 |---|---|

@@ -154,7 +154,7 @@ def start_promise(outlook: Outlook, foreseen: Foreseen, now: float) -> PromiseRe
     return PromiseRecord(job_id=job.id, part=part, task=job.spec.family, at=now, start=wait, calibration=by)
 
 
-class Came(NamedTuple):
+class Outcome(NamedTuple):
     """Something that was promised, what came, and whether its interval held it."""
 
     predicted: Interval
@@ -167,13 +167,13 @@ class Came(NamedTuple):
         return None if self.true <= 0 else 100.0 * (self.predicted.mean / self.true - 1.0)
 
 
-def came(kept: KeptPromise, kind: Kind) -> Came | None:
+def outcome_of(kept: KeptPromise, kind: Kind) -> Outcome | None:
     """Of a promise of this kind; None where there was none, or what came cannot be said."""
     predicted, true = known(getattr(kept.promise, kind)), _truth(kept, kind)
     if predicted is None or true is None:
         return None
     one = 1.0 if kind != "seconds" else 0.0  # steps are counted in whole ones, and an end is noticed
-    return Came(predicted, true, predicted.low - one <= true <= predicted.high + one)
+    return Outcome(predicted, true, predicted.low - one <= true <= predicted.high + one)
 
 
 class Verdict(NamedTuple):
@@ -183,7 +183,7 @@ class Verdict(NamedTuple):
     task: str
     kind: Kind
     part: str
-    came: Came
+    came: Outcome
     judged: Judged
     """As it was before any correction."""
 
@@ -198,7 +198,7 @@ def verdicts(kept: Iterable[KeptPromise]) -> Iterator[Verdict]:
 
 
 def _verdict(kept: KeptPromise, kind: Kind) -> Verdict | None:
-    promise, found = kept.promise, came(kept, kind)
+    promise, found = kept.promise, outcome_of(kept, kind)
     if found is None or found.predicted.low >= found.predicted.high:
         return None
     part = promise.part.removeprefix(_OF_START if kind == "start" else _OF_TIME)

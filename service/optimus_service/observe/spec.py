@@ -1,7 +1,7 @@
 """From what is stored of a job's specification to what decisions depend on.
 
 A stored document is not a request: an older or newer release may have written it, by other rules than those for new
-jobs (`optimus_service.contract`). So what it does not say has its default, fields that are not known here are left
+jobs (`optimus_service.requests`). So what it does not say has its default, fields that are not known here are left
 alone, and only what nothing can be decided by is refused.
 """
 

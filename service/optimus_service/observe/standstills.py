@@ -21,7 +21,7 @@ from optimus_service.store.records import (
 from optimus_service.store.repository import Repository
 
 _STALLED_STEPS, _STALLED_SECONDS = 5.0, 15.0
-"""A job is told to have stalled when no step came for as long as so many took, and for so long; telemetry may be a few
+"""A job is said to have stalled when no step came for as long as so many took, and for so long; telemetry may be a few
 seconds late, and comes up to 5 s after the service listens again."""
 _USUAL_SAMPLES = 20
 """Of so many of the newest samples the steps of a job are timed."""

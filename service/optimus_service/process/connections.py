@@ -25,7 +25,7 @@ import structlog
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MAX_CONNECTIONS = 16_000
-"""Above the long polls that may wait at one time (`long_polls.MAX_WAITERS`); some 20 KB of memory each."""
+"""Above the long polls that may wait at one time (`long_poll.MAX_WAITERS`); some 20 KB of memory each."""
 _WANTED = 65_536
 _RESERVED = 512
 """Descriptors for all else: database connections (50 of SQLite have three files each), tasks, logs, and those that are

@@ -1,9 +1,9 @@
 """Which parts of a push can leave while the backward pass is still at the others.
 
 A chunk is ready when the gradients of all parameters in it are final (`GradientHooks`). Chunks leave in one fixed
-order, the same for all workers of a job: a server has room for some chunks of each worker, and could not go on if each
-sent others. The order is the reverse of that in which the model has its parameters, in which a backward pass gets to
-them; what has no gradient (buffers) comes last.
+order, the same for all workers of a job: a server has room for some chunks of each worker, and would wait for ever if
+each sent its chunks in another order. The order is the reverse of that in which the model has its parameters, in which
+a backward pass gets to them; what has no gradient (buffers) comes last.
 """
 
 from __future__ import annotations

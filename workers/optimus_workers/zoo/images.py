@@ -27,7 +27,7 @@ def classification(
     micro_batches: int = 12,
     data_seed: int = 0,
 ) -> TrainingTask:
-    """One faint pattern per class under noise. `network`: a name of `catalogue.IMAGE_NETWORKS`."""
+    """One faint pattern per class under noise. `network`: a name of `image_networks.IMAGE_NETWORKS`."""
     load = partial(patterns, n_examples, side, n_classes, data_seed)
     return TrainingTask(
         model=partial(image_network(network), n_classes),

@@ -65,7 +65,7 @@ def change_job(
             in_force = limits.in_force(audit.caller, wanted.project, services.repository, services.settings)
             limits.refuse_size(wanted, in_force, edit.changes)
             _refuse_impossible(services, job, edit)
-            _refuse_idle(job, edit)
+            _refuse_without_effect(job, edit)
             audit.data = {field: {"from": old, "to": new} for field, (old, new) in edit.changes.items()}
             is_done = not edit.changed or apply(services, job, edit, audit.caller.words_for(job))
         if is_done:
@@ -100,7 +100,7 @@ _OF_SCHEDULED = ("workers", "servers", "priority", "retries", "deadline", "on_no
 """Beginnings of fields by which the scheduler acts; of a job that is only watched they would change nothing."""
 
 
-def _refuse_idle(job: JobRecord, edit: Edit) -> None:
+def _refuse_without_effect(job: JobRecord, edit: Edit) -> None:
     """Raise `Problem` (422) if nothing could come of the edit, as the job runs outside the cluster."""
     why = "the job runs outside the cluster and is only watched: only name, labels and convergence can be changed"
     idle = [field for field in edit.changes if job.is_tracked and field.startswith(_OF_SCHEDULED)]

@@ -1,4 +1,4 @@
-"""Answers as a caller sees them who may not read all projects: without what they say of jobs of others. Pure.
+"""Answers for callers who may not read all projects: what they say of jobs of others is left out. Pure.
 
 What ended jobs taught goes into the predictions of all; how many there were is told to those only who may read them.
 """

@@ -10,13 +10,13 @@ from optimus_service.insight.format import counted, lasted
 from optimus_service.observe.spec import begins_anew
 from optimus_service.store.records import JobRecord, MembershipRecord
 
-_ENDING_NOTHING = frozenset({"resume", "batch", "coordinator_restart"})
+_STOPPED_NOTHING = frozenset({"resume", "batch", "coordinator_restart"})
 """Causes of memberships before which nothing was stopped that trained, or not at a known time (an error)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What is lost with the membership before one, as far as is known."""
+    """What a change of the membership lost of the work before it, as far as is known."""
 
     steps: int = 0
     seconds: float | None = None
@@ -54,13 +54,13 @@ def _loss(job: JobRecord, memberships: Sequence[MembershipRecord], began: Mappin
         steps = 0
     if not each.workers:
         steps += _rolled_back(after) if after is not None else job.step * is_lost
-    if before is None or not before.workers or each.cause in _ENDING_NOTHING or not is_lost:
+    if before is None or not before.workers or each.cause in _STOPPED_NOTHING or not is_lost:
         return Loss(steps)
     next_run = each if each.workers else after
     if next_run is not None and next_run.step > before.step:
         return Loss(steps)  # it went on from there, whatever was known of it
     since = before.at
-    if not steps:  # of a script that tells none it is formed late: when none has come for a minute, or at its stop
+    if not steps:  # that of a script which reports no steps is formed late: after a silent minute, or at its stop
         new = set(before.workers) - set(memberships[number - 2].workers if number > 1 else ())
         since = min(since, max((began[name] for name in new if name in began), default=math.inf))
     return Loss(steps, max(each.at - (each.pause_seconds or 0.0) - since, 0.0))

@@ -10,7 +10,7 @@ from statistics import median
 from optimus_contract import answers
 from optimus_scheduler.model import JobState
 from optimus_service.insight.format import finite, interval_body, moment
-from optimus_service.observe.promises import KINDS, PARTS, Came, Kind, Verdict, came, verdicts
+from optimus_service.observe.promises import KINDS, PARTS, Kind, Outcome, Verdict, outcome_of, verdicts
 from optimus_service.store.records import JobRecord, KeptPromise, PromiseRecord
 from optimus_service.store.rounds.forecasts import known
 
@@ -49,18 +49,20 @@ def _review(record: JobRecord, promises: Iterable[PromiseRecord]) -> list[answer
     for _, group in groupby(kept, key=lambda each: each.promise.at):
         promised = list(group)
         of_steps = next((each for each in promised if each.promise.steps is not None), None)
-        of_time = next((each for each in promised if came(each, times) is not None), None)
+        of_time = next((each for each in promised if outcome_of(each, times) is not None), None)
         steps = steps if of_steps is None else of_steps
         if (shown := of_time or of_steps) is not None:
-            points.append(_point(record, shown, steps, came(shown, times)))
+            points.append(_point(record, shown, steps, outcome_of(shown, times)))
     return points
 
 
-def _point(record: JobRecord, kept: KeptPromise, steps: KeptPromise | None, time: Came | None) -> answers.ReviewPoint:
+def _point(
+    record: JobRecord, kept: KeptPromise, steps: KeptPromise | None, time: Outcome | None
+) -> answers.ReviewPoint:
     promise = kept.promise
     total = None if steps is None else known(steps.promise.total_steps)
     at_step = _step_of(promise) if promise.step is not None or steps is None else _step_of(steps.promise)
-    left = None if steps is None else came(steps, "steps")
+    left = None if steps is None else outcome_of(steps, "steps")
     return answers.ReviewPoint(
         at=moment(promise.at),
         step=round(at_step),
@@ -75,7 +77,7 @@ def _point(record: JobRecord, kept: KeptPromise, steps: KeptPromise | None, time
     )
 
 
-def _held(what: Came | None) -> bool | None:
+def _held(what: Outcome | None) -> bool | None:
     """Whether its interval held what came; None of what was told without one, as the steps of a limit."""
     return None if what is None or what.predicted.low >= what.predicted.high else what.held
 

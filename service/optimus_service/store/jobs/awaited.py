@@ -1,4 +1,4 @@
-"""What the jobs are at present by whose ends others are foreseen to start."""
+"""The present state of the jobs that waiting jobs wait for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from optimus_service.store.rounds import history
 
 
 def with_awaited(session: Session, decisions: Mapping[str, DecisionRecord], known: Kept) -> dict[str, DecisionRecord]:
-    """These decisions; what is expected of jobs that wait says `behind` whom. None waits: no statement, else two."""
+    """These decisions, with `expected.behind` filled in. Two statements; none where no job waits."""
     awaited = {each for one in decisions.values() if one.expected is not None for each in one.expected.awaited}
     if not awaited:
         return dict(decisions)
