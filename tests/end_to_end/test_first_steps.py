@@ -105,12 +105,17 @@ def processes_in(directory: Path) -> list[int]:
     return found
 
 
+def _minds_interruptions() -> None:
+    """As in a terminal: what a script runs in the background inherits that Ctrl-C is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("interruption", [signal.SIGINT, signal.SIGTERM])
 def test_a_start_that_is_interrupted_leaves_no_service_that_comes_up_later(
     tmp_path: Path, interruption: signal.Signals
 ) -> None:
     command = [sys.executable, "-m", "optimus_cli", "serve", "--detach"]
-    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "preexec_fn": _minds_interruptions}
     with subprocess.Popen(command, cwd=tmp_path, env=Shell(tmp_path).environment, **silent) as starting:  # type: ignore[call-overload]
         wait_until("the service's process has begun", lambda: len(processes_in(tmp_path)) > 1)
         starting.send_signal(interruption)

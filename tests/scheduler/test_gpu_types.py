@@ -227,7 +227,7 @@ def test_a_round_does_not_plan_without_end() -> None:
 
     waiting = a_job("new", spec=gpu_spec(*kinds, maximum=4))
     planned = plan(Snapshot(NOW, nodes, (*hogs, waiting)), OPTIMUS, timer=timer)
-    assert passes == MOST_PASSES
+    assert passes == MOST_PASSES + 1, "the last one lends what has no place"
     assert {decision.job_id for decision in planned.decisions} == {"new", *(hog.id for hog in hogs)}
 
 
