@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache
@@ -84,7 +84,6 @@ def plan(
     A shell that passes the same `memory` every time gets the same plan sooner.
     """
     settings, memory = settings or Settings(), memory or RoundMemory()
-    placer = memory.placer
     snapshot = replace(snapshot, nodes=memory.nodes(snapshot.nodes))
     if settings.scale_batches and not policy.scales_batches:
         settings = replace(settings, scale_batches=False)
@@ -97,15 +96,9 @@ def plan(
             snapshot, outlooks = choose_and_forecast(reported, watched, settings)
 
         # 2. Allocate: how many workers and servers does each job get?
-        with timer("allocate"):
-            current = memory.slots.of(snapshot)
-            grants = allocate(outlooks, snapshot, current, policy, settings, placer)
-
         # 3. Place: on which nodes? Fragmentation may leave a job with less than it was granted.
-        with timer("place"):
-            moves = Moves(outlooks, snapshot.capacity, settings)
-            placements = _place(outlooks, grants, current, snapshot, policy, placer, moves)
-            elsewhere = with_fallback_types(reported, outlooks, placements) if passes_left else None
+        grants, placements, moves = _granted_places(outlooks, snapshot, memory, policy, settings, timer)
+        elsewhere = with_fallback_types(reported, outlooks, placements) if passes_left else None
         if elsewhere is None:
             break
         reported = elsewhere
@@ -113,13 +106,9 @@ def plan(
     # What a job was granted that has no place yet is lent to others until its turn has come.
     placeless = _without_place(outlooks, placements, policy, settings)
     if placeless and _others_want_more(grants, placeless):
-        with timer("allocate"):
-            lent = allocate(outlooks, snapshot, current, policy, settings, placer, placeless)
-        with timer("place"):
-            moves = Moves(outlooks, snapshot.capacity, settings)
-            unplaced = {job_id: placements[job_id] for job_id in placeless}
-            placements = {**_place(outlooks, lent, current, snapshot, policy, placer, moves), **unplaced}
-            grants = {**lent, **{job_id: grants[job_id] for job_id in placeless}}
+        lent, places, moves = _granted_places(outlooks, snapshot, memory, policy, settings, timer, placeless)
+        placements = {**places, **{job_id: placements[job_id] for job_id in placeless}}
+        grants = {**lent, **{job_id: grants[job_id] for job_id in placeless}}
 
     # 4. Reconcile: what has to be started, stopped and sent, given what is there?
     with timer("reconcile"):
@@ -176,6 +165,25 @@ def _without_tracked(snapshot: Snapshot, forecaster: Forecaster) -> tuple[Snapsh
     if tracked:
         snapshot = replace(snapshot, jobs=tuple(job for job in snapshot.jobs if not job.spec.tracked))
     return snapshot, _WithTracked(forecaster, tracked)
+
+
+def _granted_places(
+    outlooks: Sequence[Outlook],
+    snapshot: Snapshot,
+    memory: RoundMemory,
+    policy: Policy,
+    settings: Settings,
+    timer: Timer,
+    placeless: Collection[str] = (),
+) -> tuple[dict[str, Grant], Placements, Moves]:
+    """What each job gets, and where; other jobs move for some. `placeless` get nothing: no node has room for them."""
+    placer = memory.placer
+    with timer("allocate"):
+        current = memory.slots.of(snapshot)
+        grants = allocate(outlooks, snapshot, current, policy, settings, placer, placeless)
+    with timer("place"):
+        moves = Moves(outlooks, snapshot.capacity, settings)
+        return grants, _place(outlooks, grants, current, snapshot, policy, placer, moves), moves
 
 
 def _place(

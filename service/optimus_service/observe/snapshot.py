@@ -31,16 +31,15 @@ from optimus_scheduler.model import (
     TaskPhase,
     WorkerLimit,
 )
-from optimus_scheduler.retries import Backoff, Retry
 from optimus_scheduler.settings import Settings
 from optimus_service.clusters.base import Cluster
 from optimus_service.observe.divergence import LOSS_NOT_FINITE, first_words, why_failed
 from optimus_service.observe.finished_runs import FinishedRunHistory
 from optimus_service.observe.histories import KEPT_AFTER, Histories
+from optimus_service.observe.jobs import job_of
 from optimus_service.observe.joins import Joins
 from optimus_service.observe.silence import end_of_silent
-from optimus_service.observe.spec import UnreadableSpecification, begins_anew, next_step, promised_at, spec_of
-from optimus_service.observe.standstills import rescale_seconds
+from optimus_service.observe.spec import UnreadableSpecification, begins_anew, spec_of
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.observe.unknown_tasks import less, without_record
 from optimus_service.store.records import JobRecord, MembershipRecord, Observed, TaskRecord, WantedRecord
@@ -244,61 +243,26 @@ class Observer:
         now: float,
     ) -> Job:
         spec = spec_of(record)
-        loss_steps, losses = history.losses.points()
-        metric_steps, metric_values = history.metrics.points()
-        rate_steps, learning_rates = history.learning_rates()
-        planned_rate_steps, planned_rates = history.planned_rates
         allocation = record.running if spec.tracked else wanted.allocation
-        return Job(
-            id=record.id,
-            spec=spec,
-            state=record.state,
-            submitted_at=record.created_at,
-            owner=record.owner,
-            started_at=record.started_at,
-            step=next_step(record),
-            steps_per_epoch=(record.profile or {}).get("steps_per_epoch"),
-            loss_steps=loss_steps,
-            losses=losses,
-            rate_steps=rate_steps,
-            learning_rates=learning_rates,
-            planned_rate_steps=planned_rate_steps,
-            planned_rates=planned_rates,
-            metric_steps=metric_steps,
-            metric_values=metric_values,
-            speed_samples=history.speeds.samples(),
-            noise_steps=tuple(float(step) for step, _ in history.noise),
-            noise_scales=tuple(scale for _, scale in history.noise),
+        return job_of(
+            record,
+            spec,
+            memberships,
+            history,
+            backoff=self._settings.retry_backoff,
             calculated_speeds=self._calculated_speeds(record, spec, history),
             similar=() if self._finished_runs is None else self._finished_runs.similar_to(spec.family),
+            experience=NO_EXPERIENCE if self._finished_runs is None else self._finished_runs.experience_of(spec.family),
             spent=spent(memberships, spec, allocation.gpu_type, self._settings, now),
             allocation=allocation,
+            batch=wanted.batch,
             formed=record.running if record.state is JobState.RUNNING else NOTHING,
-            allocated_at=record.wanted_at,
-            directive=record.directive,
-            retry=retry_of(record, self._settings.retry_backoff),
-            held_until=record.retry_at,
-            owner_paused=record.owner_paused_at is not None,
-            paused_by=record.paused_by,
-            promised_at=promised_at(record),
-            rescale_seconds=rescale_seconds(memberships),
             joining_seconds=self._joins.seconds_of(record.id),
             unsaved_seconds=unsaved_seconds(record, memberships, now),
-            busy_part=history.pauses.busy_part,
-            experience=NO_EXPERIENCE if self._finished_runs is None else self._finished_runs.experience_of(spec.family),
             wanted_tasks=wanted.tasks,
-            batch=wanted.batch,
             stragglers=stragglers(history, memberships, wanted.tasks),
             attained_share_seconds=attained_share_seconds(memberships, spec, capacity, now),
         )
-
-
-def retry_of(record: JobRecord, backoff: Backoff) -> Retry | None:
-    """What the job waits for or has waited for; None unless it has failed since its owner last asked for it."""
-    if record.retry_at is None or not record.retries:
-        return None
-    seconds = backoff.seconds(record.retries)
-    return Retry(record.retries, record.asked.retries, record.retry_at, seconds, record.last_error or "")
 
 
 def stragglers(

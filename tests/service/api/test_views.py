@@ -14,6 +14,7 @@ from tests.service.store.store_builders import a_membership
 from optimus_contract import answers
 from optimus_scheduler.model import NOTHING, Allocation, Directive, Interval, JobState, Reason, Role, TaskKey
 from optimus_service.insight.format import finite_document
+from optimus_service.insight.jobs.bodies import prediction_point_body
 from optimus_service.insight.jobs.end import MOST_PROGRESS
 from optimus_service.insight.jobs.progress import is_without_end, measured_speed, progress_of, start_of, step_of
 from optimus_service.insight.jobs.why import explain
@@ -62,6 +63,12 @@ def made_at(step: int) -> dict[str, Any]:
     pace = {"mean": 0.5, "low": 0.49, "high": 0.51}
     made = {"total_steps": total(100), "remaining_steps": left, "steps_per_second": 2.0, "seconds_per_step": pace}
     return {**made, "rule": "loss_decrease"}
+
+
+def test_an_end_that_was_guessed_is_no_point_of_the_history() -> None:
+    assert prediction_point_body(decision(**made_at(40))).total_steps == answers.Interval(mean=100, low=50, high=200)
+    guessed = prediction_point_body(decision(**made_at(1) | {"rule": None, "remaining_seconds": total(1.0, 0.1, 8.0)}))
+    assert (guessed.step, guessed.total_steps, guessed.remaining_seconds) == (1, None, None)
 
 
 def test_what_is_left_at_the_step_of_the_forecast_is_as_it_said() -> None:

@@ -14,6 +14,7 @@ from optimus_scheduler.model.format import time_words
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.jobs.progress import progress_of
+from optimus_service.insight.predictions.predictions import HistoryCache
 from optimus_service.observe.histories import Histories
 from optimus_service.observe.snapshot import ClusterState, Observer
 from optimus_service.store.records import JobRecord
@@ -91,6 +92,16 @@ def test_a_job_that_is_submitted_paused_waits_in_no_queue(world: World) -> None:
     assert job_of(world).started_at is not None
 
 
+def test_a_job_that_was_resumed_before_it_began_has_no_tasks_once_it_is_paused_again(world: World) -> None:
+    world.submit(paused=True)
+    world.round()
+    resume(world)
+    world.live_until("it trains", lambda: world.state() is JobState.RUNNING and job_of(world).step > 0)
+    pause(world)
+    world.live_until("it is paused", lambda: not world.running("job-1") and world.state() is JobState.PAUSED)
+    assert job_of(world).running.is_empty
+
+
 def test_what_was_promised_before_a_pause_is_forgotten(world: World) -> None:
     trained(world)
     assert world.repository.promises.parts_of(["job-1"])
@@ -134,6 +145,8 @@ def waits_alike(world: World, seconds: float, job_id: str = "job-1") -> None:
     seen = observer.look(ClusterState.of(world.cluster), world.clock()).jobs
     (job,) = [each for each in seen if each.id == job_id]
     assert forecast(job, world.clock(), constants).waited_seconds == seconds
+    asked = HistoryCache(world.repository, None, constants).job(job_of(world, job_id), [], world.clock())
+    assert asked.waits_since == job.waits_since, "its turn is told by what the rounds go by"
 
 
 def test_a_resumed_job_has_waited_since_then(world: World) -> None:

@@ -196,11 +196,16 @@ def _forecast_body(forecast: Forecast) -> answers.Forecast:
 
 
 def prediction_point_body(decision: DecisionRecord) -> answers.PredictionPoint:
-    """What a round believed of the job's end, and the step the job was at: total minus what was left then."""
+    """What a round believed of the job's end, and the step the job was at: total minus what was left then.
+
+    What was guessed from how long it had gone on was promised to nobody, and is not told.
+    """
     total = interval_body(decision.forecast.total_steps)
     left = interval_body(decision.forecast.remaining_steps)
     seconds = interval_body(decision.forecast.remaining_seconds)
     step = _step_then(total, left)
+    if decision.forecast.rule is None:
+        total = seconds = None
     return answers.PredictionPoint(at=moment(decision.at), step=step, total_steps=total, remaining_seconds=seconds)
 
 

@@ -33,9 +33,10 @@ from optimus_service.insight.predictions.review import outcome_body
 from optimus_service.insight.predictions.sizes import Ahead, Limits, Size, advice, cost_body, estimate_of, sizes
 from optimus_service.observe.finished_runs import FinishedRunHistory
 from optimus_service.observe.histories import Histories
+from optimus_service.observe.jobs import job_of
 from optimus_service.observe.snapshot import spent
-from optimus_service.observe.spec import next_step, spec_of
-from optimus_service.observe.standstills import Standstills, rescale_seconds
+from optimus_service.observe.spec import spec_of
+from optimus_service.observe.standstills import Standstills
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord, PromiseRecord
 from optimus_service.store.repository import Repository
 
@@ -62,50 +63,25 @@ class HistoryCache:
 
     def job(self, record: JobRecord, memberships: Sequence[MembershipRecord], now: float) -> Job:
         """The job as a round would see it, as far as forecasting needs it."""
-        entry = self._entry(record.id)
+        spec, runs, entry = spec_of(record), self._finished_runs, self._entry(record.id)
+        until = now if record.finished_at is None else record.finished_at
+        similar = self._similar(record.id, spec.family)
         with entry.turn:
             history = entry.histories(self._repository).updated(record, memberships)
-            loss_steps, losses = history.losses.points()
-            metric_steps, metric_values = history.metrics.points()
-            speeds = history.speeds.samples()
-            noise = tuple(history.noise)
-            rate_steps, learning_rates = history.learning_rates()
-            planned_rate_steps, planned_rates = history.planned_rates
-            busy_part = history.pauses.busy_part
-        spec = spec_of(record)
-        until = now if record.finished_at is None else record.finished_at
-        return Job(
-            id=record.id,
-            spec=spec,
-            state=record.state,
-            submitted_at=record.created_at,
-            started_at=record.started_at,
-            step=next_step(record),
-            steps_per_epoch=(record.profile or {}).get("steps_per_epoch"),
-            loss_steps=loss_steps,
-            losses=losses,
-            rate_steps=rate_steps,
-            learning_rates=learning_rates,
-            planned_rate_steps=planned_rate_steps,
-            planned_rates=planned_rates,
-            metric_steps=metric_steps,
-            metric_values=metric_values,
-            speed_samples=speeds,
-            calculated_speeds=()
-            if speeds or self._finished_runs is None
-            else self._finished_runs.calculated_speeds(record, spec),
-            similar=self._similar(record.id, spec.family),
-            rescale_seconds=rescale_seconds(memberships),
-            busy_part=busy_part,
-            experience=NO_EXPERIENCE if self._finished_runs is None else self._finished_runs.experience_of(spec.family),
-            spent=spent(memberships, spec, record.intended.gpu_type or spec.gpu_type, self._settings, until),
-            allocation=record.intended,
-            allocated_at=record.wanted_at,
-            directive=record.directive,
-            batch=record.wanted_batch,
-            noise_steps=tuple(float(step) for step, _ in noise),
-            noise_scales=tuple(scale for _, scale in noise),
-        )
+            has_speeds = bool(history.speeds.samples())
+            return job_of(
+                record,
+                spec,
+                memberships,
+                history,
+                backoff=self._settings.retry_backoff,
+                calculated_speeds=() if has_speeds or runs is None else runs.calculated_speeds(record, spec),
+                similar=similar,
+                experience=NO_EXPERIENCE if runs is None else runs.experience_of(spec.family),
+                spent=spent(memberships, spec, record.intended.gpu_type or spec.gpu_type, self._settings, until),
+                allocation=record.intended,
+                batch=record.wanted_batch,
+            )
 
     def speeds(self, record: JobRecord, memberships: Sequence[MembershipRecord]) -> tuple[SpeedSample, ...]:
         """Its measured speeds since its start: those that no forecast counts any more, too."""

@@ -258,8 +258,10 @@ def _name(task: TaskRow) -> str:
 
 def _make_current(session: Session, row: JobRow, report: MembershipRecord) -> None:
     row.membership_epoch = report.epoch
-    waits_after_error = row.retry_at is not None and row.directive == Directive.PAUSE and not row.wanted_workers
-    if not JobState(row.state).is_final and not waits_after_error:  # else the report is of tasks that are leaving
+    # Before its try is due, a report is of tasks that are leaving after the error; after that it is of the job itself.
+    is_before_try = row.retry_at is not None and report.at < row.retry_at
+    waits_after_error = is_before_try and row.directive == Directive.PAUSE and not row.wanted_workers
+    if not JobState(row.state).is_final and not waits_after_error:
         row.running_workers, row.running_servers = len(report.workers), len(report.servers)
         row.running_gpu_type = report.gpu_type
         row.formed_at = report.at

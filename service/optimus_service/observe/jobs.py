@@ -1,0 +1,102 @@
+"""A job as the scheduler sees it, made of its row and of what its tasks have reported. Pure.
+
+Rounds and answers that forecast one job make it here alike; what only rounds know comes as arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from optimus_models.calibration import Experience
+from optimus_scheduler.model import (
+    NOTHING,
+    Allocation,
+    EndedJob,
+    Job,
+    JobSpec,
+    PlacedTask,
+    SpeedSample,
+    TaskKey,
+)
+from optimus_scheduler.retries import Backoff, Retry
+from optimus_service.observe.spec import next_step, promised_at
+from optimus_service.observe.standstills import rescale_seconds
+from optimus_service.observe.telemetry import JobHistory
+from optimus_service.store.records import JobRecord, MembershipRecord
+
+
+def job_of(
+    record: JobRecord,
+    spec: JobSpec,
+    memberships: Sequence[MembershipRecord],
+    history: JobHistory,
+    *,
+    backoff: Backoff,
+    calculated_speeds: tuple[SpeedSample, ...],
+    similar: tuple[EndedJob, ...],
+    experience: Experience,
+    spent: float,
+    allocation: Allocation,
+    batch: int | None,
+    formed: Allocation = NOTHING,
+    joining_seconds: tuple[float, ...] = (),
+    unsaved_seconds: float = 0.0,
+    wanted_tasks: tuple[PlacedTask, ...] = (),
+    stragglers: tuple[TaskKey, ...] = (),
+    attained_share_seconds: float = 0.0,
+) -> Job:
+    """The arguments by keyword are as in `Job`."""
+    loss_steps, losses = history.losses.points()
+    metric_steps, metric_values = history.metrics.points()
+    rate_steps, learning_rates = history.learning_rates()
+    planned_rate_steps, planned_rates = history.planned_rates
+    return Job(
+        id=record.id,
+        spec=spec,
+        state=record.state,
+        submitted_at=record.created_at,
+        owner=record.owner,
+        started_at=record.started_at,
+        step=next_step(record),
+        steps_per_epoch=(record.profile or {}).get("steps_per_epoch"),
+        loss_steps=loss_steps,
+        losses=losses,
+        rate_steps=rate_steps,
+        learning_rates=learning_rates,
+        planned_rate_steps=planned_rate_steps,
+        planned_rates=planned_rates,
+        metric_steps=metric_steps,
+        metric_values=metric_values,
+        speed_samples=history.speeds.samples(),
+        noise_steps=tuple(float(step) for step, _ in history.noise),
+        noise_scales=tuple(scale for _, scale in history.noise),
+        calculated_speeds=calculated_speeds,
+        similar=similar,
+        spent=spent,
+        allocation=allocation,
+        formed=formed,
+        allocated_at=record.wanted_at,
+        directive=record.directive,
+        retry=retry_of(record, backoff),
+        held_until=record.retry_at,
+        owner_paused=record.owner_paused_at is not None,
+        paused_by=record.paused_by,
+        promised_at=promised_at(record),
+        rescale_seconds=rescale_seconds(memberships),
+        joining_seconds=joining_seconds,
+        unsaved_seconds=unsaved_seconds,
+        busy_part=history.pauses.busy_part,
+        experience=experience,
+        wanted_tasks=wanted_tasks,
+        batch=batch,
+        stragglers=stragglers,
+        attained_share_seconds=attained_share_seconds,
+    )
+
+
+def retry_of(record: JobRecord, backoff: Backoff) -> Retry | None:
+    """What the job waits for or has waited for; None unless it has failed since its owner last asked for it."""
+    if record.retry_at is None or not record.retries:
+        return None
+    seconds = backoff.seconds(record.retries)
+    return Retry(record.retries, record.asked.retries, record.retry_at, seconds, record.last_error or "")
