@@ -71,7 +71,7 @@ def _decide(live: LiveService, at: float, left: float) -> None:
     decision = DecisionRecord(
         job_id=STORED, at=at, allocation=Allocation(1, 1), previous=Allocation(1, 1), reason="Unchanged",
         message="It keeps what it has.",
-        forecast=Forecast(STORED, ahead, ahead, confidence=0.5, remaining_seconds=ahead),
+        forecast=Forecast(STORED, ahead, ahead, confidence=0.5, remaining_seconds=ahead, rule="max_steps"),
     )  # fmt: skip
     found = RoundRecord(at=at, trigger="period", seconds=0.1, phase_seconds={}, n_jobs=1, n_actions=0, error=None)
     live.world.repository.rounds.add(found, [decision])

@@ -103,11 +103,13 @@ def test_an_image_that_cannot_be_pulled_is_told_and_explained(world: World, kube
         kubernetes.wait_for_trouble(WORKER, "ImagePull")
         for _ in range(2):
             world.round()
+        # While the image is missing: as soon as it is there, the task has no trouble left to tell.
+        found = explanation(world, kubernetes)
     finally:
         del kubernetes.kubelet.stays_pending["job-1-worker-0-0"]
     (told,) = events(world, "TaskTrouble")
     assert (told["task"], told["reason"]) == (WORKER.name, "ImagePull")
-    assert any("no such image" in each for each in explanation(world, kubernetes)["sentences"])
+    assert any("no such image" in each for each in found["sentences"])
 
 
 def test_an_evicted_task_is_replaced_and_does_not_count_as_a_failure(
