@@ -132,8 +132,8 @@ def cases(
 
 
 def _run(curve: Curve, end: int | None) -> FinishedRun | None:
-    ended_at = float(curve.steps[end - 1]) if end else None
-    return FinishedRun.of(curve.steps[:end], curve.losses[:end], ended_at=ended_at)
+    end_step = float(curve.steps[end - 1]) if end else None
+    return FinishedRun.of(curve.steps[:end], curve.losses[:end], end_step=end_step)
 
 
 def _predicted(model: LossCurve, curve: Curve, n: int, rule: LossRule) -> Prediction | None:

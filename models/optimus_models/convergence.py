@@ -371,8 +371,8 @@ def _end_of_run(run: FinishedRun, rule: Rule, epoch: float) -> float:
 
     A run that was not ended by this rule is looked at with ever more of its losses, as `has_converged` looked at it.
     """
-    if run.ended_at is not None:
-        return run.ended_at
+    if run.end_step is not None:
+        return run.end_step
     steps, losses, delta = run.history.steps, run.history.losses, rule.loss_decrease or 0.0
     if len(steps) < LEAST_POINTS:
         return math.inf

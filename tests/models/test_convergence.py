@@ -130,7 +130,7 @@ def ends(lengths: list[float]) -> Prior:
     """Runs like `losses` of the fixture, each ended by the rule after so many steps."""
     steps = np.arange(1.0, 401.0)
     curve = 1.0 / (0.05 * steps + 1.1) + 0.15
-    return Prior.of(FinishedRun.of(steps, curve, same_project=True, ended_at=length) for length in lengths)
+    return Prior.of(FinishedRun.of(steps, curve, same_project=True, end_step=length) for length in lengths)
 
 
 def test_ends_of_runs_that_were_alike_decide(losses: Any) -> None:

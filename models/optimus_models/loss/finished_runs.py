@@ -68,7 +68,7 @@ class FinishedRun:
     mixture: PowerMixture
     """How it would have gone on."""
     same_project: bool
-    ended_at: float | None
+    end_step: float | None
     schedule: RateSchedule | None
     end_spread: float = 0.0
 
@@ -79,13 +79,13 @@ class FinishedRun:
         losses: ArrayLike,
         *,
         same_project: bool = False,
-        ended_at: float | None = None,
+        end_step: float | None = None,
         schedule: RateSchedule | None = None,
         end_spread: float = 0.0,
     ) -> FinishedRun | None:
         """None without any finite loss. `same_project`: it differs from the running job in details only.
 
-        `ended_at`: the step at which the rule of the running job ended it, or would have: `end_spread` is the spread of
+        `end_step`: the step at which the rule of the running job ended it, or would have: `end_spread` is the spread of
         its logarithm then; None if another rule or none did.
         `schedule`: its learning rates.
         """
@@ -93,7 +93,7 @@ class FinishedRun:
         if not len(history):
             return None
         batch = LossBatch.of([history])
-        return cls(history, batch, fit_power_mixtures(batch)[0], same_project, ended_at, schedule, end_spread)
+        return cls(history, batch, fit_power_mixtures(batch)[0], same_project, end_step, schedule, end_spread)
 
     def log_loss(self, steps: FloatArray) -> FloatArray:
         """(n,) log of the smoothed loss; beyond its end as its fitted curve goes on."""

@@ -110,7 +110,7 @@ def _finished_run(ended: EndedJob, epoch: float, project: str, end: End | None) 
         steps,
         ended.losses,
         same_project=ended.project == project,
-        ended_at=None if end is None else end.epochs * epoch,
+        end_step=None if end is None else end.epochs * epoch,
         end_spread=0.0 if end is None else end.spread,
         schedule=schedule,
     )
