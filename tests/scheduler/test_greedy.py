@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimus_scheduler.allocate.optimus.candidates import Candidates
-from optimus_scheduler.allocate.optimus.greedy import SLACK, RemainderFill, envelope
+from optimus_scheduler.allocate.optimus.greedy import RemainderFill, envelope
 from optimus_scheduler.allocate.optimus.guarantees import in_turn
 from optimus_scheduler.allocate.optimus.job_columns import FloatArray, IntArray
 from optimus_scheduler.allocate.optimus.reasons import first_of_largest
+from optimus_scheduler.model import TOLERANCE
 
 LEAST_TASK_GAIN = 0.01
 
@@ -49,7 +50,7 @@ def filled_plainly(
     above = index[(index > row[candidates.job]) & (candidates.worth > candidates.worth[row][candidates.job])]
     while len(above):
         now = row[candidates.job[above]]
-        usable = (demand[above] - demand[now] <= available + SLACK).all(axis=1)
+        usable = (demand[above] - demand[now] <= available + TOLERANCE).all(axis=1)
         usable &= (above > now) & (candidates.worth[above] > candidates.worth[now])
         usable &= candidates.is_worthwhile(now, above, LEAST_TASK_GAIN)
         above, now = above[usable], now[usable]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from optimus_scheduler.model import Resources
+from optimus_scheduler.model import TOLERANCE, Resources
 
 FloatArray = NDArray[np.float64]
 
@@ -47,7 +47,7 @@ def earliest_starts(
     at = np.concatenate([np.full((DRAWS, 1), now), np.maximum(coming, now), np.full((DRAWS, 1), np.inf)], axis=1)
     # Nobody takes anything back: what is free only grows, so the first instant with enough of each kind is found by
     # bisection.
-    total = np.cumsum(_columns(needed, gpu_types), axis=0) - 1e-9
+    total = np.cumsum(_columns(needed, gpu_types), axis=0) - TOLERANCE
     found = np.empty((len(needed), DRAWS))
     for draw, (free_by_kind, instants) in enumerate(zip(freed.transpose(0, 2, 1), at, strict=True)):
         first = [np.searchsorted(*each) for each in zip(free_by_kind, total.T, strict=True)]

@@ -34,7 +34,7 @@ from optimus_scheduler.allocate.reservations import (
 )
 from optimus_scheduler.forecast.gpu_types import has_left_its_type
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import Allocation, Quota, Reason, Resources, Snapshot, total_of
+from optimus_scheduler.model import TOLERANCE, Allocation, Quota, Reason, Resources, Snapshot, total_of
 from optimus_scheduler.model.format import size_words
 from optimus_scheduler.model.resources import remaining
 from optimus_scheduler.settings import Settings
@@ -340,7 +340,7 @@ class _QuotaAllocation:
         """Whether a project has less than its guarantee would give it."""
         has = demand_of(competing, _sizes({job_id: grants[job_id] for job_id in rights}))
         due = demand_of(competing, _sizes(rights))
-        return has.dominant_share(self.capacity) < due.dominant_share(self.capacity) - 1e-9
+        return has.dominant_share(self.capacity) < due.dominant_share(self.capacity) - TOLERANCE
 
     def _reclaimed(self, free: Sequence[Outlook], available: Resources, borrowing: Mapping[str, Grants]) -> Grants:
         """The guaranteed part of each project first, then deadlines as far as they fit, then the rest."""

@@ -15,17 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import NOTHING, Allocation, Resources
+from optimus_scheduler.model import NOTHING, TOLERANCE, Allocation, Resources
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 _SLOT_SECONDS = 60.0
 """What a job frees is given to others from the next slot on, as in the published simulations."""
-_TOLERANCE = 1e-9
-"""Amounts and steps are compared to within so much, as elsewhere."""
-
-_HALF = 0.5 + _TOLERANCE
+_HALF = 0.5 + TOLERANCE
 
 
 class SizedJob:
@@ -148,26 +145,26 @@ class Free:
 
     def fits_now(self, job: SizedJob, level: int, instead_of: int) -> bool:
         added = job.demand[level] - job.demand[instead_of]
-        return bool(np.all(self._free[0] + _TOLERANCE >= added))
+        return bool(np.all(self._free[0] + TOLERANCE >= added))
 
     def fill(self, job: SizedJob, steps: float, first: int) -> Found:
         """The least share of a job for `steps`, from segment `first` on; as large as can be if it is late anyway."""
         if math.isinf(job.left):
             return Found((), True)
         begins = self._begins[first:]
-        fits = np.all(self._free[first:, None, :] + _TOLERANCE >= job.demand[None, 1:, :], axis=2)
+        fits = np.all(self._free[first:, None, :] + TOLERANCE >= job.demand[None, 1:, :], axis=2)
         most = np.cumprod(fits, axis=1).sum(axis=1)  # (segments,) the largest size that fits in each
         ends = np.append(begins[1:], np.inf)
         before = np.maximum(np.minimum(ends, job.left) - begins, 0.0)  # (segments,) seconds before the deadline
         levels = np.minimum(most[None, :], np.arange(job.top + 1)[:, None])  # (1 + m, segments)
         done = job.speeds[levels] * before
-        enough = np.flatnonzero(done.sum(axis=1) >= steps * (1.0 - _TOLERANCE))
+        enough = np.flatnonzero(done.sum(axis=1) >= steps * (1.0 - TOLERANCE))
         if not len(enough):
             return Found(self._until_done(job, steps, begins, ends, most), False)
         level = int(enough[0])
         # The larger share as late as possible, one size less before.
         from_behind = np.cumsum(done[level][::-1])[::-1]
-        point = int(np.flatnonzero(from_behind >= steps * (1.0 - _TOLERANCE))[-1])
+        point = int(np.flatnonzero(from_behind >= steps * (1.0 - TOLERANCE))[-1])
         chosen = np.where(np.arange(len(begins)) < point, levels[max(level - 1, 0)], levels[level])
         return Found(self._until_done(job, steps, begins, ends, chosen), True)
 
@@ -177,7 +174,7 @@ class Free:
         speeds = job.speeds[levels]
         with np.errstate(invalid="ignore"):
             done = np.cumsum(np.where(speeds > 0, speeds * (ends - begins), 0.0))
-        last = int(np.searchsorted(done, steps * (1.0 - _TOLERANCE)))
+        last = int(np.searchsorted(done, steps * (1.0 - TOLERANCE)))
         if last == len(begins):
             last -= 1
         so_far = float(done[last - 1]) if last else 0.0
@@ -206,7 +203,7 @@ class Free:
 
 
 def _slot_after(seconds: float) -> float:
-    return math.ceil(seconds / _SLOT_SECONDS - _TOLERANCE) * _SLOT_SECONDS
+    return math.ceil(seconds / _SLOT_SECONDS - TOLERANCE) * _SLOT_SECONDS
 
 
 # --- where not all can be in time ------------------------------------------------------------------------------------

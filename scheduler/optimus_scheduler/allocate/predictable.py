@@ -10,14 +10,12 @@ from numpy.typing import NDArray
 from optimus_scheduler.allocate.baselines.fixed_ratio import by_arrival, grant, largest_fitting, one_more
 from optimus_scheduler.allocate.policy import AllocationInput, Grant, Planned
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import Allocation, Resources
+from optimus_scheduler.model import TOLERANCE, Allocation, Resources
 from optimus_scheduler.place.network_cost import spread_least_transfer
 from optimus_scheduler.settings import Settings
 
 FloatArray = NDArray[np.float64]
 
-_TOLERANCE = 1e-9
-"""Cores are compared to within so much, as elsewhere."""
 _LEAST_SECONDS, _LONGEST_SECONDS = 1e-6, 1e12
 """What a job has it holds for now, though it should be done; one that makes no progress takes the longest."""
 
@@ -128,7 +126,7 @@ class _FreeOverTime:
         """The first start from which the demand fits for so long; None if there is none."""
         if any(gpu_type not in self._gpu_types for gpu_type, count in demand.gpus.items() if count > 0):
             return None
-        fits: NDArray[np.bool_] = np.all(self._free >= self._amounts(demand) - _TOLERANCE, axis=1)
+        fits: NDArray[np.bool_] = np.all(self._free >= self._amounts(demand) - TOLERANCE, axis=1)
         if not fits[-1]:
             return None
         # Where each segment's stretch of fitting ones ends: the begin of the next segment that does not fit.

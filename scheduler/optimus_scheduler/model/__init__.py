@@ -20,7 +20,17 @@ from optimus_scheduler.model.jobs import (
     TaskDemand,
     waits_since,
 )
-from optimus_scheduler.model.resources import NO_GPUS, Node, Nodes, Quota, Resources, WorkerLimit, gpu_type_of, total_of
+from optimus_scheduler.model.resources import (
+    NO_GPUS,
+    TOLERANCE,
+    Node,
+    Nodes,
+    Quota,
+    Resources,
+    WorkerLimit,
+    gpu_type_of,
+    total_of,
+)
 from optimus_scheduler.model.rounds import (
     REACH,
     Action,
@@ -40,6 +50,7 @@ __all__ = [
     "NOTHING",
     "NO_GPUS",
     "REACH",
+    "TOLERANCE",
     "Action",
     "Allocation",
     "Architecture",

@@ -11,6 +11,10 @@ NO_GPUS: Mapping[str, int] = MappingProxyType({})
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
+TOLERANCE = 1e-9
+"""Cores, and all that is worked out with them, are compared to within so much: sums of fractions are not exact."""
+
+
 # Dataclasses refuse unhashable defaults, which read-only mappings are: hence the factories.
 def _no_gpus() -> Mapping[str, int]:
     return NO_GPUS
@@ -48,9 +52,9 @@ class Resources:
         )
 
     def fits_in(self, available: Resources) -> bool:
-        """Whether `available` holds this amount of every resource (cores are compared to within 1e-9)."""
+        """Whether `available` holds this amount of every resource (cores are compared to within `TOLERANCE`)."""
         return (
-            self.cpu <= available.cpu + 1e-9
+            self.cpu <= available.cpu + TOLERANCE
             and self.memory_bytes <= available.memory_bytes
             and all(number <= available.gpus.get(gpu_type, 0) for gpu_type, number in self.gpus.items())
         )

@@ -16,9 +16,8 @@ import numpy as np
 
 from optimus_scheduler.allocate.optimus.candidates import Candidates
 from optimus_scheduler.allocate.optimus.job_columns import BoolArray, FloatArray, IntArray
+from optimus_scheduler.model import TOLERANCE
 
-SLACK = 1e-9
-"""By how much an amount may exceed the free capacity: sums of fractions of cores are not exact."""
 _SIFT = 32
 """Sizes in a row that do not fit before all that are left are looked at together."""
 
@@ -71,7 +70,9 @@ class RemainderFill:
             else:
                 row = int(queue[at])
                 at += 1
-            if (self._demand[row] - self._demand[self.row[self._candidates.job[row]]] <= self.available + SLACK).all():
+            if (
+                self._demand[row] - self._demand[self.row[self._candidates.job[row]]] <= self.available + TOLERANCE
+            ).all():
                 self._queue, self._queued_gains = queue[at:], self._queued_gains[at:]
                 return row
             self._alive[row] = False
@@ -105,7 +106,7 @@ class RemainderFill:
         now = self._now(rows)
         fits = np.ones(len(rows), dtype=bool)
         for amounts, available in zip(self._demand.T, self.available.tolist(), strict=True):
-            fits &= amounts[rows] - amounts[now] <= available + SLACK
+            fits &= amounts[rows] - amounts[now] <= available + TOLERANCE
         return fits
 
     def _rises(self, rows: IntArray) -> BoolArray:
@@ -267,14 +268,14 @@ def _take(
     """Jobs of which a step did not fit: what is left of their steps comes before it."""
     while len(steps.job):
         total = np.cumsum(steps.demand, axis=0)
-        too_much = (total > available + SLACK).any(axis=1)
+        too_much = (total > available + TOLERANCE).any(axis=1)
         count = int(np.argmax(too_much)) if too_much.any() else len(steps.job)
         if count:
             np.maximum.at(row, steps.job[:count], steps.to[:count])
             available = available - total[count - 1]
             price = float(steps.gain[count - 1])
         steps = steps.only(slice(count, None))
-        misfits = np.asarray((steps.demand > available + SLACK).any(axis=1))
+        misfits = np.asarray((steps.demand > available + TOLERANCE).any(axis=1))
         some_left_out |= bool(misfits.any())
         is_cut[steps.job[misfits]] = True
         steps = steps.only(_before_first(misfits, steps.job))
@@ -293,7 +294,7 @@ def _rows_that_fit(
     """Of the jobs asked for, (n,), the rows that they have and those above that there is room for."""
     now = row[candidates.job]
     rows = np.flatnonzero(is_asked[candidates.job] & (np.arange(len(candidates)) >= now))
-    fits = (demand[rows] - demand[now[rows]] <= available + SLACK).all(axis=1)
+    fits = (demand[rows] - demand[now[rows]] <= available + TOLERANCE).all(axis=1)
     return np.asarray(rows[fits])
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from optimus_scheduler.allocate.optimus.candidates import Candidates
 from optimus_scheduler.allocate.optimus.job_columns import BoolArray, FloatArray, IntArray, JobColumns
 from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.model import TOLERANCE
 from optimus_scheduler.settings import Settings
 
 
@@ -51,14 +52,14 @@ def claims(
     taken, available = in_turn(demand[wanted[kept]], available)
     row[kept[taken]] = wanted[kept[taken]]
     for j in late:
-        if (demand[least[j]] <= available + 1e-9).all():
+        if (demand[least[j]] <= available + TOLERANCE).all():
             row[j], available = least[j], available - demand[least[j]]
             continue
         may_start = jobs.has_tasks | (row > candidates.first[:-1])
         available = np.maximum(available - demand[least[j]], 0.0)
         break
     open_to = others[may_start[others]]
-    if (demand[least[open_to]].sum(axis=0) <= available + 1e-9).all():
+    if (demand[least[open_to]].sum(axis=0) <= available + TOLERANCE).all():
         sure = open_to[jobs.has_tasks[open_to] | ~is_known(jobs)[open_to]]
         row[sure] = least[sure]
         available = available - demand[least[sure]].sum(axis=0)
@@ -71,12 +72,12 @@ def in_turn(demand: FloatArray, available: FloatArray) -> tuple[BoolArray, Float
     left = np.arange(len(demand))
     while len(left):
         total = np.cumsum(demand[left], axis=0)
-        too_much = (total > available + 1e-9).any(axis=1)
+        too_much = (total > available + TOLERANCE).any(axis=1)
         count = int(np.argmax(too_much)) if too_much.any() else len(left)
         if count:
             taken[left[:count]], available = True, available - total[count - 1]
         left = left[count:]
-        left = left[(demand[left] <= available + 1e-9).all(axis=1)]
+        left = left[(demand[left] <= available + TOLERANCE).all(axis=1)]
     return taken, available
 
 
@@ -95,7 +96,7 @@ def _in_order(
         late = np.minimum(late, jobs.column("waited_seconds") - backlog(jobs, candidates.work))
     least = candidates.first[:-1] + 1
     # A job that does not fit even alone must not block others.
-    possible = np.asarray((demand[least] <= available + 1e-9).all(axis=1))
+    possible = np.asarray((demand[least] <= available + TOLERANCE).all(axis=1))
     waits = ~(jobs.has_tasks | (jobs.column("claimed") > 0))
     overdue = np.flatnonzero(waits & (late > 0) & possible)
     overdue = overdue[np.lexsort((jobs.id_rank[overdue], -late[overdue]))]

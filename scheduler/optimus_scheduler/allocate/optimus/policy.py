@@ -15,6 +15,7 @@ from optimus_scheduler.allocate.optimus.job_columns import FloatArray, JobColumn
 from optimus_scheduler.allocate.optimus.reasons import grants
 from optimus_scheduler.allocate.policy import AllocationInput, Grant
 from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.model import TOLERANCE
 from optimus_scheduler.place.network_cost import spread_least_transfer
 from optimus_scheduler.settings import Settings
 
@@ -119,5 +120,5 @@ class _Problem:
         gets = self.demand[result.row]
         gives = has_tasks & (present > gets).any(axis=1)
         wanted = gets.sum(axis=0) + (present - gets)[gives].sum(axis=0)  # if the shrinking jobs kept what they have
-        comes = (wanted - self.amounts.capacity <= leaving + 1e-9).all()
+        comes = (wanted - self.amounts.capacity <= leaving + TOLERANCE).all()
         return frozenset(np.flatnonzero(gives).tolist()) if comes else frozenset()

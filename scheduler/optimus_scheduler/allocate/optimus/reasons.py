@@ -9,12 +9,12 @@ from itertools import repeat
 import numpy as np
 
 from optimus_scheduler.allocate.optimus.candidates import Candidates
-from optimus_scheduler.allocate.optimus.greedy import SLACK, GreedyResult
+from optimus_scheduler.allocate.optimus.greedy import GreedyResult
 from optimus_scheduler.allocate.optimus.guarantees import overdue_seconds, present_rows
 from optimus_scheduler.allocate.optimus.job_columns import BoolArray, FloatArray, IntArray, JobColumns
 from optimus_scheduler.allocate.policy import OTHERS_GIVE, Grant
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import NOTHING, Allocation, Reason, gpu_type_of
+from optimus_scheduler.model import NOTHING, TOLERANCE, Allocation, Reason, gpu_type_of
 from optimus_scheduler.settings import Settings
 
 _SAME_SHARE = 1e-12
@@ -98,7 +98,7 @@ class _Explanation:
     def _waiting(self, waiting: IntArray) -> Iterable[Grant]:
         """(m,) of jobs that get nothing."""
         table, least = self._table, self._demand[self._least].sum(axis=0)
-        fits = (self._demand[table.first[waiting] + 1] + least <= self._available + 1e-9).all(axis=1)
+        fits = (self._demand[table.first[waiting] + 1] + least <= self._available + TOLERANCE).all(axis=1)
         if not fits.any() or (overdue_seconds(self._jobs, table.least_speed, self._settings)[waiting] > 0).any():
             return repeat(_WAITS, len(waiting))  # also where one keeps others from starting: none has its turn before
         grown = np.flatnonzero((self._least > table.first[:-1]) & (self._result.row > self._least))
@@ -150,16 +150,16 @@ class _Explanation:
     def _fits(self, rows: IntArray) -> BoolArray:
         """(n,) whether each job could have the size of `rows` (n,) instead."""
         added = self._demand[rows] - self._demand[self._result.row]
-        return np.asarray((added <= self._result.available + SLACK).all(axis=1))
+        return np.asarray((added <= self._result.available + TOLERANCE).all(axis=1))
 
     def _why_not(self, wanted: IntArray, kept: IntArray | int) -> IntArray:
         """(n,) why jobs do not have the sizes of the rows `wanted` (n,); `kept` where there is room for that."""
         row, demand = self._result.row, self._demand
-        need = demand[wanted] - demand[row] - self._result.available - SLACK
+        need = demand[wanted] - demand[row] - self._result.available - TOLERANCE
         surplus = demand[row] - demand[self._least]
         others = surplus.sum(axis=0) - surplus
         cheaper = self._surplus_of_lower_gain(surplus)
-        alone = demand[wanted] <= self._capacity + SLACK
+        alone = demand[wanted] <= self._capacity + TOLERANCE
         return np.select(
             [
                 (need <= 0).all(axis=1),
