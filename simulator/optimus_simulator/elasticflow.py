@@ -11,7 +11,7 @@ from optimus_scheduler.allocate.policy import AllocationInput, Grant
 from optimus_scheduler.model import Resources
 from optimus_scheduler.settings import Settings
 
-SLOT_SECONDS = 60.0
+PERIOD_SECONDS = 60.0
 """Rounds are so far apart at least; they come with arrivals, ends and changes that were planned."""
 _LARGE_GPUS = 256
 """Clusters from so many GPUs on are slower to change."""

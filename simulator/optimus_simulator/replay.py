@@ -33,7 +33,7 @@ from optimus_scheduler.model import (
 from optimus_scheduler.round import RoundMemory, learns, plan
 from optimus_scheduler.settings import Settings
 from optimus_simulator.cluster import Cluster, shape_of
-from optimus_simulator.elasticflow import SLOT_SECONDS, PublishedElasticFlow
+from optimus_simulator.elasticflow import PERIOD_SECONDS, PublishedElasticFlow
 from optimus_simulator.engine import ARRIVAL, CHANGE, ROUND, Engine
 from optimus_simulator.errors import Stuck
 from optimus_simulator.faults import Faults
@@ -147,7 +147,7 @@ class Replay:
         """A round soon, unless one is coming anyway."""
         soon = self._engine.now + self._options.debounce_seconds
         if self._options.elasticflow:
-            soon = max(soon, self._last_round + SLOT_SECONDS)
+            soon = max(soon, self._last_round + PERIOD_SECONDS)
         if self._options.rounds_on_events and not self._engine.now <= self._next_round <= soon:
             self._round_at(soon)
 
@@ -214,7 +214,7 @@ class Replay:
                 job.version += 1
                 self._expect_end(job)
         if policy.seconds < math.inf:
-            self._next_round = now + max(policy.seconds, SLOT_SECONDS)
+            self._next_round = now + max(policy.seconds, PERIOD_SECONDS)
             self._engine.at(self._next_round, ROUND, partial(self._planned_round, self._next_round))
 
     def _planned_round(self, at: float) -> None:

@@ -20,8 +20,8 @@ from optimus_scheduler.model import NOTHING, TOLERANCE, Allocation, Resources
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-_SLOT_SECONDS = 60.0
-"""What a job frees is given to others from the next slot on, as in the published simulations."""
+_PERIOD_SECONDS = 60.0
+"""What a job frees is given to others from the next period on, as in the published simulations."""
 _HALF = 0.5 + TOLERANCE
 
 
@@ -185,9 +185,9 @@ class Free:
         return tuple(piece for piece in (*map(Piece._make, pieces), tail) if piece.level and piece.end > piece.begin)
 
     def take(self, job: SizedJob, pieces: Pieces, *, times: int = 1) -> None:
-        """The job has these pieces, each until the end of the slot; `times` -1: it gives them back."""
+        """The job has these pieces, each until the end of the period; `times` -1: it gives them back."""
         for number, (begin, end, level) in enumerate(pieces):
-            until = _slot_after(end) if number == len(pieces) - 1 else end
+            until = _period_after(end) if number == len(pieces) - 1 else end
             first, last = self._cut(begin), self._cut(until)
             self._free[first:last] -= times * job.demand[level]
         changes = np.append(True, np.any(self._free[1:] != self._free[:-1], axis=1))
@@ -202,8 +202,8 @@ class Free:
         return number
 
 
-def _slot_after(seconds: float) -> float:
-    return math.ceil(seconds / _SLOT_SECONDS - TOLERANCE) * _SLOT_SECONDS
+def _period_after(seconds: float) -> float:
+    return math.ceil(seconds / _PERIOD_SECONDS - TOLERANCE) * _PERIOD_SECONDS
 
 
 # --- where not all can be in time ------------------------------------------------------------------------------------

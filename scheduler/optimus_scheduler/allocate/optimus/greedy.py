@@ -70,9 +70,8 @@ class RemainderFill:
             else:
                 row = int(queue[at])
                 at += 1
-            if (
-                self._demand[row] - self._demand[self.row[self._candidates.job[row]]] <= self.available + TOLERANCE
-            ).all():
+            more = self._demand[row] - self._demand[self.row[self._candidates.job[row]]]
+            if (more <= self.available + TOLERANCE).all():
                 self._queue, self._queued_gains = queue[at:], self._queued_gains[at:]
                 return row
             self._alive[row] = False

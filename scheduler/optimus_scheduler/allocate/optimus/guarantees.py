@@ -15,7 +15,7 @@ from optimus_scheduler.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Claims:
+class Guaranteed:
     """The outcome; n jobs, r resources."""
 
     row: IntArray
@@ -26,14 +26,14 @@ class Claims:
     """(r,) what the others may share."""
 
 
-def claims(
+def guaranteed(
     outlooks: Sequence[Outlook],
     candidates: Candidates,
     demand: FloatArray,
     available: FloatArray,
     settings: Settings,
     unchanged: Collection[int] = (),
-) -> Claims:
+) -> Guaranteed:
     """The rows that are guaranteed. `unchanged`: jobs that keep what they have.
 
     A job that got tasks a moment ago keeps its minimum, and so does one whose pause would lose more than is left of it.
@@ -41,17 +41,17 @@ def claims(
     began, the longest overdue first, and none passes them: so no job starves, however many short jobs arrive. All other
     minima come next, but only if all of them fit: where they do not, the jobs of most worth run, and a second
     worker of a short job may be worth more than the first one of a long job, which is paused for it. And a waiting job
-    of known length and speeds has no claim to its minimum: it starts as soon as it is worth it.
+    of known length and speeds is not guaranteed its minimum: it starts as soon as it is worth it.
     """
     jobs = JobColumns.of(outlooks)
     row, least = candidates.first[:-1].copy(), candidates.first[:-1] + 1
-    kept, late, others = _in_order(jobs, candidates, demand, available, settings, unchanged)
+    kept, overdue, others = _in_order(jobs, candidates, demand, available, settings, unchanged)
     may_start = np.ones(len(jobs), dtype=bool)
     wanted, same = least.copy(), list(unchanged)
     wanted[same] = present_rows(jobs, candidates)[same]
     taken, available = in_turn(demand[wanted[kept]], available)
     row[kept[taken]] = wanted[kept[taken]]
-    for j in late:
+    for j in overdue:
         if (demand[least[j]] <= available + TOLERANCE).all():
             row[j], available = least[j], available - demand[least[j]]
             continue
@@ -63,7 +63,7 @@ def claims(
         sure = open_to[jobs.has_tasks[open_to] | ~is_known(jobs)[open_to]]
         row[sure] = least[sure]
         available = available - demand[least[sure]].sum(axis=0)
-    return Claims(row, may_start, available)
+    return Guaranteed(row, may_start, available)
 
 
 def in_turn(demand: FloatArray, available: FloatArray) -> tuple[BoolArray, FloatArray]:
@@ -91,15 +91,15 @@ def _in_order(
 ) -> tuple[IntArray, list[int], IntArray]:
     """Jobs that keep something and waiting jobs that are overdue, both in the order of their turn, and the others."""
     kept = _kept(jobs, candidates, settings, unchanged)
-    late = overdue_seconds(jobs, candidates.least_speed, settings)
-    if (late > 0).any():
-        late = np.minimum(late, jobs.column("waited_seconds") - backlog(jobs, candidates.work))
+    overdue_by = overdue_seconds(jobs, candidates.least_speed, settings)
+    if (overdue_by > 0).any():
+        overdue_by = np.minimum(overdue_by, jobs.column("waited_seconds") - backlog(jobs, candidates.work))
     least = candidates.first[:-1] + 1
     # A job that does not fit even alone must not block others.
     possible = np.asarray((demand[least] <= available + TOLERANCE).all(axis=1))
     waits = ~(jobs.has_tasks | (jobs.column("claimed") > 0))
-    overdue = np.flatnonzero(waits & (late > 0) & possible)
-    overdue = overdue[np.lexsort((jobs.id_rank[overdue], -late[overdue]))]
+    overdue = np.flatnonzero(waits & (overdue_by > 0) & possible)
+    overdue = overdue[np.lexsort((jobs.id_rank[overdue], -overdue_by[overdue]))]
     is_other = np.ones(len(jobs), dtype=bool)
     is_other[kept] = is_other[overdue] = False
     return kept, overdue.tolist(), np.flatnonzero(is_other)

@@ -10,7 +10,7 @@ import numpy as np
 from optimus_scheduler.allocate.optimus.candidates import Candidates, candidates, sizes_of
 from optimus_scheduler.allocate.optimus.frontier import Frontiers
 from optimus_scheduler.allocate.optimus.greedy import GreedyResult, allocate_greedily
-from optimus_scheduler.allocate.optimus.guarantees import claims, present_rows, turn_of
+from optimus_scheduler.allocate.optimus.guarantees import guaranteed, present_rows, turn_of
 from optimus_scheduler.allocate.optimus.job_columns import FloatArray, JobColumns, amounts
 from optimus_scheduler.allocate.optimus.reasons import grants
 from optimus_scheduler.allocate.policy import AllocationInput, Grant
@@ -23,7 +23,7 @@ from optimus_scheduler.settings import Settings
 class OptimusPolicy:
     """Maximises the sum of weight · speed, with weights by remaining work, charged with the cost of changing.
 
-    `weights` has the theory, `candidates` the sizes that are compared, `claims` the guaranteed minima, and
+    `weights` has the theory, `candidates` the sizes that are compared, `guaranteed` the guaranteed minima, and
     `allocate_greedily` the method.
     """
 
@@ -99,11 +99,11 @@ class _Problem:
     def solve(self, unchanged: Collection[int] = ()) -> GreedyResult:
         """The best sizes; the jobs `unchanged` keep theirs."""
         settings, table = self.settings, self.table
-        claimed = claims(self.outlooks, table, self.demand, self.amounts.capacity, settings, unchanged)
-        shut = ~claimed.may_start[table.job] & (table.workers + table.servers > 0)
+        sure = guaranteed(self.outlooks, table, self.demand, self.amounts.capacity, settings, unchanged)
+        shut = ~sure.may_start[table.job] & (table.workers + table.servers > 0)
         if shut.any():
             table = replace(table, worth=np.where(shut, -1.0, table.worth))
-        return allocate_greedily(table, self.demand, claimed.row, claimed.available, settings.least_task_gain)
+        return allocate_greedily(table, self.demand, sure.row, sure.available, settings.least_task_gain)
 
     def needlessly_shrunk(self, result: GreedyResult) -> frozenset[int]:
         """Jobs whose shrinking is unnecessary: ending jobs free enough capacity in a moment; else empty.
