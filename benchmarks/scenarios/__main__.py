@@ -33,7 +33,7 @@ def run(folder: Path, name: str, world: World, policy: str, seed: int, n_jobs: i
     """Figures of one policy on one world."""
     trace = folder / f"{name}-{seed}.jsonl"
     if not trace.exists():
-        trace.write_text("\n".join(trace_lines(world.of(n_jobs), seed, n_jobs)))
+        trace.write_text("\n".join(trace_lines(world.knobs, seed, n_jobs)))
     outcome = simulate(Scenario(str(trace), policy, seed, world.options))
     figures = outcome.figures()
     waits = [each.started_at - each.submitted_at for each in outcome.jobs]

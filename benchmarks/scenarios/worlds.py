@@ -38,8 +38,8 @@ class Knobs:
     arrival_seconds: float = _ARRIVAL_SECONDS
     rate: Callable[[float], float] = lambda _at: 1.0
     """Arrivals at one moment (seconds) over the mean rate; at most 3."""
-    burst: int = 0
-    """So many jobs come at once, after an hour."""
+    burst: float = 0.0
+    """This part of the jobs comes at once, after an hour."""
     rigid: bool = False
     """Jobs have the size that they ask for or nothing."""
     sizes: tuple[int, ...] = _SIZES
@@ -70,7 +70,7 @@ def trace_lines(knobs: Knobs, seed: int, n_jobs: int) -> Iterator[str]:
 
 def _arrivals(knobs: Knobs, random: np.random.Generator, n_jobs: int) -> list[float]:
     """By thinning: of three times as many, those are kept that the rate of the moment asks for."""
-    found, at = [3600.0] * min(knobs.burst, n_jobs), 0.0
+    found, at = [3600.0] * int(knobs.burst * n_jobs), 0.0
     while len(found) < n_jobs:
         at += random.exponential(knobs.arrival_seconds / 3.0)
         if random.random() < knobs.rate(at) / 3.0:
@@ -137,10 +137,6 @@ class World:
     jobs: int | None = None
     """It has so many, whatever the others have."""
 
-    def of(self, n_jobs: int) -> Knobs:
-        """For so many jobs: half of them are a burst."""
-        return replace(self.knobs, burst=n_jobs // 2) if self.knobs.burst else self.knobs
-
 
 _PLAIN = Knobs()
 WORLDS: dict[str, World] = {
@@ -179,7 +175,13 @@ WORLDS: dict[str, World] = {
         ),
     ),
     "early-ends": World("half of the jobs end long before their limit", replace(_PLAIN, ends_early=0.5)),
-    "burst": World("half of the jobs come at once", replace(_PLAIN, burst=1)),
+    "burst": World("half of the jobs come at once", replace(_PLAIN, burst=0.5)),
+    "burst-1000": World(
+        "1,000 jobs come at once, on 256 GPUs, rounds each 10 minutes",
+        replace(_PLAIN, gpus=(("a100", 32),), burst=1.0),
+        Options(round_seconds=600.0),
+        jobs=1000,
+    ),
     "week": World(
         "days, nights and a weekend: 240 jobs of 4.5 hours in a week on 16 GPUs, rounds each 10 minutes",
         replace(
