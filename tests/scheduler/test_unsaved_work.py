@@ -15,7 +15,7 @@ from optimus_scheduler.allocate.optimus.frontier import Frontiers
 from optimus_scheduler.allocate.optimus.job_columns import JobColumns
 from optimus_scheduler.allocate.policies import POLICIES, policy_named
 from optimus_scheduler.forecast.forecast import forecast
-from optimus_scheduler.model import ConvergenceRule, Job, Node, Resources
+from optimus_scheduler.model import ConvergenceRule, EndedJob, Job, Node, Resources
 from optimus_scheduler.round import plan
 from optimus_scheduler.settings import Settings
 
@@ -61,6 +61,39 @@ def test_a_deadline_that_can_wait_for_the_end_of_a_script_does() -> None:
     new = job("new", 1000.0)
     assert holder([old, replace(new, spec=replace(new.spec, deadline_at=NOW + 3600.0))]) == ["old"]
     assert holder([old, replace(new, spec=replace(new.spec, deadline_at=NOW + 1300.0))]) == ["new"]
+
+
+def test_a_deadline_that_can_wait_for_the_end_of_another_job_pauses_no_script() -> None:
+    old = replace(job("old", 2000.0, runs=True), unsaved_seconds=500.0)
+    nodes = (Node("node-0", Resources(4.0, 256 * GIB)),)
+
+    def holders(ends_in: float, new: Job) -> list[str]:
+        other = replace(job("other", ends_in, runs=True), unsaved_seconds=400.0)
+        decisions = plan(a_snapshot([old, other, new], nodes), policy_named("optimus")).decisions
+        return sorted(each.job_id for each in decisions if not each.allocation.is_empty)
+
+    new = job("new", 1000.0)
+    soon = replace(new, spec=replace(new.spec, deadline_at=NOW + 1600.0))
+    assert holders(200.0, soon) == ["old", "other"], "what the other frees is soon enough"
+    assert "new" in holders(1900.0, soon)
+
+
+def test_a_deadline_of_a_job_that_is_known_by_ended_ones_alone_can_wait_too() -> None:
+    """It claims its minimum, as it has to run to be known, but not at any price."""
+    old = replace(job("old", 2000.0, runs=True), unsaved_seconds=1500.0)
+    other = replace(job("other", 100.0, runs=True), unsaved_seconds=40.0)
+    nodes = (Node("node-0", Resources(4.0, 256 * GIB)),)
+    spec = a_spec(rule=ConvergenceRule(loss_decrease=0.01), minimum=(1, 1), maximum=(1, 1))
+    ended = EndedJob(
+        "ended", "t", "default", 10.0, (10.0, 400.0), (2.0, 1.0), speed_samples=samples(LAW, ALL_SIZES), total_steps=400
+    )
+    new = a_job("new", spec=spec, similar=(ended, replace(ended, id="too")), steps_per_epoch=10.0)
+    takes = 400.0 / SPEED
+    for left, holding in ((takes + 200.0, ["old", "other"]), (takes + 60.0, ["new", "old"])):
+        due_job = replace(new, spec=replace(spec, deadline_at=NOW + left))
+        # A policy that pauses nobody by itself.
+        decisions = plan(a_snapshot([old, other, due_job], nodes), policy_named("fifo")).decisions
+        assert sorted(each.job_id for each in decisions if not each.allocation.is_empty) == holding
 
 
 def test_what_one_script_keeps_is_not_taken_from_another_that_loses_more_too() -> None:

@@ -146,6 +146,17 @@ def _least_by_alike_runs(outlook: Outlook, capacity: Resources) -> float | None:
     return min((_seconds(outlook, size, steps.low) for size in sizes(outlook, capacity)), default=None)
 
 
+def most_by_alike_runs(outlook: Outlook) -> float | None:
+    """Seconds until its end at its minimum, by the high end of what jobs like it took; None: that is not known."""
+    silent = seconds_of_silent_runs(outlook.job)
+    if silent is not None:
+        return silent.high
+    steps = steps_left_like_alike_runs(outlook.job, epoch_steps(outlook.job))
+    if steps is None or not outlook.speeds.is_known:
+        return None
+    return _seconds(outlook, outlook.minimum, steps.high)
+
+
 def _least(
     outlook: Outlook, possible: list[Allocation], steps: float, left: float, capacity: Resources
 ) -> Allocation | None:

@@ -10,7 +10,7 @@ are taken in this order:
 3. other waiting jobs, by priority and arrival. None passes one that has waited for `patience_seconds`.
 
 A claim of a deadline yields to a running job that keeps no checkpoint, where its pause would lose more than the claim
-gains by it, and where the claim can wait for its end: see `loses_more`. Guarantees of quotas wait for near ends only.
+gains by it, and where the claim can wait for an end: see `loses_more`. Guarantees of quotas wait for near ends only.
 
 A policy that does not give minima first (`fifo`, `tiresias`, `srtf`) may still leave a claim unmet. Then all claims are
 granted as they are, and the policy shares out the rest.
@@ -18,10 +18,12 @@ granted as they are, and the policy shares out the rest.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
-from optimus_scheduler.allocate.deadline_budget import bounded
+from optimus_scheduler.allocate.deadline_budget import bounded, most_by_alike_runs
 from optimus_scheduler.allocate.policy import AllocationInput, Grant, Policy
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, Allocation, Reason, Resources
@@ -67,6 +69,7 @@ class ReservingPolicy:
             return grants
         by_id, margin = {one.id: one for one in competing}, self.settings.deadline_margin
         due, stays, met = claims, dict[str, Allocation](), dict(claims)
+        room_in = math.inf if due_at is None else room_by_ends(competing, claims, capacity)
         while True:
             sized = ((by_id[job_id], size) for job_id, size in met.items())
             claiming = [bounded(one, size, one.maximum)._replace(claimed=True) for one, size in sized]
@@ -75,7 +78,7 @@ class ReservingPolicy:
             due_jobs = [by_id[job_id] for job_id in due if job_id in met]
             if due_at is None or not due_jobs:
                 break
-            losing = [one for one in out if loses_more(one, due_jobs, due_at, margin)]
+            losing = [one for one in out if loses_more(one, due_jobs, due_at, room_in, margin)]
             if not losing:
                 break
             # What these keep may take the room of others that lose more, too.
@@ -93,16 +96,34 @@ class ReservingPolicy:
         return {**shared, **{one.id: Grant(NOTHING, waiting_reason) for one in out}}
 
 
-def loses_more(victim: Outlook, claiming: Sequence[Outlook], now: float, margin: float) -> bool:
+def room_by_ends(competing: Sequence[Outlook], claims: Claims, capacity: Resources) -> float:
+    """Seconds until the predicted ends of jobs that have tasks leave room for all claims; infinite if they do not."""
+    running = [one for one in competing if one.has_tasks]
+    others = [one for one in running if one.id not in claims]
+    needed = demand_of(competing, claims)
+    available = remaining(capacity, sum((one.demand(one.present) for one in others), Resources()))
+    if needed.fits_in(available):
+        return 0.0
+    ending = (one for one in others if one.forecast.remaining_steps is not None)
+    for seconds, one in sorted(((one.remaining_seconds(one.present), one) for one in ending), key=itemgetter(0)):
+        available = available + one.demand(one.present)
+        if needed.fits_in(available):
+            return seconds
+    return math.inf
+
+
+def loses_more(victim: Outlook, claiming: Sequence[Outlook], now: float, room_in: float, margin: float) -> bool:
     """Whether a pause loses more than the claims gain by it, in seconds of the same room, weighed with priorities.
 
     Lost is what it has trained since it began, which it would have to train again. Gained is that the claims are met
-    before its end, and not after it: nothing where all would still be in time then, by `margin` times what they need.
+    before its end, and not after it: nothing where all would still be in time, by `margin` times what they need, with
+    the room that comes in `room_in` seconds without a pause.
     """
     if not victim.has_tasks or victim.job.unsaved_seconds <= 0:
         return False
     seconds = victim.remaining_seconds(victim.present)
-    if victim.forecast.remaining_steps is not None and all(_can_wait(one, now + seconds, margin) for one in claiming):
+    by_its_end = seconds if victim.forecast.remaining_steps is not None else math.inf
+    if all(_can_wait(one, now + min(by_its_end, room_in), margin) for one in claiming):
         return True
     priority = max((one.job.spec.priority for one in claiming), default=0.0)
     return victim.job.unsaved_seconds * victim.job.spec.priority > seconds * priority
@@ -111,9 +132,13 @@ def loses_more(victim: Outlook, claiming: Sequence[Outlook], now: float, margin:
 def _can_wait(claiming: Outlook, until: float, margin: float) -> bool:
     """Whether a job that has its claim only from `until` on meets its deadline."""
     deadline = claiming.job.spec.deadline_at
-    if deadline is None or claiming.has_tasks or claiming.forecast.remaining_steps is None:
+    if deadline is None or claiming.has_tasks:
         return False
-    return until + claiming.stop_seconds + margin * claiming.remaining_seconds(claiming.minimum) <= deadline
+    if claiming.forecast.remaining_steps is not None:
+        needed: float | None = margin * claiming.remaining_seconds(claiming.minimum)
+    else:
+        needed = most_by_alike_runs(claiming)
+    return needed is not None and until + claiming.stop_seconds + needed <= deadline
 
 
 def demand_of(outlooks: Sequence[Outlook], sizes: Mapping[str, Allocation]) -> Resources:
