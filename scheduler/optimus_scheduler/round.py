@@ -118,7 +118,10 @@ def plan(
             return by_urgency((one, grants[one.id]) for one in outlooks if _grows(one, placements))
 
         def pauser(one: Outlook) -> str | None:
-            return paused_by(one, growing(), policy.name)
+            found = growing()
+            if grants[one.id].reason is Reason.WAITING_FOR_QUOTA:
+                found = [each for each in found if each[0].job.spec.project == one.job.spec.project]
+            return paused_by(one, found, policy.name)
 
         wants = {one.id: _want(one, grants[one.id], placements, settings, pauser) for one in outlooks}
         wants = move_stragglers(snapshot, wants)
@@ -268,5 +271,5 @@ def _cause(outlook: Outlook, grant: Grant, pauser: Callable[[Outlook], str | Non
     if outlook.job.state is JobState.PAUSED:
         return outlook.job.paused_by
     if grant.reason is Reason.WAITING_FOR_QUOTA:
-        return QUOTAS
+        return pauser(outlook) or QUOTAS  # a job of its own project may have taken the room that quotas leave it
     return pauser(outlook) if grant.reason is Reason.WAITING_FOR_RESOURCES else None

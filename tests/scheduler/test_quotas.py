@@ -160,6 +160,21 @@ def test_the_job_that_started_last_is_paused_first() -> None:
     assert sizes == {"a": 4, "b-urgent": 4, "b1": 0, "b0": 4}, "a pause would cost it what it has trained"
 
 
+def test_who_is_pushed_out_by_a_deadline_of_its_own_project_is_told_of_that_job() -> None:
+    """No quota has changed, and no other project asks for anything."""
+    size: dict[str, Any] = {"minimum": (1, 1), "maximum": (1, 1)}
+    old = job_of("a", "old", has=(1, 1), rule=ConvergenceRule(max_steps=100_000), **size)
+    new = job_of("a", "new", rule=ConvergenceRule(max_steps=100), **size)
+    new = replace(new, spec=replace(new.spec, deadline_at=NOW + 1.2 * 100 / law()(1, 1)), submitted_at=NOW)
+    world = replace(a_snapshot([old, new], cluster(8)), quotas=(Quota("a", cpu=2.0, may_borrow=False),))
+    outcome = plan(world, policy_named("fifo"))
+    (paused,) = (each for each in outcome.decisions if each.job_id == "old")
+    assert (paused.allocation.is_empty, paused.reason) == (True, Reason.WAITING_FOR_QUOTA)
+    (wanted,) = (each for each in outcome.actions if isinstance(each, SetWanted) and each.job_id == "old")
+    assert wanted.paused_by == "job new, which has a deadline"
+    assert paused.message.startswith("Paused by job new, which has a deadline: quotas leave no room now for 1 worker")
+
+
 @pytest.mark.parametrize("may_borrow", [False, True])
 def test_a_job_whose_project_uses_its_quota_better_is_told_by_which_job(may_borrow: bool) -> None:
     """The quota has room for both at their least sizes: that it leaves none would be false."""
