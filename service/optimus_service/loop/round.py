@@ -130,7 +130,7 @@ class Round:
         with phases.measure("apply"):
             failures = self._applier.apply(plan, snapshot, leader)
         self.learning = learns(snapshot, plan)
-        self.wakes_at = next_retry_at(snapshot)
+        self.wakes_at = next_moment(snapshot)
         self.ends.put(expected_ends(snapshot, plan))
         # 5. Remember what was decided, forget what is over.
         record = RoundRecord(
@@ -190,10 +190,12 @@ class Round:
         self._cluster.forget_logs(now - self._keep_seconds)
 
 
-def next_retry_at(snapshot: Snapshot) -> float | None:
-    """When the first of the waits that are not over ends, POSIX seconds."""
-    retries = (job.retry for job in snapshot.jobs if job.retry is not None)
-    return min((retry.at for retry in retries if not retry.is_due(snapshot.now)), default=None)
+def next_moment(snapshot: Snapshot) -> float | None:
+    """When the next round has something new to say, if nothing happens, POSIX seconds: the first wait after an error
+    is over, or the first deadline passes."""
+    retries = (job.retry.at for job in snapshot.jobs if job.retry is not None and not job.retry.is_due(snapshot.now))
+    deadlines = (job.spec.deadline_at for job in snapshot.jobs)
+    return min((*retries, *(at for at in deadlines if at is not None and at > snapshot.now)), default=None)
 
 
 def forgettable(cluster_state: ClusterState, snapshot: Snapshot) -> list[TaskKey]:

@@ -166,6 +166,18 @@ def test_a_deadline_that_cannot_be_met_is_told(world: World) -> None:
     assert "cannot be met: it needs about" in latest.message
 
 
+def test_a_round_comes_when_a_deadline_passes(world: World) -> None:
+    """What was said of it before it passed is not what is true afterwards."""
+    world.submit("late", convergence={"max_steps": 100_000}, deadline_seconds=400)
+    world.submit("later", convergence={"max_steps": 100_000}, deadline_seconds=500)
+    world.round()
+    assert world.rounds.wakes_at == world.repository.jobs.get("late").created_at + 400.0
+    world.clock.now = world.rounds.wakes_at
+    world.round()
+    assert "passed at" in world.repository.rounds.latest_decisions(["late"])["late"].message
+    assert world.rounds.wakes_at == world.repository.jobs.get("later").created_at + 500.0
+
+
 def test_a_budget_keeps_a_job_small(repository: Repository, tmp_path: Path) -> None:
     sizes = {}
     for name, budget, start in (("rich", 1000.0, 1e6), ("poor", 14.0, 2e6)):

@@ -449,6 +449,21 @@ def test_whether_its_deadline_is_promised_is_told(now: float, seconds: float, pr
     assert told in said if told is not None else not said
 
 
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        (10.0, "runs on: whether it can be promised is answered when it is resumed."),
+        (30.0, "passed"),
+    ],
+)
+def test_the_deadline_of_a_job_that_its_owner_paused(now: float, told: str) -> None:
+    paused = a_record(state=JobState.PAUSED, step=4, owner_paused_at=5.0, spec={"deadline_seconds": 20.0})
+    sentences = explanation_of(Case(job=paused, decision=a_decision(forecast=A_LIMIT), now=now)).sentences
+    (said,) = (each for each in sentences if "eadline" in each)
+    assert told in said
+    assert "at 1970-01-01 00:00:20 UTC" in said
+
+
 def test_a_job_that_keeps_its_size_with_more_room_is_told_why() -> None:
     case = a_running_case(gives_more=(), kept_on_larger_cluster="Keeps 2 workers and 1 server: it is near its end.")
     assert "With more room, too, it keeps 2 workers and 1 server: it is near its end." in explanation_of(case).sentences

@@ -273,6 +273,8 @@ def on_the_deadline(case: Case, expected: answers.Expected) -> list[str]:
     if due is None or case.job.state.is_final or case.job.is_tracked:
         return []
     is_promised = promised_at(case.job) is not None
+    if case.job.owner_paused_at is not None:
+        return [_deadline_of_a_paused_job(due, case.now)]
     if due <= case.now:
         return ["Its deadline has passed, though it was promised."] if is_promised else []
     if is_promised:
@@ -286,3 +288,11 @@ def on_the_deadline(case: Case, expected: answers.Expected) -> list[str]:
     by = None if said.earliest is None else foreseen(said.earliest)
     when = "" if by is None else f": it ends by {by:%Y-%m-%d %H:%M:%S} UTC with a probability of 95 %"
     return [f"Its deadline is not promised{when}."]
+
+
+def _deadline_of_a_paused_job(due: float, now: float) -> str:
+    """Of a job that its owner paused: no round plans for its deadline."""
+    at = f"{moment(due):%Y-%m-%d %H:%M:%S} UTC"
+    if due <= now:
+        return f"Its deadline passed at {at}."
+    return f"Its deadline at {at} runs on: whether it can be promised is answered when it is resumed."
