@@ -524,6 +524,7 @@ def test_of_an_ended_job_predictions_stand_beside_what_came() -> None:
     text = shown(render_predictions.prediction(ended, builders.predictions(outcome=outcome)))
     for words in (
         "succeeded after 1 000 steps",
+        "0.1250, the mean of its last steps",
         "1 200",
         "(900–1 500)",
         "+20 %",

@@ -188,13 +188,19 @@ def elastic_batch(job: Job) -> str:
     return f"{chosen} of {bounds['minimum']} to {bounds['maximum']} (elastic); noise scale {known}"
 
 
+def final_loss(job: Job, value: float | None) -> str:
+    """Of a script the last that it told; of a task the mean of its last steps, which is not what the last one said."""
+    of = "" if value is None or job["spec"].get("command") else ", the mean of its last steps"
+    return wording.number(value, wording.LOSS_DIGITS) + of
+
+
 def _result_facts(job: Job) -> list[tuple[str, RenderableType]]:
     result = job["result"]
     if result is None:
         return []
     metrics = ", ".join(f"{name} {wording.number(value, 4)}" for name, value in sorted(result["metrics"].items()))
     facts: list[tuple[str, RenderableType]] = [
-        ("Final loss", wording.number(result["final_loss"], wording.LOSS_DIGITS)),
+        ("Final loss", final_loss(job, result["final_loss"])),
         ("Metrics", metrics or wording.UNKNOWN),
     ]
     paths = [("Checkpoint", result["checkpoint"]), ("Model", result.get("model"))]

@@ -13,6 +13,7 @@ from rich.text import Text
 from optimus_cli.bodies import Choice, Interval, Job, Outcome, Plan, Predictions, ReviewPoint, SpeedPoint
 from optimus_cli.show import wording
 from optimus_cli.show.layout import columns_table, facts_table
+from optimus_cli.show.render_job import final_loss
 
 MOST_CHOICES = 6
 Facts = list[tuple[str, RenderableType]]
@@ -200,7 +201,7 @@ def _ended(job: Job, predictions: Predictions, outcome: Outcome, asked: Asked) -
         ("Job", job["id"]),
         ("Ended", f"{job['state']} after {wording.count(outcome['steps'])} steps"),
         ("Training took", wording.duration(outcome["seconds"])),
-        ("Final loss", wording.number(outcome["final_loss"], wording.LOSS_DIGITS)),
+        ("Final loss", final_loss(job, outcome["final_loss"])),
     ]
     facts += [(name, wording.number(value, 4)) for name, value in sorted(outcome["metrics"].items())]
     if outcome["cost"] is not None:

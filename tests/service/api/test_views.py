@@ -14,7 +14,7 @@ from tests.service.store.store_builders import a_membership
 from optimus_contract import answers
 from optimus_scheduler.model import NOTHING, Allocation, Directive, Interval, JobState, Reason, Role, TaskKey
 from optimus_service.insight.format import finite_document
-from optimus_service.insight.jobs.bodies import prediction_point_body
+from optimus_service.insight.jobs.bodies import job_body, prediction_point_body
 from optimus_service.insight.jobs.end import MOST_PROGRESS
 from optimus_service.insight.jobs.progress import is_without_end, measured_speed, progress_of, start_of, step_of
 from optimus_service.insight.jobs.why import explain
@@ -235,6 +235,15 @@ def test_a_script_whose_worker_is_replaced_begins_anew_unless_it_keeps_checkpoin
     found = progress_of(script, decision(total_steps=total(100), steps_per_second=2.0), NOW, still=still)
     assert found.remaining_steps is not None
     assert found.remaining_steps.mean == pytest.approx(left, rel=0.1)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_script_that_begins_anew_has_no_loss_beside_step_0(keeps: bool) -> None:
+    paused = job(
+        state=JobState.PAUSED, created_at=0.0, step=40, epoch=2.5, loss=0.3, spec={"command": ["x"], "resumes": keeps}
+    )
+    body = job_body(paused, None, None, NOW)
+    assert (body.step, body.epoch, body.loss) == ((40, 2.5, 0.3) if keeps else (0, None, None))
 
 
 @pytest.mark.parametrize("seconds", [14.0, 25.0, 37.0])

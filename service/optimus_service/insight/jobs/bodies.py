@@ -46,6 +46,8 @@ def job_body(
     usage = job_usage(newest)
     ahead = progress_of(job, decision, now, None, still)
     explanation = explain(job, decision)
+    step = step_of(job, still)
+    loses_all = step < job.step  # what it has told is of steps that it makes again
     # Not validated: rules for requests would be asked of the stored specification again.
     return answers.Job(
         id=job.id,
@@ -60,9 +62,9 @@ def job_body(
         finished_at=moment_or_none(job.finished_at),
         jct_seconds=None if job.finished_at is None else job.finished_at - job.created_at,
         first_step=job.first_step,
-        step=step_of(job, still),
-        epoch=finite(job.epoch),
-        loss=finite(job.loss),
+        step=step,
+        epoch=None if loses_all else finite(job.epoch),
+        loss=None if loses_all else finite(job.loss),
         steps_per_second=finite(steps_per_second),
         wanted=allocation_body(job.intended),
         running=allocation_body(job.running),
