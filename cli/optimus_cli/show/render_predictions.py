@@ -141,7 +141,8 @@ def _sizes(job: Job, predictions: Predictions) -> Iterator[RenderableType]:
     yield Text()
     yield speed_table(speeds, job)
     money_too = " and the cost to finish" if cost is not None else ""
-    yield Text(f"Each cell: time left, with steps per second{money_too} below; *: {_present(job)}.", style="dim")
+    cell = "Each cell: time left if it kept that size and nothing stopped it"
+    yield Text(f"{cell}, with steps per second{money_too} below; *: {_present(job)}.", style="dim")
     beyond = list(dict.fromkeys(what for point in speeds if (what := point.get("beyond")) is not None))
     if beyond:
         yield Text(f"(no): not to be had now; beyond {', '.join(beyond)}.", style="dim")
