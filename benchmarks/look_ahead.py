@@ -18,8 +18,8 @@ import time
 from benchmarks.made_up_cluster import NOW, OwnSpeeds, made_up_jobs, made_up_nodes
 
 from optimus_scheduler.ahead.arrivals import RecentJobs
-from optimus_scheduler.ahead.foresee import foresee
-from optimus_scheduler.ahead.world import Queue
+from optimus_scheduler.ahead.corrected_times import corrected_times
+from optimus_scheduler.ahead.queue import Queue
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.forecast.forecast import RememberingForecaster
 from optimus_scheduler.model import Snapshot
@@ -36,11 +36,11 @@ def measure(n_jobs: int, n_nodes: int, runs: int, policy_name: str) -> dict[str,
     recent = RecentJobs()
     recent.note(outlooks, NOW)
     sizes = {decision.job_id: decision.allocation for decision in decided.decisions}
-    queue = Queue(NOW, nodes, outlooks, sizes, (), recent.expected(NOW))
+    queue = Queue(NOW, nodes, outlooks, sizes, (), recent.arrivals(NOW))
     seconds = []
     for _ in range(runs + 1):
         begin = time.process_time()
-        found = foresee(queue, policy, settings)
+        found = corrected_times(queue, policy, settings)
         seconds.append(time.process_time() - begin)
     return {
         "jobs": n_jobs,

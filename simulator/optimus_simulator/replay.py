@@ -11,9 +11,9 @@ import numpy as np
 
 from optimus_models.calibration import MOST_JUDGED, Errors, Experience, Judged
 from optimus_scheduler.ahead.arrivals import RecentJobs
+from optimus_scheduler.ahead.corrected_times import ANY_TASK, CorrectedTimes, corrected_times, judged
 from optimus_scheduler.ahead.deadlines import Answer
-from optimus_scheduler.ahead.foresee import ANY_TASK, Foreseen, foresee, judged
-from optimus_scheduler.ahead.world import Ahead, Queue
+from optimus_scheduler.ahead.queue import ExpectedTimes, Queue
 from optimus_scheduler.allocate.policy import Policy
 from optimus_scheduler.forecast.forecast import Overheard, RememberingForecaster
 from optimus_scheduler.forecast.prices import cost_per_second
@@ -233,7 +233,7 @@ class Replay:
         if not due:
             return
         if self._options.promises:
-            found = self._foresee(snapshot, outcome)
+            found = self._expected_times(snapshot, outcome)
             for job in self.active.values():
                 job.answer(found[job.id].shown.left(snapshot.now), snapshot.now)
             promises = {job.id: _promise(job, found[job.id], snapshot.now) for job in due}
@@ -256,11 +256,11 @@ class Replay:
             self._judged[kind] = [*self._judged[kind], *([] if one is None else [one])][-MOST_JUDGED:]
         self._experience = Experience(time=Errors(self._judged["time"]), start=Errors(self._judged["start"]))
 
-    def _foresee(self, snapshot: Snapshot, outcome: Plan) -> dict[str, Foreseen]:
+    def _expected_times(self, snapshot: Snapshot, outcome: Plan) -> dict[str, CorrectedTimes]:
         """By the queue simulated forward."""
-        expected = self._recent.expected(snapshot.now)
-        queue = Queue.after_round(snapshot, outcome, self._forecaster.outlooks, expected, self._recent.lengths)
-        return foresee(queue, self._policy, self._settings)
+        arrivals = self._recent.arrivals(snapshot.now)
+        queue = Queue.after_round(snapshot, outcome, self._forecaster.outlooks, arrivals, self._recent.lengths)
+        return corrected_times(queue, self._policy, self._settings)
 
     def _set_wanted(self, action: SetWanted) -> None:
         """The job goes on with these tasks after a stop; tasks that stay keep their places."""
@@ -348,16 +348,16 @@ class Replay:
         return f"{len(self.active)} jobs have not ended after {days:.0f} virtual days, such as {names}"
 
 
-def _promise(job: RunningJob, found: Foreseen, now: float) -> Promise:
+def _promise(job: RunningJob, found: CorrectedTimes, now: float) -> Promise:
     shown, predicted = found.shown, found.predicted
     if job.started_at is not None:
         return Promise(now, shown.left(now), predicted.left(now))
     return Promise(now, shown.left(now), predicted.left(now), _wait(shown, now), _wait(predicted, now))
 
 
-def _wait(ahead: Ahead, now: float) -> Interval | None:
+def _wait(times: ExpectedTimes, now: float) -> Interval | None:
     """What is said of the first start; None for one that is there: a fact is no prediction."""
-    wait = ahead.waiting(now)
+    wait = times.waiting(now)
     return None if wait is None or wait.high <= 0 else wait
 
 

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_snapshot, a_spec, law, samples
 
 from optimus_scheduler.ahead.arrivals import RecentJobs
+from optimus_scheduler.ahead.corrected_times import corrected_times
 from optimus_scheduler.ahead.doubts import Doubts
 from optimus_scheduler.ahead.earliest_starts import DRAWS, earliest_starts
-from optimus_scheduler.ahead.foresee import foresee
 from optimus_scheduler.ahead.look_ahead import look_ahead
 from optimus_scheduler.ahead.progress import Progress
+from optimus_scheduler.ahead.queue import Arrival, ExpectedTimes, Queue, Work, as_fresh, rest_of_life
 from optimus_scheduler.ahead.start_ups import start_up_seconds
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
-from optimus_scheduler.ahead.world import Ahead, Expected, Queue, Work, as_fresh, rest_of_life
 from optimus_scheduler.allocate.allocate import allocate
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.forecast.forecast import forecast_all
@@ -57,13 +57,13 @@ def running(name: str, steps: int, size: tuple[int, int] = (1, 1), most: int = 4
     return a_job(name, has=size, spec=spec, measured=samples(law(), ALL_SIZES), step=step)
 
 
-def a_queue(*jobs: Job, cpu: float = 16.0, expected: tuple[Expected, ...] = ()) -> Queue:
+def a_queue(*jobs: Job, cpu: float = 16.0, arrivals: tuple[Arrival, ...] = ()) -> Queue:
     outlooks = forecast_all(jobs, NOW, Settings())
     sizes = {job.id: job.allocation for job in jobs}
-    return Queue(NOW, a_cluster(cpu), outlooks, sizes, (), expected)
+    return Queue(NOW, a_cluster(cpu), outlooks, sizes, (), arrivals)
 
 
-def looked(queue: Queue, policy: str = "optimus") -> dict[str, Ahead]:
+def looked(queue: Queue, policy: str = "optimus") -> dict[str, ExpectedTimes]:
     return look_ahead(queue, policy_named(policy), Settings())
 
 
@@ -120,7 +120,7 @@ def test_the_same_queue_has_the_same_future_in_any_order(drawn: list[tuple[int, 
 def test_no_instant_holds_more_than_the_cluster_has(drawn: list[tuple[int, tuple[int, int], int]], policy: str) -> None:
     queue = drawn_queue(drawn)
     newcomer = as_fresh(queue.outlooks[0], "newcomer", NOW + 30.0)
-    queue = replace(queue, expected=(Expected(NOW + 30.0, newcomer, 300.0),))
+    queue = replace(queue, arrivals=(Arrival(NOW + 30.0, newcomer, 300.0),))
     trajectory = Trajectory(queue, [500.0] * len(queue.outlooks), Rules(policy_named(policy), Settings(), 24))
     trajectory.run()
     capacity = total_of(node.capacity for node in queue.nodes)
@@ -282,7 +282,9 @@ def test_an_owner_s_pause_has_no_end_and_an_unknown_length_neither(
     paused = first._replace(job=replace(first.job, owner_paused=True))
     unknown = first._replace(forecast=first.forecast._replace(remaining_steps=None, total_steps=None))
     for instead, known in ((paused, False), (unknown, False), (first, True)):
-        shown = foresee(replace(queue, outlooks=(instead, *queue.outlooks[1:])), OPTIMUS, Settings())[first.id].shown
+        shown = corrected_times(replace(queue, outlooks=(instead, *queue.outlooks[1:])), OPTIMUS, Settings())[
+            first.id
+        ].shown
         assert (shown.end is not None) == known
 
 
@@ -290,7 +292,7 @@ def test_jobs_that_are_going_to_come_delay_those_that_are_there() -> None:
     job = running("a", 20_000, (4, 4), most=4)
     alone = a_queue(job, cpu=8.0)
     like = as_fresh(forecast_all([running("short", 500)], NOW, Settings())[0], "later", NOW + 60.0)
-    crowded = replace(alone, expected=tuple(Expected(NOW + 60.0 * n, like_number(like, n), 500.0) for n in range(1, 9)))
+    crowded = replace(alone, arrivals=tuple(Arrival(NOW + 60.0 * n, like_number(like, n), 500.0) for n in range(1, 9)))
     assert end_of(crowded, "a").mean > end_of(alone, "a").mean
 
 
@@ -300,7 +302,7 @@ def test_among_many_jobs_later_ones_may_not_come_either() -> None:
     alone = a_queue(running("long", 100_000), *short, cpu=120.0)
     like = next(one for one in alone.outlooks if one.id == "short-0")
     later = [like_number(like, number) for number in range(1, 61)]
-    crowded = replace(alone, expected=tuple(Expected(each.job.submitted_at, each, 1e6) for each in later))
+    crowded = replace(alone, arrivals=tuple(Arrival(each.job.submitted_at, each, 1e6) for each in later))
     assert end_of(crowded, "long").low - NOW < 1.1 * (end_of(alone, "long").low - NOW)
 
 
@@ -322,17 +324,17 @@ def test_later_submissions_come_as_often_as_the_recent_ones() -> None:
     recent = RecentJobs()
     jobs = [replace(running(f"j{n}", 1000), submitted_at=NOW - 100.0 * n) for n in range(1, 21)]
     recent.note(forecast_all(jobs, NOW, Settings()), NOW)
-    expected = recent.expected(NOW)
-    times = [each.submitted_at for each in expected]
+    arrivals = recent.arrivals(NOW)
+    times = [each.submitted_at for each in arrivals]
     assert times == sorted(times)
     assert (times[-1] - NOW) / len(times) == pytest.approx(100.0, rel=0.2)
-    assert {each.steps for each in expected} == {1000.0}
+    assert {each.steps for each in arrivals} == {1000.0}
 
 
 def test_nothing_is_expected_before_some_jobs_were_seen() -> None:
     recent = RecentJobs()
     recent.note(forecast_all([running("a", 1000)], NOW, Settings()), NOW)
-    assert recent.expected(NOW) == ()
+    assert recent.arrivals(NOW) == ()
 
 
 # --- jobs of unknown length ------------------------------------------------------------------------------------------
@@ -379,7 +381,7 @@ def test_no_start_is_named_behind_a_job_that_is_not_known_to_end(policy: str) ->
     behind = a_queue(first, waits, cpu=2.0)
     for lengths in ((), (10.0, 900.0)):
         found = look_ahead(replace(behind, lengths=lengths), policy_named(policy), Settings())
-        assert found["b"] == Ahead(None, None), "no job took longer than this one has run"
+        assert found["b"] == ExpectedTimes(None, None), "no job took longer than this one has run"
         assert found["a"].end is not None, "the queue has to go on"
     known = a_job("c", has=(1, 1), spec=one_size, measured=samples(law(), ALL_SIZES))
     found = look_ahead(a_queue(first, known, waits, cpu=4.0), policy_named(policy), Settings())
@@ -407,7 +409,7 @@ def test_the_end_of_a_wait_after_an_error_is_a_start_without_doubt_where_there_i
     )
     queue = a_queue(failed, running("long", 100_000, most=1))
     waits = replace(queue, sizes={**queue.sizes, "failed": NOTHING})
-    start = foresee(waits, policy_named("optimus"), Settings())["failed"].shown.start
+    start = corrected_times(waits, policy_named("optimus"), Settings())["failed"].shown.start
     assert start == Interval(NOW + 248.0, NOW + 248.0, NOW + 248.0)
 
 
@@ -557,8 +559,8 @@ def test_a_start_counts_that_guessed_jobs_may_not_come(quotas: tuple[Quota, ...]
     """They take slots that a job of two slots waits for: without them it starts one end earlier."""
     queue = of_four_slots([80.0, 171.0, 262.0, 380.0], [(1, 300.0), (2, 300.0)], quotas)
     guessed = [as_fresh(queue.outlooks[0], f"guessed-{n}", NOW + after * n) for n in range(1, 4)]
-    expected = tuple(Expected(each.job.submitted_at, each, 1000.0) for each in guessed)
-    found = looked(replace(queue, expected=expected))
+    arrivals = tuple(Arrival(each.job.submitted_at, each, 1000.0) for each in guessed)
+    found = looked(replace(queue, arrivals=arrivals))
     for name, at in replayed(queue).items():
         start = found[name].start
         assert start is not None

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from tests.scheduler.builders import ALL_SIZES, NOW, a_job, a_spec, law, samples
 
-from optimus_scheduler.ahead.foresee import foresee
-from optimus_scheduler.ahead.world import Queue
+from optimus_scheduler.ahead.corrected_times import corrected_times
+from optimus_scheduler.ahead.queue import Queue
 from optimus_scheduler.allocate.deadline_budget import limits_of
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.forecast.alike_runs import steps_left_like_alike_runs, steps_of_alike_runs
@@ -87,12 +87,12 @@ def test_a_submitted_job_has_the_end_of_runs_like_it() -> None:
     outlook = forecast(new, NOW, Settings())
     assert outlook.forecast.remaining_steps is None, "its own reports say nothing"
     queue = Queue(NOW, (Node("node-0", Resources(32.0, 256 * GIB)),), [outlook], {"new": outlook.minimum})
-    end = foresee(queue, policy_named("optimus"), Settings())["new"].shown.end
+    end = corrected_times(queue, policy_named("optimus"), Settings())["new"].shown.end
     assert end is not None
     assert end.low <= NOW + 120.0 / outlook.speeds.at(outlook.minimum) <= end.high * 1.5
     unknown = forecast(job(), NOW, Settings())
     alone = Queue(NOW, queue.nodes, [unknown], {"new": unknown.minimum})
-    assert foresee(alone, policy_named("optimus"), Settings())["new"].shown.end is None
+    assert corrected_times(alone, policy_named("optimus"), Settings())["new"].shown.end is None
 
 
 @pytest.mark.parametrize(("seconds", "claims"), [(1.0, False), (1e6, True)], ids=["hopeless", "possible"])
@@ -123,7 +123,7 @@ def end_of(job: Job, now: float = NOW) -> tuple[float, float, float] | None:
     """Seconds until its end, as users are told."""
     outlook = forecast(job, now, Settings())
     queue = Queue(now, (Node("node-0", Resources(32.0, 256 * GIB)),), [outlook], {"new": outlook.minimum})
-    left = foresee(queue, policy_named("optimus"), Settings())["new"].shown.left(now)
+    left = corrected_times(queue, policy_named("optimus"), Settings())["new"].shown.left(now)
     return None if left is None else (left.low, left.mean, left.high)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_spec, law, samples
 
 from optimus_scheduler.ahead.look_ahead import look_ahead
-from optimus_scheduler.ahead.world import Queue
+from optimus_scheduler.ahead.queue import Queue
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.allocate.policy import AllocationInput, Planned
 from optimus_scheduler.allocate.predictable import PredictablePolicy

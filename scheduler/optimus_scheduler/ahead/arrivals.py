@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from optimus_scheduler.ahead.world import Expected, as_fresh
+from optimus_scheduler.ahead.queue import Arrival, as_fresh
 from optimus_scheduler.forecast.outlook import Outlook
 
 _REMEMBERED = 40
@@ -41,7 +41,7 @@ class RecentJobs:
         newest = sorted(seen.values(), key=lambda one: (one.job.submitted_at, one.id))[-_REMEMBERED:]
         self._seen = {one.id: one for one in newest}
 
-    def expected(self, now: float) -> tuple[Expected, ...]:
+    def arrivals(self, now: float) -> tuple[Arrival, ...]:
         """The next submissions, in order of time: at the rate of the remembered ones, and like each of them in turn.
 
         Intervals are exponential.
@@ -52,12 +52,12 @@ class RecentJobs:
         span = now - like[0].job.submitted_at
         if span <= 0:
             return ()
-        time, found = now, list[Expected]()
+        time, found = now, list[Arrival]()
         for number in range(_MOST_EXPECTED):
             part = (0.5 + number * _GOLDEN) % 1.0
             time -= math.log(1.0 - part) * span / len(like)
             model = like[int(((number + 1) * _GOLDEN) % 1.0 * len(like))]
             total = model.forecast.total_steps
             if total is not None and model.speeds.is_measured:
-                found.append(Expected(time, as_fresh(model, f"expected-{number}", time), max(total.mean, 1.0)))
+                found.append(Arrival(time, as_fresh(model, f"expected-{number}", time), max(total.mean, 1.0)))
         return tuple(found)

@@ -1,4 +1,4 @@
-"""How doubtful starts and ends are in one future: each job's own doubt, and that of the ends that it waits for. Pure.
+"""How doubtful starts and ends are in a trajectory: each job's own doubt, and that of the ends that it waits for. Pure.
 
 A job that waits starts when another ends, so its start is as doubtful as that end; and its own end is as doubtful as
 its start and its work together. Where it waits for no end but until others are made smaller for it, any round may do
@@ -14,8 +14,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from optimus_scheduler.ahead.queue import Work
 from optimus_scheduler.ahead.trajectory import Trajectory
-from optimus_scheduler.ahead.world import Work
 
 FloatArray = NDArray[np.float64]
 
@@ -35,9 +35,9 @@ def levels_of(work: Work) -> FloatArray:
 class Doubts:
     """Of all jobs along one trajectory, that was run."""
 
-    def __init__(self, future: Trajectory, work: Sequence[Work]) -> None:
+    def __init__(self, trajectory: Trajectory, work: Sequence[Work]) -> None:
         """`work`: of the jobs of the queue."""
-        self._future, self._work = future, work
+        self._trajectory, self._work = trajectory, work
         self._starts: dict[int, FloatArray] = {}
         self._ends: dict[int, FloatArray] = {}
 
@@ -48,11 +48,11 @@ class Doubts:
         return self._starts[job]
 
     def _own_starts(self, job: int) -> FloatArray:
-        cause, at, now = self._future.cause_of(job), self._future.start_of(job), self._future.began
+        cause, at, now = self._trajectory.cause_of(job), self._trajectory.start_of(job), self._trajectory.began
         if cause is not None:
             return self.predicted_ends(cause.job) + cause.lag
-        certain = max(now, self._future.may_start_at(job))
-        if self._future.is_planned or not certain < at < math.inf:
+        certain = max(now, self._trajectory.may_start_at(job))
+        if self._trajectory.is_planned or not certain < at < math.inf:
             return np.full(LEVELS, at)
         return certain + (at - certain) * _WAITS
 
@@ -60,22 +60,22 @@ class Doubts:
         """Instants (LEVELS,) at which it ends, increasing."""
         if job not in self._ends:
             own = self._own_ends(job)
-            if self._future.cause_of(job) is not None:
+            if self._trajectory.cause_of(job) is not None:
                 own = np.sort(np.add.outer(self.starts(job), self.takes(job)), axis=None)[LEVELS // 2 :: LEVELS]
             self._ends[job] = own
         return self._ends[job]
 
     def ends_or_undisturbed(self, job: int) -> FloatArray:
         """Instants at which a job that has tasks ends. A pause is foreseen of rounds that are to come: where it loses
-        its tasks in this future, it may as likely keep what it has."""
-        ends, kept = self.ends(job), self._future.progress.end_without_pause(job, self._levels(job))
-        kept = ends if kept is None else np.minimum(kept, self._future.limit_of(job))
+        its tasks in this trajectory, it may as likely keep what it has."""
+        ends, kept = self.ends(job), self._trajectory.progress.end_without_pause(job, self._levels(job))
+        kept = ends if kept is None else np.minimum(kept, self._trajectory.limit_of(job))
         both: FloatArray = np.concatenate([ends, kept])
         return both
 
     def takes(self, job: int) -> FloatArray:
         """Seconds (LEVELS,) from its start to its end, increasing; inf where it does not start."""
-        at = self._future.start_of(job)
+        at = self._trajectory.start_of(job)
         return self._own_ends(job) - at if at < math.inf else np.full(LEVELS, math.inf)
 
     def predicted_ends(self, job: int) -> FloatArray:
@@ -83,8 +83,10 @@ class Doubts:
         return np.full(LEVELS, math.inf) if self._work[job].is_made_up else self.ends(job)
 
     def _own_ends(self, job: int) -> FloatArray:
-        """Started as in this future."""
-        ends: FloatArray = np.minimum(self._future.progress.end(job, self._levels(job)), self._future.limit_of(job))
+        """Started as in this trajectory."""
+        ends: FloatArray = np.minimum(
+            self._trajectory.progress.end(job, self._levels(job)), self._trajectory.limit_of(job)
+        )
         return ends
 
     def _levels(self, job: int) -> FloatArray:
@@ -92,12 +94,12 @@ class Doubts:
 
     def awaited(self, job: int) -> int | None:
         """The job with tasks by whose end it starts, at once or after others in between."""
-        cause, first = self._future.cause_of(job), None
+        cause, first = self._trajectory.cause_of(job), None
         while cause is not None:
-            first, cause = cause.job, self._future.cause_of(cause.job)
-        return first if first is not None and self._future.start_of(first) <= self._future.began else None
+            first, cause = cause.job, self._trajectory.cause_of(cause.job)
+        return first if first is not None and self._trajectory.start_of(first) <= self._trajectory.began else None
 
     def is_at_once(self, job: int) -> bool:
         """Whether it starts with the end of the job that it awaits, not with that of one that started in between."""
-        cause = self._future.cause_of(job)
+        cause = self._trajectory.cause_of(job)
         return cause is not None and cause.job == self.awaited(job)

@@ -1,10 +1,10 @@
 """When each job is likely to start and to end: the queue simulated forward under the real policy. Pure.
 
-The jobs that are there and those that are likely to come run through one or a few possible futures (`trajectory`). In
-each of them every job has another part of the distribution of its remaining work. Each future gives each job the speeds
-that it would have from now on; from these, the job's own doubts and those of the jobs that it waits for (`doubts`)
-follow distributions of its start and its end, and all futures together give their 10th, 50th and 90th percentile.
-Changes of size with their stops, waiting and later arrivals count.
+The jobs that are there and those that are likely to come run through one or a few possible trajectories (`trajectory`).
+In each of them every job has another part of the distribution of its remaining work. Each trajectory gives each job the
+speeds that it would have from now on; from these, the job's own doubts and those of the jobs that it waits for
+(`doubts`) follow distributions of its start and its end, and all trajectories together give their 10th, 50th and 90th
+percentile. Changes of size with their stops, waiting and later arrivals count.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from optimus_scheduler.ahead.doubts import Doubts, levels_of
 from optimus_scheduler.ahead.earliest_starts import drawn, earliest_starts
+from optimus_scheduler.ahead.queue import ExpectedTimes, Queue, Work, rest_of_life, until_later
 from optimus_scheduler.ahead.start_ups import is_starting, start_up_seconds
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
-from optimus_scheduler.ahead.world import Ahead, Queue, Work, rest_of_life, until_later
 from optimus_scheduler.allocate.policy import PlanningPolicy, Policy
 from optimus_scheduler.forecast.alike_runs import seconds_of_silent_runs, steps_left_like_alike_runs
 from optimus_scheduler.forecast.end import epoch_steps
@@ -34,15 +34,15 @@ from optimus_scheduler.settings import Settings
 FloatArray = NDArray[np.float64]
 
 MOST_DECISIONS = 2400
-"""Decisions about one job's size, all instants of all futures together: what 200 ms on one core allow."""
-_MOST_FUTURES, _MOST_INSTANTS, _LEAST_INSTANTS = 2, 24, 12
+"""Decisions about one job's size, all instants of all trajectories together: what 200 ms on one core allow."""
+_MOST_TRAJECTORIES, _MOST_INSTANTS, _LEAST_INSTANTS = 2, 24, 12
 _STARTS = 21
 """About so many of its equally likely starts are put together with the times that a job takes."""
 _NEVER = 10.0
 """A job that has not ended by then is taken to take so many times as long as the longest that did."""
 
 
-def look_ahead(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Ahead]:
+def look_ahead(queue: Queue, policy: Policy, settings: Settings) -> dict[str, ExpectedTimes]:
     """What is expected of each job of the queue, by id. Deterministic."""
     # Nobody knows when an owner lets a paused job go on.
     outlooks = sorted((one for one in queue.outlooks if not one.job.owner_paused), key=lambda one: one.id)
@@ -52,38 +52,41 @@ def look_ahead(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Ah
     if settings.scale_batches and not policy.scales_batches:
         settings = replace(settings, scale_batches=False)
     work = [_work(one, queue) for one in outlooks]
-    n_futures, n_instants = _extent(len(outlooks) + len(queue.expected) // 2)
+    n_trajectories, n_instants = _extent(len(outlooks) + len(queue.arrivals) // 2)
     if isinstance(policy, PlanningPolicy):
         # Its plan is what it promises. The doubts of others would mix it with plans that it does not have.
-        n_futures = 1
+        n_trajectories = 1
     rules = Rules(policy, settings, n_instants)
-    # Later jobs are guesses. Of two futures one has none: in truth as many may not come.
-    present = replace(queue, expected=())
-    futures = [_future(present if number % 2 else queue, work, rules, number, n_futures) for number in range(n_futures)]
-    doubts = [Doubts(future, work) for future in futures]
+    # Later jobs are guesses. Of two trajectories one has none: in truth as many may not come.
+    present = replace(queue, arrivals=())
+    trajectories = [
+        _trajectory(present if number % 2 else queue, work, rules, number, n_trajectories)
+        for number in range(n_trajectories)
+    ]
+    doubts = [Doubts(trajectory, work) for trajectory in trajectories]
     starts = _starts(queue, doubts)
     awaiting = doubts
     if queue.quotas or queue.worker_limits:
-        if starts and queue.expected:
-            alone = Doubts(_future(present, work, rules, 0, 1), work)
+        if starts and queue.arrivals:
+            alone = Doubts(_trajectory(present, work, rules, 0, 1), work)
             starts = {j: _with_and_without_arrivals(each, alone.starts(j)) for j, each in starts.items()}
-            awaiting = [*doubts, *[alone] * n_futures]
+            awaiting = [*doubts, *[alone] * n_trajectories]
     elif not isinstance(policy, PlanningPolicy):
         starts |= _or_earliest(queue, doubts, starts)
-    return {one.id: _ahead(queue, j, doubts, starts.get(j), awaiting) for j, one in enumerate(outlooks)}
+    return {one.id: _expected_times(queue, j, doubts, starts.get(j), awaiting) for j, one in enumerate(outlooks)}
 
 
 def _extent(n_jobs: int) -> tuple[int, int]:
-    """How many futures, and instants in each, so that the decisions are not too many. Two futures with fewer instants
+    """How many trajectories, and instants in each, so that the decisions are not too many. Two with fewer instants
     tell more than one with more: in a single one all later jobs come, or none."""
     decisions = MOST_DECISIONS // n_jobs
-    n_futures = min(max(decisions // _LEAST_INSTANTS, 1), _MOST_FUTURES)
-    return n_futures, min(max(decisions // n_futures, _LEAST_INSTANTS), _MOST_INSTANTS)
+    n_trajectories = min(max(decisions // _LEAST_INSTANTS, 1), _MOST_TRAJECTORIES)
+    return n_trajectories, min(max(decisions // n_trajectories, _LEAST_INSTANTS), _MOST_INSTANTS)
 
 
-def _future(queue: Queue, work: Sequence[Work], rules: Rules, number: int, n_futures: int) -> Trajectory:
-    """Every job gets another part of its distribution in each future; with a single one, its median."""
-    parts = [((number + job) % n_futures + 0.5) / n_futures for job in range(len(work))]
+def _trajectory(queue: Queue, work: Sequence[Work], rules: Rules, number: int, n_trajectories: int) -> Trajectory:
+    """Every job gets another part of its distribution in each trajectory; with a single one, its median."""
+    parts = [((number + job) % n_trajectories + 0.5) / n_trajectories for job in range(len(work))]
     drawn = [each.at(NormalDist().inv_cdf(part)) for each, part in zip(work, parts, strict=True)]
     trajectory = Trajectory(queue, drawn, rules)
     trajectory.run()
@@ -131,16 +134,17 @@ def expected_steps(outlook: Outlook) -> Interval | None:
 
 
 def _starts(queue: Queue, doubts: Sequence[Doubts]) -> dict[int, FloatArray]:
-    """Equally likely instants, in the futures, at which each job gets tasks that has none or has not had any yet."""
+    """Equally likely instants, in the trajectories, at which each job gets tasks that has none or never had any."""
     outlooks = enumerate(queue.outlooks)
     jobs = [j for j, one in outlooks if one.job.started_at is None or queue.sizes.get(one.id, one.present).is_empty]
     return {j: np.concatenate([each.starts(j) for each in doubts]) for j in jobs}
 
 
 def _with_and_without_arrivals(foreseen: FloatArray, alone: FloatArray) -> FloatArray:
-    """Equally likely instants of a start: as in the futures, in one `alone` without later jobs, and the first of both.
+    """Equally likely instants of a start: in the trajectories, in one `alone` without later jobs, and the first of
+    both.
 
-    Later jobs are guesses. In a future they take room that a job with more tasks waits for; in truth they may not come.
+    Later jobs are guesses. In a trajectory they take room that a job with more tasks waits for; they may never come.
     """
     foreseen, alone = np.sort(foreseen), np.repeat(np.sort(alone), len(foreseen) // len(alone))
     return np.concatenate([foreseen, alone, np.minimum(foreseen, alone)])
@@ -149,9 +153,9 @@ def _with_and_without_arrivals(foreseen: FloatArray, alone: FloatArray) -> Float
 def _or_earliest(queue: Queue, doubts: Sequence[Doubts], starts: dict[int, FloatArray]) -> dict[int, FloatArray]:
     """Those of jobs without tasks once more, where there are no quotas or limits: what is free is free for all.
 
-    In a future jobs grow where it is worth it by their predicted speeds, and shrink for those that wait. Rounds do so
-    later, as they measure first and mind the cost of a change: what ends meanwhile leaves its room to those who wait.
-    So a job may start as in a future, with the first room, or with what comes first; each is as likely.
+    In a trajectory jobs grow where it is worth it by their predicted speeds, and shrink for those that wait. Rounds do
+    so later, as they measure first and mind the cost of a change: what ends meanwhile leaves its room to those who
+    wait. So a job may start as in a trajectory, with the first room, or with what comes first; each is as likely.
     """
     sizes = [queue.sizes.get(one.id, one.present) for one in queue.outlooks]
     free, running = Snapshot(queue.now, queue.nodes, ()).capacity, [j for j, size in enumerate(sizes) if size.workers]
@@ -181,14 +185,15 @@ def _elsewhere(job: Job, size: Allocation, cordoned: Collection[str]) -> Allocat
     return size._replace(workers=size.workers - workers, servers=size.servers - servers)
 
 
-def _ahead(
+def _expected_times(
     queue: Queue, job: int, doubts: Sequence[Doubts], starts: FloatArray | None, awaiting: Sequence[Doubts]
-) -> Ahead:
-    """`awaiting`: equally likely futures, by which the start comes with the end of another job."""
+) -> ExpectedTimes:
+    """`awaiting`: equally likely trajectories, by which the start comes with the end of another job."""
     if starts is None:
-        return Ahead(None, _interval(np.concatenate([each.ends_or_undisturbed(job) for each in doubts]), queue.now))
+        ends = np.concatenate([each.ends_or_undisturbed(job) for each in doubts])
+        return ExpectedTimes(None, _interval(ends, queue.now))
     if not math.isfinite(np.median(starts)):  # it likely waits for an end of which nothing is known, or for ever
-        return Ahead(None, None)
+        return ExpectedTimes(None, None)
     granted, start = _interval(starts, queue.now), _interval(_takes_part(queue, job, starts), queue.now)
     assert granted is not None, "half of the instants are finite"
     assert start is not None, "a start-up is finite"
@@ -205,7 +210,7 @@ def _ahead(
         {queue.outlooks[k].id: n / len(awaiting) for k, n in sorted(counts.items(), key=str) if k is not None}
         for counts in (by_end, at_once)
     )
-    return Ahead(start, end, parts, direct)
+    return ExpectedTimes(start, end, parts, direct)
 
 
 def _takes_part(queue: Queue, job: int, granted: FloatArray) -> FloatArray:

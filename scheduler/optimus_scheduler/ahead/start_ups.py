@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from optimus_scheduler.ahead.world import until_later
+from optimus_scheduler.ahead.queue import until_later
 from optimus_scheduler.forecast.precedents import with_belief
 from optimus_scheduler.model import REACH, Interval, Job, JobSpec, StartUps
 

@@ -1,4 +1,4 @@
-"""One possible future of the queue: the policy decides at a limited number of instants, until all jobs have ended.
+"""One trajectory, a possible future of the queue: the policy decides at some instants, until all jobs have ended.
 
 Between two instants jobs train at the speed of the size that they have, after the stop of a change. An instant comes
 with the next end or arrival, but no sooner than a spacing that grows with the distance from now: what happens
@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from optimus_scheduler.ahead.progress import Progress
+from optimus_scheduler.ahead.queue import Arrival, Queue
 from optimus_scheduler.ahead.start_ups import is_starting, start_up_seconds
-from optimus_scheduler.ahead.world import Expected, Queue
 from optimus_scheduler.allocate.allocate import allocate, usable_capacity
 from optimus_scheduler.allocate.allocate_with_quotas import confinements, is_beyond
 from optimus_scheduler.allocate.policy import AllocationInput, PlanningPolicy, Policy
@@ -55,7 +55,7 @@ _SURE_SIZES = 2
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What decides about sizes, and how closely the future is looked at."""
+    """What decides about sizes, and how closely the trajectory is looked at."""
 
     policy: Policy
     settings: Settings
@@ -167,7 +167,7 @@ class Trajectory:
     """`run` it once; then ask for the starts and the progress of the jobs."""
 
     def __init__(self, queue: Queue, work: Sequence[float], rules: Rules) -> None:
-        """`work`: steps left of each outlook in this future."""
+        """`work`: steps left of each outlook in this trajectory."""
         self._queue, self._rules, self._placer = queue, rules, Placer()
         nodes = Nodes.of(queue.nodes)
         self._cordoned = nodes.closed_names - nodes.emptied_names
@@ -178,7 +178,7 @@ class Trajectory:
         for job in self._jobs:
             self._note_unmeasured(job)
         self._has_changed = True
-        self._expected = list(queue.expected)
+        self._arrivals = list(queue.arrivals)
         self._now = self._decided_at = queue.now
         self._placeless = queue.placeless
         self._sharings: dict[WorkerLimit | str | None, _Sharing] = {}
@@ -318,7 +318,7 @@ class Trajectory:
         Soon after a change of sizes, as what is learned from it changes sizes again.
         """
         ends = [job.ends_at(self._now) for job in self._jobs if job.ended_at == math.inf]
-        arrivals = [each.submitted_at for each in self._expected[:1]]
+        arrivals = [each.submitted_at for each in self._arrivals[:1]]
         changes = [self._now + _AGAIN_SECONDS] if self._has_changed else []
         waits = [job.outlook.job.retry.at for job in self._jobs if job.outlook.job.retry is not None]
         retries = [at for at in waits if at > self._now]
@@ -333,8 +333,8 @@ class Trajectory:
                 self._placeless = frozenset()
                 self._tell_speeds(job.outlook)
         self._now = time
-        while self._expected and self._expected[0].submitted_at <= time:
-            self._arrive(self._expected.pop(0))
+        while self._arrivals and self._arrivals[0].submitted_at <= time:
+            self._arrive(self._arrivals.pop(0))
 
     def _tell_speeds(self, ended: Outlook) -> None:
         """From now on a round ranks those that wait by how long they take with the speeds that this one has measured,
@@ -343,12 +343,12 @@ class Trajectory:
             for job in self._unmeasured.pop(_alike(ended.job), ()):
                 job.told, job.waits_as = Speeds(ended.speeds.model, SpeedSource.SIMILAR_JOBS), None
 
-    def _arrive(self, expected: Expected) -> None:
-        outlook, steps = expected.outlook, expected.steps
+    def _arrive(self, arrival: Arrival) -> None:
+        outlook, steps = arrival.outlook, arrival.steps
         if outlook.forecast.remaining_steps is not None:  # it may be that of a job which had made steps
             forecast = outlook.forecast.with_steps_left(Interval(steps, steps, steps))
             outlook = outlook._replace(forecast=forecast)
-        self._jobs.append(_Virtual(outlook, steps, NOTHING, expected.submitted_at, self._now))
+        self._jobs.append(_Virtual(outlook, steps, NOTHING, arrival.submitted_at, self._now))
         self._note_unmeasured(self._jobs[-1])
 
     def _note_unmeasured(self, job: _Virtual) -> None:

@@ -2,7 +2,7 @@
 
 ::
 
-    a round ─▶ what it saw and decided ─▶ the newest only ─▶ foresee ─▶ expected_times, promises
+    a round ─▶ what it saw and decided ─▶ the newest only ─▶ corrected_times ─▶ expected_times, promises
     (its thread)                          (own thread, one look at a time, a tenth of one core at most)
 
 Never inside a round, and a look that fails hurts none: it is counted, told once as an event, and tried again with the
@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import structlog
 
 from optimus_scheduler.ahead.arrivals import RecentJobs
+from optimus_scheduler.ahead.corrected_times import CorrectedTimes, corrected_times
 from optimus_scheduler.ahead.deadlines import Answer, answer_to
-from optimus_scheduler.ahead.foresee import Foreseen, foresee
 from optimus_scheduler.ahead.look_ahead import expected_steps
-from optimus_scheduler.ahead.world import Queue
+from optimus_scheduler.ahead.queue import Queue
 from optimus_scheduler.allocate.policy import Policy
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Plan, Snapshot
@@ -31,7 +31,7 @@ from optimus_scheduler.settings import Settings
 from optimus_service.metrics.registry import Metrics
 from optimus_service.observe.promises import START_PARTS, TIME_PARTS, PromisedParts, start_promise, time_promise
 from optimus_service.store.errors import DatabaseNotAvailable, StaleLeader
-from optimus_service.store.records import ExpectedTimes, PromisedDeadline, PromiseRecord
+from optimus_service.store.records import ExpectedTimesRecord, PromisedDeadline, PromiseRecord
 from optimus_service.store.repository import LeaderRepository
 from optimus_service.store.rounds.forecasts import known
 
@@ -39,7 +39,7 @@ THREAD = "queue ahead"
 LOOK_AHEAD_FAILED = "LookAheadFailed"
 _LOAD = 0.1
 """Part of one core that looks take at most: after a long one the next waits."""
-_GOOD_ROUNDS, _GOOD_SECONDS = 3.0, 30.0
+_VALID_ROUNDS, _VALID_SECONDS = 3.0, 30.0
 """What is expected is shown for so many periods of rounds, and at least so long, after which it is too old."""
 
 _log = structlog.get_logger(__name__)
@@ -54,7 +54,7 @@ class Seen:
 
     @property
     def key(self) -> object:
-        """Two rounds with equal keys see the same future."""
+        """Two rounds with equal keys see the same queue."""
         jobs = tuple(
             (
                 job.id,
@@ -72,7 +72,7 @@ class Seen:
         return jobs, self.queue.sizes, self.queue.nodes, self.queue.quotas
 
 
-def promised_deadlines(queue: Queue, found: Mapping[str, Foreseen]) -> list[PromisedDeadline]:
+def promised_deadlines(queue: Queue, found: Mapping[str, CorrectedTimes]) -> list[PromisedDeadline]:
     """Of jobs whose deadlines can be promised now, and were not before."""
     promised = []
     for job in (one.job for one in queue.outlooks):
@@ -85,16 +85,16 @@ def promised_deadlines(queue: Queue, found: Mapping[str, Foreseen]) -> list[Prom
     return promised
 
 
-def times_of(queue: Queue, found: Mapping[str, Foreseen], good_until: float) -> list[ExpectedTimes]:
+def times_of(queue: Queue, found: Mapping[str, CorrectedTimes], valid_until: float) -> list[ExpectedTimesRecord]:
     """What a look says, as it is stored, by job id."""
     steps = {one.id: known(expected_steps(one)) for one in queue.outlooks}
     waiting = {one.id for one in queue.outlooks if queue.sizes.get(one.id, one.present).is_empty}
     left = {job_id: each.mean for job_id, each in steps.items() if each is not None}
     return [
-        ExpectedTimes(
+        ExpectedTimesRecord(
             job_id=job_id,
             at=queue.now,
-            good_until=good_until,
+            valid_until=valid_until,
             start=each.shown.start if job_id in waiting else None,
             end=each.shown.end,
             steps_left=left.get(job_id),
@@ -121,13 +121,13 @@ class QueueAhead:
         self._policy = policy
         self._constants = constants
         self._metrics = metrics
-        self._good_seconds = max(_GOOD_ROUNDS * round_seconds, _GOOD_SECONDS)
+        self._valid_seconds = max(_VALID_ROUNDS * round_seconds, _VALID_SECONDS)
         self.recent = RecentJobs()
         self._promised = PromisedParts(TIME_PARTS, START_PARTS)
         self._wake_up = threading.Condition()
         self._newest: Seen | None = None
         self._last_key: object = None
-        self._good_until = 0.0
+        self._valid_until = 0.0
         self._failure: str | None = None
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
@@ -135,11 +135,11 @@ class QueueAhead:
     # --- from other threads ------------------------------------------------------------------------------------------
 
     def note(self, snapshot: Snapshot, plan: Plan, leader: LeaderRepository) -> None:
-        """A round went well: its world takes the place of one that nobody has looked at yet. Returns at once."""
+        """A round went well: its queue takes the place of one that nobody has looked at yet. Returns at once."""
         outlooks = self._outlooks()
         self.recent.note([one for one in outlooks if not one.job.spec.tracked], snapshot.now)
         recent = self.recent
-        queue = Queue.after_round(snapshot, plan, outlooks, recent.expected(snapshot.now), recent.lengths)
+        queue = Queue.after_round(snapshot, plan, outlooks, recent.arrivals(snapshot.now), recent.lengths)
         with self._wake_up:
             self._newest = Seen(queue, leader)
             self._wake_up.notify_all()
@@ -169,7 +169,7 @@ class QueueAhead:
                 self._wake_up.wait_for(lambda: self._stopping, took / _LOAD - took)
 
     def look(self) -> float:
-        """Look at the newest world that was noted, if it is another one than before; the seconds that it took."""
+        """Look at the newest queue that was noted, if it is another one than before; the seconds that it took."""
         with self._wake_up:
             seen, self._newest = self._newest, None
         if seen is None or self._is_known(seen):
@@ -189,21 +189,21 @@ class QueueAhead:
 
     def _is_known(self, seen: Seen) -> bool:
         """Whether nothing has happened since the last look, and that is young enough to be shown for a while."""
-        return seen.key == self._last_key and seen.queue.now < self._good_until - self._good_seconds / 2.0
+        return seen.key == self._last_key and seen.queue.now < self._valid_until - self._valid_seconds / 2.0
 
     def _look(self, seen: Seen) -> None:
         queue, now = seen.queue, seen.queue.now
         started = time.monotonic()
-        found = foresee(queue, self._policy, self._constants)
+        found = corrected_times(queue, self._policy, self._constants)
         rest = (time.monotonic() - started) / _LOAD
-        good_until = now + self._good_seconds + 2.0 * rest
-        times = times_of(queue, found, good_until)
+        valid_until = now + self._valid_seconds + 2.0 * rest
+        times = times_of(queue, found, valid_until)
         said = [of(one, found[one.id], now) for one in queue.outlooks for of in (time_promise, start_promise)]
         promises = [promise for promise in said if promise is not None]
         new = self._new(promises, seen)
         seen.leader.rounds.put_expected_times(times, new, promised_deadlines(queue, found))
         self._promised.stored(new, (one.id for one in queue.outlooks))
-        self._good_until = good_until
+        self._valid_until = valid_until
 
     def _new(self, promises: Sequence[PromiseRecord], seen: Seen) -> list[PromiseRecord]:
         """Those that are made for the first time."""

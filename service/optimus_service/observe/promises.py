@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from optimus_models.calibration import UNCALIBRATED, Errors, Experience, Judged, Promised, Widening
-from optimus_scheduler.ahead.foresee import ANY_TASK, Foreseen, life_part
+from optimus_scheduler.ahead.corrected_times import ANY_TASK, CorrectedTimes, life_part
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Forecast, Interval, Job, Plan
 from optimus_service.store.records import KeptPromise, PromiseRecord
@@ -126,7 +126,7 @@ def _promise(job: Job, part: str, forecast: Forecast, now: float) -> PromiseReco
     )
 
 
-def time_promise(outlook: Outlook, foreseen: Foreseen, now: float) -> PromiseRecord | None:
+def time_promise(outlook: Outlook, foreseen: CorrectedTimes, now: float) -> PromiseRecord | None:
     """What is told of a job's end; None where nothing is, or it is there."""
     job, shown = outlook.job, foreseen.shown
     left = shown.left(now)
@@ -142,7 +142,7 @@ def time_promise(outlook: Outlook, foreseen: Foreseen, now: float) -> PromiseRec
     )
 
 
-def start_promise(outlook: Outlook, foreseen: Foreseen, now: float) -> PromiseRecord | None:
+def start_promise(outlook: Outlook, foreseen: CorrectedTimes, now: float) -> PromiseRecord | None:
     """What is told of the first start of a job that waits; None where nothing is, or it is there."""
     job = outlook.job
     wait = foreseen.shown.waiting(now)

@@ -12,7 +12,7 @@ from optimus_service.store.records import (
     DecisionRecord,
     Document,
     EventRecord,
-    ExpectedTimes,
+    ExpectedTimesRecord,
     Page,
     PromisedDeadline,
     PromiseRecord,
@@ -96,7 +96,7 @@ class Rounds(Subject):
 
     def put_expected_times(
         self,
-        times: Sequence[ExpectedTimes],
+        times: Sequence[ExpectedTimesRecord],
         promised: Sequence[PromiseRecord] = (),
         deadlines: Sequence[PromisedDeadline] = (),
     ) -> None:

@@ -12,7 +12,7 @@ from tests.service.store.store_builders import a_decision, a_round, set_wanted
 
 from optimus_scheduler.lifecycle import CancelRequested, PauseRequested
 from optimus_scheduler.model import Allocation, Directive, Interval
-from optimus_service.store.records import ExpectedTimes
+from optimus_service.store.records import ExpectedTimesRecord
 
 Serve = Callable[..., AbstractContextManager[Api]]
 
@@ -29,10 +29,10 @@ def starts(api: Api, seconds: dict[str, float]) -> None:
     now = api.surroundings.clock()
     api.repository.rounds.put_expected_times(
         [
-            ExpectedTimes(
+            ExpectedTimesRecord(
                 job_id=job_id,
                 at=now,
-                good_until=now + 60.0,
+                valid_until=now + 60.0,
                 start=Interval(now + each, now + each, now + each),
                 end=None,
                 steps_left=None,

@@ -19,7 +19,14 @@ from optimus_service.insight.jobs.end import MOST_PROGRESS
 from optimus_service.insight.jobs.progress import is_without_end, measured_speed, progress_of, start_of, step_of
 from optimus_service.insight.jobs.why import explain
 from optimus_service.observe.standstills import Standstill, is_replaced, stalled
-from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimes, JobRecord, SampleRecord, TaskRecord
+from optimus_service.store.records import (
+    Awaited,
+    DecisionRecord,
+    ExpectedTimesRecord,
+    JobRecord,
+    SampleRecord,
+    TaskRecord,
+)
 from optimus_service.store.rounds.forecasts import from_json
 
 NOW = 1000.0
@@ -142,7 +149,7 @@ def test_a_limit_of_steps_bounds_what_is_left() -> None:
 def test_an_expected_end_moves_with_the_steps_and_not_with_the_clock(step: int) -> None:
     """30 s were foreseen for 60 steps; whatever the clock says, those that are left take their part of it."""
     end = Interval(NOW + 30.0, NOW + 24.0, NOW + 45.0)
-    foreseen = ExpectedTimes(job_id="job-1", at=NOW, good_until=NOW + 99.0, start=None, end=end, steps_left=60.0)
+    foreseen = ExpectedTimesRecord(job_id="job-1", at=NOW, valid_until=NOW + 99.0, start=None, end=end, steps_left=60.0)
     made = replace(decision(**made_at(40)), expected=foreseen)
     trains = job(step=step, running=Allocation(2, 1), started_at=0.0)
     found = progress_of(trains, made, NOW + 20.0)
@@ -159,7 +166,9 @@ def test_an_expected_end_moves_with_the_steps_and_not_with_the_clock(step: int) 
 def test_the_pace_since_the_forecast_counts_the_more_the_longer_it_lasts(seconds_per_step: float) -> None:
     """0.5 s were foreseen for each step."""
     end = Interval(NOW + 30.0, NOW + 24.0, NOW + 45.0)
-    foreseen = ExpectedTimes(job_id="job-1", at=NOW, good_until=NOW + 999.0, start=None, end=end, steps_left=60.0)
+    foreseen = ExpectedTimesRecord(
+        job_id="job-1", at=NOW, valid_until=NOW + 999.0, start=None, end=end, steps_left=60.0
+    )
     size = Allocation(2, 1)
     made = replace(decision(**made_at(40)), expected=foreseen, previous=size, allocation=size)
     drifts = []
@@ -286,8 +295,8 @@ def test_silence_counts_from_when_the_service_listens_again(again: float, told: 
 
 def test_no_end_is_told_of_a_stalled_job_nor_a_start_that_waits_for_it() -> None:
     hangs = job(id="hangs", step=42, running=Allocation(1, 0), wanted=Allocation(1, 0), started_at=0.0)
-    foreseen = ExpectedTimes(
-        job_id="hangs", at=NOW, good_until=NOW + 100.0, start=None, end=Interval(NOW + 60.0, NOW + 50.0, NOW + 80.0)
+    foreseen = ExpectedTimesRecord(
+        job_id="hangs", at=NOW, valid_until=NOW + 100.0, start=None, end=Interval(NOW + 60.0, NOW + 50.0, NOW + 80.0)
     )
     pace = made_at(40) | {"seconds_per_step": total(12, 12, 12)}
     made = replace(decision(**pace), job_id="hangs", expected=foreseen)
@@ -317,7 +326,9 @@ def test_no_end_is_made_up_where_only_the_age_is_known_and_that_of_ended_runs_st
     told = job(step=40, profile={"total_steps": 100})
     assert not progress_of(told, decision(**made_at(40) | {"rule": None}), NOW).is_guessed, "it told after that round"
     by_runs = Interval(NOW + 90.0, NOW + 80.0, NOW + 120.0)
-    foreseen = ExpectedTimes(job_id="job-1", at=NOW, good_until=NOW + 99.0, start=None, end=by_runs, steps_left=60.0)
+    foreseen = ExpectedTimesRecord(
+        job_id="job-1", at=NOW, valid_until=NOW + 99.0, start=None, end=by_runs, steps_left=60.0
+    )
     guessed = replace(decision(**made_at(40) | {"rule": None}), expected=foreseen)
     trains = job(step=40, running=Allocation(2, 1), started_at=0.0)
     found = progress_of(trains, guessed, NOW + 10.0)
@@ -462,12 +473,12 @@ _TIMES = st.none() | st.builds(lambda *each: Interval(*(sorted(each)[n] for n in
     forecast=st.sampled_from([{}, made_at(40), made_at(40) | {"rule": None}]),
     start=_TIMES,
     end=_TIMES,
-    good_until=st.sampled_from([NOW - 1.0, NOW + 100.0]),
+    valid_until=st.sampled_from([NOW - 1.0, NOW + 100.0]),
 )
 def test_whether_an_end_is_told_is_known_without_all_else(
-    forecast: dict[str, Any], start: Interval | None, end: Interval | None, good_until: float, **changes: Any
+    forecast: dict[str, Any], start: Interval | None, end: Interval | None, valid_until: float, **changes: Any
 ) -> None:
-    expected = ExpectedTimes(job_id="job-1", at=NOW - 2.0, good_until=good_until, start=start, end=end)
+    expected = ExpectedTimesRecord(job_id="job-1", at=NOW - 2.0, valid_until=valid_until, start=start, end=end)
     one, made = job(**changes), replace(decision(**forecast), expected=expected)
     for decided in (made, replace(made, expected=None), None):
         told = start_of(one, decided, NOW, {}, {}) if one.waits else None
@@ -486,7 +497,9 @@ def test_a_job_that_waits_for_its_retry_starts_then_or_with_the_first_room_after
             times = None
             if start is not None:
                 instants = Interval(*(NOW + each for each in (start.mean, start.low, start.high)))
-                times = ExpectedTimes(job_id="job-1", at=NOW, good_until=NOW + 1000, start=instants, end=instants)
+                times = ExpectedTimesRecord(
+                    job_id="job-1", at=NOW, valid_until=NOW + 1000, start=instants, end=instants
+                )
             found = progress_of(waits, replace(decision(**known), expected=times), NOW)
             assert found.remaining_seconds is None
             if start is None:

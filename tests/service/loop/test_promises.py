@@ -11,8 +11,8 @@ from tests.scheduler.builders import a_job
 from tests.service.loop.loop_world import World
 
 from optimus_models.calibration import AS_PREDICTED, Calibration, Promised, Widening
-from optimus_scheduler.ahead.foresee import ANY_TASK, Foreseen
-from optimus_scheduler.ahead.world import Ahead
+from optimus_scheduler.ahead.corrected_times import ANY_TASK, CorrectedTimes
+from optimus_scheduler.ahead.queue import ExpectedTimes
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.model import Allocation, Forecast, Interval
 from optimus_scheduler.retries import Retry
@@ -145,9 +145,9 @@ SOON = Interval(150.0, 140.0, 160.0)
 )
 def test_only_ends_that_users_are_told_are_promises(case: Told) -> None:
     job = replace(a_job("job-1"), allocation=Allocation(1, 0), step=800, retry=case.retry)
-    ahead = Ahead(case.start, Interval(200.0, 190.0, 220.0))
+    ahead = ExpectedTimes(case.start, Interval(200.0, 190.0, 220.0))
     outlook = forecast(job, 100.0, Settings())._replace(forecast=case.forecast)
-    said = time_promise(outlook, Foreseen(ahead, ahead, AS_PREDICTED), 100.0)
+    said = time_promise(outlook, CorrectedTimes(ahead, ahead, AS_PREDICTED), 100.0)
     assert (said is not None) == case.is_told
     if not case.is_told and case.retry is None:
         assert part_of(job, case.forecast) is None

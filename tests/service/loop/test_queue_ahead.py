@@ -12,8 +12,8 @@ from tests.service.clusters.cluster_harness import wait_until
 from tests.service.loop.loop_world import World
 
 from optimus_contract import answers
-from optimus_scheduler.ahead.foresee import foresee
-from optimus_scheduler.ahead.world import Queue
+from optimus_scheduler.ahead.corrected_times import corrected_times
+from optimus_scheduler.ahead.queue import Queue
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.lifecycle import CancelRequested, PauseRequested, ResumeRequested
@@ -24,7 +24,7 @@ from optimus_service.loop.queue_ahead import LOOK_AHEAD_FAILED, THREAD, times_of
 from optimus_service.metrics.registry import Metrics
 from optimus_service.observe.spec import promised_at
 from optimus_service.store.jobs.promises import DEADLINE_PROMISED
-from optimus_service.store.records import ExpectedTimes
+from optimus_service.store.records import ExpectedTimesRecord
 from optimus_service.store.repository import LEADER_LEASE
 
 once = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -37,7 +37,7 @@ def times(world: World, job_id: str) -> answers.ExpectedTimes | None:
     return progress_of(world.repository.jobs.get(job_id), decision, world.clock()).expected
 
 
-def stored(world: World, job_id: str) -> ExpectedTimes:
+def stored(world: World, job_id: str) -> ExpectedTimesRecord:
     found = world.repository.rounds.latest_decisions([job_id])[job_id].expected
     assert found is not None
     return found
@@ -80,7 +80,7 @@ def test_with_its_first_steps_a_job_keeps_the_end_of_runs_like_it(n_runs: int) -
     assert (outlook.forecast.remaining_steps.mean, outlook.forecast.rule) == (4.0, None)
     nodes = (Node("node-0", Resources(32.0, 256 * GIB)),)
     queue = Queue(NOW, nodes, [outlook], {"new": trains.allocation})
-    (times,) = times_of(queue, foresee(queue, policy_named("optimus"), Settings()), NOW + 30.0)
+    (times,) = times_of(queue, corrected_times(queue, policy_named("optimus"), Settings()), NOW + 30.0)
     if not runs:
         assert (times.end, times.steps_left) == (None, None)
     else:
@@ -93,7 +93,7 @@ def test_a_job_that_loses_what_the_round_looked_at_gave_it_is_told_no_start_unti
     spec, speeds = a_spec(maximum=(2, 2)), samples(law(), ALL_SIZES)
     outlook = forecast(job(spec=spec, speed_samples=speeds), NOW, Settings())
     queue = Queue(NOW, (Node("node-0", Resources(32.0, 256 * GIB)),), [outlook], {outlook.id: Allocation(1, 1)})
-    (times,) = times_of(queue, foresee(queue, policy_named("optimus"), Settings()), NOW + 30.0)
+    (times,) = times_of(queue, corrected_times(queue, policy_named("optimus"), Settings()), NOW + 30.0)
     assert times.end is not None
     assert expected_times(times, NOW + 10.0, waits=False) is not None
     assert expected_times(times, NOW + 10.0, waits=True) is None
@@ -130,7 +130,7 @@ def test_time_left_is_until_the_expected_end(queue: World) -> None:
     found = progress_of(queue.repository.jobs.get("second"), decision, queue.clock())
     assert found.remaining_seconds is not None
     assert found.remaining_seconds.mean == pytest.approx(end_of(queue, "second") - queue.clock())
-    too_late = stored(queue, "second").good_until + 1.0
+    too_late = stored(queue, "second").valid_until + 1.0
     assert progress_of(queue.repository.jobs.get("second"), decision, too_late).expected is None
 
 
@@ -139,7 +139,7 @@ def test_a_job_that_goes_on_after_its_expected_end_is_never_said_to_end_now(queu
     times_ = stored(queue, "first")
     assert times_.end is not None
     decision = queue.repository.rounds.latest_decisions(["first"])["first"]
-    now = min(times_.end.high + 1.0, times_.good_until)
+    now = min(times_.end.high + 1.0, times_.valid_until)
     found = progress_of(queue.repository.jobs.get("first"), decision, now)
     assert found.remaining_seconds is not None
     assert found.remaining_seconds.mean > 0
@@ -154,7 +154,7 @@ def test_an_unchanged_queue_is_not_looked_at_again(queue: World) -> None:
     queue.round()
     assert metric(queue.metrics, "optimus_look_ahead_seconds_count") == looks
     assert stored(queue, "first").at == at
-    queue.clock.now = stored(queue, "first").good_until
+    queue.clock.now = stored(queue, "first").valid_until
     queue.round()
     assert stored(queue, "first").at == queue.clock.now, "else it would be too old to be shown"
 
@@ -166,7 +166,7 @@ def test_a_look_that_fails_hurts_no_round_and_is_seen(queue: World, monkeypatch:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("made up")
 
-    monkeypatch.setattr("optimus_service.loop.queue_ahead.foresee", broken)
+    monkeypatch.setattr("optimus_service.loop.queue_ahead.corrected_times", broken)
     for _ in range(2):
         queue.train(1)
         assert queue.round().error is None

@@ -32,7 +32,7 @@ from optimus_service.loop.exits import WORKER_HUNG
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
 from optimus_service.push.stream_state import job_line
 from optimus_service.requests import checked
-from optimus_service.store.records import Awaited, EventRecord, ExpectedTimes, JobRecord, MembershipRecord
+from optimus_service.store.records import Awaited, EventRecord, ExpectedTimesRecord, JobRecord, MembershipRecord
 from optimus_service.store.rounds.forecasts import from_json
 
 
@@ -137,7 +137,7 @@ def test_a_retry_starts_with_the_later_of_its_time_and_the_first_room(
     first: float | None, starts: float | None
 ) -> None:
     at = None if first is None else Interval(100.0 + first, 100.0 + first, 100.0 + first)
-    times = ExpectedTimes(job_id="job-1", at=100.0, good_until=200.0, start=at, end=None)
+    times = ExpectedTimesRecord(job_id="job-1", at=100.0, valid_until=200.0, start=at, end=None)
     found = _after_retry(expected_times(times, 100.0, waits=True), 109.0, 100.0)
     start = None if found is None else found.start_seconds
     assert (None if start is None else (start.mean, start.low, start.high)) == (starts and (starts, starts, starts))
@@ -418,7 +418,7 @@ def test_whether_the_deadline_was_met_is_told_after_the_end(seconds: float, told
 def test_a_running_job_is_judged_by_the_interval_of_its_end(seconds: float, told: str) -> None:
     running = a_record(state=JobState.RUNNING, step=40, wanted=Allocation(1, 0), spec={"deadline_seconds": seconds})
     end = Interval(40.0, 30.0, 60.0)
-    times = ExpectedTimes(job_id="job-1", at=10.0, good_until=100.0, start=None, end=end)
+    times = ExpectedTimesRecord(job_id="job-1", at=10.0, valid_until=100.0, start=None, end=end)
     found = explanation_of(Case(job=running, decision=replace(a_decision(forecast=A_LIMIT), expected=times), now=10.0))
     assert f"By this it {told} its deadline." in found.sentences
 
@@ -443,7 +443,7 @@ def test_whether_its_deadline_is_promised_is_told(now: float, seconds: float, pr
     running = a_record(
         state=JobState.RUNNING, step=40, wanted=Allocation(1, 0), spec={"deadline_seconds": seconds}, **kept
     )
-    times = ExpectedTimes(job_id="job-1", at=10.0, good_until=100.0, start=None, end=Interval(40.0, 30.0, 60.0))
+    times = ExpectedTimesRecord(job_id="job-1", at=10.0, valid_until=100.0, start=None, end=Interval(40.0, 30.0, 60.0))
     case = Case(job=running, decision=replace(a_decision(forecast=A_LIMIT), expected=times), now=now)
     said = [sentence for sentence in explanation_of(case).sentences if "deadline" in sentence]
     assert told in said if told is not None else not said
@@ -485,8 +485,8 @@ def test_an_end_that_the_present_size_does_not_give_is_told_with_that_one(end: f
     left = {"mean": 100.0, "low": 90.0, "high": 120.0}
     all_steps = {name: 400.0 + value for name, value in left.items()}
     known = {"total_steps": all_steps, "remaining_steps": left, "seconds_per_step": pace, "rule": "max_steps"}
-    foreseen = ExpectedTimes(
-        job_id="job-1", at=10.0, good_until=100.0, start=None, end=Interval(10 + end, 10 + 0.9 * end, 10 + 1.2 * end)
+    foreseen = ExpectedTimesRecord(
+        job_id="job-1", at=10.0, valid_until=100.0, start=None, end=Interval(10 + end, 10 + 0.9 * end, 10 + 1.2 * end)
     )
     case = a_running_case()
     assert case.decision is not None
@@ -665,7 +665,7 @@ def test_a_job_that_is_being_cancelled_is_not_said_to_wait_or_to_go_on(wanted: A
         started_at=1.0,
     )
     at = Interval(60.0, 50.0, 80.0)
-    times = ExpectedTimes(job_id="job-1", at=10.0, good_until=99.0, start=at, end=at, steps_left=20.0)
+    times = ExpectedTimesRecord(job_id="job-1", at=10.0, valid_until=99.0, start=at, end=at, steps_left=20.0)
     decision = replace(a_decision("job-1", reason="ClusterFull", allocation=wanted, forecast=A_LIMIT), expected=times)
     hung = "worker 0 hung. Hangs within 60 min: 1; at 6 the job fails."
     cannot = "job-1-worker-0: its node does not answer"
@@ -791,7 +791,7 @@ def test_a_limit_that_is_told_without_doubt_may_be_missed(rule: dict[str, Any], 
 def test_the_end_that_a_told_start_waits_for_is_named(part: float, at_once: float, ends: float, told: str) -> None:
     first, waits = a_record("first"), a_record("waits", state=JobState.QUEUED, wanted=NOTHING)
     at = Interval(60.0, 50.0, 80.0)
-    times = ExpectedTimes(job_id="waits", at=10.0, good_until=99.0, start=at, end=None, steps_left=None)
+    times = ExpectedTimesRecord(job_id="waits", at=10.0, valid_until=99.0, start=at, end=None, steps_left=None)
     end = replace(times, job_id="first", start=None, end=Interval(ends, ends - 5.0, ends + 5.0))
     its = replace(a_decision("first", allocation=Allocation(1, 1)), expected=end)
     times = replace(times, behind=(Awaited(part, first, its),), at_once={"first": at_once})
@@ -813,7 +813,7 @@ def test_jobs_before_it_in_the_queue_are_named_where_their_ends_are_not_known() 
         a_record(each, state=JobState.QUEUED, wanted=NOTHING) for each in ("first", "waits", "other")
     )
     hangs = a_record("hangs")
-    times = ExpectedTimes(job_id="waits", at=10.0, good_until=99.0, start=None, end=None, steps_left=None)
+    times = ExpectedTimesRecord(job_id="waits", at=10.0, valid_until=99.0, start=None, end=None, steps_left=None)
     decision = replace(a_decision("waits", allocation=NOTHING), expected=times)
     soon = replace(times, job_id="first", start=Interval(60.0, 50.0, 80.0))
     decisions = {"waits": decision, "first": replace(decision, job_id="first", expected=soon)}

@@ -29,9 +29,9 @@ from optimus_service.insight.format import span
 from optimus_service.insight.jobs.bodies import job_body
 from optimus_service.insight.jobs.progress import expected_times
 from optimus_service.insight.predictions.predictions import learned_then
-from optimus_service.insight.predictions.sizes import Ahead, sizes
+from optimus_service.insight.predictions.sizes import Basis, sizes
 from optimus_service.metrics.read import job_metrics
-from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimes, JobRecord
+from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimesRecord, JobRecord
 
 SETTINGS = Settings()
 SIZES = [Allocation(1, 1), Allocation(2, 1), Allocation(4, 2)]
@@ -40,7 +40,7 @@ JOB = a_job("a", has=(2, 1), measured=samples(law(), [(1, 1), (2, 1), (2, 2), (4
 
 def left_with_each(shown: Estimate | None) -> list[Estimate]:
     (fitted,) = Fits().of([JOB], SETTINGS)
-    found = sizes(JOB, fitted.speeds, SIZES, Estimate(500, 400, 600), Ahead(0.0, SETTINGS, shown))
+    found = sizes(JOB, fitted.speeds, SIZES, Estimate(500, 400, 600), Basis(0.0, SETTINGS, shown))
     return [each.left.seconds for each in found if each.left is not None]
 
 
@@ -96,10 +96,10 @@ def kept(draw: st.DrawFn, job_id: str) -> tuple[JobRecord, DecisionRecord]:
     behind = (
         Awaited(draw(st.floats(0.1, 1.0)), *draw(kept("other"))) if job_id != "other" and draw(st.booleans()) else None
     )
-    times = ExpectedTimes(
+    times = ExpectedTimesRecord(
         job_id=job_id,
         at=at,
-        good_until=NOW + draw(st.floats(-5.0, 60.0)),
+        valid_until=NOW + draw(st.floats(-5.0, 60.0)),
         start=draw(st.none() | intervals(at, at + 500.0)),
         end=draw(st.none() | intervals(at + 500.0, at + 900.0)),
         steps_left=draw(st.none() | st.floats(1.0, 200.0)),
@@ -154,7 +154,7 @@ def test_a_later_start_is_never_before_an_earlier_one_and_equal_ones_go_by_prior
     for name, (mean, priority) in starts.items():
         jobs.append(a_record(name, state=JobState.QUEUED, wanted=NOTHING, running=NOTHING, spec={"priority": priority}))
         start = Interval(NOW + mean, NOW + 60.0, NOW + 12800.0)
-        times = ExpectedTimes(job_id=name, at=NOW, good_until=NOW + 60.0, start=start, end=None, steps_left=None)
+        times = ExpectedTimesRecord(job_id=name, at=NOW, valid_until=NOW + 60.0, start=start, end=None, steps_left=None)
         decisions[name] = replace(a_decision(name, at=NOW), expected=times)
     assert [each.job.id for each in in_queue(jobs, decisions, NOW)] == ["soon", "equal-high", "equal-low", "urgent"]
 
@@ -189,10 +189,10 @@ def test_no_figure_of_a_forecast_is_too_absurd_to_be_told(data: st.DataObject) -
         seconds_per_step=draw(st.none() | absurd().map(Interval._asdict)),
     )
     at = now - draw(st.sampled_from([0.0, 1e-6, 50.0, 1e9]))
-    times = ExpectedTimes(
+    times = ExpectedTimesRecord(
         job_id="job-1",
         at=at,
-        good_until=now + 60.0,
+        valid_until=now + 60.0,
         start=draw(st.none() | absurd(at)),
         end=draw(st.none() | absurd(at)),
         steps_left=draw(st.none() | ABSURD),
@@ -233,7 +233,7 @@ def test_a_start_moves_with_the_end_that_it_waits_for(start: float, after: float
     """It was foreseen at 82 s, and 22 s are left of it by now: fewer steps are left than was thought."""
     end = Interval(NOW + 82.0, NOW + 10.0, NOW + 900.0)
     trains = a_record("trains", state=JobState.RUNNING, wanted=Allocation(1, 0), running=Allocation(1, 0))
-    of_it = ExpectedTimes(job_id="trains", at=NOW, good_until=NOW + 60.0, start=None, end=end, steps_left=None)
+    of_it = ExpectedTimesRecord(job_id="trains", at=NOW, valid_until=NOW + 60.0, start=None, end=end, steps_left=None)
     decided = replace(a_decision("trains"), expected=of_it)
     left = 22.0 / 82.0
     ends: dict[str, Interval | None] = {"trains": Interval(22.0, 10.0 * left, 900.0 * left)}
@@ -254,7 +254,9 @@ def test_a_start_that_has_not_come_with_the_end_that_it_waits_for_is_told_no_lon
     """It was foreseen 2 s after the end, which has come: from there it is counted, then something else is awaited."""
     end = Interval(NOW + 82.0, NOW + 82.0, NOW + 82.0)
     ended = a_record("trains", state=JobState.SUCCEEDED, finished_at=NOW - ago)
-    of_it = ExpectedTimes(job_id="trains", at=NOW - 9.0, good_until=NOW + 60.0, start=None, end=end, steps_left=None)
+    of_it = ExpectedTimesRecord(
+        job_id="trains", at=NOW - 9.0, valid_until=NOW + 60.0, start=None, end=end, steps_left=None
+    )
     start, decided = Interval(NOW + 84.0, NOW + 84.0, NOW + 84.0), replace(a_decision("trains"), expected=of_it)
     times = replace(of_it, job_id="waits", start=start, behind=(Awaited(1.0, ended, decided),))
     found = expected_times(times, NOW, waits=True)

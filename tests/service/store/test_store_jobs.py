@@ -38,7 +38,7 @@ from optimus_scheduler.lifecycle import (
 from optimus_scheduler.model import NOTHING, Allocation, Directive, JobState, Role
 from optimus_service.store.errors import IdempotencyConflict, InvalidCursor, JobIdTaken, JobIsActive, JobNotFound
 from optimus_service.store.jobs import listing
-from optimus_service.store.records import ExpectedTimes, SubmittedJob
+from optimus_service.store.records import ExpectedTimesRecord, SubmittedJob
 from optimus_service.store.repository import MAX_PAGE, Repository
 
 SPEC = {"name": "digits", "project": "vision", "task": "m:f", "task_args": {"rate": 0.1}, "seed": 2**63 - 1}
@@ -362,7 +362,9 @@ def test_what_is_kept_of_rows_is_never_older_than_the_rows(repository: Repositor
         assert tx.rounds.latest_decisions(["job-2"])["job-2"].reason == "Paused"
         tx.jobs.get("ghost")  # which undoes it all
     assert repository.rounds.latest_decisions(["job-2"])["job-2"] == decided["job-2"]
-    repository.rounds.put_expected_times([ExpectedTimes(job_id="job-2", at=3.0, good_until=9.0, start=None, end=None)])
+    repository.rounds.put_expected_times(
+        [ExpectedTimesRecord(job_id="job-2", at=3.0, valid_until=9.0, start=None, end=None)]
+    )
     times = repository.rounds.latest_decisions(["job-2"])["job-2"].expected
     assert times is not None
     assert times.at == 3.0

@@ -19,7 +19,7 @@ from optimus_service.insight.jobs.lost_work import losses
 from optimus_service.insight.jobs.progress import Ends, awaited_end, is_without_end, progress_of
 from optimus_service.insight.jobs.why import goes_on_from
 from optimus_service.observe.spec import begins_anew, deadline_of, promised_at
-from optimus_service.store.records import Awaited, ExpectedTimes, JobRecord
+from optimus_service.store.records import Awaited, ExpectedTimesRecord, JobRecord
 from optimus_service.store.rounds.forecasts import known
 
 
@@ -162,7 +162,7 @@ def _is_first(case: Case) -> bool:
     return bool(case.queue) and case.queue[0].job.id == case.job.id
 
 
-def _may_be_at_once(times: ExpectedTimes, one: Awaited) -> bool:
+def _may_be_at_once(times: ExpectedTimesRecord, one: Awaited) -> bool:
     """Whether the start is told for about the same time as the end. Not where it waits for others, too, in some of the
     futures: for a pause that a future has and that may not come."""
     end, start = awaited_end(one, times), times.start

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from optimus_contract import answers
-from optimus_scheduler.ahead.world import until_later
+from optimus_scheduler.ahead.queue import until_later
 from optimus_scheduler.forecast.time_left import beyond_announced, given_not_ended
 from optimus_scheduler.model import Directive, Interval, JobState
 from optimus_service.insight.format import foreseen, interval_body, moment
 from optimus_service.insight.jobs.end import End, announced_beyond, has_made_all, most_steps, part_done
 from optimus_service.observe.spec import begins_anew, goes_back, next_step
 from optimus_service.observe.standstills import Standstills
-from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimes, JobRecord, SampleRecord
+from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimesRecord, JobRecord, SampleRecord
 
 SPEED_WINDOW_SECONDS = 30.0
 """A job's measured speed is an average over so long: steady enough to read, young enough to show a change."""
@@ -191,7 +191,7 @@ def _has_stalled(job: JobRecord | None, still: Standstills) -> bool:
 
 
 def expected_times(
-    found: ExpectedTimes | None,
+    found: ExpectedTimesRecord | None,
     now: float,
     ends: Ends | None = None,
     still: Standstills = MappingProxyType({}),
@@ -203,7 +203,7 @@ def expected_times(
     `waits`: whether the job does now; one that got its tasks since has started, and of one that lost them since nothing
     is known before the next look.
     """
-    if found is None or now > found.good_until or (waits and found.start is None and found.end is not None):
+    if found is None or now > found.valid_until or (waits and found.start is None and found.end is not None):
         return None
     start = _foreseen_start(found, now, {} if ends is None else ends, still) if waits else None
     end = None
@@ -222,10 +222,10 @@ def expected_times(
     )
 
 
-def _foreseen_start(found: ExpectedTimes, now: float, ends: Ends, still: Standstills) -> Interval | None:
+def _foreseen_start(found: ExpectedTimesRecord, now: float, ends: Ends, still: Standstills) -> Interval | None:
     """Seconds until the start of a job that waits; None: nothing can be said, or was said too long ago."""
     has_stalled = sum(one.part for one in found.behind if _has_stalled(one.job, still)) >= _LIKELY
-    if found.start is None or now > found.good_until or has_stalled:
+    if found.start is None or now > found.valid_until or has_stalled:
         return None
     return _start(found, found.start, now, ends)
 
@@ -234,7 +234,7 @@ _OVERDUE_SECONDS = 1.0
 """A start that was foreseen with an end and has not come so long after it waits for something else."""
 
 
-def _start(found: ExpectedTimes, start: Interval, now: float, ends: Ends) -> Interval | None:
+def _start(found: ExpectedTimesRecord, start: Interval, now: float, ends: Ends) -> Interval | None:
     """Seconds until a start: as much later or sooner than foreseen as the ends are now that it waits for. None: these
     have come, and it has not.
 
@@ -282,7 +282,7 @@ def _after_retry(expected: answers.ExpectedTimes | None, retry_at: float, now: f
     )
 
 
-def awaited_end(one: Awaited, found: ExpectedTimes) -> Interval | None:
+def awaited_end(one: Awaited, found: ExpectedTimesRecord) -> Interval | None:
     """The end by which the start was foreseen, POSIX seconds; None where none was said, or by another look."""
     expected = None if one.decision is None else one.decision.expected
     return None if expected is None or expected.at != found.at else expected.end
@@ -312,7 +312,7 @@ def _bounds(value: Interval) -> tuple[float, float, float]:
 
 
 def _by_steps(
-    expected: answers.ExpectedTimes, found: ExpectedTimes, left: Interval, now: float, drift: float
+    expected: answers.ExpectedTimes, found: ExpectedTimesRecord, left: Interval, now: float, drift: float
 ) -> answers.ExpectedTimes:
     """With the end of a job that trains moved by its steps: the time foreseen for those that are made is over, whether
     they took as long as foreseen or not. `drift`: how many times as long the others take."""

@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from optimus_scheduler.ahead.arrivals import RecentJobs
+from optimus_scheduler.ahead.corrected_times import CorrectedTimes, corrected_times
 from optimus_scheduler.ahead.deadlines import Answer, DeadlineAnswer, answer_to
-from optimus_scheduler.ahead.foresee import Foreseen, foresee
-from optimus_scheduler.ahead.world import Queue
+from optimus_scheduler.ahead.queue import Queue
 from optimus_scheduler.allocate.allocate_with_quotas import borrows
 from optimus_scheduler.allocate.policy import Policy
 from optimus_scheduler.forecast.alike_runs import steps_of_alike_runs
@@ -126,12 +126,12 @@ class Foresight:
         self._policy = policy
         self._recent = recent
 
-    def planned(self, world: Snapshot) -> tuple[Plan, dict[str, Foreseen]]:
+    def planned(self, world: Snapshot) -> tuple[Plan, dict[str, CorrectedTimes]]:
         """What a round would decide in this world, and what is expected of each job then."""
         plan = self.plan(world, _untimed)
         recent = self._recent
-        queue = Queue.after_round(world, plan, self._forecaster.outlooks, recent.expected(world.now), recent.lengths)
-        return plan, foresee(queue, self._policy, self.constants)
+        queue = Queue.after_round(world, plan, self._forecaster.outlooks, recent.arrivals(world.now), recent.lengths)
+        return plan, corrected_times(queue, self._policy, self.constants)
 
 
 class Preview:
@@ -306,8 +306,8 @@ def _effects(
     without: Snapshot,
     present: Plan,
     planned: Plan,
-    without_it: Mapping[str, Foreseen],
-    with_it: Mapping[str, Foreseen],
+    without_it: Mapping[str, CorrectedTimes],
+    with_it: Mapping[str, CorrectedTimes],
     now: float,
 ) -> tuple[Effect, ...]:
     """Of the jobs that would get another size."""

@@ -30,7 +30,7 @@ from optimus_service.insight.format import counted, finite, finite_document, int
 from optimus_service.insight.jobs.bodies import prediction_point_body
 from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.insight.predictions.review import outcome_body
-from optimus_service.insight.predictions.sizes import Ahead, Limits, Size, advice, cost_body, estimate_of, sizes
+from optimus_service.insight.predictions.sizes import Basis, Limits, Size, advice, cost_body, estimate_of, sizes
 from optimus_service.observe.finished_runs import FinishedRunHistory
 from optimus_service.observe.histories import Histories
 from optimus_service.observe.jobs import job_of
@@ -190,7 +190,7 @@ def predictions_body(
     allocations = [Allocation(w, p, _gpu_type(job)) for w in workers for p in servers]
     # One that has no other size is told one time left.
     shown = ahead.remaining_seconds if allocations == [record.intended] else ahead.at_its_size
-    basis = Ahead(question.now, settings, estimate_of(shown))
+    basis = Basis(question.now, settings, estimate_of(shown))
     found = sizes(job, fitted.speeds, allocations, estimate_of(ahead.remaining_steps), basis)
     # While a change of size is under way it has what trains; the forecast tells of what it gets.
     present = job.allocation if record.running.is_empty else record.running._replace(gpu_type=_gpu_type(job))

@@ -36,7 +36,7 @@ class Size(NamedTuple):
     """Time and cost to the end; None when it is not known how many steps are left."""
 
 
-class Ahead(NamedTuple):
+class Basis(NamedTuple):
     """What times and costs depend on beside the job."""
 
     now: float
@@ -55,7 +55,7 @@ class Limits(NamedTuple):
 
 
 def sizes(
-    job: Job, speeds: Speeds, allocations: Sequence[Allocation], steps_left: Estimate | None, ahead: Ahead
+    job: Job, speeds: Speeds, allocations: Sequence[Allocation], steps_left: Estimate | None, basis: Basis
 ) -> list[Size]:
     """Each of `allocations`, all of one GPU type; empty when no speed is measured."""
     if not speeds.is_measured or not allocations:
@@ -63,29 +63,29 @@ def sizes(
     promised = promised_speeds(speeds, allocations)
     if steps_left is None:
         return [Size(allocation, promised[allocation], None) for allocation in allocations]
-    prices = job_prices(job.spec, allocations[0].gpu_type, ahead.settings)
-    habits = habits_of(job, ahead.now, RescaleCost.fit(job.rescale_seconds).predict())
+    prices = job_prices(job.spec, allocations[0].gpu_type, basis.settings)
+    habits = habits_of(job, basis.now, RescaleCost.fit(job.rescale_seconds).predict())
     left = Interval(*steps_left)
 
     def seconds_of(speed: Estimate) -> Estimate:
         return Estimate(*at_present_pace(job, left, step_seconds(speed, habits))[0])
 
-    factor = _up_to_date(job, speeds, seconds_of, ahead)
+    factor = _up_to_date(job, speeds, seconds_of, basis)
     found = []
     for size in allocations:
-        is_present = size == job.allocation and ahead.left is not None
-        seconds = ahead.left if is_present and ahead.left is not None else seconds_of(promised[size]).times(factor)
+        is_present = size == job.allocation and basis.left is not None
+        seconds = basis.left if is_present and basis.left is not None else seconds_of(promised[size]).times(factor)
         cost = seconds.times(prices.per_second(priced(size)))
         found.append(Size(size, promised[size], money.TimeAndCost(priced(size), seconds, cost)))
     return found
 
 
-def _up_to_date(job: Job, speeds: Speeds, seconds_of: Callable[[Estimate], Estimate], ahead: Ahead) -> float:
+def _up_to_date(job: Job, speeds: Speeds, seconds_of: Callable[[Estimate], Estimate], basis: Basis) -> float:
     """How many times as long the present size takes by the forecast that is shown as by the speeds of now."""
-    if ahead.left is None or job.allocation.is_empty:
+    if basis.left is None or job.allocation.is_empty:
         return 1.0
     here = seconds_of(speeds.promised(job.allocation)).mean
-    return ahead.left.mean / here if 0 < here < math.inf and ahead.left.mean > 0 else 1.0
+    return basis.left.mean / here if 0 < here < math.inf and basis.left.mean > 0 else 1.0
 
 
 def promised_speeds(speeds: Speeds, allocations: Sequence[Allocation]) -> dict[Allocation, Estimate]:

@@ -324,7 +324,7 @@ class ExpectedTimesRow(Base):
 
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
     at: Mapped[float]
-    good_until: Mapped[float]
+    valid_until: Mapped[float] = mapped_column("good_until")
     document: Mapped[dict[str, Any]] = mapped_column(Json)
     """`start` and `end`: [median, 10th, 90th percentile] each, POSIX seconds, or null."""
 

@@ -39,13 +39,13 @@ class RoundRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectedTimes:
+class ExpectedTimesRecord:
     """When a job is expected to start and to end, by the queue simulated forward (`optimus_scheduler.ahead`)."""
 
     job_id: str
     at: float
     """When it was simulated."""
-    good_until: float
+    valid_until: float
     """Later it is too old to be shown."""
     start: Interval | None
     """POSIX seconds; None for a job that has tasks, or was given some in the round that was looked at."""
@@ -106,7 +106,7 @@ class DecisionRecord:
     forecast: Forecast
     step_at: float | None = None
     """When the step was reported that the forecast is made at, POSIX seconds; None: not known."""
-    expected: ExpectedTimes | None = None
+    expected: ExpectedTimesRecord | None = None
     """The newest of the job; of `Rounds.latest_decisions` only."""
 
 

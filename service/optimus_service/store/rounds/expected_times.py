@@ -11,10 +11,10 @@ from sqlalchemy.orm import Session
 from optimus_scheduler.model import Interval
 from optimus_service.store.database.dialects import chunks
 from optimus_service.store.database.tables import ExpectedTimesRow, JobRow
-from optimus_service.store.records import Document, ExpectedTimes
+from optimus_service.store.records import Document, ExpectedTimesRecord
 
 
-def replace_all(session: Session, times: Sequence[ExpectedTimes]) -> set[str]:
+def replace_all(session: Session, times: Sequence[ExpectedTimesRecord]) -> set[str]:
     """See `Rounds.put_expected_times`; which of the jobs there are."""
     session.execute(delete(ExpectedTimesRow))
     present: set[str] = set()
@@ -26,18 +26,18 @@ def replace_all(session: Session, times: Sequence[ExpectedTimes]) -> set[str]:
     return present
 
 
-def _values(each: ExpectedTimes) -> dict[str, Any]:
+def _values(each: ExpectedTimesRecord) -> dict[str, Any]:
     document: dict[str, Any] = {"start": _plain(each.start), "end": _plain(each.end), "steps_left": each.steps_left}
     document |= {"awaited": dict(each.awaited), "at_once": dict(each.at_once)}
-    return {"job_id": each.job_id, "at": each.at, "good_until": each.good_until, "document": document}
+    return {"job_id": each.job_id, "at": each.at, "valid_until": each.valid_until, "document": document}
 
 
-def of_document(job_id: str, at: float, good_until: float, document: Document) -> ExpectedTimes:
+def of_document(job_id: str, at: float, valid_until: float, document: Document) -> ExpectedTimesRecord:
     """What was put, of the columns of its row."""
-    return ExpectedTimes(
+    return ExpectedTimesRecord(
         job_id=job_id,
         at=at,
-        good_until=good_until,
+        valid_until=valid_until,
         start=_interval(document["start"]),
         end=_interval(document["end"]),
         steps_left=document.get("steps_left"),  # an older release stored none

@@ -30,7 +30,7 @@ _ADD_EVENT: Final = insert(Base.metadata.tables["events"])
 _WITH_TIMES = select(
     *kept.as_stored(_DECISION),
     ExpectedTimesRow.at.label("expected_at"),
-    ExpectedTimesRow.good_until.label("expected_good_until"),
+    ExpectedTimesRow.valid_until.label("expected_valid_until"),
     type_coerce(ExpectedTimesRow.document, Text).label("expected_document"),
 ).outerjoin(ExpectedTimesRow, ExpectedTimesRow.job_id == DecisionRow.job_id)
 
@@ -107,7 +107,7 @@ def latest_decisions(session: Session, job_ids: Collection[str], known: kept.Kep
         if row.expected_at is None:
             return decision
         document = json.loads(row.expected_document)
-        times = of_document(row.job_id, row.expected_at, row.expected_good_until, document)
+        times = of_document(row.job_id, row.expected_at, row.expected_valid_until, document)
         return replace(decision, expected=times)
 
     rows = session.execute(_WITH_TIMES.where(DecisionRow.id.in_(ids))).all()

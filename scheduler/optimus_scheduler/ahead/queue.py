@@ -1,4 +1,4 @@
-"""What a simulation of the queue reads and writes: the jobs with their doubts, and what is expected of each."""
+"""What the look ahead reads and says: the queue after a round, and the times that are expected of each job in it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Queue:
     sizes: Mapping[str, Allocation]
     """What the round gave them, by job id; a job that is not in here has what it had."""
     quotas: tuple[Quota, ...] = ()
-    expected: Sequence[Expected] = ()
+    arrivals: Sequence[Arrival] = ()
     """Jobs that are going to be submitted, in order of time."""
     lengths: Sequence[float] = ()
     """Seconds that earlier jobs took from their first tasks to their end."""
@@ -56,20 +56,20 @@ class Queue:
         snapshot: Snapshot,
         plan: Plan,
         outlooks: Sequence[Outlook],
-        expected: Sequence[Expected],
+        arrivals: Sequence[Arrival],
         lengths: Sequence[float] = (),
     ) -> Queue:
         """As a round leaves it. `outlooks`: of all jobs; those that are not scheduled are left out."""
         scheduled = tuple(one for one in outlooks if not one.job.spec.tracked)
         sizes = {decision.job_id: decision.allocation for decision in plan.decisions}
-        world = snapshot.now, snapshot.nodes, scheduled, sizes, snapshot.quotas
+        after = snapshot.now, snapshot.nodes, scheduled, sizes, snapshot.quotas
         stuck = (each for each in plan.decisions if each.reason is Reason.NO_FEASIBLE_NODE)
         placeless = frozenset(each.job_id for each in stuck if each.allocation.is_empty)
-        return cls(*world, expected, lengths, snapshot.worker_limits, snapshot.start_ups, placeless)
+        return cls(*after, arrivals, lengths, snapshot.worker_limits, snapshot.start_ups, placeless)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Expected:
+class Arrival:
     """A job that is likely to be submitted."""
 
     submitted_at: float
@@ -79,7 +79,7 @@ class Expected:
     """That it takes."""
 
 
-class Ahead(NamedTuple):
+class ExpectedTimes(NamedTuple):
     """What is expected of one job: POSIX seconds; the median, and the 10th and 90th percentile as bounds."""
 
     start: Interval | None
@@ -87,7 +87,7 @@ class Ahead(NamedTuple):
     end: Interval | None
     """None: nothing is known of its length."""
     awaited: Mapping[str, float] = {}
-    """Jobs with tasks by whose end it starts, and in which part of the futures it is that one."""
+    """Jobs with tasks by whose end it starts, and in which part of the trajectories it is that one."""
     at_once: Mapping[str, float] = {}
     """In which part it starts with that end itself, not with that of a job that starts in between."""
 

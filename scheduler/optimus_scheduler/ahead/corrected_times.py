@@ -1,6 +1,6 @@
 """What users are told of each job's start and end: the queue simulated forward, corrected by earlier promises. Pure.
 
-The live service, its dry run and the simulator all call `foresee`; what it said of jobs that have ended since
+The live service, its dry run and the simulator all call `corrected_times`; what it said of jobs that have ended since
 (`judged`) corrects what it says next.
 """
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from optimus_models.calibration import AS_PREDICTED, Judged, Promised, Widening
 from optimus_scheduler.ahead.look_ahead import is_expected_to_end, look_ahead
-from optimus_scheduler.ahead.world import Ahead, Queue
+from optimus_scheduler.ahead.queue import ExpectedTimes, Queue
 from optimus_scheduler.allocate.policy import Policy
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.time_left import correction, widened
@@ -23,11 +23,11 @@ _LEAST_SECONDS = 1.0
 """Shorter times are taken for this long: rounds and reports come seconds apart."""
 
 
-class Foreseen(NamedTuple):
+class CorrectedTimes(NamedTuple):
     """What is said of one job."""
 
-    shown: Ahead
-    predicted: Ahead
+    shown: ExpectedTimes
+    predicted: ExpectedTimes
     """The same before it was corrected ..."""
     by: Widening
     """... and how its time left was, ..."""
@@ -35,40 +35,40 @@ class Foreseen(NamedTuple):
     """... and its time until the start."""
 
 
-def foresee(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Foreseen]:
+def corrected_times(queue: Queue, policy: Policy, settings: Settings) -> dict[str, CorrectedTimes]:
     """Start and end of every job of the queue, by id. Deterministic."""
     found = look_ahead(queue, policy, settings)
-    nothing = Ahead(None, None)  # of jobs that their owners paused
+    nothing = ExpectedTimes(None, None)  # of jobs that their owners paused
     return {one.id: _corrected(one, _sayable(one, found.get(one.id, nothing)), queue.now) for one in queue.outlooks}
 
 
-def _sayable(outlook: Outlook, ahead: Ahead) -> Ahead:
+def _sayable(outlook: Outlook, times: ExpectedTimes) -> ExpectedTimes:
     """Of a job of unknown length no end, though the queue has to assume one. Nothing starts during an error's wait."""
     retry = outlook.job.retry
-    if retry is not None and ahead.start is not None:
-        ahead = ahead._replace(start=Interval(*(max(each, retry.at) for each in _bounds(ahead.start))))
-    return ahead if is_expected_to_end(outlook) else ahead._replace(end=None)
+    if retry is not None and times.start is not None:
+        times = times._replace(start=Interval(*(max(each, retry.at) for each in _bounds(times.start))))
+    return times if is_expected_to_end(outlook) else times._replace(end=None)
 
 
-def _corrected(outlook: Outlook, ahead: Ahead, now: float) -> Foreseen:
-    job, left = outlook.job, ahead.left(now)
-    start, start_by = _corrected_start(outlook, ahead, now)
+def _corrected(outlook: Outlook, times: ExpectedTimes, now: float) -> CorrectedTimes:
+    job, left = outlook.job, times.left(now)
+    start, start_by = _corrected_start(outlook, times, now)
     if left is None:
-        return Foreseen(ahead._replace(start=start), ahead, AS_PREDICTED, start_by)
+        return CorrectedTimes(times._replace(start=start), times, AS_PREDICTED, start_by)
     by = correction(job.experience.time, job.experience.task, life_part(now - job.submitted_at, left), left, moves=True)
     end = Interval(*(now + each for each in _bounds(widened(left, by))))
-    if start is not None and ahead.start is not None and ahead.end is not None:
+    if start is not None and times.start is not None and times.end is not None:
         # From a corrected start on it still takes as long: each end is at least that much later.
-        bounds = zip(_bounds(end), _bounds(start), _bounds(ahead.start), _bounds(ahead.end), strict=True)
+        bounds = zip(_bounds(end), _bounds(start), _bounds(times.start), _bounds(times.end), strict=True)
         end = Interval(*(max(late, begins + max(last - first, 0.0)) for late, begins, first, last in bounds))
-    return Foreseen(ahead._replace(start=start, end=end), ahead, by, start_by)
+    return CorrectedTimes(times._replace(start=start, end=end), times, by, start_by)
 
 
-def _corrected_start(outlook: Outlook, ahead: Ahead, now: float) -> tuple[Interval | None, Widening]:
+def _corrected_start(outlook: Outlook, times: ExpectedTimes, now: float) -> tuple[Interval | None, Widening]:
     """The first start; that of a job which was paused stays as it is, as nothing was learned of such ones."""
-    job, wait = outlook.job, ahead.waiting(now)
+    job, wait = outlook.job, times.waiting(now)
     if wait is None or job.started_at is not None:
-        return ahead.start, AS_PREDICTED
+        return times.start, AS_PREDICTED
     by = correction(job.experience.start, ANY_TASK, life_part(now - job.submitted_at, wait), wait, moves=True)
     least = job.retry.at if job.retry is not None else now
     return Interval(*(max(now + each, least) for each in _bounds(widened(wait, by)))), by
