@@ -41,7 +41,8 @@ def gather(
     snapshot: Snapshot, outlooks: Iterable[Outlook], wants: Mapping[str, Want], settings: Settings
 ) -> tuple[dict[str, Want], dict[str, Gathered]]:
     """`wants`, with fewer racks or else fewer nodes for jobs for which that pays; and these jobs by id."""
-    scattered = [(part * left, part, one) for one in outlooks for part, left in _exchange(one, wants[one.id], settings)]
+    alone = [one for one in outlooks if one.present.workers > 1 and not one.present.servers]  # most jobs have servers
+    scattered = [(part * left, part, one) for one in alone for part, left in _exchange(one, wants[one.id], settings)]
     if not scattered:
         return dict(wants), {}
     scattered.sort(key=lambda each: (-each[0], each[2].id))
@@ -68,20 +69,21 @@ def _exchange(one: Outlook, want: Want, settings: Settings) -> Iterable[tuple[fl
     that could pay; nothing for any other.
     """
     job = one.job
-    if job.spec.architecture.has_servers or job.allocation.workers < 2 or not may_move(one, settings):
-        return
-    now = {(key.role, key.rank): node for key, node in job.wanted_tasks}
-    if want.directive is not Directive.RUN or want.nodes != now or len(set(now.values())) < 2:
+    if job.spec.architecture.has_servers or len({node for _, node in job.wanted_tasks}) < 2:
         return
     size = job.allocation.workers, job.allocation.gpu_type
     told = [
         sample.exchange_seconds * sample.steps_per_second
         for sample in job.speed_samples
-        if (sample.workers, sample.gpu_type) == size and sample.exchange_seconds is not None
+        if sample.exchange_seconds is not None and (sample.workers, sample.gpu_type) == size
     ]
+    if not told or want.directive is not Directive.RUN or not may_move(one, settings):
+        return
+    if want.nodes != {(key.role, key.rank): node for key, node in job.wanted_tasks}:
+        return
     left = one.remaining_seconds(one.present)
     margin = settings.rescale_margin + settings.doubt_margin * (1.0 - one.speeds.confidence)
-    if told and margin * one.stop_seconds < told[-1] * left and not one.end_is_guessed:
+    if margin * one.stop_seconds < told[-1] * left and not one.end_is_guessed:
         yield told[-1], left
 
 

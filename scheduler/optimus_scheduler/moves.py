@@ -58,10 +58,12 @@ def may_move(one: Outlook, settings: Settings) -> bool:
 
 def move_stragglers(snapshot: Snapshot, wants: Mapping[str, Want]) -> dict[str, Want]:
     """`wants`, with another node for one straggler of each job that has one."""
-    jobs = {job.id: job for job in snapshot.jobs}
-    slow = {job.id: key for job in snapshot.jobs if (key := _slowest(job, wants[job.id])) is not None}
+    slow = {
+        job.id: key for job in snapshot.jobs if job.stragglers and (key := _slowest(job, wants[job.id])) is not None
+    }
     if not slow:
         return dict(wants)
+    jobs = {job.id: job for job in snapshot.jobs}
     free = free_capacity(jobs, snapshot.nodes, wants)
     moved = dict(wants)
     for job_id, key in sorted(slow.items()):
@@ -80,7 +82,7 @@ def move_stragglers(snapshot: Snapshot, wants: Mapping[str, Want]) -> dict[str, 
 
 def _slowest(job: Job, want: Want) -> TaskKey | None:
     """The first of the job's stragglers that is wanted and would stay where it is."""
-    if not job.stragglers or want.directive is not Directive.RUN:
+    if want.directive is not Directive.RUN:
         return None
     stays = {
         placed.key for placed in job.wanted_tasks if want.nodes.get((placed.key.role, placed.key.rank)) == placed.node

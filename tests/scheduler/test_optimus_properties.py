@@ -82,12 +82,9 @@ rings = st.builds(
 
 def worth(outlooks: Sequence[Outlook], sizes: Sequence[Allocation], cpu: float) -> float:
     """What the policy maximises: the sum of weight · speed / best speed per share."""
-    each = Frontiers(outlooks, Resources(cpu, 64 * GIB)).each
-    factors = weights(outlooks, each, SETTINGS)
-    return sum(
-        float(factor) * one.speeds.at(size) / float(frontier.best_speed_per_share)
-        for factor, one, size, frontier in zip(factors, outlooks, sizes, each, strict=True)
-    )
+    best = Frontiers(outlooks, Resources(cpu, 64 * GIB)).best_speed_per_share
+    factors = weights(outlooks, best, SETTINGS) / best
+    return sum(float(factor) * one.speeds.at(size) for factor, one, size in zip(factors, outlooks, sizes, strict=True))
 
 
 @hypothesis_settings(max_examples=25, deadline=None)
@@ -265,6 +262,6 @@ def test_jobs_of_about_the_same_work_share_their_weights() -> None:
     outlooks = forecast_all(
         [alike, replace(alike, id="b", submitted_at=alike.submitted_at + 1.0), longer], NOW, SETTINGS
     )
-    found = weights(outlooks, Frontiers(outlooks, Resources(8.0, 64 * GIB)).each, SETTINGS)
+    found = weights(outlooks, Frontiers(outlooks, Resources(8.0, 64 * GIB)).best_speed_per_share, SETTINGS)
     by_rank = rank_weights(3, SETTINGS.speed_exponent)
     np.testing.assert_allclose(found, [by_rank[1:].mean()] * 2 + [by_rank[0]])

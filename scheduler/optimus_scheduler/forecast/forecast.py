@@ -54,9 +54,10 @@ class RememberingForecaster:
         """The outlook of every job, sorted by job id."""
         ordered = sorted(jobs, key=attrgetter("id"))
         before = self._known if settings == self._settings else {}
-        inputs = [_inputs_of(job) for job in ordered]
-        known = [before.get(job.id) for job in ordered]
-        changed = [at for at, one in enumerate(known) if one is None or one.inputs != inputs[at]]
+        ids, inputs = [job.id for job in ordered], list(map(_inputs_of, ordered))
+        known = list(map(before.get, ids))
+        both = enumerate(zip(known, inputs, strict=True))
+        changed = [at for at, (one, now_given) in both if one is None or one.inputs != now_given]
         fits = self._fits.of([ordered[at] for at in changed], settings)
         has_price = has_prices(settings)
         for at, fitted in zip(changed, fits, strict=True):
@@ -65,7 +66,7 @@ class RememberingForecaster:
             known[at] = _Known(job, inputs[at], fitted, use, _end(job, fitted, use, settings, known[at]))
         present = [one for one in known if one is not None]
         found = _outlooks(ordered, present, self._stops.of(ordered), now, settings)
-        self._settings, self._known = settings, dict(zip([job.id for job in ordered], present, strict=True))
+        self._settings, self._known = settings, dict(zip(ids, present, strict=True))
         self._fits.keep_only(self._known)
         return found
 
@@ -216,18 +217,16 @@ class _Stops:
 
     def of(self, jobs: Sequence[Job]) -> list[float]:
         """Predicted seconds of the next stop of each job."""
-        by_task = {id(job.similar): job.similar for job in jobs}
+        by_task = {id(job.similar): job.similar for job in jobs if job.similar}
         ended = {each.id: each for similar in by_task.values() for each in similar}
-        stops = [each.rescale_seconds for each in ended.values()] + [job.rescale_seconds for job in jobs]
+        own = [job.rescale_seconds for job in jobs]
+        stops = [each.rescale_seconds for each in ended.values()] + [each for each in own if each]
         others = tuple([seconds for each in stops for seconds in each[-STOPS_PER_JOB:]])
         if others != self._others:
             self._others, self._cost, self._known = others, RescaleCost.fit(others), {}
-        return [self._one(job.rescale_seconds) for job in jobs]
-
-    def _one(self, seconds: tuple[float, ...]) -> float:
-        if seconds not in self._known:
-            self._known[seconds] = RescaleCost.fit(seconds, others=self._cost).predict()
-        return self._known[seconds]
+        for new in set(own).difference(self._known):
+            self._known[new] = RescaleCost.fit(new, others=self._cost).predict()
+        return [self._known[each] for each in own]
 
 
 def _joining_seconds(job: Job, stop_seconds: float) -> float:

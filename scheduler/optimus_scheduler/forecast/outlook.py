@@ -30,8 +30,10 @@ _STEADY = {
     "joining_seconds": "joining_seconds",
     "claimed": "claimed",
 }
-STEADY_COLUMNS = (*_STEADY, "remaining")
-"""Numbers of a job that stay as they are while it tells nothing new; `remaining` are the steps left, NaN: unknown."""
+STEADY_COLUMNS = (*_STEADY, "remaining", "changes_type")
+"""Numbers of a job that stay as they are while it tells nothing new; `remaining` are the steps left, NaN: unknown.
+`changes_type`: whether what it has is of another GPU type than it is to run on; so it is with a GPU job without tasks.
+"""
 _steady_of = attrgetter(*_STEADY.values())
 _pack = Struct(f"{len(STEADY_COLUMNS)}d").pack
 
@@ -42,7 +44,7 @@ class Steady:
     All outlooks of one job that tell the same but for what time changes have the very same one (`Outlook.later`).
     """
 
-    __slots__ = ("asks", "columns", "maximum", "minimum", "requested")
+    __slots__ = ("asks", "columns", "frontier", "maximum", "minimum", "requested")
 
     def __init__(self) -> None:
         self.minimum: Allocation | None = None
@@ -50,6 +52,8 @@ class Steady:
         self.requested: Allocation | None = None
         self.columns: bytes | None = None
         self.asks: _Asks | None = None
+        self.frontier: tuple[object, Any] | None = None
+        """What a policy derived, and the cluster's capacity that it did so by."""
 
 
 class _Fields(NamedTuple):
@@ -120,9 +124,9 @@ class Outlook(_Fields):
 
         `job` and `forecast` differ from before in nothing that `STEADY_COLUMNS` are made of, nor `steady`.
         """
-        _, _, speeds, stop, _, _, learning, typical, _, *rest = self
-        given = job, forecast, speeds, stop, waited_seconds, measured, learning, typical, allocated_seconds
-        return tuple.__new__(Outlook, (*given, *rest))
+        _, _, speeds, stop, _, _, learning, typical, _, claimed, joining, job_id, size, has_tasks, steady = self
+        given = job, forecast, speeds, stop, waited_seconds, measured, learning, typical, allocated_seconds, claimed
+        return tuple.__new__(Outlook, (*given, joining, job_id, size, has_tasks, steady))
 
     @property
     def gpu_type(self) -> str | None:
@@ -165,16 +169,17 @@ class Outlook(_Fields):
         """`STEADY_COLUMNS` as 64-bit floats, one after the other: a round joins those of thousands of jobs."""
         found = self.steady.columns
         if found is None:
-            left = self.forecast.remaining_steps
-            found = self.steady.columns = _pack(*_steady_of(self), math.nan if left is None else left.mean)
+            left, changes_type = self.forecast.remaining_steps, self.present.gpu_type != self.gpu_type
+            remaining = math.nan if left is None else left.mean
+            found = self.steady.columns = _pack(*_steady_of(self), remaining, changes_type)
         return found
 
     @property
     def asks(self) -> _Asks:
-        """What a worker and a server need, in a form that is equal where that is equal, and can be looked up by."""
+        """What a worker and a server need, in a form that is equal where that is equal, mostly the very same."""
         spec, found = self.job.spec, self.steady.asks
         if found is None:
-            found = self.steady.asks = _as_key(spec.worker.resources), _as_key(spec.server.resources)
+            found = self.steady.asks = _one_of_equals((as_key(spec.worker.resources), as_key(spec.server.resources)))
         return found
 
     def size(self, workers: int, servers: int) -> Allocation:
@@ -200,9 +205,16 @@ _GIVEN = _Fields._fields[: _Fields._fields.index("id")]
 """What an outlook is made of."""
 
 
-def _as_key(resources: Resources) -> object:
+def as_key(resources: Resources) -> object:
+    """A value that is equal where these amounts are, and can be looked up by."""
     gpus = resources.gpus
     return resources.cpu, resources.memory_bytes, tuple(gpus.items()) if gpus else ()
+
+
+@lru_cache(maxsize=2**12)
+def _one_of_equals(asks: _Asks) -> _Asks:
+    """Many jobs ask for the same."""
+    return asks
 
 
 @lru_cache(maxsize=2**14)

@@ -82,7 +82,7 @@ class _Look:
         better = {
             one.id: one.present.gpu_type or ""
             for one in outlooks
-            if one.gpu_type is not None and one.has_tasks and has_left_its_type(one.job) and one.forecast.converged
+            if one.forecast.converged and one.gpu_type is not None and one.has_tasks and has_left_its_type(one.job)
         }
         for one in outlooks if has_a_choice(self.choices) else ():
             types = self.choices.get(one.id, ())

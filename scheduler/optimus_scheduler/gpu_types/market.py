@@ -18,7 +18,7 @@ al., "Gavel", OSDI 2020 (what a type is worth differs by job).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -140,9 +140,8 @@ def _offers(traders: _Traders, gpus: FloatArray, reported: Snapshot, settings: S
     best_per_gpu = np.zeros(len(jobs))
     np.maximum.at(best_per_gpu, job, speed / asked)
     best_per_gpu *= np.maximum(traders.speeds.max(axis=1), 1e-12)
-    per_share = (best_per_gpu * max(gpus.mean(), 1.0)).tolist()  # as if all GPUs were of its best type
-    anywhere = [replace(one, best_speed_per_share=most) for one, most in zip(frontiers.each, per_share, strict=True)]
-    weight = weights(jobs, anywhere, settings)
+    per_share = best_per_gpu * max(gpus.mean(), 1.0)  # as if all GPUs were of its best type
+    weight = weights(jobs, per_share, settings)
     # A job without a forecast must not push others off their type: it ranks in the middle.
     weight = np.where(jobs.is_unknown, np.median(weight), weight)
     worth = (weight / best_per_gpu)[job] * speed

@@ -91,8 +91,8 @@ def sizes_of(outlooks: Sequence[Outlook], settings: Settings) -> Sizes:
 def candidates(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes, settings: Settings) -> Candidates:
     """The rows of all jobs."""
     job, workers, servers, cost, speeds = _rows(outlooks, frontiers, sizes)
-    best = np.array([frontier.best_speed_per_share for frontier in frontiers.each])
-    plain = (weights(outlooks, frontiers.each, settings) / best)[job] * speeds
+    best = frontiers.best_speed_per_share
+    plain = (weights(outlooks, best, settings) / best)[job] * speeds
     is_present = _is_present(job, workers, servers, sizes)
     present_speed = np.zeros(len(outlooks))
     present_speed[job[is_present]] = speeds[is_present]
@@ -118,7 +118,7 @@ def candidates(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes, 
     first = np.searchsorted(job, np.arange(len(outlooks) + 1))
     worth[first[:-1]] -= lost
     least_speed = speeds[first[:-1] + 1]
-    work = remaining_work(JobColumns.of(outlooks), frontiers.each)
+    work = remaining_work(JobColumns.of(outlooks), best)
     return Candidates(job, workers, servers, cost, speeds, plain, worth, first, least_speed, work, charge, seconds_left)
 
 
@@ -182,11 +182,16 @@ def _rows(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes) -> _C
     return _with_sizes(columns, asked, outlooks, frontiers)
 
 
+_POINT_BYTES = 4 * 8
+"""Of one size in `Frontier.points`."""
+
+
 def _first_points(frontiers: Sequence[Frontier], most: IntArray) -> _Columns:
     """The lowest sizes of these frontiers, `most` (n,) of each, in their order."""
-    parts = [frontier.points[:height] for frontier, height in zip(frontiers, most.tolist(), strict=True)]
-    job = np.repeat(np.arange(len(frontiers)), list(map(len, parts)))
-    workers, servers, costs, speeds = np.ascontiguousarray(np.concatenate(parts).T)
+    parts = [each.points[:end] for each, end in zip(frontiers, (_POINT_BYTES * most).tolist(), strict=True)]
+    counts = np.fromiter(map(len, parts), np.int64, len(parts)) // _POINT_BYTES
+    job = np.repeat(np.arange(len(frontiers)), counts)
+    workers, servers, costs, speeds = np.ascontiguousarray(np.frombuffer(b"".join(parts)).reshape(-1, 4).T)
     return job, workers.astype(np.int64), servers.astype(np.int64), costs, speeds
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from optimus_models.speed.scaling import ScalingCurve, predict_many
 from optimus_scheduler.allocate.optimus.job_columns import FloatArray, IntArray, JobColumns
-from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.forecast.outlook import Outlook, as_key
 from optimus_scheduler.forecast.speeds import FURTHER, Speeds, SpeedTable
 from optimus_scheduler.model import Resources
 
@@ -22,9 +23,10 @@ _CROWDED = 0.75
 class Frontier:
     """One job's sizes in the order in which it grows, nothing first."""
 
-    points: FloatArray
-    """(k, 4) workers, servers, what they cost, and steps per second. The cost is shares of the cluster: that of a
-    worker and that of a server, each times their number. In one array, as a round joins those of thousands of jobs."""
+    points: bytes
+    """(k, 4) 64-bit floats: workers, servers, what they cost, and steps per second. The cost is shares of the cluster:
+    that of a worker and that of a server, each times their number. Packed, as a round joins those of thousands of jobs.
+    """
     best_speed_per_share: float
 
 
@@ -34,26 +36,45 @@ class Frontiers:
     def __init__(self, outlooks: Sequence[Outlook], capacity: Resources) -> None:
         outlooks = JobColumns.of(outlooks)
         self.worker_shares, self.server_shares = _shares(outlooks, capacity)
-        keys = self._keys(outlooks)
-        # Most jobs have the speeds of the round before, which remember their frontiers.
-        each: list[Frontier | None] = [one.speeds.frontiers.get(key) for one, key in zip(outlooks, keys, strict=True)]
+        # Most jobs tell nothing new, and the cluster is the same: they have the frontiers of the round before.
+        cluster = _one_of_equals(as_key(capacity))
+        steady = [one.steady for one in outlooks]
+        known = [each.frontier for each in steady]
+        changed = [j for j, each in enumerate(known) if each is None or each[0] is not cluster]
+        for j, frontier in zip(changed, self._of(outlooks, changed), strict=True):
+            known[j] = steady[j].frontier = cluster, frontier
+        self.each: list[Frontier] = [each[1] for each in known if each is not None]
+        self.best_speed_per_share = np.array([frontier.best_speed_per_share for frontier in self.each])
+        """(n,)"""
+
+    def _of(self, outlooks: JobColumns, changed: Sequence[int]) -> list[Frontier]:
+        """The frontiers of these jobs, by their numbers: speeds that several have in common remember them."""
+        keys = self._keys(outlooks, changed)
+        speeds = [outlooks[j].speeds for j in changed]
+        each: list[Frontier | None] = [one.frontiers.get(key) for one, key in zip(speeds, keys, strict=True)]
         missing: dict[tuple[int, object], list[int]] = {}
-        for j, known in enumerate(each):
-            if known is None:  # by the identity of speeds that live as long as the outlooks
-                missing.setdefault((id(outlooks[j].speeds), keys[j]), []).append(j)
-        rows = [same[0] for same in missing.values()]
+        for at, found in enumerate(each):
+            if found is None:  # by the identity of speeds that live as long as the outlooks
+                missing.setdefault((id(speeds[at]), keys[at]), []).append(at)
+        rows = [changed[same[0]] for same in missing.values()]
         wanted = _Wanted([outlooks[j] for j in rows], outlooks.pairs("least_")[rows], outlooks.pairs("most_")[rows])
         built = _build(wanted, self.worker_shares[rows], self.server_shares[rows])
         for same, frontier in zip(missing.values(), built, strict=True):
-            outlooks[same[0]].speeds.remember(keys[same[0]], frontier)
-            for j in same:
-                each[j] = frontier
-        self.each = [frontier for frontier in each if frontier is not None]
+            speeds[same[0]].remember(keys[same[0]], frontier)
+            for at in same:
+                each[at] = frontier
+        return [frontier for frontier in each if frontier is not None]
 
-    def _keys(self, jobs: JobColumns) -> list[tuple[float, ...]]:
-        """All that the frontier of each job depends on beside its speeds."""
+    def _keys(self, jobs: JobColumns, changed: Sequence[int]) -> list[tuple[float, ...]]:
+        """All that the frontier of each of these jobs depends on beside its speeds."""
         columns = (*jobs.pairs("least_").T, *jobs.pairs("most_").T, self.worker_shares, self.server_shares)
-        return list(zip(*(column.tolist() for column in columns), strict=True))
+        return list(zip(*(column[list(changed)].tolist() for column in columns), strict=True))
+
+
+@lru_cache(maxsize=16)
+def _one_of_equals(capacity: object) -> object:
+    """The very same for equal ones, so that it is recognised by itself."""
+    return capacity
 
 
 def _shares(jobs: JobColumns, capacity: Resources) -> tuple[FloatArray, FloatArray]:
@@ -124,7 +145,7 @@ def _cut(job: IntArray, workers: IntArray, servers: IntArray, speeds: FloatArray
     best = np.maximum.reduceat(per_share, first).tolist()
     bounds = [*first.tolist(), len(job)]
     points = np.stack([workers, servers, costs, speeds], axis=1)
-    return [Frontier(points[a:b], each) for a, b, each in zip(bounds, bounds[1:], best, strict=False)]
+    return [Frontier(points[a:b].tobytes(), each) for a, b, each in zip(bounds, bounds[1:], best, strict=False)]
 
 
 def _climb(wanted: _Wanted, worker_shares: FloatArray, server_shares: FloatArray) -> list[Frontier]:

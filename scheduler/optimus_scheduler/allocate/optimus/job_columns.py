@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
@@ -28,22 +28,18 @@ class ResourceShapes:
         self.all: list[Resources] = []
         """By number."""
         self._number_of: dict[object, int] = {}
-        self._numbers: dict[object, tuple[int, int]] = {}
 
-    def numbers(self, outlooks: Iterable[Outlook]) -> list[tuple[int, int]]:
-        """The numbers of a worker's and of a server's, the same for equal amounts."""
-        numbers, found, seen = self._numbers, [], dict[int, tuple[int, int]]()
-        for one in outlooks:
-            asks = one.asks
-            pair = seen.get(id(asks))  # of a value that lives as long as the outlooks: to hash it takes longer
-            if pair is None:
-                pair = numbers.get(asks)
-                if pair is None:
-                    worker, server = one.job.spec.worker.resources, one.job.spec.server.resources
-                    pair = numbers[asks] = self._number(asks[0], worker), self._number(asks[1], server)
-                seen[id(asks)] = pair
-            found.append(pair)
-        return found
+    def numbers(self, outlooks: Sequence[Outlook]) -> IntArray:
+        """(n, 2) the numbers of a worker's and of a server's, the same for equal amounts."""
+        asks = [one.steady.asks or one.asks for one in outlooks]
+        places = np.fromiter(map(id, asks), np.int64, len(asks))  # in memory: to hash what is asked for takes longer
+        _, first, kind = np.unique(places, return_index=True, return_inverse=True)
+        pairs = [self._pair(outlooks[at]) for at in first.tolist()]
+        return np.array(pairs, dtype=np.int64).reshape(-1, 2)[kind]
+
+    def _pair(self, one: Outlook) -> tuple[int, int]:
+        (worker, server), spec = one.asks, one.job.spec
+        return self._number(worker, spec.worker.resources), self._number(server, spec.server.resources)
 
     def _number(self, key: object, resources: Resources) -> int:
         number = self._number_of.get(key)
@@ -101,12 +97,12 @@ def rows_of(outlooks: Sequence[Outlook]) -> Rows:
     """The rows of these jobs."""
     n, steady, width = len(outlooks), len(STEADY_COLUMNS), len(_ATTRIBUTES)
     columns = np.empty((len(COLUMNS), n))
-    columns[:steady] = np.frombuffer(b"".join([one.steady_columns for one in outlooks])).reshape(-1, steady).T
+    packed = [one.steady.columns or one.steady_columns for one in outlooks]
+    columns[:steady] = np.frombuffer(b"".join(packed)).reshape(-1, steady).T
     reported = np.fromiter(chain.from_iterable(map(_values_of, outlooks)), np.float64, n * width)
     columns[steady:] = reported.reshape(-1, width).T
     shapes = ResourceShapes()
-    asked = np.fromiter(chain.from_iterable(shapes.numbers(outlooks)), np.int64, 2 * n)
-    return Rows(columns, asked.reshape(-1, 2), shapes)
+    return Rows(columns, shapes.numbers(outlooks), shapes)
 
 
 class JobColumns(tuple[Outlook, ...]):

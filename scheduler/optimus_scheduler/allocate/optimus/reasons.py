@@ -14,7 +14,7 @@ from optimus_scheduler.allocate.optimus.guarantees import overdue_seconds, prese
 from optimus_scheduler.allocate.optimus.job_columns import BoolArray, FloatArray, IntArray, JobColumns
 from optimus_scheduler.allocate.policy import OTHERS_GIVE, Grant
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import NOTHING, TOLERANCE, Allocation, Reason, gpu_type_of
+from optimus_scheduler.model import NOTHING, TOLERANCE, Allocation, Reason
 from optimus_scheduler.settings import Settings
 
 _SAME_SHARE = 1e-12
@@ -71,7 +71,7 @@ class _Explanation:
         below, gain = self._last_gain
         workers, servers = table.workers[row], table.servers[row]
         sizes = [one.present for one in jobs]
-        moves = np.array([now != size.gpu_type for now, size in zip(self._gpu_types(), sizes, strict=True)])
+        moves = jobs.column("changes_type") > 0
         changes = (workers != jobs.pairs("")[:, 0]) | (servers != jobs.pairs("")[:, 1]) | moves
         for j in np.flatnonzero(changes).tolist():  # most keep what they have, the very same object
             sizes[j] = self._size(j, row[j])
@@ -107,11 +107,6 @@ class _Explanation:
 
     def _size(self, job: int, row: int) -> Allocation:
         return self._jobs[job].size(int(self._table.workers[row]), int(self._table.servers[row]))
-
-    def _gpu_types(self) -> list[str | None]:
-        """(n,) on which type each job's workers are from now on."""
-        types = [gpu_type_of(asked) for asked in self._jobs.shapes.all]
-        return [types[number] for number in self._jobs.worker_shape.tolist()]
 
     def _to_change(self, moves: BoolArray) -> IntArray:
         """(n,) the reason for another size, as a number in `_REASONS`; `moves` (n,) to another GPU type."""
