@@ -1,4 +1,4 @@
-"""How true promised times left are: simulations of traces, with every promise judged when its job has ended.
+"""How true predicted times left are: simulations of traces, with every prediction judged when its job has ended.
 
     python -m benchmarks.promises --data FOLDER [--runs pollux,paper] [--workloads 1,2] [--seeds 0] [--runs-known 1,0]
     python -m benchmarks.promises --data FOLDER --runs paper --oracle
@@ -8,17 +8,17 @@
 
 `--data` is the folder with `pollux/`, `traces/philly.csv.gz` and `pcs/`. One JSON object a run on stdout. Each run is
 that of `optimus simulate --set promises=true`: the queue is simulated forward after rounds (`optimus_scheduler.ahead`),
-and each promise is corrected by how those of ended jobs turned out. The runs of `pollux`, `paper` and `philly` are made
-twice, with the reports of ended jobs known to later ones (`runs_known`) and without.
+and each prediction is corrected by how those of ended jobs turned out. The runs of `pollux`, `paper` and `philly` are
+made twice, with the reports of ended jobs known to later ones (`runs_known`) and without.
 
 Of `time_left`, `held` is the part of the intervals of 80 % that held and `median_error` that of the time left, by the
 part of the job's life from submission that was over. Bars: held 0.75 to 0.85 everywhere, median error at most 0.20 at a
-quarter and 0.12 at half. `start` are promises of when a waiting job begins, by the part of its wait. With `--oracle`
+quarter and 0.12 at half. `start` are predictions of when a waiting job begins, by the part of its wait. With `--oracle`
 lengths and speeds are told: what is left is the error that later arrivals and changes of size make, which nobody knows.
 `score` is the mean interval score of the time left in logarithms (width plus ten times the miss; less is better), of
-promises as they were shown and, `score_uncorrected`, before they were corrected by how earlier ones turned out.
+predictions as they were shown and, `score_uncorrected`, before they were corrected by how earlier ones turned out.
 
-`pcs` is the comparison with PCS (OSDI 2024): the mean of |promised - true| / true completion time of promises at
+`pcs` is the comparison with PCS (OSDI 2024): the mean of |predicted - true| / true completion time of predictions at
 submission, with lengths and speeds told (`--blind`: not), beside the mean completion time under several policies. As in
 the published simulations changes of size cost nothing.
 
@@ -45,9 +45,9 @@ from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.model import Interval
 from optimus_simulator.options import Options
 from optimus_simulator.outcome.outcome import Outcome, deadline_answers, time_left
-from optimus_simulator.promises import AT_SUBMISSION, IN_LIFE, START
 from optimus_simulator.replay import Replay
 from optimus_simulator.scenario import load
+from optimus_simulator.shown_predictions import AT_SUBMISSION, IN_LIFE, START
 
 _ROUND_SECONDS, _PCS_ROUND_SECONDS = 600.0, 3600.0
 """Of the long traces, beside the rounds on events: a round each minute for three months takes hours."""
@@ -102,8 +102,8 @@ def _of_deadlines(outcome: Outcome) -> dict[str, Any]:
 def _scores(outcome: Outcome) -> dict[str, float]:
     """Mean interval score of the time left, at submission and by the part of the life since then."""
     kinds = (AT_SUBMISSION, IN_LIFE)
-    judged = [each for job in outcome.jobs for each in job.promises if each.kind in kinds]
-    said = [(each.promise.left, each.promise.uncorrected, each.true_left) for each in judged]
+    judged = [each for job in outcome.jobs for each in job.predictions if each.kind in kinds]
+    said = [(each.prediction.left, each.prediction.uncorrected, each.true_left) for each in judged]
     shown = [_score(left, true) for left, before, true in said if left is not None and before is not None]
     uncorrected = [_score(before, true) for left, before, true in said if left is not None and before is not None]
     return {"score": sum(shown) / len(shown), "score_uncorrected": sum(uncorrected) / len(shown)} if shown else {}
@@ -116,13 +116,13 @@ def _score(said: Interval, true: float) -> float:
 
 
 def _at_submission(outcome: Outcome) -> dict[str, float]:
-    """How wrong the completion times that were promised at submission are, by the true ones."""
+    """How wrong the completion times that were predicted at submission are, by the true ones."""
     errors = []
     for job in outcome.jobs:
-        for judged in job.promises:
-            if judged.kind == AT_SUBMISSION and judged.promise.left is not None:
-                promised = judged.promise.at + judged.promise.left.mean - job.submitted_at
-                errors.append(abs(promised - job.jct_seconds) / max(job.jct_seconds, 1.0))
+        for judged in job.predictions:
+            if judged.kind == AT_SUBMISSION and judged.prediction.left is not None:
+                predicted = judged.prediction.at + judged.prediction.left.mean - job.submitted_at
+                errors.append(abs(predicted - job.jct_seconds) / max(job.jct_seconds, 1.0))
     errors.sort()
     if not errors:
         return {"promised": 0}

@@ -20,7 +20,7 @@ _SHRINK_SECONDS = 120.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 1: a promise was broken; the history is printed."""
+    """Exit code 1: an invariant was broken; the history is printed."""
     given = _parser().parse_args(arguments)
     gc.freeze()  # what was imported stays: the collector need not walk it again and again
     begun = time.process_time()
@@ -81,7 +81,7 @@ def _numbers(outcome: Outcome) -> dict[str, object]:
         "calls": outcome.n_calls,
         "jobs": outcome.n_jobs,
         "samples": outcome.n_samples,
-        "broken": None if outcome.violation is None else outcome.violation.promise,
+        "broken": None if outcome.violation is None else outcome.violation.invariant,
         "digest": outcome.digest,
     }
 

@@ -1,4 +1,4 @@
-"""What must hold in a world, and what has been promised in it so far: checked after every event.
+"""What must hold in a world, and what has been acknowledged in it so far: checked after every event.
 
 The books are kept by what callers were told and what processes did, not by what the service believes: they read the
 database by a connection of their own.
@@ -38,10 +38,10 @@ SampleKey = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A promise that was broken."""
+    """An invariant that was broken."""
 
     at: float
-    promise: str
+    invariant: str
     what: str
 
 
@@ -159,7 +159,7 @@ class Books:
     # --- checks ------------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """After an event: what the database says now against what it said and what was promised."""
+        """After an event: what the database says now against what it said and what was acknowledged."""
         written = self.world.database.written
         if not written:
             return

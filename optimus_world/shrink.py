@@ -1,4 +1,5 @@
-"""Finds a short history that still breaks the same promise: faults and acts are dropped, and the world is run again."""
+"""Finds a short history that still breaks the same invariant: faults and acts are dropped, and the world is run
+again."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from optimus_world.world import Outcome, Script, run, without
 _NEAR_SECONDS = 300.0
 """The end of the accidents is looked for as exactly as that."""
 _LATER_SECONDS = 1800.0
-"""A promise that breaks so much later without a fault is given up."""
+"""An invariant that breaks so much later without a fault is given up."""
 
 
 def shrunk(failed: Outcome, seconds: float) -> Outcome:
@@ -65,7 +66,7 @@ def _all(script: Script) -> list[Fault | Act]:
 
 
 def _tried(failed: Outcome, dropped: Sequence[Fault | Act]) -> Outcome | None:
-    """What comes of the world without these, if it breaks the same promise."""
+    """What comes of the world without these, if it breaks the same invariant."""
     if not dropped:
         return None
     assert failed.violation is not None
@@ -76,5 +77,5 @@ def _tried(failed: Outcome, dropped: Sequence[Fault | Act]) -> Outcome | None:
 
 def _same(failed: Outcome, found: Outcome) -> Outcome | None:
     assert failed.violation is not None
-    same = found.violation is not None and found.violation.promise == failed.violation.promise
+    same = found.violation is not None and found.violation.invariant == failed.violation.invariant
     return found if same else None

@@ -113,7 +113,7 @@ class Simulated(Replay):
             experience=real.experience,
         )
 
-    def _promise(self, snapshot: Snapshot, outcome: Plan) -> None:  # noqa: ARG002 - the simulator's
+    def _predict(self, snapshot: Snapshot, outcome: Plan) -> None:  # noqa: ARG002 - the simulator's
         self._plan = outcome
 
 

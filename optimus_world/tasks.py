@@ -82,7 +82,7 @@ class Surroundings(Protocol):
     def transport(self, sender: Process) -> httpx.BaseTransport:
         """How it reaches the service."""
 
-    def broken(self, promise: str, what: str) -> None:
+    def broken(self, invariant: str, what: str) -> None:
         """Something happened that must not."""
 
     def now(self) -> float:

@@ -67,7 +67,7 @@ _SILENT_SECONDS = 30.0
 
 
 class Broken(Exception):
-    """A promise was broken: the simulation stops."""
+    """An invariant was broken: the simulation stops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +206,11 @@ class World:
         seconds = int(self.kernel.now)
         self.story.append(f"{seconds // 3600:3d}:{seconds // 60 % 60:02d}:{self.kernel.now % 60:06.3f}  {what}")
 
-    def broken(self, promise: str, what: str) -> None:
-        """Note the first promise that was broken; the simulation stops after the event."""
+    def broken(self, invariant: str, what: str) -> None:
+        """Note the first invariant that was broken; the simulation stops after the event."""
         if self.violation is None:
-            self.violation = Violation(self.kernel.now, promise, what)
-            self.say(f"BROKEN: {promise}: {what}")
+            self.violation = Violation(self.kernel.now, invariant, what)
+            self.say(f"BROKEN: {invariant}: {what}")
 
     def unexpected(self, thread: str) -> None:
         """A thread has survived an error that is a mistake in code, which it is handling now."""

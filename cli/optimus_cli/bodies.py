@@ -506,7 +506,7 @@ class Cluster(TypedDict):
     version: str
 
 
-class PromiseScore(TypedDict):
+class PredictionScore(TypedDict):
     kind: str
     part: str
     promises: int
@@ -516,11 +516,11 @@ class PromiseScore(TypedDict):
 
 class TaskScore(TypedDict):
     task: str
-    scores: list[PromiseScore]
+    scores: list[PredictionScore]
 
 
 class Scorecard(TypedDict):
-    scores: list[PromiseScore]
+    scores: list[PredictionScore]
     tasks: list[TaskScore]
 
 

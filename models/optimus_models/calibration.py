@@ -1,12 +1,12 @@
 """How predicted intervals should be corrected, by how earlier ones of the same kind turned out.
 
-A promise is a predicted value with an 80 % interval. Once the truth is known, its error is ln(true / predicted). The
-errors of promises that looked alike (same task, about the same part of a job's life, about as sure of themselves) are
-the distribution that the next promise is drawn from: its 10th, 50th and 90th percentile become the bounds and the
-median. Before there are any, errors are believed to be as the promise itself says: so many made-up ones come from its
-own interval. A conformal predictive distribution: Vovk and others, Computationally efficient versions of conformal
-predictive distributions, Neurocomputing 2020; with weights for what is alike: Tibshirani and others, Conformal
-prediction under covariate shift, NeurIPS 2019.
+A prediction is a predicted value with an 80 % interval. Once the truth is known, its error is ln(true / predicted). The
+errors of predictions that looked alike (same task, about the same part of a job's life, about as sure of themselves)
+are the distribution that the next prediction is drawn from: its 10th, 50th and 90th percentile become the bounds and
+the median. Before there are any, errors are believed to be as the prediction itself says: so many made-up ones come
+from its own interval. A conformal predictive distribution: Vovk and others, Computationally efficient versions of
+conformal predictive distributions, Neurocomputing 2020; with weights for what is alike: Tibshirani and others,
+Conformal prediction under covariate shift, NeurIPS 2019.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ MOST_JUDGED = 1000
 _TAIL = 0.1
 """Part of the truths that lies beyond each bound of an 80 % interval."""
 _MADE_UP = 10
-"""What a promise says of itself counts as so many ended jobs: one that erred without bound moves no bound beyond it."""
+"""What a prediction says of itself counts as so many ended jobs: one that erred without bound moves no bound beyond
+it."""
 _HALF_LIFE = 400.0
-"""Promises after which an older one counts half: tasks, machines and models change."""
+"""Predictions after which an older one counts half: tasks, machines and models change."""
 _SAME_PART = 0.12
 """Parts of life that differ by this much are about the same: the scale of a normal kernel."""
 _AS_SURE = 1.0
@@ -71,7 +72,7 @@ class Calibration(NamedTuple):
 UNCALIBRATED = Calibration()
 
 
-class Promised(NamedTuple):
+class Predicted(NamedTuple):
     """An interval as it was or is to be said."""
 
     mean: float
@@ -93,14 +94,14 @@ class Promised(NamedTuple):
         """Mean of both half-widths, bounded."""
         return min(max((min(self.down, _WIDEST) + min(self.up, _WIDEST)) / 2.0, _NARROWEST), _WIDEST)
 
-    def uncorrected(self, by: Widening) -> Promised:
+    def uncorrected(self, by: Widening) -> Predicted:
         """What it was before it was corrected."""
         mean = self.mean * math.exp(-by.shift)
-        return Promised(mean, mean * math.exp(-self.down / by.down), mean * math.exp(min(self.up / by.up, 700.0)))
+        return Predicted(mean, mean * math.exp(-self.down / by.down), mean * math.exp(min(self.up / by.up, 700.0)))
 
 
 class Judged(NamedTuple):
-    """One promise and what came."""
+    """One prediction and what came."""
 
     job: str
     task: str
@@ -112,16 +113,16 @@ class Judged(NamedTuple):
     """ln(true / predicted), bounded."""
 
     @classmethod
-    def of(cls, job: str, task: str, life: float, promised: Promised, true: float) -> Judged | None:
-        """None for what cannot be compared in logarithms: a value that is not above 0. `promised`: not corrected."""
-        if not (0 < true < math.inf and 0 < promised.mean < math.inf):
+    def of(cls, job: str, task: str, life: float, predicted: Predicted, true: float) -> Judged | None:
+        """None for what cannot be compared in logarithms: a value that is not above 0. `predicted`: not corrected."""
+        if not (0 < true < math.inf and 0 < predicted.mean < math.inf):
             return None
-        error = math.log(true) - math.log(promised.mean)
-        return cls(job, task, life, promised.doubt, min(max(error, -_WIDEST), _WIDEST))
+        error = math.log(true) - math.log(predicted.mean)
+        return cls(job, task, life, predicted.doubt, min(max(error, -_WIDEST), _WIDEST))
 
 
 class Errors:
-    """Judged promises of one kind, in the order in which they were judged. Immutable."""
+    """Judged predictions of one kind, in the order in which they were judged. Immutable."""
 
     def __init__(self, judged: Sequence[Judged] = ()) -> None:
         judged = judged[-MOST_JUDGED:]
@@ -135,21 +136,21 @@ class Errors:
         """Whether there are any."""
         return len(self._errors) > 0
 
-    def widening(self, task: str, life: float, promised: Promised, *, moves: bool = False) -> Widening:
-        """How the next promise is to be corrected.
+    def widening(self, task: str, life: float, predicted: Predicted, *, moves: bool = False) -> Widening:
+        """How the next prediction is to be corrected.
 
         Args:
             task: of the job.
             life: part of its life that is over, 0 to 1.
-            promised: its interval as it is predicted; `mean` above 0.
+            predicted: its interval as it is predicted; `mean` above 0.
             moves: whether its middle is corrected, too. What decisions rest on keeps it.
         """
         if not self:
             return AS_PREDICTED
-        down, up = promised.down, promised.up
+        down, up = predicted.down, predicted.up
         made_up = np.array([each * min(up if each > 0 else down, _WIDEST) for each in _MADE_UP_ERRORS])
         errors = np.concatenate([self._errors, made_up])
-        weights = np.concatenate([self._weights(task, life, promised.doubt), np.full(len(made_up), 1.0 / _PER_JOB)])
+        weights = np.concatenate([self._weights(task, life, predicted.doubt), np.full(len(made_up), 1.0 / _PER_JOB)])
         low, middle, high = _percentiles(errors, weights)
         if not moves:
             low, middle, high = min(low, 0.0), 0.0, max(high, 0.0)
@@ -158,7 +159,7 @@ class Errors:
     def _weights(self, task: str, life: float, doubt: float) -> FloatArray:
         """What each error counts; those of one job together no more than one.
 
-        Other tasks together count no more than what a promise says of itself, and less the more is known of its own.
+        Other tasks together count no more than what a prediction says of itself, and less the more is known of its own.
         """
         alike = ((self._lives - life) / _SAME_PART) ** 2 + ((self._doubts - math.log(doubt)) / _AS_SURE) ** 2
         weights = self._recency * np.exp(-0.5 * alike)
@@ -208,4 +209,4 @@ _MADE_UP_ERRORS = [
     NormalDist(0.0, 1.0 / _REACH).inv_cdf(min(max((n + 0.5) / (_MADE_UP * _PER_JOB), _MOST_TAIL), 1.0 - _MOST_TAIL))
     for n in range(_MADE_UP * _PER_JOB)
 ]
-"""In half-widths: of a promise that is as sure as it says."""
+"""In half-widths: of a prediction that is as sure as it says."""

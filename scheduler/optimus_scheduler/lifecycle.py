@@ -223,7 +223,7 @@ class Reopen:
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetPromises:
+class ForgetPredictions:
     """What was predicted of the job's end is not to be judged: nobody could know that its owner would pause it."""
 
 
@@ -232,7 +232,9 @@ class EndRetryWait:
     """Let the job have tasks at once: its owner asks for them, whatever is left of the wait after an error."""
 
 
-Effect = EmitEvent | MarkStarted | MarkFinished | StoreResult | ScheduleRetry | Reopen | ForgetPromises | EndRetryWait
+Effect = (
+    EmitEvent | MarkStarted | MarkFinished | StoreResult | ScheduleRetry | Reopen | ForgetPredictions | EndRetryWait
+)
 
 
 class InvalidTransition(Exception):
@@ -379,7 +381,7 @@ def _pause_for_owner(status: JobStatus, event: Event) -> Outcomes:
     state = status.state if stops else JobState.PAUSED
     after = replace(status, state=state, directive=Directive.PAUSE, owner_paused=True, paused_by=event.by)
     what = "its tasks save what they can and leave" if stops else "it gets no tasks"
-    return after, (ForgetPromises(), EmitEvent("PausedByOwner", f"{_capital(event.by)} paused the job: {what}."))
+    return after, (ForgetPredictions(), EmitEvent("PausedByOwner", f"{_capital(event.by)} paused the job: {what}."))
 
 
 def _go_on(status: JobStatus, event: Event) -> Outcomes:

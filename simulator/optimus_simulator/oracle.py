@@ -41,12 +41,12 @@ class TrueSpeeds(Speeds):
             self._known[size] = self._true(*size) * self._wrong_by(size) * self._factor
         return self._known[size]
 
-    def promised(self, allocation: Allocation) -> Estimate:
+    def estimate(self, allocation: Allocation) -> Estimate:
         speed = self.at(allocation)
         return Estimate(speed, speed * (1.0 - self._error), speed * (1.0 + self._error))
 
     def compared(self, size: Allocation, other: Allocation) -> Estimate:
-        return self.promised(size).over(self.promised(other))
+        return self.estimate(size).over(self.estimate(other))
 
     def _true(self, workers: int, servers: int) -> float:
         return self._truth.oracle_speed(workers, servers)

@@ -40,8 +40,8 @@ from optimus_simulator.faults import Faults
 from optimus_simulator.options import Options
 from optimus_simulator.oracle import Oracle
 from optimus_simulator.outcome.outcome import JobRecord, Moment, Outcome, finish_time_fairness
-from optimus_simulator.promises import START, WHILE_RUNNING, Promise
 from optimus_simulator.running import RunningJob, Telemetry
+from optimus_simulator.shown_predictions import START, WHILE_RUNNING, Prediction
 from optimus_simulator.trace import Trace, TraceJob
 
 Progress = Callable[[int, float], None]
@@ -178,11 +178,11 @@ class Replay:
         outcome = plan(snapshot, self._policy, self._settings, forecaster=self._forecaster, memory=self._memory)
         for decision in outcome.decisions:
             job = self.active[decision.job_id]
-            job.note_prediction(decision.forecast.total_steps)
+            job.note_predicted_steps(decision.forecast.total_steps)
         soon = now + self._options.learning_round_seconds
         if soon > now and learns(snapshot, outcome) and not now < self._next_round <= soon:
             self._round_at(soon)
-        self._promise(snapshot, outcome)
+        self._predict(snapshot, outcome)
         for action in outcome.actions:
             match action:
                 case SetWanted():
@@ -226,31 +226,31 @@ class Replay:
         family = job.entry.spec.family
         return replace(job.seen(self._taught.of(family)), experience=replace(self._experience, task=family))
 
-    def _promise(self, snapshot: Snapshot, outcome: Plan) -> None:
-        """Keep what is said of the time left of jobs whose newest promise is too old to be judged."""
+    def _predict(self, snapshot: Snapshot, outcome: Plan) -> None:
+        """Keep what is said of the time left of jobs whose newest prediction is too old to be judged."""
         self._recent.note(self._forecaster.outlooks, snapshot.now)
-        due = [job for job in self.active.values() if job.wants_promise(snapshot.now, self._options.promise_spacing)]
+        due = [job for job in self.active.values() if job.wants_prediction(snapshot.now, self._options.promise_spacing)]
         if not due:
             return
         if self._options.promises:
             found = self._expected_times(snapshot, outcome)
             for job in self.active.values():
                 job.answer(found[job.id].shown.left(snapshot.now), snapshot.now)
-            promises = {job.id: _promise(job, found[job.id], snapshot.now) for job in due}
+            predictions = {job.id: _prediction(job, found[job.id], snapshot.now) for job in due}
         else:
             left = {decision.job_id: decision.forecast.remaining_seconds for decision in outcome.decisions}
-            promises = {job.id: Promise(snapshot.now, left[job.id]) for job in due}
+            predictions = {job.id: Prediction(snapshot.now, left[job.id]) for job in due}
         for job in due:
-            job.promises.note(promises[job.id])
+            job.predictions.note(predictions[job.id])
 
     def _score(self, job: RunningJob) -> None:
-        """Learn from what an ended job was promised."""
-        for each in job.judged_promises():
+        """Learn from what an ended job was told."""
+        for each in job.judged_predictions():
             is_start = each.kind == START
-            before = each.promise.uncorrected_wait if is_start else each.promise.uncorrected
+            before = each.prediction.uncorrected_wait if is_start else each.prediction.uncorrected
             if before is None or each.kind == WHILE_RUNNING:
                 continue
-            age, task = each.promise.at - job.entry.submitted_at, ANY_TASK if is_start else job.entry.spec.family
+            age, task = each.prediction.at - job.entry.submitted_at, ANY_TASK if is_start else job.entry.spec.family
             one = judged(job.id, task, age, before, each.true_left)
             kind = "start" if is_start else "time"
             self._judged[kind] = [*self._judged[kind], *([] if one is None else [one])][-MOST_JUDGED:]
@@ -348,11 +348,11 @@ class Replay:
         return f"{len(self.active)} jobs have not ended after {days:.0f} virtual days, such as {names}"
 
 
-def _promise(job: RunningJob, found: CorrectedTimes, now: float) -> Promise:
+def _prediction(job: RunningJob, found: CorrectedTimes, now: float) -> Prediction:
     shown, predicted = found.shown, found.predicted
     if job.started_at is not None:
-        return Promise(now, shown.left(now), predicted.left(now))
-    return Promise(now, shown.left(now), predicted.left(now), _wait(shown, now), _wait(predicted, now))
+        return Prediction(now, shown.left(now), predicted.left(now))
+    return Prediction(now, shown.left(now), predicted.left(now), _wait(shown, now), _wait(predicted, now))
 
 
 def _wait(times: ExpectedTimes, now: float) -> Interval | None:
@@ -372,9 +372,9 @@ def _record(job: RunningJob, fairness: float, deadline_at: float | None) -> JobR
         job.attained_share_seconds,
         job.trained_share_seconds,
         fairness,
-        job.judged_predictions(),
+        job.judged_step_predictions(),
         deadline_at,
-        () if dropped else job.judged_promises(),
+        () if dropped else job.judged_predictions(),
         job.first_answer,
         job.promised_at is not None,
         dropped,

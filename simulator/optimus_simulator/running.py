@@ -20,7 +20,7 @@ from optimus_scheduler.model import (
     SpeedSample,
 )
 from optimus_simulator.options import Options
-from optimus_simulator.promises import Judged, Promises
+from optimus_simulator.shown_predictions import Judged, Predictions
 from optimus_simulator.trace import TraceJob
 from optimus_simulator.truth.truth import Shape, Training
 
@@ -199,14 +199,14 @@ class RunningJob:
     """That part of it in which it made progress."""
     predicted: list[tuple[float, float]] = field(default_factory=list)
     """(steps done, steps in all as they were predicted then)."""
-    promises: Promises = field(init=False)
+    predictions: Predictions = field(init=False)
     first_answer: Answer | None = None
     """What was said of its deadline at its submission."""
     promised_at: float | None = None
     """When it was promised to meet its deadline."""
 
     def __post_init__(self) -> None:
-        self.promises = Promises(self.entry.submitted_at, [])
+        self.predictions = Predictions(self.entry.submitted_at, [])
 
     @property
     def id(self) -> str:
@@ -233,16 +233,16 @@ class RunningJob:
         else:
             self.telemetry.trained(now, self.training.updates - before, used, self.training)
 
-    def note_prediction(self, total_steps: Interval | None) -> None:
+    def note_predicted_steps(self, total_steps: Interval | None) -> None:
         """What the scheduler believes of its end, noted whenever it has come a tenth further."""
         step = self.training.step
         if total_steps is None or step < 1 or (self.predicted and step < self.predicted[-1][0] * _PREDICTION_SPACING):
             return
         self.predicted.append((step, total_steps.mean))
 
-    def wants_promise(self, now: float, spacing: float) -> bool:
+    def wants_prediction(self, now: float, spacing: float) -> bool:
         """Whether what is said of its time left now will be judged."""
-        return self.promises.is_due(now, self.started_at, spacing)
+        return self.predictions.is_due(now, self.started_at, spacing)
 
     def answer(self, left: Interval | None, now: float) -> None:
         """Say what is to be said of its deadline; what was promised stays promised."""
@@ -254,13 +254,13 @@ class RunningJob:
         if answer is Answer.PROMISED:
             self.promised_at = now
 
-    def judged_promises(self) -> tuple[Judged, ...]:
-        """What it was promised about its end, now that it has ended."""
+    def judged_predictions(self) -> tuple[Judged, ...]:
+        """What it was told about its end, now that it has ended."""
         assert self.started_at is not None
         assert self.finished_at is not None
-        return self.promises.judged(self.started_at, self.finished_at)
+        return self.predictions.judged(self.started_at, self.finished_at)
 
-    def judged_predictions(self) -> tuple[tuple[float, float], ...]:
+    def judged_step_predictions(self) -> tuple[tuple[float, float], ...]:
         """(part of the steps done, predicted steps in all by the true ones), now that it has ended."""
         true = max(self.training.step, 1e-9)
         return tuple((step / true, total / true) for step, total in self.predicted)

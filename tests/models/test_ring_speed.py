@@ -46,7 +46,7 @@ def test_two_sizes_tell_the_others() -> None:
 
 
 def test_a_slow_exchange_is_expected_of_larger_rings_too() -> None:
-    """Amdahl's law through the same two speeds would promise more."""
+    """Amdahl's law through the same two speeds would predict more."""
     w = np.array([1.0, 2.0])
     slow = RingSamples(w, [2.0, 2.0], [0.0, 1.0], BATCH)
     fast = RingSamples(w, [2.0, 1.0], [0.0, 0.001], BATCH)

@@ -189,15 +189,15 @@ def test_with_arguments_that_nobody_has_run_with_speeds_are_doubtful() -> None:
         ended("b", speed=slowed(1.0), arguments=("depth=2",)),
     ]
 
-    def promised(depth: int) -> tuple[float, float, float]:
+    def estimate(depth: int) -> tuple[float, float, float]:
         job = young(*others)
         spec = replace(job.spec, arguments=(f"depth={depth}",))
-        return outlook_of(replace(job, spec=spec)).speeds.promised(Allocation(1, 1))
+        return outlook_of(replace(job, spec=spec)).speeds.estimate(Allocation(1, 1))
 
-    mean, low, high = promised(8)
+    mean, low, high = estimate(8)
     assert mean == pytest.approx(slowed(3.0)(1, 1), rel=0.1)
     assert high / low < 2.0
-    mean, low, high = promised(16)
+    mean, low, high = estimate(16)
     assert slowed(3.0)(1, 1) < mean < slowed(1.0)(1, 1)
     assert high / low > 4.0
 
@@ -226,7 +226,7 @@ def test_calculated_speeds_hold_until_the_first_measurement() -> None:
     assert before.speeds.source is SpeedSource.ANALYSIS
     assert before.learning
     assert before.forecast.steps_per_second is not None
-    assert before.forecast.remaining_seconds is None, "no time is promised by arithmetic"
+    assert before.forecast.remaining_seconds is None, "no time is predicted by arithmetic"
     measured = samples(lambda w, p: 3.0 * law()(w, p), [(1, 1)])
     after = outlook_of(young(calculated_speeds=calculated, measured=measured))
     assert after.speeds.at(Allocation(3, 3)) == outlook_of(young(measured=measured)).speeds.at(Allocation(3, 3))
@@ -426,17 +426,17 @@ def submitted(seed: int, *similar: EndedJob) -> tuple[EndedJob, list[Outlook]]:
     return replace(left, total_steps=job.step, rule=rule), outlooks
 
 
-def test_a_job_submitted_five_times_is_promised_an_end_that_it_keeps() -> None:
+def test_a_job_submitted_five_times_is_told_an_end_that_it_keeps() -> None:
     known: list[EndedJob] = []
     held = []
     for seed in range(5):
         job, outlooks = submitted(seed, *known)
         known.append(job)
         after_a_tenth = outlooks[len(outlooks) // 10 : -1]
-        promised = [each.forecast.total_steps for each in after_a_tenth]
+        predicted = [each.forecast.total_steps for each in after_a_tenth]
         if seed >= 2:  # with two ended jobs known
-            assert all(each is not None and 0.5 < each.mean / job.total_steps < 2.0 for each in promised)
-        held += [each is not None and each.low <= job.total_steps <= each.high for each in promised]
+            assert all(each is not None and 0.5 < each.mean / job.total_steps < 2.0 for each in predicted)
+        held += [each is not None and each.low <= job.total_steps <= each.high for each in predicted]
     assert np.mean(held) > 0.7
 
 

@@ -15,7 +15,7 @@ from optimus_scheduler.lifecycle import (
     Effect,
     EmitEvent,
     Event,
-    ForgetPromises,
+    ForgetPredictions,
     InvalidTransition,
     JobStatus,
     MarkFinished,
@@ -310,7 +310,7 @@ def test_who_caused_a_pause_is_known_until_the_job_trains_again() -> None:
 def test_a_running_job_is_paused_once_its_tasks_have_left() -> None:
     status, effects = live(PauseRequested(), status=TRAINED)
     assert (status.state, status.directive, status.owner_paused) == (JobState.RUNNING, Directive.PAUSE, True)
-    assert ForgetPromises() in effects
+    assert ForgetPredictions() in effects
     assert live(PauseRequested(), status=status) == (status, []), "asked for twice, it is done once"
     for left in (Paused(), AllTasksGone()):
         paused, effects = live(left, status=status)

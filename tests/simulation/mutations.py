@@ -58,7 +58,7 @@ class Mutation:
 
     name: str
     patch: Patch
-    promise: str
+    invariant: str
     """Which the simulation must find broken."""
     faults: tuple[Fault, ...] = ()
     acts: tuple[Act, ...] = TWO_JOBS

@@ -14,8 +14,8 @@ def test_the_bug_is_noticed(mutation: Mutation) -> None:
     with ExitStack() as stack:
         mutation.patch(stack)
         found = run(mutation.script, mutation.seconds).violation
-    assert found is not None, "no promise was found broken"
-    assert found.promise == mutation.promise
+    assert found is not None, "no invariant was found broken"
+    assert found.invariant == mutation.invariant
 
 
 @pytest.mark.parametrize("name", ["a coordinator dismisses tasks by what it heard before they came"])

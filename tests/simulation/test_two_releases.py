@@ -43,7 +43,7 @@ def test_values_cross_the_border_by_what_the_other_knows(earlier: Release) -> No
 
 
 @pytest.mark.parametrize("seed", [2, 3])
-def test_no_promise_is_broken_by_an_upgrade(seed: int, earlier: Release) -> None:
+def test_no_invariant_is_broken_by_an_upgrade(seed: int, earlier: Release) -> None:
     outcome = run(Script.drawn(seed, 1.0, BEFORE_0025))
     assert outcome.violation is None, "\n".join([*outcome.story[-40:], reproduction(outcome)])
     assert outcome.n_samples > 100
@@ -63,7 +63,7 @@ def test_what_the_earlier_release_cannot_read_is_noticed(earlier: Release, monke
     monkeypatch.setattr(wanted, "_load_task", lambda job_id, stored: read(job_id, stored[:4]))
     outcome = run(Script.drawn(3, 1.0, BEFORE_0025))
     assert outcome.violation is not None
-    assert outcome.violation.promise in ("no thread dies", "no error is unexpected"), outcome.violation
+    assert outcome.violation.invariant in ("no thread dies", "no error is unexpected"), outcome.violation
     assert "ValueError" in outcome.violation.what
     assert outcome.script.upgrade is not None
     assert outcome.violation.at > outcome.script.upgrade.at

@@ -31,7 +31,7 @@ same ones on every machine."""
         (831112663, 1.0),  # and of tasks that were let go while their job's coordinator was replaced
     ],
 )
-def test_no_promise_is_broken(seed: int, hours: float) -> None:
+def test_no_invariant_is_broken(seed: int, hours: float) -> None:
     outcome = run(Script.drawn(seed, hours))
     assert outcome.violation is None, "\n".join([*outcome.story[-40:], reproduction(outcome)])
     assert outcome.n_samples > 100

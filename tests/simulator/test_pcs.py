@@ -1,4 +1,4 @@
-"""The traces of PCS, and the policy that keeps promises."""
+"""The traces of PCS, and the policy that keeps its predictions."""
 
 from __future__ import annotations
 

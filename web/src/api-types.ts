@@ -1028,6 +1028,26 @@ export interface components {
              */
             remaining_seconds: components["schemas"]["Interval"] | null;
         };
+        /** @description How predictions of one kind turned out that were made at one part of the lives of jobs. */
+        PredictionScore: {
+            /**
+             * @description what was left: steps, seconds at its size then, time to the end, waiting and changes of size included, or time to the first tasks
+             * @enum {string}
+             */
+            kind: "steps" | "seconds" | "time" | "start";
+            /**
+             * @description of its life or wait, as far as it was known
+             * @example first step
+             * @example 25 %
+             */
+            part: string;
+            /** @description how many were judged */
+            promises: number;
+            /** @description part of them whose 80 % interval held what came */
+            held: number;
+            /** @description of what was left: |predicted - true| / true */
+            median_error_percent: number;
+        };
         /** @description What Optimus believes of a job now (`GET /v1/jobs/{id}/predictions`). */
         Predictions: {
             at: string | null;
@@ -1171,26 +1191,6 @@ export interface components {
              */
             limits: components["schemas"]["ProjectLimits"];
         };
-        /** @description How predictions of one kind turned out that were made at one part of the lives of jobs. */
-        PromiseScore: {
-            /**
-             * @description what was left: steps, seconds at its size then, time to the end, waiting and changes of size included, or time to the first tasks
-             * @enum {string}
-             */
-            kind: "steps" | "seconds" | "time" | "start";
-            /**
-             * @description of its life or wait, as far as it was known
-             * @example first step
-             * @example 25 %
-             */
-            part: string;
-            /** @description how many were judged */
-            promises: number;
-            /** @description part of them whose 80 % interval held what came */
-            held: number;
-            /** @description of what was left: |predicted - true| / true */
-            median_error_percent: number;
-        };
         /** @description The jobs that wait (`GET /v1/queue`), the one that is expected to start first at the top. */
         Queue: {
             /** @description how many wait, those that the caller may not read included */
@@ -1267,8 +1267,8 @@ export interface components {
         /** @description How the newest predictions turned out whose jobs have succeeded since (`GET /v1/promises`). */
         Scorecard: {
             /** @description of all tasks together */
-            scores: components["schemas"]["PromiseScore"][];
-            /** @description of each task, those with most promises first */
+            scores: components["schemas"]["PredictionScore"][];
+            /** @description of each task, those with most predictions first */
             tasks: components["schemas"]["TaskScore"][];
         };
         /** @description How many parameter servers the job may have, none for all-reduce, and what one of them needs. */
@@ -1367,7 +1367,7 @@ export interface components {
         /** @description The same of the jobs of one task. */
         TaskScore: {
             task: string;
-            scores: components["schemas"]["PromiseScore"][];
+            scores: components["schemas"]["PredictionScore"][];
         };
         /** @description A token without its secret, of which the service keeps a hash only. */
         Token: {
@@ -1539,13 +1539,13 @@ export type Outcome = components['schemas']['Outcome'];
 export type PauseParts = components['schemas']['PauseParts'];
 export type Plan = components['schemas']['Plan'];
 export type PredictionPoint = components['schemas']['PredictionPoint'];
+export type PredictionScore = components['schemas']['PredictionScore'];
 export type Predictions = components['schemas']['Predictions'];
 export type Problem = components['schemas']['Problem'];
 export type ProblemError = components['schemas']['ProblemError'];
 export type Project = components['schemas']['Project'];
 export type ProjectLimits = components['schemas']['ProjectLimits'];
 export type ProjectQuota = components['schemas']['ProjectQuota'];
-export type PromiseScore = components['schemas']['PromiseScore'];
 export type Queue = components['schemas']['Queue'];
 export type QueuedJob = components['schemas']['QueuedJob'];
 export type RatePoint = components['schemas']['RatePoint'];

@@ -24,7 +24,7 @@ export type {
   Plan,
   Predictions,
   Project,
-  PromiseScore,
+  PredictionScore,
   Queue,
   QueuedJob,
   Scorecard,

@@ -6,7 +6,7 @@ import { coloursOf } from "./colours";
 import { groupOf } from "./filters";
 import { Jobs } from "./jobs";
 import { OverTime } from "./overtime";
-import { Promises } from "./promises";
+import { PredictionScores } from "./scores";
 import type { World } from "./state";
 import { ago, amount, bytes, count, counted, gpuCount, percent, reasonWords, size } from "./words";
 
@@ -66,7 +66,7 @@ export function Cluster({ world, now, caller }: ClusterProps) {
       </section>
       <OverTime oldest={oldest} colours={colours} onDrawn={setDrawn} />
       <Jobs jobs={jobs} leftOut={cluster.left_out ?? 0} now={now} colours={colours} caller={caller} />
-      <Promises />
+      <PredictionScores />
     </>
   );
 }

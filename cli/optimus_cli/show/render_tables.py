@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from optimus_cli.bodies import Node, PromiseScore, QueuedJob, Scorecard, Task, Usage, UsageAmounts
+from optimus_cli.bodies import Node, PredictionScore, QueuedJob, Scorecard, Task, Usage, UsageAmounts
 from optimus_cli.show import wording
 from optimus_cli.show.layout import FittingTable, columns_table
 
@@ -40,7 +40,7 @@ def scorecard(found: Scorecard, task: str | None = None) -> RenderableType:
     return Group(*parts)
 
 
-def _table(scores: Sequence[PromiseScore]) -> Table:
+def _table(scores: Sequence[PredictionScore]) -> Table:
     numbers = ("judged", "held", "median error")
     table = columns_table("predicted", "when", *numbers, right=numbers)
     for score in scores:

@@ -150,7 +150,7 @@ class ReviewPoint(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromiseScore(Message):
+class PredictionScore(Message):
     """How predictions of one kind turned out that were made at one part of the lives of jobs."""
 
     kind: Annotated[
@@ -171,15 +171,15 @@ class TaskScore(Message):
     """The same of the jobs of one task."""
 
     task: str
-    scores: list[PromiseScore]
+    scores: list[PredictionScore]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scorecard(Message):
     """How the newest predictions turned out whose jobs have succeeded since (`GET /v1/promises`)."""
 
-    scores: Annotated[list[PromiseScore], About("of all tasks together")]
-    tasks: Annotated[list[TaskScore], About("of each task, those with most promises first")]
+    scores: Annotated[list[PredictionScore], About("of all tasks together")]
+    tasks: Annotated[list[TaskScore], About("of each task, those with most predictions first")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

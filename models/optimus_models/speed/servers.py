@@ -86,7 +86,7 @@ class SpeedModel:
     def _fit(points: SpeedPoints, mode: Mode, batch: float) -> tuple[SpeedForm, SpeedResidual | None]:
         """The form that explains the measurements better, with a weak prior, and the correction near them.
 
-        `flat` wins ties: it promises less of more servers.
+        `flat` wins ties: it predicts less of more servers.
         """
         flat, shared = fit_with_prior(points, mode, "flat", batch), fit_with_prior(points, mode, "shared", batch)
         form = flat if flat.cost <= shared.cost + 1e-6 else shared

@@ -1,4 +1,5 @@
-"""What users are told of each job's start and end: the queue simulated forward, corrected by earlier promises. Pure.
+"""What users are told of each job's start and end: the queue simulated forward, corrected by how earlier predictions
+turned out. Pure.
 
 The live service, its dry run and the simulator all call `corrected_times`; what it said of jobs that have ended since
 (`judged`) corrects what it says next.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from optimus_models.calibration import AS_PREDICTED, Judged, Promised, Widening
+from optimus_models.calibration import AS_PREDICTED, Judged, Predicted, Widening
 from optimus_scheduler.ahead.look_ahead import is_expected_to_end, look_ahead
 from optimus_scheduler.ahead.queue import ExpectedTimes, Queue
 from optimus_scheduler.allocate.policy import Policy
@@ -79,10 +80,10 @@ def life_part(age: float, left: Interval) -> float:
     return age / max(age + left.mean, _LEAST_SECONDS)
 
 
-def judged(job: str, task: str, age: float, promised: Interval, true: float) -> Judged | None:
-    """A promise of time as it was before its correction, and the seconds that were left in truth."""
-    bounds = Promised(*(max(each, _LEAST_SECONDS) for each in _bounds(promised)))
-    return Judged.of(job, task, life_part(age, promised), bounds, max(true, _LEAST_SECONDS))
+def judged(job: str, task: str, age: float, predicted: Interval, true: float) -> Judged | None:
+    """A predicted time as it was before its correction, and the seconds that were left in truth."""
+    bounds = Predicted(*(max(each, _LEAST_SECONDS) for each in _bounds(predicted)))
+    return Judged.of(job, task, life_part(age, predicted), bounds, max(true, _LEAST_SECONDS))
 
 
 def _bounds(value: Interval) -> tuple[float, float, float]:

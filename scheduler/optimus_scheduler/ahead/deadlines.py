@@ -6,6 +6,7 @@ deadline that could be promised is told.
 
 What was promised stays promised: where not all claims can be met, those of promised deadlines are, in the order in
 which they were promised (`allocate_with_quotas`). A promise is made beside all earlier ones, so that it breaks none.
+Only a deadline is promised: other times that users are shown are predictions, which bind nobody.
 """
 
 from __future__ import annotations

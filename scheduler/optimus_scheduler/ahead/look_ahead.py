@@ -54,7 +54,7 @@ def look_ahead(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Ex
     work = [_work(one, queue) for one in outlooks]
     n_trajectories, n_instants = _extent(len(outlooks) + len(queue.arrivals) // 2)
     if isinstance(policy, PlanningPolicy):
-        # Its plan is what it promises. The doubts of others would mix it with plans that it does not have.
+        # Its plan is its prediction. The doubts of others would mix it with plans that it does not have.
         n_trajectories = 1
     rules = Rules(policy, settings, n_instants)
     # Later jobs are guesses. Of two trajectories one has none: in truth as many may not come.
@@ -111,7 +111,7 @@ def _work(outlook: Outlook, queue: Queue) -> Work:
         is_known = like_it is not None or any(length > running for length in queue.lengths)
         return work._replace(is_made_up=not is_known)
     known = Work.of(remaining)
-    pace = Work.of(step_seconds(outlook.speeds.promised(size), Habits(running_seconds=running)))
+    pace = Work.of(step_seconds(outlook.speeds.estimate(size), Habits(running_seconds=running)))
     return Work(known.median, math.hypot(known.down, pace.down), math.hypot(known.up, pace.up))
 
 

@@ -255,7 +255,7 @@ def _most_hopeful(outlook: Outlook, possible: list[Allocation], capacity: Resour
 
 def _high(outlook: Outlook, size: Allocation) -> float:
     """Steps per second at the upper end of the 80 % interval."""
-    return outlook.speeds.promised(size).high
+    return outlook.speeds.estimate(size).high
 
 
 def _is_near(outlook: Outlook, size: Allocation, settings: Settings) -> bool:

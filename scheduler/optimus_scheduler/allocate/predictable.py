@@ -23,7 +23,7 @@ _LEAST_SECONDS, _LONGEST_SECONDS = 1e-6, 1e12
 class PredictablePolicy:
     """Plans all jobs to their ends, in the order of arrival, and keeps to the plan.
 
-    A promise of the end made at submission is a soft constraint: no later job delays it. A job that has started keeps
+    The end that was predicted at submission is a soft constraint: no later job delays it. A job that has started keeps
     its size to its end. A waiting one takes the start and the size for which its end comes first, of the sizes that
     make good use of their tasks (`Settings.least_efficiency`): others wait for them. A small job may start in a gap
     before its turn, where that moves nobody else. The plan is a function of the jobs that are there, so it need not be

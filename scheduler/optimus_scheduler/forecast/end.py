@@ -101,7 +101,7 @@ class Use(NamedTuple):
     speed: Estimate | None
     """Steps/s; None without tasks, or when nothing is measured."""
     steps_per_second: float | None
-    """The same, or what was calculated, by which no time is promised."""
+    """The same, or what was calculated, by which no time is predicted."""
     cost_per_second: float | None
     """None without prices, or without tasks."""
     has_price: bool
@@ -112,7 +112,7 @@ class Use(NamedTuple):
         elapsed = now - job.started_at if job.started_at is not None else 0.0
         if job.allocation.is_empty:
             return cls(elapsed, job.spent, None, None, None, has_price)
-        speed = speeds.promised(job.allocation) if speeds.is_measured else None
+        speed = speeds.estimate(job.allocation) if speeds.is_measured else None
         calculated = speeds.at(job.allocation) if speeds.is_known else None
         price = cost_per_second(job.spec, job.allocation, settings) if has_price else None
         return cls(elapsed, job.spent, speed, calculated if speed is None else speed.mean, price, has_price)

@@ -42,7 +42,7 @@ class Speeds:
         self.is_known = source is not None
         self.is_measured = source not in (None, SpeedSource.ANALYSIS)
         """By the job or by ended ones. Arithmetic on layers compares sizes; of a small network, whose steps are mostly
-        what it leaves out, it is far too fast (6,490 steps/s were calculated where 88 were made): no time is promised
+        what it leaves out, it is far too fast (6,490 steps/s were calculated where 88 were made): no time is predicted
         by it."""
         self.confidence = model.confidence
         """How sure they are, from 0 (nothing is known) to 1."""
@@ -50,7 +50,7 @@ class Speeds:
         """What a policy derived from these speeds; lives as long as they do."""
         self._known: dict[tuple[int, int], float] = {}
         self._doubts: dict[tuple[int, int], tuple[float, float]] = {}
-        self._promised: dict[Allocation, Estimate] = {}
+        self._estimates: dict[Allocation, Estimate] = {}
 
     def at(self, allocation: Allocation) -> float:
         """Predicted steps per second, above 0; 0 for a size without workers."""
@@ -61,14 +61,14 @@ class Speeds:
             self._predict_block(*size)
         return self._known[size]
 
-    def promised(self, allocation: Allocation) -> Estimate:
+    def estimate(self, allocation: Allocation) -> Estimate:
         """Steps per second with the 80 % interval of a measured speed; the allocation has workers."""
-        known = self._promised.get(allocation)
+        known = self._estimates.get(allocation)
         if known is None:
-            known = self._promised[allocation] = self.promised_many([allocation])[0]
+            known = self._estimates[allocation] = self.estimates([allocation])[0]
         return known
 
-    def promised_many(self, allocations: Sequence[Allocation]) -> list[Estimate]:
+    def estimates(self, allocations: Sequence[Allocation]) -> list[Estimate]:
         """The same of several, all of one GPU type."""
         return [
             Estimate(speed, *(speed * self._with_level(bound) for bound in bounds))

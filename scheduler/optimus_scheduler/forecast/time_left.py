@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from optimus_models.calibration import AS_PREDICTED, Errors, Promised, Widening
+from optimus_models.calibration import AS_PREDICTED, Errors, Predicted, Widening
 from optimus_models.cost import Estimate
 from optimus_scheduler.model import REACH, Interval
 
@@ -225,7 +225,7 @@ def correction(errors: Errors, task: str, life: float, left: Interval, *, moves:
     """How a prediction of what is left is to be corrected (`Errors.widening`). What is certain stays as it is."""
     if left.mean <= 0 or left.mean == math.inf or left.low >= left.high:
         return AS_PREDICTED
-    return errors.widening(task, life, Promised(left.mean, left.low, left.high), moves=moves)
+    return errors.widening(task, life, Predicted(left.mean, left.low, left.high), moves=moves)
 
 
 def after(waiting: Interval, left: Interval) -> Interval:

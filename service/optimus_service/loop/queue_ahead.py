@@ -29,9 +29,15 @@ from optimus_scheduler.model import Plan, Snapshot
 from optimus_scheduler.model.format import instant_words
 from optimus_scheduler.settings import Settings
 from optimus_service.metrics.registry import Metrics
-from optimus_service.observe.promises import START_PARTS, TIME_PARTS, PromisedParts, start_promise, time_promise
+from optimus_service.observe.shown_predictions import (
+    START_PARTS,
+    TIME_PARTS,
+    PredictedParts,
+    start_prediction,
+    time_prediction,
+)
 from optimus_service.store.errors import DatabaseNotAvailable, StaleLeader
-from optimus_service.store.records import ExpectedTimesRecord, PromisedDeadline, PromiseRecord
+from optimus_service.store.records import ExpectedTimesRecord, PredictionRecord, PromisedDeadline
 from optimus_service.store.repository import LeaderRepository
 from optimus_service.store.rounds.forecasts import known
 
@@ -123,7 +129,7 @@ class QueueAhead:
         self._metrics = metrics
         self._valid_seconds = max(_VALID_ROUNDS * round_seconds, _VALID_SECONDS)
         self.recent = RecentJobs()
-        self._promised = PromisedParts(TIME_PARTS, START_PARTS)
+        self._predicted = PredictedParts(TIME_PARTS, START_PARTS)
         self._wake_up = threading.Condition()
         self._newest: Seen | None = None
         self._last_key: object = None
@@ -198,19 +204,21 @@ class QueueAhead:
         rest = (time.monotonic() - started) / _LOAD
         valid_until = now + self._valid_seconds + 2.0 * rest
         times = times_of(queue, found, valid_until)
-        said = [of(one, found[one.id], now) for one in queue.outlooks for of in (time_promise, start_promise)]
-        promises = [promise for promise in said if promise is not None]
-        new = self._new(promises, seen)
+        said = [of(one, found[one.id], now) for one in queue.outlooks for of in (time_prediction, start_prediction)]
+        predictions = [prediction for prediction in said if prediction is not None]
+        new = self._new(predictions, seen)
         seen.leader.rounds.put_expected_times(times, new, promised_deadlines(queue, found))
-        self._promised.stored(new, (one.id for one in queue.outlooks))
+        self._predicted.stored(new, (one.id for one in queue.outlooks))
         self._valid_until = valid_until
 
-    def _new(self, promises: Sequence[PromiseRecord], seen: Seen) -> list[PromiseRecord]:
+    def _new(self, predictions: Sequence[PredictionRecord], seen: Seen) -> list[PredictionRecord]:
         """Those that are made for the first time."""
         steps = {one.id: one.job.step for one in seen.queue.outlooks}
-        if unknown := self._promised.unknown(steps):
-            self._promised.know(seen.leader.promises.parts_of(unknown), {each: steps[each] for each in unknown})
-        return self._promised.new(promises)
+        if unknown := self._predicted.unknown(steps):
+            self._predicted.know(
+                seen.leader.shown_predictions.parts_of(unknown), {each: steps[each] for each in unknown}
+            )
+        return self._predicted.new(predictions)
 
     def _fail(self, seen: Seen, error: Exception) -> None:
         """Make a mistake in code visible where people look: a metric, the list of events, the log."""

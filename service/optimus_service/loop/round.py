@@ -16,11 +16,11 @@ from optimus_service.loop.decisions import News, decision_records
 from optimus_service.loop.exits import ExitNotices
 from optimus_service.loop.expected_ends import ExpectedEnds, expected_ends
 from optimus_service.loop.unknown_tasks import UnknownTasks
-from optimus_service.observe.promises import PARTS, PromisedParts, plan_promises
+from optimus_service.observe.shown_predictions import PARTS, PredictedParts, plan_predictions
 from optimus_service.observe.snapshot import ClusterState, Observer
 from optimus_service.observe.unknown_tasks import without_record
 from optimus_service.process.gc_pause import collector_paused
-from optimus_service.store.records import PromiseRecord, RoundRecord
+from optimus_service.store.records import PredictionRecord, RoundRecord
 from optimus_service.store.repository import LeaderRepository
 
 Planner = Callable[[Snapshot, Timer], Plan]
@@ -92,7 +92,7 @@ class Round:
         self._keep_seconds = keep_seconds
         self.unknown = unknown
         self._on_planned = on_planned
-        self._promised = PromisedParts(PARTS)
+        self._predicted = PredictedParts(PARTS)
         self._news = News()
         self._logs_forgotten_at: float | None = None  # the first round forgets: services restart
         self.seen: ClusterState | None = None
@@ -142,11 +142,11 @@ class Round:
             n_actions=len(plan.actions),
             error="; ".join(failures) or None,
         )
-        promises = self._promises(snapshot, plan, leader)
+        predictions = self._predictions(snapshot, plan, leader)
         news = self._news.of(plan, fence)
-        leader.rounds.add(record, decision_records(news, now, observed.jobs), promises)
+        leader.rounds.add(record, decision_records(news, now, observed.jobs), predictions)
         self._news.stored(news, plan)
-        self._promised.stored(promises, (job.id for job in snapshot.jobs))
+        self._predicted.stored(predictions, (job.id for job in snapshot.jobs))
         self.seen, self.decided = cluster_state, plan
         self._on_planned(snapshot, plan, leader)
         self._cluster.forget(forgettable(cluster_state, snapshot))  # the token was in force as the round was stored
@@ -166,12 +166,12 @@ class Round:
         """
         self._observer.keep(self._leader_with(fence), least=1)
 
-    def _promises(self, snapshot: Snapshot, plan: Plan, leader: LeaderRepository) -> list[PromiseRecord]:
+    def _predictions(self, snapshot: Snapshot, plan: Plan, leader: LeaderRepository) -> list[PredictionRecord]:
         """What this round predicts of jobs that have come further, to be judged by their ends."""
         steps = {job.id: job.step for job in snapshot.jobs}
-        if unknown := self._promised.unknown(decision.job_id for decision in plan.decisions):
-            self._promised.know(leader.promises.parts_of(unknown), {each: steps[each] for each in unknown})
-        return self._promised.new(plan_promises(snapshot.jobs, plan, snapshot.now))
+        if unknown := self._predicted.unknown(decision.job_id for decision in plan.decisions):
+            self._predicted.know(leader.shown_predictions.parts_of(unknown), {each: steps[each] for each in unknown})
+        return self._predicted.new(plan_predictions(snapshot.jobs, plan, snapshot.now))
 
     def note_failure(self, record: RoundRecord, fence: int) -> None:
         """Remember a round that an error ended.

@@ -126,7 +126,9 @@ INTERVALS_HELD = _state(
     "kind",
     "part",
 )
-PROMISES = _state("predictions_judged", "So many predictions of that kind and part of life were judged", "kind", "part")
+PREDICTIONS_JUDGED = _state(
+    "predictions_judged", "So many predictions of that kind and part of life were judged", "kind", "part"
+)
 
 # --- rounds ----------------------------------------------------------------------------------------------------------
 
@@ -257,7 +259,7 @@ GROUPS: tuple[tuple[str, tuple[Family, ...]], ...] = (
         ),
     ),
     ("The cluster", (JOBS, WAITING, WITHOUT_SERIES, NODES, CPU, MEMORY, GPUS, RECONCILING, LAG)),
-    ("How predictions turned out", (INTERVALS_HELD, PROMISES)),
+    ("How predictions turned out", (INTERVALS_HELD, PREDICTIONS_JUDGED)),
     (
         "Rounds",
         (

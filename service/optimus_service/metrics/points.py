@@ -76,7 +76,7 @@ class ClusterMetrics:
     nodes_by_state: Mapping[str, int] = field(default_factory=dict)
     n_reconciling: int = 0
     reconcile_lag_seconds: float = 0.0
-    promises: Sequence[answers.PromiseScore] = ()
+    predictions: Sequence[answers.PredictionScore] = ()
     """How predictions turned out, of all tasks together."""
 
 
@@ -96,8 +96,8 @@ def _of_cluster(metrics: ClusterMetrics) -> Iterator[tuple[Family, list[Point]]]
     yield catalogue.WITHOUT_SERIES, [((), metrics.n_active_jobs - len(metrics.active_jobs))]
     yield catalogue.RECONCILING, [((), metrics.n_reconciling)]
     yield catalogue.LAG, [((), metrics.reconcile_lag_seconds)]
-    yield catalogue.INTERVALS_HELD, [((each.kind, each.part), each.held) for each in metrics.promises]
-    yield catalogue.PROMISES, [((each.kind, each.part), each.promises) for each in metrics.promises]
+    yield catalogue.INTERVALS_HELD, [((each.kind, each.part), each.held) for each in metrics.predictions]
+    yield catalogue.PREDICTIONS_JUDGED, [((each.kind, each.part), each.promises) for each in metrics.predictions]
     if metrics.capacity is None:
         return
     yield catalogue.NODES, [((state,), count) for state, count in sorted(metrics.nodes_by_state.items())]

@@ -17,7 +17,7 @@ from optimus_service.insight.jobs.usage import job_usage, usage_of_role
 from optimus_service.insight.predictions.review import scores
 from optimus_service.metrics.points import ClusterMetrics, JobMetrics
 from optimus_service.metrics.registry import MAX_JOBS, NoMetrics
-from optimus_service.observe.promises import MAX_PROMISES, verdicts
+from optimus_service.observe.shown_predictions import MAX_PREDICTIONS, verdicts
 from optimus_service.observe.spec import readable_spec
 from optimus_service.observe.telemetry import newest_noise_scale
 from optimus_service.store.errors import DatabaseNotAvailable
@@ -88,7 +88,7 @@ def _read(repository: Repository, now: float, nodes: tuple[Node, ...] | None, pr
         nodes_by_state=dict(Counter("schedulable" if node.schedulable else "cordoned" for node in nodes or ())),
         n_reconciling=len(lags),
         reconcile_lag_seconds=max(lags, default=0.0),
-        promises=scores(list(verdicts(repository.promises.kept(0.0, MAX_PROMISES)))),
+        predictions=scores(list(verdicts(repository.shown_predictions.ended(0.0, MAX_PREDICTIONS)))),
     )
 
 

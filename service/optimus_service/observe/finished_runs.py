@@ -4,7 +4,7 @@
 
     a job succeeds ─▶ its sample history, condensed ─▶ finished_runs (database) ─▶ EndedJobs (memory, by task)
                       at most 128 losses, 8 speeds a size                          └─▶ `Job.similar` of active jobs
-    promises of jobs that ended (`promises`) ─▶ how intervals are to be corrected ─▶ `Job.experience`
+    predictions of jobs that ended (`shown_predictions`) ─▶ how intervals are to be corrected ─▶ `Job.experience`
     a job's layers, before it has measured anything ─▶ speeds by arithmetic, at the percent of peak that others reached
 """
 
@@ -26,7 +26,7 @@ from optimus_scheduler.forecast.cold_start import Platform, calculated_speeds, d
 from optimus_scheduler.forecast.forecast import STOPS_PER_JOB
 from optimus_scheduler.forecast.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
 from optimus_scheduler.model import Architecture, Directive, EndedJob, JobSpec, JobState, Mode, SilentRun, SpeedSample
-from optimus_service.observe.promises import MAX_PROMISES, Scores
+from optimus_service.observe.shown_predictions import MAX_PREDICTIONS, Scores
 from optimus_service.observe.spec import readable_spec, rule_of
 from optimus_service.observe.standstills import rescale_seconds
 from optimus_service.observe.telemetry import JobHistory
@@ -86,7 +86,7 @@ class FinishedRunHistory:
                     self._known.add(ended)
                     self._note_percent(ended)
             if runs:  # a job that succeeded teaches and judges at the same time
-                self._scores.add(self._repository.promises.kept(self._scores.since, MAX_PROMISES))
+                self._scores.add(self._repository.shown_predictions.ended(self._scores.since, MAX_PREDICTIONS))
 
     def read_networks(self, job_ids: Collection[str]) -> None:
         """Read the layers of these jobs together, for `calculated_speeds`, where they are not known yet."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from optimus_service.store.database.pages import DEFAULT_PAGE, check_limit
 from optimus_service.store.database.subject import Subject
-from optimus_service.store.jobs import awaited, promises
+from optimus_service.store.jobs import awaited, shown_predictions
 from optimus_service.store.jobs.rows import locked
 from optimus_service.store.records import (
     DecisionRecord,
@@ -14,8 +14,8 @@ from optimus_service.store.records import (
     EventRecord,
     ExpectedTimesRecord,
     Page,
+    PredictionRecord,
     PromisedDeadline,
-    PromiseRecord,
     RoundRecord,
 )
 from optimus_service.store.rounds import expected_times, history
@@ -57,15 +57,16 @@ class Rounds(Subject):
     """Rounds, their decisions, and what is expected of jobs since."""
 
     def add(
-        self, record: RoundRecord, decisions: Sequence[DecisionRecord], promised: Sequence[PromiseRecord] = ()
+        self, record: RoundRecord, decisions: Sequence[DecisionRecord], predictions: Sequence[PredictionRecord] = ()
     ) -> int:
-        """Store a round, its decisions (their `id` and `round_id` are given here), and promises that are to be judged.
+        """Store a round, its decisions (their `id` and `round_id` are given here), and predictions that are to be
+        judged.
 
         Returns:
             The round's id.
         """
         with self._write() as session:
-            promises.add(session, promised)
+            shown_predictions.add(session, predictions)
             return history.add_round(session, record, decisions)
 
     def page(self, cursor: str | None = None, limit: int = DEFAULT_PAGE) -> Page[RoundRecord]:
@@ -97,15 +98,15 @@ class Rounds(Subject):
     def put_expected_times(
         self,
         times: Sequence[ExpectedTimesRecord],
-        promised: Sequence[PromiseRecord] = (),
+        predictions: Sequence[PredictionRecord] = (),
         deadlines: Sequence[PromisedDeadline] = (),
     ) -> None:
         """Store when jobs are expected to start and to end, in the place of all that was expected before.
 
-        What is said of jobs that are not there any more is left out. `promised`: to be judged by the ends. `deadlines`:
-        those that are promised now; jobs that have ended since are left out.
+        What is said of jobs that are not there any more is left out. `predictions`: to be judged by the ends.
+        `deadlines`: those that are promised now; jobs that have ended since are left out.
         """
         with self._write() as session:
             known = expected_times.replace_all(session, times)
-            promises.add(session, [each for each in promised if each.job_id in known])
-            promises.add_deadlines(session, [each for each in deadlines if each.job_id in known])
+            shown_predictions.add(session, [each for each in predictions if each.job_id in known])
+            shown_predictions.add_deadlines(session, [each for each in deadlines if each.job_id in known])

@@ -41,9 +41,9 @@ from optimus_service.store.events import Events, Rounds
 from optimus_service.store.jobs import charging, ended, memberships, tasks, wanted
 from optimus_service.store.jobs.jobs import Jobs
 from optimus_service.store.jobs.memberships import Memberships
-from optimus_service.store.jobs.promises import Promises
 from optimus_service.store.jobs.retention import PRUNE_ROWS, Retention
 from optimus_service.store.jobs.sealed_rows import Variables
+from optimus_service.store.jobs.shown_predictions import ShownPredictions
 from optimus_service.store.jobs.tasks import Tasks
 from optimus_service.store.jobs.usage import Usage
 from optimus_service.store.jobs.wanted import Wanted
@@ -194,9 +194,9 @@ class Repository:
         return Tasks(self)
 
     @property
-    def promises(self) -> Promises:
+    def shown_predictions(self) -> ShownPredictions:
         """What was predicted of jobs and is judged by their ends."""
-        return Promises(self)
+        return ShownPredictions(self)
 
     @property
     def usage(self) -> Usage:

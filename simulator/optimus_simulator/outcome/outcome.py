@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from optimus_scheduler.ahead.deadlines import Answer
 from optimus_scheduler.model import JobSpec, Resources
 from optimus_simulator.bounds.bound import Bound
-from optimus_simulator.promises import Judged, summary
+from optimus_simulator.shown_predictions import Judged, summary
 from optimus_simulator.trace import TraceJob
 
 FloatArray = NDArray[np.float64]
@@ -32,10 +32,10 @@ class JobRecord:
     trained_share_seconds: float
     fairness: float
     """Finish-time fairness ρ: its completion time by what it would have been on its fair part of the cluster."""
-    predictions: tuple[tuple[float, float], ...] = ()
+    step_predictions: tuple[tuple[float, float], ...] = ()
     """Predictions of its end on the way: (part of its steps done, predicted steps in all by the true ones)."""
     deadline_at: float | None = None
-    promises: tuple[Judged, ...] = ()
+    predictions: tuple[Judged, ...] = ()
     """What it was told of its time left, and what came of it."""
     answer: Answer | None = None
     """What was said of its deadline at its submission; None: nothing was asked, or it has none."""
@@ -132,8 +132,8 @@ def deadline_answers(outcomes: Sequence[Outcome]) -> dict[str, int]:
 
 
 def time_left(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """How true the promised times left were, by kind and part of life (`promises.summary`)."""
-    return summary(judged for outcome in outcomes for job in outcome.jobs for judged in job.promises)
+    """How true the predicted times left were, by kind and part of life (`shown_predictions.summary`)."""
+    return summary(judged for outcome in outcomes for job in outcome.jobs for judged in job.predictions)
 
 
 def mean_active(submitted: Sequence[float], finished: Sequence[float]) -> FloatArray:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from optimus_simulator.outcome.comparison import Estimate, PolicyResult, columns_among
 from optimus_simulator.outcome.outcome import Moment, Outcome, time_left
-from optimus_simulator.promises import AT_SUBMISSION, IN_LIFE, START, WHILE_RUNNING
+from optimus_simulator.shown_predictions import AT_SUBMISSION, IN_LIFE, START, WHILE_RUNNING
 
 FloatArray = NDArray[np.float64]
 
@@ -94,9 +94,9 @@ _KINDS = {
 
 
 def _time_left(result: PolicyResult) -> str:
-    """How true the promised times left were, by the part of a job's life that was over."""
+    """How true the predicted times left were, by the part of a job's life that was over."""
     rows = "".join(_time_left_row(row) for row in time_left(result.outcomes))
-    titles = ("", "jobs", "promised", "intervals held", "median error", "median high/low")
+    titles = ("", "jobs", "predicted", "intervals held", "median error", "median high/low")
     header = "".join(f"<th>{title}</th>" for title in titles)
     return f"<h2>Time left, {html.escape(result.policy)}</h2>\n<table><tr>{header}</tr>{rows}</table>"
 
@@ -145,7 +145,7 @@ def _draw_fairness(axes: Axes, result: PolicyResult, colour: str, line: str) -> 
 
 def _draw_predictions(axes: Axes, result: PolicyResult, colour: str, line: str) -> None:
     """The middle of the predictions by progress, and the band that holds eight of ten."""
-    judged = [point for outcome in result.outcomes for job in outcome.jobs for point in job.predictions]
+    judged = [point for outcome in result.outcomes for job in outcome.jobs for point in job.step_predictions]
     done, ratio = np.array(judged).reshape(-1, 2).T
     axes.axhline(1.0, color="0.6", linewidth=1)
     axes.set_xlabel("part of the job's steps that are done")

@@ -1,4 +1,4 @@
-"""The traces of PCS: virtual clusters of Philly with 64 GPUs each, to compare promised completion times.
+"""The traces of PCS: virtual clusters of Philly with 64 GPUs each, to compare predicted completion times.
 
 A row is one job: `submit_time` seconds, `service` GPU-seconds, and `num_jobs`, the most GPUs that it can use. As in the
 published simulations, each job may have any number of GPUs up to that, from one on, and tells beforehand how much

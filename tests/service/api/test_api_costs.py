@@ -13,9 +13,9 @@ from tests.service.store.store_builders import batches_of, samples_of
 
 from optimus_scheduler.model import NOTHING, Allocation, Interval, Mode
 from optimus_service.observe.finished_runs import finished_run_of
-from optimus_service.observe.promises import PARTS
+from optimus_service.observe.shown_predictions import PARTS
 from optimus_service.observe.telemetry import JobHistory
-from optimus_service.store.records import DecisionRecord, PromiseRecord, RoundRecord
+from optimus_service.store.records import DecisionRecord, PredictionRecord, RoundRecord
 from optimus_service.store.rounds.forecasts import from_json
 
 pytestmark = on_sqlite
@@ -152,19 +152,19 @@ def test_an_ended_job_shows_what_was_predicted_and_what_came(serving: Serve) -> 
         assert [point["seconds_held"] for point in outcome["review"]] == [False, False, True, True]
 
 
-def of_steps(job_id: str, step: int, total: float) -> PromiseRecord:
+def of_steps(job_id: str, step: int, total: float) -> PredictionRecord:
     """That so many steps are left, of 0.1 s each; told as the job's 400 steps go on."""
     part = PARTS[2 + sum(step > each for each in (50, 100, 200))]
     left = Interval(total - step, 0.5 * (total - step), 1.6 * (total - step))
     all_steps = Interval(*(step + each for each in (left.mean, left.low, left.high)))
     seconds = Interval(*(each / 10 for each in (left.mean, left.low, left.high)))
     at = NOW + step / 10
-    return PromiseRecord(
+    return PredictionRecord(
         job_id=job_id, part=part, task="m:f", at=at, step=step, steps=left, seconds=seconds, total_steps=all_steps
     )
 
 
-def tell(api: Api, *promises: PromiseRecord) -> None:
+def tell(api: Api, *promises: PredictionRecord) -> None:
     record = RoundRecord(at=NOW, trigger="test", seconds=0.1, phase_seconds={}, n_jobs=1, n_actions=0)
     api.repository.rounds.add(record, [], promises)
 
@@ -180,7 +180,7 @@ def test_one_job_and_the_scorecard_are_judged_alike(api: Api) -> None:
         ("time 75 %", 30.0, None, Interval(20.0, 15.0, 22.0)),
     )
     times = [
-        PromiseRecord(job_id=job_id, part=part, task="m:f", at=NOW + at, step=step, time=time)
+        PredictionRecord(job_id=job_id, part=part, task="m:f", at=NOW + at, step=step, time=time)
         for part, at, step, time in told
     ]
     tell(api, of_steps(job_id, 50, 410.0), of_steps(job_id, 200, 300.0), *times)
@@ -245,7 +245,7 @@ def judge(api: Api, predicted: float, project: str = "default") -> None:
     value = Interval(predicted, 0.9 * predicted, 1.5 * predicted)
     tell(
         api,
-        PromiseRecord(job_id=job_id, part="25 %", task="m:f", at=NOW, steps=value, seconds=value, total_steps=value),
+        PredictionRecord(job_id=job_id, part="25 %", task="m:f", at=NOW, steps=value, seconds=value, total_steps=value),
     )
     api.surroundings.clock.now = NOW + 100
     api.as_task("POST", job_id, "result", json={"outcome": "succeeded", "step": 400, "final_loss": 0.3})

@@ -262,7 +262,7 @@ def test_a_speed_is_calculated_until_one_is_measured(world: World) -> None:
     assert calculated.speed_from == "analysis"
     # 17 million parameters: three passes over 32 examples and the memory of one core, and the way there and back.
     assert 0.5 < (calculated.steps_per_second or 0.0) < 20.0
-    assert calculated.seconds_per_step is None, "no time is promised by it"
+    assert calculated.seconds_per_step is None, "no time is predicted by it"
     assert calculated.remaining_seconds is None
     world.train(30)
     world.round()

@@ -102,14 +102,14 @@ def test_a_job_that_was_resumed_before_it_began_has_no_tasks_once_it_is_paused_a
     assert job_of(world).running.is_empty
 
 
-def test_what_was_promised_before_a_pause_is_forgotten(world: World) -> None:
+def test_what_was_predicted_before_a_pause_is_forgotten(world: World) -> None:
     trained(world)
-    assert world.repository.promises.parts_of(["job-1"])
+    assert world.repository.shown_predictions.parts_of(["job-1"])
     pause(world)
-    assert not world.repository.promises.parts_of(["job-1"])
+    assert not world.repository.shown_predictions.parts_of(["job-1"])
     world.live_until("it is paused", lambda: world.state() is JobState.PAUSED)
     world.round()
-    assert not world.repository.promises.parts_of(["job-1"]), "a job that has nothing promises nothing"
+    assert not world.repository.shown_predictions.parts_of(["job-1"]), "a job that has nothing predicts nothing"
 
 
 def test_the_explanation_says_since_when_and_what_ends_it(world: World) -> None:

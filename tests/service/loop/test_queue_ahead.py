@@ -23,7 +23,7 @@ from optimus_service.insight.jobs.progress import expected_times, progress_of
 from optimus_service.loop.queue_ahead import LOOK_AHEAD_FAILED, THREAD, times_of
 from optimus_service.metrics.registry import Metrics
 from optimus_service.observe.spec import promised_at
-from optimus_service.store.jobs.promises import DEADLINE_PROMISED
+from optimus_service.store.jobs.shown_predictions import DEADLINE_PROMISED
 from optimus_service.store.records import ExpectedTimesRecord
 from optimus_service.store.repository import LEADER_LEASE
 

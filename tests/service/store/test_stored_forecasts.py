@@ -17,7 +17,7 @@ from optimus_models.calibration import UNCALIBRATED, Calibration, Widening
 from optimus_scheduler.model import Forecast, Interval, SpeedSource
 from optimus_service.insight.jobs.bodies import decision_body
 from optimus_service.store.database.engine import create_engine_from_url
-from optimus_service.store.records import PromiseRecord
+from optimus_service.store.records import PredictionRecord
 from optimus_service.store.repository import Repository
 from optimus_service.store.rounds.forecasts import from_json, known, to_json
 
@@ -104,14 +104,14 @@ def test_bounds_that_are_not_said_are_as_far_away_as_can_be() -> None:
     assert known(Interval(math.inf, 1.0, math.inf)) is None
 
 
-def test_a_promise_of_the_last_release_is_read(repository: Repository, make_job: MakeJob, database_url: str) -> None:
+def test_a_prediction_of_the_last_release_is_read(repository: Repository, make_job: MakeJob, database_url: str) -> None:
     """It stored null for a bound that is infinite."""
     make_job()
     anything = Interval(1.0, 1.0, 1.0)
-    promise = PromiseRecord(
+    prediction = PredictionRecord(
         job_id="job-1", part="25 %", task="m:f", at=1.0, steps=anything, seconds=anything, total_steps=anything
     )
-    repository.rounds.add(a_round(), [], [promise])
+    repository.rounds.add(a_round(), [], [prediction])
     released = {
         "steps": {"mean": 90.0, "low": 70.0, "high": None},
         "seconds": {"mean": 18.0, "low": 0.0, "high": 20.0},
@@ -122,7 +122,7 @@ def test_a_promise_of_the_last_release_is_read(repository: Repository, make_job:
         connection.execute(text("UPDATE promises SET document = :said"), {"said": json.dumps(released)})
         connection.execute(text("UPDATE jobs SET state = 'succeeded', finished_at = 9.0"))
     engine.dispose()
-    (kept,) = repository.promises.kept(0.0, 10)
-    assert kept.promise.steps == Interval(90.0, 70.0, math.inf)
-    assert kept.promise.seconds == Interval(18.0, 0.0, 20.0)
-    assert (kept.promise.total_steps, kept.promise.calibration) == (None, UNCALIBRATED)
+    (kept,) = repository.shown_predictions.ended(0.0, 10)
+    assert kept.prediction.steps == Interval(90.0, 70.0, math.inf)
+    assert kept.prediction.seconds == Interval(18.0, 0.0, 20.0)
+    assert (kept.prediction.total_steps, kept.prediction.calibration) == (None, UNCALIBRATED)

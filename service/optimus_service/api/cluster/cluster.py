@@ -17,7 +17,7 @@ from optimus_service.api.services import CallerDep, Services, ServicesDep
 from optimus_service.insight.format import moment
 from optimus_service.insight.jobs.bodies import resources_body, round_body
 from optimus_service.insight.predictions.review import scorecard
-from optimus_service.observe.promises import MAX_PROMISES
+from optimus_service.observe.shown_predictions import MAX_PREDICTIONS
 from optimus_service.observe.spec import readable_spec
 from optimus_service.observe.unknown_tasks import resources_of
 
@@ -70,7 +70,7 @@ def list_promises(services: ServicesDep, caller: CallerDep) -> answers.Scorecard
 
     Of jobs that the caller may read.
     """
-    return scorecard(services.repository.promises.kept(0.0, MAX_PROMISES, caller.projects))
+    return scorecard(services.repository.shown_predictions.ended(0.0, MAX_PREDICTIONS, caller.projects))
 
 
 # --- who uses what ---------------------------------------------------------------------------------------------------

@@ -94,8 +94,8 @@ def predict_job(
     limits = Limits(deadline_seconds, budget)
     question = Question(*sizes, now, limits, *_capacities(services, job.spec.project), still)
     checkpoints = _checkpoints(record, services)
-    promises = services.repository.promises.of_job(job_id) if record.state.is_final else ()
-    body = predictions_body(record, job, decisions, question, services.settings.scheduling, checkpoints, promises)
+    predictions = services.repository.shown_predictions.of_job(job_id) if record.state.is_final else ()
+    body = predictions_body(record, job, decisions, question, services.settings.scheduling, checkpoints, predictions)
     return seen.predictions(body, caller)
 
 

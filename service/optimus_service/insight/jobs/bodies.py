@@ -200,7 +200,7 @@ def _forecast_body(forecast: Forecast) -> answers.Forecast:
 def prediction_point_body(decision: DecisionRecord) -> answers.PredictionPoint:
     """What a round believed of the job's end, and the step the job was at: total minus what was left then.
 
-    What was guessed from how long it had gone on was promised to nobody, and is not told.
+    What was guessed from how long it had gone on was shown to nobody, and is not told.
     """
     total = interval_body(decision.forecast.total_steps)
     left = interval_body(decision.forecast.remaining_steps)

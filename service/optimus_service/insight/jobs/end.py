@@ -41,7 +41,7 @@ class End(NamedTuple):
     made_at: float
     """The step that the job was at."""
     seconds_per_step: Interval | None
-    """None: no speed is measured; by one that was calculated no time is promised."""
+    """None: no speed is measured; by one that was calculated no time is predicted."""
     widening: Widening
     by_time: bool
     """A limit of time will end it: what is left is not doubtful."""

@@ -37,7 +37,7 @@ from optimus_service.observe.jobs import job_of
 from optimus_service.observe.snapshot import spent
 from optimus_service.observe.spec import spec_of
 from optimus_service.observe.standstills import Standstills
-from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord, PromiseRecord
+from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord, PredictionRecord
 from optimus_service.store.repository import Repository
 
 MAX_SIZES = 1024
@@ -166,7 +166,7 @@ def predictions_body(
     question: Question,
     settings: Settings,
     checkpoints: answers.CheckpointAdvice | None = None,
-    promises: Iterable[PromiseRecord] = (),
+    past: Iterable[PredictionRecord] = (),
 ) -> answers.Predictions:
     """Everything that is believed of a job; of one that has ended, also what came. Pure.
 
@@ -177,7 +177,7 @@ def predictions_body(
         question: what is asked.
         settings: the constants of a round.
         checkpoints: of a script (`checkpoint_advice`).
-        promises: of one that has ended, what was told of it.
+        past: of one that has ended, what was told of it.
     """
     latest = decisions[0] if decisions else None
     believed = Forecast(record.id, None, None, 0.0) if latest is None else latest.forecast
@@ -225,7 +225,7 @@ def predictions_body(
             lambda size: job.spec.tracked or _beyond(job, size, question) is None,
         ),
         checkpoints=checkpoints,
-        outcome=outcome_body(record, promises, job.spent if is_priced else None),
+        outcome=outcome_body(record, past, job.spent if is_priced else None),
     )
 
 
@@ -255,9 +255,9 @@ def _speed_table(
     job: Job, beyond: Mapping[Allocation, str | None], found: Iterable[Size], *, is_priced: bool
 ) -> list[answers.SpeedPoint]:
     """One row per size of `beyond`; without a single measurement the speeds are unknown."""
-    promised = {size.allocation: size for size in found}
+    known_sizes = {size.allocation: size for size in found}
     return [
-        replace(_speed_point(job, size, promised.get(size), is_priced=is_priced), beyond=what)
+        replace(_speed_point(job, size, known_sizes.get(size), is_priced=is_priced), beyond=what)
         for size, what in beyond.items()
     ]
 

@@ -10,13 +10,13 @@ from statistics import median
 from optimus_contract import answers
 from optimus_scheduler.model import JobState
 from optimus_service.insight.format import finite, interval_body, moment
-from optimus_service.observe.promises import KINDS, PARTS, Kind, Outcome, Verdict, outcome_of, verdicts
-from optimus_service.store.records import JobRecord, KeptPromise, PromiseRecord
+from optimus_service.observe.shown_predictions import KINDS, PARTS, Kind, Outcome, Verdict, outcome_of, verdicts
+from optimus_service.store.records import EndedPrediction, JobRecord, PredictionRecord
 from optimus_service.store.rounds.forecasts import known
 
 
-def outcome_body(record: JobRecord, promises: Iterable[PromiseRecord], cost: float | None) -> answers.Outcome | None:
-    """None while the job is active. `promises`: what was told at the parts of its life."""
+def outcome_body(record: JobRecord, past: Iterable[PredictionRecord], cost: float | None) -> answers.Outcome | None:
+    """None while the job is active. `past`: what was told at the parts of its life."""
     if not record.state.is_final:
         return None
     result = record.result or {}
@@ -28,11 +28,11 @@ def outcome_body(record: JobRecord, promises: Iterable[PromiseRecord], cost: flo
         metrics={name: finite(value) for name, value in result.get("metrics", {}).items()},
         cost=cost,
         # Of a job that was ended by something else than its rule, nobody knows what would have come.
-        review=_review(record, promises) if record.state is JobState.SUCCEEDED else [],
+        review=_review(record, past) if record.state is JobState.SUCCEEDED else [],
     )
 
 
-def _review(record: JobRecord, promises: Iterable[PromiseRecord]) -> list[answers.ReviewPoint]:
+def _review(record: JobRecord, past: Iterable[PredictionRecord]) -> list[answers.ReviewPoint]:
     """What was told at the parts of the job's life, judged as in the scorecard of all jobs.
 
     One point a moment. A time is told beside the steps that were predicted last. Where nobody looked ahead, times are
@@ -40,16 +40,19 @@ def _review(record: JobRecord, promises: Iterable[PromiseRecord]) -> list[answer
     """
     if record.finished_at is None or record.step <= 0:
         return []
-    in_order = sorted(promises, key=lambda each: each.at)
+    in_order = sorted(past, key=lambda each: each.at)
     end, start = record.finished_at, record.started_at
-    kept = [KeptPromise(promise=each, total_steps=record.step, finished_at=end, started_at=start) for each in in_order]
-    times: Kind = "time" if any(each.promise.time is not None for each in kept) else "seconds"
+    ended = [
+        EndedPrediction(prediction=each, total_steps=record.step, finished_at=end, started_at=start)
+        for each in in_order
+    ]
+    times: Kind = "time" if any(each.prediction.time is not None for each in ended) else "seconds"
     points: list[answers.ReviewPoint] = []
-    steps: KeptPromise | None = None
-    for _, group in groupby(kept, key=lambda each: each.promise.at):
-        promised = list(group)
-        of_steps = next((each for each in promised if each.promise.steps is not None), None)
-        of_time = next((each for each in promised if outcome_of(each, times) is not None), None)
+    steps: EndedPrediction | None = None
+    for _, group in groupby(ended, key=lambda each: each.prediction.at):
+        said = list(group)
+        of_steps = next((each for each in said if each.prediction.steps is not None), None)
+        of_time = next((each for each in said if outcome_of(each, times) is not None), None)
         steps = steps if of_steps is None else of_steps
         if (shown := of_time or of_steps) is not None:
             points.append(_point(record, shown, steps, outcome_of(shown, times)))
@@ -57,21 +60,21 @@ def _review(record: JobRecord, promises: Iterable[PromiseRecord]) -> list[answer
 
 
 def _point(
-    record: JobRecord, kept: KeptPromise, steps: KeptPromise | None, time: Outcome | None
+    record: JobRecord, ended: EndedPrediction, steps: EndedPrediction | None, time: Outcome | None
 ) -> answers.ReviewPoint:
-    promise = kept.promise
-    total = None if steps is None else known(steps.promise.total_steps)
-    at_step = _step_of(promise) if promise.step is not None or steps is None else _step_of(steps.promise)
+    prediction = ended.prediction
+    total = None if steps is None else known(steps.prediction.total_steps)
+    at_step = _step_of(prediction) if prediction.step is not None or steps is None else _step_of(steps.prediction)
     left = None if steps is None else outcome_of(steps, "steps")
     return answers.ReviewPoint(
-        at=moment(promise.at),
+        at=moment(prediction.at),
         step=round(at_step),
         part=min(max(at_step / record.step, 0.0), 1.0),
         total_steps=interval_body(total),
         error_percent=None if total is None else 100.0 * (total.mean / record.step - 1.0),
         held=_held(left),
         remaining_seconds=None if time is None else interval_body(time.predicted),
-        true_remaining_seconds=max(kept.finished_at - promise.at, 0.0),
+        true_remaining_seconds=max(ended.finished_at - prediction.at, 0.0),
         seconds_error_percent=None if time is None else time.error_percent,
         seconds_held=_held(time),
     )
@@ -82,11 +85,11 @@ def _held(what: Outcome | None) -> bool | None:
     return None if what is None or what.predicted.low >= what.predicted.high else what.held
 
 
-def _step_of(promise: PromiseRecord) -> float:
-    """The step that the job was at; of an earlier release's promise, by what it said of the steps."""
-    total, left = known(promise.total_steps), known(promise.steps)
-    if promise.step is not None or total is None or left is None:
-        return promise.step or 0.0
+def _step_of(prediction: PredictionRecord) -> float:
+    """The step that the job was at; of an earlier release's prediction, by what it said of the steps."""
+    total, left = known(prediction.total_steps), known(prediction.steps)
+    if prediction.step is not None or total is None or left is None:
+        return prediction.step or 0.0
     return total.mean - left.mean
 
 
@@ -96,9 +99,9 @@ MAX_TASKS = 50
 """Tasks that are shown by themselves."""
 
 
-def scorecard(kept: Iterable[KeptPromise]) -> answers.Scorecard:
-    """Of promises whose jobs have succeeded."""
-    found = list(verdicts(kept))
+def scorecard(ended: Iterable[EndedPrediction]) -> answers.Scorecard:
+    """Of predictions whose jobs have succeeded."""
+    found = list(verdicts(ended))
     by_task = Counter(verdict.task for verdict in found)
     return answers.Scorecard(
         scores=scores(found),
@@ -109,7 +112,7 @@ def scorecard(kept: Iterable[KeptPromise]) -> answers.Scorecard:
     )
 
 
-def scores(found: Sequence[Verdict]) -> list[answers.PromiseScore]:
+def scores(found: Sequence[Verdict]) -> list[answers.PredictionScore]:
     """One line for each kind and part of life of which there is any."""
     return [
         _score(those, part)
@@ -119,8 +122,8 @@ def scores(found: Sequence[Verdict]) -> list[answers.PromiseScore]:
     ]
 
 
-def _score(found: Sequence[Verdict], part: str) -> answers.PromiseScore:
-    return answers.PromiseScore(
+def _score(found: Sequence[Verdict], part: str) -> answers.PredictionScore:
+    return answers.PredictionScore(
         kind=found[0].kind,
         part=part,
         promises=len(found),

@@ -28,7 +28,7 @@ from optimus_service.store.records import JobRecord
 
 
 class Size(NamedTuple):
-    """One size and what it promises."""
+    """One size and what is predicted of it."""
 
     allocation: Allocation
     steps_per_second: Estimate
@@ -60,9 +60,9 @@ def sizes(
     """Each of `allocations`, all of one GPU type; empty when no speed is measured."""
     if not speeds.is_measured or not allocations:
         return []
-    promised = promised_speeds(speeds, allocations)
+    estimated = estimated_speeds(speeds, allocations)
     if steps_left is None:
-        return [Size(allocation, promised[allocation], None) for allocation in allocations]
+        return [Size(allocation, estimated[allocation], None) for allocation in allocations]
     prices = job_prices(job.spec, allocations[0].gpu_type, basis.settings)
     habits = habits_of(job, basis.now, RescaleCost.fit(job.rescale_seconds).predict())
     left = Interval(*steps_left)
@@ -74,9 +74,9 @@ def sizes(
     found = []
     for size in allocations:
         is_present = size == job.allocation and basis.left is not None
-        seconds = basis.left if is_present and basis.left is not None else seconds_of(promised[size]).times(factor)
+        seconds = basis.left if is_present and basis.left is not None else seconds_of(estimated[size]).times(factor)
         cost = seconds.times(prices.per_second(priced(size)))
-        found.append(Size(size, promised[size], money.TimeAndCost(priced(size), seconds, cost)))
+        found.append(Size(size, estimated[size], money.TimeAndCost(priced(size), seconds, cost)))
     return found
 
 
@@ -84,13 +84,13 @@ def _up_to_date(job: Job, speeds: Speeds, seconds_of: Callable[[Estimate], Estim
     """How many times as long the present size takes by the forecast that is shown as by the speeds of now."""
     if basis.left is None or job.allocation.is_empty:
         return 1.0
-    here = seconds_of(speeds.promised(job.allocation)).mean
+    here = seconds_of(speeds.estimate(job.allocation)).mean
     return basis.left.mean / here if 0 < here < math.inf and basis.left.mean > 0 else 1.0
 
 
-def promised_speeds(speeds: Speeds, allocations: Sequence[Allocation]) -> dict[Allocation, Estimate]:
+def estimated_speeds(speeds: Speeds, allocations: Sequence[Allocation]) -> dict[Allocation, Estimate]:
     """Steps/s of each size, all of one GPU type, with the interval of a measured speed."""
-    return dict(zip(allocations, speeds.promised_many(allocations), strict=True))
+    return dict(zip(allocations, speeds.estimates(allocations), strict=True))
 
 
 def cost_body(found: Sequence[Size], present: Allocation, so_far: float, limits: Limits) -> answers.Cost:
@@ -157,7 +157,7 @@ def advice(
     if present is None or speeds.source is None or len(_measured_workers(job)) < LEAST_SIZES:
         return []
     others = [size for size in _others(present) if may_have(size)]
-    speed = promised_speeds(speeds, [present, *others])
+    speed = estimated_speeds(speeds, [present, *others])
     terms = ("dearer", "cheaper") if has_prices(settings) else ("more task-hours", "fewer task-hours")
     choices = [_compared(job, present, other, speed, settings) for other in others]
     cheaper = [each for each in choices if each.seconds.high <= MOST_SLOWER and each.cost.high <= 1.0 - LEAST_SAVED]

@@ -122,7 +122,7 @@ class JobRow(Base):
     directive: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[float]
     started_at: Mapped[float | None]
-    finished_at: Mapped[float | None] = mapped_column(index=True)  # jobs_without_finished_run, promises
+    finished_at: Mapped[float | None] = mapped_column(index=True)  # jobs_without_finished_run, predictions
     pruned_at: Mapped[float | None]
     """When what it left was deleted; NULL: there may be something."""
     idempotency_key: Mapped[str | None] = mapped_column(unique=True)
@@ -304,7 +304,7 @@ class FinishedRunRow(Base):
     __table_args__ = ({"sqlite_autoincrement": True},)
 
 
-class PromiseRow(Base):
+class PredictionRow(Base):
     """What was predicted of a job at one part of its life. Judged by the end that its row in `jobs` has."""
 
     __tablename__ = "promises"
@@ -314,7 +314,7 @@ class PromiseRow(Base):
     task: Mapped[str]
     at: Mapped[float]
     document: Mapped[dict[str, Any]] = mapped_column(Json)
-    """See `optimus_service.observe.promises`."""
+    """See `optimus_service.observe.shown_predictions`."""
 
 
 class ExpectedTimesRow(Base):

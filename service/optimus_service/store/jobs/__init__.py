@@ -1,1 +1,2 @@
-"""Jobs: submission, what they should have, what they had, their tasks, their promises, and their deletion."""
+"""Jobs: submission, what they should have, what they had, their tasks, what was predicted of them, and their
+deletion."""

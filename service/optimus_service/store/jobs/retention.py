@@ -16,7 +16,7 @@ from optimus_service.store.database.tables import (
     FinishedRunRow,
     JobHistoryRow,
     JobRow,
-    PromiseRow,
+    PredictionRow,
     RoundRow,
     SampleBatchRow,
     SampleBlockRow,
@@ -35,7 +35,7 @@ _BLOCK_KEY: Final[Key] = (
     SampleBlockRow.number,
 )
 _SAMPLES: Final[tuple[Key, ...]] = (_BATCH_KEY, _BLOCK_KEY, (JobHistoryRow.job_id,))
-_PROMISE_KEY: Final[Key] = (PromiseRow.job_id, PromiseRow.part)
+_PREDICTION_KEY: Final[Key] = (PredictionRow.job_id, PredictionRow.part)
 PRUNE_ROWS = 500
 """Rows that one `prune` deletes at most: bounds how long it keeps writers waiting."""
 _JOBS_AT_ONCE = 100
@@ -91,7 +91,7 @@ def prune(session: Session, before: float, now: float, limit: int) -> Pruned:
         samples=sum(budget.delete(key) for key in _SAMPLES),
         decisions=budget.delete((DecisionRow.id,)),
         finished_runs=budget.delete((FinishedRunRow.id,)),
-        promises=budget.delete(_PROMISE_KEY),
+        predictions=budget.delete(_PREDICTION_KEY),
         jobs=len(job_ids) if budget.left > 0 else 0,
     )
     if found.jobs:

@@ -12,7 +12,7 @@ from optimus_scheduler.lifecycle import (
     STORY_LENGTH,
     EmitEvent,
     EndRetryWait,
-    ForgetPromises,
+    ForgetPredictions,
     InvalidTransition,
     JobStatus,
     MarkFinished,
@@ -24,7 +24,7 @@ from optimus_scheduler.lifecycle import (
 from optimus_scheduler.model import NOTHING, Directive, JobState
 from optimus_scheduler.model.format import time_words
 from optimus_scheduler.retries import Backoff
-from optimus_service.store.database.tables import JobRow, PromiseRow, split_float
+from optimus_service.store.database.tables import JobRow, PredictionRow, split_float
 from optimus_service.store.jobs import ended
 from optimus_service.store.jobs.charging import charge
 from optimus_service.store.records import Document, asked_by
@@ -101,8 +101,8 @@ def _carry_out(session: Session, row: JobRow, effect: lifecycle.Effect, now: flo
             row.promised_deadline = row.promised_at = None
         case EndRetryWait():
             row.retry_at = now if row.state == JobState.QUEUED.value else None  # it waits from now on
-        case ForgetPromises():
-            session.execute(delete(PromiseRow).where(PromiseRow.job_id == row.id))
+        case ForgetPredictions():
+            session.execute(delete(PredictionRow).where(PredictionRow.job_id == row.id))
 
 
 def _schedule_retry(session: Session, row: JobRow, retry: ScheduleRetry, now: float, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""What rounds saw and decided, and what they expect and promise of jobs since."""
+"""What rounds saw and decided, and what they expected and promised of jobs since."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ class DecisionRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromiseRecord:
-    """What was predicted of a job at one part of its life (`optimus_service.observe.promises`)."""
+class PredictionRecord:
+    """What was predicted of a job at one part of its life (`optimus_service.observe.shown_predictions`)."""
 
     job_id: str
     part: str
@@ -126,18 +126,18 @@ class PromiseRecord:
     """... that were left."""
     total_steps: Interval | None = None
     time: Interval | None = None
-    """Seconds to the end, by the queue simulated forward: of promises of their own."""
+    """Seconds to the end, by the queue simulated forward: of predictions of their own."""
     start: Interval | None = None
-    """Seconds until the first tasks: of promises of their own, too."""
+    """Seconds until the first tasks: of predictions of their own, too."""
     calibration: Calibration = UNCALIBRATED
     """How each was corrected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptPromise:
-    """A promise of a job that succeeded, with the end that it came to."""
+class EndedPrediction:
+    """A prediction of a job that succeeded, with the end that it came to."""
 
-    promise: PromiseRecord
+    prediction: PredictionRecord
     total_steps: int
     finished_at: float
     started_at: float | None = None
@@ -161,13 +161,13 @@ class Pruned:
     """Posts of samples, and the blocks that say which were counted."""
     decisions: int
     finished_runs: int = 0
-    promises: int = 0
+    predictions: int = 0
     jobs: int = 0
     """Of which nothing is left to delete: they were given a mark."""
 
     @property
     def total(self) -> int:
-        return self.samples + self.decisions + self.finished_runs + self.promises + self.jobs
+        return self.samples + self.decisions + self.finished_runs + self.predictions + self.jobs
 
 
 @dataclass(frozen=True, slots=True)

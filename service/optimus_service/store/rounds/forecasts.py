@@ -86,7 +86,7 @@ def known(value: Interval | None) -> Interval | None:
 
 
 def calibration(document: object) -> Calibration:
-    """How the intervals were corrected; releases before promises were judged do not say it."""
+    """How the intervals were corrected; releases before predictions were judged do not say it."""
     stored = _object(document)
     if not stored:
         return UNCALIBRATED

@@ -1,6 +1,6 @@
 // How predictions turned out: how often intervals held what came, and by how much they erred.
 import { useEffect, useState } from "preact/hooks";
-import { get, type PromiseScore, type Scorecard } from "./api";
+import { get, type PredictionScore, type Scorecard } from "./api";
 import { count, percent } from "./words";
 
 const KINDS = {
@@ -18,7 +18,7 @@ const PARTS: Readonly<Record<string, string>> = {
   "75 %": "75 % on",
 };
 
-export function Promises() {
+export function PredictionScores() {
   const [open, setOpen] = useState(false);
   const [found, setFound] = useState<Scorecard | null>(null);
   useEffect(() => {
@@ -36,7 +36,7 @@ export function Promises() {
   );
 }
 
-function Scores({ scores }: { scores: PromiseScore[] }) {
+function Scores({ scores }: { scores: PredictionScore[] }) {
   return (
     <div class="table">
       <table>

@@ -1,13 +1,14 @@
-"""What was predicted of jobs on the way, and how it turned out.
+"""The predictions that users were shown, and how they turned out.
 
-A promise is what a round predicted when a job was submitted, when it had made its first step, and when it had done a
-tenth, a quarter, a half and three quarters of what was predicted: of the steps and of the seconds that were left at its
-size. Promises of time are rows of their own: what the queue simulated forward said at submission and at these parts of
-the job's life since then, waiting included; the start of a waiting job likewise, at parts of its wait. They are kept by
-themselves, as decisions are many and are deleted some day. The end of the job judges them; jobs that failed or were
-cancelled judge nothing, as nobody knows when they would have ended. When its owner pauses a job, what was predicted
-before is forgotten: nobody could know that. Nothing is a promise that users are not told, such as the end of a job of
-which nothing tells how many steps it makes, or that is told of a step of long ago, after the service was away.
+Kept is what a round predicted when a job was submitted, when it had made its first step, and when it had done a tenth,
+a quarter, a half and three quarters of what was predicted: the steps and the seconds that were left at its size. Times
+are rows of their own: what the queue simulated forward said at submission and at these parts of the job's life since
+then, waiting included; the start of a waiting job likewise, at parts of its wait. The table is called `promises`: it is
+apart from decisions, which are many and are deleted some day. The end of the job judges its predictions; jobs that
+failed or were cancelled judge nothing, as nobody knows when they would have ended. When its owner pauses a job, what
+was predicted before is forgotten: nobody could know that. What users are not shown is not kept, such as the end of a
+job of which nothing tells how many steps it makes, or one that was told of a step of long ago, after the service was
+away. A prediction binds nobody; what binds the scheduler is a promised deadline (`optimus_scheduler.ahead.deadlines`).
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from optimus_models.calibration import UNCALIBRATED, Errors, Experience, Judged, Promised, Widening
+from optimus_models.calibration import UNCALIBRATED, Errors, Experience, Judged, Predicted, Widening
 from optimus_scheduler.ahead.corrected_times import ANY_TASK, CorrectedTimes, life_part
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Forecast, Interval, Job, Plan
-from optimus_service.store.records import KeptPromise, PromiseRecord
+from optimus_service.store.records import EndedPrediction, PredictionRecord
 from optimus_service.store.rounds.forecasts import known
 
 Kind = Literal["steps", "seconds", "time", "start"]
@@ -31,24 +32,24 @@ PARTS = ("submitted", "first step", "10 %", "25 %", "50 %", "75 %")
 _FROM = (0.1, 0.25, 0.5, 0.75)
 """Where the last four begin."""
 _OF_TIME = "time "
-"""Begins the stored names of the parts at which times were promised."""
+"""Begins the stored names of the parts at which times were predicted."""
 TIME_PARTS = tuple(f"{_OF_TIME}{part}" for part in PARTS if part != "first step")
 _OF_START = "start "
 """... and those at which starts were: parts of the wait."""
 START_PARTS = tuple(f"{_OF_START}{part}" for part in PARTS if part != "first step")
 _LEAST_SECONDS = 1.0
 """Less is no prediction any more: rounds and ends come seconds apart."""
-MAX_PROMISES = 2000
-"""Judged promises that anything is made of, the newest: of some 200 jobs."""
+MAX_PREDICTIONS = 2000
+"""Judged predictions that anything is made of, the newest: of some 200 jobs."""
 _OVERLAP_SECONDS = 600.0
 """Jobs that ended so long before the newest known one are asked for again: replicas' clocks differ."""
 
 
-class PromisedParts:
-    """Which promises have been made, in the memory of the leader."""
+class PredictedParts:
+    """Which predictions have been made, in the memory of the leader."""
 
     def __init__(self, *orders: Sequence[str]) -> None:
-        """`orders`: the parts of a life, as they follow each other, for each sort of promise."""
+        """`orders`: the parts of a life, as they follow each other, for each sort of prediction."""
         self._until = {part: order[: i + 1] for order in orders for i, part in enumerate(order)}
         self._parts: dict[str, set[str]] = {}
         self._found_at: dict[str, float] = {}
@@ -62,27 +63,27 @@ class PromisedParts:
         self._parts |= {job_id: set(parts.get(job_id, ())) for job_id in steps}
         self._found_at |= steps
 
-    def new(self, promises: Iterable[PromiseRecord]) -> list[PromiseRecord]:
+    def new(self, predictions: Iterable[PredictionRecord]) -> list[PredictionRecord]:
         """Those that are made for the first time. None of a job that was training before this process knew it, until it
         is heard of: where it is by now is not known."""
         return [
             each
-            for each in promises
+            for each in predictions
             if each.part not in self._parts.get(each.job_id, ())
             and not (each.step and each.step == self._found_at.get(each.job_id))
         ]
 
-    def stored(self, promises: Iterable[PromiseRecord], active: Iterable[str]) -> None:
+    def stored(self, predictions: Iterable[PredictionRecord], active: Iterable[str]) -> None:
         """These are stored now, and only these jobs can make further ones."""
-        for each in promises:
-            # A part that was passed between two rounds is over: what is said later is no promise of then.
+        for each in predictions:
+            # A part that was passed between two rounds is over: what is said later is no prediction of then.
             self._parts.setdefault(each.job_id, set()).update(self._until[each.part])
         kept = set(active)
         self._parts = {job_id: parts for job_id, parts in self._parts.items() if job_id in kept}
         self._found_at = {job_id: step for job_id, step in self._found_at.items() if job_id in kept}
 
 
-def plan_promises(jobs: Iterable[Job], plan: Plan, now: float) -> list[PromiseRecord]:
+def plan_predictions(jobs: Iterable[Job], plan: Plan, now: float) -> list[PredictionRecord]:
     """What a plan predicts of each job, where it predicts anything."""
     known = {job.id: job for job in jobs}
     found = []
@@ -90,7 +91,7 @@ def plan_promises(jobs: Iterable[Job], plan: Plan, now: float) -> list[PromiseRe
         job, forecast = known.get(decision.job_id), decision.forecast
         part = None if job is None else part_of(job, forecast)
         if job is not None and part is not None:
-            found.append(_promise(job, part, forecast, now))
+            found.append(_prediction(job, part, forecast, now))
     return found
 
 
@@ -112,8 +113,8 @@ def _is_shown(job: Job, forecast: Forecast) -> bool:
     return not (forecast.converged or job.owner_paused or is_guessed)
 
 
-def _promise(job: Job, part: str, forecast: Forecast, now: float) -> PromiseRecord:
-    return PromiseRecord(
+def _prediction(job: Job, part: str, forecast: Forecast, now: float) -> PredictionRecord:
+    return PredictionRecord(
         job_id=job.id,
         part=part,
         task=job.spec.family,
@@ -126,7 +127,7 @@ def _promise(job: Job, part: str, forecast: Forecast, now: float) -> PromiseReco
     )
 
 
-def time_promise(outlook: Outlook, foreseen: CorrectedTimes, now: float) -> PromiseRecord | None:
+def time_prediction(outlook: Outlook, foreseen: CorrectedTimes, now: float) -> PredictionRecord | None:
     """What is told of a job's end; None where nothing is, or it is there."""
     job, shown = outlook.job, foreseen.shown
     left = shown.left(now)
@@ -137,12 +138,12 @@ def time_promise(outlook: Outlook, foreseen: CorrectedTimes, now: float) -> Prom
     life = life_part(now - job.submitted_at, left)
     part = TIME_PARTS[sum(life >= begins for begins in _FROM)]
     by = UNCALIBRATED._replace(time=foreseen.by)
-    return PromiseRecord(
+    return PredictionRecord(
         job_id=job.id, part=part, task=job.spec.family, at=now, step=job.step, time=left, calibration=by
     )
 
 
-def start_promise(outlook: Outlook, foreseen: CorrectedTimes, now: float) -> PromiseRecord | None:
+def start_prediction(outlook: Outlook, foreseen: CorrectedTimes, now: float) -> PredictionRecord | None:
     """What is told of the first start of a job that waits; None where nothing is, or it is there."""
     job = outlook.job
     wait = foreseen.shown.waiting(now)
@@ -151,11 +152,11 @@ def start_promise(outlook: Outlook, foreseen: CorrectedTimes, now: float) -> Pro
     life = life_part(now - job.submitted_at, wait)
     part = START_PARTS[sum(life >= begins for begins in _FROM)]
     by = UNCALIBRATED._replace(start=foreseen.start_by)
-    return PromiseRecord(job_id=job.id, part=part, task=job.spec.family, at=now, start=wait, calibration=by)
+    return PredictionRecord(job_id=job.id, part=part, task=job.spec.family, at=now, start=wait, calibration=by)
 
 
 class Outcome(NamedTuple):
-    """Something that was promised, what came, and whether its interval held it."""
+    """Something that was predicted, what came, and whether its interval held it."""
 
     predicted: Interval
     true: float
@@ -167,9 +168,9 @@ class Outcome(NamedTuple):
         return None if self.true <= 0 else 100.0 * (self.predicted.mean / self.true - 1.0)
 
 
-def outcome_of(kept: KeptPromise, kind: Kind) -> Outcome | None:
-    """Of a promise of this kind; None where there was none, or what came cannot be said."""
-    predicted, true = known(getattr(kept.promise, kind)), _truth(kept, kind)
+def outcome_of(ended: EndedPrediction, kind: Kind) -> Outcome | None:
+    """Of a prediction of this kind; None where there was none, or what came cannot be said."""
+    predicted, true = known(getattr(ended.prediction, kind)), _truth(ended, kind)
     if predicted is None or true is None:
         return None
     one = 1.0 if kind != "seconds" else 0.0  # steps are counted in whole ones, and an end is noticed
@@ -177,7 +178,7 @@ def outcome_of(kept: KeptPromise, kind: Kind) -> Outcome | None:
 
 
 class Verdict(NamedTuple):
-    """A promise that is judged."""
+    """A prediction that is judged."""
 
     job_id: str
     task: str
@@ -188,66 +189,66 @@ class Verdict(NamedTuple):
     """As it was before any correction."""
 
 
-def verdicts(kept: Iterable[KeptPromise]) -> Iterator[Verdict]:
-    """Of each promise up to two; what was certain (a limit of steps) is no prediction and is not judged."""
-    for each in kept:
+def verdicts(ended: Iterable[EndedPrediction]) -> Iterator[Verdict]:
+    """Of each prediction up to two; what was certain (a limit of steps) is no prediction and is not judged."""
+    for each in ended:
         for kind in KINDS:
             verdict = _verdict(each, kind)
             if verdict is not None:
                 yield verdict
 
 
-def _verdict(kept: KeptPromise, kind: Kind) -> Verdict | None:
-    promise, found = kept.promise, outcome_of(kept, kind)
+def _verdict(ended: EndedPrediction, kind: Kind) -> Verdict | None:
+    prediction, found = ended.prediction, outcome_of(ended, kind)
     if found is None or found.predicted.low >= found.predicted.high:
         return None
-    part = promise.part.removeprefix(_OF_START if kind == "start" else _OF_TIME)
-    by: Widening = getattr(promise.calibration, kind)
-    said = Promised(found.predicted.mean, found.predicted.low, found.predicted.high)
-    task = ANY_TASK if kind == "start" else promise.task
-    judged = Judged.of(promise.job_id, task, _LIFE[part], said.uncorrected(by), found.true)
-    return None if judged is None else Verdict(promise.job_id, promise.task, kind, part, found, judged)
+    part = prediction.part.removeprefix(_OF_START if kind == "start" else _OF_TIME)
+    by: Widening = getattr(prediction.calibration, kind)
+    said = Predicted(found.predicted.mean, found.predicted.low, found.predicted.high)
+    task = ANY_TASK if kind == "start" else prediction.task
+    judged = Judged.of(prediction.job_id, task, _LIFE[part], said.uncorrected(by), found.true)
+    return None if judged is None else Verdict(prediction.job_id, prediction.task, kind, part, found, judged)
 
 
 _LIFE = dict(zip(PARTS, (0.0, 0.0, *_FROM), strict=True))
 """Part of a job's life that was over, by its name."""
 
 
-def _truth(kept: KeptPromise, kind: Kind) -> float | None:
-    """What was left when the promise was made; None where that cannot be said."""
+def _truth(ended: EndedPrediction, kind: Kind) -> float | None:
+    """What was left when the prediction was made; None where that cannot be said."""
     if kind == "time":
-        return kept.finished_at - kept.promise.at
+        return ended.finished_at - ended.prediction.at
     if kind == "start":
-        return None if kept.started_at is None else kept.started_at - kept.promise.at
-    total, left = known(kept.promise.total_steps), known(kept.promise.steps)
+        return None if ended.started_at is None else ended.started_at - ended.prediction.at
+    total, left = known(ended.prediction.total_steps), known(ended.prediction.steps)
     if total is None or left is None:
         return None
-    return kept.total_steps - (total.mean - left.mean) if kind == "steps" else kept.finished_at - kept.promise.at
+    return ended.total_steps - (total.mean - left.mean) if kind == "steps" else ended.finished_at - ended.prediction.at
 
 
 class Scores:
-    """How promises turned out, and what that says about the next ones. Not thread-safe."""
+    """How predictions turned out, and what that says about the next ones. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, str], KeptPromise] = OrderedDict()
+        self._ended: OrderedDict[tuple[str, str], EndedPrediction] = OrderedDict()
         self._errors: dict[Kind, Errors] = {kind: Errors() for kind in KINDS}
         self._of_task: dict[str, Experience] = {}
 
     @property
     def since(self) -> float:
         """From when on ends are to be asked for."""
-        newest = max((each.finished_at for each in self._kept.values()), default=0.0)
+        newest = max((each.finished_at for each in self._ended.values()), default=0.0)
         return max(newest - _OVERLAP_SECONDS, 0.0)
 
-    def add(self, kept: Iterable[KeptPromise]) -> None:
+    def add(self, ended: Iterable[EndedPrediction]) -> None:
         """In the order in which the jobs ended; those that are known already change nothing."""
-        new = [each for each in kept if (each.promise.job_id, each.promise.part) not in self._kept]
+        new = [each for each in ended if (each.prediction.job_id, each.prediction.part) not in self._ended]
         if not new:
             return
-        self._kept |= {(each.promise.job_id, each.promise.part): each for each in new}
-        while len(self._kept) > MAX_PROMISES:
-            self._kept.popitem(last=False)
-        found = list(verdicts(self._kept.values()))
+        self._ended |= {(each.prediction.job_id, each.prediction.part): each for each in new}
+        while len(self._ended) > MAX_PREDICTIONS:
+            self._ended.popitem(last=False)
+        found = list(verdicts(self._ended.values()))
         self._errors = {kind: Errors([each.judged for each in found if each.kind == kind]) for kind in KINDS}
         self._of_task.clear()
 

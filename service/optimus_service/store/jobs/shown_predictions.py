@@ -11,71 +11,75 @@ from sqlalchemy.orm import Session
 from optimus_scheduler.model import JobState
 from optimus_service.store.database.dialects import insert_for
 from optimus_service.store.database.subject import Subject
-from optimus_service.store.database.tables import JobRow, PromiseRow
+from optimus_service.store.database.tables import JobRow, PredictionRow
 from optimus_service.store.jobs.rows import ACTIVE_STATES, in_projects, locked_together
-from optimus_service.store.records import KeptPromise, PromisedDeadline, PromiseRecord
+from optimus_service.store.records import EndedPrediction, PredictionRecord, PromisedDeadline
 from optimus_service.store.rounds import forecasts, history
 
 DEADLINE_PROMISED = "DeadlinePromised"
 
 
-class Promises(Subject):
-    """What was predicted of jobs and is judged by their ends."""
+class ShownPredictions(Subject):
+    """What was predicted of jobs and is judged by their ends, in the table `promises`."""
 
     def parts_of(self, job_ids: Collection[str]) -> dict[str, set[str]]:
         """The parts of their lives at which something was predicted of these jobs; jobs without any are left out."""
         with self._read() as session:
             found: dict[str, set[str]] = {}
             for job_id, part in session.execute(
-                select(PromiseRow.job_id, PromiseRow.part).where(PromiseRow.job_id.in_(job_ids))
+                select(PredictionRow.job_id, PredictionRow.part).where(PredictionRow.job_id.in_(job_ids))
             ):
                 found.setdefault(job_id, set()).add(part)
             return found
 
-    def of_job(self, job_id: str) -> list[PromiseRecord]:
+    def of_job(self, job_id: str) -> list[PredictionRecord]:
         """What was predicted of one job at the parts of its life, in no order."""
         with self._read() as session:
-            return [_record(row) for row in session.scalars(select(PromiseRow).where(PromiseRow.job_id == job_id))]
+            return [
+                _record(row) for row in session.scalars(select(PredictionRow).where(PredictionRow.job_id == job_id))
+            ]
 
-    def kept(self, since: float, newest: int, projects: Collection[str] | None = None) -> list[KeptPromise]:
-        """The `newest` promises of jobs (of these projects; None: of all) that succeeded at `since` or later, the first
-        to end first."""
+    def ended(self, since: float, newest: int, projects: Collection[str] | None = None) -> list[EndedPrediction]:
+        """The `newest` predictions of jobs (of these projects; None: of all) that succeeded at `since` or later, the
+        first to end first."""
         with self._read() as session:
             statement = (
-                select(PromiseRow, JobRow.step, JobRow.finished_at, JobRow.started_at)
-                .join(JobRow, JobRow.id == PromiseRow.job_id)
+                select(PredictionRow, JobRow.step, JobRow.finished_at, JobRow.started_at)
+                .join(JobRow, JobRow.id == PredictionRow.job_id)
                 .where(JobRow.finished_at >= since, JobRow.state == JobState.SUCCEEDED.value, *in_projects(projects))
-                .order_by(JobRow.finished_at.desc(), PromiseRow.at.desc())
+                .order_by(JobRow.finished_at.desc(), PredictionRow.at.desc())
                 .limit(newest)
             )
             found = reversed(session.execute(statement).all())
             return [_kept(row, step, end, start) for row, step, end, start in found if end is not None]
 
 
-def add(session: Session, promises: Sequence[PromiseRecord]) -> None:
-    """See `Rounds.add`. What was promised before stays."""
-    if promises:
-        session.execute(insert_for(session, PromiseRow).on_conflict_do_nothing(), [_values(each) for each in promises])
+def add(session: Session, predictions: Sequence[PredictionRecord]) -> None:
+    """See `Rounds.add`. What was predicted at a part before stays."""
+    if predictions:
+        session.execute(
+            insert_for(session, PredictionRow).on_conflict_do_nothing(), [_values(each) for each in predictions]
+        )
 
 
-def _values(promise: PromiseRecord) -> dict[str, Any]:
+def _values(prediction: PredictionRecord) -> dict[str, Any]:
     said = ("steps", "seconds", "total_steps", "time", "start", "calibration")
     return {
-        "job_id": promise.job_id,
-        "part": promise.part,
-        "task": promise.task,
-        "at": promise.at,
-        "document": {"step": promise.step} | {name: forecasts.plain(getattr(promise, name)) for name in said},
+        "job_id": prediction.job_id,
+        "part": prediction.part,
+        "task": prediction.task,
+        "at": prediction.at,
+        "document": {"step": prediction.step} | {name: forecasts.plain(getattr(prediction, name)) for name in said},
     }
 
 
-def _kept(row: PromiseRow, step: int, finished_at: float, started_at: float | None) -> KeptPromise:
-    return KeptPromise(promise=_record(row), total_steps=step, finished_at=finished_at, started_at=started_at)
+def _kept(row: PredictionRow, step: int, finished_at: float, started_at: float | None) -> EndedPrediction:
+    return EndedPrediction(prediction=_record(row), total_steps=step, finished_at=finished_at, started_at=started_at)
 
 
-def _record(row: PromiseRow) -> PromiseRecord:
+def _record(row: PredictionRow) -> PredictionRecord:
     said = row.document
-    return PromiseRecord(
+    return PredictionRecord(
         job_id=row.job_id,
         part=row.part,
         task=row.task,
