@@ -22,7 +22,7 @@ import torch
 
 from optimus_contract.job import ElasticBatch
 from optimus_workers.allreduce.gradients import StepParts
-from optimus_workers.coordinator.plan import elastic_batch, recounted
+from optimus_workers.coordinator.job_settings import elastic_batch, recounted
 from optimus_workers.task import OptimizerSpec, TrainingTask
 from optimus_workers.task.user_code import load_task
 from optimus_workers.telemetry.gradients import ELASTIC_PERIOD, GradientStatistics

@@ -36,8 +36,8 @@ from optimus_workers.coordinator.events import (
     WantedArrived,
     WriteManifest,
 )
+from optimus_workers.coordinator.job_settings import JobSettings, steps_per_epoch
 from optimus_workers.coordinator.journal import Formed, Journal, Reported, Superseded, replay
-from optimus_workers.coordinator.plan import JobPlan, steps_per_epoch
 from optimus_workers.coordinator.service_calls import (
     REFUSED_SECONDS,
     RETRY_SECONDS,
@@ -84,7 +84,7 @@ class CoordinatorAgent:
             transport=world.transport(self.process),
         )
         running.terminate = self.terminate
-        plan = JobPlan.from_spec(read(JobSpec, json.loads(environment["OPTIMUS_JOB_SPEC"])))
+        plan = JobSettings.from_spec(read(JobSpec, json.loads(environment["OPTIMUS_JOB_SPEC"])))
         self._journal = Journal(directory, running.launch.key.incarnation)
         try:
             past = replay(self._journal.take_over(self._attempt))

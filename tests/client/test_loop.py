@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.client.agent import Agent, Script, agent, assert_same, check_rates, stop_after, wait_until
 
 from optimus_client.loop import _Rate
-from optimus_workers.coordinator.plan import JobPlan, next_batch
+from optimus_workers.coordinator.job_settings import JobSettings, next_batch
 from optimus_workers.script.agent import script_profile
 from optimus_workers.wire.values import GlobalBatch, followed
 
@@ -103,7 +103,7 @@ def test_a_batch_that_grows_with_the_processes(heard: Agent, tmp_path: Path) -> 
 )
 def test_the_learning_rate_grows_as_in_jobs_with_a_task(memberships: list[tuple[int, int]], warmup: float) -> None:
     """Memberships: workers and steps."""
-    plan, task = JobPlan(is_weak=True, warmup_epochs=warmup), script_profile(10)
+    plan, task = JobSettings(is_weak=True, warmup_epochs=warmup), script_profile(10)
     task = replace(task, n_examples=500)
     batches, step, rate = tuple[GlobalBatch, ...](), 0, _Rate()
     for n_workers, n_steps in memberships:

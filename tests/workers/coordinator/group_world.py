@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.workers.coordinator.harness import PROFILE, World
 
+from optimus_workers.coordinator.job_settings import JobSettings
 from optimus_workers.coordinator.journal import Past
-from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.wire.messages import Done, FromTask, Halt, Halted, Join, Joined, Save, Saved, SnapshotTaken, ToTask
 from optimus_workers.wire.ranges import server_ranges
 from optimus_workers.wire.values import Holding, ShardFile
@@ -78,9 +78,9 @@ class GroupWorld(World):
         return [Joined(join.epoch)]
 
 
-def group_world(workers: int = 2, past: Past | None = None, **plan: Any) -> GroupWorld:
+def group_world(workers: int = 2, past: Past | None = None, **changes: Any) -> GroupWorld:
     """A job that trains, or (without workers) is about to."""
-    settings = JobPlan(**{"checkpoint_seconds": 1e9, "is_allreduce": True, **plan})
+    settings = JobSettings(**{"checkpoint_seconds": 1e9, "is_allreduce": True, **changes})
     world = GroupWorld.of(settings, past or Past(), 1000.0)
     if workers:
         names = [f"worker-{rank}" for rank in range(workers)]

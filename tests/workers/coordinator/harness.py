@@ -31,8 +31,8 @@ from optimus_workers.coordinator.events import (
     WantedArrived,
     WriteManifest,
 )
+from optimus_workers.coordinator.job_settings import JobSettings
 from optimus_workers.coordinator.journal import Ended, Formed, Forming, JournalRecord, Past, replay
-from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.coordinator.state import State
 from optimus_workers.coordinator.transitions import begin, handle
 from optimus_workers.wire.messages import (
@@ -111,9 +111,9 @@ class World:
     loss: float = 1.0
 
     @classmethod
-    def of(cls, plan: JobPlan, past: Past, now: float, **options: Any) -> Self:
+    def of(cls, settings: JobSettings, past: Past, now: float, **options: Any) -> Self:
         """The world of a coordinator that starts now, after the coordinators of `past`."""
-        state, effects = begin(plan, past, now)
+        state, effects = begin(settings, past, now)
         world = cls(state, now=now, **options)
         for effect in effects:
             assert world._carry_out(effect) == []
@@ -269,8 +269,8 @@ class World:
         assert heard <= forming
         assert len({go.epoch for go in self.going.values()}) <= 1
         steps = sorted(go.step for go in self.going.values())
-        assert self.state.plan.is_async or len(set(steps)) <= 1
-        assert not self.state.plan.is_async or len(set(steps)) == len(steps)
+        assert self.state.settings.is_async or len(set(steps)) <= 1
+        assert not self.state.settings.is_async or len(set(steps)) == len(steps)
 
     def messages(self, kind: type[ToTask]) -> list[ToTask]:
         return [message for _, message in self.sent if isinstance(message, kind)]
@@ -324,14 +324,14 @@ def wanted(generation: int, *names: str, directive: Directive = "run", **more: A
     return WantedMembership(generation=generation, directive=directive, tasks=tasks, **more)
 
 
-def make_world(past: Past | None = None, **plan: Any) -> World:
-    settings = JobPlan(**{"checkpoint_seconds": 1e9, **plan})
+def make_world(past: Past | None = None, **changes: Any) -> World:
+    settings = JobSettings(**{"checkpoint_seconds": 1e9, **changes})
     return World.of(settings, past or Past(), 1000.0)
 
 
-def running_world(workers: int = 2, servers: int = 1, **plan: Any) -> World:
+def running_world(workers: int = 2, servers: int = 1, **changes: Any) -> World:
     """A job that trains."""
-    world = make_world(**plan)
+    world = make_world(**changes)
     names = [f"server-{rank}" for rank in range(servers)] + [f"worker-{rank}" for rank in range(workers)]
     world.wants(*names)
     world.arrives(*names)
@@ -339,9 +339,9 @@ def running_world(workers: int = 2, servers: int = 1, **plan: Any) -> World:
     return world
 
 
-def take_over(world: World, **plan: Any) -> World:
+def take_over(world: World, **changes: Any) -> World:
     """The coordinator dies; the next one reads its journal. The tasks are still to dial again."""
-    settings = replace(world.state.plan, **plan)
+    settings = replace(world.state.settings, **changes)
     successor = World.of(settings, replay(world.journal), world.now)
     successor.servers, successor.manifests = world.servers, world.manifests
     successor.journal = world.journal

@@ -87,14 +87,14 @@ def test_the_next_coordinator_waits_for_those_that_have_the_state() -> None:
     world = group_world(2)
     world.steps(2)
     world.applies(["worker-1"])
-    successor = GroupWorld.of(world.state.plan, replay(world.journal), world.now)
+    successor = GroupWorld.of(world.state.settings, replay(world.journal), world.now)
     successor.states, successor.manifests, successor.journal = world.states, world.manifests, world.journal
     successor.wants("worker-0", "worker-1")
     successor.arrives("worker-0")
     assert successor.last.cause == "start", "told again; nothing new was formed"
     successor.arrives("worker-1")
     assert (successor.last.cause, successor.last.step, successor.last.lost_steps) == ("coordinator_restart", 3, 0)
-    alone = GroupWorld.of(world.state.plan, replay(world.journal), world.now)
+    alone = GroupWorld.of(world.state.settings, replay(world.journal), world.now)
     alone.states, alone.manifests, alone.journal = {"worker-0": world.states["worker-0"]}, [], list(world.journal)
     alone.wants("worker-0", "worker-1")
     alone.arrives("worker-0")

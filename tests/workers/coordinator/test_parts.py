@@ -1,4 +1,4 @@
-"""The coordinator's pure parts: the barrier, the newest version, the plan, the loss window, partitions."""
+"""The coordinator's pure parts: the barrier, the newest version, the settings, the loss window, partitions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.workers.coordinator.harness import PROFILE
 from optimus_contract.codec import read
 from optimus_contract.job import JobSpec
 from optimus_workers.coordinator.barrier import AsyncBarrier, SyncBarrier
+from optimus_workers.coordinator.job_settings import JobSettings
 from optimus_workers.coordinator.membership import MAX_FAILURES, Members, Partition, newest_sources
-from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.coordinator.state import LossWindow
 from optimus_workers.wire.ranges import server_ranges
 from optimus_workers.wire.values import Holding
@@ -96,7 +96,7 @@ def test_a_cover_is_the_newest_version_that_is_whole(n_servers: int, newest: int
 )
 def test_the_last_step(convergence: dict[str, float], expected: int | None) -> None:
     spec = read(JobSpec, {"name": "job", "task": "package.module:make", "convergence": convergence})
-    assert JobPlan.from_spec(spec).last_step(PROFILE) == expected
+    assert JobSettings.from_spec(spec).last_step(PROFILE) == expected
 
 
 def test_the_loss_is_weighed_by_examples_and_forgets() -> None:

@@ -9,8 +9,8 @@ import pytest
 from tests.workers.coordinator.harness import World
 
 from optimus_workers.coordinator.handlers.script import COMPLETE_SECONDS, END_SECONDS, FAILURE_SECONDS
+from optimus_workers.coordinator.job_settings import JobSettings
 from optimus_workers.coordinator.journal import Past, replay
-from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.wire.messages import (
     CommandEnded,
     CommandHung,
@@ -94,7 +94,7 @@ class ScriptWorld(World):
 
 def script_world(workers: int) -> ScriptWorld:
     """A script that trains."""
-    world = ScriptWorld.of(JobPlan(checkpoint_seconds=1e9, is_script=True), Past(), 1000.0)
+    world = ScriptWorld.of(JobSettings(checkpoint_seconds=1e9, is_script=True), Past(), 1000.0)
     names = [f"worker-{rank}" for rank in range(workers)]
     world.wants(*names)
     world.arrives(*names)
@@ -105,7 +105,7 @@ def script_world(workers: int) -> ScriptWorld:
 
 def successor_of(world: ScriptWorld) -> ScriptWorld:
     """The coordinator dies; the next one reads its journal. The agents are still to dial again."""
-    successor = ScriptWorld.of(world.state.plan, replay(world.journal), world.now)
+    successor = ScriptWorld.of(world.state.settings, replay(world.journal), world.now)
     successor.journal, successor.runs, successor.version = world.journal, world.runs, world.version
     return successor
 
@@ -128,7 +128,7 @@ def test_a_new_coordinator_lets_the_processes_of_a_whole_membership_go_on() -> N
 
 @pytest.mark.parametrize("first", ["start", "resume", "coordinator_restart"])
 def test_tasks_that_come_one_after_the_other_are_no_change_of_size(first: str) -> None:
-    world = ScriptWorld.of(JobPlan(checkpoint_seconds=1e9, is_script=True), Past(), 1000.0)
+    world = ScriptWorld.of(JobSettings(checkpoint_seconds=1e9, is_script=True), Past(), 1000.0)
     if first != "start":
         before = script_world(2)
         if first == "resume":

@@ -30,8 +30,8 @@ from optimus_workers.coordinator.handlers.membership_change import (
     STOPPING_SECONDS,
     WORKER_START_SECONDS,
 )
+from optimus_workers.coordinator.job_settings import JobSettings
 from optimus_workers.coordinator.journal import Ended, Past, Profiled
-from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.coordinator.state import Phase
 from optimus_workers.coordinator.transitions import KINDS, TRANSITIONS, InvalidTransition
 from optimus_workers.wire.messages import (
@@ -438,10 +438,10 @@ def test_attempts_are_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plan", "last"), [({"max_steps": 3}, 3), ({"max_epochs": 0.25}, 3), ({"max_epochs": 1.0}, 10)]
+    ("settings", "last"), [({"max_steps": 3}, 3), ({"max_epochs": 0.25}, 3), ({"max_epochs": 1.0}, 10)]
 )
-def test_limits_are_met_exactly(plan: dict[str, Any], last: int) -> None:
-    world = running_world(**plan)
+def test_limits_are_met_exactly(settings: dict[str, Any], last: int) -> None:
+    world = running_world(**settings)
     for _ in range(last):
         assert world.result is None
         world.step()
@@ -671,7 +671,7 @@ def test_epochs_go_on_although_the_journal_is_lost() -> None:
         world.step()
     known = world.last.epoch + 12
     names = ["server-0", "worker-0", "worker-1"]
-    successor = World.of(world.state.plan, Past(), world.now)
+    successor = World.of(world.state.settings, Past(), world.now)
     successor.servers = world.servers
     successor.happens(WantedArrived(wanted(5, *names, membership_epoch=known)))
     successor.arrives(*names)
@@ -859,7 +859,7 @@ def _act(world: World, kind: str, argument: object) -> None:
             world.wants(*map(str, names))
         case "step", _:
             _step(world)
-        case "half", _ if world.going and not world.state.plan.is_async:
+        case "half", _ if world.going and not world.state.settings.is_async:
             world.step(only=[min(world.going)])
         case "pass", float(seconds):
             world.passes(seconds)
@@ -868,7 +868,7 @@ def _act(world: World, kind: str, argument: object) -> None:
 
 
 def _step(world: World) -> None:
-    if not world.state.plan.is_async:
+    if not world.state.settings.is_async:
         world.step()
         return
     for name in sorted(world.going):
@@ -887,7 +887,7 @@ def test_answers_may_come_late_and_in_any_order(
     actions: list[tuple[str, object]], is_async: bool, chance: random.Random
 ) -> None:
     """No event is without a rule in the phase in which it comes, and the job can go on."""
-    world = SlowWorld.of(JobPlan(is_async=is_async, checkpoint_seconds=1.0), Past(), 1000.0)
+    world = SlowWorld.of(JobSettings(is_async=is_async, checkpoint_seconds=1.0), Past(), 1000.0)
     world.wants(*NAMES)
     world.arrives(*NAMES)
     for kind, argument in actions:

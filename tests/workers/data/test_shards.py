@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from optimus_workers.coordinator.plan import JobPlan, next_batch
+from optimus_workers.coordinator.job_settings import JobSettings, next_batch
 from optimus_workers.data.shards import ShardedExamples, read_lines
 from optimus_workers.errors import TaskError
 from optimus_workers.task import OptimizerSpec, TrainingTask
@@ -81,10 +81,11 @@ def test_each_example_once_per_epoch_whatever_the_history(parts: list[tuple[int,
     """Parts: workers, steps, steps that are then lost. Each worker has readers of its own; new ones begin anywhere."""
     n_examples = sum(SIZES)
     profile = TaskProfile(16, 16, 16, n_examples, 6, 4, UpdateRule("sgd", 0.0, False, 0.0, (0.9, 0.99), 1e-8))
-    plan, step, batches, trained = JobPlan(is_weak=is_weak), 0, tuple[GlobalBatch, ...](), list[list[tuple[int, int]]]()
+    settings, step = JobSettings(is_weak=is_weak), 0
+    batches, trained = tuple[GlobalBatch, ...](), list[list[tuple[int, int]]]()
     workers = [task_of(Shards(SIZES).examples()) for _ in range(5)]
     for n_workers, n_steps, n_lost in parts:
-        batch = next_batch(plan, profile, n_workers, step, batches)
+        batch = next_batch(settings, profile, n_workers, step, batches)
         batches = followed(batches, batch)
         for taken in range(step, step + n_steps):
             found: list[tuple[int, int]] = []

@@ -25,8 +25,8 @@ from optimus_models.speed import goodput as scheduler
 from optimus_models.speed.goodput import gain as gain_of_the_scheduler
 from optimus_workers.coordinator.events import WantedArrived
 from optimus_workers.coordinator.handlers.membership_change import REGROUP_SECONDS
+from optimus_workers.coordinator.job_settings import JobSettings, elastic_slots, gain, next_batch, recounted
 from optimus_workers.coordinator.journal import Journal, Past, Recounted, replay
-from optimus_workers.coordinator.plan import JobPlan, elastic_slots, gain, next_batch, recounted
 from optimus_workers.data.sampler import slot_indices
 from optimus_workers.wire.messages import Done, FromTask, Recount, ToTask
 from optimus_workers.wire.ranges import worker_slots
@@ -70,7 +70,7 @@ Part = tuple[int, int, int, int, float | None]
     st.integers(3, 80),
 )  # fmt: skip
 def test_each_example_once_per_epoch_whatever_the_batches(parts: list[Part], n_examples: int) -> None:
-    plan, told = JobPlan(elastic=ElasticBatch(minimum=5, maximum=10**6, per_pass=7)), profile(n_examples, 5)
+    plan, told = JobSettings(elastic=ElasticBatch(minimum=5, maximum=10**6, per_pass=7)), profile(n_examples, 5)
     step, batches, trained, counts = 0, tuple[GlobalBatch, ...](), list[list[int]](), list[float]()
     for n_workers, size, n_steps, n_lost, noise in parts:
         batch = next_batch(plan, told, n_workers, step, batches, size, None)
@@ -105,7 +105,7 @@ def _examples_of(batch: GlobalBatch, step: int, n_workers: int, n_examples: int)
 
 
 def test_the_learning_rate_grows_with_the_batch_and_falls_with_it() -> None:
-    plan, told = JobPlan(elastic=BOUNDS), profile()
+    plan, told = JobSettings(elastic=BOUNDS), profile()
     first = next_batch(plan, told, 1, 0, ())
     assert (first.size, first.slots, first.learning_rate_factor(7)) == (10, 1, 1.0)
     larger = next_batch(plan, told, 2, 50, (first,), 40, 90.0)
@@ -129,9 +129,9 @@ def test_the_learning_rate_grows_with_the_batch_and_falls_with_it() -> None:
 
 def test_limits_are_in_steps_with_the_smallest_batch() -> None:
     told = profile()
-    first = next_batch(JobPlan(elastic=BOUNDS), told, 1, 0, ())
-    larger = next_batch(JobPlan(elastic=BOUNDS), told, 2, 50, (first,), 40, 90.0)  # each step is worth 40/13
-    for plan in (JobPlan(elastic=BOUNDS, max_steps=100), JobPlan(elastic=BOUNDS, max_epochs=1.0)):
+    first = next_batch(JobSettings(elastic=BOUNDS), told, 1, 0, ())
+    larger = next_batch(JobSettings(elastic=BOUNDS), told, 2, 50, (first,), 40, 90.0)  # each step is worth 40/13
+    for plan in (JobSettings(elastic=BOUNDS, max_steps=100), JobSettings(elastic=BOUNDS, max_epochs=1.0)):
         assert plan.last_step(told, first) == 100
         last = plan.last_step(told, larger)
         assert last == 50 + 17
@@ -216,7 +216,7 @@ def test_steps_are_counted_anew_when_the_noise_changes() -> None:
     past = replay(world.journal)
     assert any(isinstance(record, Recounted) for record in world.journal)
     assert past.batches == world.state.training.batches
-    again = GroupWorld.of(world.state.plan, past, world.now)
+    again = GroupWorld.of(world.state.settings, past, world.now)
     again.states, again.manifests = world.states, world.manifests
     again.wants("worker-0", "worker-1")
     again.arrives("worker-0", "worker-1")
@@ -250,7 +250,7 @@ class Trained(GroupWorld):
     def restarted(self) -> Trained:
         """Another coordinator in the place of this one; the tasks are the same."""
         past = replay(self.journal)
-        after = Trained.of(self.state.plan, past, self.now, steps_taken=self.steps_taken)
+        after = Trained.of(self.state.settings, past, self.now, steps_taken=self.steps_taken)
         after.states, after.manifests, after.journal = self.states, self.manifests, self.journal
         assert self.state.wanted is not None
         after.happens(WantedArrived(self.state.wanted))
@@ -272,7 +272,7 @@ EVENTS = st.one_of(
 @settings(deadline=None)
 @given(st.lists(EVENTS, max_size=20))
 def test_every_history_of_a_coordinator_is_one_stream_of_examples(events: list[tuple[str, Any]]) -> None:
-    world = Trained.of(JobPlan(is_allreduce=True, checkpoint_seconds=1e9, elastic=BOUNDS), Past(), 1000.0)
+    world = Trained.of(JobSettings(is_allreduce=True, checkpoint_seconds=1e9, elastic=BOUNDS), Past(), 1000.0)
     wants(world, 10, *NAMES[:2])
     world.arrives(*NAMES[:2])
     for kind, value in events:

@@ -14,8 +14,8 @@ from tests.workers.protocol import tiny_training
 from tests.workers.protocol.conftest import Job, server, worker
 from tests.workers.protocol.replay import Replay, final_sections, history
 
+from optimus_workers.coordinator.job_settings import JobSettings, next_batch
 from optimus_workers.coordinator.journal import Formed, replay
-from optimus_workers.coordinator.plan import JobPlan, next_batch
 from optimus_workers.data.sampler import slot_indices
 from optimus_workers.wire.ranges import worker_slots
 from optimus_workers.wire.values import GlobalBatch, TaskProfile, UpdateRule, followed
@@ -38,10 +38,10 @@ Part = tuple[int, int, int]
 def test_each_example_once_per_epoch_whatever_the_history(
     parts: list[Part], n_examples: int, batch_size: int, micro_batches: int, is_weak: bool
 ) -> None:
-    plan, told = JobPlan(is_weak=is_weak), profile(n_examples, batch_size, micro_batches)
+    settings, told = JobSettings(is_weak=is_weak), profile(n_examples, batch_size, micro_batches)
     step, batches, trained = 0, tuple[GlobalBatch, ...](), list[list[int]]()
     for n_workers, n_steps, n_lost in parts:
-        batch = next_batch(plan, told, n_workers, step, batches)
+        batch = next_batch(settings, told, n_workers, step, batches)
         batches = followed(batches, batch)
         for taken in range(step, step + n_steps):
             trained.append(_examples_of(batch, taken, n_workers, n_examples))
@@ -51,7 +51,7 @@ def test_each_example_once_per_epoch_whatever_the_history(
     for start in range(0, len(stream), n_examples):
         epoch = Counter(stream[start : start + n_examples])
         assert max(epoch.values()) == 1
-    position = next_batch(plan, told, 1, step, batches).position(step)
+    position = next_batch(settings, told, 1, step, batches).position(step)
     assert position == len(stream), "the count of examples is right as well"
 
 
@@ -65,41 +65,42 @@ def _examples_of(batch: GlobalBatch, step: int, n_workers: int, n_examples: int)
 
 
 def test_the_learning_rate_grows_with_the_workers_and_falls_with_them() -> None:
-    plan, told = JobPlan(is_weak=True, warmup_epochs=2.0), profile(n_examples=1000, batch=10)
-    first = next_batch(plan, told, 4, 0, ())
+    settings, told = JobSettings(is_weak=True, warmup_epochs=2.0), profile(n_examples=1000, batch=10)
+    first = next_batch(settings, told, 4, 0, ())
     assert (first.size, first.slots, first.base_size) == (40, 16, 10)
     assert [first.learning_rate_factor(step) for step in (0, 25, 50, 90)] == [1.0, 2.5, 4.0, 4.0], "2,000 examples"
 
-    larger = next_batch(plan, told, 6, 25, (first,))  # in the middle of the warm-up
+    larger = next_batch(settings, told, 6, 25, (first,))  # in the middle of the warm-up
     assert larger.first_example == 1000
     assert larger.learning_rate_factor(25) == 2.5, "it goes on from where it was"
     assert larger.learning_rate_factor(25 + 17) == pytest.approx(2.5 + 3.5 * 17 * 60 / 2000)
     assert larger.learning_rate_factor(25 + 34) == 6.0
 
-    smaller = next_batch(plan, told, 2, 59, (first, larger))
+    smaller = next_batch(settings, told, 2, 59, (first, larger))
     assert smaller.learning_rate_factor(59) == 2.0, "a smaller batch needs the smaller rate at once"
     assert smaller.position(59) == 1000 + 34 * 60
 
-    again = next_batch(plan, told, 4, 10, (first, larger, smaller))  # a rollback to step 10
+    again = next_batch(settings, told, 4, 10, (first, larger, smaller))  # a rollback to step 10
     assert (again.first_example, again.learning_rate_factor(10)) == (400, first.learning_rate_factor(10))
-    assert next_batch(JobPlan(is_weak=True, warmup_epochs=0.0), told, 4, 0, ()).learning_rate_factor(0) == 4.0
-    assert next_batch(JobPlan(), told, 4, 7, ()).learning_rate_factor(7) == 1.0
+    assert next_batch(JobSettings(is_weak=True, warmup_epochs=0.0), told, 4, 0, ()).learning_rate_factor(0) == 4.0
+    assert next_batch(JobSettings(), told, 4, 7, ()).learning_rate_factor(7) == 1.0
 
 
 def test_the_end_is_counted_in_examples() -> None:
     told = profile(n_examples=1000, batch=10)
-    plan = JobPlan(is_weak=True, max_epochs=3.0)
-    first = next_batch(plan, told, 1, 0, ())
-    assert plan.last_step(told, first) == plan.last_step(told) == 300
-    assert plan.last_step(told, next_batch(plan, told, 4, 100, (first,))) == 100 + 50
-    assert JobPlan(is_weak=True, max_steps=201).last_step(told, next_batch(plan, told, 4, 100, (first,))) == 100 + 26
+    settings = JobSettings(is_weak=True, max_epochs=3.0)
+    first = next_batch(settings, told, 1, 0, ())
+    assert settings.last_step(told, first) == settings.last_step(told) == 300
+    assert settings.last_step(told, next_batch(settings, told, 4, 100, (first,))) == 100 + 50
+    limited = JobSettings(is_weak=True, max_steps=201)
+    assert limited.last_step(told, next_batch(settings, told, 4, 100, (first,))) == 100 + 26
 
 
 def test_a_coordinator_knows_the_batches_again_from_its_journal() -> None:
-    plan, told = JobPlan(is_weak=True), profile()
-    first = next_batch(plan, told, 2, 0, ())
-    lost = next_batch(plan, told, 3, 40, (first,))
-    after = next_batch(plan, told, 1, 30, (first, lost))
+    settings, told = JobSettings(is_weak=True), profile()
+    first = next_batch(settings, told, 2, 0, ())
+    lost = next_batch(settings, told, 3, 40, (first,))
+    after = next_batch(settings, told, 1, 30, (first, lost))
     formed = [
         Formed(epoch, 1, 0.0, batch.first_step, ("w",), ("s",), "rescale", batch=batch)
         for epoch, batch in enumerate((first, lost, after), start=1)

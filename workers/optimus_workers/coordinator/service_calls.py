@@ -13,8 +13,8 @@ from optimus_contract.membership import MembershipReport, PauseParts, WantedMemb
 from optimus_contract.result import JobProfile, JobResult
 from optimus_contract.telemetry import Note, TaskUsageReport, Usage
 from optimus_workers.coordinator.handlers.ending import failure, storable
+from optimus_workers.coordinator.job_settings import steps_per_epoch
 from optimus_workers.coordinator.journal import Ended, Formed
-from optimus_workers.coordinator.plan import steps_per_epoch
 from optimus_workers.errors import ServiceAway, ServiceProblem, ServiceRefused
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.telemetry.usage import ProcessMeter

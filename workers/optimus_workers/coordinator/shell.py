@@ -35,8 +35,8 @@ from optimus_workers.coordinator.events import (
     WantedArrived,
     WriteManifest,
 )
+from optimus_workers.coordinator.job_settings import JobSettings
 from optimus_workers.coordinator.journal import Journal, Reported, Superseded, replay
-from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.coordinator.service_calls import Reporter, UsageReporter, watch_wanted
 from optimus_workers.coordinator.transitions import InvalidTransition, begin, handle
 from optimus_workers.environment import TaskEnvironment
@@ -116,8 +116,8 @@ class _Shell:
         self._usage = UsageReporter(client, environment.task_name)
         self._client = client
         past = replay(self._journal.take_over(environment.attempt))
-        plan = JobPlan.from_spec(environment.spec)
-        self._state, self._first_effects = begin(plan, past, self._clock())
+        settings = JobSettings.from_spec(environment.spec)
+        self._state, self._first_effects = begin(settings, past, self._clock())
 
     async def run(self) -> int:
         self._loop.add_signal_handler(signal.SIGTERM, self._terminate)

@@ -11,9 +11,9 @@ from optimus_contract.membership import Cause, Directive, WantedMembership
 from optimus_workers.checkpoint.manifest import Manifest
 from optimus_workers.coordinator.attempt import Attempt
 from optimus_workers.coordinator.barrier import AsyncBarrier, Barrier, ReportedSteps, SyncBarrier
+from optimus_workers.coordinator.job_settings import JobSettings, batch_at, steps_per_epoch
 from optimus_workers.coordinator.journal import Ended, Formed, Past
 from optimus_workers.coordinator.membership import ConnectedTask, Members, Partition
-from optimus_workers.coordinator.plan import JobPlan, batch_at, steps_per_epoch
 from optimus_workers.errors import LET_GO
 from optimus_workers.wire.messages import CommandIdle
 from optimus_workers.wire.values import GlobalBatch, ShardFile, TaskProfile
@@ -234,7 +234,7 @@ class Ending:
 class State:
     """All that a coordinator knows. `now` is in seconds since the Unix epoch and never goes back."""
 
-    plan: JobPlan
+    settings: JobSettings
     now: float
     epoch: int
     """The highest membership epoch used; messages of other epochs are late."""
@@ -273,7 +273,7 @@ class State:
 
     def suffices(self, members: Members) -> bool:
         """Whether the job may train with these: its owner's minima hold, unless the service wants fewer by now."""
-        least_workers, least_servers = self.plan.least_workers, self.plan.least_servers
+        least_workers, least_servers = self.settings.least_workers, self.settings.least_servers
         if self.wanted is not None and self.wanted.directive == "run":
             servers = sum(task.role == "server" for task in self.wanted.tasks)
             least_workers = min(least_workers, len(self.wanted.tasks) - servers)
@@ -300,20 +300,20 @@ class State:
 
     def batch_at(self, step: int) -> GlobalBatch | None:
         """The batch of the membership that a step belonged to; None: the job is async, or no task is known yet."""
-        if self.plan.is_async or self.profile is None:
+        if self.settings.is_async or self.profile is None:
             return None
         return batch_at(self.training.batches, step, self.profile)
 
     def new_barrier(self, batch: GlobalBatch | None) -> Barrier:
         """The barrier of the present members from the present version on, whose steps have `batch` (sync)."""
-        last_step = self.plan.last_step(self.known_profile, batch)
-        if self.plan.is_script:
+        last_step = self.settings.last_step(self.known_profile, batch)
+        if self.settings.is_script:
             return ReportedSteps(self.members.workers, self.version, last_step)
-        kind = AsyncBarrier if self.plan.is_async else SyncBarrier
+        kind = AsyncBarrier if self.settings.is_async else SyncBarrier
         return kind(self.members.workers, self.version, last_step)
 
 
-def initial_state(plan: JobPlan, past: Past, now: float) -> State:
+def initial_state(settings: JobSettings, past: Past, now: float) -> State:
     """The state of a coordinator that starts at `now`, after the coordinators of `past`."""
     is_takeover = past.formed is not None and not past.is_paused
     cause: Cause = "start"
@@ -321,11 +321,11 @@ def initial_state(plan: JobPlan, past: Past, now: float) -> State:
         cause = "resume" if past.is_paused else "coordinator_restart"
     expected = set[str]()
     if past.formed is not None and is_takeover:
-        expected = set(past.formed.servers if plan.has_servers else past.formed.workers)
+        expected = set(past.formed.servers if settings.has_servers else past.formed.workers)
     version = past.formed.step if past.formed else 0
     losses = LossWindow(steps_per_epoch(past.profile) if past.profile else 1.0)
     return State(
-        plan=plan,
+        settings=settings,
         now=now,
         epoch=past.epoch,
         version=version,

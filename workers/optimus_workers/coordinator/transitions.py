@@ -32,8 +32,8 @@ from optimus_workers.coordinator.events import (
     WantedArrived,
 )
 from optimus_workers.coordinator.handlers import checkpoint, ending, membership_change, script, tasks, training
+from optimus_workers.coordinator.job_settings import JobSettings
 from optimus_workers.coordinator.journal import Past
-from optimus_workers.coordinator.plan import JobPlan
 from optimus_workers.coordinator.state import Phase, State, initial_state
 from optimus_workers.errors import LET_GO, USER_CODE_FAILED
 from optimus_workers.wire.messages import (
@@ -81,12 +81,12 @@ class InvalidTransition(Exception):
         )
 
 
-def begin(plan: JobPlan, past: Past, now: float) -> tuple[State, Effects]:
+def begin(settings: JobSettings, past: Past, now: float) -> tuple[State, Effects]:
     """A coordinator's state at its start, and what it does first.
 
     It reports again what the coordinators of `past` may not have reported.
     """
-    state = initial_state(plan, past, now)
+    state = initial_state(settings, past, now)
     effects = membership_change.report_profile(state)
     effects += [ReportMembership(formed) for formed in past.unreported]
     if past.ended is not None:

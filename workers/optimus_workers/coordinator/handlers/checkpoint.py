@@ -21,7 +21,7 @@ MAX_SAVE_ATTEMPTS = 5
 def begin_saving(state: State, purpose: SaveFor) -> Effects:
     """Save the present version, unless the newest checkpoint has it. The barrier is quiet."""
     checkpoints = state.checkpoints
-    checkpoints.due_at = state.now + state.plan.checkpoint_seconds
+    checkpoints.due_at = state.now + state.settings.checkpoint_seconds
     checkpoints.n_failures = 0
     checkpoints.retry = None
     state.phase = Phase.SAVING

@@ -21,9 +21,9 @@ from optimus_workers.coordinator.events import (
 from optimus_workers.coordinator.handlers.ending import close, fail, finish, pause
 from optimus_workers.coordinator.handlers.script import all_stopped, end_of_command, new_attempt, recount_script
 from optimus_workers.coordinator.handlers.tasks import answers_again, desired_members, dismiss_leavers, regroup
+from optimus_workers.coordinator.job_settings import next_batch, steps_per_epoch
 from optimus_workers.coordinator.journal import Formed, Forming, Profiled
 from optimus_workers.coordinator.membership import ConnectedTask, Members, VersionSources
-from optimus_workers.coordinator.plan import next_batch, steps_per_epoch
 from optimus_workers.coordinator.state import Checkpoint, LossWindow, Phase, State
 from optimus_workers.errors import LET_GO
 from optimus_workers.wire.messages import Assumed, AssumeFailed, Exit, Halted, Hello, Joined
@@ -68,7 +68,7 @@ def task_arrived_while_closing(state: State, event: TaskArrived) -> Effects:
 
 def _connected(state: State, hello: Hello) -> Effects:
     state.tasks[hello.task] = ConnectedTask(hello, state.now)
-    if state.change.cause == "coordinator_restart" or (state.plan.is_script and state.phase is Phase.GATHERING):
+    if state.change.cause == "coordinator_restart" or (state.settings.is_script and state.phase is Phase.GATHERING):
         state.version = max(state.version, hello.version)
     effects = answers_again(state, hello.task)
     if hello.profile is None or state.profile is not None:
@@ -80,7 +80,7 @@ def _connected(state: State, hello: Hello) -> Effects:
 
 def report_profile(state: State) -> Effects:
     """Report what the tasks know; what a script is like, its worker 0 reports by itself."""
-    return [] if state.profile is None or state.plan.is_script else [ReportProfile(state.profile)]
+    return [] if state.profile is None or state.settings.is_script else [ReportProfile(state.profile)]
 
 
 def wanted_arrived(state: State, event: WantedArrived) -> Effects:
@@ -108,7 +108,7 @@ def wanted_arrived_while_closing(state: State, event: WantedArrived) -> Effects:
 
 def wanted_batch(state: State, members: Members) -> int | None:
     """The elastic batch that the service wants of exactly these members, in examples; None: no other than now."""
-    if state.plan.elastic is None or state.wanted is None or state.wanted_tasks != members.names:
+    if state.settings.elastic is None or state.wanted is None or state.wanted_tasks != members.names:
         return None
     return state.wanted.global_batch
 
@@ -167,11 +167,11 @@ def begin_attempt(state: State, members: Members) -> Effects:
     state.partition.forget_data_lost()
     state.checkpoints.progress = None
     state.training.losses.drop_step()
-    if state.plan.is_script:
+    if state.settings.is_script:
         change.attempt = new_attempt(state, members, state.profile)
     else:
-        kind = GroupAttempt if state.plan.is_allreduce else Attempt
-        change.attempt = kind(state.epoch, members, state.profile, is_async=state.plan.is_async)
+        kind = GroupAttempt if state.settings.is_allreduce else Attempt
+        change.attempt = kind(state.epoch, members, state.profile, is_async=state.settings.is_async)
     state.phase = Phase.HALTING
     return [Append(Forming(state.epoch)), *change.attempt.halts(state.tasks.values())]
 
@@ -190,7 +190,7 @@ def find_newest_state(state: State) -> Effects:
     if attempt.awaiting:
         return []
     newest = attempt.newest_sources(state.tasks, oldest_epoch=state.formed.epoch if state.formed else 0)
-    if state.plan.is_script and newest is not None and (end := all_stopped(state, newest)) is not None:
+    if state.settings.is_script and newest is not None and (end := all_stopped(state, newest)) is not None:
         return end
     if newest is not None:
         return _begin_assuming(state, newest)
@@ -229,9 +229,9 @@ def _begin_assuming(state: State, newest: VersionSources) -> Effects:
     """Tell each server its range and where to get it; from here on the version and the batch are known."""
     attempt, training = state.change.present, state.training
     assumes = attempt.assumes(newest)
-    if not state.plan.is_async and attempt.members.workers:
+    if not state.settings.is_async and attempt.members.workers:
         attempt.batch = next_batch(
-            state.plan,
+            state.settings,
             state.known_profile,
             len(attempt.members.workers),
             attempt.version,
@@ -267,11 +267,11 @@ def begin_training(state: State) -> Effects:
     """JOINING: when all workers have the parameters, the membership is formed."""
     attempt = state.change.present
     if attempt.awaiting:
-        return end_of_command(state) if state.plan.is_script else []
-    effects = recount_script(state, attempt) if state.plan.is_script else []
+        return end_of_command(state) if state.settings.is_script else []
+    effects = recount_script(state, attempt) if state.settings.is_script else []
     effects += _record_membership(state, attempt) if attempt.members.workers else []
     state.version = attempt.version
-    state.training.barrier = state.new_barrier(None if state.plan.is_async else attempt.batch)
+    state.training.barrier = state.new_barrier(None if state.settings.is_async else attempt.batch)
     if state.checkpoints.newest is None:
         state.checkpoints.due_at = state.now
     state.change.n_attempts = 0
@@ -282,7 +282,7 @@ def begin_training(state: State) -> Effects:
 
 def _record_membership(state: State, attempt: Attempt) -> Effects:
     change, training, before = state.change, state.training, state.reported_version
-    batch = None if state.plan.is_async else attempt.batch
+    batch = None if state.settings.is_async else attempt.batch
     if batch is not None:
         training.batches = followed(training.batches, batch)
     if change.cause == "batch" and state.formed is not None and state.formed.workers != attempt.members.workers:

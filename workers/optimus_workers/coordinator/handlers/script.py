@@ -12,8 +12,8 @@ from optimus_workers.coordinator.attempt import Attempt, ScriptAttempt
 from optimus_workers.coordinator.events import Effects, Log, ReportNote, Send
 from optimus_workers.coordinator.handlers.ending import fail, finish, pause
 from optimus_workers.coordinator.handlers.tasks import dismiss_leavers
+from optimus_workers.coordinator.job_settings import next_batch
 from optimus_workers.coordinator.membership import Members, VersionSources
-from optimus_workers.coordinator.plan import next_batch
 from optimus_workers.coordinator.state import CommandEnds, Phase, State
 from optimus_workers.wire.messages import (
     CommandEnded,
@@ -54,7 +54,7 @@ def _keeps_processes(state: State, members: Members) -> bool:
         change.cause == "coordinator_restart"
         and change.n_attempts == 1
         and state.directive == "run"
-        and state.plan.elastic is None
+        and state.settings.elastic is None
         and formed is not None
         and members.workers == formed.workers
         and state.tasks.keys() == set(formed.workers)
@@ -100,7 +100,7 @@ def all_stopped(state: State, newest: VersionSources) -> Effects | None:
     state.version = newest.version
     was = state.formed.workers if state.formed else ()
     is_done = bool(was) and attempt.finished >= set(was)
-    if state.plan.max_steps is not None and state.reported_version >= state.plan.max_steps:
+    if state.settings.max_steps is not None and state.reported_version >= state.settings.max_steps:
         is_done = True
     if is_done or state.directive == "finish":
         return finish(state, {})
@@ -117,10 +117,10 @@ def recount_script(state: State, attempt: Attempt) -> Effects:
     """JOINING: the script has said from which step it goes on. With weak scaling, steps before it count as the steps of
     the memberships that made them, and those after it as many times as there are workers."""
     workers = attempt.members.workers
-    if not state.plan.is_weak or not workers:
+    if not state.settings.is_weak or not workers:
         return []
     batches = state.training.batches
-    attempt.batch = next_batch(state.plan, state.known_profile, len(workers), attempt.version, batches)
+    attempt.batch = next_batch(state.settings, state.known_profile, len(workers), attempt.version, batches)
     return [Send(worker, Recount(state.epoch, attempt.batch)) for worker in workers]
 
 

@@ -14,10 +14,10 @@ from optimus_workers.wire.messages import DataLost, Exit, Leave
 def desired_members(state: State) -> Members:
     """The tasks that should take part: those wanted, or all connected ones if nothing is known or the job stops."""
     wanted = state.wanted_tasks if state.wanted is not None and state.wanted.directive == "run" else None
-    if state.plan.is_script:
+    if state.settings.is_script:
         members = choose_members(state.tasks, wanted, state.members)
         return Members(members.workers, (), is_group=True)
-    if state.plan.is_allreduce:
+    if state.settings.is_allreduce:
         holders = state.formed.workers if state.formed else ()
         return choose_group(state.tasks, wanted, state.members, holders)
     return choose_members(state.tasks, wanted, state.members)
@@ -141,7 +141,7 @@ def wants_to_leave_while_gathering(state: State, name: str, _message: Leave) -> 
     """A worker of a job with servers holds nothing that is needed, so it is dismissed at once."""
     task = state.tasks[name]
     task.wants_to_leave = True
-    return _dismiss(task) if state.plan.has_servers and not task.is_server else []
+    return _dismiss(task) if state.settings.has_servers and not task.is_server else []
 
 
 def dismiss_leavers(state: State, but: Members) -> Effects:

@@ -10,9 +10,9 @@ from optimus_workers.coordinator.handlers.checkpoint import begin_saving
 from optimus_workers.coordinator.handlers.membership_change import begin_attempt, still_waits, wanted_batch
 from optimus_workers.coordinator.handlers.script import end_of_command
 from optimus_workers.coordinator.handlers.tasks import desired_members, dismiss_unwanted
+from optimus_workers.coordinator.job_settings import recounted
 from optimus_workers.coordinator.journal import Recounted
 from optimus_workers.coordinator.membership import Members
-from optimus_workers.coordinator.plan import recounted
 from optimus_workers.coordinator.state import Phase, SaveFor, State
 from optimus_workers.wire.messages import Done, Go, Publish, Published, Recount
 from optimus_workers.wire.values import followed
@@ -39,7 +39,7 @@ def pass_on(state: State, name: str, message: Publish) -> Effects:
 
 def train(state: State) -> Effects:
     """Issue tickets; if there is a reason to stop, issue none, and stop once no worker is at a step."""
-    if state.plan.is_script and (end := end_of_command(state)):
+    if state.settings.is_script and (end := end_of_command(state)):
         return end
     effects = dismiss_unwanted(state)
     stop = _reason_to_stop(state)
@@ -56,7 +56,7 @@ def train(state: State) -> Effects:
 def _reason_to_stop(state: State) -> Callable[[State], Effects] | None:
     """What to do at the next step boundary instead of the next step; None: nothing."""
     training, checkpoints = state.training, state.checkpoints
-    if state.plan.is_script:
+    if state.settings.is_script:
         return _reason_to_stop_command(state)
     if training.barrier.is_exhausted or state.directive == "finish":
         return partial(begin_saving, purpose=SaveFor.FINISH)
@@ -97,7 +97,7 @@ def _recount(state: State) -> Effects:
     """At a step boundary: when the gradients' noise has changed, so has the gain of an elastic batch."""
     training = state.training
     if (
-        state.plan.elastic is None
+        state.settings.elastic is None
         or training.noise_scale is None
         or not training.barrier.is_quiet
         or not training.batches

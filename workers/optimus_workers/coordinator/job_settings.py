@@ -32,8 +32,8 @@ RECOUNT = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class JobPlan:
-    """The limits and the mode of one job."""
+class JobSettings:
+    """What the coordinator takes from the specification: limits, mode, how the batch scales."""
 
     is_async: bool = False
     is_allreduce: bool = False
@@ -109,7 +109,7 @@ def batch_at(batches: Sequence[GlobalBatch], step: int, profile: TaskProfile) ->
 
 
 def next_batch(
-    plan: JobPlan,
+    settings: JobSettings,
     profile: TaskProfile,
     n_workers: int,
     step: int,
@@ -122,15 +122,15 @@ def next_batch(
     For an elastic batch: the `wanted` size in examples (None: the size before) and the newest `noise_scale`.
     """
     before = batch_at(batches, step, profile)
-    if plan.elastic is not None:
+    if settings.elastic is not None:
         size = wanted or before.size
-        return elastic_batch(plan.elastic, n_workers, profile.n_examples, size, step, before, noise_scale)
+        return elastic_batch(settings.elastic, n_workers, profile.n_examples, size, step, before, noise_scale)
     position = before.position(step)
-    if not plan.is_weak:
+    if not settings.is_weak:
         size, slots = profile.global_batch_size, profile.micro_batches
         return GlobalBatch(size, slots, size, step, position)
     present = before.learning_rate_factor(step)
-    grows = n_workers > present and plan.warmup_epochs > 0
+    grows = n_workers > present and settings.warmup_epochs > 0
     return GlobalBatch(
         size=profile.global_batch_size * n_workers,
         slots=profile.micro_batches * n_workers,
@@ -139,7 +139,7 @@ def next_batch(
         first_example=position,
         from_factor=present if grows else float(n_workers),
         to_factor=float(n_workers),
-        warmup_examples=plan.warmup_epochs * profile.n_examples if grows else 0.0,
+        warmup_examples=settings.warmup_epochs * profile.n_examples if grows else 0.0,
     )
 
 
