@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from optimus_workers.data.prefetching import Prefetcher
 from optimus_workers.task import OptimizerSpec, TrainingTask
-from optimus_workers.worker.compute import Batches, compute_slots, sync_slots
+from optimus_workers.worker.compute import Batches, compute_micro_batches, sync_micro_batches
 from optimus_workers.worker.flat_model import make_flat
 
 N_EXAMPLES, WIDTH, BATCH, SLOTS = 4096, 1024, 128, 4
@@ -61,9 +61,9 @@ def measure(load_seconds: float, depth: int, n_steps: int) -> dict[str, float]:
     data = compute = 0.0
     started_at = time.perf_counter()
     for step in range(n_steps):
-        slots = sync_slots(task, 0, step, 0, SLOTS)
-        batches.expect(slots + sync_slots(task, 0, step + 1, 0, SLOTS))
-        computed = compute_slots(task, flat, slots, lambda: None, batches=batches)
+        slots = sync_micro_batches(task, 0, step, 0, SLOTS)
+        batches.expect(slots + sync_micro_batches(task, 0, step + 1, 0, SLOTS))
+        computed = compute_micro_batches(task, flat, slots, lambda: None, batches=batches)
         data, compute = data + computed.data_seconds, compute + computed.compute_seconds
     total = time.perf_counter() - started_at
     batches.close()

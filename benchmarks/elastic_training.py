@@ -27,7 +27,7 @@ from optimus_workers.task import OptimizerSpec, TrainingTask
 from optimus_workers.task.user_code import load_task
 from optimus_workers.telemetry.gradients import ELASTIC_PERIOD, GradientStatistics
 from optimus_workers.wire.values import GlobalBatch, constant_batch
-from optimus_workers.worker.compute import sync_slots
+from optimus_workers.worker.compute import sync_micro_batches
 
 MULTIPLES = (1, 2, 4, 8)
 """Of the smallest batch."""
@@ -63,13 +63,13 @@ class Run:
         self.optimizer.zero_grad()
         measures = self.statistics.measures(self.step)
         n_slots = 2 if measures else 1
-        slots = sync_slots(self.task, self.seed, self.step, 0, n_slots, replace(self.batch, slots=n_slots))
+        slots = sync_micro_batches(self.task, self.seed, self.step, 0, n_slots, replace(self.batch, slots=n_slots))
         parts = StepParts(slots)
         for slot in slots:
             loss = self.task.loss(self.model, self.task.batch(slot.indices.tolist()))
             torch.autograd.backward(loss * slot.weight)
             if measures:
-                parts.slot_done(self._gradient())
+                parts.micro_batch_done(self._gradient())
         if measures:
             self.statistics.parts_done(*parts.sums.tolist())
             self.statistics.step_done(float(self._gradient().square().sum()), self.batch.size)

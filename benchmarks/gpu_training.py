@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from benchmarks.real_job import RealJob
 
-from optimus_workers.data.sampler import slot_indices
+from optimus_workers.data.sampler import micro_batch_indices
 from optimus_workers.task import OptimizerSpec
 from optimus_workers.worker.device import ComputeOptions, to_device
 from optimus_workers.zoo.images import classification
@@ -159,7 +159,7 @@ def plain_images_per_second(shape: Shape, compute: ComputeOptions, slots: int, s
             _synchronize(device)
             started_at = time.perf_counter()
         optimizer.zero_grad()
-        indices = slot_indices(0, step * shape.batch, 0, 1, shape.batch, task.n_examples)
+        indices = micro_batch_indices(0, step * shape.batch, 0, 1, shape.batch, task.n_examples)
         for slot in range(slots):
             batch = to_device(task.batch(indices[slot::slots].tolist()), device)
             with compute.forward(device):

@@ -9,7 +9,7 @@ from benchmarks.parameter_server.groups import Group, receive
 
 from optimus_workers.wire.compression import Compression
 from optimus_workers.wire.messages import Assume, Join
-from optimus_workers.wire.ranges import server_ranges, worker_slots
+from optimus_workers.wire.ranges import server_ranges, worker_micro_batches
 from optimus_workers.wire.sockets import Transport
 
 
@@ -39,7 +39,7 @@ def parameter_server(
         pipes.append(group.serve_afresh(serving.serve, assume, bytes_per_second))
     servers = tuple(receive(pipe) for pipe in pipes)
     for rank in range(size.workers):
-        slots = worker_slots(profile.micro_batches, rank, size.workers)
+        slots = worker_micro_batches(profile.micro_batches, rank, size.workers)
         join = Join(serving.EPOCH, 0, rank, size.workers, *slots, servers, False, False)
         group.step(roles.work, join, size.n_floats, transport, bytes_per_second, compression)
     return group

@@ -11,7 +11,7 @@ from tests.client.test_docs import BEFORE
 from tests.packages import need
 
 from optimus_workers.task import TrainingTask
-from optimus_workers.worker.compute import compute_slots, sync_slots
+from optimus_workers.worker.compute import compute_micro_batches, sync_micro_batches
 from optimus_workers.worker.flat_model import make_flat
 
 NEEDED = {"from-plain-loop": (), "from-hugging-face": ("transformers", "accelerate"), "from-lightning": ("lightning",)}
@@ -72,6 +72,6 @@ def test_the_task_trains(page: str, example: str) -> None:
     task = make()
     assert isinstance(task, TrainingTask)
     flat, _ = make_flat(task, task.build_model(0))
-    computed = compute_slots(task, flat, sync_slots(task, 0, 0, 0, task.micro_batches), lambda: None)
+    computed = compute_micro_batches(task, flat, sync_micro_batches(task, 0, 0, 0, task.micro_batches), lambda: None)
     assert computed.n_examples == task.global_batch_size
     assert flat.push.abs().sum() > 0

@@ -43,7 +43,7 @@ from optimus_simulator.running import RunningJob
 from optimus_workers.coordinator import attempt
 from optimus_workers.coordinator.handlers import membership_change, tasks
 from optimus_workers.coordinator.membership import VersionSources
-from optimus_workers.wire.ranges import worker_slots
+from optimus_workers.wire.ranges import worker_micro_batches
 
 EXITED = TaskPhase.EXITED
 Patch = Callable[[ExitStack], None]
@@ -139,7 +139,7 @@ def _unwanted_by_old_news(state: Any, task: Any) -> bool:
     return not is_known and state.now >= task.arrived_at + 5.0
 
 
-_slots = worker_slots
+_slots = worker_micro_batches
 
 
 def _overlapping_slots(n_slots: int, rank: int, n_workers: int) -> tuple[int, int]:
@@ -374,7 +374,7 @@ MUTATIONS = (
     ),
     Mutation(
         "workers share a micro-batch",
-        _replaced(attempt, "worker_slots", _overlapping_slots),
+        _replaced(attempt, "worker_micro_batches", _overlapping_slots),
         "exactly once",
     ),
     Mutation(

@@ -28,7 +28,7 @@ from optimus_workers.wire.data import NO_RANK
 from optimus_workers.wire.frames import FrameType, Header, decode_header
 from optimus_workers.wire.memory import Floats
 from optimus_workers.wire.messages import Assume
-from optimus_workers.wire.ranges import server_ranges, worker_slots
+from optimus_workers.wire.ranges import server_ranges, worker_micro_batches
 from optimus_workers.wire.values import Source, TaskProfile, UpdateRule
 
 N_PARAMETERS, N_FLOATS, CHUNK_FLOATS = 416, 448, 32
@@ -151,7 +151,7 @@ class Cluster:
 
     def _push_all(self) -> None:
         for connection in self.connections:
-            slots = range(*worker_slots(MICRO_BATCHES, connection.source, self.n_workers))
+            slots = range(*worker_micro_batches(MICRO_BATCHES, connection.source, self.n_workers))
             total = sum((gradient(self.version, slot) for slot in slots), np.zeros(N_FLOATS, np.float32))
             for first, end in cast(Any, connection.service.shard).chunks:
                 header = Header(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from optimus_workers.errors import TaskError
-from optimus_workers.worker.compute import Batches, compute_slots, sync_slots
+from optimus_workers.worker.compute import Batches, compute_micro_batches, sync_micro_batches
 from optimus_workers.worker.device import ComputeOptions, UsageMeter, called_from_anywhere, to_device
 from optimus_workers.worker.flat_model import FlatModel
 from optimus_workers.worker.staging import stage
@@ -67,8 +67,8 @@ def gradients(options: ComputeOptions, device: torch.device = CPU) -> Tensor:
     task = mlp()
     flat = FlatModel(task.build_model(0), staging=partial(stage, device))
     options.prepare_model(flat.model)
-    slots = sync_slots(task, 1, 0, 0, 2)
-    compute_slots(task, flat, slots, lambda: None, batches=Batches(task, flat.device), options=options)
+    slots = sync_micro_batches(task, 1, 0, 0, 2)
+    compute_micro_batches(task, flat, slots, lambda: None, batches=Batches(task, flat.device), options=options)
     assert flat.push.dtype == torch.float32
     if (wait := flat.staging.ready([(0, flat.total_floats)])) is not None:
         wait()

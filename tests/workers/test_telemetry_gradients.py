@@ -17,7 +17,7 @@ from optimus_workers.wire.messages import Assume
 from optimus_workers.wire.norms import block_squares
 from optimus_workers.wire.ranges import block_floats, server_ranges
 from optimus_workers.wire.values import TaskProfile
-from optimus_workers.worker.compute import Slot
+from optimus_workers.worker.compute import MicroBatch
 from optimus_workers.worker.device import UsageMeter
 
 
@@ -33,8 +33,8 @@ def test_the_estimates_are_right_on_average() -> None:
         examples = gradient + 2.0 * torch.randn(batch_size, 50, generator=generator)
         weight = n_small / batch_size
         statistics.begin(step, n_small, weight)
-        statistics.slot_done(lambda e=examples, w=weight: float((w * e[:n_small].mean(0)).square().sum()))  # type: ignore[misc]
-        statistics.slot_done(lambda: float("nan"))  # the other slots are of no interest
+        statistics.micro_batch_done(lambda e=examples, w=weight: float((w * e[:n_small].mean(0)).square().sum()))  # type: ignore[misc]
+        statistics.micro_batch_done(lambda: float("nan"))  # the other slots are of no interest
         statistics.step_done(float(examples.mean(0).square().sum()), batch_size)
         seen.append(statistics.estimates)
     newest = [figures for figures in seen[100:] if figures is not None]
@@ -49,7 +49,7 @@ def test_nothing_is_made_up() -> None:
 
     def step(number: int, large: float | None, n_small: int = 4) -> None:
         statistics.begin(number, n_small, n_small / 16)
-        statistics.slot_done(lambda: 1.0)
+        statistics.micro_batch_done(lambda: 1.0)
         statistics.step_done(large, 16)
 
     step(3, 1.0)  # not a step that is measured
@@ -76,7 +76,7 @@ def test_the_large_gradients_of_the_beginning_are_forgotten() -> None:
     for step in range(1000):
         examples = (gradient + 2.0 * torch.randn(64, 50, generator=generator)) * (30.0 if step < 20 else 1.0)
         statistics.begin(step, 8, 8 / 64)
-        statistics.slot_done(lambda e=examples: float((e[:8].mean(0) / 8).square().sum()))  # type: ignore[misc]
+        statistics.micro_batch_done(lambda e=examples: float((e[:8].mean(0) / 8).square().sum()))  # type: ignore[misc]
         statistics.step_done(float(examples.mean(0).square().sum()), 64)
         told.append(statistics.noise_scale or 0.0)
     assert all(10 < scale < 40 for scale in told[40:])
@@ -93,11 +93,11 @@ def test_one_example_with_nearly_all_of_the_gradient_is_noise_whichever_part_it_
     told = []
     for step in range(2000):
         lengths = 10.0 * (torch.rand(8, generator=generator) < 0.05)
-        slots = [Slot(np.arange(8 // n_parts), 1 / n_parts, step * n_parts + part) for part in range(n_parts)]
+        slots = [MicroBatch(np.arange(8 // n_parts), 1 / n_parts, step * n_parts + part) for part in range(n_parts)]
         parts, total = StepParts(slots), torch.zeros(3)
         for number, slot in enumerate(slots):
             total[0] += slot.weight * lengths.reshape(n_parts, -1)[number].mean()
-            parts.slot_done(total)
+            parts.micro_batch_done(total)
         assert statistics.measures(step)
         statistics.parts_done(*parts.sums.tolist())
         statistics.step_done(float(total.square().sum()), 8)
@@ -118,7 +118,7 @@ def test_hidden_behind_noise_it_is_told_as_large_as_can_be_measured() -> None:
         small, large = (float(examples[:n].mean(0).square().sum()) for n in (4, 16))
         for statistics in (elastic, plain):
             statistics.begin(step, 4, 4 / 16)
-            statistics.slot_done(lambda: small / 16)  # noqa: B023 - asked at once
+            statistics.micro_batch_done(lambda: small / 16)  # noqa: B023 - asked at once
             statistics.step_done(large, 16)
         told.append((elastic.noise_scale, plain.noise_scale))
         assert (elastic.noise_scale is None) == (step < 4), "a few measurements first"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
-from tests.workers.sampling import slot_of_step, step_indices
+from tests.workers.sampling import micro_batch_of_step, step_indices
 from torch import nn
 
 from optimus_workers.errors import TaskError
@@ -24,12 +24,12 @@ SMALL: list[Callable[[], TrainingTask]] = [
 ]
 
 
-def gradient(task: TrainingTask, model: nn.Module, n_slots: int) -> torch.Tensor:
-    """The gradient of step 0, its batch cut into `n_slots`, shape (n_parameters,)."""
+def gradient(task: TrainingTask, model: nn.Module, n_micro_batches: int) -> torch.Tensor:
+    """The gradient of step 0, its batch cut into `n_micro_batches`, shape (n_parameters,)."""
     size, n_examples = task.global_batch_size, task.n_examples
     model.zero_grad()
-    for slot in range(n_slots):
-        indices = slot_of_step(0, 0, slot, n_slots, size, n_examples)
+    for slot in range(n_micro_batches):
+        indices = micro_batch_of_step(0, 0, slot, n_micro_batches, size, n_examples)
         (task.loss(model, task.batch(indices)) * len(indices) / size).backward()  # type: ignore[no-untyped-call]
     return torch.cat([part.grad.flatten() for part in model.parameters() if part.grad is not None])
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from optimus_workers.data.prefetching import Prefetcher
 from optimus_workers.errors import TaskError
 from optimus_workers.task import OptimizerSpec, TrainingTask
-from optimus_workers.worker.compute import Batches, compute_slots, sync_slots
+from optimus_workers.worker.compute import Batches, compute_micro_batches, sync_micro_batches
 from optimus_workers.worker.flat_model import make_flat
 
 CPU = torch.device("cpu")
@@ -67,22 +67,22 @@ def test_training_computes_the_same_with_and_without(prefetcher: Prefetcher) -> 
         task = make_task()
         flat, _ = make_flat(task, task.build_model(0))
         for step in range(3):
-            slots = sync_slots(task, 1, step, 0, 4)
-            batches.expect(slots + sync_slots(task, 1, step + 1, 0, 4))
-            compute_slots(task, flat, slots, lambda: None, batches=batches)
+            slots = sync_micro_batches(task, 1, step, 0, 4)
+            batches.expect(slots + sync_micro_batches(task, 1, step + 1, 0, 4))
+            compute_micro_batches(task, flat, slots, lambda: None, batches=batches)
             pushes.append(flat.push.clone())
     assert all(torch.equal(plain, ahead) for plain, ahead in zip(pushes[:3], pushes[3:], strict=True))
 
 
 def test_they_come_from_another_process_and_what_is_not_wanted_any_more_is_passed_over(prefetcher: Prefetcher) -> None:
     task = make_task()
-    first, second, third, *_ = slots = sync_slots(task, 1, 0, 0, 4)
+    first, second, third, *_ = slots = sync_micro_batches(task, 1, 0, 0, 4)
     prefetcher.expect(slots)
     made = prefetcher.take(second)  # the first is not wanted any more
     assert made is not None
     assert set(made.batch[1].tolist()).isdisjoint({os.getpid()})
     assert prefetcher.take(first) is None
-    again = sync_slots(task, 1, 7, 0, 2)  # a new membership goes on from elsewhere
+    again = sync_micro_batches(task, 1, 7, 0, 2)  # a new membership goes on from elsewhere
     prefetcher.expect(again)
     later = prefetcher.take(again[1])
     assert later is not None
@@ -92,7 +92,7 @@ def test_they_come_from_another_process_and_what_is_not_wanted_any_more_is_passe
 
 
 def test_an_error_in_the_users_code_comes_with_its_traceback() -> None:
-    (slot, *_) = slots = sync_slots(make_task(), 1, 0, 0, 4)
+    (slot, *_) = slots = sync_micro_batches(make_task(), 1, 0, 0, 4)
     damaged = int(slot.indices[1])
     prefetcher = Prefetcher(make_task(dataset=Examples(damaged)).batch, 3)
     try:
@@ -105,7 +105,7 @@ def test_an_error_in_the_users_code_comes_with_its_traceback() -> None:
 
 def test_training_goes_on_without_the_process(prefetcher: Prefetcher) -> None:
     task = make_task()
-    slots = sync_slots(task, 1, 0, 0, 4)
+    slots = sync_micro_batches(task, 1, 0, 0, 4)
     batches = Batches(task, CPU, prefetcher)
     batches.expect(slots)
     assert prefetcher._process.pid is not None
@@ -113,7 +113,7 @@ def test_training_goes_on_without_the_process(prefetcher: Prefetcher) -> None:
     prefetcher._process.join()
     processes = {process for slot in slots for process in batches.take(slot)[1].tolist()}
     assert os.getpid() in processes, "at least what had not been sent is made here"
-    batches.expect(sync_slots(task, 1, 1, 0, 4))
+    batches.expect(sync_micro_batches(task, 1, 1, 0, 4))
 
 
 def test_the_depth_is_checked() -> None:

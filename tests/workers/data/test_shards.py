@@ -15,9 +15,9 @@ from optimus_workers.coordinator.job_settings import JobSettings, next_batch
 from optimus_workers.data.shards import ShardedExamples, read_lines
 from optimus_workers.errors import TaskError
 from optimus_workers.task import OptimizerSpec, TrainingTask
-from optimus_workers.wire.ranges import worker_slots
+from optimus_workers.wire.ranges import worker_micro_batches
 from optimus_workers.wire.values import GlobalBatch, TaskProfile, UpdateRule, followed
-from optimus_workers.worker.compute import sync_slots
+from optimus_workers.worker.compute import sync_micro_batches
 
 SIZES = [7, 0, 12, 5, 30, 1]
 
@@ -90,7 +90,9 @@ def test_each_example_once_per_epoch_whatever_the_history(parts: list[tuple[int,
         for taken in range(step, step + n_steps):
             found: list[tuple[int, int]] = []
             for rank, task in enumerate(workers[:n_workers]):
-                for slot in sync_slots(task, 1, taken, *worker_slots(batch.slots, rank, n_workers), batch):
+                for slot in sync_micro_batches(
+                    task, 1, taken, *worker_micro_batches(batch.slots, rank, n_workers), batch
+                ):
                     found += task.batch(slot.indices)
             trained.append(found)
         step = max(0, step + n_steps - n_lost)

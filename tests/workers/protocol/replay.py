@@ -18,13 +18,13 @@ from optimus_workers.checkpoint.manifest import newest_manifest
 from optimus_workers.checkpoint.shards import read_shard
 from optimus_workers.checkpoint.storage import LocalStorage, Storage, checkpoint_directory
 from optimus_workers.coordinator.journal import Formed, Journal
-from optimus_workers.data.sampler import slot_indices
+from optimus_workers.data.sampler import micro_batch_indices
 from optimus_workers.task import OptimizerSpec, TorchOptimizer, TrainingTask
 from optimus_workers.task.parameter_groups import parameter_groups
 from optimus_workers.wire.norms import block_squares, clip_coefficient
-from optimus_workers.wire.ranges import aligned, block_floats, worker_slots
+from optimus_workers.wire.ranges import aligned, block_floats, worker_micro_batches
 from optimus_workers.wire.values import GlobalBatch, UpdateRule, constant_batch
-from optimus_workers.worker.compute import slot_seed
+from optimus_workers.worker.compute import micro_batch_seed
 
 
 def history(directory: Path) -> list[Formed]:
@@ -150,13 +150,13 @@ class Replay:
         gradient = torch.zeros_like(self.vector)
         sums = [torch.zeros_like(buffer) for buffer in start]
         self._load_parameters()
-        for slot in range(*worker_slots(batch.slots, rank, n_workers)):
+        for slot in range(*worker_micro_batches(batch.slots, rank, n_workers)):
             position = batch.position(self.step)
-            indices = slot_indices(self.seed, position, slot, batch.slots, batch.size, task.n_examples)
+            indices = micro_batch_indices(self.seed, position, slot, batch.slots, batch.size, task.n_examples)
             weight = len(indices) / batch.size
             for buffer, value in zip(self.buffers(), start, strict=True):
                 buffer.copy_(value)
-            torch.manual_seed(slot_seed(self.seed, self.step, slot))
+            torch.manual_seed(micro_batch_seed(self.seed, self.step, slot))
             loss = task.loss(self.model, task.batch(indices.tolist()))
             self.losses += [float(loss.detach())] * len(indices)
             listed = [parameter for group in self.parameters for parameter in group]

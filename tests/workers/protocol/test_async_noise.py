@@ -11,7 +11,7 @@ from tests.workers.protocol import noisy_quadratic
 from tests.workers.protocol.conftest import Job, server, worker
 
 from optimus_workers.telemetry.gradients import PERIOD
-from optimus_workers.worker.compute import async_slots
+from optimus_workers.worker.compute import async_micro_batches
 
 N_MEASURED = 40
 NEARLY_STILL = 1e-3
@@ -53,7 +53,7 @@ def test_one_example_at_a_time_has_no_parts_to_compare(make_job: Callable[..., J
 
 def test_a_batch_in_parts_is_the_same_batch() -> None:
     task = noisy_quadratic.make()
-    (whole,) = async_slots(task, 5, 7)
-    first, second = async_slots(task, 5, 7, 2)
+    (whole,) = async_micro_batches(task, 5, 7)
+    first, second = async_micro_batches(task, 5, 7, 2)
     assert whole.weight == first.weight + second.weight == 1.0
     assert np.array_equal(whole.indices, np.concatenate([first.indices, second.indices]))

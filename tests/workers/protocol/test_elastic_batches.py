@@ -25,11 +25,11 @@ from optimus_models.speed import goodput as scheduler
 from optimus_models.speed.goodput import gain as gain_of_the_scheduler
 from optimus_workers.coordinator.events import WantedArrived
 from optimus_workers.coordinator.handlers.membership_change import REGROUP_SECONDS
-from optimus_workers.coordinator.job_settings import JobSettings, elastic_slots, gain, next_batch, recounted
+from optimus_workers.coordinator.job_settings import JobSettings, elastic_micro_batches, gain, next_batch, recounted
 from optimus_workers.coordinator.journal import Journal, Past, Recounted, replay
-from optimus_workers.data.sampler import slot_indices
+from optimus_workers.data.sampler import micro_batch_indices
 from optimus_workers.wire.messages import Done, FromTask, Recount, ToTask
-from optimus_workers.wire.ranges import worker_slots
+from optimus_workers.wire.ranges import worker_micro_batches
 from optimus_workers.wire.values import GlobalBatch, TaskProfile, UpdateRule, followed
 
 RULE = UpdateRule("sgd", 0.0, False, 0.0, (0.9, 0.999), 1e-8)
@@ -51,7 +51,9 @@ def test_a_batch_is_cut_and_weighed_as_the_scheduler_assumes(
     size = minimum + up
     limits = scheduler.ElasticBatch(minimum, size, per_pass, most_passes=10**6)
     bounds = ElasticBatch(minimum=minimum, maximum=size, per_pass=per_pass)
-    assert elastic_slots(bounds, workers, size) == workers * int(scheduler.cut(limits, [workers], [size]).passes[0])
+    assert elastic_micro_batches(bounds, workers, size) == workers * int(
+        scheduler.cut(limits, [workers], [size]).passes[0]
+    )
     for noise in (0.0, 17.0, 1e5):
         assert gain(size, minimum, noise) == pytest.approx(float(gain_of_the_scheduler([size], minimum, noise)[0]))
 
@@ -96,8 +98,8 @@ def test_each_example_once_per_epoch_whatever_the_batches(parts: list[Part], n_e
 def _examples_of(batch: GlobalBatch, step: int, n_workers: int, n_examples: int) -> list[int]:
     found: list[int] = []
     for rank in range(n_workers):
-        for slot in range(*worker_slots(batch.slots, rank, n_workers)):
-            indices = slot_indices(3, batch.position(step), slot, batch.slots, batch.size, n_examples).tolist()
+        for slot in range(*worker_micro_batches(batch.slots, rank, n_workers)):
+            indices = micro_batch_indices(3, batch.position(step), slot, batch.slots, batch.size, n_examples).tolist()
             assert len(indices) <= 7, "more do not fit into a worker"
             found += indices
     assert len(found) == batch.size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from optimus_workers.worker.compute import slot_seed
+from optimus_workers.worker.compute import micro_batch_seed
 from optimus_workers.worker.flat_model import FlatModel
 
 
@@ -67,6 +67,6 @@ def test_every_slot_starts_from_the_same_buffers() -> None:
 
 
 def test_slot_seeds_differ_and_fit() -> None:
-    seeds = {slot_seed(seed, step, slot) for seed in range(3) for step in range(20) for slot in range(12)}
+    seeds = {micro_batch_seed(seed, step, slot) for seed in range(3) for step in range(20) for slot in range(12)}
     assert len(seeds) == 3 * 20 * 12
     assert all(0 <= seed < 2**63 for seed in seeds)

@@ -19,11 +19,11 @@ from optimus_workers.server.service import ShardService, make_shard
 from optimus_workers.task import OptimizerSpec, TrainingTask
 from optimus_workers.telemetry.usage import CpuPacer
 from optimus_workers.wire.messages import Assume, Join
-from optimus_workers.wire.ranges import server_ranges, worker_slots
+from optimus_workers.wire.ranges import server_ranges, worker_micro_batches
 from optimus_workers.wire.sockets import Transport
 from optimus_workers.wire.values import ServerRange
 from optimus_workers.worker.buckets import GradientHooks
-from optimus_workers.worker.compute import Batches, compute_slots, sync_slots
+from optimus_workers.worker.compute import Batches, compute_micro_batches, sync_micro_batches
 from optimus_workers.worker.flat_model import FlatModel, task_profile
 from optimus_workers.worker.session import DataOptions, Session
 from optimus_workers.worker.staging import DeviceStaging, DirectStaging, Staging, Wait, stage
@@ -116,7 +116,7 @@ class Worker:
 
     def train(self, found: tuple[ServerRange, ...], transport: Transport, overlap: bool) -> None:
         flat = self.flat
-        slots = worker_slots(self.task.micro_batches, self.rank, self.n_workers)
+        slots = worker_micro_batches(self.task.micro_batches, self.rank, self.n_workers)
         join = Join(1, 0, self.rank, self.n_workers, *slots, found, False, self.rank == 0)
         session = Session(
             join, flat.parameter_floats, DataOptions(transport), None, None,
@@ -138,11 +138,11 @@ class Worker:
 
         flat, join = self.flat, session.join
         session.begin_push(step, 0.5, flat.push)
-        slots = sync_slots(self.task, 3, step, join.first_slot, join.end_slot)
+        slots = sync_micro_batches(self.task, 3, step, join.first_slot, join.end_slot)
         last_pass = self.hooks.reporting(tell) if overlap else nullcontext()
         # torch has one random generator, and these workers are threads of one process.
         with RANDOM:
-            compute_slots(self.task, flat, slots, lambda: None, last_pass=last_pass)
+            compute_micro_batches(self.task, flat, slots, lambda: None, last_pass=last_pass)
         flat.staging.end()
         session.finish_push()
         session.wait()
@@ -246,9 +246,9 @@ def test_batches_fetched_ahead_are_those_fetched_in_time() -> None:
     for n_ahead in (0, 3):
         flat = FlatModel(the_task.build_model(0))
         batches = Batches(the_task, flat.device)
-        slots = sync_slots(the_task, 3, 0, 0, 4)
+        slots = sync_micro_batches(the_task, 3, 0, 0, 4)
         batches.fetch_ahead(slots, partial(next, iter([False] * n_ahead + [True])))
-        compute_slots(the_task, flat, slots, lambda: None, batches=batches)
+        compute_micro_batches(the_task, flat, slots, lambda: None, batches=batches)
         results.append(flat.push.clone())
     assert results[0].abs().sum() > 0
     assert torch.equal(*results)
@@ -265,7 +265,7 @@ def test_what_was_fetched_for_another_step_is_dropped() -> None:
 
     object.__setattr__(the_task, "collate", count)
     batches = Batches(the_task, torch.device("cpu"))
-    first, second = sync_slots(the_task, 3, 0, 0, 2), sync_slots(the_task, 3, 1, 0, 2)
+    first, second = sync_micro_batches(the_task, 3, 0, 0, 2), sync_micro_batches(the_task, 3, 1, 0, 2)
     batches.fetch_ahead(first, lambda: False)
     batches.fetch_ahead(second, lambda: False)
     batches.fetch_ahead(second, lambda: False)

@@ -25,9 +25,9 @@ from optimus_workers.wire.frames import FLOAT_BYTES, FrameType, Header
 from optimus_workers.wire.memory import Floats
 from optimus_workers.wire.messages import Assume
 from optimus_workers.wire.norms import block_squares, clip_coefficient
-from optimus_workers.wire.ranges import block_floats, server_ranges, worker_slots
+from optimus_workers.wire.ranges import block_floats, server_ranges, worker_micro_batches
 from optimus_workers.wire.values import TaskProfile
-from optimus_workers.worker.compute import compute_slots, sync_slots
+from optimus_workers.worker.compute import compute_micro_batches, sync_micro_batches
 from optimus_workers.worker.flat_model import FlatModel, clip, make_flat, square_on_device, task_profile
 
 Size = tuple[int, int]
@@ -79,8 +79,8 @@ def _shard(profile: TaskProfile, n_workers: int, version: int, first: int, end: 
 def _take_step(task: TrainingTask, flat: FlatModel, shards: list[Shard], n_workers: int, step: int) -> None:
     told: dict[int, bytes] = {}
     for rank in range(n_workers):
-        slots = sync_slots(task, SEED, step, *worker_slots(task.micro_batches, rank, n_workers))
-        compute_slots(task, flat, slots, lambda: None)
+        slots = sync_micro_batches(task, SEED, step, *worker_micro_batches(task.micro_batches, rank, n_workers))
+        compute_micro_batches(task, flat, slots, lambda: None)
         for shard in shards:
             for ready in _push(shard, rank, step, task, flat.push):
                 if isinstance(ready, Norms):

@@ -16,8 +16,8 @@ from tests.workers.protocol.replay import Replay, final_sections, history
 
 from optimus_workers.coordinator.job_settings import JobSettings, next_batch
 from optimus_workers.coordinator.journal import Formed, replay
-from optimus_workers.data.sampler import slot_indices
-from optimus_workers.wire.ranges import worker_slots
+from optimus_workers.data.sampler import micro_batch_indices
+from optimus_workers.wire.ranges import worker_micro_batches
 from optimus_workers.wire.values import GlobalBatch, TaskProfile, UpdateRule, followed
 
 RULE = UpdateRule("sgd", 0.0, False, 0.0, (0.9, 0.999), 1e-8)
@@ -58,9 +58,9 @@ def test_each_example_once_per_epoch_whatever_the_history(
 def _examples_of(batch: GlobalBatch, step: int, n_workers: int, n_examples: int) -> list[int]:
     found: list[int] = []
     for rank in range(n_workers):
-        for slot in range(*worker_slots(batch.slots, rank, n_workers)):
+        for slot in range(*worker_micro_batches(batch.slots, rank, n_workers)):
             position = batch.position(step)
-            found += slot_indices(3, position, slot, batch.slots, batch.size, n_examples).tolist()
+            found += micro_batch_indices(3, position, slot, batch.slots, batch.size, n_examples).tolist()
     return found
 
 

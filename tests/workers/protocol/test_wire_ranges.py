@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimus_workers.wire.frames import CHUNK_FLOATS
-from optimus_workers.wire.ranges import ALIGNMENT, aligned, block_floats, chunks, server_ranges, worker_slots
+from optimus_workers.wire.ranges import ALIGNMENT, aligned, block_floats, chunks, server_ranges, worker_micro_batches
 
 
 @given(st.integers(0, 10**6), st.integers(1, 40))
@@ -22,9 +22,9 @@ def test_server_ranges_cover_the_vector_evenly(n_units: int, n_servers: int) -> 
 
 
 @given(st.integers(1, 30), st.integers(1, 50))
-def test_every_slot_has_one_worker(n_slots: int, n_workers: int) -> None:
-    shares = [range(*worker_slots(n_slots, rank, n_workers)) for rank in range(n_workers)]
-    assert [slot for share in shares for slot in share] == list(range(n_slots))
+def test_every_micro_batch_has_one_worker(n_micro_batches: int, n_workers: int) -> None:
+    shares = [range(*worker_micro_batches(n_micro_batches, rank, n_workers)) for rank in range(n_workers)]
+    assert [slot for share in shares for slot in share] == list(range(n_micro_batches))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 

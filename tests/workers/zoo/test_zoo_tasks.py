@@ -15,7 +15,7 @@ from torch import nn
 from optimus_workers.data.examples import find
 from optimus_workers.errors import TaskError
 from optimus_workers.task import TrainingTask
-from optimus_workers.worker.compute import compute_slots, sync_slots
+from optimus_workers.worker.compute import compute_micro_batches, sync_micro_batches
 from optimus_workers.worker.flat_model import FlatModel
 from optimus_workers.zoo import cifar10, images, ranking, text
 
@@ -71,7 +71,7 @@ def test_a_step_is_the_same_however_it_is_shared(task: TrainingTask) -> None:
         total: torch.Tensor | None = None
         for first, end in pairwise(cuts):
             flat = FlatModel(task.build_model(seed=0))
-            compute_slots(task, flat, sync_slots(task, 0, 0, first, end), lambda: None)
+            compute_micro_batches(task, flat, sync_micro_batches(task, 0, 0, first, end), lambda: None)
             total = flat.push.clone() if total is None else total + flat.push
         assert total is not None
         return total

@@ -22,7 +22,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from optimus_workers.worker.compute import Slot
+from optimus_workers.worker.compute import MicroBatch
 
 Future = torch.futures.Future[Tensor]
 Hook = Callable[[GradBucket], Future]
@@ -50,8 +50,8 @@ class GroupCompression(StrEnum):
 class SharedGradients:
     """The model inside of DDP, for one membership epoch.
 
-    `loss` in place of the task's own makes a slot's gradients; those of the last slot of a step begin to travel while
-    they are made, together with what the slots before have accumulated.
+    `loss` in place of the task's own makes a micro-batch's gradients; those of the last micro-batch of a step begin to
+    travel while they are made, together with what the micro-batches before have accumulated.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class SharedGradients:
         what is waited for in the place of a bucket's sum."""
         self._on_ready = on_ready
         self._guard = guard
-        self._n_slots_left = 0
+        self._n_left = 0
         self.ready_at = 0.0
         """When the gradients of the step were complete here, `time.perf_counter`."""
         self._squares: list[Tensor] | None = None
@@ -77,24 +77,24 @@ class SharedGradients:
         self._ddp = DistributedDataParallel(_Loss(model, loss, parameters), **options)
         self._ddp.register_comm_hook(None, lambda _, bucket: self._bucket_is_ready(bucket))
 
-    def begin(self, n_slots: int, *, measures: bool = False) -> None:
-        """A step of so many slots begins; `measures`: `local_square` is asked for afterwards."""
-        self._n_slots_left = n_slots
+    def begin(self, n_micro_batches: int, *, measures: bool = False) -> None:
+        """A step of so many micro-batches begins; `measures`: `local_square` is asked for afterwards."""
+        self._n_left = n_micro_batches
         self._squares = [] if measures else None
 
     def local_square(self) -> float:
-        """|the sum of this member's own slots' gradients|² of the step at hand."""
+        """|the sum of this member's own micro-batches' gradients|² of the step at hand."""
         return sum(float(square) for square in self._squares or ())
 
     def loss(self, _: nn.Module, batch: Any) -> Tensor:
-        """The mean loss of a slot's batch."""
-        self._n_slots_left -= 1
-        with self._ddp.no_sync() if self._n_slots_left else nullcontext():
+        """The mean loss of a micro-batch."""
+        self._n_left -= 1
+        with self._ddp.no_sync() if self._n_left else nullcontext():
             value: Tensor = self._ddp(batch)
         return value
 
     def take_part(self) -> None:
-        """For a member without a slot: add nothing to the sum of the others."""
+        """For a member without a micro-batch: add nothing to the sum of the others."""
         torch.autograd.backward(self._ddp(None))
 
     def _bucket_is_ready(self, bucket: GradBucket) -> Future:
@@ -186,31 +186,31 @@ def _undivided(mean: Future) -> Future:
 class StepParts:
     """How large the parts of one step's gradient are, of one worker (`telemetry.gradients` estimates the noise).
 
-    The parts are the shares of the members; of a worker alone, its slots. All of them count: of few examples a single
-    one may have nearly all of the gradient, and the part that it falls into would decide what is measured.
+    The parts are the shares of the members; of a worker alone, its micro-batches. All of them count: of few examples a
+    single one may have nearly all of the gradient, and the part that it falls into would decide what is measured.
     """
 
-    def __init__(self, slots: Sequence[Slot]) -> None:
-        self._slots = slots
+    def __init__(self, micro_batches: Sequence[MicroBatch]) -> None:
+        self._micro_batches = micro_batches
         self._n_done = 0
         self._before: Tensor | None = None
         self.sums = torch.zeros(3, dtype=torch.float64)
         """Over the parts: |mean gradient|², 1 / examples, 1."""
 
-    def slot_done(self, gradients: Tensor) -> None:
-        """The next slot is a part: `gradients` is the weighted sum up to it."""
+    def micro_batch_done(self, gradients: Tensor) -> None:
+        """The next micro-batch is a part: `gradients` is the weighted sum up to it."""
         own = gradients if self._before is None else gradients - self._before
-        slot = self._slots[self._n_done]
-        self._add(float(torch.dot(own, own)), slot.weight, len(slot.indices))
+        micro_batch = self._micro_batches[self._n_done]
+        self._add(float(torch.dot(own, own)), micro_batch.weight, len(micro_batch.indices))
         self._n_done += 1
-        if self._n_done < len(self._slots):
+        if self._n_done < len(self._micro_batches):
             self._before = gradients.clone()
 
     def share_done(self, square: float) -> None:
-        """All slots are one part, whose weighted gradient has this square; no slot: no part."""
-        if self._slots:
-            n_examples = sum(len(slot.indices) for slot in self._slots)
-            self._add(square, sum(slot.weight for slot in self._slots), n_examples)
+        """All micro-batches are one part, whose weighted gradient has this square; no micro-batch: no part."""
+        if self._micro_batches:
+            n_examples = sum(len(micro_batch.indices) for micro_batch in self._micro_batches)
+            self._add(square, sum(micro_batch.weight for micro_batch in self._micro_batches), n_examples)
 
     def _add(self, square: float, weight: float, n_examples: int) -> None:
         self.sums += torch.tensor([square / weight**2, 1.0 / n_examples, 1.0], dtype=torch.float64)

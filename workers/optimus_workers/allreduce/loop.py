@@ -27,7 +27,7 @@ from optimus_workers.wire.control import Delivered, Inbox
 from optimus_workers.wire.frames import FLOAT_BYTES
 from optimus_workers.wire.messages import Done, Go, Halt, Halted, Join, Joined, Published, Save
 from optimus_workers.wire.values import Address, Group
-from optimus_workers.worker.compute import Computed, compute_slots
+from optimus_workers.worker.compute import Computed, compute_micro_batches
 from optimus_workers.worker.flat_model import FlatModel
 from optimus_workers.worker.session import Exchanged
 from optimus_workers.worker.staging import Staging, stage
@@ -65,22 +65,23 @@ class GroupTraining(Training["GroupSession"]):
             return  # an earlier membership's
         join, started_at = session.join, time.perf_counter()
 
-        # The slots that this member computes. The prefetching process makes their batches, and the next ones.
-        slots = self._steps.slots(join, go.step)
-        self._batches.expect(self._steps.slots_ahead(join, go.step, slots))
-        parts = self._parts = StepParts(slots) if self._gradients.measures(go.step) else None
+        # The micro-batches that this member computes. The prefetching process makes their batches, and the next ones.
+        micro_batches = self._steps.micro_batches(join, go.step)
+        self._batches.expect(self._steps.micro_batches_ahead(join, go.step, micro_batches))
+        parts = self._parts = StepParts(micro_batches) if self._gradients.measures(go.step) else None
 
-        # Compute. The last slot's backward pass sums the gradients over all members, bucket by bucket; then the rest.
-        session.begin_step(len(slots), measures=parts is not None)
+        # Compute. The last micro-batch's backward pass sums the gradients over all members, bucket by bucket; then the
+        # rest.
+        session.begin_step(len(micro_batches), measures=parts is not None)
         self._is_waiting = False
         with self._watchdog.watching():
             try:
                 computed = run_user_code(
-                    lambda: compute_slots(
+                    lambda: compute_micro_batches(
                         self._shared_task,
                         flat,
-                        slots,
-                        self._after_slot,
+                        micro_batches,
+                        self._after_micro_batch,
                         batches=self._batches,
                         options=self._compute_options,
                     )
@@ -172,11 +173,11 @@ class GroupTraining(Training["GroupSession"]):
         self._watchdog.end()
         self._is_waiting = True
 
-    def _after_slot(self) -> None:
+    def _after_micro_batch(self) -> None:
         if not self._is_waiting:
             self._watchdog.progress()
         if self._parts is not None and self._session is not None and self._session.is_alone:
-            self._parts.slot_done(self._flat.staging.gradients[: self._flat.parameter_floats])
+            self._parts.micro_batch_done(self._flat.staging.gradients[: self._flat.parameter_floats])
         self._pacer.pace()
         self._inbox.check()
 
@@ -237,18 +238,18 @@ class GroupSession:
         self._gradients = SharedGradients(self._flat.model, task.loss, self._compression, on_ready, self._members.guard)
         return replace(task, loss=self._gradients.loss)
 
-    def begin_step(self, n_slots: int, *, measures: bool) -> None:
+    def begin_step(self, n_micro_batches: int, *, measures: bool) -> None:
         """`measures`: `finish_step` is given what is to be measured."""
         if self._gradients is not None:
-            self._gradients.begin(n_slots, measures=measures)
+            self._gradients.begin(n_micro_batches, measures=measures)
 
     def finish_step(self, computed: Computed, parts: StepParts | None = None) -> Exchanged:
-        """After all slots: wait until gradients and buffers of all members are in `flat.push`, and what all of them
-        measured in `parts`. Raises `ConnectionOver`."""
+        """After all micro-batches: wait until gradients and buffers of all members are in `flat.push`, and what all of
+        them measured in `parts`. Raises `ConnectionOver`."""
         if self._members is None or self._gradients is None:
             return Exchanged()
         if computed.n_examples:
-            # The last slot's backward pass ends when all members have sent their part.
+            # The last micro-batch's backward pass ends when all members have sent their part.
             computed.compute_seconds -= time.perf_counter() - self._gradients.ready_at
         else:
             self._members.run(self._gradients.take_part)

@@ -27,7 +27,7 @@ from optimus_workers.wire.messages import (
     StartCommand,
     StopCommand,
 )
-from optimus_workers.wire.ranges import Range, server_ranges, worker_slots
+from optimus_workers.wire.ranges import Range, server_ranges, worker_micro_batches
 from optimus_workers.wire.values import Group, Holding, PauseParts, ServerRange, Source, TaskProfile, constant_batch
 
 
@@ -111,7 +111,7 @@ class Attempt:
 
     def _join(self, rank: int, servers: tuple[ServerRange, ...]) -> Join:
         n_workers = len(self.members.workers)
-        first_slot, end_slot = worker_slots(self.batch.slots, rank, n_workers)
+        first_slot, end_slot = worker_micro_batches(self.batch.slots, rank, n_workers)
         return Join(
             epoch=self.epoch,
             version=self.version,

@@ -161,7 +161,7 @@ def elastic_batch(
     grows = factor > present and limits.warmup_epochs > 0
     return GlobalBatch(
         size=size,
-        slots=elastic_slots(limits, n_workers, size),
+        slots=elastic_micro_batches(limits, n_workers, size),
         base_size=limits.minimum,
         first_step=step,
         first_example=before.position(step),
@@ -174,7 +174,7 @@ def elastic_batch(
     )
 
 
-def elastic_slots(limits: ElasticBatch, n_workers: int, size: int) -> int:
+def elastic_micro_batches(limits: ElasticBatch, n_workers: int, size: int) -> int:
     """Micro-batches that a batch of `size` examples is cut into: equally many per worker, none above `per_pass`.
 
     This is what the scheduler assumes (`optimus_models.speed.goodput.cut`): a single worker computes at least two

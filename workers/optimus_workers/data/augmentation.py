@@ -1,7 +1,7 @@
 """Changing training images at random: crops, mirror images, holes, and several versions of each example in a batch.
 
-All of it draws from torch's global generator, which a worker seeds for each slot of each step: the same images come out
-whichever worker computes the slot, and again when a step is repeated. Wrap a task's collate function:
+All of it draws from torch's global generator, which a worker seeds for each micro-batch of each step: the same images
+come out whichever worker computes the micro-batch, and again when a step is repeated. Wrap a task's collate function:
 
     collate=augmented(TensorExamples.collate, [Crop(4), Flip(), Cutout(8)], copies=2)
 

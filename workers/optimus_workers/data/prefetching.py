@@ -33,14 +33,14 @@ Key = tuple[int, bytes]
 
 
 class Wanted(Protocol):
-    """A slot: what its batch is made of."""
+    """A micro-batch that is to be loaded."""
 
     @property
     def seed(self) -> int: ...
 
     @property
     def key(self) -> Key:
-        """No other slot has it: where batches change, slots of the same seed have other examples."""
+        """No other micro-batch has it: where batches change, micro-batches of the same seed have other examples."""
 
     @property
     def indices(self) -> NDArray[np.int64]: ...
@@ -68,24 +68,24 @@ class Prefetcher:
         self._process.start()
         theirs.close()
 
-    def expect(self, slots: Iterable[Wanted]) -> None:
+    def expect(self, micro_batches: Iterable[Wanted]) -> None:
         """What will be taken next, in this order; more than `depth` are of no use. What else was asked for is dropped
         as it comes."""
-        self._upcoming = deque(slot for slot in slots if slot.key not in self._requested)
+        self._upcoming = deque(micro_batch for micro_batch in micro_batches if micro_batch.key not in self._requested)
         self._request()
 
-    def take(self, slot: Wanted) -> Made | None:
-        """The slot's batch, waited for if need be; None: it was not expected, or the process is gone.
+    def take(self, micro_batch: Wanted) -> Made | None:
+        """The micro-batch, loaded, waited for if need be; None: it was not expected, or the process is gone.
 
         Raises `TaskError` with the traceback when the user's code failed.
         """
-        while self._connection is not None and self._expects(slot.key):
+        while self._connection is not None and self._expects(micro_batch.key):
             try:
                 answer = self._connection.recv()
             except (EOFError, OSError) as error:
                 self._gone(error)
                 return None
-            is_wanted = self._requested.popleft() == slot.key
+            is_wanted = self._requested.popleft() == micro_batch.key
             self._request()
             if is_wanted:
                 return _made(answer)
@@ -93,7 +93,7 @@ class Prefetcher:
 
     def _expects(self, key: Key) -> bool:
         # Those of a step that is not wanted any more come first, and make room.
-        return key in self._requested or any(slot.key == key for slot in self._upcoming)
+        return key in self._requested or any(micro_batch.key == key for micro_batch in self._upcoming)
 
     def close(self) -> None:
         """End the process."""
@@ -104,13 +104,13 @@ class Prefetcher:
 
     def _request(self) -> None:
         while self._connection is not None and self._upcoming and len(self._requested) < self._depth:
-            slot = self._upcoming.popleft()
+            micro_batch = self._upcoming.popleft()
             try:
-                self._connection.send((slot.seed, slot.indices.tolist()))
+                self._connection.send((micro_batch.seed, micro_batch.indices.tolist()))
             except OSError as error:
                 self._gone(error)
                 return
-            self._requested.append(slot.key)
+            self._requested.append(micro_batch.key)
 
     def _gone(self, error: BaseException) -> None:
         self.close()

@@ -1,12 +1,12 @@
-"""Which examples a step trains on: a pure function, so that any worker can compute any slot's examples at any time.
+"""Which examples a step trains on: a pure function, so that any worker can compute any micro-batch at any time.
 
 All passes over the data stand one after the other in one endless stream, each in its own random order:
 
     stream = permutation(seed, epoch 0) ++ permutation(seed, epoch 1) ++ ...      (n_examples each)
 
 Step t takes positions [t·M, (t+1)·M) of it, so a batch may cross the end of an epoch, and each example appears exactly
-once in each epoch however the steps are shared among workers. Within the batch, slot s of V takes the positions from
-floor(M·s/V) up to floor(M·(s+1)/V): sizes differ by one at most.
+once in each epoch however the steps are shared among workers. Within the batch, micro-batch s of V takes the positions
+from floor(M·s/V) up to floor(M·(s+1)/V): sizes differ by one at most.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ Indices = NDArray[np.int64]
 EpochOrder = Callable[[int, int], Indices]
 
 
-def slot_indices(
+def micro_batch_indices(
     seed: int,
     first: int,
-    slot: int,
-    n_slots: int,
+    number: int,
+    n_micro_batches: int,
     batch_size: int,
     n_examples: int,
     order: EpochOrder | None = None,
 ) -> Indices:
-    """The example indices of one slot (counted from 0) of a batch of `batch_size` at position `first` of the stream.
+    """The example indices of micro-batch `number`, from 0, of a batch of `batch_size` that begins at `first` in the
+    stream.
 
     `order(seed, epoch)`: the order of one epoch's examples, shape (n_examples,); None: a random permutation. The result
-    has shape (m,), m = 0 when there are more slots than examples in the batch. Do not write to the array.
+    has shape (m,), m = 0 when there are more micro-batches than examples in the batch. Do not write to the array.
     """
-    if not 0 <= slot < n_slots:
-        raise ValueError(f"slot must be from 0 to {n_slots - 1}, not {slot}")
-    start, stop = first + batch_size * slot // n_slots, first + batch_size * (slot + 1) // n_slots
+    if not 0 <= number < n_micro_batches:
+        raise ValueError(f"the micro-batch must be from 0 to {n_micro_batches - 1}, not {number}")
+    start, stop = first + batch_size * number // n_micro_batches, first + batch_size * (number + 1) // n_micro_batches
     return _stream(seed, start, stop, n_examples, order or _permutation_of(n_examples))
 
 

@@ -117,8 +117,8 @@ class OptimizerSpec:
 class TrainingTask:
     """A model, its data and its update rule.
 
-    The global batch of each step is cut into `micro_batches` fixed slots that are shared among the workers. A step's
-    gradient is the mean over all its examples (each slot weighs in by its number of examples), so the update does not
+    The global batch of each step is cut into `micro_batches` fixed parts that are shared among the workers. A step's
+    gradient is the mean over all its examples (each part weighs in by its number of examples), so the update does not
     depend on the number of workers. For that, the examples of a batch must not influence each other in the forward
     pass: use GroupNorm or LayerNorm rather than BatchNorm.
 
@@ -138,7 +138,7 @@ class TrainingTask:
     collate: Callable[[Any], Any] = default_collate
     """Makes a batch of a list of examples."""
     micro_batches: int = 12
-    """Slots V of the global batch; more workers than this are of no use. 12 divides evenly by 1, 2, 3, 4, 6 and 12."""
+    """Parts V of the global batch; more workers than this are of no use. 12 divides evenly by 1, 2, 3, 4, 6 and 12."""
     learning_rate_at: Callable[[int, float], float] | None = None
     """`learning_rate_at(step, epoch)`: what to multiply the optimizer's learning rate with at step `step` (counted from
     0), which begins after `epoch` passes over the data. None: always 1. With weak scaling a step of w workers counts

@@ -34,7 +34,7 @@ UNIT_DECAY = 0.8
 
 
 class GradientStatistics:
-    """The estimates of one worker. A step: `begin`, `slot_done` after each micro-batch, `step_done`."""
+    """The estimates of one worker. A step: `begin`, `micro_batch_done` after each micro-batch, `step_done`."""
 
     def __init__(self, period: int, *, is_elastic: bool = False) -> None:
         """`period`: in steps; 0: nothing is ever measured. `is_elastic`: a batch is chosen by the estimates."""
@@ -85,14 +85,14 @@ class GradientStatistics:
         self._share = (n_examples, weight) if self.measures(step) and weight > 0 else None
         self._small = None
 
-    def slot_done(self, square_of: Callable[[], float]) -> None:
+    def micro_batch_done(self, square_of: Callable[[], float]) -> None:
         """`square_of`: |sum of the weighted gradients so far|²."""
         if self._share is not None and self._small is None:
             n_examples, weight = self._share
             self._small = n_examples, square_of() / weight**2
 
     def parts_done(self, squares: float, inverses: float, n_parts: float) -> None:
-        """Instead of slots, all parts of a measured step: sums of their |mean gradient|², of 1 / examples, of 1."""
+        """Instead of micro-batches, all parts of a measured step: sums of their |mean gradient|², 1 / examples, 1."""
         self._small = (n_parts / inverses, squares / n_parts) if n_parts else None
 
     def step_done(self, large_square: float | None, batch_size: int) -> None:

@@ -78,7 +78,7 @@ class Aggregator:
     def _merged(self, steps: list[Sample]) -> Sample | None:
         """Consecutive steps of one origin as one; None: there is nothing to report."""
         if not any(step.n_examples for step in steps):
-            return None  # a worker without a slot has trained on nothing and has no loss to report
+            return None  # a worker without a micro-batch has trained on nothing and has no loss to report
         last = steps[-1]
         return replace(
             last,

@@ -47,8 +47,8 @@ def server_ranges(total_floats: int, n_servers: int) -> tuple[Range, ...]:
     return tuple(pairwise(bounds))
 
 
-def worker_slots(micro_batches: int, rank: int, n_workers: int) -> Range:
-    """The slots of the global batch that worker `rank` computes, even to within one, none for late ranks if w > V."""
+def worker_micro_batches(micro_batches: int, rank: int, n_workers: int) -> Range:
+    """The micro-batches that worker `rank` computes, equally many to within one; none for late ranks if w > V."""
     return micro_batches * rank // n_workers, micro_batches * (rank + 1) // n_workers
 
 

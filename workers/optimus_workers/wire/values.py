@@ -142,7 +142,7 @@ class GlobalBatch:
     size: int
     """Examples in one step."""
     slots: int
-    """Micro-batches that it is cut into."""
+    """Micro-batches that it is cut into: `slots` on the wire and in checkpoints, as in earlier releases."""
     base_size: int
     """Examples in one step as the service counts them: the batch of the task or the job."""
     first_step: int

@@ -5,8 +5,8 @@ u = gradient + residual, the worker sends Q(u) and keeps u - Q(u) as the residua
 Karimireddy et al. 2019). The residual belongs to the process:
 
 * it becomes valid when the step is complete: a step that is cut short and repeated starts from the same residual;
-* it survives every change of membership that continues training; the slots of a worker do not matter, for residuals
-  are parts of the sum over all workers;
+* it survives every change of membership that continues training; the micro-batches of a worker do not matter, for
+  residuals are parts of the sum over all workers;
 * it is dropped when training goes back to an older version: the history that it belongs to is given up;
 * a worker that joins begins without one; that of a worker that leaves is lost (part of one step's gradient).
 """

@@ -32,7 +32,7 @@ class FlatModel:
     """A model whose trainable parameters live in `values`, their gradients in `push`.
 
     Buffers that are floating-point (running statistics) travel as well: `values` has what a step starts from, `push`
-    the weighted mean of what the slots make of it. Frozen parameters and integer buffers stay what the user's
+    the weighted mean of what the micro-batches make of it. Frozen parameters and integer buffers stay what the user's
     function made them. Everything is float32.
     """
 
@@ -106,13 +106,13 @@ class FlatModel:
         self.staging.gradients.zero_()
 
     def write_buffers(self) -> None:
-        """Give the model the buffers of `values`: every slot starts from the same ones."""
+        """Give the model the buffers of `values`: every micro-batch starts from the same ones."""
         for name, (first, end) in self._buffer_ranges():
             buffer = self.model.get_buffer(name)
             buffer.copy_(self.staging.values[first:end].view(buffer.shape))
 
     def add_buffers(self, weight: float) -> None:
-        """Add what a slot made of the buffers to the push, with the slot's share of the batch."""
+        """Add what a micro-batch made of the buffers to the push, with the micro-batch's share of the batch."""
         for name, (first, end) in self._buffer_ranges():
             self.staging.gradients[first:end].add_(self.model.get_buffer(name).detach().reshape(-1), alpha=weight)
 

@@ -18,7 +18,7 @@ from optimus_workers.wire.ranges import block_floats
 from optimus_workers.wire.sockets import Transport
 from optimus_workers.worker.buckets import GradientHooks
 from optimus_workers.worker.compression import make_compressor
-from optimus_workers.worker.compute import compute_slots
+from optimus_workers.worker.compute import compute_micro_batches
 from optimus_workers.worker.flat_model import clip
 from optimus_workers.worker.session import DataOptions, Session
 from optimus_workers.worker.staging import Staging, stage
@@ -49,28 +49,28 @@ class ServerTraining(Training[Session]):
         max_norm = self.profile.update.max_gradient_norm
         clips_own = join.is_async and max_norm is not None  # mode sync: the servers clip the sum
 
-        # The slots that this worker computes. The prefetching process makes their batches, and the next ones.
+        # The micro-batches that this worker computes. The prefetching process makes their batches, and the next ones.
         learning_rate = self._steps.learning_rate(join, go.step)
         number = self._n_async if join.is_async else go.step
         self._n_async += join.is_async
         measures_own = join.is_async and self._gradients.measures(number)
-        slots = self._steps.slots(join, go.step, in_parts=measures_own)
-        self._batches.expect(self._steps.slots_ahead(join, go.step, slots))
-        if slots:
-            self._gradients.begin(number, len(slots[0].indices), slots[0].weight)
+        micro_batches = self._steps.micro_batches(join, go.step, in_parts=measures_own)
+        self._batches.expect(self._steps.micro_batches_ahead(join, go.step, micro_batches))
+        if micro_batches:
+            self._gradients.begin(number, len(micro_batches[0].indices), micro_batches[0].weight)
 
-        # Compute. The last slot's backward pass pushes each gradient as soon as it is final.
+        # Compute. The last micro-batch's backward pass pushes each gradient as soon as it is final.
         session.begin_push(go.step, learning_rate, flat.push)
         pushes_early = self._compute_options.overlap and not clips_own
         own_square: float | None = None
         with self._watchdog.watching():
             try:
                 computed = run_user_code(
-                    lambda: compute_slots(
+                    lambda: compute_micro_batches(
                         self._task,
                         flat,
-                        slots,
-                        self._after_slot,
+                        micro_batches,
+                        self._after_micro_batch,
                         batches=self._batches,
                         options=self._compute_options,
                         last_pass=self._hooks.reporting(session.gradient_ready) if pushes_early else nullcontext(),
@@ -90,9 +90,9 @@ class ServerTraining(Training[Session]):
         # Push the rest. While the other workers finish, fetch the next batches (async, the next step is not known).
         session.finish_push()
         if self._compute_options.overlap and not join.is_async:
-            next_slots = self._steps.slots(join, go.step + 1)
+            next_ones = self._steps.micro_batches(join, go.step + 1)
             with self._watchdog.watching():
-                run_user_code(lambda: self._batches.fetch_ahead(next_slots, lambda: session.needs_attention))
+                run_user_code(lambda: self._batches.fetch_ahead(next_ones, lambda: session.needs_attention))
         fetched_at = time.perf_counter()
 
         # The barrier, and the new parameters.
@@ -147,13 +147,13 @@ class ServerTraining(Training[Session]):
     def _stage(self, device: torch.device, values: Tensor, push: Tensor) -> Staging:
         return stage(device, values, push)
 
-    def _after_slot(self) -> None:
+    def _after_micro_batch(self) -> None:
         self._watchdog.progress()
-        self._gradients.slot_done(self._gradient_square)
+        self._gradients.micro_batch_done(self._gradient_square)
         self._pacer.pace()
         self._inbox.check()
 
     def _gradient_square(self) -> float:
-        """|what the slots so far have added up to|²."""
+        """|what the micro-batches so far have added up to|²."""
         gradients = self._flat.staging.gradients[: self._flat.parameter_floats]
         return float(torch.dot(gradients, gradients))
