@@ -7,9 +7,9 @@ process; as in every shell, the garbage collector waits until a round is over):
 
 * cold: every job is known (speeds fitted, ends predicted), nobody has a task, nothing is remembered;
 * incremental: all of that runs; one job in 200 has told a new speed and one in 200 has ended and been followed by a
-  new one, while the shell has kept its `RoundMemory` and its models. As in the service, jobs and nodes are new
-  objects, equal or not; what a job has is what was made of its rows and reports before, where these are the same
-  (`store/database/kept.py`), and so are tasks (`observe/snapshot.py`).
+  new one, while the shell has kept its `RoundMemory` and its models. As in the service, jobs are new objects,
+  equal or not; what a job has is what was made of its rows and reports before, where these are the same
+  (`store/database/kept.py`), and so are tasks (`observe/snapshot.py`) and nodes (`clusters/kubernetes/capacity.py`).
 
 `decide` is what the paper counts: allocate (who gets how many tasks) and place (on which nodes), from the snapshot to
 the node of every task. Reported beside it and not part of it: forecast (refitting is measured by `refit`), reconcile
@@ -105,9 +105,9 @@ def measure(n_jobs: int, n_nodes: int, policy: str) -> dict[str, float]:
 
 def as_the_service_reads(snapshot: Snapshot) -> Snapshot:
     """An equal snapshot with the objects that the service would have made anew."""
-    nodes = tuple([replace(node, capacity=replace(node.capacity)) for node in snapshot.nodes])
     jobs = tuple([replace(job, speed_samples=(*job.speed_samples,)) for job in snapshot.jobs])
-    return replace(snapshot, nodes=nodes, jobs=jobs, tasks=tuple(sorted(snapshot.tasks, key=attrgetter("key"))))
+    tasks = tuple(sorted(snapshot.tasks, key=attrgetter("key")))
+    return replace(snapshot, nodes=(*snapshot.nodes,), jobs=jobs, tasks=tasks)
 
 
 def _size(decision: Decision) -> int:

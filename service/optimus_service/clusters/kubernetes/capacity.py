@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
+from operator import attrgetter
 from typing import Any
 
 from optimus_scheduler.model import Node, Resources
@@ -14,21 +15,38 @@ from optimus_service.settings.kubernetes import GpuType, KubernetesSettings
 Toleration = Mapping[str, Any]
 
 
-def nodes(
-    observed: Iterable[ObservedNode],
-    others: Iterable[OtherPod],
-    coordinators: Mapping[str, int],
-    settings: KubernetesSettings,
-) -> tuple[Node, ...]:
-    """The nodes that may be used, by name. `coordinators` counts those of ours on each node."""
-    taken: dict[str, list[Amounts]] = {}
-    for pod in others:
-        taken.setdefault(pod.node, []).append(pod.requests)
-    return tuple(
-        _node(node, total(taken.get(node.name, ())), coordinators.get(node.name, 0), settings)
-        for node in sorted(observed, key=lambda node: node.name)
-        if is_selected(node, settings)
-    )
+_MadeOf = tuple[ObservedNode, list[Amounts], int]
+"""A node, what each pod of others takes of it, and how many coordinators of ours are there."""
+
+
+class UsableNodes:
+    """The nodes that may be used. One that has not changed is the very same value as at the look before, which is how
+    rounds recognise it: of thousands few change, and to make them all anew takes longer than a round.
+
+    Threads may share it.
+    """
+
+    def __init__(self, settings: KubernetesSettings) -> None:
+        self._settings = settings
+        self._known: Mapping[str, tuple[_MadeOf, Node | None]] = {}
+        """By name: what a node was made of, and the node; None for one that the operator did not give to us."""
+
+    def of(
+        self, observed: Iterable[ObservedNode], others: Iterable[OtherPod], coordinators: Mapping[str, int]
+    ) -> tuple[Node, ...]:
+        """By name. `coordinators` counts those of ours on each node."""
+        taken: dict[str, list[Amounts]] = {}
+        for pod in others:
+            taken.setdefault(pod.node, []).append(pod.requests)
+        before, now = self._known, dict[str, tuple[_MadeOf, Node | None]]()
+        for each in sorted(observed, key=attrgetter("name")):
+            made_of = each, taken.get(each.name, []), coordinators.get(each.name, 0)
+            known = before.get(each.name)
+            if known is None or known[0] != made_of:
+                known = made_of, _node(*made_of, self._settings) if is_selected(each, self._settings) else None
+            now[each.name] = known
+        self._known = now
+        return tuple([node for _, node in now.values() if node is not None])
 
 
 def resources_of_pod(
@@ -51,7 +69,8 @@ def accepts_tasks(node: ObservedNode, settings: KubernetesSettings) -> bool:
     return node.is_ready and not node.is_cordoned and tolerated
 
 
-def _node(node: ObservedNode, taken: Amounts, n_coordinators: int, settings: KubernetesSettings) -> Node:
+def _node(node: ObservedNode, others: Iterable[Amounts], n_coordinators: int, settings: KubernetesSettings) -> Node:
+    taken = total(others)
     free = {name: max(value - taken.get(name, Decimal(0)), Decimal(0)) for name, value in node.allocatable.items()}
     # The scheduler counts a coordinator as nothing, so room for one is kept free wherever one may come.
     kept = max(n_coordinators, 1)

@@ -75,6 +75,7 @@ class KubernetesCluster:
         self._others: Mirror[OtherPod] = Mirror(observed.other_pod)
         self._jobs = JobObjects(self._gateway, settings)
         self._verdicts = Verdicts(settings)
+        self._usable_nodes = capacity.UsableNodes(settings)
         namespace = f"/api/v1/namespaces/{settings.namespace}"
         self._pods_path = f"{namespace}/pods"
         mine = {"labelSelector": ours(settings.namespace, settings.instance)}
@@ -98,7 +99,7 @@ class KubernetesCluster:
         coordinators = Counter(
             pod.node for pod in pods if pod.key.role is Role.COORDINATOR and pod.phase is not TaskPhase.EXITED
         )
-        return capacity.nodes(self._nodes.values(), self._others.values(), coordinators, self._settings)
+        return self._usable_nodes.of(self._nodes.values(), self._others.values(), coordinators)
 
     def tasks(self) -> tuple[Task, ...]:
         self._require_up_to_date()

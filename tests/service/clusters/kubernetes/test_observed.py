@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -132,9 +133,9 @@ def test_capacity_is_what_others_leave() -> None:
     offered = {"cpu": Decimal(8), "memory": Decimal(2**34), "nvidia.com/gpu": Decimal(4)}
     found = ObservedNode("n1", offered, {}, is_ready=True, is_cordoned=False)
     settings = KubernetesSettings(coordinator_memory_bytes=2**20, coordinator_cpu=0.1)
-    (one,) = capacity.nodes([found], others, {"n1": 3}, settings)
+    (one,) = capacity.UsableNodes(settings).of([found], others, {"n1": 3})
     assert one.capacity == Resources(8 - 0.5 - 0.3, 2**34 - 2**30 - 3 * 2**20, {"gpu": 3})
-    (one,) = capacity.nodes([found], others * 100, {}, settings)
+    (one,) = capacity.UsableNodes(settings).of([found], others * 100, {})
     assert one.capacity == Resources(0.0, 0, {})
 
 
@@ -149,7 +150,7 @@ def test_gpu_types_are_told_apart_by_labels() -> None:
     offered = {"nvidia.com/gpu": Decimal(4), "amd.com/gpu": Decimal(1)}
     for product, kind in (("A100", "A100"), ("V100", "V100"), ("T4", "gpu")):
         found = ObservedNode("n", offered, {"nvidia.com/gpu.product": product}, is_ready=True, is_cordoned=False)
-        (one,) = capacity.nodes([found], [], {}, settings)
+        (one,) = capacity.UsableNodes(settings).of([found], [], {})
         assert one.capacity.gpus == {kind: 4, "amd": 1}
 
 
@@ -171,7 +172,7 @@ def test_new_tasks_go_only_where_they_may(change: dict[str, Any], accepts: bool)
     settings = KubernetesSettings.model_validate({"tolerations": tolerations})
     ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"pods": "10"}}}
     found = node({"metadata": {"name": "n"}, **ready, **change})
-    (one,) = capacity.nodes([found], [], {}, settings)
+    (one,) = capacity.UsableNodes(settings).of([found], [], {})
     assert one.schedulable is accepts
 
 
@@ -181,7 +182,18 @@ def test_only_selected_nodes_are_offered() -> None:
         ObservedNode(name, {}, labels, is_ready=True, is_cordoned=False)
         for name, labels in (("b", {"pool": "training"}), ("a", {"pool": "training", "x": "y"}), ("c", {}))
     ]
-    assert [each.name for each in capacity.nodes(nodes, [], {}, settings)] == ["a", "b"]
+    assert [each.name for each in capacity.UsableNodes(settings).of(nodes, [], {})] == ["a", "b"]
+
+
+def test_nodes_that_have_not_changed_are_the_very_same() -> None:
+    nodes = [ObservedNode(name, {"cpu": Decimal(8)}, {}, is_ready=True, is_cordoned=False) for name in "abcd"]
+    usable, pod = capacity.UsableNodes(KubernetesSettings()), OtherPod("d", {"cpu": Decimal(1)})
+    first = usable.of(nodes, [pod], {})
+    cordoned = [replace(nodes[0], is_cordoned=True), nodes[1], replace(nodes[2]), nodes[3]]
+    second = usable.of(cordoned, [pod], {"b": 2})
+    assert [before is after for before, after in zip(first, second, strict=True)] == [False, False, True, True]
+    assert second == capacity.UsableNodes(KubernetesSettings()).of(cordoned, [pod], {"b": 2})
+    assert usable.of(nodes[1:], [], {}) == capacity.UsableNodes(KubernetesSettings()).of(nodes[1:], [], {})
 
 
 # --- amounts ---------------------------------------------------------------------------------------------------------
