@@ -15,6 +15,8 @@ of a curve, n >= 5, and is asked for the rest:
 `ours + runs` is also given finished runs: the curves of the same family that come from other sources or stand earlier
 in the file; no other model sees more than the prefix. `ours + runs + rates` knows the learning rates of the whole run,
 and those of finished runs, where they were logged. The second table holds only the curves that have them.
+`percent_by_family` is the median final-loss error of each family, over its curves of which finished runs are known:
+whether runs make it worse.
 
 With `--leave-out source`, the numbers by which runs are weighed (`Weighing`) are chosen anew for each source, out of 27
 sets, by the other sources alone, and so is the factor that makes intervals hold 80 %.
@@ -249,18 +251,37 @@ def measure(curves: Sequence[Curve], *, leave_out: bool) -> dict[str, dict[str, 
         WITH_RUNS: ours_with_runs(known, weighing),
         WITH_RATES: ours_with_runs(known, weighing, rates=True),
     }
+    scored = {name: evaluate(fit, curves) for name, fit in models.items()}
     logged = [curve for curve in curves if curve.rates is not None]
     informed = {"paper": MODELS["paper"], "ours": MODELS["ours"], "ours + rates": ours_with_rates}
     informed |= {name: models[name] for name in (WITH_RUNS, WITH_RATES)}
     return {
-        "percent": _summaries(models, curves),
-        "percent_with_learning_rates": _summaries(informed, logged) if logged else {},
+        "percent": _summaries(scored),
+        "percent_with_learning_rates": _summaries({name: evaluate(fit, logged) for name, fit in informed.items()}),
+        "percent_by_family": by_family(curves, known, scored),
         **{f"percent_of_ends_{name}": loss_ends.measure(curves, name, weighing) for name in loss_ends.RULES},
     }
 
 
-def _summaries(models: Mapping[str, Fit], curves: Sequence[Curve]) -> dict[str, dict[float, Summary]]:
-    scored = {name: evaluate(fit, curves) for name, fit in models.items()}
+def by_family(
+    curves: Sequence[Curve], known: Mapping[str, Prior], scored: Mapping[str, Mapping[float, Score]]
+) -> dict[str, dict[float, Summary]]:
+    """Median errors of the final loss by family and prefix, without and with finished runs, where any are known."""
+    families: dict[str, list[int]] = {}
+    for place, curve in enumerate(curves):
+        if known[curve.name].runs:
+            families.setdefault(curve.family, []).append(place)
+
+    def row(places: Sequence[int], part: float) -> Summary:
+        errors = {
+            name: [scored[name][part].final[place] for place in places] for name in ("ours", WITH_RUNS, WITH_RATES)
+        }
+        return {"curves": len(places), **{name: _percent(each, 50) for name, each in errors.items()}}
+
+    return {family: {part: row(places, part) for part in PREFIXES} for family, places in sorted(families.items())}
+
+
+def _summaries(scored: Mapping[str, Mapping[float, Score]]) -> dict[str, dict[float, Summary]]:
     return {name: {part: score.summary() for part, score in scores.items()} for name, scores in scored.items()}
 
 

@@ -120,6 +120,15 @@ def test_a_task_of_which_little_is_known_is_as_all_tasks_together() -> None:
     assert by([*others, *own]).up < 2.0
 
 
+def test_where_predictions_of_all_tasks_were_surer_than_they_said_those_of_a_task_soon_are() -> None:
+    others = errors_of(draws(200, 0.4, np.random.default_rng(3)), "b")
+    own = errors_of(draws(15, 0.4, np.random.default_rng(4)))
+    assert by(others).up < 0.6
+    assert by([*others, *own]) == pytest.approx(Widening(0.5, 0.5), abs=0.1)
+    doubtful = errors_of(draws(200, 2.0, np.random.default_rng(3)), "b")
+    assert by(doubtful).up > 1.2
+
+
 @given(errors=ERRORS, down=st.floats(0.0, 8.0), up=st.floats(0.0, 8.0), moves=st.booleans())
 def test_bounds_stay_in_order(errors: list[float], down: float, up: float, moves: bool) -> None:
     said = Predicted(100.0, 100.0 * math.exp(-down), 100.0 * math.exp(up))

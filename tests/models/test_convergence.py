@@ -142,6 +142,27 @@ def test_ends_of_runs_that_were_alike_decide(losses: Any) -> None:
     assert predicted.low < 300 < 340 < predicted.high < 450
 
 
+@pytest.mark.parametrize("step", [60, 200, 300])
+def test_runs_that_ended_close_together_tell_the_end_the_more_surely_the_more_there_are(losses: Any, step: int) -> None:
+    def width(lengths: list[float]) -> float:
+        curve = LossCurve.fit(np.arange(1.0, step + 1.0), losses[:step], history=ends(lengths))
+        predicted = convergence_step(curve, Rule(loss_decrease=0.01), steps_per_epoch=EPOCH, now_step=step)
+        assert predicted is not None
+        return float(np.log(predicted.high / predicted.low))
+
+    few, more, apart = width([320.0, 325.0]), width([320.0, 325.0] * 4), width([200.0, 250.0, 400.0, 512.0] * 2)
+    assert more < 0.85 * few
+    assert apart > few
+
+
+def test_just_before_the_end_of_all_runs_a_job_is_not_said_to_go_on_for_twice_as_long(losses: Any) -> None:
+    """It is known not to have ended before, so the doubt about the ends of runs alone makes what is left longer."""
+    curve = LossCurve.fit(np.arange(1.0, 301.0), losses[:300], history=ends([310.0, 318.0, 320.0, 325.0]))
+    predicted = convergence_step(curve, Rule(loss_decrease=0.01), steps_per_epoch=EPOCH, now_step=300)
+    assert predicted is not None
+    assert predicted.mean - 300.0 < 1.5 * 20.0
+
+
 def test_a_run_that_ended_sooner_is_no_longer_believed(losses: Any) -> None:
     rule = Rule(loss_decrease=0.01)
     steps = np.arange(1.0, 251.0)
