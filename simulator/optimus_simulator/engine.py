@@ -17,8 +17,6 @@ class Engine:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.n_events = 0
-        """Events that have happened."""
         self._agenda: list[tuple[float, int, int, Handler]] = []
         self._numbers = count()
 
@@ -35,5 +33,4 @@ class Engine:
     def step(self) -> None:
         """Let the next event happen."""
         self.now, _, _, handler = heapq.heappop(self._agenda)
-        self.n_events += 1
         handler()

@@ -24,7 +24,7 @@ from optimus_scheduler.model.amounts import Vector, covers, holds, minus, times,
 from optimus_scheduler.place.bottleneck import Added, Extra, Space, cheapest_of_all, spread_over
 from optimus_scheduler.place.equivalence_classes import Domain
 from optimus_scheduler.place.free_capacity import FreeCapacity
-from optimus_scheduler.place.patterns import Pattern, best_pattern
+from optimus_scheduler.place.patterns import Pattern, best_pattern, even_part
 
 _FEW = 12
 """Nodes of each kind that are looked at first for a job that does not fit a pattern."""
@@ -230,7 +230,7 @@ def spread_evenly(free_capacity: FreeCapacity, extra: Extra, present: Present) -
     gpus = (0, 0, *extra.worker[2:]) if extra.workers and any(extra.worker[2:]) else None
     ordered = free_capacity.node_classes.by_cores(extra.workers + extra.servers, gpus)
     for k in range(1, len(ordered) + 1):
-        shares = [(_part(extra.workers, k, number), _part(extra.servers, k, number)) for number in range(k)]
+        shares = [(even_part(extra.workers, k, number), even_part(extra.servers, k, number)) for number in range(k)]
         if all(
             covers(free_capacity.free(node), together(extra.worker, x, extra.server, y))
             for node, (x, y) in zip(ordered, shares, strict=False)
@@ -266,11 +266,6 @@ def spread_balanced(free_capacity: FreeCapacity, extra: Extra, present: Present)
         for entry in full:
             heappush(heap, entry)
     return added
-
-
-def _part(total: int, parts: int, index: int) -> int:
-    """Size of part `index` when `total` is cut into `parts` as evenly as whole numbers allow."""
-    return total // parts + (1 if index < total % parts else 0)
 
 
 def spread_emptiest(free_capacity: FreeCapacity, extra: Extra, present: Present) -> Added | None:

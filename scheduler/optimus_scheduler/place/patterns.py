@@ -89,7 +89,7 @@ def _hosts(w: int, p: int, worker: Vector, server: Vector, available: Vector, li
     hosts, beside = best
     parts, loose = [], w - beside * hosts
     for number in range(hosts):
-        servers = _part(p, hosts, number)
+        servers = even_part(p, hosts, number)
         more = min(loose, holds(minus(available, together(worker, beside, server, servers)), worker))
         parts.append((beside + more, servers))
         loose -= more
@@ -101,6 +101,6 @@ def _mirrored(way: Pattern) -> Pattern:
     return Pattern(way.cost, tuple(sorted(((y, x) for x, y in way.parts), reverse=True)), (way.loose[1], way.loose[0]))
 
 
-def _part(total: int, parts: int, number: int) -> int:
+def even_part(total: int, parts: int, number: int) -> int:
     """Size of part `number` when `total` is cut into `parts` as evenly as whole numbers allow."""
     return total // parts + (1 if number < total % parts else 0)

@@ -81,7 +81,6 @@ class Watcher:
         self._failures = 0
         self.problem: str | None = "not asked yet"
         """Why the mirror may be out of date; None while the watch is open."""
-        self.n_lists = 0
 
     def start(self) -> None:
         self._threads.start(f"watch {self._path}", self._run)
@@ -135,7 +134,6 @@ class Watcher:
         asked_at = self._threads.monotonic()
         # Condensed page by page: a large cluster's pods are not held twice.
         self._mirror.replace(self._objects(), asked_at)
-        self.n_lists += 1
         if not self._listed.is_set():
             self.problem = None  # what was listed is up to date; the watch is opened next
         self._listed.set()
