@@ -177,9 +177,9 @@ WORLDS: dict[str, World] = {
     "early-ends": World("half of the jobs end long before their limit", replace(_PLAIN, ends_early=0.5)),
     "burst": World("half of the jobs come at once", replace(_PLAIN, burst=0.5)),
     "burst-1000": World(
-        "1,000 jobs come at once, on 256 GPUs, rounds each 10 minutes",
-        replace(_PLAIN, gpus=(("a100", 32),), burst=1.0),
-        Options(round_seconds=600.0),
+        "1,000 jobs come at once, on 1,024 GPUs, rounds each 10 minutes and none on events",
+        replace(_PLAIN, gpus=(("a100", 128),), burst=1.0),
+        Options(round_seconds=600.0, rounds_on_events=False),
         jobs=1000,
     ),
     "week": World(
