@@ -417,7 +417,8 @@ def test_the_present_size_is_what_trains_while_a_change_is_under_way() -> None:
     assert "*: the present size; the change to 2w+1p is under way." in text
     assert "1 5 min 00 s *" in text
     same = builders.job(**sizes | {"wanted": sizes["running"]})
-    assert "*: the present size." in shown(render_predictions.prediction(same, builders.predictions()))
+    text = " ".join(shown(render_predictions.prediction(same, builders.predictions())).split())
+    assert "*: the present size." in text
 
 
 def test_a_running_script_whose_lines_are_not_understood_says_so() -> None:
