@@ -2,7 +2,7 @@
 
     python -m benchmarks.decide [--jobs 4000] [--nodes 16000] [--curve] [--json]
 
-Two rounds of the default policy on a made-up cluster (`made_up_cluster`), in seconds of one core (CPU time of the
+Rounds of the default policy on a made-up cluster (`made_up_cluster`), in seconds of one core (CPU time of the
 process; as in every shell, the garbage collector waits until a round is over):
 
 * cold: every job is known (speeds fitted, ends predicted), nobody has a task, nothing is remembered;
@@ -10,6 +10,8 @@ process; as in every shell, the garbage collector waits until a round is over):
   new one, while the shell has kept its `RoundMemory` and its models. As in the service, jobs are new objects,
   equal or not; what a job has is what was made of its rows and reports before, where these are the same
   (`store/database/kept.py`), and so are tasks (`observe/snapshot.py`) and nodes (`clusters/kubernetes/capacity.py`).
+* steady: the median of each part over the rounds that follow, with as many changes each. Jobs may move by then, and
+  what an incremental round words for the first time is known.
 
 `decide` is what the paper counts: allocate (who gets how many tasks) and place (on which nodes), from the snapshot to
 the node of every task. Reported beside it and not part of it: forecast (refitting is measured by `refit`), reconcile
@@ -30,6 +32,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from multiprocessing import get_context
 from operator import attrgetter
+from statistics import median
 
 from benchmarks.made_up_cluster import NOW, OwnSpeeds, made_up_jobs, made_up_nodes
 
@@ -53,6 +56,8 @@ from optimus_service.process.gc_pause import collector_paused
 PHASES = ("forecast", "allocate", "place", "reconcile")
 _CHANGED = 100
 """One job in so many has changed in an incremental round."""
+_STEADY = 8
+"""Rounds after that."""
 
 
 class Shell:
@@ -88,18 +93,22 @@ class Shell:
 
 
 def measure(n_jobs: int, n_nodes: int, policy: str) -> dict[str, float]:
-    """The phases of a cold and of an incremental round, in seconds."""
+    """The phases of a cold, of an incremental and of a steady round, in seconds."""
     shell = Shell(policy)
     snapshot = Snapshot(NOW, made_up_nodes(n_nodes), made_up_jobs(n_jobs))
     cold = shell.round(snapshot)
     figures: dict[str, float] = {"jobs": n_jobs, "nodes": n_nodes, "tasks": sum(map(_size, cold.decisions))}
     figures |= {f"cold_{phase}": seconds for phase, seconds in shell.seconds.items()}
     snapshot = _applied(snapshot, cold.actions)
-    for _ in range(2):  # the first one still finds everything new
+    seconds: list[dict[str, float]] = []
+    for _ in range(2 + _STEADY):
         snapshot = as_the_service_reads(_with_changes(snapshot, n_jobs))
         decided = shell.round(snapshot)
         snapshot = _applied(snapshot, decided.actions)
-    figures |= {f"incremental_{phase}": seconds for phase, seconds in shell.seconds.items()}
+        seconds.append(shell.seconds)
+    _, second, *later = seconds  # the first one still finds everything new
+    figures |= {f"incremental_{phase}": value for phase, value in second.items()}
+    figures |= {f"steady_{phase}": median(each[phase] for each in later) for phase in second}
     return {**figures, "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 

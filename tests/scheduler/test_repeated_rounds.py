@@ -20,7 +20,17 @@ from optimus_scheduler import round as cycle
 from optimus_scheduler.allocate.allocate import CurrentSlots
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.forecast.forecast import RememberingForecaster
-from optimus_scheduler.model import Allocation, ConvergenceRule, Job, Node, Resources, Snapshot, TaskPhase
+from optimus_scheduler.model import (
+    Allocation,
+    Architecture,
+    ConvergenceRule,
+    Job,
+    Node,
+    Resources,
+    Snapshot,
+    TaskDemand,
+    TaskPhase,
+)
 from optimus_scheduler.place.network_cost import spread_least_transfer
 from optimus_scheduler.place.place import Placed, Placer, Request, TaskSlot
 from optimus_scheduler.settings import Settings
@@ -37,13 +47,23 @@ def newcomer(name: str, most: int, cpu: float) -> Job:
     return replace(a_job(name, spec=spec, measured=samples(law(), ALL_SIZES)), experience=experience)
 
 
+def a_ring(name: str, most: int) -> Job:
+    """An all-reduce job that exchanges for half of each step: on several nodes, it moves together."""
+    spec = replace(a_spec(maximum=(most, 1)), architecture=Architecture.ALLREDUCE, server=TaskDemand(Resources(), 0, 0))
+    sizes = [(1, 0), (2, 0), (4, 0)]
+    measured = samples(lambda workers, _: workers**0.9, sizes)
+    told = tuple([replace(one, exchange_seconds=0.5 / one.steps_per_second) for one in measured])
+    return replace(a_job(name, spec=spec, measured=told), rescale_seconds=(5.0,))
+
+
 changes = st.lists(
     st.one_of(
         st.tuples(st.just("arrives"), st.integers(1, 6), st.sampled_from([0.5, 1.0, 2.0])),
+        st.tuples(st.just("ring arrives"), st.integers(2, 4)),
         st.tuples(st.just("ends"), st.integers(0, 9)),
         st.tuples(st.just("cordons"), st.integers(0, 3)),
         st.tuples(st.just("empties"), st.integers(0, 3)),
-        st.tuples(st.just("shrinks"), st.integers(0, 3)),
+        st.tuples(st.just("has cores"), st.integers(0, 3), st.sampled_from([2.0, 6.0, 12.0])),
         st.tuples(st.just("tells"), st.integers(0, 9), st.sampled_from([0.5, 1.1, 3.0])),
         st.tuples(st.just("trains"), st.integers(0, 9), st.integers(1, 10_000)),
         st.tuples(st.just("fails"), st.integers(0, 9)),
@@ -96,6 +116,8 @@ def _after(snapshot: Snapshot, number: int, change: tuple[object, ...]) -> Snaps
     match change:
         case ("arrives", int(most), float(cpu)):
             return replace(snapshot, jobs=(*snapshot.jobs, newcomer(f"job-{number}", most, cpu)))
+        case ("ring arrives", int(most)):
+            return replace(snapshot, jobs=(*snapshot.jobs, a_ring(f"job-{number}", most)))
         case ("ends", int(index)) if snapshot.jobs:
             gone = snapshot.jobs[index % len(snapshot.jobs)].id
             jobs = tuple(job for job in snapshot.jobs if job.id != gone)
@@ -116,8 +138,8 @@ def _after(snapshot: Snapshot, number: int, change: tuple[object, ...]) -> Snaps
             return _with_node(snapshot, index, lambda node: replace(node, schedulable=not node.schedulable))
         case ("empties", int(index)):
             return _with_node(snapshot, index, lambda node: replace(node, schedulable=False, emptied=True))
-        case ("shrinks", int(index)):
-            return _with_node(snapshot, index, lambda node: replace(node, capacity=Resources(2.0, 2**36)))
+        case ("has cores", int(index), float(cores)):
+            return _with_node(snapshot, index, lambda node: replace(node, capacity=Resources(cores, 2**36)))
     return snapshot
 
 
