@@ -16,7 +16,7 @@ from tests.scheduler.builders import ALL_SIZES, NOW, a_job, a_spec, law, samples
 from optimus_models.calibration import Errors, Experience, Judged
 from optimus_scheduler.forecast.forecast import RememberingForecaster, forecast
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import ConvergenceRule, Directive, Forecast, Interval, Job, Mode, SpeedSample
+from optimus_scheduler.model import ConvergenceRule, Directive, Forecast, Interval, Job, JobState, Mode, SpeedSample
 from optimus_scheduler.settings import Settings
 
 EPOCH = 20.0
@@ -158,6 +158,13 @@ def test_the_rule_fires_in_the_end(rule: ConvergenceRule) -> None:
     assert believed.converged
     assert believed.remaining_steps == Interval(0.0, 0.0, 0.0)
     assert believed.rule in ("loss_decrease", "target_loss")
+
+
+@pytest.mark.parametrize("rule", [DECREASE, TARGET])
+def test_the_rule_of_a_job_without_tasks_is_looked_at_when_it_goes_on(rule: ConvergenceRule) -> None:
+    """It goes on from a checkpoint, of which nobody knows the step: what it has learned may be thrown away."""
+    job = trained(2 * true_end(0.02) / EPOCH, rule, noise=0.03)
+    assert not predict(replace(job, state=JobState.PAUSED)).forecast.converged
 
 
 def test_the_first_epoch_never_fires() -> None:

@@ -18,13 +18,15 @@ from optimus_scheduler.forecast.prices import cost_per_second
 from optimus_scheduler.forecast.speeds import Speeds
 from optimus_scheduler.forecast.time_left import LINDY, beyond_announced, correction, widened
 from optimus_scheduler.forecast.uneven_epochs import with_uneven_epochs
-from optimus_scheduler.model import ConvergenceRule, Directive, Interval, Job
+from optimus_scheduler.model import ConvergenceRule, Directive, Interval, Job, JobState
 from optimus_scheduler.settings import Settings
 
 _LINDY_CONFIDENCE = 0.05
 """Confidence of such a guess: next to nothing."""
 _ENFORCED_BY_COORDINATOR = ("max_steps", "max_epochs")
 """Limits that the job's coordinator keeps to the step by itself."""
+_BY_CURVE = ("loss_decrease", "target_loss", "target_metric")
+"""What a job has learned. A job without tasks has nothing to finish with: these are looked at when it goes on."""
 
 
 class End(NamedTuple):
@@ -65,7 +67,9 @@ class End(NamedTuple):
         )
 
 
-inputs_of_end = attrgetter("step", "steps_per_epoch", "epochs", "directive", "experience.task", "experience.steps")
+inputs_of_end = attrgetter(
+    "state", "step", "steps_per_epoch", "epochs", "directive", "experience.task", "experience.steps"
+)
 """Of a job all that its end depends on beside its models, where no limit of time or money does."""
 
 
@@ -216,6 +220,8 @@ def _converged_by(job: Job, rule: Rule, fitted: Fitted, use: Use, settings: Sett
         metric=fitted.metric,
         least_points=settings.convergence_points,
     )
+    if job.state is JobState.PAUSED and holds in _BY_CURVE:
+        return None  # after an error it goes on from a checkpoint, and makes the steps anew that the rule would count
     return None if holds in _ENFORCED_BY_COORDINATOR else holds
 
 

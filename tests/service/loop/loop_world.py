@@ -236,6 +236,7 @@ class World:
             servers=servers,
             cause=cause,
             pause_seconds=0.5,
+            lost_steps=max(job.step - state.step, 0),
             global_batch=state.batch,
         )
         self.repository.memberships.report(job.id, report)

@@ -8,7 +8,7 @@ from tests.service.loop.loop_world import World
 from tests.service.store.store_builders import set_wanted
 
 from optimus_scheduler.lifecycle import CancelRequested, Outcome, PauseRequested, ResultReported, ResumeRequested
-from optimus_scheduler.model import JobState, Reason, Role
+from optimus_scheduler.model import Directive, JobState, Reason, Role
 from optimus_service.loop.exits import CODE_OF_THE_USER
 from optimus_service.observe.spec import goes_back
 from optimus_service.store.records import JobRecord
@@ -82,6 +82,23 @@ def test_an_error_after_training_began_is_retried_after_a_wait(world: World) -> 
     world.live_until("the job has ended", lambda: world.state().is_final)
     assert world.state() is JobState.SUCCEEDED
     assert len(world.events("job-1", "RetryScheduled")) == 1
+
+
+def test_a_rule_is_not_judged_on_steps_that_an_error_has_thrown_away(world: World) -> None:
+    """The loss had reached its target, but the job goes on from step 0, with parameters that have learned nothing."""
+    trained(world, convergence={"target_loss": world.loss_at(80), "max_steps": 10_000})
+    world.train(60)
+    assert job_of(world).step > 120
+    fail(world)
+    world.round("task exited")
+    assert job_of(world).directive is Directive.PAUSE
+    world.coordinators["job-1"].step = 0
+    world.clock.now += 30.0
+    world.round()
+    world.train(2)
+    world.round()
+    assert (world.state(), job_of(world).directive) == (JobState.RUNNING, Directive.RUN)
+    assert world.events("job-1", "Converged") == []
 
 
 def test_the_room_of_a_waiting_job_is_free(world: World) -> None:
