@@ -31,12 +31,12 @@ def measure(n_jobs: int, n_nodes: int, runs: int, policy_name: str) -> dict[str,
     """The figures."""
     policy, settings, jobs, nodes = policy_named(policy_name), Settings(), made_up_jobs(n_jobs), made_up_nodes(n_nodes)
     forecaster = RememberingForecaster(OwnSpeeds())
-    decided = plan(Snapshot(NOW, nodes, jobs), policy, settings, forecaster=forecaster)
+    snapshot = Snapshot(NOW, nodes, jobs)
+    decided = plan(snapshot, policy, settings, forecaster=forecaster)
     outlooks = forecaster(jobs, NOW, settings)
     recent = RecentJobs()
     recent.note(outlooks, NOW)
-    sizes = {decision.job_id: decision.allocation for decision in decided.decisions}
-    queue = Queue(NOW, nodes, outlooks, sizes, (), recent.arrivals(NOW))
+    queue = Queue.after_round(snapshot, decided, outlooks, recent.arrivals(NOW))
     seconds = []
     for _ in range(runs + 1):
         begin = time.process_time()

@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from operator import attrgetter
 
-from optimus_scheduler.allocate.allocate import CurrentSlots, allocate, batch_for, request_for
-from optimus_scheduler.allocate.policy import Grant, PatientPolicy, Policy
+from optimus_scheduler.allocate.allocate import CurrentSlots, batch_for
+from optimus_scheduler.allocate.policy import Grant, Policy
 from optimus_scheduler.explain import by_urgency, decide, decide_tracked, paused_by, with_fewer_nodes, with_move
 from optimus_scheduler.forecast.forecast import Forecaster, forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.gather import Gathered, gather
 from optimus_scheduler.gpu_types.choose import choose_and_forecast, with_fallback_types
+from optimus_scheduler.granted_places import Timer, granted_places, untimed, with_lent_room
 from optimus_scheduler.model import NOTHING, Directive, Job, JobState, Node, Nodes, Plan, Reason, Snapshot
 from optimus_scheduler.model.format import QUOTAS
-from optimus_scheduler.moves import Moves, move_stragglers
+from optimus_scheduler.moves import move_stragglers
 from optimus_scheduler.place.place import Placed, Placements, Placer
-from optimus_scheduler.place.requests import CurrentNodes, Unplaced
 from optimus_scheduler.reconcile import Reconciler, Want
 from optimus_scheduler.settings import Settings
-
-Timer = Callable[[str], AbstractContextManager[object]]
-"""Given by a shell that has a clock: entered around each named step."""
 
 MOST_PASSES = 16
 """How often one round plans at most, because jobs found no place on their GPU type (`gpu_types/choose.py`). One
 pass moves all jobs that are stuck, so that passes are about as many as types; after the last one they wait a round."""
-
-
-def _untimed(_: str) -> AbstractContextManager[object]:
-    return nullcontext()
 
 
 class RoundMemory:
@@ -75,7 +67,7 @@ def plan(
     snapshot: Snapshot,
     policy: Policy,
     settings: Settings | None = None,
-    timer: Timer = _untimed,
+    timer: Timer = untimed,
     forecaster: Forecaster = forecast_all,
     memory: RoundMemory | None = None,
 ) -> Plan:
@@ -97,18 +89,16 @@ def plan(
 
         # 2. Allocate: how many workers and servers does each job get?
         # 3. Place: on which nodes? Fragmentation may leave a job with less than it was granted.
-        grants, placements, moves = _granted_places(outlooks, snapshot, memory, policy, settings, timer)
-        elsewhere = with_fallback_types(reported, outlooks, placements) if passes_left else None
+        with timer("allocate"):
+            current = memory.slots.of(snapshot)
+        granted = granted_places(outlooks, snapshot, current, memory.placer, policy, settings, timer)
+        elsewhere = with_fallback_types(reported, outlooks, granted.placements) if passes_left else None
         if elsewhere is None:
             break
         reported = elsewhere
 
-    # What a job was granted that has no place yet is lent to others until its turn has come.
-    placeless = _without_place(outlooks, placements, policy, settings)
-    if placeless and _others_want_more(grants, placeless):
-        lent, places, moves = _granted_places(outlooks, snapshot, memory, policy, settings, timer, placeless)
-        placements = {**places, **{job_id: placements[job_id] for job_id in placeless}}
-        grants = {**lent, **{job_id: grants[job_id] for job_id in placeless}}
+    granted = with_lent_room(granted, outlooks, snapshot, current, memory.placer, policy, settings, timer)
+    grants, placements, moves = granted
 
     # 4. Reconcile: what has to be started, stopped and sent, given what is there?
     with timer("reconcile"):
@@ -168,74 +158,6 @@ def _without_tracked(snapshot: Snapshot, forecaster: Forecaster) -> tuple[Snapsh
     if tracked:
         snapshot = replace(snapshot, jobs=tuple(job for job in snapshot.jobs if not job.spec.tracked))
     return snapshot, _WithTracked(forecaster, tracked)
-
-
-def _granted_places(
-    outlooks: Sequence[Outlook],
-    snapshot: Snapshot,
-    memory: RoundMemory,
-    policy: Policy,
-    settings: Settings,
-    timer: Timer,
-    placeless: Collection[str] = (),
-) -> tuple[dict[str, Grant], Placements, Moves]:
-    """What each job gets, and where; other jobs move for some. `placeless` get nothing: no node has room for them."""
-    placer = memory.placer
-    with timer("allocate"):
-        current = memory.slots.of(snapshot)
-        grants = allocate(outlooks, snapshot, current, policy, settings, placer, placeless)
-    with timer("place"):
-        moves = Moves(outlooks, snapshot.capacity, settings)
-        return grants, _place(outlooks, grants, current, snapshot, policy, placer, moves), moves
-
-
-def _place(
-    outlooks: Sequence[Outlook],
-    grants: Mapping[str, Grant],
-    current: CurrentNodes,
-    snapshot: Snapshot,
-    policy: Policy,
-    placer: Placer,
-    moves: Moves,
-) -> Placements:
-    """Places for all jobs with a grant, in order of arrival or in that of the grants."""
-    granted = [outlook for outlook in outlooks if not grants[outlook.id].allocation.is_empty]
-    granted.sort(key=attrgetter("job.submitted_at"))  # they come by id
-    if policy.places_in_order:
-        position = {job_id: number for number, job_id in enumerate(grants)}
-        granted.sort(key=lambda outlook: position[outlook.id])
-    requests = [request_for(one, grants[one.id].allocation, current[one.id], policy) for one in granted]
-    in_order = policy.places_in_order
-    return placer.place(requests, snapshot.nodes, policy.spread, smallest_first=not in_order, moves=moves)
-
-
-def _without_place(
-    outlooks: Sequence[Outlook], placements: Placements, policy: Policy, settings: Settings
-) -> frozenset[str]:
-    """Waiting jobs that were granted something and have no place for it, but for those whose turn has come: for these
-    room is kept until they have a place. None under a policy that knows no turns."""
-    if not isinstance(policy, PatientPolicy):
-        return frozenset()
-    return frozenset(
-        one.id
-        for one in outlooks
-        if not one.has_tasks
-        and isinstance(placements.get(one.id), Unplaced)
-        and policy.seconds_to_turn(one, settings) > 0
-    )
-
-
-def _others_want_more(grants: Mapping[str, Grant], placeless: frozenset[str]) -> bool:
-    return any(grant.reason in _LACK_ROOM for job_id, grant in grants.items() if job_id not in placeless)
-
-
-_LACK_ROOM = (
-    Reason.WAITING_FOR_RESOURCES,
-    Reason.WAITING_FOR_QUOTA,
-    Reason.BETTER_USED_ELSEWHERE,
-    Reason.CLUSTER_FULL,
-    Reason.MINIMUM_ELSEWHERE,
-)
 
 
 def _grows(outlook: Outlook, placements: Placements) -> bool:

@@ -32,6 +32,7 @@ from optimus_scheduler import round as cycle
 from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.allocate.policies import Policy, UnknownPolicy, policy_named
 from optimus_scheduler.forecast.forecast import Forecaster, Overheard, RememberingForecaster
+from optimus_scheduler.granted_places import Timer
 from optimus_scheduler.model import Plan, Snapshot
 from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
@@ -366,7 +367,7 @@ def make_planner(policy: Policy, settings: Settings, forecaster: Forecaster | No
     constants, memory = settings.scheduling, cycle.RoundMemory()
     forecaster = forecaster or RememberingForecaster()
 
-    def planner(snapshot: Snapshot, timer: cycle.Timer) -> Plan:
+    def planner(snapshot: Snapshot, timer: Timer) -> Plan:
         with collector_paused():
             return cycle.plan(snapshot, policy, constants, timer, forecaster, memory)
 

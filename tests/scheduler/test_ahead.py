@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.scheduler.builders import ALL_SIZES, NOW, a_cluster, a_job, a_snapshot, a_spec, law, samples
+from tests.scheduler.builders import ALL_SIZES, GIB, NOW, a_cluster, a_job, a_snapshot, a_spec, law, samples
 
 from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.ahead.corrected_times import corrected_times
 from optimus_scheduler.ahead.doubts import Doubts
-from optimus_scheduler.ahead.earliest_starts import DRAWS, earliest_starts
+from optimus_scheduler.ahead.earliest_starts import DRAWS, Needed, earliest_starts
 from optimus_scheduler.ahead.look_ahead import look_ahead
 from optimus_scheduler.ahead.progress import Progress
 from optimus_scheduler.ahead.queue import Arrival, ExpectedTimes, Queue, Work, as_fresh, rest_of_life
@@ -35,6 +35,7 @@ from optimus_scheduler.model import (
     Interval,
     Job,
     JobState,
+    Node,
     Quota,
     Resources,
     Snapshot,
@@ -121,7 +122,7 @@ def test_no_instant_holds_more_than_the_cluster_has(drawn: list[tuple[int, tuple
     queue = drawn_queue(drawn)
     newcomer = as_fresh(queue.outlooks[0], "newcomer", NOW + 30.0)
     queue = replace(queue, arrivals=(Arrival(NOW + 30.0, newcomer, 300.0),))
-    trajectory = Trajectory(queue, [500.0] * len(queue.outlooks), Rules(policy_named(policy), Settings(), 24))
+    trajectory = Trajectory(queue, [500.0] * len(queue.outlooks), Rules(policy_named(policy), Settings(), 24, 24))
     trajectory.run()
     capacity = total_of(node.capacity for node in queue.nodes)
     for sizes in trajectory.sizes:
@@ -194,7 +195,7 @@ def test_a_limit_of_time_bounds_the_end(
 def test_tasks_on_a_cordoned_node_stay_and_those_on_an_emptied_one_do_not(emptied: bool) -> None:
     queue = a_queue(running("a", 1000, most=1), running("b", 2000, most=1))
     later = replace(queue, nodes=tuple(replace(each, schedulable=False, emptied=emptied) for each in queue.nodes))
-    future = Trajectory(later, [1000.0, 2000.0], Rules(OPTIMUS, Settings(), 24))
+    future = Trajectory(later, [1000.0, 2000.0], Rules(OPTIMUS, Settings(), 24, 24))
     future.run()
     first = tuple(not size.is_empty for size in future.sizes[1])
     assert first == (not emptied,) * 2
@@ -242,7 +243,9 @@ ENDS = st.lists(st.lists(st.floats(0.0, 1e6), min_size=1, max_size=9), max_size=
 
 def room(ends: list[list[float]], *needed: Resources, free: float = 0.0) -> NDArray[np.float64]:
     """(len(needed), DRAWS) with a job of one core for each of `ends`."""
-    return earliest_starts(0.0, Resources(cpu=free), [ONE] * len(ends), [np.array(each) for each in ends], needed)
+    asked = [Needed(each, 1, Resources(), 0) for each in needed]
+    held = [[("node-0", ONE)]] * len(ends)
+    return earliest_starts(0.0, {"node-0": Resources(cpu=free)}, held, [np.array(each) for each in ends], asked)
 
 
 def test_of_many_doubtful_ends_the_first_comes_before_the_likeliest() -> None:
@@ -259,17 +262,33 @@ def test_room_comes_in_the_order_of_the_jobs_that_wait(ends: list[list[float]], 
     found = room(ends, *(Resources(cpu=float(each)) for each in needed), free=float(free))
     assert found.shape == (len(needed), DRAWS)
     assert (found >= 0.0).all()
-    assert (found[1:] >= found[:-1]).all()
+    fits, taken = [], 0  # what never fits takes nothing
+    for each in needed:
+        fits.append(taken + each <= free + len(ends))
+        taken += each if fits[-1] else 0
+    assert np.isinf(found).all(axis=1).tolist() == [not each for each in fits]
+    assert (np.diff(found[fits], axis=0) >= 0.0).all()
     assert (found[np.cumsum(needed) <= free] == 0.0).all()
-    assert np.isinf(found).all(axis=1).tolist() == [total > free + len(ends) for total in np.cumsum(needed)]
 
 
 def test_room_of_another_type_is_no_room() -> None:
-    free = Resources(cpu=8.0, gpus={"v100": 4})
-    found = earliest_starts(
-        0.0, free, [], [], [Resources(cpu=1.0, gpus={"a100": 1}), Resources(cpu=1.0, gpus={"v100": 4})]
-    )
+    free = {"node-0": Resources(cpu=8.0, gpus={"v100": 4})}
+    asked = [Needed(Resources(cpu=1.0, gpus={gpu_type: 1}), 4, Resources(), 0) for gpu_type in ("a100", "v100")]
+    found = earliest_starts(0.0, free, [], [], asked)
     assert np.isinf(found[0]).all()
+    assert (found[1] == 0.0).all()
+
+
+def test_room_in_pieces_is_no_room_for_one_task() -> None:
+    """Two nodes of two cores, one of each taken: the first end leaves two cores free, on two nodes or on one."""
+    free = {"node-0": ONE, "node-1": Resources()}
+    held = [[("node-0", ONE)], [("node-1", ONE)], [("node-1", ONE)]]
+    ends = [np.array([at]) for at in (30.0, 10.0, 20.0)]
+    wide, small = Needed(Resources(cpu=2.0), 1, Resources(), 0), Needed(ONE, 1, ONE, 1)
+    assert earliest_starts(0.0, free, held, ends, [wide])[0, 0] == 20.0, "both cores of the second node"
+    assert earliest_starts(0.0, free, held, ends, [small])[0, 0] == 10.0, "a core on each"
+    after = earliest_starts(0.0, free, held, ends, [wide, small])[:, 0]
+    assert after.tolist() == [20.0, 30.0], "what the first needs is kept for it"
 
 
 @settings(max_examples=15)
@@ -496,7 +515,7 @@ def test_a_foreseen_start_is_that_of_the_policy_replayed(
     """Lengths and speeds are known, nothing fails, and nobody comes."""
     queue = of_four_slots(ends, waiting, quotas)
     work = [Work(steps_of(one.job), 0.0, 0.0) for one in queue.outlooks]
-    future = Trajectory(queue, [each.median for each in work], Rules(OPTIMUS, Settings(), 24))
+    future = Trajectory(queue, [each.median for each in work], Rules(OPTIMUS, Settings(), 24, 24))
     future.run()
     found = Doubts(future, work)
     starts = {one.id: set(found.starts(j)) for j, one in enumerate(queue.outlooks) if not one.has_tasks}
@@ -689,14 +708,28 @@ def test_a_start_up_is_never_over_while_it_lasts(seconds: list[float], elapsed: 
     assert start_up_seconds({("m:f", Architecture.SCRIPT): tuple(seconds)}, a_spec(), elapsed) is None
 
 
-def test_a_job_that_no_node_has_room_for_starts_when_another_gives_up_tasks() -> None:
-    """The cores that it needs are free, but not on one node."""
-    first, waiting = running("first", 400), a_job("waiting", spec=a_spec(maximum=(1, 1)))
-    queue = a_queue(first, waiting)
-    stuck = replace(queue, placeless=frozenset({"waiting"}))
-    free, kept = (looked(each)["waiting"].start for each in (queue, stuck))
-    assert free is not None
-    assert kept is not None
-    assert free.mean <= NOW + 60.0
-    end = end_of(queue, "first")
-    assert end.low - 1.0 <= kept.mean <= end.high + 60.0
+def test_a_start_waits_for_room_on_one_node() -> None:
+    """With the first end four cores are free, but three of them on no node. None moves: each would lose its work."""
+    nodes = tuple(Node(name, Resources(4.0, 256 * GIB)) for name in ("node-0", "node-1"))
+    held = (("first", 400, "node-0"), ("last", 9000, "node-0"), ("second", 2000, "node-1"))
+    trains = [
+        replace(job, unsaved_seconds=1e5, wanted_tasks=tuple(each._replace(node=node) for each in job.wanted_tasks))
+        for job, node in ((running(name, steps, most=1), node) for name, steps, node in held)
+    ]
+    spec = a_spec(maximum=(1, 1))
+    spec = replace(spec, worker=replace(spec.worker, resources=Resources(3.0, GIB)))
+    queue = replace(a_queue(*trains, a_job("waiting", spec=spec)), nodes=nodes)
+    found = looked(queue)
+    start, (first, second) = found["waiting"].start, (end_of(queue, name) for name in ("first", "second"))
+    assert start is not None
+    assert first.high < second.low
+    assert start.mean - NOW == pytest.approx(second.mean - NOW, rel=0.05)
+    assert max(found["waiting"].awaited, key=found["waiting"].awaited.__getitem__) == "second"
+    one_node = replace(
+        queue,
+        nodes=(Node("node-0", Resources(8.0, 256 * GIB)),),
+        moved={job.id: tuple(each._replace(node="node-0") for each in job.wanted_tasks) for job in trains},
+    )
+    sooner = looked(one_node)["waiting"].start
+    assert sooner is not None
+    assert sooner.mean < second.low

@@ -1,13 +1,14 @@
 """The earliest starts of the jobs that wait, if none of the others grows: by all the ends that free capacity. Pure.
 
-A future in which every job ends as it is likeliest to names one end that a waiting job starts with. Another job may
+A trajectory in which every job ends as it is likeliest to names one end that a waiting job starts with. Another job may
 well end sooner: of many doubtful ends the first comes before the likeliest of them. So ends are drawn together, and the
-waiting jobs take the capacity that they free, in their order.
+waiting jobs take the capacity that they free, in their order, the first ones node by node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,43 +16,72 @@ from numpy.typing import NDArray
 from optimus_scheduler.model import TOLERANCE, Resources
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 DRAWS = 63
 """Of all ends together."""
+BY_NODE = 8
+"""So many jobs, the first that wait, are placed on nodes; those behind them by what all nodes have together."""
 _SEED = 0
+
+
+class Needed(NamedTuple):
+    """The tasks that a waiting job starts with."""
+
+    worker: Resources
+    workers: int
+    server: Resources
+    servers: int
+
+    @property
+    def total(self) -> Resources:
+        return self.worker * self.workers + self.server * self.servers
 
 
 def earliest_starts(
     now: float,
-    free: Resources,
-    allocated: Sequence[Resources],
+    free: Mapping[str, Resources],
+    allocated: Sequence[Sequence[tuple[str, Resources]]],
     ends: Sequence[FloatArray],
-    needed: Sequence[Resources],
+    needed: Sequence[Needed],
 ) -> FloatArray:
     """(len(needed), DRAWS) instants at which what each waiting job needs is free, with what those before it take.
 
     Args:
         now: the present.
-        free: what nobody holds now.
-        allocated: what each job with tasks holds.
+        free: what nobody holds now, by node.
+        allocated: the node of each task of each job with tasks, and what it holds there; other nodes free nothing.
         ends: equally likely instants of its end, for each of these; inf where none is known.
         needed: by the jobs that wait, in their order.
 
     Returns:
         Not before `now`; inf where it does not fit even after all ends.
     """
-    gpu_types = sorted({gpu_type for each in (*allocated, *needed) for gpu_type in each.gpus})
+    tasks = [(job, node, each) for job, there in enumerate(allocated) for node, each in there if node in free]
+    asked = [each for one in needed for each in (one.worker, one.server)]
+    gpu_types = sorted({gpu_type for each in (*(task[2] for task in tasks), *asked) for gpu_type in each.gpus})
+    number = {node: index for index, node in enumerate(free)}
+    held = _Held(
+        np.array([job for job, _, _ in tasks], dtype=np.int64),
+        np.array([number[node] for _, node, _ in tasks], dtype=np.int64),
+        _columns([each for _, _, each in tasks], gpu_types),
+    )
+    now_free = _columns(list(free.values()), gpu_types)
+    each_needs = [(_columns([one.worker, one.server], gpu_types), (one.workers, one.servers)) for one in needed]
+    by_job = np.zeros((len(allocated), len(gpu_types) + 2))
+    np.add.at(by_job, held.job, held.amounts)
     coming, order = _together(ends)
-    freed = np.cumsum(_columns(allocated, gpu_types)[order], axis=1)  # (DRAWS, n, gpu_types)
-    freed = np.concatenate([np.zeros((DRAWS, 1, len(gpu_types) + 2)), freed], axis=1) + _columns([free], gpu_types)[0]
+    freed = np.cumsum(by_job[order], axis=1)  # (DRAWS, n, kinds)
+    freed = np.concatenate([np.zeros((DRAWS, 1, by_job.shape[1])), freed], axis=1) + now_free.sum(axis=0)
     at = np.concatenate([np.full((DRAWS, 1), now), np.maximum(coming, now), np.full((DRAWS, 1), np.inf)], axis=1)
-    # Nobody takes anything back: what is free only grows, so the first instant with enough of each kind is found by
-    # bisection.
-    total = np.cumsum(_columns(needed, gpu_types), axis=0) - TOLERANCE
+    totals = _columns([one.total for one in needed], gpu_types)
     found = np.empty((len(needed), DRAWS))
     for draw, (free_by_kind, instants) in enumerate(zip(freed.transpose(0, 2, 1), at, strict=True)):
-        first = [np.searchsorted(*each) for each in zip(free_by_kind, total.T, strict=True)]
-        found[:, draw] = instants[np.max(first, axis=0)]
+        first = _by_sum(free_by_kind, np.cumsum(totals, axis=0))
+        room = _Room(now_free, held, np.argsort(order[draw]), free_by_kind)
+        for job, (sizes, counts) in enumerate(each_needs[:BY_NODE]):
+            first[job] = room.first_end(sizes, counts, totals[job])
+        found[:, draw] = instants[first]
     return found
 
 
@@ -60,7 +90,75 @@ def drawn(instants: FloatArray, random: np.random.Generator) -> FloatArray:
     return np.sort(instants)[random.permutation(DRAWS) * len(instants) // DRAWS]
 
 
-def _together(ends: Sequence[FloatArray]) -> tuple[FloatArray, NDArray[np.int64]]:
+class _Held(NamedTuple):
+    """By tasks: whose it is, where it is, and what it holds (n, kinds)."""
+
+    job: IntArray
+    node: IntArray
+    amounts: FloatArray
+
+
+class _Room:
+    """What is free on each node after so many ends, in one order of the ends, less what waiting jobs have taken."""
+
+    def __init__(self, free: FloatArray, held: _Held, place: IntArray, free_by_kind: FloatArray) -> None:
+        """`free`: (nodes, kinds) now. `place`: of each job among the ends. `free_by_kind`: (kinds, 1 + ends), of all
+        nodes together."""
+        self._free, self._held, self._place = free.copy(), held, place[held.job]
+        self._together = free_by_kind.copy()
+
+    def first_end(self, sizes: FloatArray, counts: tuple[int, int], total: FloatArray) -> int:
+        """After how many ends there are nodes for these tasks, which are taken; 1 + ends: never. `sizes`: (2, kinds) of
+        a worker and a server."""
+        n_ends = self._together.shape[1] - 1
+        for after in range(int(_by_sum(self._together, total[None])[0]), n_ends + 1):
+            taken = _taken(self._after(after), sizes, counts)
+            if taken is not None:
+                self._free -= taken
+                self._together -= total[:, None]
+                return after
+        return int(n_ends + 1)
+
+    def _after(self, ends: int) -> FloatArray:
+        """(nodes, kinds)"""
+        if not ends:
+            return self._free
+        gone, (n, kinds) = np.flatnonzero(self._place < ends), self._free.shape
+        cells = (self._held.node[gone, None] * kinds + np.arange(kinds)).ravel()
+        freed: FloatArray = np.zeros(n * kinds)
+        freed += np.bincount(cells, self._held.amounts[gone].ravel(), n * kinds)
+        return self._free + freed.reshape(n, kinds)
+
+
+def _taken(free: FloatArray, sizes: FloatArray, counts: tuple[int, int]) -> FloatArray | None:
+    """(nodes, kinds) that so many workers and servers take, on as few nodes as each role can; None: no room."""
+    taken = np.zeros_like(free)
+    for size, count in zip(sizes, counts, strict=True):
+        if not count:
+            continue
+        asked = np.flatnonzero(size)
+        fits = np.floor((free[:, asked] - taken[:, asked] + TOLERANCE) / size[asked]).min(axis=1, initial=float(count))
+        roomiest = int(fits.argmax())
+        if fits[roomiest] >= count:
+            taken[roomiest] += count * size
+            continue
+        most_first = np.argsort(-fits, kind="stable")
+        after = np.cumsum(np.maximum(fits[most_first], 0.0))
+        if after[-1] < count:
+            return None
+        taken[most_first] += np.diff(np.minimum(after, count), prepend=0.0)[:, None] * size
+    return taken
+
+
+def _by_sum(free: FloatArray, totals: FloatArray) -> IntArray:
+    """(n,) ends after which all nodes together have so much of each kind free. `free`: (kinds, 1 + ends), `totals`:
+    (n, kinds). Nobody takes anything back: what is free only grows, so it is found by bisection."""
+    columns = zip(free, totals.T - TOLERANCE, strict=True)
+    found: IntArray = np.max([np.searchsorted(*each) for each in columns], axis=0)
+    return found
+
+
+def _together(ends: Sequence[FloatArray]) -> tuple[FloatArray, IntArray]:
     """(DRAWS, n) ends that come together, in order of time, and (DRAWS, n) whose they are."""
     random = np.random.default_rng(_SEED)
     found = np.stack([drawn(each, random) for each in ends], axis=1) if ends else np.zeros((DRAWS, 0))
@@ -69,6 +167,6 @@ def _together(ends: Sequence[FloatArray]) -> tuple[FloatArray, NDArray[np.int64]
 
 
 def _columns(amounts: Sequence[Resources], gpu_types: Sequence[str]) -> FloatArray:
-    """(n, gpu_types + 2)."""
+    """(n, kinds): cores, bytes, and GPUs of each type."""
     rows = [[each.cpu, each.memory_bytes, *(each.gpus.get(gpu_type, 0) for gpu_type in gpu_types)] for each in amounts]
     return np.array(rows, dtype=np.float64).reshape(len(rows), len(gpu_types) + 2)

@@ -16,15 +16,18 @@ from optimus_scheduler.model import (
     REACH,
     Allocation,
     Interval,
+    Job,
     JobState,
     Node,
+    PlacedTask,
     Plan,
     Quota,
-    Reason,
+    SetWanted,
     Snapshot,
     StartUps,
     WorkerLimit,
 )
+from optimus_scheduler.place.requests import TaskSlot
 
 _MADE_UP = 5
 
@@ -46,9 +49,8 @@ class Queue:
     """Seconds that earlier jobs took from their first tasks to their end."""
     worker_limits: tuple[WorkerLimit, ...] = ()
     start_ups: StartUps = field(default_factory=dict)
-    placeless: frozenset[str] = frozenset()
-    """Waiting jobs that no node has room for as the tasks stand: nodes are not looked at here, but these wait until a
-    job gives up tasks."""
+    moved: Mapping[str, tuple[PlacedTask, ...]] = field(default_factory=dict)
+    """The tasks of those jobs whose tasks the round changed, by job id; others have the tasks that they had."""
 
     @classmethod
     def after_round(
@@ -63,9 +65,12 @@ class Queue:
         scheduled = tuple(one for one in outlooks if not one.job.spec.tracked)
         sizes = {decision.job_id: decision.allocation for decision in plan.decisions}
         after = snapshot.now, snapshot.nodes, scheduled, sizes, snapshot.quotas
-        stuck = (each for each in plan.decisions if each.reason is Reason.NO_FEASIBLE_NODE)
-        placeless = frozenset(each.job_id for each in stuck if each.allocation.is_empty)
-        return cls(*after, arrivals, lengths, snapshot.worker_limits, snapshot.start_ups, placeless)
+        moved = {each.job_id: each.tasks for each in plan.actions if isinstance(each, SetWanted)}
+        return cls(*after, arrivals, lengths, snapshot.worker_limits, snapshot.start_ups, moved)
+
+    def slots_of(self, job: Job) -> Mapping[TaskSlot, str]:
+        """The node of each task of a job."""
+        return {(each.key.role, each.key.rank): each.node for each in self.moved.get(job.id, job.wanted_tasks)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,6 +26,7 @@ from optimus_scheduler.allocate.policy import AllocationInput, PlanningPolicy, P
 from optimus_scheduler.allocate.worker_limits import is_about, is_beyond_limit
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.speeds import Speeds
+from optimus_scheduler.granted_places import granted_places, with_lent_room
 from optimus_scheduler.model import (
     NOTHING,
     Allocation,
@@ -41,10 +42,11 @@ from optimus_scheduler.model import (
     WorkerLimit,
     total_of,
 )
-from optimus_scheduler.place.place import Placer
-from optimus_scheduler.place.requests import TaskSlot
+from optimus_scheduler.place.place import Placed, Placer
+from optimus_scheduler.place.requests import TaskSlot, Unplaced
 from optimus_scheduler.settings import Settings
 
+_NOWHERE: Mapping[TaskSlot, str] = {}
 _MOST_SKIPPED = 2
 """So many of these instants are passed over at most when nothing happens."""
 _AGAIN_SECONDS = 30.0
@@ -61,6 +63,8 @@ class Rules:
     settings: Settings
     instants: int
     """At which sizes are decided anew."""
+    on_nodes: int
+    """At so many of them, the first ones, tasks get nodes, too."""
 
 
 class Cause(NamedTuple):
@@ -100,8 +104,8 @@ class _Virtual:
     """Of a job whose speeds nobody knows: those of the job of its task that ended first along the trajectory."""
     waits_as: Outlook | None = None
     """As it was last seen without tasks, since it has none: later, only its wait is longer."""
-    on_cordoned: Mapping[TaskSlot, str] = field(default_factory=dict)
-    """Its tasks on nodes that take no new ones: they stay as long as they live."""
+    slots: Mapping[TaskSlot, str] = field(default_factory=dict)
+    """The node of each of its tasks."""
 
     def __post_init__(self) -> None:
         self.work = self.left
@@ -169,8 +173,7 @@ class Trajectory:
     def __init__(self, queue: Queue, work: Sequence[float], rules: Rules) -> None:
         """`work`: steps left of each outlook in this trajectory."""
         self._queue, self._rules, self._placer = queue, rules, Placer()
-        nodes = Nodes.of(queue.nodes)
-        self._cordoned = nodes.closed_names - nodes.emptied_names
+        self._emptied = Nodes.of(queue.nodes).emptied_names
         self._confined = confinements(queue.quotas, Snapshot(queue.now, queue.nodes, ()).capacity)
         self._jobs = [self._begin(*each) for each in zip(queue.outlooks, work, strict=True)]
         self._unmeasured: defaultdict[Hashable, list[_Virtual]] = defaultdict(list)
@@ -180,7 +183,7 @@ class Trajectory:
         self._has_changed = True
         self._arrivals = list(queue.arrivals)
         self._now = self._decided_at = queue.now
-        self._placeless = queue.placeless
+        self._n_decided = 0
         self._sharings: dict[WorkerLimit | str | None, _Sharing] = {}
         """Asked for at this instant: many jobs may start."""
         self.progress = Progress()
@@ -221,7 +224,7 @@ class Trajectory:
     def _follow(self, policy: PlanningPolicy) -> None:
         """Give all jobs what their plan says, from instant to instant of it. Later jobs change nothing."""
         world = Snapshot(self._now, self._queue.nodes, tuple(job.outlook.job for job in self._jobs))
-        capacity = usable_capacity(world, {job.outlook.id: job.on_cordoned for job in self._jobs})
+        capacity = usable_capacity(world, {job.outlook.id: job.slots for job in self._jobs})
         seen = {job.outlook.id: self._seen(job) for job in self._jobs}
         plan = policy.plan(AllocationInput(tuple(seen.values()), capacity), self._rules.settings)
         begin = self._now
@@ -291,8 +294,8 @@ class Trajectory:
         virtual.n_sizes = int(outlook.measured) if outlook.learning else _SURE_SIZES
         if not size.is_empty:
             virtual.started_at = now
-            there = [each for each in job.wanted_tasks if each.node in self._cordoned]
-            virtual.on_cordoned = _within({(each.key.role, each.key.rank): each.node for each in there}, size)
+            slots = self._queue.slots_of(job)
+            virtual.slots = {slot: node for slot, node in _within(slots, size).items() if node not in self._emptied}
         return virtual
 
     def _horizon(self) -> float:
@@ -330,7 +333,6 @@ class Trajectory:
             job.advance(self._now, time)
             if job.ended_at <= time < job.ended_seen_at:
                 job.ended_seen_at = time
-                self._placeless = frozenset()
                 self._tell_speeds(job.outlook)
         self._now = time
         while self._arrivals and self._arrivals[0].submitted_at <= time:
@@ -368,25 +370,36 @@ class Trajectory:
             self._queue.quotas,
             self._queue.worker_limits,
         )
-        current = {job.outlook.id: job.on_cordoned for job in active}
-        rules = self._rules
-        grants = allocate(outlooks, snapshot, current, rules.policy, rules.settings, self._placer, self._placeless)
+        current = {job.outlook.id: job.slots for job in active}
+        policy, settings = self._rules.policy, self._rules.settings
         self._has_changed = False
+        if self._n_decided < self._rules.on_nodes:
+            world = outlooks, snapshot, current, self._placer, policy, settings
+            grants, placements, _ = with_lent_room(granted_places(*world), *world)
+            for job in active:
+                self._place(job, placements.get(job.outlook.id))
+        else:
+            grants = allocate(outlooks, snapshot, current, policy, settings, self._placer)
+            for job in active:
+                self._resize(job, grants[job.outlook.id].allocation)
         for job in active:
-            granted = grants[job.outlook.id]
-            job.is_feasible = granted.reason is not Reason.NO_FEASIBLE_NODE
-            self._resize(job, granted.allocation)
-        self._decided_at = self._now
+            job.is_feasible = grants[job.outlook.id].reason is not Reason.NO_FEASIBLE_NODE
+        self._decided_at, self._n_decided = self._now, self._n_decided + 1
+
+    def _place(self, job: _Virtual, placed: Placed | Unplaced | None) -> None:
+        size, slots = placed if isinstance(placed, Placed) else (NOTHING, _NOWHERE)
+        if size == job.size and slots != job.slots:  # it moves to other nodes
+            job.resumes = self._now + job.outlook.stop_seconds
+        self._resize(job, size)
+        job.slots = slots
 
     def _resize(self, job: _Virtual, size: Allocation) -> None:
         if size == job.size:
             return
         self._has_changed, had_tasks = True, not job.size.is_empty
-        if size.workers < job.size.workers or size.servers < job.size.servers:
-            self._placeless = frozenset()
         job.size, job.changed_at, job.waits_as = size, self._now, None
         job.speed = job.outlook.speeds.at(size)
-        job.on_cordoned = _within(job.on_cordoned, size)
+        job.slots = _within(job.slots, size)
         if not size.is_empty:
             stop = job.outlook.stop_seconds if had_tasks else self._start_up_seconds(job.outlook)
             job.resumes = self._now + stop

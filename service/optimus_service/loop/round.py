@@ -8,8 +8,9 @@ from contextlib import contextmanager
 
 import structlog
 
+from optimus_scheduler.granted_places import Timer
 from optimus_scheduler.model import Plan, Snapshot, TaskKey, TaskPhase
-from optimus_scheduler.round import Timer, learns
+from optimus_scheduler.round import learns
 from optimus_service.clusters.base import Cluster
 from optimus_service.loop.apply import Applier
 from optimus_service.loop.decisions import News, decision_records

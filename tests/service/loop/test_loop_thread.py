@@ -15,6 +15,7 @@ from tests.service.postgres_cluster import PostgresCluster
 from tests.service.store.store_builders import put_task
 
 from optimus_scheduler import round as cycle
+from optimus_scheduler.granted_places import Timer
 from optimus_scheduler.model import (
     Allocation,
     ConvergenceRule,
@@ -57,7 +58,7 @@ class Planner:
         self.gate = threading.Event()
         self.gate.set()
 
-    def __call__(self, snapshot: Snapshot, timer: cycle.Timer) -> Plan:
+    def __call__(self, snapshot: Snapshot, timer: Timer) -> Plan:
         self.n_begun += 1
         self.gate.wait(60)
         self.n_rounds += 1

@@ -1,0 +1,123 @@
+"""Steps 2 and 3 of a round together: how many tasks each job gets, and on which nodes; what has no place is lent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from operator import attrgetter
+from typing import NamedTuple
+
+from optimus_scheduler.allocate.allocate import allocate, request_for
+from optimus_scheduler.allocate.policy import Grant, PatientPolicy, Policy
+from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.model import Reason, Snapshot
+from optimus_scheduler.moves import Moves
+from optimus_scheduler.place.place import Placements, Placer
+from optimus_scheduler.place.requests import CurrentNodes, Unplaced
+from optimus_scheduler.settings import Settings
+
+Timer = Callable[[str], AbstractContextManager[object]]
+"""Given by a shell that has a clock: entered around each named step."""
+
+
+def untimed(_: str) -> AbstractContextManager[object]:
+    """For those that have no clock."""
+    return nullcontext()
+
+
+class GrantedPlaces(NamedTuple):
+    """What each job gets, and where."""
+
+    grants: dict[str, Grant]
+    placements: Placements
+    moves: Moves
+    """Of other jobs, so that some have a place."""
+
+
+def granted_places(
+    outlooks: Sequence[Outlook],
+    snapshot: Snapshot,
+    current: CurrentNodes,
+    placer: Placer,
+    policy: Policy,
+    settings: Settings,
+    timer: Timer = untimed,
+    placeless: Collection[str] = (),
+) -> GrantedPlaces:
+    """One pass of both steps. `placeless` get nothing: no node has room for them."""
+    with timer("allocate"):
+        grants = allocate(outlooks, snapshot, current, policy, settings, placer, placeless)
+    with timer("place"):
+        moves = Moves(outlooks, snapshot.capacity, settings)
+        return GrantedPlaces(grants, _place(outlooks, grants, current, snapshot, policy, placer, moves), moves)
+
+
+def with_lent_room(
+    granted: GrantedPlaces,
+    outlooks: Sequence[Outlook],
+    snapshot: Snapshot,
+    current: CurrentNodes,
+    placer: Placer,
+    policy: Policy,
+    settings: Settings,
+    timer: Timer = untimed,
+) -> GrantedPlaces:
+    """The same, but what jobs were granted that have no place yet is lent to others until their turn has come."""
+    placeless = _without_place(outlooks, granted.placements, policy, settings)
+    if not placeless or not _others_want_more(granted.grants, placeless):
+        return granted
+    lent = granted_places(outlooks, snapshot, current, placer, policy, settings, timer, placeless)
+    return GrantedPlaces(
+        {**lent.grants, **{job_id: granted.grants[job_id] for job_id in placeless}},
+        {**lent.placements, **{job_id: granted.placements[job_id] for job_id in placeless}},
+        lent.moves,
+    )
+
+
+def _place(
+    outlooks: Sequence[Outlook],
+    grants: Mapping[str, Grant],
+    current: CurrentNodes,
+    snapshot: Snapshot,
+    policy: Policy,
+    placer: Placer,
+    moves: Moves,
+) -> Placements:
+    """Places for all jobs with a grant, in order of arrival or in that of the grants."""
+    granted = [outlook for outlook in outlooks if not grants[outlook.id].allocation.is_empty]
+    granted.sort(key=attrgetter("job.submitted_at"))  # they come by id
+    if policy.places_in_order:
+        position = {job_id: number for number, job_id in enumerate(grants)}
+        granted.sort(key=lambda outlook: position[outlook.id])
+    requests = [request_for(one, grants[one.id].allocation, current[one.id], policy) for one in granted]
+    in_order = policy.places_in_order
+    return placer.place(requests, snapshot.nodes, policy.spread, smallest_first=not in_order, moves=moves)
+
+
+def _without_place(
+    outlooks: Sequence[Outlook], placements: Placements, policy: Policy, settings: Settings
+) -> frozenset[str]:
+    """Waiting jobs that were granted something and have no place for it, but for those whose turn has come: for these
+    room is kept until they have a place. None under a policy that knows no turns."""
+    if not isinstance(policy, PatientPolicy):
+        return frozenset()
+    return frozenset(
+        one.id
+        for one in outlooks
+        if not one.has_tasks
+        and isinstance(placements.get(one.id), Unplaced)
+        and policy.seconds_to_turn(one, settings) > 0
+    )
+
+
+def _others_want_more(grants: Mapping[str, Grant], placeless: frozenset[str]) -> bool:
+    return any(grant.reason in _LACK_ROOM for job_id, grant in grants.items() if job_id not in placeless)
+
+
+_LACK_ROOM = (
+    Reason.WAITING_FOR_RESOURCES,
+    Reason.WAITING_FOR_QUOTA,
+    Reason.BETTER_USED_ELSEWHERE,
+    Reason.CLUSTER_FULL,
+    Reason.MINIMUM_ELSEWHERE,
+)
