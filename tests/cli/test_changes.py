@@ -55,6 +55,8 @@ def test_a_pause_asks_where_a_script_loses_its_steps_by_it(scripted: ScriptedSer
     assert "goes on from step 0, as far as is known, as soon as there is room" in optimus(*resume).stdout
     scripted.has_job(cast("Job", {**job, "standstill": "no step came for 21 s"}))
     assert optimus(*calls, input="n\n").stderr.startswith(f"{question[:-2]}.")
+    scripted.has_job(cast("Job", {**job, "steps_per_second": 4.0}))  # a step stays away, but not for long yet
+    assert "loses 86 steps (22 s of work)" in optimus(*calls, input="n\n").stderr
     scripted.has_job(cast("Job", {**job, "step": 0}))  # one that prints nothing
     assert "checkpoint, and loses" in (asked := optimus(*calls, input="n\n").stderr)
     assert "of work." in asked

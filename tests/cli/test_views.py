@@ -417,8 +417,9 @@ def test_the_present_size_is_what_trains_while_a_change_is_under_way() -> None:
     assert "*: the present size; the change to 2w+1p is under way." in text
     assert "1 5 min 00 s *" in text
     same = builders.job(**sizes | {"wanted": sizes["running"]})
-    text = " ".join(shown(render_predictions.prediction(same, builders.predictions())).split())
-    assert "*: the present size." in text
+    kept = " ".join(shown(render_predictions.prediction(same, builders.predictions())).split())
+    assert "*: the present size." in kept
+    assert "time left if it kept that size and nothing stopped it" in kept
 
 
 def test_a_running_script_whose_lines_are_not_understood_says_so() -> None:

@@ -629,6 +629,26 @@ def test_a_job_that_would_keep_its_size_with_more_room_is_told_why(stop_seconds:
     assert found is None or "the change is predicted to stop training" in found
 
 
+def test_no_lack_of_room_is_told_where_another_size_has_room() -> None:
+    """With its next size it would be faster for each task, but a smaller one that fits would not pay, either."""
+    speed = law(compute=1.0, transfer=0.3, per_task=0.01)
+    short, long = (
+        a_job(
+            name,
+            has=(1, 1),
+            spec=a_spec(maximum=(most, most), rule=ConvergenceRule(max_steps=steps)),
+            measured=samples(speed, ALL_SIZES),
+            allocated_at=NOW - 1000.0,
+            rescale_seconds=(60.0,) * 3,
+        )
+        for name, most, steps in (("short", 4, 60), ("long", 1, 50_000))
+    )
+    decisions = plan(a_snapshot([short, long], a_cluster(5.0)), policy_named("optimus")).decisions
+    (told,) = (each for each in decisions if each.job_id == "short")
+    assert told.reason is Reason.NOT_WORTH_RESCALING
+    assert "2 workers and 1 server would be" in told.message
+
+
 def test_the_gain_of_the_last_task_is_told_where_another_size_takes_the_same_room() -> None:
     """6 workers and 2 servers instead of 7 and 1: the server's gain is what others compare theirs with."""
     spec = a_spec(maximum=(7, 2))

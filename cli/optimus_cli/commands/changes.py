@@ -174,9 +174,11 @@ def lost_by_a_stop(client: Client, job: Job) -> str:
     if not starts:
         return ""
     steps, since = job["step"] if job["running"]["workers"] else 0, max(starts)  # all begin with the last
+    seconds = (datetime.now(UTC) - since).total_seconds()
     # Of a job that stands still the steps are lost, and not the time in which it made none.
-    seconds = None if steps and job.get("standstill") else (datetime.now(UTC) - since).total_seconds()
-    return wording.lost(steps, seconds)
+    if steps and (speed := job["steps_per_second"]):
+        seconds = min(seconds, steps / speed)
+    return wording.lost(steps, None if steps and job.get("standstill") else seconds)
 
 
 def lost_by_stops(client: Client, tasks: Collection[str]) -> str:

@@ -145,7 +145,7 @@ def _sizes(job: Job, predictions: Predictions) -> Iterator[RenderableType]:
     yield Text(f"{cell}, with steps per second{money_too} below; *: {_present(job)}.", style="dim")
     beyond = list(dict.fromkeys(what for point in speeds if (what := point.get("beyond")) is not None))
     if beyond:
-        yield Text(f"(no): not to be had now; beyond {', '.join(beyond)}.", style="dim")
+        yield Text(f"(no): beyond {', '.join(beyond)}. What other jobs hold is not counted.", style="dim")
     if cost is not None and cost["worth_considering"]:
         yield Text("\nNo other size is both faster and cheaper", style="bold")
         yield _choices(cost["worth_considering"][:MOST_CHOICES])

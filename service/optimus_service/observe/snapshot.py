@@ -258,7 +258,7 @@ class Observer:
             batch=wanted.batch,
             formed=record.running if record.state is JobState.RUNNING else NOTHING,
             joining_seconds=self._joins.seconds_of(record.id),
-            unsaved_seconds=unsaved_seconds(record, memberships, now),
+            unsaved_seconds=unsaved_seconds(record, memberships, history, now),
             wanted_tasks=wanted.tasks,
             stragglers=stragglers(history, memberships, wanted.tasks),
             attained_share_seconds=attained_share_seconds(memberships, spec, capacity, now),
@@ -349,13 +349,16 @@ def _is_coordinator_wanted(key: TaskKey, wanted: WantedRecord | None) -> bool:
     return key.role is Role.COORDINATOR and wanted is not None and not wanted.allocation.is_empty
 
 
-def unsaved_seconds(job: JobRecord, memberships: Sequence[MembershipRecord], now: float) -> float:
+def unsaved_seconds(job: JobRecord, memberships: Sequence[MembershipRecord], history: JobHistory, now: float) -> float:
     """For how long a script has trained since its last start, which is lost when it is paused: 0 for one that is known
-    to go on from its checkpoint, and for every other job."""
+    to go on from its checkpoint, and for every other job. Of one whose steps stay away, until the last one."""
     newest = memberships[-1] if memberships else None
     if newest is None or not newest.workers or not begins_anew(job):
         return 0.0
-    return max(now - newest.at, 0.0)
+    last, until = history.progressed_at, now
+    if last is not None and last >= newest.at:  # else its steps are ones that it had made before
+        until = min(now, last + history.longest_seconds)
+    return max(until - newest.at, 0.0)
 
 
 def spent(

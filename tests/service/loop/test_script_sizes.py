@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from tests.service.loop.loop_world import World
 
+from optimus_scheduler.model import Mode
 from optimus_service.observe.snapshot import unsaved_seconds
 from optimus_service.observe.spec import spec_of
+from optimus_service.observe.telemetry import JobHistory
 
 SCRIPT: dict[str, Any] = {
     "task": None,
@@ -67,7 +69,11 @@ def test_what_a_script_has_trained_counts_as_lost_by_a_pause(world: World) -> No
     world.submit(**SCRIPT)
     world.live_until("running", lambda: len(world.repository.memberships.of_job("job-1")) > 0)
     job, memberships = world.repository.jobs.get("job-1"), world.repository.memberships.of_job("job-1")
-    later = memberships[-1].at + 1234.0
-    assert unsaved_seconds(job, memberships, later) == 1234.0
+    later, history = memberships[-1].at + 1234.0, JobHistory(Mode.SYNC)
+    assert unsaved_seconds(job, memberships, history, later) == 1234.0
+    history.progressed_at, history.longest_seconds = memberships[-1].at + 300.0, 5.0
+    assert unsaved_seconds(job, memberships, history, later) == 305.0, "what stands still loses no more"
+    history.progressed_at = memberships[-1].at - 10.0  # it makes the steps again that it had made before
+    assert unsaved_seconds(job, memberships, history, later) == 1234.0
     world.repository.jobs.put_profile("job-1", {"total_steps": 4000, "resumes": True})
-    assert unsaved_seconds(world.repository.jobs.get("job-1"), memberships, later) == 0.0
+    assert unsaved_seconds(world.repository.jobs.get("job-1"), memberships, history, later) == 0.0

@@ -56,6 +56,7 @@ class _Explanation:
         gains = np.full(len(table), -np.inf)
         shares = np.maximum(table.cost[above] - table.cost[row[above]], 1e-15)
         gains[above] = (table.plain[above] - table.plain[row[above]]) / shares
+        self._above, self._gains = above, gains
         self._next = first_of_largest(gains, table)
         self._next_gain = gains[self._next]
         self._least = np.minimum(result.row, table.first[:-1] + 1)
@@ -76,7 +77,7 @@ class _Explanation:
         for j in np.flatnonzero(changes).tolist():  # most keep what they have, the very same object
             sizes[j] = self._size(j, row[j])
         better = self._is_faster(self._ideal) & self._fits(self._ideal)
-        wanted = np.where(better, self._ideal, self._next)
+        wanted = np.where(better, self._ideal, self._next_that_fits())
         reasons = np.where(changes, self._to_change(moves), self._to_keep(wanted))
         best: list[Allocation | None] = [None] * len(jobs)
         for j in np.flatnonzero(np.isin(reasons, _WANTS_ANOTHER) & ~changes).tolist():
@@ -141,6 +142,19 @@ class _Explanation:
         table = self._table
         faster = table.plain[rows] >= (1.0 + self._settings.least_speedup) * table.plain[self._result.row]
         return np.asarray(faster & (table.workers[rows] + table.servers[rows] > 0))
+
+    def _next_that_fits(self) -> IntArray:
+        """(n,) the next size of each job; where there is no room for that, another that is faster and has room."""
+        table, row, lacks = self._table, self._result.row, ~self._fits(self._next)
+        if (self._result.available <= TOLERANCE).all():
+            return self._next
+        above = self._above[lacks[table.job[self._above]]]
+        added = self._demand[above] - self._demand[row[table.job[above]]]
+        above = above[(added <= self._result.available + TOLERANCE).all(axis=1)]
+        gains = np.full(len(table), -np.inf)
+        gains[above] = self._gains[above]
+        found = first_of_largest(gains, table)
+        return np.where(lacks & np.isfinite(gains[found]) & self._is_faster(found), found, self._next)
 
     def _fits(self, rows: IntArray) -> BoolArray:
         """(n,) whether each job could have the size of `rows` (n,) instead."""
