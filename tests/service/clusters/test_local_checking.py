@@ -63,6 +63,14 @@ def test_a_command_that_is_not_found_is_told_where_it_was_looked_for(
     assert found.message == f"{command}: command not found in {where}"
 
 
+def test_a_script_without_its_interpreter_is_told_of_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    for program in ("train.py", "./train.py"):
+        found = checking.check_command({"command": [program], "working_directory": str(tmp_path)}, {})
+        assert found is not None
+        assert found.message.endswith(f"; did you mean `python {program}`?")
+
+
 def test_checkpoints_are_removed_where_the_tasks_have_the_store(tmp_path: Path) -> None:
     command, kept = LocalClusterOptions(tmp_path).remove_command, tmp_path / "kept"
     for name in ("job-1/manifest-000000000010.json", "job-1/000000000010-0.safetensors", "job-2/manifest-1.json"):

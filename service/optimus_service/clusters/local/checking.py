@@ -146,7 +146,9 @@ def check_command(job: Mapping[str, Any], service: Mapping[str, str]) -> TaskObj
         own = (job.get("environment") or {}).get("PATH")
         of = "the PATH that tasks have on their node" if own is None else f"the job's PATH, {own}"
         where = f"its directory {directory or '/'}" if "/" in program else of
-        return TaskObjection("command", f"{program}: command not found in {where}")
+        is_script = program.endswith(".py") and os.path.isfile(os.path.join(directory or "/", program))  # noqa: PTH113, PTH118
+        meant = f"; did you mean `python {program}`?" if is_script else ""
+        return TaskObjection("command", f"{program}: command not found in {where}{meant}")
     script = script_of(command)
     if script.endswith(".py") and directory is not None and not os.path.isfile(os.path.join(directory, script)):  # noqa: PTH113, PTH118
         return TaskObjection("command", f"{script} is no file in {directory}")
