@@ -825,3 +825,18 @@ def test_jobs_before_it_in_the_queue_are_named_where_their_ends_are_not_known() 
     )
     hidden = explanation_of(replace(case, others={"hangs": hangs})).sentences
     assert not any("(first)" in each for each in hidden), "a job that its reader may not see"
+
+
+def test_a_look_of_before_a_job_was_resumed_names_nobody_in_its_way() -> None:
+    """It was paused by its owner then, and nobody waits for anything."""
+    resumed = a_record("waits", state=JobState.PAUSED, started_at=1.0, wanted=NOTHING, wanted_at=2.0, retry_at=20.0)
+    assert resumed.waits_since == 20.0
+    times = ExpectedTimesRecord(job_id="waits", at=10.0, valid_until=99.0, start=None, end=None, steps_left=None)
+    decision = replace(a_decision("waits", allocation=NOTHING), expected=times)
+    case = Case(job=resumed, decision=decision, now=21.0, others={"hangs": a_record("hangs")})
+    told = [each for each in explanation_of(case).sentences if "cannot be said" in each]
+    assert any(
+        "When it will go on cannot be said yet" in each and each.endswith("was not since its wait began.")
+        for each in told
+    )
+    assert not any("in its way" in each for each in told)

@@ -122,8 +122,10 @@ def _when_it_starts(case: Case, expected: answers.Expected) -> str:
         if max(expected.start_seconds.mean, expected.start_seconds.high or 0.0) < 0.5:
             return f"It is expected to {goes} in a moment, by what is expected of all jobs."
         return f"It is expected to {goes} in {span(expected.start_seconds)}{_with_the_end_of(case)}."
-    if expected.computed_at is None:
-        since = "it came" if case.job.started_at is None else "it was paused"
+    if expected.computed_at is None or expected.computed_at.timestamp() < case.job.waits_since:
+        # Until its wait began, the job was paused by its owner or trained: that tells nothing of its start.
+        came = "it came" if case.job.started_at is None else "it was paused"
+        since = came if expected.computed_at is None else "its wait began"
         return (
             f"When it will {goes} cannot be said yet: that is worked out after each round, but was not since {since}."
         )
