@@ -31,6 +31,10 @@ class WantedMembership(Message):
     membership_epoch: Annotated[
         int, About("the highest that was reported; a coordinator without a journal goes on after it", ge=0)
     ] = 0
+    step: Annotated[
+        Count,
+        About("the newest that the service knows of; a job that is to finish and has lost steps makes them again"),
+    ] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,11 @@ from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Reason, Snapshot
 from optimus_scheduler.moves import Moves
 from optimus_scheduler.place.place import Placements, Placer
-from optimus_scheduler.place.requests import CurrentNodes, Unplaced
+from optimus_scheduler.place.requests import CurrentNodes, Placed, Unplaced
 from optimus_scheduler.settings import Settings
 
+_MOST_PASSED_OVER = 4
+"""Room is lent so many times in a round at most: each time all grants are made anew."""
 Timer = Callable[[str], AbstractContextManager[object]]
 """Given by a shell that has a clock: entered around each named step."""
 
@@ -62,16 +64,21 @@ def with_lent_room(
     settings: Settings,
     timer: Timer = untimed,
 ) -> GrantedPlaces:
-    """The same, but what jobs were granted that have no place yet is lent to others until their turn has come."""
-    placeless = _without_place(outlooks, granted.placements, policy, settings)
-    if not placeless or not _others_want_more(granted.grants, placeless):
+    """The same, but what jobs were granted that have no place yet is lent to others until their turn has come.
+
+    Those that come in their stead may have no place, either: then they are passed over, too.
+    """
+    lent, stuck = granted, dict[str, tuple[Grant, Placed | Unplaced]]()
+    for _ in range(_MOST_PASSED_OVER):
+        placeless = _without_place(outlooks, lent.placements, policy, settings)
+        stuck |= {job_id: (lent.grants[job_id], lent.placements[job_id]) for job_id in placeless}
+        if not placeless or not _others_want_more(lent.grants, stuck):
+            break
+        lent = granted_places(outlooks, snapshot, current, placer, policy, settings, timer, stuck)
+    if lent is granted:
         return granted
-    lent = granted_places(outlooks, snapshot, current, placer, policy, settings, timer, placeless)
-    return GrantedPlaces(
-        {**lent.grants, **{job_id: granted.grants[job_id] for job_id in placeless}},
-        {**lent.placements, **{job_id: granted.placements[job_id] for job_id in placeless}},
-        lent.moves,
-    )
+    grants = {**lent.grants, **{job_id: grant for job_id, (grant, _) in stuck.items()}}
+    return GrantedPlaces(grants, {**lent.placements, **{job_id: at for job_id, (_, at) in stuck.items()}}, lent.moves)
 
 
 def _place(
@@ -110,7 +117,7 @@ def _without_place(
     )
 
 
-def _others_want_more(grants: Mapping[str, Grant], placeless: frozenset[str]) -> bool:
+def _others_want_more(grants: Mapping[str, Grant], placeless: Collection[str]) -> bool:
     return any(grant.reason in _LACK_ROOM for job_id, grant in grants.items() if job_id not in placeless)
 
 

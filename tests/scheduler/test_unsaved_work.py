@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,17 @@ from optimus_scheduler.allocate.optimus.frontier import Frontiers
 from optimus_scheduler.allocate.optimus.job_columns import JobColumns
 from optimus_scheduler.allocate.policies import POLICIES, policy_named
 from optimus_scheduler.forecast.forecast import forecast
-from optimus_scheduler.model import ConvergenceRule, EndedJob, Job, Node, Resources
+from optimus_scheduler.model import (
+    Architecture,
+    ConvergenceRule,
+    EndedJob,
+    Job,
+    Node,
+    Quota,
+    Reason,
+    Resources,
+    SpeedSample,
+)
 from optimus_scheduler.round import plan
 from optimus_scheduler.settings import Settings
 
@@ -105,6 +116,68 @@ def test_what_one_script_keeps_is_not_taken_from_another_that_loses_more_too() -
     nodes = (Node("node-0", Resources(6.0, 256 * GIB)),)
     decisions = plan(a_snapshot([wide, small, due(5000.0)], nodes), policy_named("optimus")).decisions
     assert {each.job_id for each in decisions if not each.allocation.is_empty} == {"wide", "small"}
+
+
+def script(name: str, seconds: int, node: str | None = None, cores: float = 1.0, **fields: Any) -> Job:
+    """A script of one worker that makes a step a second, on this node; without one it waits and tells nothing yet."""
+    spec = a_spec(rule=ConvergenceRule(max_steps=seconds if node else None), minimum=(1, 0), maximum=(1, 0))
+    worker = replace(spec.worker, resources=Resources(cores, GIB))
+    spec = replace(spec, architecture=Architecture.SCRIPT, worker=worker, server=replace(spec.server, maximum=0))
+    one = a_job(name, has=(1, 0) if node else (0, 0), nodes=node or "", spec=replace(spec, arguments=(str(seconds),)))
+    if node is None:
+        runs = [
+            EndedJob(
+                f"run-{n}", "t", "default", None, speed_samples=(SpeedSample(1, 0, 1.0, n_steps=20, at=NOW - 500),),
+                architecture=Architecture.SCRIPT, global_batch_size=spec.global_batch_size, total_steps=n,
+                arguments=(str(n),),
+            )
+            for n in (30, 40, 50, 60, 80, 100)
+        ]  # fmt: skip
+        return replace(one, similar=tuple(runs), **fields)
+    return replace(one, speed_samples=(SpeedSample(1, 0, 1.0, n_steps=20, at=NOW - 5),) * 3, **fields)
+
+
+def in_seconds(job: Job, seconds: float, project: str = "default") -> Job:
+    """The same with a deadline."""
+    return replace(job, spec=replace(job.spec, deadline_at=NOW + seconds, project=project))
+
+
+TWO_NODES = tuple(Node(f"node-{number}", Resources(2.0, 64 * GIB)) for number in (0, 1))
+
+
+def test_two_deadlines_without_a_place_pause_nobody() -> None:
+    """A core is free on each node, and each of two jobs needs both cores of one."""
+    trained: dict[str, Any] = {"unsaved_seconds": 23.0, "step": 23, "started_at": NOW - 23, "allocated_at": NOW - 23}
+    most = script("most", 59, "node-0", **trained | {"unsaved_seconds": 2000.0})
+    other, fixed = script("other", 60, "node-0", **trained), script("fixed", 47, "node-1", **trained)
+    fixed = replace(fixed, spec=replace(fixed.spec, project="text"))
+    first, second = (
+        in_seconds(script(name, 60, cores=2.0), left) for name, left in (("first", 70.0), ("second", 62.0))
+    )
+    snapshot = a_snapshot([most, other, fixed, first, second, script("small", 30)], TWO_NODES)
+    quotas = (Quota("text", cpu=2.0, may_borrow=False), Quota("vision", share=0.25))
+    decisions = {
+        each.job_id: each for each in plan(replace(snapshot, quotas=quotas), policy_named("optimus")).decisions
+    }
+    assert {each for each, one in decisions.items() if not one.allocation.is_empty} == {
+        "most",
+        "other",
+        "fixed",
+        "small",
+    }
+    assert {decisions[each].reason for each in ("first", "second")} == {Reason.NO_FEASIBLE_NODE}
+
+
+def test_a_job_that_is_known_by_ended_ones_does_not_have_to_begin_before_a_promised_one() -> None:
+    """It takes 40 s, as jobs like it did, and not the ten minutes of one of which nothing is known."""
+    trained: dict[str, Any] = {"unsaved_seconds": 4.0, "step": 3, "started_at": NOW - 4, "allocated_at": NOW - 4}
+    promised = replace(in_seconds(script("promised", 60, "node-0", cores=2.0, **trained), 147.0), promised_at=NOW - 50)
+    new = in_seconds(script("new", 40, cores=2.0), 48.0)
+    ends = in_seconds(script("ends", 28, "node-1", **trained | {"unsaved_seconds": 20.0, "step": 20}), 186.0)
+    small = script("small", 30, "node-1", **trained)
+    decisions = plan(a_snapshot([promised, new, ends, small], TWO_NODES), policy_named("optimus")).decisions
+    held = sorted(each.job_id for each in decisions if not each.allocation.is_empty)
+    assert held == ["ends", "promised", "small"]
 
 
 @pytest.mark.parametrize("policy", ["edf", "elasticflow"])

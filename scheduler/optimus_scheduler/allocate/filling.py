@@ -14,6 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from optimus_scheduler.forecast.alike_runs import seconds_of_silent_runs, steps_left_like_alike_runs
+from optimus_scheduler.forecast.end import epoch_steps
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, TOLERANCE, Allocation, Resources
 
@@ -50,7 +52,7 @@ class SizedJob:
         """(1 + m,) part of the cluster."""
         remaining = outlook.forecast.remaining_steps
         if remaining is None or outlook.speeds.source is None:
-            self.steps = outlook.typical_seconds * float(self.speeds[1])
+            self.steps = max(_believed_seconds(outlook) * float(self.speeds[1]), 1.0)
         else:
             self.steps = max(min(remaining.high, margin * remaining.mean), 1.0)
         self.alone = self.steps / self.speeds[-1]
@@ -67,6 +69,15 @@ class SizedJob:
 
     def size(self, level: int) -> Allocation:
         return self._sizes[level - 1] if level else NOTHING
+
+
+def _believed_seconds(outlook: Outlook) -> float:
+    """How long a job takes at its minimum of which no forecast tells it: by ended ones like it, else as is typical."""
+    silent = seconds_of_silent_runs(outlook.job)
+    if silent is not None:
+        return silent.mean
+    steps = steps_left_like_alike_runs(outlook.job, epoch_steps(outlook.job)) if outlook.speeds.is_known else None
+    return outlook.typical_seconds if steps is None else steps.mean / outlook.speeds.at(outlook.minimum)
 
 
 def _amounts(resources: Resources, capacity: Resources) -> list[float]:

@@ -154,9 +154,9 @@ class World:
         self.going.pop(name, None)
         self.happens(TaskLost(name))
 
-    def wants(self, *names: str, directive: Directive = "run") -> None:
+    def wants(self, *names: str, directive: Directive = "run", **more: Any) -> None:
         generation = self.state.wanted.generation + 1 if self.state.wanted else 1
-        self.happens(WantedArrived(wanted(generation, *names, directive=directive)))
+        self.happens(WantedArrived(wanted(generation, *names, directive=directive, **more)))
 
     def passes(self, seconds: float) -> None:
         self.now += seconds

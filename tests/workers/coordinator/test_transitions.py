@@ -462,6 +462,40 @@ def test_finish_saves_evaluates_and_reports() -> None:
     assert [name for name, message in world.sent if isinstance(message, Evaluate)] == ["worker-0"]
 
 
+def test_steps_that_are_lost_while_the_job_is_to_finish_are_made_again_first() -> None:
+    """Else it would end with the parameters of an older checkpoint: those of step 0, at worst."""
+    world = running_world(workers=1)
+    for _ in range(5):
+        world.step()
+    world.wants("worker-0", "server-0", directive="finish")
+    world.is_lost("server-0")
+    world.wants("worker-0", "server-1", directive="finish")
+    world.arrives("server-1")
+    assert (world.last.step, world.last.lost_steps) == (0, 5)
+    while world.result is None:
+        assert world.state.version < 5
+        world.step()
+    assert (world.result.outcome, world.result.step, world.manifests[-1].version) == ("succeeded", 5, 5)
+
+
+def test_a_new_coordinator_finishes_no_sooner_than_at_the_step_that_the_service_knows() -> None:
+    """The whole job was killed in the moment in which it was to finish."""
+    world = running_world(workers=1)
+    for _ in range(5):
+        world.step()
+    successor = take_over(world)
+    successor.servers = {}
+    successor.wants("worker-0", "server-0", directive="finish", step=5)
+    successor.passes(STOPPING_SECONDS + 1)
+    assert successor.result is None, "its tasks are on their way"
+    successor.arrives("server-0", "worker-0")
+    assert successor.last.step == 0
+    while successor.result is None:
+        assert successor.state.version < 5
+        successor.step()
+    assert (successor.result.outcome, successor.result.step) == ("succeeded", 5)
+
+
 def test_another_worker_evaluates_when_the_first_is_lost() -> None:
     world = running_world()
     world.mute.add("worker-0")

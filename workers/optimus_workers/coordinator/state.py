@@ -257,6 +257,8 @@ class State:
     wanted: WantedMembership | None = None
     wanted_tasks: frozenset[str] = frozenset()
     """The names of the wanted tasks."""
+    finish_step: int = 0
+    """Of a job that is to finish: the step that it had come to when that was decided; it finishes there or later."""
     heard_at: float = -math.inf
     """When the service last answered which membership it wants, changed or not."""
     partition: Partition = field(default_factory=Partition)
@@ -295,8 +297,17 @@ class State:
     @property
     def reported_version(self) -> int:
         """Steps completed, in steps of the base batch."""
-        batch = self.batch_at(self.version)
-        return self.version if batch is None else batch.reported_step(self.version)
+        return self.reported(self.version)
+
+    def reported(self, version: int) -> int:
+        """A number of steps in steps of the base batch."""
+        batch = self.batch_at(version)
+        return version if batch is None else batch.reported_step(version)
+
+    @property
+    def may_finish(self) -> bool:
+        """Whether it is to finish, and no step is lost of those after which that was decided."""
+        return self.directive == "finish" and self.reported_version >= self.finish_step
 
     def batch_at(self, step: int) -> GlobalBatch | None:
         """The batch of the membership that a step belonged to; None: the job is async, or no task is known yet."""

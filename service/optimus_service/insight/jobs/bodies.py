@@ -237,6 +237,7 @@ def wanted_body(wanted: WantedRecord) -> WantedMembership:
         tasks=[_wanted_task_body(task) for task in wanted.tasks],
         global_batch=wanted.batch,
         membership_epoch=wanted.membership_epoch,
+        step=wanted.step,
     )
 
 

@@ -75,9 +75,9 @@ class Memberships(Subject):
             assert report.job_id == job_id, f"a membership of {report.job_id} was reported for {job_id}"
             row = locked(session, job_id)
             report = replace(report, gpu_type=_gpu_type(session, row, report))
-            if report.cause == "resume":
-                # Nobody had the state in memory: steps beyond the checkpoint are lost, and only the service knows all
-                # of them.
+            if report.cause in ("resume", "coordinator_restart"):
+                # Where nobody had the state in memory, steps beyond the checkpoint are lost, and only the service knows
+                # all of them.
                 report = replace(report, lost_steps=max(report.lost_steps, row.step - report.step))
             if report.cause == "coordinator_restart" and report.pause_seconds is None:
                 report = replace(report, pause_seconds=_stood_still(session, row, report))

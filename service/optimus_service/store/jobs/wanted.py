@@ -172,6 +172,7 @@ def _record(row: JobRow | Row[Any]) -> WantedRecord:
         tasks=tuple(_load_task(row.id, stored) for stored in row.wanted_tasks),
         batch=row.wanted_batch,
         membership_epoch=row.membership_epoch,
+        step=row.step,
     )
 
 

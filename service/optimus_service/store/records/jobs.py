@@ -191,6 +191,8 @@ class WantedRecord:
     """The global batch, of a job with an elastic one."""
     membership_epoch: int = 0
     """The highest that was reported."""
+    step: int = 0
+    """The newest that is known."""
 
 
 REPLACED = "replaced"

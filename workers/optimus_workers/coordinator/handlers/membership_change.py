@@ -96,6 +96,8 @@ def wanted_arrived_while_closing(state: State, event: WantedArrived) -> Effects:
     if state.wanted is not None and wanted.generation < state.wanted.generation:
         return []
     state.wanted = wanted
+    is_to_finish = wanted.directive == "finish"
+    state.finish_step = max(state.finish_step, state.reported_version, wanted.step) if is_to_finish else 0
     state.heard_at = state.now
     state.wanted_tasks = frozenset(task.name for task in wanted.tasks)
     if wanted.membership_epoch <= state.epoch:
@@ -129,8 +131,16 @@ def gather(state: State) -> Effects:
         return begin_attempt(state, members)
     if state.now < state.change.since + STOPPING_SECONDS:
         return []
+    if state.directive == "finish" and state.wanted_tasks and _lacks_steps(state):
+        return []  # tasks are on their way that make them again
     # No task is left to stop, so the last checkpoint is how far the job came.
     return pause(state) if state.directive == "pause" else finish(state, {})
+
+
+def _lacks_steps(state: State) -> bool:
+    """Whether the last checkpoint is of a step before the one after which it was decided that the job finishes."""
+    newest = state.checkpoints.newest
+    return not state.settings.is_script and state.reported(newest.version if newest else 0) < state.finish_step
 
 
 def still_waits(state: State, members: Members) -> bool:
@@ -306,6 +316,8 @@ def _record_membership(state: State, attempt: Attempt) -> Effects:
         message=change.message,
         batch=batch,
     )
+    if state.formed.lost_steps:
+        training.losses = LossWindow(steps_per_epoch(state.profile) if state.profile else 1.0)
     # While the first tasks, or those after a pause, are on their way, those that come are no change of size.
     is_starting = change.cause in _STARTS and not state.wanted_tasks <= attempt.members.names
     change.cause, change.message = "start" if is_starting else "rescale", None

@@ -58,7 +58,7 @@ def _reason_to_stop(state: State) -> Callable[[State], Effects] | None:
     training, checkpoints = state.training, state.checkpoints
     if state.settings.is_script:
         return _reason_to_stop_command(state)
-    if training.barrier.is_exhausted or state.directive == "finish":
+    if training.barrier.is_exhausted or state.may_finish:
         return partial(begin_saving, purpose=SaveFor.FINISH)
     if state.directive == "pause":
         return partial(begin_saving, purpose=SaveFor.PAUSE)
