@@ -108,6 +108,15 @@ def test_a_job_larger_than_all_that_its_project_may_hold_is_told_so() -> None:
     assert [job_id for job_id, words in told.items() if NO_END_HELPS in words] == ["large"]
 
 
+def test_a_deadline_does_not_hide_that_no_end_helps() -> None:
+    job = job_of("a", "due", rule=ConvergenceRule(max_steps=100))
+    job = replace(job, spec=replace(job.spec, deadline_at=NOW + 10_000.0))
+    world = replace(a_snapshot([job], cluster(8)), quotas=(Quota("a", cpu=0.0, may_borrow=False),))
+    (told,) = plan(world, OPTIMUS).decisions
+    assert told.reason is Reason.WAITING_FOR_QUOTA
+    assert told.message.endswith(f"{NO_END_HELPS}.")
+
+
 def test_idle_quota_is_borrowed() -> None:
     world = a_snapshot([job_of("b", "b0"), job_of("b", "b1")], cluster(16))
     world = replace(world, quotas=(Quota("a", share=0.5),))

@@ -407,6 +407,9 @@ def _with_limits(grant: Grant, limits: Limits, outlook: Outlook) -> Grant:
     replaces = reason is not None and grant.reason in _REPLACEABLE and not size.is_empty
     reason_given = reason if replaces and reason is not None else grant.reason
     note = limits.note or grant.note
+    if size.is_empty and grant.note and limits.note:
+        # Why it has nothing is no less true for its deadline, and where no end helps, that alone counts.
+        note = grant.note if NO_END_HELPS in grant.note else f"{grant.note} {limits.note}"
     if limits.claim is not None and not covers(size, limits.claim) and not size.is_empty and limits.outlook.measured:
         note = f"{note} {size_words(limits.claim).capitalize()} {_NO_ROOM_FOR_CLAIM}"
     return grant._replace(reason=reason_given, note=note)

@@ -18,6 +18,7 @@ from optimus_contract import answers
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_contract.membership import PauseParts
+from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS
 from optimus_scheduler.allocate.optimus.guarantees import Turn
 from optimus_scheduler.allocate.policies import POLICIES
 from optimus_scheduler.lifecycle import PauseRequested, TooManyFailures
@@ -32,7 +33,13 @@ from optimus_service.loop.exits import WORKER_HUNG
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
 from optimus_service.push.stream_state import job_line
 from optimus_service.requests import checked
-from optimus_service.store.records import Awaited, EventRecord, ExpectedTimesRecord, JobRecord, MembershipRecord
+from optimus_service.store.records import (
+    Awaited,
+    EventRecord,
+    ExpectedTimesRecord,
+    JobRecord,
+    MembershipRecord,
+)
 from optimus_service.store.rounds.forecasts import from_json
 
 
@@ -808,6 +815,23 @@ def test_the_end_that_a_told_start_waits_for_is_named(part: float, at_once: floa
     assert "with the end" not in start, "it is told for 14 minutes after that"
 
 
+@pytest.mark.parametrize(("at", "told"), [(55.0, "with"), (60.0, "after")])
+def test_a_start_that_is_told_for_later_than_the_end_is_not_told_with_it(at: float, told: str) -> None:
+    """The end comes by 51 s, and a start-up is a few seconds."""
+    first = a_record("first", state=JobState.RUNNING, step=5, wanted=Allocation(1, 1), running=Allocation(1, 1))
+    waits = a_record("waits", state=JobState.QUEUED, wanted=NOTHING)
+    times = ExpectedTimesRecord(
+        job_id="waits", at=10.0, valid_until=99.0, start=Interval(at, 49.0, 80.0), end=None, steps_left=None
+    )
+    end = replace(times, job_id="first", start=None, end=Interval(50.0, 49.0, 51.0))
+    its = replace(a_decision("first", allocation=Allocation(1, 1), forecast=A_LIMIT), expected=end)
+    times = replace(times, behind=(Awaited(1.0, first, its),), at_once={"first": 1.0})
+    decision = replace(a_decision("waits", allocation=NOTHING), expected=times)
+    case = Case(job=waits, decision=decision, now=10.0, others={"first": first})
+    (start,) = [each for each in explanation_of(case).sentences if "expected to start" in each]
+    assert f", {told} the end of first (first), by" in start
+
+
 def test_jobs_before_it_in_the_queue_are_named_where_their_ends_are_not_known() -> None:
     first, waits, other = (
         a_record(each, state=JobState.QUEUED, wanted=NOTHING) for each in ("first", "waits", "other")
@@ -840,3 +864,12 @@ def test_a_look_of_before_a_job_was_resumed_names_nobody_in_its_way() -> None:
         for each in told
     )
     assert not any("in its way" in each for each in told)
+
+
+def test_a_promise_that_no_quota_allows_any_more_is_not_told_as_one() -> None:
+    kept: dict[str, Any] = {"promised_deadline": 100.0, "promised_at": 1.0, "spec": {"deadline_seconds": 100.0}}
+    waits = a_record("waits", state=JobState.PAUSED, started_at=1.0, wanted=NOTHING, wanted_at=2.0, **kept)
+    decision = replace(a_decision("waits", allocation=NOTHING), message=f"Waits: {NO_END_HELPS}.")
+    sentences = explanation_of(Case(job=waits, decision=decision, now=10.0)).sentences
+    assert "Its deadline was promised, but cannot be kept as things are." in sentences
+    assert "Its deadline is promised." not in sentences

@@ -263,3 +263,23 @@ def test_a_start_that_has_not_come_with_the_end_that_it_waits_for_is_told_no_lon
     assert found is not None
     assert (None if found.start_seconds is None else found.start_seconds.high) == told
     assert (found.end_seconds is None) == (told is None)
+
+
+def test_an_expected_end_stays_within_its_interval_as_its_start_comes() -> None:
+    """The low end of the start had moved by less than its median: then the end's would have passed its own."""
+    said = ExpectedTimesRecord(
+        job_id="waits",
+        at=NOW,
+        valid_until=NOW + 60.0,
+        start=Interval(NOW + 40.0, NOW + 33.0, NOW + 55.0),
+        end=Interval(NOW + 74.0, NOW + 67.0, NOW + 100.0),
+        steps_left=None,
+    )
+    for ago in (0.0, 5.0, 10.0, 19.0, 25.0, 31.0, 45.0):
+        found = expected_times(said, NOW + ago, waits=True)
+        assert found is not None
+        assert found.end_seconds is not None
+        end = found.end_seconds
+        assert end.low is not None
+        assert end.high is not None
+        assert end.low <= end.mean <= end.high

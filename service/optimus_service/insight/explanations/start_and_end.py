@@ -16,7 +16,7 @@ from optimus_service.insight.explanations.queue import ORDERS
 from optimus_service.insight.format import by_deadline, counted, foreseen, lasted, moment, span
 from optimus_service.insight.jobs.end import has_made_all
 from optimus_service.insight.jobs.lost_work import losses
-from optimus_service.insight.jobs.progress import Ends, awaited_end, is_without_end, progress_of
+from optimus_service.insight.jobs.progress import Ends, awaited_end, awaited_left, is_without_end, progress_of
 from optimus_service.insight.jobs.why import goes_on_from
 from optimus_service.observe.spec import begins_anew, deadline_of, promised_at
 from optimus_service.store.records import Awaited, ExpectedTimesRecord, JobRecord
@@ -121,7 +121,7 @@ def _when_it_starts(case: Case, expected: answers.Expected) -> str:
     if expected.start_seconds is not None:
         if max(expected.start_seconds.mean, expected.start_seconds.high or 0.0) < 0.5:
             return f"It is expected to {goes} in a moment, by what is expected of all jobs."
-        return f"It is expected to {goes} in {span(expected.start_seconds)}{_with_the_end_of(case)}."
+        return f"It is expected to {goes} in {span(expected.start_seconds)}{_with_the_end_of(case, expected)}."
     if expected.computed_at is None or expected.computed_at.timestamp() < case.job.waits_since:
         # Until its wait began, the job was paused by its owner or trained: that tells nothing of its start.
         came = "it came" if case.job.started_at is None else "it was paused"
@@ -140,7 +140,7 @@ def _when_it_starts(case: Case, expected: answers.Expected) -> str:
     return f"When it will {goes} cannot be said: {_named(endless)} may be in its way, and nothing tells when {ends}."
 
 
-def _with_the_end_of(case: Case) -> str:
+def _with_the_end_of(case: Case, expected: answers.Expected) -> str:
     """Whose end the told start waits for, in the futures that it is told by."""
     times = None if case.decision is None else case.decision.expected
     likeliest = max(() if times is None else times.behind, key=lambda one: one.part, default=None)
@@ -151,6 +151,9 @@ def _with_the_end_of(case: Case) -> str:
     if (part := times.at_once.get(job.id, 0.0)) > _LIKELY:
         if not _may_be_at_once(times, likeliest):
             return by
+        left, told = awaited_left(likeliest, case.now, {}), expected.start_seconds
+        if left is not None and told is not None and told.mean > left.high + _ABOUT_SECONDS:
+            return f", {'most likely ' if part < 1 else ''}after the end of {_named([job])}{by}"
         return f", {'most likely ' if part < 1 else ''}with the end of {_named([job])}{by}"
     if likeliest.part > _LIKELY:
         sure = "most likely " if likeliest.part < 1 else ""
@@ -279,6 +282,8 @@ def on_the_deadline(case: Case, expected: answers.Expected) -> list[str]:
         return [_deadline_of_a_paused_job(due, case.now)]
     if due <= case.now:
         return ["Its deadline has passed, though it was promised."] if is_promised else []
+    if case.decision is not None and NO_END_HELPS in case.decision.message:
+        return ["Its deadline was promised, but cannot be kept as things are."] if is_promised else []
     if is_promised:
         return ["Its deadline is promised."]
     left = expected.finish_seconds

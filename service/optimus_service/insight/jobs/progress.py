@@ -212,7 +212,8 @@ def expected_times(
     elif found.end is not None and start is not None and found.start is not None:
         # It takes as long as was foreseen, from a start that may have moved.
         takes = _plus(found.end, found.start, -1.0)
-        end = Interval(*(max(*both) for both in zip(_bounds(_plus(takes, start)), _bounds(start), strict=True)))
+        bounds = sorted(max(*both) for both in zip(_bounds(_plus(takes, start)), _bounds(start), strict=True))
+        end = Interval(bounds[1], bounds[0], bounds[2])
     return answers.ExpectedTimes(
         computed_at=moment(found.at),
         start_seconds=interval_body(start),
@@ -242,7 +243,7 @@ def _start(found: ExpectedTimesRecord, start: Interval, now: float, ends: Ends) 
     """
     total, rest = Interval(0.0, 0.0, 0.0), 1.0
     for one in found.behind:
-        then, left = awaited_end(one, found), _awaited_left(one, now, ends)
+        then, left = awaited_end(one, found), awaited_left(one, now, ends)
         if then is not None and left is not None:
             times = zip(_bounds(start), _bounds(then), _bounds(left), strict=True)
             total = _plus(total, Interval(*(_moved(*each, found.at) for each in times)), one.part)
@@ -288,7 +289,7 @@ def awaited_end(one: Awaited, found: ExpectedTimesRecord) -> Interval | None:
     return None if expected is None or expected.at != found.at else expected.end
 
 
-def _awaited_left(one: Awaited, now: float, ends: Ends) -> Interval | None:
+def awaited_left(one: Awaited, now: float, ends: Ends) -> Interval | None:
     """Seconds until the end of a job that is waited for, below 0 since then; None where nothing can be said."""
     if one.job is None or one.job.state.is_final:
         since = 0.0 if one.job is None or one.job.finished_at is None else min(one.job.finished_at - now, 0.0)

@@ -28,7 +28,7 @@ _TASKS: Final = _JOBS.c.wanted_tasks
 _COLUMNS = (*COLUMNS, _TASKS)
 _WANTED_COLUMNS: Final = (
     *("generation", "directive", "wanted_workers", "wanted_servers", "wanted_gpu_type", "wanted_tasks"),
-    *("wanted_batch", "membership_epoch"),
+    *("wanted_batch", "membership_epoch", "step"),
 )
 _WANTED: Final = attrgetter(*_WANTED_COLUMNS)
 """What a `WantedRecord` is made of, of a row."""
