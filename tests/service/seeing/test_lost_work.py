@@ -119,7 +119,7 @@ def test_what_is_left_of_a_stopped_script_counts_from_where_it_begins(
 def test_a_dry_run_says_what_scripts_would_lose(world: World) -> None:
     world.submit("old", **SCRIPT, servers={"min": 0, "max": 0}, workers={"max": 1}, working_directory="/srv")
     world.live_until("it trains", lambda: world.repository.jobs.get("old").step > 0)
-    world.clock.now += 10.0
+    world.train(10)
     world.repository.projects.put(Quota("a", share=1.0), world.clock())
     has_all = document(project="a", workers={"min": 8, "max": 8}, servers={"min": 0, "max": 0}, **{
         **SCRIPT, "command": ["torchrun", "train.py"], "working_directory": "/srv", "resumes": True
