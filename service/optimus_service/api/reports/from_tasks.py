@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Coroutine
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Body, Query, Request
+from fastapi import APIRouter, Body, Query
 from starlette.concurrency import run_in_threadpool
 
 from optimus_contract.codec import write
@@ -81,7 +80,6 @@ def note_added(services: Services, job_id: str, columns: SampleColumns, added: A
 @router.get("/v1/jobs/{job_id}/membership", responses=documented(429))
 async def wait_for_membership(
     job_id: str,
-    request: Request,
     services: ServicesDep,
     after: Annotated[int, Query(ge=-1, le=2**53, description="the generation that the caller knows")] = -1,
     timeout_seconds: Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS, allow_inf_nan=False)] = 25.0,
@@ -90,26 +88,9 @@ async def wait_for_membership(
     wanted = await run_in_threadpool(services.repository.wanted.get, job_id)
     if wanted.generation <= after:
         # Neither a thread nor a database connection is held while waiting.
-        await _until_hung_up(request, services.long_polls.wait(job_id, after, timeout_seconds))
+        await services.long_polls.wait(job_id, after, timeout_seconds)
         wanted = await run_in_threadpool(services.repository.wanted.get, job_id)
     return wanted_body(wanted)
-
-
-async def _until_hung_up(request: Request, wait: Coroutine[Any, Any, int]) -> None:
-    """Wait, but no longer than the client does: what it holds is soon needed by its next call."""
-
-    async def hung_up() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    waits, hangs_up = asyncio.ensure_future(wait), asyncio.ensure_future(hung_up())
-    try:
-        await asyncio.wait({waits, hangs_up}, return_when=asyncio.FIRST_COMPLETED)
-        if waits.done():
-            await waits  # it may have been refused
-    finally:
-        waits.cancel()
-        hangs_up.cancel()
 
 
 @router.post("/v1/jobs/{job_id}/membership", status_code=204, responses=documented(409))
