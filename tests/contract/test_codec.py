@@ -112,7 +112,7 @@ def test_messages_inside_of_messages_are_read_and_written() -> None:
     assert write(telemetry.samples[0].usage, without_none=True) == {"cpu_cores": 1.5, "memory_bytes": 3}
     assert read(Telemetry, write(telemetry)) == telemetry
     wanted = {"generation": 3, "directive": "run", "tasks": [{"name": "j-worker-0-0", "role": "worker", "rank": 0}]}
-    assert write(read(WantedMembership, wanted)) == {**wanted, "global_batch": None, "membership_epoch": 0}
+    assert write(read(WantedMembership, wanted)) == {**wanted, "global_batch": None, "membership_epoch": 0, "step": 0}
 
 
 def test_rules_between_fields_hold_for_requests_only() -> None:
