@@ -34,6 +34,18 @@ INTERRUPTED = 130
 """128 + SIGINT, as shells have it."""
 
 
+_MEANT = {
+    "cancel": ("kill", "abort"),
+    "delete": ("rm", "remove"),
+    "describe": ("events", "event", "status", "show", "get", "info", "inspect"),
+    "list": ("ls", "ps", "jobs", "squeue"),
+    "logs": ("log",),
+    "nodes": ("sinfo", "cluster"),
+    "submit": ("run", "create", "sbatch", "start"),
+}
+"""Commands by what other programs call the like."""
+
+
 class _Commands(Group):
     """The one place where failures become a message on stderr and an exit code; no traceback is ever shown.
 
@@ -43,6 +55,15 @@ class _Commands(Group):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.obj = "--json" in args  # the sub-command's own; asked here, since its flags may be what is wrong
         return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except UsageError as error:
+            meant = next((command for command, others in _MEANT.items() if args[0] in others), None)
+            if meant is not None:
+                error.message = f"No such command '{args[0]}'. Did you mean '{meant}'?"
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         as_json = bool(ctx.obj)

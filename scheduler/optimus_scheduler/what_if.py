@@ -28,6 +28,7 @@ from optimus_scheduler.model import (
     SpeedSample,
     WorkerLimit,
 )
+from optimus_scheduler.model.format import instant_words
 
 Planner = Callable[[Snapshot], Plan]
 """`round.plan` with its policy and constants."""
@@ -336,9 +337,10 @@ def _of_terms(snapshot: Snapshot, job: Job) -> Iterator[Change]:
     spec, rule = job.spec, job.spec.convergence
     if spec.deadline_at is not None and spec.deadline_at > snapshot.now:
         left = spec.deadline_at - snapshot.now
-        for factor, words in ((2.0, "a later deadline"), (4.0, "a later deadline"), (0.5, "an earlier deadline")):
-            moved = replace(spec, deadline_at=snapshot.now + factor * left)
-            yield Change(words, _specified(snapshot, job, moved), "deadline")
+        for factor, which in ((2.0, "a later"), (4.0, "a later"), (0.5, "an earlier")):
+            at = math.floor(snapshot.now + factor * left)  # as exactly as it is said
+            words = f"{which} deadline, {instant_words(at)} (now {instant_words(spec.deadline_at)})"
+            yield Change(words, _specified(snapshot, job, replace(spec, deadline_at=at)), "deadline")
     if rule.max_cost is not None:
         for factor in (2.0, 8.0):
             richer = replace(spec, convergence=replace(rule, max_cost=factor * rule.max_cost))

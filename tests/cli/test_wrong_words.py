@@ -119,3 +119,10 @@ def test_only_serve_is_taken_for_a_service() -> None:
     assert is_service(["python", "-P", "-m", "optimus_cli", "serve", ""])
     assert not is_service(["optimus", "submit", "--name", "serve", ""])
     assert not is_service(["serve"])
+
+
+@pytest.mark.parametrize(("said", "meant"), [("events", "describe"), ("ps", "list"), ("kill", "cancel")])
+def test_a_command_by_the_name_that_others_give_it_is_told(optimus: Optimus, said: str, meant: str) -> None:
+    done = optimus(said, JOB)
+    assert done.exit_code == 2
+    assert f"Did you mean '{meant}'?" in done.stderr

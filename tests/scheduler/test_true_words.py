@@ -31,6 +31,7 @@ from optimus_scheduler.model import (
     Snapshot,
     WorkerLimit,
 )
+from optimus_scheduler.model.format import instant_words
 from optimus_scheduler.retries import Retry
 from optimus_scheduler.round import plan
 from optimus_scheduler.what_if import Advice, Change, kept_on_larger_cluster, what_gives_more
@@ -550,6 +551,17 @@ def test_a_job_that_the_next_round_would_pause_is_told_what_keeps_what_it_has() 
     assert not any(
         "priority" in each for each in what_gives_more(larger, "has", lambda each: plan(each, OPTIMUS)).changes
     )
+
+
+def test_advice_of_a_deadline_names_the_deadline() -> None:
+    one = replace(a_spec(maximum=(1, 1)), convergence=ConvergenceRule(max_steps=400))
+    trains = [a_job(name, has=(1, 1), spec=one, measured=samples(law(), ALL_SIZES)) for name in ("a", "b")]
+    dated = a_job("dated", spec=replace(one, deadline_at=NOW + 300.0), measured=samples(law(), ALL_SIZES))
+    told = what_gives_more(
+        a_snapshot([*trains, dated], a_cluster(4)), "dated", lambda each: plan(each, OPTIMUS)
+    ).changes
+    later, now = (instant_words(NOW + seconds) for seconds in (600.0, 300.0))
+    assert f"a later deadline, {later} (now {now}) (which would pause a)" in told
 
 
 def test_the_end_of_all_others_is_that_of_those_that_wait_too() -> None:

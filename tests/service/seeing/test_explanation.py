@@ -718,6 +718,16 @@ def test_a_change_whose_effect_is_not_measured_yet_says_so() -> None:
     assert any("not measured yet" in each for each in found.sentences)
 
 
+def test_the_change_before_a_pause_is_the_last_while_the_job_trained() -> None:
+    memberships = [a_membership(workers=("w",)), a_membership(epoch=2, at=15.0, pause_seconds=0.4)]
+    paused = a_record(running=Allocation(0, 0), wanted=Allocation(0, 0))
+    found = explanation_of(Case(job=paused, decision=None, now=20.0, memberships=memberships))
+    assert any(each.startswith("Its last change of size while it trained, ") for each in found.sentences)
+    record = a_record(running=Allocation(2, 1), wanted=Allocation(2, 1))
+    trains = explanation_of(Case(job=record, decision=None, now=20.0, memberships=memberships))
+    assert any(each.startswith("Its last change of size, ") for each in trains.sentences)
+
+
 def test_tasks_that_were_replaced_are_no_change_of_size() -> None:
     memberships = [a_membership(), a_membership(epoch=2, at=15.0, pause_seconds=0.4, cause="replaced")]
     ended = a_record(state=JobState.SUCCEEDED, finished_at=54.0)

@@ -77,7 +77,9 @@ def on_the_last_rescale(case: Case, effect: answers.RescaleEffect | None) -> lis
     change = f"from {size(effect.before)} to {size(effect.after)}"
     cost = f"stopped training for {time_words(effect.stopped_seconds)}{_parts(effect.pause_parts)}"
     since = "" if case.job.finished_at is not None else f", {time_words(case.now - effect.at.timestamp())} ago,"
-    change_and_cost = f"Its last change of size{since} {change} {cost}"
+    # A job that has nothing now was let go since, which is told elsewhere.
+    while_it_trained = " while it trained" if case.job.running.is_empty and not case.job.state.is_final else ""
+    change_and_cost = f"Its last change of size{while_it_trained}{since} {change} {cost}"
     slow, fast, saved = effect.steps_per_second_before, effect.steps_per_second_after, effect.saved_seconds
     if slow is None or fast is None or saved is None:
         measured = "was never measured" if case.job.state.is_final else "is not measured yet"
