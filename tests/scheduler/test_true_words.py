@@ -561,7 +561,7 @@ def test_advice_of_a_deadline_names_the_deadline() -> None:
         a_snapshot([*trains, dated], a_cluster(4)), "dated", lambda each: plan(each, OPTIMUS)
     ).changes
     later, now = (instant_words(NOW + seconds) for seconds in (600.0, 300.0))
-    assert f"a later deadline, {later} (now {now}) (which would pause a)" in told
+    assert f"a later deadline, {later} (now {now}) (which would pause b)" in told
 
 
 def test_the_end_of_all_others_is_that_of_those_that_wait_too() -> None:
