@@ -45,7 +45,8 @@ _HALVINGS = 8
 _QUOTAS_OF_OTHERS = "quotas of others"
 _ALL_OTHERS = "all others"
 _OPEN = "open"
-_NEXT_ROUND = "the next round, as things are now"
+NEXT_ROUND = "the next round, as things are now"
+"""All that gives a job more which was last told to wait: what it waited for has come."""
 NOT_COMPETING = frozenset(
     {
         Reason.CANCELLING,
@@ -117,7 +118,7 @@ def what_gives_more(
     if decision.reason in NOT_COMPETING:
         return Advice(())
     if waits and not decision.allocation.is_empty:
-        return Advice((_NEXT_ROUND,))
+        return Advice((NEXT_ROUND,))
     tries = _Tries(planner, names, awaited, only_named)
     job = next(job for job in snapshot.jobs if job.id == job_id)
     loses = is_more(job.allocation, decision.allocation)

@@ -404,6 +404,15 @@ def test_an_end_that_is_put_right_is_predicted_anew_at_once(api: Api, job_id: st
         assert api.surroundings.triggers == ["profile"] * triggers
 
 
+@pytest.mark.parametrize("lost", [0, 14])
+def test_a_job_that_lost_its_steps_is_looked_at_at_once(api: Api, job_id: str, lost: int) -> None:
+    """It has nothing to lose any more: another may be worth more now."""
+    again = membership(job_id, epoch=2, cause="worker_lost", lost_steps=lost)
+    for _ in range(2):
+        assert api.as_task("POST", job_id, "membership", json=again).status_code == 204
+    assert api.surroundings.triggers.count("steps lost") == bool(lost)
+
+
 def test_the_only_size_of_a_script_is_told_once(api: Api, job_id: str) -> None:
     for _ in range(2):
         assert api.as_task("PUT", job_id, "profile", json={**PROFILE, "fixed_workers": 2}).status_code == 204

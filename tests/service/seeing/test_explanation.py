@@ -23,6 +23,7 @@ from optimus_scheduler.allocate.optimus.guarantees import Turn
 from optimus_scheduler.allocate.policies import POLICIES
 from optimus_scheduler.lifecycle import PauseRequested, TooManyFailures
 from optimus_scheduler.model import NOTHING, Allocation, Directive, Interval, JobState, Reason, SpeedSample
+from optimus_scheduler.what_if import NEXT_ROUND
 from optimus_service.api.jobs.explanation import is_over
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of
@@ -86,8 +87,8 @@ def test_a_waiting_job_says_when_it_starts_and_ends(world: World) -> None:
     assert "In the queue it is number 1 of 2." in second.sentences
     assert (
         "In the queue it is number 2 of 2, behind second (second). Each round of the policy `optimus` "
-        "decides anew who starts: those that are soon done and have a high priority come first, and before all one "
-        "that has waited too long."
+        "decides anew who starts: those that are soon done and have a high priority come first, where a job counts by "
+        "what it has had so far as much as its length is in doubt, and before all one that has waited too long."
     ) in third.sentences
 
 
@@ -325,6 +326,17 @@ def test_the_marginal_job_is_the_one_with_the_least_gain_that_holds() -> None:
 )
 def test_advice_is_what_was_tried(tried: tuple[str, ...] | None, told: str) -> None:
     assert explanation_of(a_running_case(gives_more=tried)).what_would_change_it == told
+
+
+@pytest.mark.parametrize(("started_at", "verb"), [(None, "start"), (5.0, "go on")])
+def test_what_the_next_round_would_do_is_told_instead_of_an_older_look(started_at: float | None, verb: str) -> None:
+    job = a_record(state=JobState.PAUSED, wanted=NOTHING, started_at=started_at)
+    decision = a_decision(reason=Reason.WAITING_FOR_RESOURCES, allocation=NOTHING)
+    at = Interval(95.0, 85.0, 110.0)
+    looked = ExpectedTimesRecord(job_id="job-1", at=9.0, valid_until=99.0, start=at, end=None)
+    case = Case(job=job, decision=replace(decision, expected=looked), now=10.0, gives_more=(NEXT_ROUND,))
+    told = [each for each in explanation_of(case).sentences if f"expected to {verb}" in each]
+    assert told == [f"It is expected to {verb} with the next round, as things are now."]
 
 
 @pytest.mark.parametrize(("started_at", "verb"), [(None, "start"), (5.0, "go on")])

@@ -40,6 +40,7 @@ def test_all_losses_together_have_a_time_only_where_each_has() -> None:
     [
         pytest.param([BEGAN, PAUSED], {}, [Loss(), Loss(15, 180.0)], id="paused"),
         pytest.param([BEGAN, PAUSED], {"step": 0}, [Loss(), Loss(0, 180.0)], id="paused silent"),
+        pytest.param([BEGAN, PAUSED], {"step_at": 20.0}, [Loss(), Loss(15, 20.0)], id="paused while it hung"),
         pytest.param([BEGAN, PAUSED, RESUMED], {}, [Loss(), Loss(15, 180.0), Loss(0)], id="resumed"),
         pytest.param([BEGAN, PAUSED], {"profile": {"resumes": True}}, [Loss(), Loss()], id="with a checkpoint"),
         pytest.param(

@@ -109,6 +109,8 @@ def report_membership(
         _advance(tx, job_id, report, services.clock())
     if is_new and report.pause_seconds is not None:
         services.metrics.observe_pause(report.cause, report.pause_seconds)
+    if is_new and report.lost_steps:  # a job that has nothing to lose any more may be paused for another
+        services.trigger_round("steps lost")
 
 
 def _within_its_life(job: JobRecord, at: float, now: float) -> float:

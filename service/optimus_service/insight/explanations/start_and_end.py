@@ -11,6 +11,7 @@ from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS
 from optimus_scheduler.allocate.optimus.guarantees import Turn
 from optimus_scheduler.model import Interval, Reason
 from optimus_scheduler.model.format import time_words
+from optimus_scheduler.what_if import NEXT_ROUND
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.queue import ORDERS
 from optimus_service.insight.format import by_deadline, counted, foreseen, lasted, moment, span
@@ -118,6 +119,8 @@ def _of_its_patience(turn: Turn, priority: float) -> str:
 
 def _when_it_starts(case: Case, expected: answers.Expected) -> str:
     goes = "start" if case.job.started_at is None else "go on"
+    if case.gives_more is not None and NEXT_ROUND in case.gives_more:  # the last look at the queue did not know it yet
+        return f"It is expected to {goes} with the next round, as things are now."
     if expected.start_seconds is not None:
         if max(expected.start_seconds.mean, expected.start_seconds.high or 0.0) < 0.5:
             return f"It is expected to {goes} in a moment, by what is expected of all jobs."

@@ -63,7 +63,10 @@ def _loss(job: JobRecord, memberships: Sequence[MembershipRecord], began: Mappin
     if not steps:  # that of a script which reports no steps is formed late: after a silent minute, or at its stop
         new = set(before.workers) - set(memberships[number - 2].workers if number > 1 else ())
         since = min(since, max((began[name] for name in new if name in began), default=math.inf))
-    return Loss(steps, max(each.at - (each.pause_seconds or 0.0) - since, 0.0))
+    until = each.at - (each.pause_seconds or 0.0)
+    if steps and after is None and job.step_at is not None:
+        until = min(until, job.step_at)  # since then it hung
+    return Loss(steps, max(until - since, 0.0))
 
 
 def _rolled_back(after: MembershipRecord) -> int:
