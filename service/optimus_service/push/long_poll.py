@@ -29,7 +29,8 @@ MAX_WAITERS = 10_000
 PART_OF_CONNECTIONS = 0.5
 """That long polls may hold, where few file descriptors permit few connections."""
 MAX_WAITERS_OF_JOB = 8
-"""Of one job: its coordinator's, and some that a proxy still holds for coordinators before it."""
+"""Of one job: its coordinator's, and some whose client hung up. One more, and the oldest is answered as at its timeout:
+nobody is told when a client hangs up, but who asked last is there."""
 
 ReadGenerations = Callable[[Collection[str]], Mapping[str, int]]
 """The wanted generation of each of these jobs, of ended ones, too, by job id."""
@@ -41,14 +42,15 @@ class TooManyWaiters(Exception):
     """As many long polls are held as there may be."""
 
 
-class TooManyWaitersOfJob(Exception):
-    """`MAX_WAITERS_OF_JOB` long polls of this job are held already."""
-
-
 @dataclass(eq=False, slots=True)
 class _Waiter:
     after_generation: int
     wakened: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+def _release(waiter: _Waiter) -> None:
+    if not waiter.wakened.done():
+        waiter.wakened.set_result(waiter.after_generation)
 
 
 class LongPolls:
@@ -58,7 +60,8 @@ class LongPolls:
         """`read_generations`: blocking, called in a thread."""
         self._read_generations = read_generations
         self._poll_seconds = poll_seconds
-        self._waiters: dict[str, set[_Waiter]] = {}
+        self._waiters: dict[str, dict[_Waiter, None]] = {}
+        """The oldest of each job first."""
         self._n_waiters = 0
         self._somebody_waits = asyncio.Event()
         self._closed = False
@@ -67,11 +70,11 @@ class LongPolls:
     async def wait(self, job_id: str, after_generation: int, timeout_seconds: float) -> int:
         """The job's generation as soon as it is above `after_generation`.
 
-        At the timeout, and after `close`: `after_generation` itself.
+        At the timeout, after `close`, and once `MAX_WAITERS_OF_JOB` later ones wait for this job: `after_generation`
+        itself.
 
         Raises:
             TooManyWaiters: as many are waiting as there may be.
-            TooManyWaitersOfJob: `MAX_WAITERS_OF_JOB` are waiting for this job.
         """
         self._loop = asyncio.get_running_loop()
         if self._closed:
@@ -131,17 +134,18 @@ class LongPolls:
     def _enter(self, job_id: str, after_generation: int) -> _Waiter:
         if self._n_waiters >= waiting_now(MAX_WAITERS, PART_OF_CONNECTIONS):
             raise TooManyWaiters
-        if len(self._waiters.get(job_id, ())) >= MAX_WAITERS_OF_JOB:
-            raise TooManyWaitersOfJob
         waiter = _Waiter(after_generation)
-        self._waiters.setdefault(job_id, set()).add(waiter)
+        waiters = self._waiters.setdefault(job_id, {})
+        waiters[waiter] = None
+        for oldest in list(waiters)[:-MAX_WAITERS_OF_JOB]:
+            _release(oldest)
         self._n_waiters += 1
         self._somebody_waits.set()
         return waiter
 
     def _leave(self, job_id: str, waiter: _Waiter) -> None:
         waiters = self._waiters[job_id]
-        waiters.remove(waiter)
+        del waiters[waiter]
         if not waiters:
             del self._waiters[job_id]
         self._n_waiters -= 1
@@ -156,8 +160,7 @@ class LongPolls:
     def _release_all(self) -> None:
         for waiters in self._waiters.values():
             for waiter in waiters:
-                if not waiter.wakened.done():
-                    waiter.wakened.set_result(waiter.after_generation)
+                _release(waiter)
 
     def _call_in_loop(self, action: Callable[[], None]) -> None:
         if self._loop is None:

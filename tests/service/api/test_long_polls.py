@@ -11,7 +11,7 @@ import pytest
 from tests.service.api.api_harness import until
 
 from optimus_service.push import long_poll as long_poll
-from optimus_service.push.long_poll import MAX_WAITERS_OF_JOB, LongPolls, TooManyWaiters, TooManyWaitersOfJob
+from optimus_service.push.long_poll import MAX_WAITERS_OF_JOB, LongPolls, TooManyWaiters
 from optimus_service.store.errors import DatabaseNotAvailable
 
 LONG = 60.0
@@ -165,16 +165,22 @@ def test_waiters_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_job_does_not_take_the_places_of_others() -> None:
+    """A coordinator whose connections break asks again and again; who asked last is still there."""
+
     async def test() -> None:
         long_polls = LongPolls(Generations())
-        waiting = [asyncio.create_task(long_polls.wait("a", 1, LONG)) for _ in range(MAX_WAITERS_OF_JOB)]
-        await until_waiting(long_polls, MAX_WAITERS_OF_JOB)
-        with pytest.raises(TooManyWaitersOfJob):
-            await long_polls.wait("a", 1, LONG)
-        waiting.append(asyncio.create_task(long_polls.wait("b", 1, LONG)))
+        asked: list[asyncio.Task[int]] = []
+        while len(asked) < 3 * MAX_WAITERS_OF_JOB - 1:
+            asked.append(asyncio.create_task(long_polls.wait("a", 1, LONG)))
+            await until(lambda: long_polls.n_waiters == min(len(asked), MAX_WAITERS_OF_JOB))
+        assert await asyncio.gather(*asked[:-MAX_WAITERS_OF_JOB]) == [1] * (2 * MAX_WAITERS_OF_JOB - 1)
+        assert not any(each.done() for each in asked[-MAX_WAITERS_OF_JOB:])
+        asked.append(asyncio.create_task(long_polls.wait("b", 1, LONG)))
         await until_waiting(long_polls, MAX_WAITERS_OF_JOB + 1)
+        long_polls.notify("a", 2)
+        assert await asyncio.gather(*asked[-MAX_WAITERS_OF_JOB - 1 : -1]) == [2] * MAX_WAITERS_OF_JOB
         long_polls.close()
-        await asyncio.gather(*waiting)
+        await asked[-1]
 
     run(test())
 

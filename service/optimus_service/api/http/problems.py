@@ -27,7 +27,7 @@ from optimus_service.api.http.validation import field_errors
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.observe.spec import UnreadableSpecification
 from optimus_service.push.feed import MAX_STREAMS_OF_USER, TooManyStreamsOfUser, TooManySubscribers
-from optimus_service.push.long_poll import MAX_WAITERS_OF_JOB, TooManyWaiters, TooManyWaitersOfJob
+from optimus_service.push.long_poll import TooManyWaiters
 from optimus_service.store import errors as store_errors
 from optimus_service.store.samples.sample_queue import QueueIsFull
 
@@ -130,9 +130,6 @@ def problem_of(error: Exception) -> Problem:
             return Problem(409, "the job is not paused by its owner: it trains, or does so by itself as soon as it can")
         case InvalidTransition():
             return Problem(409, f"the job {_standing(error.status)} already")
-        case TooManyWaitersOfJob():
-            detail = f"{MAX_WAITERS_OF_JOB} long polls of this job are held already"
-            return Problem(429, detail, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
         case TooManyStreamsOfUser():
             detail = f"{MAX_STREAMS_OF_USER} streams of this user are open already"
             return Problem(429, detail, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
@@ -199,7 +196,6 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
         UnreadableSpecification,
         ClusterUnavailable,
         TooManyWaiters,
-        TooManyWaitersOfJob,
         TooManyStreamsOfUser,
         TooManySubscribers,
         QueueIsFull,

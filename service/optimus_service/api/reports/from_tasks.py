@@ -77,14 +77,15 @@ def note_added(services: Services, job_id: str, columns: SampleColumns, added: A
     return TelemetryAnswer(accepted=added.accepted, ignored=ignored)
 
 
-@router.get("/v1/jobs/{job_id}/membership", responses=documented(429))
+@router.get("/v1/jobs/{job_id}/membership")
 async def wait_for_membership(
     job_id: str,
     services: ServicesDep,
     after: Annotated[int, Query(ge=-1, le=2**53, description="the generation that the caller knows")] = -1,
     timeout_seconds: Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS, allow_inf_nan=False)] = 25.0,
 ) -> WantedMembership:
-    """What the job should have, once its generation is above `after`; unchanged at the timeout (a long poll)."""
+    """What the job should have, once its generation is above `after`; unchanged at the timeout (a long poll), and once
+    eight later ones wait for this job."""
     wanted = await run_in_threadpool(services.repository.wanted.get, job_id)
     if wanted.generation <= after:
         # Neither a thread nor a database connection is held while waiting.
