@@ -15,7 +15,19 @@ from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.gather import Gathered, gather
 from optimus_scheduler.gpu_types.choose import choose_and_forecast, with_fallback_types
 from optimus_scheduler.granted_places import Timer, granted_places, untimed, with_lent_room
-from optimus_scheduler.model import NOTHING, Directive, Job, JobState, Node, Nodes, Plan, Reason, Snapshot
+from optimus_scheduler.model import (
+    NOTHING,
+    Directive,
+    Job,
+    JobState,
+    Node,
+    Nodes,
+    Plan,
+    Reason,
+    Resources,
+    Snapshot,
+    total_of,
+)
 from optimus_scheduler.model.format import QUOTAS
 from optimus_scheduler.moves import move_stragglers
 from optimus_scheduler.place.place import Placed, Placements, Placer
@@ -111,6 +123,9 @@ def plan(
             found = growing()
             if grants[one.id].reason is Reason.WAITING_FOR_QUOTA:
                 found = [each for each in found if each[0].job.spec.project == one.job.spec.project]
+                got = total_of(_growth(grower, placements) for grower, _ in found)
+                if not one.demand(one.minimum).fits_in(got):  # they got only what quotas leave of its room
+                    found = []
             return paused_by(one, found, policy.name)
 
         wants = {one.id: _want(one, grants[one.id], placements, settings, pauser) for one in outlooks}
@@ -166,6 +181,13 @@ def _grows(outlook: Outlook, placements: Placements) -> bool:
         return False
     size = placed.allocation
     return size.workers + size.servers > before.workers + before.servers
+
+
+def _growth(outlook: Outlook, placements: Placements) -> Resources:
+    """What a job gets beside what it has."""
+    placed = placements.get(outlook.id)
+    size = placed.allocation if isinstance(placed, Placed) else outlook.present
+    return outlook.demand(size) - outlook.demand(outlook.present)
 
 
 def _want(

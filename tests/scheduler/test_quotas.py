@@ -17,6 +17,7 @@ from optimus_scheduler.allocate.policies import POLICIES, AllocationInput, polic
 from optimus_scheduler.forecast.forecast import forecast_all
 from optimus_scheduler.model import (
     Allocation,
+    Architecture,
     ConvergenceRule,
     Job,
     Node,
@@ -167,6 +168,22 @@ def test_the_job_that_started_last_is_paused_first() -> None:
     after, _ = next_round(replace(world, jobs=tuple(lossy)), OPTIMUS)
     sizes = {job.id: len(job.wanted_tasks) for job in after.jobs}
     assert sizes == {"a": 4, "b-urgent": 4, "b1": 0, "b0": 4}, "a pause would cost it what it has trained"
+
+
+def test_who_is_paused_for_a_guarantee_is_not_told_of_a_job_that_gets_what_is_left() -> None:
+    """The owner takes back half of what the larger job has; the smaller one of its own project fits in the rest."""
+    large = job_of("b", "large", has=(1, 1), minimum=(1, 1), maximum=(1, 1))
+    script: dict[str, Any] = {"minimum": (1, 0), "maximum": (1, 0)}
+    small, owner = job_of("b", "small", **script), job_of("a", "owner", **script)
+    small, owner = (
+        replace(each, spec=replace(each.spec, architecture=Architecture.SCRIPT), speed_samples=())
+        for each in (small, owner)
+    )
+    world = replace(a_snapshot([large, small, owner], cluster(2)), quotas=(Quota("a", share=0.5, may_borrow=False),))
+    _, outcome = next_round(world, OPTIMUS)
+    assert {each.job_id: each.allocation.workers for each in outcome.decisions} == {"large": 0, "owner": 1, "small": 1}
+    (wanted,) = (each for each in outcome.actions if isinstance(each, SetWanted) and each.job_id == "large")
+    assert wanted.paused_by == "quotas"
 
 
 def test_who_is_pushed_out_by_a_deadline_of_its_own_project_is_told_of_that_job() -> None:
