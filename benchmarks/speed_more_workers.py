@@ -6,6 +6,11 @@ The folder holds elasticflow/throughputs_*/*.csv (steps/s by global batch and GP
 by model, batch and GPUs). Of each training, its smallest size is measured, or two or three sizes next to each other;
 the next larger size is predicted, and all larger ones. What widens intervals (`FEW_SIZES`) was chosen by other files.
 
+Neither source tells where nodes end. The Pollux profiles (pollux/profiles) do: of each application and each batch that
+was measured, one, two or three sizes within one node of four GPUs are known, or these and two whole nodes, and two to
+four whole nodes are predicted: by the curve of scripts, which tell steps alone (`scripts`), and by that of jobs that
+tell the time of their exchange (`all-reduce`). `next` is the first size that is not known, `all larger` all of them.
+
 One JSON object is printed: per cent held by source, for each number of measured sizes.
 """
 
@@ -16,12 +21,18 @@ import csv
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from optimus_models import ScalingCurve
+from optimus_models.speed.ring import RingSamples, RingSpeed
+from optimus_simulator.traces.pollux import load_application
+from optimus_simulator.truth.profiles import GPUS_PER_NODE, Application, packed
+
+FloatArray = NDArray[np.float64]
 
 MEASURED = (1, 2, 3)
 _NAME = re.compile(r"\('(.*)', (\d+)\)")
@@ -85,11 +96,62 @@ def measure(folder: Path) -> dict[str, dict[str, float]]:
     return rows
 
 
+WITHIN_A_NODE = ((1,), (1, 2), (1, 2, 4))
+WHOLE_NODES = tuple(nodes * GPUS_PER_NODE for nodes in (2, 3, 4))
+_Fit = Callable[[Application, int, Sequence[int]], ScalingCurve | RingSpeed]
+"""A model of a job's speed with this batch, from these numbers of workers."""
+
+
+def measure_nodes(folder: Path) -> dict[str, dict[str, float]]:
+    """Per cent held by application and on the mean of the applications, of sizes that leave a node."""
+    applications = [load_application(path) for path in sorted((folder / "pollux" / "profiles").iterdir())]
+    rows = dict[str, dict[str, float]]()
+    for kind, fit in CURVES.items():
+        for known in (*WITHIN_A_NODE, (*WITHIN_A_NODE[-1], WHOLE_NODES[0])):
+            ahead = [size for size in WHOLE_NODES if size not in known]
+            for which, sizes in (("next", ahead[:1]), ("all larger", ahead)):
+                row = {each.name: _held_by(each, fit, known, sizes) for each in applications}
+                measured = ", ".join(map(str, known))
+                rows[f"{kind}, {measured} measured, {which}"] = row | {"mean": float(np.mean(list(row.values())))}
+    return rows
+
+
+def _held_by(application: Application, fit: _Fit, known: Sequence[int], sizes: Sequence[int]) -> float:
+    """Per cent, over the batches that the most workers can share."""
+    found = list[bool]()
+    for batch in map(int, application.batches):
+        if batch >= application.min_local * WHOLE_NODES[-1]:
+            low, high = fit(application, batch, known).predict_interval(sizes, np.zeros(len(sizes)))
+            true = 1.0 / _steps(application, batch, sizes)[:, 0]
+            found += ((low <= true) & (true <= high)).tolist()
+    return 100.0 * float(np.mean(found))
+
+
+def _steps(application: Application, batch: int, sizes: Sequence[int]) -> FloatArray:
+    """(n, 2) seconds of a step and of its exchange, with so many workers on the fewest nodes."""
+    parts = [application.step_parts(packed(size), application.cut(batch, size)) for size in sizes]
+    return np.array(
+        [(step, exchange if size > 1 else 0.0) for size, (step, exchange) in zip(sizes, parts, strict=True)]
+    )
+
+
+def _scripts(application: Application, batch: int, sizes: Sequence[int]) -> ScalingCurve:
+    return ScalingCurve.fit(sizes, 1.0 / _steps(application, batch, sizes)[:, 0])
+
+
+def _all_reduce(application: Application, batch: int, sizes: Sequence[int]) -> RingSpeed:
+    step, exchange = _steps(application, batch, sizes).T
+    return RingSpeed.fit(RingSamples(sizes, step, exchange, float(batch)))
+
+
+CURVES: Mapping[str, _Fit] = {"scripts": _scripts, "all-reduce": _all_reduce}
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="the folder of both sources")
+    parser.add_argument("--data", type=Path, required=True, help="the folder of all sources")
     options = parser.parse_args(arguments)
-    rows = measure(options.data)
+    rows = measure(options.data) | measure_nodes(options.data)
     print(json.dumps({what: {name: round(held) for name, held in row.items()} for what, row in rows.items()}, indent=2))
     return 0
 

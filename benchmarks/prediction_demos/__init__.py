@@ -1,0 +1,1 @@
+"""Live demos of predicted starts and ends, with a picture of each: `python -m benchmarks.prediction_demos`."""
