@@ -65,8 +65,9 @@ def decide(
     found = []
     for one in outlooks:
         job_id = one.id
-        (_, _, _, batch, by), placed = wants[job_id], placements.get(job_id)
-        grant = _as_placed(one, grants[job_id], placed)
+        (_, _, _, batch, by), placed, grant = wants[job_id], placements.get(job_id), grants[job_id]
+        if placed is not None and (type(placed) is not Placed or placed[0] is not grant[0]):
+            grant = _as_placed(one, grant, placed)
         size, reason, _, gain, next_gain, note, _, _ = grant
         if note is None and batch is None and by is None and type(placed) is not Unplaced:  # most jobs
             message = _MESSAGES[reason](one, grant)

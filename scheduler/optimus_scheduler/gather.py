@@ -69,7 +69,7 @@ def _exchange(one: Outlook, want: Want, settings: Settings) -> Iterable[tuple[fl
     that could pay; nothing for any other.
     """
     job = one.job
-    if job.spec.architecture.has_servers or len({node for _, node in job.wanted_tasks}) < 2:
+    if job.spec.architecture.has_servers or want.directive is not Directive.RUN or not may_move(one, settings):
         return
     size = job.allocation.workers, job.allocation.gpu_type
     told = [
@@ -77,7 +77,7 @@ def _exchange(one: Outlook, want: Want, settings: Settings) -> Iterable[tuple[fl
         for sample in job.speed_samples
         if sample.exchange_seconds is not None and (sample.workers, sample.gpu_type) == size
     ]
-    if not told or want.directive is not Directive.RUN or not may_move(one, settings):
+    if not told or len({node for _, node in job.wanted_tasks}) < 2:
         return
     if want.nodes != {(key.role, key.rank): node for key, node in job.wanted_tasks}:
         return

@@ -67,8 +67,8 @@ class Want(NamedTuple):
 class _Settled(NamedTuple):
     """A job that had what it should have, all of it alive, and what that was seen by."""
 
+    want: Want
     wanted: tuple[PlacedTask, ...]
-    nodes: Mapping[TaskSlot, str]
     observed: tuple[Task, ...]
     used: frozenset[str]
     """The nodes of these tasks."""
@@ -90,14 +90,17 @@ class Reconciler:
         `wants` has an entry for every job of the snapshot.
         """
         self._tasks = tasks_by_job = _by_job(snapshot.tasks, self._tasks)
-        before, self._settled = self._settled, {}
+        before, now_settled = self._settled, dict[str, _Settled]()
+        self._settled = now_settled
         nodes = Nodes.of(snapshot.nodes)
+        emptied = nodes.emptied_names
         moving, settled = list[_JobSide](), list[tuple[Job, _Settled]]()
         for job in snapshot.jobs:
-            want, observed = wants[job.id], tasks_by_job.get(job.id, ())
-            known = _as_settled(job, want, observed, before.get(job.id))
-            if known is not None and known.used.isdisjoint(nodes.emptied_names):
-                self._settled[job.id] = known
+            job_id = job.id
+            want, observed = wants[job_id], tasks_by_job.get(job_id, ())
+            known = _as_settled(job, want, observed, before.get(job_id))
+            if known is not None and (not emptied or known.used.isdisjoint(emptied)):
+                now_settled[job_id] = known
                 settled.append((job, known))
             else:
                 moving.append(_JobSide(job, want, observed, nodes))
@@ -148,14 +151,14 @@ def _as_settled(job: Job, want: Want, observed: tuple[Task, ...], before: _Settl
         return None
     if want.allocation is not job.allocation and want.allocation != job.allocation:
         return None
-    is_same = before is not None and (
-        before.observed is observed and before.nodes is want.nodes and before.wanted is job.wanted_tasks
-    )
-    if is_same:
-        return before
+    if before is not None and before.observed is observed and before.wanted is job.wanted_tasks:
+        if before.want is want:
+            return before
+        if before.want.nodes is want.nodes:
+            return before._replace(want=want)
     if not _is_settled(job, want, observed):
         return None
-    return _Settled(job.wanted_tasks, want.nodes, observed, frozenset([task.node for task in observed]))
+    return _Settled(want, job.wanted_tasks, observed, frozenset([task.node for task in observed]))
 
 
 def _is_settled(job: Job, want: Want, observed: Sequence[Task]) -> bool:

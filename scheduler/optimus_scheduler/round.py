@@ -198,7 +198,10 @@ def _want(
     pauser: Callable[[Outlook], str | None],
 ) -> Want:
     """What the job should have: what was placed, with the directive that goes with it. `pauser`: who has it pause."""
-    job, placed = outlook.job, placements.get(outlook.id)
+    job, placed, known = outlook.job, placements.get(outlook.id), outlook.steady.want
+    if known is not None and known[0] is placed:
+        want: Want = known[1]
+        return want
     if job.directive is Directive.CANCEL:
         return Want(Directive.CANCEL, NOTHING, {}, job.batch)
     if not isinstance(placed, Placed):
@@ -207,7 +210,10 @@ def _want(
         return Want(Directive.PAUSE, NOTHING, {}, job.batch, _cause(outlook, grant, pauser))
     directive = Directive.FINISH if outlook.forecast.converged else Directive.RUN
     batch = job.batch if job.spec.elastic_batch is None else batch_for(outlook, placed.allocation, settings)
-    return tuple.__new__(Want, (directive, *placed, batch, None))  # in half the time that `Want` itself takes
+    want = tuple.__new__(Want, (directive, *placed, batch, None))  # in half the time that `Want` itself takes
+    if batch is None:  # else it is a function of settings, too
+        outlook.steady.want = placed, want
+    return want
 
 
 def _cause(outlook: Outlook, grant: Grant, pauser: Callable[[Outlook], str | None]) -> str | None:

@@ -64,7 +64,8 @@ def test_many_jobs_at_once_have_the_times_that_each_has_by_itself(
 ) -> None:
     now = 1e6
     courses = [Course.of(speed, habits, began_at, steps).packed for steps, speed, habits, began_at in jobs]
-    for (pace, left), (steps, speed, habits, began_at) in zip(times_of_many(courses, now), jobs, strict=True):
+    times = zip(*times_of_many(courses, now), strict=True)
+    for (pace, left), (steps, speed, habits, began_at) in zip(times, jobs, strict=True):
         here = habits._replace(running_seconds=0.0 if began_at is None else now - began_at)
         assert pace == step_seconds(speed, here)
         assert left == time_left(steps, pace)

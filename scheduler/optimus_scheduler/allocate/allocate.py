@@ -36,7 +36,17 @@ _DOUBLED = 2
 
 
 def request_for(outlook: Outlook, allocation: Allocation, current: Mapping[TaskSlot, str], policy: Policy) -> Request:
-    """What is to be placed so that the job has `allocation`."""
+    """What is to be placed so that the job has `allocation`: the very same for the very same values."""
+    known = outlook.steady.request
+    if known is not None and known[0] is allocation and known[1] is current and known[2] is policy:
+        request: Request = known[3]
+        return request
+    request = _request(outlook, allocation, current, policy)
+    outlook.steady.request = allocation, current, policy, request
+    return request
+
+
+def _request(outlook: Outlook, allocation: Allocation, current: Mapping[TaskSlot, str], policy: Policy) -> Request:
     spec, present = outlook.job.spec, outlook.present
     # Jobs without tasks keep nothing.
     stays = current and (
@@ -86,21 +96,24 @@ class CurrentSlots:
         if is_open is not self._is_open and is_open != self._is_open:
             self._known = {}
         before, self._is_open, self._known = self._known, is_open, {}
+        kept = self._known
         live: frozenset[TaskKey] = frozenset()
         if not all(is_open.values()):
             live = frozenset(task.key for task in snapshot.tasks if task.phase is not TaskPhase.EXITED)
         found: dict[str, Mapping[TaskSlot, str]] = {}
         for job in snapshot.jobs:
-            wanted, known = job.wanted_tasks, before.get(job.id)
+            job_id, wanted = job.id, job.wanted_tasks
+            known = before.get(job_id)
             if known is None or (known[0] is not wanted and known[0] != wanted) or has_left_its_type(job):
                 slots = _current(job, is_open, live)
                 stay = len(slots) == len(wanted) and all(is_open[node] for node in slots.values())
-                known = (wanted, slots) if stay else None
-                found[job.id] = slots
+                found[job_id] = slots
+                if not stay:
+                    continue
+                known = wanted, slots
             else:
-                found[job.id] = known[1]
-            if known is not None:
-                self._known[job.id] = known
+                found[job_id] = known[1]
+            kept[job_id] = known
         return found
 
 

@@ -16,11 +16,16 @@ Every question has an answer. What cannot be predicted yet is assumed by a state
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
-from operator import attrgetter
+from functools import partial
+from itertools import repeat
+from operator import add, attrgetter
 from statistics import median
+from struct import Struct
 from typing import NamedTuple
+
+import numpy as np
 
 from optimus_models.calibration import AS_PREDICTED, NO_EXPERIENCE, Calibration, Widening
 from optimus_models.loss.ends import Prediction
@@ -28,7 +33,7 @@ from optimus_models.rescale import RescaleCost
 from optimus_models.speed import SpeedLaw
 from optimus_scheduler.forecast.end import End, Use, inputs_of_end, life_of
 from optimus_scheduler.forecast.fits import Fits, Fitted
-from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.forecast.outlook import Outlook, all_later
 from optimus_scheduler.forecast.prices import has_prices
 from optimus_scheduler.forecast.time_left import Course, Habits, correction, step_seconds, time_left, times_of_many
 from optimus_scheduler.model import Forecast, Interval, Job
@@ -84,10 +89,20 @@ def _outlooks(
     jobs: Sequence[Job], known: Sequence[_Known], stops: Sequence[float], now: float, settings: Settings
 ) -> tuple[Outlook, ...]:
     """The outlook of each of these jobs. `stops`: predicted seconds of the next stop of each."""
-    later = [one.only_time_counts(stop) for one, stop in zip(known, stops, strict=True)]
-    courses = [one.course for one, is_later in zip(known, later, strict=True) if is_later and one.course is not None]
-    times = iter(times_of_many(courses, now))  # how long a job has run says how well its pace is known
-    for job, one, stop, is_later in zip(jobs, known, stops, later, strict=True):
+    together: list[tuple[Job, _Known]] = []
+    by_itself: list[tuple[Job, _Known, float]] = []
+    for job, one, stop in zip(jobs, known, stops, strict=True):
+        if one.in_parts is not None and one.stop_seconds == stop:
+            together.append((job, one))
+        else:
+            by_itself.append((job, one, stop))
+    for (_, one), outlook in zip(together, _all_later(together, now, settings), strict=True):
+        one.outlook = outlook
+    later = [one.only_time_counts(stop) for _, one, stop in by_itself]
+    each = zip(by_itself, later, strict=True)
+    paces, lefts = times_of_many([one.course for (_, one, _), is_later in each if is_later and one.course], now)
+    times = zip(paces, lefts, strict=True)  # how long a job has run says how well its pace is known
+    for (job, one, stop), is_later in zip(by_itself, later, strict=True):
         if not is_later:
             one.outlook = one.anew(job, stop, now, settings)
         else:
@@ -95,10 +110,43 @@ def _outlooks(
     return tuple([one.outlook for one in known if one.outlook is not None])
 
 
+class _InParts(NamedTuple):
+    """An outlook of which time changes no more than a few numbers: that of most jobs with tasks in most rounds."""
+
+    clock: bytes
+    """When the job was given what it has, NaN: not known, and whether enough steps were measured since."""
+    steps: tuple[object, ...]
+    """What its forecast has before the times ..."""
+    learned: tuple[object, ...]
+    """... and after them."""
+    lasting: tuple[object, ...]
+    """Of the outlook."""
+
+
+_pack_clock = Struct("2d").pack
+_forecast_of: Callable[[Iterable[object]], Forecast] = partial(tuple.__new__, Forecast)
+
+
+def _all_later(known: Sequence[tuple[Job, _Known]], now: float, settings: Settings) -> list[Outlook]:
+    """What `_Known.later` gives of each of these jobs, in a third of its time: no function of Python's is called for
+    a single one."""
+    parts = [one.in_parts for _, one in known if one.in_parts is not None]
+    paces, lefts = times_of_many([one.course for _, one in known if one.course is not None], now)
+    ahead = zip(lefts, paces, strict=True)
+    steps, learned = (each.steps for each in parts), (each.learned for each in parts)
+    forecasts = map(_forecast_of, map(add, map(add, steps, ahead), learned))
+    since, is_enough = np.frombuffer(b"".join([each.clock for each in parts])).reshape(-1, 2).T
+    never = np.isnan(since)
+    measured = (is_enough > 0) & (never | (now - since >= settings.measuring_seconds))
+    allocated = np.where(never | (since >= now), 0.0, now - since)
+    by_time = [job for job, _ in known], forecasts, repeat(0.0), measured.tolist(), allocated.tolist()
+    return all_later(zip(*by_time, strict=False), [each.lasting for each in parts])
+
+
 class _Known:
     """What is known of a job for as long as it tells nothing new."""
 
-    __slots__ = ("_has_clock", "_steps_here", "_use", "course", "end", "fitted", "inputs", "outlook")
+    __slots__ = ("_has_clock", "_steps_here", "_use", "course", "end", "fitted", "in_parts", "inputs", "outlook")
 
     def __init__(self, job: Job, inputs: tuple[object, ...], fitted: Fitted, use: Use, end: End) -> None:
         """`inputs`: of this job."""
@@ -107,7 +155,14 @@ class _Known:
         """The last one ..."""
         self.course: bytes | None = None
         """... and what its times are made of beside the present one (`Course`); None where it has none."""
+        self.in_parts: _InParts | None = None
+        """Where time changes no more of it than numbers; None otherwise."""
         self._has_clock: bool = job.spec.convergence.has_clock
+
+    @property
+    def stop_seconds(self) -> float | None:
+        """That of the last outlook."""
+        return None if self.outlook is None else self.outlook.stop_seconds
 
     def only_time_counts(self, stop_seconds: float) -> bool:
         """Whether the last outlook, later, is the one for this predicted stop."""
@@ -120,7 +175,7 @@ class _Known:
             self._use = Use.of(job, speeds, now, settings, self._use.has_price)
             self.end = End.of(job, self.fitted, self._use, settings)
         self.course = self._course(job, stop_seconds)
-        return Outlook(
+        found = Outlook(
             job=job,
             forecast=_forecast(job, self.fitted, self._use, self.end, stop_seconds, now),
             speeds=speeds,
@@ -132,6 +187,19 @@ class _Known:
             allocated_seconds=_allocated_seconds(job, now),
             joining_seconds=_joining_seconds(job, stop_seconds),
         )
+        self.in_parts = self._in_parts(found, settings)
+        return found
+
+    def _in_parts(self, found: Outlook, settings: Settings) -> _InParts | None:
+        """Of this outlook, or None where more than its numbers changes with time."""
+        job = found.job
+        is_corrected = job.experience is not NO_EXPERIENCE and bool(job.experience.seconds)
+        costs = self._use.cost_per_second is not None
+        if self._has_clock or self.course is None or self.end.remaining is None or is_corrected or costs:
+            return None
+        since = math.nan if job.allocated_at is None else job.allocated_at
+        clock = _pack_clock(since, self._steps_here >= settings.measuring_steps)
+        return _InParts(clock, *found.forecast.around_times, found.lasting)
 
     def _course(self, job: Job, stop_seconds: float) -> bytes | None:
         if self._use.speed is None:

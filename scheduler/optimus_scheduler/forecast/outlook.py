@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
-from operator import attrgetter
+from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
+from operator import add, attrgetter
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -44,7 +45,7 @@ class Steady:
     All outlooks of one job that tell the same but for what time changes have the very same one (`Outlook.later`).
     """
 
-    __slots__ = ("asks", "columns", "frontier", "maximum", "minimum", "requested")
+    __slots__ = ("asks", "columns", "frontier", "maximum", "minimum", "request", "requested", "want")
 
     def __init__(self) -> None:
         self.minimum: Allocation | None = None
@@ -54,24 +55,29 @@ class Steady:
         self.asks: _Asks | None = None
         self.frontier: tuple[object, Any] | None = None
         """What a policy derived, and the cluster's capacity that it did so by."""
+        self.request: tuple[object, object, object, Any] | None = None
+        """What was asked of nodes (`request_for`), after what else that is a function of."""
+        self.want: tuple[object, Any] | None = None
+        """What the job should have (`reconcile.Want`) where it was placed like that."""
 
 
 class _Fields(NamedTuple):
     job: Job
     forecast: Forecast
-    speeds: Speeds
-    stop_seconds: float
-    """Predicted stop of the next change of size."""
     waited_seconds: float
     """How long the job has been without tasks; 0 while it has some."""
     measured: bool
     """Whether the present size has been measured since it was granted."""
+    allocated_seconds: float
+    """How long the job has had its present size; 0 while it has none."""
+    # What follows stays as it is while the job tells nothing new.
+    speeds: Speeds
+    stop_seconds: float
+    """Predicted stop of the next change of size."""
     learning: bool
     """Whether the speed model is too uncertain to trust far away from what was measured."""
     typical_seconds: float
     """Stands in for the time left when nothing is known."""
-    allocated_seconds: float
-    """How long the job has had its present size; 0 while it has none."""
     claimed: bool
     """Whether a quota or deadline gives it a right to its minimum, before anything is compared."""
     joining_seconds: float
@@ -107,9 +113,9 @@ class Outlook(_Fields):
         joining_seconds: float = 0.0,
     ) -> Outlook:
         size = job.allocation
-        given = job, forecast, speeds, stop_seconds, waited_seconds, measured, learning, typical_seconds
-        further = allocated_seconds, claimed, joining_seconds, job.id, size, not size.is_empty, Steady()
-        return tuple.__new__(cls, given + further)
+        by_time = job, forecast, waited_seconds, measured, allocated_seconds
+        rest = speeds, stop_seconds, learning, typical_seconds, claimed, joining_seconds
+        return tuple.__new__(cls, (*by_time, *rest, job.id, size, not size.is_empty, Steady()))
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
@@ -124,9 +130,12 @@ class Outlook(_Fields):
 
         `job` and `forecast` differ from before in nothing that `STEADY_COLUMNS` are made of, nor `steady`.
         """
-        _, _, speeds, stop, _, _, learning, typical, _, claimed, joining, job_id, size, has_tasks, steady = self
-        given = job, forecast, speeds, stop, waited_seconds, measured, learning, typical, allocated_seconds, claimed
-        return tuple.__new__(Outlook, (*given, joining, job_id, size, has_tasks, steady))
+        return tuple.__new__(Outlook, (job, forecast, waited_seconds, measured, allocated_seconds, *self.lasting))
+
+    @property
+    def lasting(self) -> tuple[object, ...]:
+        """What stays as it is while the job tells nothing new."""
+        return self[_BY_TIME:]
 
     @property
     def gpu_type(self) -> str | None:
@@ -202,7 +211,16 @@ class Outlook(_Fields):
 
 
 _GIVEN = _Fields._fields[: _Fields._fields.index("id")]
-"""What an outlook is made of."""
+"""What an outlook is made of ..."""
+_BY_TIME = _Fields._fields.index("speeds")
+"""... and how many of these time changes: they come first."""
+_outlook: Callable[[Iterable[object]], Outlook] = partial(tuple.__new__, Outlook)
+
+
+def all_later(by_time: Iterable[tuple[object, ...]], lasting: Iterable[tuple[object, ...]]) -> list[Outlook]:
+    """`Outlook.later` of many jobs in a third of its time: what time changes of each, in the order of the fields, and
+    what is `lasting` of each."""
+    return list(map(_outlook, map(add, by_time, lasting)))
 
 
 def as_key(resources: Resources) -> object:

@@ -8,7 +8,7 @@ independent, so half-widths add up as squares of logarithms.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from struct import Struct
 from typing import NamedTuple
@@ -156,19 +156,19 @@ _pack = Struct(f"{len(Course._fields)}d").pack
 _interval: Callable[[Iterable[float]], Interval] = partial(tuple.__new__, Interval)
 
 
-def times_of_many(courses: Sequence[bytes], now: float) -> list[tuple[Interval, Interval]]:
-    """`step_seconds` and `time_left` of each of many jobs at the time `now`: the same to the last bit, sooner.
+def times_of_many(courses: Sequence[bytes], now: float) -> tuple[list[Interval], list[Interval]]:
+    """`step_seconds` and `time_left` of many jobs at the time `now`: the same to the last bit, sooner.
 
     To the last bit because roots, logarithms and exponentials are those of `math`: numpy's own differ from one kind of
     machine to another.
     """
     with np.errstate(all="ignore"):  # where `math` gives infinities, too
         paces, lefts = _times(np.frombuffer(b"".join(courses)).reshape(-1, len(Course._fields)).T, now)
-    return list(zip(_intervals(paces), _intervals(lefts), strict=True))
+    return _intervals(paces), _intervals(lefts)
 
 
-def _intervals(columns: _Columns) -> Iterator[Interval]:
-    return map(_interval, zip(*(each.tolist() for each in columns), strict=True))
+def _intervals(columns: _Columns) -> list[Interval]:
+    return list(map(_interval, zip(*(each.tolist() for each in columns), strict=True)))
 
 
 def _times(columns: FloatArray, now: float) -> tuple[_Columns, _Columns]:
@@ -178,12 +178,12 @@ def _times(columns: FloatArray, now: float) -> tuple[_Columns, _Columns]:
     drift = np.where(running <= 0, _DRIFT, _DRIFT * np.sqrt(1.0 + _SOME_SECONDS / seen))
     training = np.maximum(running - stopped, 0.0) + _SOME_SECONDS
     by_stops = np.minimum(1.0 + stops * stop_seconds / training, _MOST_STRETCH)
-    doubt = _each(math.hypot, REACH * drift, _each(math.log, by_stops))
+    doubt = _hypotenuses(REACH * drift, _logs(by_stops))
     pace = by_stops * by_pauses / speed
-    pace_low, pace_high = _all_around(pace, _each(math.hypot, doubt, faster), _each(math.hypot, doubt, slower))
+    pace_low, pace_high = _all_around(pace, _hypotenuses(doubt, faster), _hypotenuses(doubt, slower))
     left = steps * pace
-    down = _each(math.hypot, down, _log_ratios(pace, pace_low))
-    up = _each(math.hypot, up, _log_ratios(pace_high, pace))
+    down = _hypotenuses(down, _log_ratios(pace, pace_low))
+    up = _hypotenuses(up, _log_ratios(pace_high, pace))
     low, high = _all_around(left, down, up)
     ends_at_once = steps <= 0
     if ends_at_once.any():
@@ -194,6 +194,21 @@ def _times(columns: FloatArray, now: float) -> tuple[_Columns, _Columns]:
 
 def _each(function: Callable[..., float], *arguments: FloatArray) -> FloatArray:
     return np.fromiter(map(function, *(each.tolist() for each in arguments)), np.float64, len(arguments[0]))
+
+
+def _hypotenuses(one: FloatArray, other: FloatArray) -> FloatArray:
+    """Of numbers that are not negative. Many jobs have a certain number of steps left, or were never stopped: where one
+    is 0, it is the other."""
+    found = np.maximum(one, other)
+    both = np.flatnonzero((one != 0) & (other != 0))
+    found[both] = _each(math.hypot, one[both], other[both])
+    return found
+
+
+def _logs(numbers: FloatArray) -> FloatArray:
+    found, asked = np.zeros(len(numbers)), np.flatnonzero(numbers != 1)
+    found[asked] = _each(math.log, numbers[asked])
+    return found
 
 
 def _all_around(mean: FloatArray, down: FloatArray, up: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -207,7 +222,7 @@ def _log_ratios(larger: FloatArray, smaller: FloatArray) -> FloatArray:
     is_ratio = (larger > 0) & (larger > smaller)
     ratio = np.ones(len(larger))
     np.divide(larger, smaller, out=ratio, where=is_ratio & (smaller > 0))
-    return np.where(is_ratio & (smaller <= 0), math.inf, _each(math.log, ratio))
+    return np.where(is_ratio & (smaller <= 0), math.inf, _logs(ratio))
 
 
 def widened(left: Interval, widening: Widening, most: float = math.inf) -> Interval:

@@ -55,6 +55,7 @@ def _own_frame(lines: Sequence[str]) -> str | None:
 
 
 @lru_cache(maxsize=2**12)
+@lru_cache(maxsize=4096)  # the same few sizes are spoken of again and again
 def size_words(size: Allocation) -> str:
     """3 workers and 1 server; only workers for a size without servers."""
     servers = f" and {size.servers} server{'s' * (size.servers != 1)}" if size.servers or not size.workers else ""

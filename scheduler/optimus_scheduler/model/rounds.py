@@ -101,6 +101,11 @@ class Forecast(NamedTuple):
         steps, learned = self[:_LEFT], self[_FINISHED_RUNS:_COST]
         return tuple.__new__(Forecast, (*steps, left, pace, calibration, *learned, cost, self.converged))
 
+    @property
+    def around_times(self) -> tuple[tuple[object, ...], tuple[object, ...]]:
+        """What comes before `remaining_seconds` and `seconds_per_step`, and what comes after them."""
+        return self[:_LEFT], self[_LEFT + 2 :]
+
     def with_steps_left(self, left: Interval) -> Forecast:
         """The same with so many steps left, as quickly."""
         return tuple.__new__(Forecast, (*self[:_STEPS_LEFT], left, *self[_STEPS_LEFT + 1 :]))

@@ -58,13 +58,20 @@ class Assignments:
         self.free_capacity = FreeCapacity(nodes)
         self._spread = spread
         self.jobs: dict[str, Assignment] = {}
+        self._surpluses = _Surpluses()
+
+    def above_minimum(self) -> list[Assignment]:
+        """Jobs with task slots beyond their minimum, the largest surplus first."""
+        return [self.jobs[job_id] for job_id in self._surpluses.ordered(self.jobs)]
 
     # --- jobs come and go ----------------------------------------------------------------------------------------
 
     def knows(self, request: Request) -> bool:
         """Whether the last request was equal, and the job had all tasks of its allocation."""
         assignment = self.jobs.get(request.job_id)
-        if assignment is None or assignment.outcome is None or assignment.request != request:
+        if assignment is None or assignment.outcome is None:
+            return False
+        if assignment.request is not request and assignment.request != request:
             return False
         allocation, nodes = assignment.outcome
         if nodes is request.current and allocation is request.allocation:
@@ -90,6 +97,7 @@ class Assignments:
         has_all = has_all or len(request.current) == len(assignment.taken) == size
         # The next round recognises it by the very objects.
         assignment.request = request
+        self._changes(assignment)
         assignment.outcome = Placed(request.allocation, request.current) if has_all else None
         return True
 
@@ -107,12 +115,19 @@ class Assignments:
     def dismiss(self, job_id: str) -> None:
         """The job is gone, and what it had is free."""
         assignment = self.jobs.pop(job_id)
+        self._changes(assignment)
         for node, counts in assignment.by_node().items():
             self.free_capacity.give_back(together(assignment.worker, counts[0], assignment.server, counts[1]), node)
+
+    def _changes(self, assignment: Assignment) -> None:
+        """Its task slots, or what is asked for it, are others than before."""
+        assignment.outcome = None
+        self._surpluses.changed.add(assignment.request.job_id)
 
     def _newcomer(self, request: Request) -> Assignment:
         need = self.free_capacity.amounts.need
         assignment = self.jobs[request.job_id] = Assignment(request, need(request.worker), need(request.server), {})
+        self._changes(assignment)
         return assignment
 
     def _take_all(self, newcomers: Sequence[Assignment]) -> bool:
@@ -160,14 +175,14 @@ class Assignments:
             return False
         self.free_capacity.take(need, node)
         assignment.taken[slot] = node
-        assignment.outcome = None
+        self._changes(assignment)
         return True
 
     def release(self, assignment: Assignment, keep: Allocation) -> dict[TaskSlot, int]:
         """Give up the task slots beyond `keep`; what was given up."""
         released = {slot: node for slot, node in assignment.taken.items() if not is_within(slot, keep)}
         if released:
-            assignment.outcome = None
+            self._changes(assignment)
             assignment.taken = {slot: node for slot, node in assignment.taken.items() if slot not in released}
             for node, (workers, servers) in by_node(released).items():
                 self.free_capacity.give_back(together(assignment.worker, workers, assignment.server, servers), node)
@@ -210,14 +225,15 @@ class Assignments:
             return False
         for node, need in counts.items():
             self.free_capacity.take(need, node)
-        assignment.taken, assignment.outcome = old, None
+        assignment.taken = old
+        self._changes(assignment)
         return True
 
     def _add(self, assignment: Assignment, missing: Sequence[TaskSlot], added: Added) -> None:
         """Tasks that were on one of the nodes before stay there; the others follow by rank, nodes in order."""
         for node, (workers, servers) in added.items():
             self.free_capacity.take(together(assignment.worker, workers, assignment.server, servers), node)
-        assignment.outcome = None
+        self._changes(assignment)
         ordered = sorted(added.items())
         if not assignment.request.before:  # servers are first in `missing`
             nodes = [node for column in (1, 0) for node, counts in ordered for _ in range(counts[column])]
@@ -241,6 +257,32 @@ class Assignments:
                 left[node] -= 1
                 stayed[slot] = node
         return stayed
+
+
+class _Surpluses:
+    """Jobs by their surplus, kept in order: from round to round, that of few jobs changes."""
+
+    def __init__(self) -> None:
+        self.changed: set[str] = set()
+        """Jobs whose surplus may have changed since the last question."""
+        self._ordered: list[tuple[int, str]] = []
+        """Negative surplus and id of each job that has one."""
+        self._known: dict[str, int] = {}
+        """The surplus of each of these."""
+
+    def ordered(self, jobs: Mapping[str, Assignment]) -> list[str]:
+        """Jobs with a surplus, the largest first."""
+        now = {job_id: jobs[job_id].surplus if job_id in jobs else 0 for job_id in self.changed}
+        moved = [job_id for job_id, surplus in now.items() if max(surplus, 0) != self._known.get(job_id, 0)]
+        others = self._ordered
+        if moved:
+            gone = {(-surplus, job_id) for job_id in moved if (surplus := self._known.pop(job_id, 0))}
+            others = [each for each in self._ordered if each not in gone]
+        self._known.update((job_id, now[job_id]) for job_id in moved if now[job_id] > 0)
+        # Sorting takes next to no time where all but a few are sorted.
+        self._ordered = sorted(others + [(-now[job_id], job_id) for job_id in moved if now[job_id] > 0])
+        self.changed.clear()
+        return [job_id for _, job_id in self._ordered]
 
 
 def by_node(assignment: Mapping[TaskSlot, int]) -> Present:

@@ -16,7 +16,7 @@ from optimus_scheduler.place.assignment import Assignment, Assignments
 from optimus_scheduler.place.bottleneck import Extra
 from optimus_scheduler.place.free_capacity import FreeCapacity
 from optimus_scheduler.place.network_cost import Spread
-from optimus_scheduler.place.preempt import displace, jobs_above_minimum, preempt
+from optimus_scheduler.place.preempt import displace, preempt
 from optimus_scheduler.place.requests import MovesForOthers, Placed, Placements, Request, TaskSlot, Unplaced, task_slots
 
 __all__ = [
@@ -128,7 +128,7 @@ def _settle(
     ordered = sorted(incomplete, key=_growth) if smallest_first else incomplete
     unplaced = [request for request in ordered if not _place_shrinking(assignments, jobs[request.job_id])]
     if unplaced:
-        others = jobs_above_minimum(assignments)
+        others = assignments.above_minimum()
         stuck = [request for request in unplaced if not preempt(assignments, jobs[request.job_id], others)]
         if moves is not None and (waiting := [request.job_id for request in stuck if _waits(request)]):
             _move(assignments, waiting[:_MOST_WAITING], moves)

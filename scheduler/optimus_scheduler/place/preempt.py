@@ -15,12 +15,6 @@ from optimus_scheduler.place.free_capacity import FreeCapacity
 from optimus_scheduler.place.requests import TaskSlot
 
 
-def jobs_above_minimum(assignments: Assignments) -> list[Assignment]:
-    """Jobs with task slots beyond their minimum, the largest surplus first."""
-    jobs = [(-assignment.surplus, job_id) for job_id, assignment in assignments.jobs.items()]
-    return [assignments.jobs[job_id] for _, job_id in sorted([each for each in jobs if each[0] < 0])]
-
-
 def preempt(assignments: Assignments, assignment: Assignment, others: Sequence[Assignment]) -> bool:
     """Let `others` fall back to their minima, one after the other, until this job's minimum fits."""
     giving = (other for other in others if other is not assignment and other.surplus > 0)
