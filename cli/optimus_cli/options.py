@@ -124,6 +124,9 @@ class ScriptCommand(Command):
         except UsageError as error:
             if "unexpected extra argument" in error.message:
                 error.message += f" A training command follows --: optimus {ctx.info_name} -- python train.py"
+            if error.message.startswith("No such option"):
+                error.message += ". Arguments of a script go behind its name, after --"
+                error.message += "; those of a task are given by --set NAME=VALUE" * (ctx.info_name == "submit")
             raise
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:

@@ -126,3 +126,10 @@ def test_a_command_by_the_name_that_others_give_it_is_told(optimus: Optimus, sai
     done = optimus(said, JOB)
     assert done.exit_code == 2
     assert f"Did you mean '{meant}'?" in done.stderr
+
+
+def test_an_argument_of_training_that_is_given_as_an_option_is_told_where_it_goes(optimus: Optimus) -> None:
+    done = optimus("submit", "--lr", "0.1", "--", "python", "train.py")
+    assert done.exit_code == 2
+    assert "Arguments of a script go behind its name, after --" in done.stderr
+    assert "--set NAME=VALUE" in done.stderr

@@ -72,8 +72,8 @@ TEXTS: Mapping[str, ReasonText] = {
         "Those jobs end or shrink, a smaller minimum, or a larger cluster.",
     ),
     Reason.WAITING_FOR_QUOTA: ReasonText(
-        "its project's quota has no room for it beside the project's other jobs, or quotas give other projects a right "
-        "to the room",
+        "quotas leave no room for it: that of its project is used up or too small for it, or those of others give them "
+        "a right to the room",
         "A larger quota of its project, jobs of its project that end, or idle room to borrow.",
     ),
     Reason.WAITING_FOR_WORKER_LIMIT: ReasonText(
