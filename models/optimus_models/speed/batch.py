@@ -47,12 +47,19 @@ class _Kernel(NamedTuple):
     deviation: float
     reach: float
 
-    def __call__(self, a: FloatArray, a_source: FloatArray, b: FloatArray, b_source: FloatArray) -> FloatArray:
-        """(n, m) prior covariance."""
-        apart = np.abs(a[:, None] - b) / self.reach
-        same = a_source[:, None] == b_source
-        level = self.level**2 + self.own_level**2 * same
-        return np.asarray(level + self.slope**2 * a[:, None] * b + self.deviation**2 * np.exp(-apart))
+    def level_of(self, a_source: FloatArray, b_source: FloatArray) -> FloatArray:
+        """Prior covariance of the levels of the jobs that two measurements are of; arrays that broadcast."""
+        return np.asarray(self.level**2 + self.own_level**2 * (a_source == b_source))
+
+    def __call__(self, a: FloatArray, b: FloatArray, level: FloatArray) -> FloatArray:
+        """(n, m) prior covariance. `level`: see `level_of`."""
+        column = a[:, None]
+        near = np.exp(np.abs(column - b) / -self.reach)
+        return np.asarray(level + self.slope**2 * column * b + self.deviation**2 * near)
+
+    def variance(self, a: FloatArray) -> FloatArray:
+        """(n,) the prior covariance of each with itself."""
+        return np.asarray(self.level**2 + self.own_level**2 + self.slope**2 * a * a + self.deviation**2)
 
 
 _PASS = _Kernel(level=3.0, own_level=0.1, slope=0.2, deviation=0.2, reach=2.0)
@@ -66,7 +73,8 @@ class _Process:
 
     kernel: _Kernel
     at: FloatArray
-    source: FloatArray
+    level: FloatArray
+    """(n,) prior covariance of the level of the job itself, number 0, with that of each measurement's."""
     weights: FloatArray
     covariance: FloatArray
     """(n, n) of what was measured."""
@@ -75,22 +83,24 @@ class _Process:
     def fit(
         cls, kernel: _Kernel, at: FloatArray, values: FloatArray, noise: FloatArray, source: FloatArray
     ) -> _Process:
-        covariance = kernel(at, source, at, source) + np.diag(noise**2)
+        covariance = kernel(at, at, kernel.level_of(source[:, None], source))
+        covariance.flat[:: len(at) + 1] += noise**2  # its diagonal
         weights = np.asarray(np.linalg.solve(covariance, values), dtype=np.float64)
-        return cls(kernel, at, source, weights, covariance)
+        return cls(kernel, at, kernel.level_of(np.zeros(1), source), weights, covariance)
 
     def __call__(self, at: FloatArray) -> FloatArray:
-        """(m,) of the job itself, number 0."""
+        """(m,) of the job itself."""
         return self._cross(at) @ self.weights
 
-    def deviation(self, at: FloatArray) -> FloatArray:
-        """(m,) its standard deviation there, for the job itself."""
-        cross, own = self._cross(at), np.zeros(len(at))
+    def with_deviation(self, at: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(m,) the same, and its standard deviation there."""
+        cross = self._cross(at)
         known = np.einsum("mn,nm->m", cross, np.linalg.solve(self.covariance, cross.T))
-        return np.asarray(np.sqrt(np.maximum(np.diag(self.kernel(at, own, at, own)) - known, 0.0)))
+        variance = self.kernel.variance(at) - known
+        return cross @ self.weights, np.asarray(np.sqrt(np.maximum(variance, 0.0)))
 
     def _cross(self, at: FloatArray) -> FloatArray:
-        return self.kernel(at, np.zeros(len(at)), self.at, self.source)
+        return self.kernel(at, self.at, self.level)
 
 
 class BatchSamples(NamedTuple):
@@ -169,18 +179,23 @@ class BatchSpeed:
 
     def pass_seconds(self, local: ArrayLike) -> FloatArray:
         """(n,) one gradient of so many examples."""
-        m = np.maximum(np.asarray(local, dtype=np.float64).reshape(-1), 1.0)
-        return _exp(np.log(m + _FIXED * self.per_pass) + self._pass(np.log(m)))
+        m = _at_least_1(local)
+        return self._computing(m, self._pass(np.log(m)))
 
     def exchange_seconds(self, workers: ArrayLike) -> FloatArray:
         """(n,) the visible exchange among so many workers."""
-        w = np.maximum(np.asarray(workers, dtype=np.float64).reshape(-1), 1.0)
-        return np.where(w > 1, _exp(self._full + np.log(_EXCHANGE) + self._ring(np.log(w))), 0.0)
+        w = _at_least_1(workers)
+        return self._exchange(w, self._ring(np.log(w)))
+
+    def _computing(self, m: FloatArray, deviation: FloatArray) -> FloatArray:
+        return _exp(np.log(m + _FIXED * self.per_pass) + deviation)
+
+    def _exchange(self, w: FloatArray, deviation: FloatArray) -> FloatArray:
+        return np.where(w > 1, _exp(self._full + np.log(_EXCHANGE) + deviation), 0.0)
 
     def step_seconds(self, workers: ArrayLike, local: ArrayLike, passes: ArrayLike) -> FloatArray:
         """(n,) a whole step, above 0."""
-        n_passes = np.maximum(np.asarray(passes, dtype=np.float64).reshape(-1), 1.0)
-        return n_passes * self.pass_seconds(local) + self.exchange_seconds(workers)
+        return _at_least_1(passes) * self.pass_seconds(local) + self.exchange_seconds(workers)
 
     def error(self, own: UsableSamples) -> float:
         """Root mean square of the logarithms of measured over predicted step times, the noise of one at least."""
@@ -188,10 +203,17 @@ class BatchSpeed:
 
     def deviation(self, workers: ArrayLike, local: ArrayLike) -> FloatArray:
         """(n,) standard deviation of the logarithm of a step of one pass, without that of its measurement."""
-        w, m = (np.maximum(np.asarray(each, dtype=np.float64).reshape(-1), 1.0) for each in (workers, local))
-        computing, exchange = self.pass_seconds(m), self.exchange_seconds(w)
-        passes, rings = self._pass.deviation(np.log(m)), self._ring.deviation(np.log(w))
+        w, m = _at_least_1(workers), _at_least_1(local)
+        (by_pass, passes), (by_ring, rings) = (
+            process.with_deviation(np.log(at)) for process, at in ((self._pass, m), (self._ring, w))
+        )
+        computing, exchange = self._computing(m, by_pass), self._exchange(w, by_ring)
         return np.asarray(np.hypot(computing * passes, exchange * rings) / (computing + exchange))
+
+
+def _at_least_1(values: ArrayLike) -> FloatArray:
+    """As a vector."""
+    return np.maximum(np.asarray(values, dtype=np.float64).reshape(-1), 1.0)
 
 
 def relative_error(measured: FloatArray, predicted: FloatArray) -> float:
