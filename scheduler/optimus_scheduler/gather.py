@@ -52,11 +52,11 @@ def gather(
     for _, part, one in scattered[:_MOST_TRIED]:
         want = moved[one.id]
         need, here = one.job.spec.on(want.allocation.gpu_type).need(Role.WORKER), Counter(want.nodes.values())
-        counts = _fewest(here, nodes, {name: free[name] + need * here[name] for name in free}, need)
+        own = {name: free[name] + need * count for name, count in here.items() if name in free}
+        counts = _fewest(here, nodes, free | own, need)
         if counts is None:
             continue
-        for name in here.keys() & free.keys():
-            free[name] += need * here[name]
+        free |= own
         for name, count in counts.items():
             free[name] -= need * count
         moved[one.id] = want._replace(nodes=_seated(want.nodes, counts))

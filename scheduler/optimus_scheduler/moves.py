@@ -10,6 +10,7 @@ follows is measured anew. Between rounds nothing is remembered, as a wanted task
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
@@ -95,7 +96,7 @@ def free_capacity(jobs: Mapping[str, Job], nodes: Iterable[Node], wants: Mapping
     free = {node.name: node.capacity for node in nodes if node.schedulable}
     for job_id, want in wants.items():
         spec = jobs[job_id].spec.on(want.allocation.gpu_type)
-        for (role, _), node in want.nodes.items():
+        for (role, node), count in Counter([(role, node) for (role, _), node in want.nodes.items()]).items():
             if node in free:
-                free[node] -= spec.need(role)
+                free[node] -= spec.need(role) * count
     return free

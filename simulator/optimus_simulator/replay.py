@@ -82,6 +82,8 @@ class Replay:
         self._recent = RecentJobs()
         self._judged: dict[str, list[Judged]] = {"time": [], "start": []}
         self._experience = Experience()
+        self._experience_of: dict[str, Experience] = {}
+        """By task: until a further job has ended, the very same values are told."""
 
     @property
     def spent(self) -> float:
@@ -224,7 +226,10 @@ class Replay:
 
     def _seen(self, job: RunningJob) -> Job:
         family = job.entry.spec.family
-        return replace(job.seen(self._taught.of(family)), experience=replace(self._experience, task=family))
+        experience = self._experience_of.get(family)
+        if experience is None:
+            experience = self._experience_of[family] = replace(self._experience, task=family)
+        return job.seen(self._taught.of(family), experience)
 
     def _predict(self, snapshot: Snapshot, outcome: Plan) -> None:
         """Keep what is said of the time left of jobs whose newest prediction is too old to be judged."""
@@ -255,6 +260,7 @@ class Replay:
             kind = "start" if is_start else "time"
             self._judged[kind] = [*self._judged[kind], *([] if one is None else [one])][-MOST_JUDGED:]
         self._experience = Experience(time=Errors(self._judged["time"]), start=Errors(self._judged["start"]))
+        self._experience_of = {}
 
     def _expected_times(self, snapshot: Snapshot, outcome: Plan) -> dict[str, CorrectedTimes]:
         """By the queue simulated forward."""

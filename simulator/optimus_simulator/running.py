@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from optimus_models.calibration import NO_EXPERIENCE, Experience
 from optimus_scheduler.ahead.deadlines import Answer, answer_to
 from optimus_scheduler.model import (
     NOTHING,
@@ -271,8 +272,8 @@ class RunningJob:
             return math.inf
         return max(now, self.stopped_until) + self.training.seconds_left(self.shape, self.factor)
 
-    def seen(self, similar: tuple[EndedJob, ...] = ()) -> Job:
-        """The job as the service would know it, with ended jobs of its family."""
+    def seen(self, similar: tuple[EndedJob, ...] = (), experience: Experience = NO_EXPERIENCE) -> Job:
+        """The job as the service would know it, with ended jobs of its family and how predictions turned out."""
         telemetry = self.telemetry
         return Job(
             id=self.entry.id,
@@ -298,6 +299,7 @@ class RunningJob:
             promised_at=self.promised_at,
             noise_steps=telemetry.noise_steps,
             noise_scales=telemetry.noise_scales,
+            experience=experience,
         )
 
     def taught(self) -> EndedJob:
