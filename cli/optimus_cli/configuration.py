@@ -21,6 +21,7 @@ FLAGS = {
     "database_url": "--database-url",
     "service_url": "--service-url",
     "policy": "--policy",
+    "objective": "--objective",
     "round_seconds": "--round-seconds",
     "learning_round_seconds": "--learning-round-seconds",
     "debounce_seconds": "--debounce-seconds",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
+from optimus_scheduler.objective import MEAN_JCT, Objective
 from optimus_scheduler.retries import Backoff
 
 
@@ -35,6 +36,8 @@ class Settings:
     """Losses needed before a job is called converged: fewer fit any curve."""
 
     # --- allocating
+    objective: Objective = MEAN_JCT
+    """What the policy `optimus` chooses sizes for."""
     least_task_gain: float = 0.01
     """A task that makes its job less than 1 % faster is not worth starting: measurements are not that exact."""
     growth_factor: float = 4.0

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Self
 
+from optimus_scheduler.objective import MEAN_JCT, Objective
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -20,6 +22,10 @@ class Options:
     """Also a round when a job arrives or ends and when a task or node fails or comes back, like the live service."""
     debounce_seconds: float = 1.0
     """... so long after the event: events come in swarms."""
+
+    # --- what it chooses sizes for
+    objective: str = str(MEAN_JCT)
+    """Of the policy `optimus`: jct, makespan, deadlines, fairness or a mix, jct:0.7,makespan:0.3."""
 
     # --- changes of size
     restart_seconds: float = 30.0
@@ -120,7 +126,7 @@ class Options:
         return words
 
 
-def option_value(name: str, text: str) -> float | bool:
+def option_value(name: str, text: str) -> float | bool | str:
     """The value of one option as it is written on a command line.
 
     Raises:
@@ -133,4 +139,6 @@ def option_value(name: str, text: str) -> float | bool:
         if text.lower() not in ("true", "false"):
             raise ValueError(f"{name} is true or false, not {text!r}")
         return text.lower() == "true"
+    if kinds[name] is str:
+        return str(Objective.of(text))
     return float(text)

@@ -30,6 +30,7 @@ from optimus_scheduler.model import (
     StartTask,
     StopTask,
 )
+from optimus_scheduler.objective import Objective
 from optimus_scheduler.round import RoundMemory, learns, plan
 from optimus_scheduler.settings import Settings
 from optimus_simulator.cluster import Cluster, shape_of
@@ -66,7 +67,8 @@ class Replay:
         progress: Progress = unwatched,
     ) -> None:
         self._trace, self._policy, self._seed = trace, policy, seed
-        self._options, self._settings = options or Options(), settings or Settings()
+        self._options = options or Options()
+        self._settings = settings or Settings(objective=Objective.of(self._options.objective))
         self._progress = progress
         self._engine, self._cluster = Engine(), Cluster(trace.nodes)
         self._capacity, self._memory = trace.capacity, RoundMemory()

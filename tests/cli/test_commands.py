@@ -79,6 +79,7 @@ def test_no_service_is_exit_code_1_and_one_message(optimus: Optimus, arguments: 
         ["serve", "--port", "-1"],
         ["serve", "--host", "0.0.0.0"],
         ["serve", "--policy", "nonsense"],
+        ["serve", "--objective", "nonsense"],
         ["db", "upgrade", "--database-url", "mysql://x"],
     ],
     ids=" ".join,

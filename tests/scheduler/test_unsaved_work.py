@@ -208,7 +208,7 @@ def test_the_more_a_pause_loses_the_less_it_is_worth(made: list[float], left: fl
     for seconds in made:
         outlooks = JobColumns.of([forecast(replace(old, unsaved_seconds=seconds), NOW, settings)])
         frontiers = Frontiers(outlooks, Resources(2.0, 256 * GIB))
-        table = candidates(outlooks, frontiers, sizes_of(outlooks, settings), settings)
+        table = candidates(outlooks, frontiers, sizes_of(outlooks, settings), settings, NOW)
         nothing.append(float(table.worth[0]))
         kept.append(float(table.worth[1]))
     assert nothing[1] <= nothing[0] <= 0.0

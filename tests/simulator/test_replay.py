@@ -125,3 +125,20 @@ def test_stuck_jobs_are_named(ring_trace: MakeTrace) -> None:
     impossible = replace(trace, nodes=())
     with pytest.raises(Stuck, match=r"2 jobs have not ended after \d+ virtual days, such as job-0, job-1"):
         Replay(impossible, policy_named("fifo"), Options(limit_days=0.1)).run()
+
+
+def test_each_objective_is_better_than_the_others_at_what_it_is_for(ring_trace: MakeTrace) -> None:
+    def figures(objective: str) -> dict[str, float]:
+        options = Options(oracle=True, restart_seconds=5.0, objective=objective)
+        return Replay(ring_trace(8), policy_named("optimus"), options).run().figures()
+
+    runs = {words: figures(words) for words in ("jct", "makespan", "fairness", "jct:0.5,makespan:0.5")}
+    mean, makespan, worst = (
+        {words: run[name] for words, run in runs.items()}
+        for name in ("mean_jct_seconds", "makespan_seconds", "fairness_worst")
+    )
+    assert min(mean, key=lambda words: mean[words]) == "jct"
+    assert min(makespan, key=lambda words: makespan[words]) == "makespan"
+    assert worst["fairness"] < worst["jct"]
+    assert mean["jct"] < mean["jct:0.5,makespan:0.5"] < mean["makespan"]
+    assert makespan["makespan"] < makespan["jct:0.5,makespan:0.5"] < makespan["jct"]

@@ -52,6 +52,8 @@ def test_table_and_report_name_the_policies(trace: Path, tmp_path: Path) -> None
     [
         (["--policy", "best"], "unknown policy 'best'"),
         (["--set", "speed=2"], "unknown option 'speed'"),
+        (["--objective", "speed"], "choose one of jct, makespan, deadlines, fairness"),
+        (["--set", "objective=jct:0"], "choose one of jct, makespan, deadlines, fairness"),
         (["--set", "cluster=0"], "cluster is 0.0, but must be above 0"),
         (["--policy", ","], "name at least one"),
         (["--elastic-batch", "--like-pollux"], "fixed batches"),

@@ -41,6 +41,13 @@ def serve(
         str | None, typer.Option(help="How tasks reach the service; by default the address it listens on.")
     ] = None,
     policy: Annotated[str | None, typer.Option(help="Scheduling policy, optimus by default.")] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GOAL[:PART,...]",
+            help="What it is for: jct (default), makespan, deadlines, fairness, or a mix: jct:0.7,makespan:0.3.",
+        ),
+    ] = None,
     round_seconds: Annotated[float | None, typer.Option(help="Period of scheduling rounds, 60 by default.")] = None,
     learning_round_seconds: Annotated[
         float | None, typer.Option(help="... while a speed is being learned, 10 by default.")
@@ -105,6 +112,7 @@ def serve(
             "database_url": database_url,
             "service_url": service_url,
             "policy": policy,
+            "objective": objective,
             "round_seconds": round_seconds,
             "learning_round_seconds": learning_round_seconds,
             "debounce_seconds": debounce_seconds,

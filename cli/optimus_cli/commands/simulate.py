@@ -48,6 +48,9 @@ def simulate(
     elastic_batch: Annotated[
         bool, typer.Option("--elastic-batch", help="Let the jobs of a Pollux workload have their batch chosen.")
     ] = False,
+    objective: Annotated[
+        str | None, typer.Option(help="What the policy optimus is for, see `optimus serve`.", metavar="GOAL[:PART,...]")
+    ] = None,
     bound: Annotated[
         bool,
         typer.Option("--bound", help="Say how far each policy is from what is possible for any; see docs/bounds.md."),
@@ -72,6 +75,7 @@ def simulate(
     from optimus_cli.simulation import recorded_by, run
 
     flags = [f"{name}=true" for name, given in (("elastic_batch", elastic_batch), ("bound", bound)) if given]
+    flags += [f"objective={objective}"] if objective is not None else []
     options = options_of(oracle, like_pollux, [*(settings or []), *flags])
     if like_elasticflow:
         if like_pollux:
@@ -134,7 +138,7 @@ def options_of(oracle: bool, like_pollux: bool, settings: list[str]) -> Options:
 
     from optimus_simulator.options import Options, option_value
 
-    values: dict[str, float | bool] = {"oracle": oracle}
+    values: dict[str, float | bool | str] = {"oracle": oracle}
     for setting in settings:
         name, _, text = setting.partition("=")
         try:

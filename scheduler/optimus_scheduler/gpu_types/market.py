@@ -5,7 +5,7 @@ type that it accepts is an offer, worth
 
     weight · speed there / its best speed per GPU on any type,
 
-less the charge of changing to it, with weights and charges of the policy `optimus` (`weights`, `candidates`); another
+less the charge of changing to it, with weights and charges of the policy `optimus` (`goals`, `candidates`); another
 type costs at least `least_type_gain`. The largest sum over all jobs, one offer each and no type above its GPUs,
 is solved as its LP relaxation. The dual has one price per type: at the optimal prices, each job takes the offer with
 the largest surplus. Prices follow demand until the dual is least; then jobs take their offers in turn, those first that
@@ -24,8 +24,8 @@ import numpy as np
 
 from optimus_scheduler.allocate.optimus.candidates import Candidates, candidates, sizes_of
 from optimus_scheduler.allocate.optimus.frontier import Frontiers
+from optimus_scheduler.allocate.optimus.goals import Round, goal_weights
 from optimus_scheduler.allocate.optimus.job_columns import BoolArray, FloatArray, IntArray, JobColumns
-from optimus_scheduler.allocate.optimus.weights import weights
 from optimus_scheduler.forecast.gpu_types import RelativeSpeeds, gpus_by_type, gpus_of_a_worker, may_move
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Directive, Job, Snapshot
@@ -131,7 +131,7 @@ def _offers(traders: _Traders, gpus: FloatArray, reported: Snapshot, settings: S
     """All sizes that the jobs may have in this round, on all types that they may go to."""
     jobs = JobColumns(traders.outlooks)
     frontiers = Frontiers(jobs, reported.capacity)
-    table = candidates(jobs, frontiers, sizes_of(jobs, settings), settings)
+    table = candidates(jobs, frontiers, sizes_of(jobs, settings), settings, reported.now)
     rows = np.flatnonzero(table.workers > 0)
     job = table.job[rows]
     each = np.array([gpus_of_a_worker(one.job) for one in jobs], dtype=np.float64)
@@ -139,9 +139,10 @@ def _offers(traders: _Traders, gpus: FloatArray, reported: Snapshot, settings: S
     speed = table.speed[rows]
     best_per_gpu = np.zeros(len(jobs))
     np.maximum.at(best_per_gpu, job, speed / asked)
-    best_per_gpu *= np.maximum(traders.speeds.max(axis=1), 1e-12)
+    best_type = np.maximum(traders.speeds.max(axis=1), 1e-12)
+    best_per_gpu *= best_type
     per_share = best_per_gpu * max(gpus.mean(), 1.0)  # as if all GPUs were of its best type
-    weight = weights(jobs, per_share, settings)
+    weight = goal_weights(jobs, Round(frontiers, per_share, reported.now, best_type), settings)
     # A job without a forecast must not push others off their type: it ranks in the middle.
     weight = np.where(jobs.is_unknown, np.median(weight), weight)
     worth = (weight / best_per_gpu)[job] * speed

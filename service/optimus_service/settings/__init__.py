@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from optimus_contract.limits import LEAST_PRIORITY, MAX_TASKS, MOST_PRIORITY
 from optimus_contract.people import UserLimits
 from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.objective import MEAN_JCT, Objective
 from optimus_scheduler.retries import Backoff
 from optimus_scheduler.settings import Settings as SchedulerSettings
 from optimus_service.settings.addresses import is_loopback
@@ -166,6 +167,11 @@ class Settings(BaseSettings):
         default=None, description="how tasks reach the service; default: the listening address"
     )
     policy: str = Field(default="optimus", description="scheduling policy, see docs/policies.md")
+    objective: str = Field(
+        default=str(MEAN_JCT),
+        description="what the policy optimus chooses sizes for: jct, makespan, deadlines, fairness or several with "
+        "their parts: jct:0.7,makespan:0.3",
+    )
     round_seconds: float = Field(default=60.0, gt=0, le=3600, description="period of scheduling rounds")
     samples_per_round: int = Field(
         default=1_000_000,
@@ -252,6 +258,11 @@ class Settings(BaseSettings):
     def _known_policy(cls, name: str) -> str:
         return policy_named(name).name
 
+    @field_validator("objective")
+    @classmethod
+    def _known_objective(cls, words: str) -> str:
+        return str(Objective.of(words))
+
     @model_validator(mode="after")
     def _closed_by_default(self) -> Settings:
         if not is_loopback(self.host) and self.token is None:
@@ -319,6 +330,7 @@ class Settings(BaseSettings):
             price_per_gpu_hour=MappingProxyType(dict(self.price_per_gpu_hour)),
             price_per_core_hour=self.price_per_core_hour,
             gpu_type_by=self.gpu_type_by,
+            objective=Objective.of(self.objective),
         )
 
     @property

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from optimus_scheduler.objective import MEAN_JCT, Objective
 from optimus_service.settings import Settings, misspelled_variables
 
 ROOT = Path(__file__).parents[3]
@@ -82,3 +83,9 @@ def test_every_variable_of_our_programs_is_known() -> None:
     names = {name for path in files for name in re.findall(r"\bOPTIMUS_[A-Z0-9_]*[A-Z0-9]\b", path.read_text())}
     assert len(names) > 20
     assert misspelled_variables(dict.fromkeys(names, "1")) == []
+
+
+def test_rounds_are_for_the_objective_that_a_variable_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings().scheduling.objective == MEAN_JCT
+    monkeypatch.setenv("OPTIMUS_OBJECTIVE", "jct:7,makespan:3")
+    assert Settings().scheduling.objective == Objective(jct=0.7, makespan=0.3)

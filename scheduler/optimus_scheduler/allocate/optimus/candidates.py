@@ -1,7 +1,7 @@
 """All sizes that all jobs could have in a round, as arrays: what they cost and what they are worth.
 
 The worth of a size is `weight · speed / best speed per share`: the share of the cluster that it makes full use of,
-times the job's weight (see `weights`). The first row of each job is having nothing.
+times the job's weight (see `goals`). The first row of each job is having nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimus_scheduler.allocate.optimus.frontier import Frontier, Frontiers
+from optimus_scheduler.allocate.optimus.goals import Round, goal_weights
 from optimus_scheduler.allocate.optimus.job_columns import BoolArray, FloatArray, IntArray, JobColumns
-from optimus_scheduler.allocate.optimus.weights import remaining_work, weights
+from optimus_scheduler.allocate.optimus.weights import remaining_work
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Allocation
 from optimus_scheduler.settings import Settings
@@ -88,11 +89,13 @@ def sizes_of(outlooks: Sequence[Outlook], settings: Settings) -> Sizes:
     return Sizes(present, has_tasks, least, most, most_tasks, has_tasks & (jobs.column("measured") == 0))
 
 
-def candidates(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes, settings: Settings) -> Candidates:
-    """The rows of all jobs."""
+def candidates(
+    outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes, settings: Settings, now: float
+) -> Candidates:
+    """The rows of all jobs. `now`: POSIX seconds."""
     job, workers, servers, cost, speeds = _rows(outlooks, frontiers, sizes)
     best = frontiers.best_speed_per_share
-    plain = (weights(outlooks, best, settings) / best)[job] * speeds
+    plain = (goal_weights(outlooks, Round(frontiers, best, now), settings) / best)[job] * speeds
     is_present = _is_present(job, workers, servers, sizes)
     present_speed = np.zeros(len(outlooks))
     present_speed[job[is_present]] = speeds[is_present]

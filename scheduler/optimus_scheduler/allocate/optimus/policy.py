@@ -40,7 +40,7 @@ class OptimusPolicy:
             return {}
         outlooks = JobColumns.by_arrival(inputs.competing)
         frontiers = Frontiers(outlooks, inputs.capacity)
-        table = candidates(outlooks, frontiers, sizes_of(outlooks, settings), settings)
+        table = candidates(outlooks, frontiers, sizes_of(outlooks, settings), settings, inputs.now)
         amounts = _ResourceArrays.of(outlooks, inputs)
         demand = amounts.demand(table)
         problem = _Problem(outlooks, table, demand, amounts, settings)
