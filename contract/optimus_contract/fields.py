@@ -10,6 +10,19 @@ from optimus_contract.message import FINITE, About, Check, Convert
 
 _NAME_FORM = "lower-case letters, digits and -, 63 at most"
 _TYPE_FORM = "letters, digits, -, _ and ., 63 at most"
+
+
+def zero_or(least: float) -> Check:
+    """Metadata of a number that is 0 or above, and not so small that it can only be a slip."""
+
+    def check(value: float | None) -> float | None:
+        if value is not None and 0 < value < least:
+            raise ValueError(f"must be 0, or {least:g} at least")
+        return value
+
+    return Check(check)
+
+
 Name = Annotated[str, About(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", form=_NAME_FORM)]
 GpuType = Annotated[
     str, About(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", form=_TYPE_FORM)

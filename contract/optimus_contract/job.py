@@ -12,10 +12,15 @@ from typing import Annotated, Final, Literal
 
 from optimus_contract.codec import write
 from optimus_contract.command import UnknownOption, is_distributed, launch, script_of
-from optimus_contract.fields import LABELS, LABELS_SCHEMA, MAX_LABELS, SIZE, GpuType, Name
+from optimus_contract.fields import LABELS, LABELS_SCHEMA, MAX_LABELS, SIZE, GpuType, Name, zero_or
 from optimus_contract.limits import (
     DEFAULT_RETRIES,
+    LEAST_CORES,
+    LEAST_EPOCHS,
+    LEAST_HANG_SECONDS,
+    LEAST_PART,
     LEAST_PRIORITY,
+    LEAST_SECONDS,
     MAX_RETRIES,
     MAX_SPEC_BYTES,
     MAX_TASKS,
@@ -139,7 +144,10 @@ class ElasticBatch(Message):
     ]
     most_passes: Annotated[int, About("of one worker in one step", ge=1, le=64)] = 16
     warmup_epochs: Annotated[
-        float, FINITE, About("epochs in which the learning rate grows with the batch", ge=0, le=1e6)
+        float,
+        FINITE,
+        zero_or(LEAST_EPOCHS),
+        About("epochs in which the learning rate grows with the batch", ge=0, le=1e6),
     ] = 1.0
 
     def check(self) -> None:
@@ -154,7 +162,7 @@ class ElasticBatch(Message):
 class TaskResources(Message):
     """Resources of one task."""
 
-    cpu: Annotated[float, FINITE, About("CPU cores", ge=0, le=4096)] = 1.0
+    cpu: Annotated[float, FINITE, zero_or(LEAST_CORES), About("CPU cores", ge=0, le=4096)] = 1.0
     memory_bytes: Annotated[
         int,
         SIZE,
@@ -193,7 +201,7 @@ class ServerDemand(TaskDemand):
 class LossDecrease(Message):
     """Converged when the fitted loss falls by less than `below` per epoch, for `patience_epochs` epochs in a row."""
 
-    below: Annotated[float, FINITE, About(gt=0, lt=1, examples=(0.01,))]
+    below: Annotated[float, FINITE, About(ge=LEAST_PART, lt=1, examples=(0.01,))]
     relative_to: Literal["previous", "maximum"] = "previous"
     patience_epochs: Annotated[int, About(ge=1, le=1000)] = 3
 
@@ -222,14 +230,14 @@ class Convergence(Message):
 
     loss_decrease: LossDecrease | None = None
     target_loss: Annotated[float | None, FINITE] = None
-    max_epochs: Annotated[float | None, FINITE, About(gt=0, le=1e9)] = None
+    max_epochs: Annotated[float | None, FINITE, About(ge=LEAST_EPOCHS, le=1e9)] = None
     max_steps: Annotated[
         int | None, About("a script is asked to stop then, and ends some steps later", gt=0, le=10**12)
     ] = None
-    max_seconds: Annotated[float | None, FINITE, About(gt=0, le=1e9)] = None
+    max_seconds: Annotated[float | None, FINITE, About(ge=LEAST_SECONDS, le=1e9)] = None
     target_metric: TargetMetric | None = None
     max_cost: Annotated[
-        float | None, FINITE, About("money, at the prices that the service is set to", gt=0, le=1e12)
+        float | None, FINITE, About("money, at the prices that the service is set to", ge=LEAST_PART, le=1e12)
     ] = None
     command_ends: Annotated[bool | None, About("when the command of a script job ends by itself (its default)")] = None
 
@@ -307,6 +315,7 @@ class JobSpec(Message):
     stop_seconds: Annotated[
         float,
         FINITE,
+        zero_or(LEAST_SECONDS),
         About("script: how long the command may take to end after it was asked to, before it is killed", ge=0, le=3600),
     ] = 20.0
     progress_patterns: Annotated[
@@ -376,7 +385,7 @@ class JobSpec(Message):
         FINITE,
         About(
             "evaluate every so many epochs; default: every epoch with a target_metric, else only at the end",
-            gt=0,
+            ge=LEAST_EPOCHS,
             le=1e9,
         ),
     ] = None
@@ -387,9 +396,9 @@ class JobSpec(Message):
         FINITE,
         About("multiplies what the job gains by resources, beside other jobs", ge=LEAST_PRIORITY, le=MOST_PRIORITY),
     ] = 1.0
-    deadline_seconds: Annotated[float | None, FINITE, About("after submission; see also `deadline`", gt=0, le=1e9)] = (
-        None
-    )
+    deadline_seconds: Annotated[
+        float | None, FINITE, About("after submission; see also `deadline`", ge=LEAST_SECONDS, le=1e9)
+    ] = None
     deadline: Annotated[
         str | None,
         Check(_deadline),
@@ -417,7 +426,7 @@ class JobSpec(Message):
         About(
             "a worker whose code takes longer for one micro-batch is replaced; of a script: if all its processes "
             "do nothing for so long; default: learned, 60 at least",
-            gt=0,
+            ge=LEAST_HANG_SECONDS,
             le=86400,
         ),
     ] = None
@@ -426,7 +435,7 @@ class JobSpec(Message):
         About("how gradients travel, see docs/gradients.md; int8 and topk to servers, powersgd among workers only"),
     ] = "none"
     compression_keep: Annotated[
-        float | None, FINITE, About("fraction of values that topk sends; default: 0.01", gt=0, le=1)
+        float | None, FINITE, About("fraction of values that topk sends; default: 0.01", ge=LEAST_PART, le=1)
     ] = None
     gradient_statistics: Annotated[
         bool, About("measure the noise scale of the gradients at every 20th step (async: of worker 0)")
@@ -438,6 +447,7 @@ class JobSpec(Message):
     warmup_epochs: Annotated[
         float | None,
         FINITE,
+        zero_or(LEAST_EPOCHS),
         About("weak scaling: epochs in which the learning rate grows with the workers; default: 5", ge=0, le=1e6),
     ] = None
     elastic_batch: Annotated[
@@ -446,7 +456,7 @@ class JobSpec(Message):
     max_gradient_norm: Annotated[
         float | None,
         FINITE,
-        About("clip each step's gradient to this norm over all parameters; default: the task's", gt=0),
+        About("clip each step's gradient to this norm over all parameters; default: the task's", ge=LEAST_PART),
     ] = None
     device: Annotated[
         Literal["auto", "cpu", "cuda"], About("where workers compute; auto: on a GPU if they see one")

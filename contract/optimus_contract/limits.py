@@ -23,3 +23,12 @@ MAX_RETRIES = 20
 """Times that a job goes on after an error of its own."""
 LEAST_PRIORITY, MOST_PRIORITY = 0.01, 1000.0
 """Five orders of magnitude: below the least, a job would hardly ever keep what it gets."""
+LEAST_EPOCHS = 1e-9
+"""A step of one example among a thousand million."""
+LEAST_SECONDS = 0.001
+LEAST_HANG_SECONDS = 0.1
+"""A micro-batch that takes longer is nothing odd."""
+LEAST_CORES = 0.001
+"""A thousandth is what clusters count in."""
+LEAST_PART = 1e-9
+"""Of a loss, of money, of a norm: below it a number is a slip."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal
 
-from optimus_contract.fields import SIZE, GpuType, Name
-from optimus_contract.limits import LEAST_PRIORITY, MAX_TASKS, MOST_PRIORITY
+from optimus_contract.fields import SIZE, GpuType, Name, zero_or
+from optimus_contract.limits import LEAST_CORES, LEAST_PART, LEAST_PRIORITY, MAX_TASKS, MOST_PRIORITY
 from optimus_contract.message import FINITE, About, Message
 
 # --- what one user, or the jobs of one project, may take at most (docs/limits.md) ------------------------------------
@@ -113,8 +113,8 @@ class ProjectQuota(Message):
     Cores and memory that are not named follow the largest part that is.
     """
 
-    share: Annotated[float | None, FINITE, About(ge=0, le=1, examples=(0.25,))] = None
-    cpu: Annotated[float | None, FINITE, About("CPU cores", ge=0, le=1e9)] = None
+    share: Annotated[float | None, FINITE, zero_or(LEAST_PART), About(ge=0, le=1, examples=(0.25,))] = None
+    cpu: Annotated[float | None, FINITE, zero_or(LEAST_CORES), About("CPU cores", ge=0, le=1e9)] = None
     memory_bytes: Annotated[
         int | None, SIZE, About("bytes, or a string like 512Gi", ge=0, le=2**60, examples=("512Gi",))
     ] = None

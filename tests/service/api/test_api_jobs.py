@@ -97,6 +97,11 @@ WRONG_QUERIES = [
     ("/v1/jobs?limit=201", "limit", "less than or equal to 200"),
     ("/v1/jobs?limit=many", "limit", "integer"),
     ("/v1/jobs?limit=1&limit=2", "limit", "must be given once"),
+    ("/v1/jobs?limit=1_0", "limit", "in digits, such as 20, not '1_0'"),
+    ("/v1/jobs?limit=%2B5", "limit", "in digits"),
+    ("/v1/jobs?limit=+5", "limit", "in digits"),
+    ("/v1/jobs?limit=5%0A", "limit", "in digits"),
+    ("/v1/jobs?limit=%D9%A5", "limit", "in digits"),
     ("/v1/jobs?cursor=rubbish", "cursor", "next_cursor of an earlier answer"),
     # ["jobs", NaN, "a\u0000\ud800"]
     ("/v1/jobs?cursor=WyJqb2JzIiwgTmFOLCAiYVx1MDAwMFx1ZDgwMCJd", "cursor", "next_cursor of an earlier answer"),

@@ -96,7 +96,7 @@ def test_what_does_not_fit_the_architecture_is_refused(api: Api, spec: dict[str,
         ({"scaling": "weak", "mode": "async"}, "scaling weak is for mode sync"),
         ({"warmup_epochs": 3.0}, "warmup_epochs is for scaling weak"),
         ({"scaling": "weak", "warmup_epochs": -1.0}, "greater than or equal to 0"),
-        ({"max_gradient_norm": 0.0}, "greater than 0"),
+        ({"max_gradient_norm": 0.0}, "greater than or equal to 0.000000001"),
         ({"checkpoint_url": "/just/a/path"}, "checkpoint_url"),
     ],
 )
@@ -204,7 +204,7 @@ WRONG_FIELDS: list[tuple[dict[str, Any], str, str]] = [
         "best goes with at_least",
     ),
     ({"convergence": {"max_cost": 5.0}}, "convergence.max_cost", "the service has no prices"),
-    ({"evaluate_epochs": 0}, "evaluate_epochs", "greater than 0"),
+    ({"evaluate_epochs": 0}, "evaluate_epochs", "greater than or equal to 0.000000001"),
     ({"convergence": {"loss_decrease": {"below": 2}}}, "convergence.loss_decrease.below", "less than 1"),
     ({"convergence": {"target_loss": float("nan")}}, "convergence.target_loss", "finite"),
     ({"convergence": {"max_seconds": float("inf")}}, "convergence.max_seconds", "finite"),
@@ -350,7 +350,23 @@ def test_a_byte_order_mark_does_no_harm(api: Api) -> None:
 
 
 @on_sqlite
-@pytest.mark.parametrize("headers", [{}, {"Content-Type": "text/plain"}, JSON | {"Content-Encoding": "gzip"}])
+@pytest.mark.parametrize("charset", ["utf-8", '"UTF-8"', "utf8", ""])
+def test_json_may_say_that_it_is_utf_8(api: Api, charset: str) -> None:
+    headers = {"Content-Type": f"application/json; charset={charset}"}
+    assert api.post("/v1/jobs", content=json.dumps(job_spec()).encode(), headers=headers).status_code == 201
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Content-Type": "text/plain"},
+        {"Content-Type": "application/json; charset=utf-16"},
+        {"Content-Type": 'application/json;version=1; Charset="latin-1"'},
+        JSON | {"Content-Encoding": "gzip"},
+    ],
+)
 def test_other_media_types_are_refused(api: Api, headers: dict[str, str]) -> None:
     answer = api.post("/v1/jobs", content=json.dumps(job_spec()).encode(), headers=headers)
     problem(answer, 415)

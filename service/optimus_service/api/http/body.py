@@ -7,6 +7,7 @@ hold them. All of this happens before an endpoint, and before pydantic, sees any
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -29,6 +30,11 @@ _SUSPECT_ESCAPE = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
 """Without one of these escapes no string can hold a NUL or half of a surrogate pair."""
 STORABLE_TEXT = r"^[^\x00]*$"
 """What `_why_unstorable` lets through, as a regular expression; JSON in UTF-8 cannot say half of a surrogate pair."""
+
+_CHARSET = re.compile(r';\s*charset\s*=\s*"?([^";,\s]*)', re.IGNORECASE)
+_UTF8 = ("utf-8", "utf8", "us-ascii", "")
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?", re.ASCII)
+"""As JSON has it, with zeros in front allowed. Python also reads `1_0`, `+5`, ` 5` and the digits of all scripts."""
 
 _WITHOUT_BODY = ("GET", "HEAD")
 """Methods whose body HTTP gives no meaning."""
@@ -234,11 +240,20 @@ def _why_unstorable(text: str) -> str | None:
     return None
 
 
-def _queries(dependant: Dependant) -> Iterator[tuple[str, bool]]:
-    """Query parameters by name, and whether each may be repeated."""
+@dataclass(frozen=True, slots=True)
+class _Query:
+    """What is known of a query parameter."""
+
+    may_repeat: bool
+    is_number: bool
+
+
+def _queries(dependant: Dependant) -> Iterator[tuple[str, _Query]]:
+    """Query parameters by name."""
     for parameter in dependant.query_params:
         annotation = parameter.field_info.annotation
-        yield parameter.alias, list in {get_origin(part) for part in (annotation, *get_args(annotation))}
+        parts = (annotation, *get_args(annotation))
+        yield parameter.alias, _Query(list in {get_origin(part) for part in parts}, not {int, float}.isdisjoint(parts))
     for part in dependant.dependencies:
         yield from _queries(part)
 
@@ -249,16 +264,31 @@ def _body_model(endpoint: Callable[..., Any]) -> type[Message] | None:
     return next((hint for hint in hints.values() if isinstance(hint, type) and issubclass(hint, Message)), None)
 
 
-def _check_queries(request: Request, known: Mapping[str, bool]) -> None:
+def _check_queries(request: Request, known: Mapping[str, _Query]) -> None:
     given = Counter(name for name, _ in request.query_params.multi_items())
     allowed = f"allowed here: {', '.join(sorted(known))}" if known else "none are allowed here"
     wrong = {name: f"unknown query parameter; {allowed}" for name in given if name not in known}
     wrong |= {
-        name: "must be given once" for name, n_times in given.items() if n_times > 1 and not known.get(name, True)
+        name: "must be given once"
+        for name, n_times in given.items()
+        if n_times > 1 and name in known and not known[name].may_repeat
+    }
+    wrong |= {
+        name: f"must be a number in digits, such as 20, not {value[:40]!r}"
+        for name, value in request.query_params.multi_items()
+        if name in known and known[name].is_number and _is_odd_number(value)
     }
     if wrong:
         errors = [answers.ProblemError(field=dotted([name]), message=message) for name, message in wrong.items()]
         raise invalid(errors[:MAX_ERRORS])
+
+
+def _is_odd_number(text: str) -> bool:
+    """Whether Python reads it as a number, although it is none in JSON."""
+    try:
+        return math.isfinite(float(text)) and _NUMBER.fullmatch(text) is None
+    except ValueError:
+        return False
 
 
 def _refuse_fields(request: Request, body: bytes) -> None:
@@ -281,6 +311,9 @@ def _refuse_other_media(request: Request) -> None:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
         raise Problem(415, f"send Content-Type: application/json, not {media_type[:100] or 'nothing'}")
+    charset = _CHARSET.search(request.headers.get("content-type", ""))
+    if charset is not None and charset[1].lower() not in _UTF8:
+        raise Problem(415, f"JSON is sent in UTF-8, not {charset[1][:100]}")
     if request.headers.get("content-encoding", "identity") != "identity":
         raise Problem(415, "send the body without Content-Encoding")
 
