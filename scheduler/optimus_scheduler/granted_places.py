@@ -106,15 +106,10 @@ def _without_place(
 ) -> frozenset[str]:
     """Waiting jobs that were granted something and have no place for it, but for those whose turn has come: for these
     room is kept until they have a place. None under a policy that knows no turns."""
-    if not isinstance(policy, PatientPolicy):
+    placeless = [one for one in outlooks if not one.has_tasks and isinstance(placements.get(one.id), Unplaced)]
+    if not placeless or not isinstance(policy, PatientPolicy):  # to ask that takes longer than to look
         return frozenset()
-    return frozenset(
-        one.id
-        for one in outlooks
-        if not one.has_tasks
-        and isinstance(placements.get(one.id), Unplaced)
-        and policy.seconds_to_turn(one, settings) > 0
-    )
+    return frozenset(one.id for one in placeless if policy.seconds_to_turn(one, settings) > 0)
 
 
 def _others_want_more(grants: Mapping[str, Grant], placeless: Collection[str]) -> bool:

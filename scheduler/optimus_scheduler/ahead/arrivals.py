@@ -38,8 +38,10 @@ class RecentJobs:
         ended = [max(now - began, 0.0) for job_id, began in self._active.items() if job_id not in active]
         self._active, self._lengths = active, (*self._lengths, *ended)[-_LENGTHS:]
         seen = self._seen | {one.id: one for one in outlooks}
-        newest = sorted(seen.values(), key=lambda one: (one.job.submitted_at, one.id))[-_REMEMBERED:]
-        self._seen = {one.id: one for one in newest}
+        if len(seen) > _REMEMBERED:
+            newest = sorted(seen.values(), key=lambda one: (one.job.submitted_at, one.id))[-_REMEMBERED:]
+            seen = {one.id: one for one in newest}
+        self._seen = seen
 
     def arrivals(self, now: float) -> tuple[Arrival, ...]:
         """The next submissions, in order of time: at the rate of the remembered ones, and like each of them in turn.

@@ -153,11 +153,11 @@ def with_precedents(job: Job, steps_per_epoch: float | None, own: Prediction | N
 
     The sooner of the two counts; a job that has gone on for longer than its precedents is unlike them.
     """
-    if (own is not None and own.rule not in _LIMITS) or not steps_per_epoch:
+    name = _curve_rule(job)
+    if (own is not None and own.rule not in _LIMITS) or not steps_per_epoch or name is None:
         return own
     ends = ends_under(job.spec.convergence, [ended for ended in job.similar if ended.project == job.spec.project])
-    name = _curve_rule(job)
-    if not ends or name is None:
+    if not ends:
         return own
     logs = [math.log(each.epochs * steps_per_epoch) for each in ends.values()]
     mean, spread = with_belief(logs, sum(each.spread**2 for each in ends.values()))

@@ -108,7 +108,7 @@ def candidates(
     until = np.where(joins, part[job], 0.0)
     meanwhile = present_speed[job]
     mixed = np.flatnonzero((until > 0) & ((workers < sizes.present[job, 0]) | (servers < sizes.present[job, 1])))
-    for j in np.unique(job[mixed]).tolist():
+    for j in sorted(set(job[mixed].tolist())):
         rows = mixed[job[mixed] == j]
         stay = (np.minimum(each[rows], has) for each, has in zip((workers, servers), sizes.present[j], strict=True))
         meanwhile[rows] = outlooks[j].speeds.many(*stay)

@@ -68,6 +68,8 @@ class Frontiers:
         for at, found in enumerate(each):
             if found is None:  # by the identity of speeds that live as long as the outlooks
                 missing.setdefault((id(speeds[at]), keys[at]), []).append(at)
+        if not missing:  # most jobs tell how far they are, and nothing else that is new
+            return [frontier for frontier in each if frontier is not None]
         rows = [changed[same[0]] for same in missing.values()]
         wanted = _Wanted([outlooks[j] for j in rows], outlooks.pairs("least_")[rows], outlooks.pairs("most_")[rows])
         built = _build(wanted, self.worker_shares[rows], self.server_shares[rows])

@@ -78,9 +78,11 @@ class _Explanation:
             sizes[j] = self._size(j, row[j])
         better = self._is_faster(self._ideal) & self._fits(self._ideal)
         wanted = np.where(better, self._ideal, self._next_that_fits())
-        reasons = np.where(changes, self._to_change(moves), self._to_keep(wanted))
+        reasons = self._to_keep(wanted)
+        if changes.any():
+            reasons = np.where(changes, self._to_change(moves), reasons)
         best: list[Allocation | None] = [None] * len(jobs)
-        for j in np.flatnonzero(np.isin(reasons, _WANTS_ANOTHER) & ~changes).tolist():
+        for j in np.flatnonzero(_WANTS_ANOTHER[reasons] & ~changes).tolist():
             best[j] = self._size(j, wanted[j])
         # For no larger share (a worker in the place of a server) there is no gain per share.
         is_one_more = table.cost[self._next] - table.cost[row] > _SAME_SHARE
@@ -169,16 +171,11 @@ class _Explanation:
         others = surplus.sum(axis=0) - surplus
         cheaper = self._surplus_of_lower_gain(surplus)
         alone = demand[wanted] <= self._capacity + TOLERANCE
-        return np.select(
-            [
-                (need <= 0).all(axis=1),
-                ~alone.all(axis=1),
-                (need > others).any(axis=1),
-                (need > cheaper).any(axis=1),
-            ],
-            [np.broadcast_to(kept, len(row)), _FULL, _MINIMA, _ELSEWHERE],
-            _EXCHANGE,
-        )
+        # The first that applies counts, and so is written last.
+        reasons = np.where((need > cheaper).any(axis=1), _ELSEWHERE, _EXCHANGE)
+        reasons[(need > others).any(axis=1)] = _MINIMA
+        reasons[~alone.all(axis=1)] = _FULL
+        return np.where((need <= 0).all(axis=1), kept, reasons)
 
     def _surplus_of_lower_gain(self, surplus: FloatArray) -> FloatArray:
         """(n, r) what jobs whose last task gains less than the next one of each job have beyond their minima."""
@@ -207,8 +204,8 @@ _REASONS = (
 _UNCHANGED, _LEARNING, _AT_MAXIMUM, _NOT_WORTH, _ELSEWHERE, _NO_GAIN, _MORE, _FULL, _MINIMA, _EXCHANGE = range(
     len(_REASONS)
 )
-_WANTS_ANOTHER = (_NOT_WORTH, _ELSEWHERE, _FULL, _MINIMA, _EXCHANGE)
-"""Reasons of jobs that would be faster with another size."""
+_WANTS_ANOTHER = np.isin(range(len(_REASONS)), (_NOT_WORTH, _ELSEWHERE, _FULL, _MINIMA, _EXCHANGE))
+"""Whether it is a reason of jobs that would be faster with another size, by its number."""
 
 
 def of_smaller_share(rows: IntArray, table: Candidates) -> IntArray:
