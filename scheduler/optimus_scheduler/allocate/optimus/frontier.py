@@ -49,15 +49,8 @@ class Frontiers:
 
     def speeds_at(self, share: float) -> FloatArray:
         """(n,) steps per second of each job on so much of the cluster, between sizes by a straight line."""
-        return np.array([np.interp(share, points[:, 2], points[:, 3]) for points in self._points])
-
-    def highest_speeds(self) -> FloatArray:
-        """(n,) steps per second of each job at its fastest size."""
-        return np.array([points[:, 3].max() for points in self._points])
-
-    @property
-    def _points(self) -> list[FloatArray]:
-        return [np.frombuffer(each.points).reshape(-1, 4) for each in self.each]
+        points = (np.frombuffer(each.points).reshape(-1, 4) for each in self.each)
+        return np.array([np.interp(share, each[:, 2], each[:, 3]) for each in points])
 
     def _of(self, outlooks: JobColumns, changed: Sequence[int]) -> list[Frontier]:
         """The frontiers of these jobs, by their numbers: speeds that several have in common remember them."""

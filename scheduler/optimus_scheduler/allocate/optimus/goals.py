@@ -8,8 +8,9 @@ A round maximises Σ weight · speed, and a goal is a way to weigh jobs:
 * **fairness**: what counts is speed by that on an equal part of the cluster, and more so the later the job is by ρ, its
   completion time by that on an equal part, as it would be if it had that part from now on. A power of ρ stands in for
   the largest one: the marginal gain of Σ ρ^k lies with the jobs of large ρ.
-* **deadlines**: as `jct`, but first those that still can be in time, then those without a deadline. A job that misses
-  its deadline at any size comes last.
+* **deadlines**: as `jct`, but first those whose deadlines are to come, beyond the room that they claim anyway: what
+  ends sooner leaves room for later ones. Whether one can still be met does not count: predictions err, and a job that
+  is given up is late for sure.
 
 With several goals weights are multiplied, each to the power of its part: only ratios of weights count.
 
@@ -34,7 +35,7 @@ from optimus_scheduler.settings import Settings
 _LATE_POWER = 4.0
 """Of ρ: with 2 the largest one was no smaller than under `jct`."""
 _IN_TIME_FIRST = 10.0
-"""A job in time outweighs one without a deadline of the same work by so much, and that one a job that is late."""
+"""A job with a deadline to come outweighs one without, or of a past one, of the same work by so much."""
 
 
 class Round(NamedTuple):
@@ -88,8 +89,4 @@ def _by_lateness(jobs: JobColumns, at: Round) -> FloatArray:
 
 def _by_deadline(jobs: JobColumns, at: Round) -> FloatArray:
     due = [one.job.spec.deadline_at for one in jobs]
-    time = np.array([np.nan if each is None else each - at.now for each in due])
-    needed = np.where(jobs.is_unknown, 0.0, jobs.remaining / (at.frontiers.highest_speeds() * at.faster))
-    needed = needed + np.where(jobs.has_tasks, 0.0, jobs.column("stop_seconds"))
-    in_time = np.where(needed <= time, _IN_TIME_FIRST, 1.0 / _IN_TIME_FIRST)
-    return np.where(np.isnan(time), 1.0, in_time)
+    return np.array([_IN_TIME_FIRST if each is not None and each > at.now else 1.0 for each in due])
