@@ -733,3 +733,24 @@ def test_a_start_waits_for_room_on_one_node() -> None:
     sooner = looked(one_node)["waiting"].start
     assert sooner is not None
     assert sooner.mean < second.low
+
+
+def test_who_goes_first_gets_the_room_of_the_end_that_is_known() -> None:
+    """A job of unknown length frees nothing, though it was submitted long before."""
+    one = a_spec(minimum=(1, 1), maximum=(1, 1), rule=ConvergenceRule(max_steps=1000))
+    endless = replace(one, convergence=ConvergenceRule(target_loss=0.1))
+    hangs = a_job("hangs", has=(1, 1), spec=endless, measured=samples(law(), ALL_SIZES), step=5000)
+    known = a_job("known", has=(1, 1), spec=one, measured=samples(law(), ALL_SIZES))
+    older, newer = (
+        a_job(name, spec=one, measured=samples(law(), ALL_SIZES), submitted_at=NOW - age)
+        for name, age in (("older", 90.0), ("newer", 9.0))
+    )
+    queue = a_queue(replace(hangs, started_at=NOW - 30.0), known, older, newer, cpu=4.0)
+    found = look_ahead(queue, policy_named("fifo"), Settings())
+    first, second, end = found["older"].start, found["newer"].start, found["known"].end
+    assert first is not None
+    assert end is not None
+    assert end.low <= first.mean <= end.high
+    assert found["older"].awaited.keys() == {"known"}
+    assert second is not None
+    assert second.mean > first.mean + 10.0

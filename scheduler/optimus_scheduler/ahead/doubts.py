@@ -79,8 +79,9 @@ class Doubts:
         return self._own_ends(job) - at if at < math.inf else np.full(LEVELS, math.inf)
 
     def predicted_ends(self, job: int) -> FloatArray:
-        """The same for those who wait for it: inf for a job of a made-up length, which is not assumed to end."""
-        return np.full(LEVELS, math.inf) if self._work[job].is_made_up else self.ends(job)
+        """The same for those who wait for it: a job of a made-up length is not assumed to end before its limit of
+        time, inf without one."""
+        return np.full(LEVELS, self._trajectory.limit_of(job)) if self._work[job].is_made_up else self.ends(job)
 
     def _own_ends(self, job: int) -> FloatArray:
         """Started as in this trajectory."""

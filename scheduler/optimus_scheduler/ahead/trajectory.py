@@ -106,13 +106,16 @@ class _Virtual:
     """As it was last seen without tasks, since it has none: later, only its wait is longer."""
     slots: Mapping[TaskSlot, str] = field(default_factory=dict)
     """The node of each of its tasks."""
+    is_endless: bool = False
+    """Nobody knows its length: only its limit of time ends it."""
 
     def __post_init__(self) -> None:
         self.work = self.left
 
     def ends_at(self, now: float) -> float:
         """If nothing changes."""
-        ends = max(now, self.resumes) + self.left / self.speed if self.speed > 0 else math.inf
+        trains = self.speed > 0 and not self.is_endless
+        ends = max(now, self.resumes) + self.left / self.speed if trains else math.inf
         return min(ends, max(now, self.limit_at))
 
     @property
@@ -129,7 +132,8 @@ class _Virtual:
         if ends <= end:
             self.left, self.ended_at = 0.0, ends
         else:
-            self.left -= self.speed * max(end - max(begin, self.resumes), 0.0)
+            left = self.left - self.speed * max(end - max(begin, self.resumes), 0.0)
+            self.left = max(left, 1.0) if self.is_endless else left
         if self.speed > 0:
             self.attained += min(ends, end) - begin
 
@@ -170,8 +174,9 @@ def _is_of(outlook: Outlook, what: WorkerLimit | str | None) -> bool:
 class Trajectory:
     """`run` it once; then ask for the starts and the progress of the jobs."""
 
-    def __init__(self, queue: Queue, work: Sequence[float], rules: Rules) -> None:
-        """`work`: steps left of each outlook in this trajectory."""
+    def __init__(self, queue: Queue, work: Sequence[float], rules: Rules, endless: Sequence[bool] = ()) -> None:
+        """`work`: steps left of each outlook in this trajectory. `endless`: of which of them it is made up; by a policy
+        that decides anew in each round, these do not end."""
         self._queue, self._rules, self._placer = queue, rules, Placer()
         self._emptied = Nodes.of(queue.nodes).emptied_names
         self._confined = confinements(queue.quotas, Snapshot(queue.now, queue.nodes, ()).capacity)
@@ -180,6 +185,8 @@ class Trajectory:
         """Jobs whose speeds nobody knows, not even by an end along the trajectory, by which are alike."""
         for job in self._jobs:
             self._note_unmeasured(job)
+        for job, is_endless in zip(self._jobs, () if self.is_planned else endless, strict=False):
+            job.is_endless = is_endless
         self._has_changed = True
         self._arrivals = list(queue.arrivals)
         self._now = self._decided_at = queue.now
@@ -212,6 +219,8 @@ class Trajectory:
         for k in range(1, self._rules.instants + 1):
             soonest, latest = (self._instant(horizon, number) for number in (k, k + _MOST_SKIPPED))
             event = self._next_event()
+            if event == math.inf and any(job.is_endless and not job.size.is_empty for job in self._jobs):
+                return  # nothing tells when those get room that wait for these
             if event == math.inf:
                 break
             self._go_to(min(max(soonest, event, self._now + 1.0), max(latest, self._now + 1.0)))

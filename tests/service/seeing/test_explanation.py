@@ -563,6 +563,11 @@ def test_a_kept_promise_is_told_after_the_end() -> None:
         ),
         (Turn(340.0, 400.0, 9e9, False, 300.0, 2.0), "That is the longest that any job waits for that."),
         (Turn(-10.0, 50.0, 0.0, False, 300.0, 2.0), "so long"),
+        (
+            Turn(200.0, 300.3, 0.3, False, 300.0, 2.0, is_calculated=True),
+            "These are 5 min 00 s: it is taken to need less than a second alone, as the layers of its network tell: "
+            "nothing is measured yet.",
+        ),
     ],
 )
 def test_a_waiting_job_is_told_from_when_on_none_passes_it(turn: Turn | None, told: str | None) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from optimus_scheduler.allocate.optimus.candidates import Candidates
 from optimus_scheduler.allocate.optimus.job_columns import BoolArray, FloatArray, IntArray, JobColumns
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import TOLERANCE
+from optimus_scheduler.model import TOLERANCE, SpeedSource
 from optimus_scheduler.settings import Settings
 
 
@@ -162,6 +162,8 @@ class Turn:
     """The part of `patience` that every job has, seconds ..."""
     part: float
     """... and by how many times `needed`, divided by its priority, a job waits longer."""
+    is_calculated: bool = False
+    """`needed` goes by speeds that only the layers of its network tell."""
 
 
 def turn_of(outlook: Outlook, settings: Settings) -> Turn:
@@ -170,7 +172,8 @@ def turn_of(outlook: Outlook, settings: Settings) -> Turn:
     speed = np.array([outlook.speeds.at(outlook.minimum) if outlook.speeds.is_known else np.nan])
     waits, needed = float(patience(jobs, speed, settings)[0]), float(_needed(jobs, speed)[0])
     is_assumed, left = bool(jobs.is_unknown[0]), waits - outlook.waited_seconds
-    return Turn(left, waits, needed, is_assumed, settings.patience_seconds, settings.patience_part)
+    is_calculated = outlook.speeds.source is SpeedSource.ANALYSIS and not is_assumed
+    return Turn(left, waits, needed, is_assumed, settings.patience_seconds, settings.patience_part, is_calculated)
 
 
 def _kept(jobs: JobColumns, candidates: Candidates, settings: Settings, unchanged: Collection[int]) -> IntArray:
