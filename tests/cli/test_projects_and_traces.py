@@ -78,6 +78,17 @@ def test_limits_of_a_project_stay_and_go_one_by_one(service: ScriptedService, op
     assert "at most waiting jobs 5, max priority 2; may not borrow" in optimus("project", "show", "vision").stdout
 
 
+def test_what_a_project_has_beyond_its_quota_is_borrowed_only_where_it_may_borrow(
+    service: ScriptedService, optimus: Optimus
+) -> None:
+    """For the moment until a round, after its quota was made smaller."""
+    over = {**VISION, "borrowed": {"cpu": 1.0, "memory_bytes": 0, "gpus": {}}}
+    service.on("GET", PATH, over)
+    assert "1 core, to be given back" in optimus("project", "show", "vision").stdout
+    service.on("GET", PATH, {**over, "quota": {**VISION["quota"], "may_borrow": True}})
+    assert "to be given back" not in optimus("project", "show", "vision").stdout
+
+
 def test_what_the_service_refuses_is_told_by_the_flags(service: ScriptedService, optimus: Optimus) -> None:
     refused = ("cpu", "too many"), ("memory_bytes", "too much"), ("limits.waiting_jobs", "too few"), ("gpus", "none")
     service.on("PUT", PATH, problem(422, "the quota is not valid", *refused))

@@ -170,6 +170,15 @@ def test_the_job_that_started_last_is_paused_first() -> None:
     assert sizes == {"a": 4, "b-urgent": 4, "b1": 0, "b0": 4}, "a pause would cost it what it has trained"
 
 
+@pytest.mark.parametrize(("cores", "reason"), [(2.0, Reason.CLUSTER_FULL), (64.0, Reason.AT_QUOTA)])
+def test_a_quota_is_named_only_where_the_cluster_could_hold_more(cores: float, reason: Reason) -> None:
+    has = replace(job_of("a", "a", has=(1, 1)), started_at=NOW - 900.0, allocated_at=NOW - 900.0)
+    world = replace(a_snapshot([has], cluster(cores)), quotas=(Quota("a", cpu=2.0, may_borrow=False),))
+    _, outcome = next_round(world, OPTIMUS)
+    decision = outcome.decisions[0]
+    assert (decision.allocation, decision.reason) == (Allocation(1, 1), reason), decision.message
+
+
 def test_who_is_paused_for_a_guarantee_is_not_told_of_a_job_that_gets_what_is_left() -> None:
     """The owner takes back half of what the larger job has; the smaller one of its own project fits in the rest."""
     large = job_of("b", "large", has=(1, 1), minimum=(1, 1), maximum=(1, 1))

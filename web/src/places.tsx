@@ -256,7 +256,12 @@ export function Projects({ world, caller, needsToken }: ProjectsProps) {
                       aria-label={`part of the guarantee of ${project.name} in use`}
                     />
                   </td>
-                  <td>{resources(project.borrowed)}</td>
+                  <td>
+                    {resources(project.borrowed)}
+                    {!project.quota.may_borrow && resources(project.borrowed) !== "nothing" && (
+                      <span class="under">to be given back</span>
+                    )}
+                  </td>
                   <td class="wide">
                     {Object.entries(project.jobs)
                       .map(([state, number]) => `${number} ${state}`)

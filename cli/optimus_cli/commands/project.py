@@ -27,7 +27,7 @@ def project_list(projects: Sequence[Project]) -> RenderableType:
         return Text("No project has a quota. Give one with `optimus project set`.", style="dim")
     table = columns_table("project", "quota", "guaranteed", "used", "borrowed", "jobs", folded=("quota", "used"))
     for project in projects:
-        amounts = (resources(project[part]) for part in ("guaranteed", "used", "borrowed"))
+        amounts = *(resources(project[part]) for part in ("guaranteed", "used")), _borrowed(project)
         table.add_row(project["name"], quota_words(project["quota"]), *amounts, str(sum(project["jobs"].values())))
     return table
 
@@ -41,10 +41,18 @@ def project_description(project: Project) -> RenderableType:
             ("quota", quota_words(project["quota"])),
             ("guaranteed now", resources(project["guaranteed"])),
             ("used", resources(project["used"])),
-            ("borrowed", resources(project["borrowed"])),
+            ("borrowed", _borrowed(project)),
             ("jobs", jobs or "none active"),
         ]
     )
+
+
+def _borrowed(project: Project) -> str:
+    """What its jobs have beyond the guarantee."""
+    amount = resources(project["borrowed"])
+    if project["quota"]["may_borrow"] or amount == wording.UNKNOWN:
+        return amount
+    return f"{amount}, to be given back"
 
 
 def quota_words(quota: ProjectQuota) -> str:

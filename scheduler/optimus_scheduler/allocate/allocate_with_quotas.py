@@ -323,8 +323,11 @@ class _QuotaAllocation:
                 would_fit.update(each for each in losing if not unconfined[each].allocation.is_empty)
             grants = {job_id: _beside_the_confined(each, job_id in would_fit) for job_id, each in grants.items()}
         rights = confinements(quotas, self.capacity + self.reserving.leaving)
-        beyond = {one.id for one in competing if one.id in fixed and is_beyond(rights, one)}
-        return {**grants, **{job_id: _confined(grant, job_id in beyond) for job_id, grant in fixed.items()}}
+        by_id = {one.id: one for one in competing}
+        for job_id, grant in fixed.items():
+            one = by_id[job_id]
+            grants[job_id] = _confined(one, grant, self.capacity, is_beyond_it=is_beyond(rights, one))
+        return grants
 
     def _guaranteed(self, quotas: Sequence[Quota]) -> dict[str, Resources]:
         """By project, without what its finishing jobs still hold; each fits in the capacity."""
@@ -377,11 +380,13 @@ def _priority(outlook: Outlook) -> tuple[bool, float, float, str]:
     return not outlook.has_tasks, -job.spec.priority, job.submitted_at, outlook.id
 
 
-def _confined(grant: Grant, is_beyond_it: bool) -> Grant:
+def _confined(outlook: Outlook, grant: Grant, capacity: Resources, *, is_beyond_it: bool) -> Grant:
     """What a job gets within the guarantee of a project that may not borrow: all the room there is for it."""
     if grant.allocation.is_empty:
         return grant._replace(reason=Reason.WAITING_FOR_QUOTA, note=_BEYOND_ALL if is_beyond_it else grant.note)
     is_full = grant.reason in (Reason.CLUSTER_FULL, Reason.MINIMUM_ELSEWHERE)
+    if grant.reason is Reason.CLUSTER_FULL and grant.ideal is not None:
+        is_full = outlook.demand(grant.ideal).fits_in(capacity)  # else no quota gives it more
     return grant._replace(reason=Reason.AT_QUOTA) if is_full else grant
 
 
