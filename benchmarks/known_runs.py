@@ -20,14 +20,20 @@ def schedule_of(curve: Curve) -> RateSchedule | None:
     return None if curve.rates is None else RateSchedule.of(curve.steps, curve.rates)
 
 
-def runs_before(curves: Sequence[Curve], runs: Sequence[FinishedRun | None], place: int) -> list[FinishedRun]:
-    """What the curve at `place` may know of: runs of its family of other sources, and those that stand before it."""
+def places_before(curves: Sequence[Curve], place: int) -> list[int]:
+    """What the curve at `place` may know of: those of its family of other sources, and those that stand before it."""
     mine = curves[place]
     return [
-        replace(run, same_project=curve.source == mine.source)
-        for other, (curve, run) in enumerate(zip(curves, runs, strict=True))
-        if run is not None and curve.family == mine.family and (curve.source != mine.source or other < place)
+        other
+        for other, curve in enumerate(curves)
+        if curve.family == mine.family and (curve.source != mine.source or other < place)
     ]
+
+
+def runs_before(curves: Sequence[Curve], runs: Sequence[FinishedRun | None], place: int) -> list[FinishedRun]:
+    """The `runs` of those."""
+    known = ((curves[other], runs[other]) for other in places_before(curves, place))
+    return [replace(run, same_project=curve.source == curves[place].source) for curve, run in known if run is not None]
 
 
 def coverage_elsewhere(factors: Sequence[float], sources: Sequence[str]) -> float | None:

@@ -14,12 +14,15 @@ of a curve, n >= 5, and is asked for the rest:
 
 `ours + runs` is also given finished runs: the curves of the same family that come from other sources or stand earlier
 in the file; no other model sees more than the prefix. `ours + runs + rates` knows the learning rates of the whole run,
-and those of finished runs, where they were logged. The second table holds only the curves that have them.
-`percent_by_family` is the median final-loss error of each family, over its curves of which finished runs are known:
-whether runs make it worse.
+and those of finished runs, where they were logged. The second table holds only the curves that have them, and the
+multi-power law beside ours (`benchmarks.multi_power_law`), without and with those finished runs whose rates are known.
+`percent_by_family` is the median final-loss error of each family, over its curves of which finished runs are known;
+`worse_with_runs` has the families of at least three whose errors runs and rates make larger than they are by rates
+alone: the mean difference, and the probability that a signed-rank test gives to as much by chance.
 
 With `--leave-out source`, the numbers by which runs are weighed (`Weighing`) are chosen anew for each source, out of 27
-sets, by the other sources alone, and so is the factor that makes intervals hold 80 %.
+sets, by the other sources alone, and so are the fall of losses with rates (`RateSchedule.fall`), before them and from
+`FALLS`, and the factor that makes intervals hold 80 %. The law's shape never has seen the source that is judged.
 """
 
 from __future__ import annotations
@@ -30,11 +33,12 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from benchmarks import loss_ends
-from benchmarks.known_runs import WeighingOf, coverage_elsewhere, runs_before, schedule_of
+from benchmarks.known_runs import WeighingOf, coverage_elsewhere, places_before, runs_before, schedule_of
+from benchmarks.multi_power_law import MultiPowerLaw, shape_elsewhere
 from benchmarks.training_logs import (
     LEAST_POINTS,
     Curve,
@@ -43,8 +47,9 @@ from benchmarks.training_logs import (
     smoothed,
     usable_curves,
 )
+from scipy.stats import wilcoxon
 
-from optimus_models import FinishedRun, LossCurve, LossHistory, PaperLossCurve, Prior
+from optimus_models import FinishedRun, LossCurve, LossHistory, PaperLossCurve, Prior, RateSchedule
 from optimus_models.loss.finished_runs import WEIGHING, Weighing
 
 PREFIXES = (0.1, 0.2, 0.3, 0.5, 0.7)
@@ -83,32 +88,45 @@ MODELS: Mapping[str, Fit] = {
     "ours": lambda curve, n: LossCurve.fit(curve.steps[:n], curve.losses[:n]),
     "last value": lambda curve, n: LastValue(curve.losses[:n]),
 }
-WITH_RUNS, WITH_RATES = "ours + runs", "ours + runs + rates"
+RATES, WITH_RUNS, WITH_RATES = "ours + rates", "ours + runs", "ours + runs + rates"
+Schedules = Mapping[str, RateSchedule | None]
+"""The learning rates of each curve, by its name."""
 GRID = tuple(
     Weighing(same_project, error, rate_error)
     for same_project in (8.0, 15.0, 30.0)
     for error in (0.1, 0.15, 0.22)
-    for rate_error in (0.1, 0.15, 0.22)
+    for rate_error in (0.25, 0.4, 0.6)
 )
+FALLS = (0.08, 0.1, 0.12, 0.15, 0.18, 0.22)
 """What `--leave-out` chooses from."""
+LEAST_CURVES = 3
+"""Of a family that is tested for being worse with runs."""
+CHANCE = 0.05
+"""Probability below which it is told."""
+T = TypeVar("T")
 
 
-def ours_with_rates(curve: Curve, n: int) -> LossCurve:
-    """Our model with the learning rates of the whole run."""
-    return LossCurve.fit(curve.steps[:n], curve.losses[:n], schedule=schedule_of(curve))
-
-
-def ours_with_runs(
-    known: Mapping[str, Prior], weighing: WeighingOf = lambda _: WEIGHING, *, rates: bool = False
+def ours_with(
+    known: Mapping[str, Prior] | None, schedules: Schedules | None, weighing: WeighingOf = lambda _: WEIGHING
 ) -> Fit:
-    """Our model with the runs `known` of each curve, weighed as `weighing` says, and with learning rates if asked."""
+    """Our model with the runs `known` of each curve, weighed as `weighing` says, and its learning rates."""
 
     def fit(curve: Curve, n: int) -> LossCurve:
-        history = replace(known[curve.name], weighing=weighing(curve))
-        schedule = schedule_of(curve) if rates else None
+        history = replace(known[curve.name], weighing=weighing(curve)) if known else None
+        schedule = schedules[curve.name] if schedules else None
         return LossCurve.fit(curve.steps[:n], curve.losses[:n], history=history, schedule=schedule)
 
     return fit
+
+
+def multi_power_laws(curves: Sequence[Curve]) -> dict[str, Fit]:
+    """The law of `curves`, whose rates are all known, without and with those that each may know."""
+    shapes = {source: shape_elsewhere(curves, source) for source in {curve.source for curve in curves}}
+    known = {mine.name: [curves[other] for other in places_before(curves, i)] for i, mine in enumerate(curves)}
+    return {
+        "multi-power law": lambda curve, n: MultiPowerLaw.fit(curve, n, [], shapes[curve.source]),
+        "multi-power law + runs": lambda curve, n: MultiPowerLaw.fit(curve, n, known[curve.name], shapes[curve.source]),
+    }
 
 
 def known_runs(curves: Sequence[Curve]) -> dict[str, Prior]:
@@ -117,30 +135,46 @@ def known_runs(curves: Sequence[Curve]) -> dict[str, Prior]:
     return {curve.name: Prior.of(runs_before(curves, runs, place)) for place, curve in enumerate(curves)}
 
 
-def chosen_elsewhere(curves: Sequence[Curve], known: Mapping[str, Prior]) -> WeighingOf:
-    """For each curve the set of `GRID` with the least errors of the final loss on all other sources.
+def chosen_elsewhere(curves: Sequence[Curve], errors: Mapping[T, Sequence[Sequence[float]]]) -> dict[str, T]:
+    """For each source the choice with the least errors, by prefix and curve, on all other sources.
 
-    By the sum of the logarithms of the mean and of the median error over all prefixes, with rates where known.
+    By the sum of the logarithms of the mean and of the median error over all prefixes.
     """
-    errors = np.array([_final_errors(curves, known, weighing) for weighing in GRID])  # (sets, prefixes, curves)
+    table = np.array(list(errors.values()))  # (choices, prefixes, curves)
     sources = np.array([curve.source for curve in curves])
     chosen = {}
     for source in sources:
-        others = errors[:, :, sources != source] if (sources != source).any() else errors
+        others = table[:, :, sources != source] if (sources != source).any() else table
         summed = np.log(others.mean(axis=2) + 1e-4) + np.log(np.median(others, axis=2) + 1e-4)
-        chosen[source] = GRID[int(np.argmin(summed.sum(axis=1)))]
-    return lambda curve: chosen[curve.source]
+        chosen[source] = list(errors)[int(np.argmin(summed.sum(axis=1)))]
+    return chosen
 
 
-def _final_errors(curves: Sequence[Curve], known: Mapping[str, Prior], weighing: Weighing) -> list[list[float]]:
+def falls_elsewhere(curves: Sequence[Curve], schedules: Schedules) -> Schedules:
+    """The learning rates with the fall of losses that is best for all other sources, without finished runs."""
+    logged = [curve for curve in curves if schedules[curve.name] is not None]
+    if not logged:
+        return schedules
+    falling = {fall: _with_falls(schedules, dict.fromkeys(schedules, fall)) for fall in FALLS}
+    chosen = chosen_elsewhere(logged, {fall: _final_errors(logged, None, each) for fall, each in falling.items()})
+    return _with_falls(schedules, {curve.name: chosen[curve.source] for curve in logged})
+
+
+def _with_falls(schedules: Schedules, falls: Mapping[str, float]) -> Schedules:
+    return {name: each and each._replace(fall=falls[name]) for name, each in schedules.items()}
+
+
+def _final_errors(
+    curves: Sequence[Curve], known: Mapping[str, Prior] | None, schedules: Schedules, weighing: Weighing = WEIGHING
+) -> list[list[float]]:
     """Of each curve at each prefix."""
-    priors = [replace(known[curve.name], weighing=weighing) for curve in curves]
-    schedules = [schedule_of(curve) for curve in curves]
+    priors = [replace(known[curve.name], weighing=weighing) if known else None for curve in curves]
+    rates = [schedules[curve.name] for curve in curves]
 
     def errors(part: float) -> list[float]:
         seen = [(curve, points_of(curve, part)) for curve in curves]
         histories = [LossHistory.of(curve.steps[:n], curve.losses[:n]) for curve, n in seen]
-        fitted = LossCurve.fit_many(histories, priors=priors, schedules=schedules)
+        fitted = LossCurve.fit_many(histories, priors=priors, schedules=rates)
         return [_final_error(model, curve) for model, curve in zip(fitted, curves, strict=True)]
 
     return [errors(part) for part in PREFIXES]
@@ -231,6 +265,9 @@ def _epoch_on_curve(model: Forecaster, curve: Curve, n: int) -> int:
 
 def print_table(tables: Mapping[str, Mapping[float, Mapping[str, float | int | None]]]) -> None:
     """Print summaries by model and prefix."""
+    if not tables:
+        print("none")
+        return
     columns = list(next(iter(next(iter(tables.values())).values())))
     print(f"{'model':26}{'part':>6}" + "".join(f"{column:>24}" for column in columns))
     for model, by_part in tables.items():
@@ -244,21 +281,29 @@ Summary = dict[str, float | int | None]
 
 def measure(curves: Sequence[Curve], *, leave_out: bool) -> dict[str, dict[str, dict[float, Summary]]]:
     """All tables: by name of the table, model and part of the run."""
-    known = known_runs(curves)
-    weighing = chosen_elsewhere(curves, known) if leave_out else lambda _: WEIGHING
+    known, weighings = known_runs(curves), {curve.source: WEIGHING for curve in curves}
+    schedules: Schedules = {curve.name: schedule_of(curve) for curve in curves}
+    if leave_out:
+        schedules = falls_elsewhere(curves, schedules)
+        weighings = chosen_elsewhere(curves, {each: _final_errors(curves, known, schedules, each) for each in GRID})
+
+    def weighing(curve: Curve) -> Weighing:
+        return weighings[curve.source]
+
     models = {
         **MODELS,
-        WITH_RUNS: ours_with_runs(known, weighing),
-        WITH_RATES: ours_with_runs(known, weighing, rates=True),
+        RATES: ours_with(None, schedules),
+        WITH_RUNS: ours_with(known, None, weighing),
+        WITH_RATES: ours_with(known, schedules, weighing),
     }
     scored = {name: evaluate(fit, curves) for name, fit in models.items()}
     logged = [curve for curve in curves if curve.rates is not None]
-    informed = {"paper": MODELS["paper"], "ours": MODELS["ours"], "ours + rates": ours_with_rates}
-    informed |= {name: models[name] for name in (WITH_RUNS, WITH_RATES)}
+    informed = {**models, **multi_power_laws(logged)}
     return {
         "percent": _summaries(scored),
         "percent_with_learning_rates": _summaries({name: evaluate(fit, logged) for name, fit in informed.items()}),
         "percent_by_family": by_family(curves, known, scored),
+        "worse_with_runs": worse_with_runs(curves, known, scored),
         **{f"percent_of_ends_{name}": loss_ends.measure(curves, name, weighing) for name in loss_ends.RULES},
     }
 
@@ -267,18 +312,41 @@ def by_family(
     curves: Sequence[Curve], known: Mapping[str, Prior], scored: Mapping[str, Mapping[float, Score]]
 ) -> dict[str, dict[float, Summary]]:
     """Median errors of the final loss by family and prefix, without and with finished runs, where any are known."""
+
+    def row(places: Sequence[int], part: float) -> Summary:
+        errors = {
+            name: [scored[name][part].final[i] for i in places] for name in ("ours", RATES, WITH_RUNS, WITH_RATES)
+        }
+        return {"curves": len(places), **{name: _percent(each, 50) for name, each in errors.items()}}
+
+    families = _families(curves, known).items()
+    return {family: {part: row(places, part) for part in PREFIXES} for family, places in families}
+
+
+def worse_with_runs(
+    curves: Sequence[Curve], known: Mapping[str, Prior], scored: Mapping[str, Mapping[float, Score]]
+) -> dict[str, dict[float, Summary]]:
+    """The families and prefixes at which finished runs make errors larger, more than chance does."""
+    found: dict[str, dict[float, Summary]] = {}
+    for family, places in _families(curves, known).items():
+        for part in PREFIXES:
+            alone, with_runs = (np.array(scored[name][part].final)[places] for name in (RATES, WITH_RATES))
+            if len(places) < LEAST_CURVES or (with_runs == alone).all():
+                continue
+            chance = float(wilcoxon(with_runs - alone, alternative="greater", zero_method="zsplit").pvalue)
+            if chance < CHANCE:
+                worse_by = 100.0 * float(np.mean(with_runs - alone))
+                found.setdefault(family, {})[part] = {"curves": len(places), "worse_by": worse_by, "chance": chance}
+    return found
+
+
+def _families(curves: Sequence[Curve], known: Mapping[str, Prior]) -> dict[str, list[int]]:
+    """The places of the curves of each family of which finished runs are known."""
     families: dict[str, list[int]] = {}
     for place, curve in enumerate(curves):
         if known[curve.name].runs:
             families.setdefault(curve.family, []).append(place)
-
-    def row(places: Sequence[int], part: float) -> Summary:
-        errors = {
-            name: [scored[name][part].final[place] for place in places] for name in ("ours", WITH_RUNS, WITH_RATES)
-        }
-        return {"curves": len(places), **{name: _percent(each, 50) for name, each in errors.items()}}
-
-    return {family: {part: row(places, part) for part in PREFIXES} for family, places in sorted(families.items())}
+    return dict(sorted(families.items()))
 
 
 def _summaries(scored: Mapping[str, Mapping[float, Score]]) -> dict[str, dict[float, Summary]]:

@@ -38,7 +38,7 @@ _DPI = 90
 def draw_loss_errors(data: Path, out: Path) -> None:
     """Error of the predicted final loss after each part of the run: median and 90th percentile over curves."""
     curves = training_logs.usable_curves(data / "curves.csv")
-    models = {**loss_curves.MODELS, loss_curves.WITH_RUNS: loss_curves.ours_with_runs(loss_curves.known_runs(curves))}
+    models = {**loss_curves.MODELS, loss_curves.WITH_RUNS: loss_curves.ours_with(loss_curves.known_runs(curves), None)}
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     parts = [100 * prefix for prefix in loss_curves.PREFIXES]
     for name, fit in models.items():

@@ -20,7 +20,7 @@ from benchmarks import (
     speed_more_workers,
     training_logs,
 )
-from benchmarks.known_runs import coverage_elsewhere
+from benchmarks.known_runs import coverage_elsewhere, schedule_of
 
 from optimus_models import LossCurve, SpeedModel, has_converged
 from optimus_models.loss.finished_runs import WEIGHING
@@ -84,10 +84,56 @@ def test_loss_curves_report_as_json(curves_file: Path, capsys: pytest.CaptureFix
     assert loss_curves.main(["--data", str(curves_file), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["curves"] == 1
-    assert set(report["percent"]) == {"paper", "ours", "last value", "ours + runs", "ours + runs + rates"}
+    assert set(report["percent"]) == {
+        "paper",
+        "ours",
+        "last value",
+        "ours + rates",
+        "ours + runs",
+        "ours + runs + rates",
+    }
     error = {model: by_prefix["0.1"]["final_median"] for model, by_prefix in report["percent"].items()}
     assert error["paper"] == pytest.approx(0.0, abs=0.1)  # the curve is of the paper's kind
     assert error["last value"] == pytest.approx(4.5, abs=0.1)
+
+
+def falling_with_its_rates(name: str, drop: float) -> training_logs.Curve:
+    """A curve whose rate is lowered to a tenth at the step `drop` of 100, and which falls with it."""
+    steps = np.arange(1.0, 101.0)
+    rates = np.where(steps < drop, 0.1, 0.01)
+    losses = 0.3 + (1.0 + steps / 5.0) ** -0.9 - 0.15 * (1.0 - rates / 0.1)
+    return training_logs.Curve(name, name, "f", steps, losses, rates)
+
+
+def test_ours_and_the_multi_power_law_are_compared_where_rates_are_known() -> None:
+    curves = [falling_with_its_rates(name, drop) for name, drop in (("a", 40.0), ("b", 60.0), ("c", 80.0))]
+    table = loss_curves.measure(curves, leave_out=True)["percent_with_learning_rates"]
+    error = {model: by_part[0.3]["final_median"] or 0.0 for model, by_part in table.items()}
+    assert error["ours"] > 5.0
+    assert error["ours + rates"] < 2.0
+    assert error["multi-power law + runs"] < 2.0
+
+
+def test_families_that_runs_make_worse_are_told_only_beyond_chance() -> None:
+    curves = [falling_with_its_rates(f"{n}", 60.0) for n in range(8)]
+    known, right, wrong = (
+        loss_curves.known_runs(curves),
+        [0.01 * n for n in range(8)],
+        [0.02 + 0.02 * n for n in range(8)],
+    )
+
+    def worse(alone: list[float], with_runs: list[float]) -> object:
+        scored = {"ours + rates": alone, "ours + runs + rates": with_runs}
+        scores = {
+            name: {part: loss_curves.Score(errors, [], []) for part in loss_curves.PREFIXES}
+            for name, errors in scored.items()
+        }
+        return loss_curves.worse_with_runs(curves, known, scores)
+
+    assert worse(wrong, right) == {}
+    assert list(worse(right, wrong)) == ["f"]  # type: ignore[call-overload]
+    assert worse(right, right) == {}
+    assert worse(right, [*reversed(right)]) == {}
 
 
 def test_ends_are_those_of_the_service_and_known_runs_tell_them(tmp_path: Path) -> None:
@@ -160,12 +206,28 @@ def test_measured_loss_curves_are_predicted_better_than_by_the_paper(data: Path)
 def test_finished_runs_make_measured_predictions_better(data: Path) -> None:
     curves = training_logs.load_curves(data / "curves.csv")
     paper = loss_curves.evaluate(loss_curves.MODELS["paper"], curves)
-    ours = loss_curves.evaluate(loss_curves.ours_with_runs(loss_curves.known_runs(curves)), curves)
+    ours = loss_curves.evaluate(loss_curves.ours_with(loss_curves.known_runs(curves), None), curves)
     for prefix, bar in zip(loss_curves.PREFIXES, (0.65, 0.65, 0.65, 0.85, 0.85), strict=True):
         theirs, mine = paper[prefix].summary(), ours[prefix].summary()
         assert (mine["final_median"] or 0) <= bar * (theirs["final_median"] or 0)
         assert (mine["final_p90"] or 0) < (theirs["final_p90"] or 0)
         assert 70 < (mine["coverage_80"] or 0) < 90
+
+
+def test_known_rates_make_measured_predictions_better_than_the_multi_power_law_does(data: Path) -> None:
+    curves = [curve for curve in training_logs.usable_curves(data / "curves.csv") if curve.rates is not None]
+    schedules = loss_curves.falls_elsewhere(curves, {curve.name: schedule_of(curve) for curve in curves})
+    rates, alone, law = (
+        loss_curves.evaluate(fit, curves)
+        for fit in (
+            loss_curves.ours_with(None, schedules),
+            loss_curves.MODELS["ours"],
+            loss_curves.multi_power_laws(curves)["multi-power law"],
+        )
+    )
+    for part in (0.1, 0.2, 0.3):
+        ours, *others = (float(np.median(scores[part].final)) for scores in (rates, alone, law))
+        assert ours < 0.7 * min(others)
 
 
 def test_measured_speeds_are_predicted_better_than_by_the_paper(data: Path) -> None:

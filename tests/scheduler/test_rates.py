@@ -31,10 +31,11 @@ def reporting(measured: dict[float, float], planned: dict[float, float]) -> Job:
     )
 
 
-def rates_at(job: Job, *steps: float) -> list[float]:
+def lowered_at(job: Job, *steps: float) -> list[float]:
+    """By how much of its highest rate."""
     schedule = rate_schedule(job)
     assert schedule is not None
-    return [float(np.exp(np.interp(step, schedule.steps, schedule.log_rates))) for step in steps]
+    return schedule.lowered(np.array(steps)).tolist()  # type: ignore[no-any-return]
 
 
 def test_nothing_told_is_no_schedule() -> None:
@@ -43,11 +44,11 @@ def test_nothing_told_is_no_schedule() -> None:
 
 def test_a_plan_counts_from_the_newest_report_on() -> None:
     plan = {0.0: 0.1, 299.0: 0.1, 300.0: 0.01}
-    assert rates_at(reporting({}, plan), 0, 299, 300, 900) == pytest.approx([0.1, 0.1, 0.01, 0.01])
+    assert lowered_at(reporting({}, plan), 0, 299, 300, 900) == pytest.approx([0.0, 0.0, 0.9, 0.9])
     told = reporting({0.0: 0.3, 199.0: 0.4}, plan)  # four workers of a job whose batch grows with them
-    assert rates_at(told, 0, 199, 299, 300) == pytest.approx([0.3, 0.4, 0.4, 0.04])
+    assert lowered_at(told, 0, 199, 299, 300) == pytest.approx([0.0, 0.0, 0.0, 0.9])
     overdue = reporting({0.0: 0.1, 999.0: 0.02}, plan)
-    assert rates_at(overdue, 999, 2000) == pytest.approx([0.02, 0.02]), "it stays at its last rate"
+    assert lowered_at(overdue, 999, 2000) == pytest.approx([0.8, 0.8]), "it stays at its last rate"
 
 
 @given(st.lists(st.floats(0, 1e3), min_size=1, max_size=20), st.lists(st.floats(0, 1e3), max_size=20))
@@ -58,7 +59,7 @@ def test_any_reports_and_plans_make_a_schedule_of_bounded_length(planned: list[f
         return
     assert len(schedule.steps) <= 256
     assert (np.diff(schedule.steps) > 0).all()
-    assert np.isfinite(schedule.log_rates).all()
+    assert ((schedule.shares >= 0) & (schedule.shares <= 1)).all()
 
 
 def test_a_planned_fall_of_the_rate_lowers_the_expected_loss_and_a_new_plan_is_a_new_fit() -> None:

@@ -49,8 +49,8 @@ class LossCurve:
     """None when nothing is known."""
     experts: Experts | None = field(default=None, repr=False)
     """Finished runs of the same family, if there are any."""
-    schedule: RateSchedule | None = field(default=None, repr=False)
-    """Its learning rates, past and planned, if they are known."""
+    informed: PowerMixture | None = field(default=None, repr=False)
+    """The same with its learning rates, past and planned, if they are known."""
     highest: float = np.inf
     """0 if no loss was above it: no bound will be."""
     beta0: float = 0.0
@@ -129,8 +129,12 @@ class LossCurve:
         columns = (*laws[:3], batch.scales, batch.offsets, confidence, residuals, np.maximum(noise, residuals), fall)
         numbers = zip(*(column.tolist() for column in columns), strict=True)
         experts = experts_of(batch, priors, schedules)
+        informed: list[PowerMixture | None] = [None] * len(histories)
+        if any(schedules):
+            with_rates = zip(fit_power_mixtures(batch, schedules), schedules, strict=True)
+            informed = [each if schedule else None for each, schedule in with_rates]
         highest = [0.0 if history.losses.max() <= 0 else np.inf for history in histories]
-        known = zip(histories, mixtures, experts, schedules, highest, numbers, strict=True)
+        known = zip(histories, mixtures, experts, informed, highest, numbers, strict=True)
         return [
             cls(history.last_step, float(history.steps[0]), history.n_points, *others, *each)
             for history, *others, each in known
@@ -183,8 +187,10 @@ class LossCurve:
     def _forecast(self, k: FloatArray) -> _Forecast:
         """The normalised loss at `k` (n,)."""
         own, spread = self._own(k)
-        lowered = np.zeros(len(k)) if self.schedule is None else own * (1.0 - self.schedule.factors(k, self.last_step))
-        own = own - lowered
+        lowered = np.zeros(len(k))
+        if self.informed is not None:
+            plain, (own, spread) = own, self.informed.loss_and_spread(k)
+            lowered = np.maximum(plain - own, 0.0)
         if self.experts is None:
             return _Forecast(own, spread, 1.0, np.zeros(len(k)), lowered)
         theirs = self._own(np.array([self.experts.last_step]))[0] * self.experts.ratios(k)  # (r, n)

@@ -34,8 +34,8 @@ class Weighing(NamedTuple):
     other people's runs hardly help."""
     error: float = 0.15
     """Mean error in log loss at which a run, or the own curve, counts a quarter of that."""
-    rate_error: float = 0.15
-    """Error in log loss per unit of log learning rate that a run does not share with the plan of the job."""
+    rate_error: float = 0.4
+    """Error in log loss by a rate that will be lowered to 0 where that of a run, or what the own curve saw, is not."""
 
     def weights(self, squared_errors: FloatArray) -> FloatArray:
         """(...) what is left of a weight of 1 with these mean squared errors."""
@@ -156,16 +156,16 @@ class Prior:
         ]
 
     def _rate_errors(self, last: FloatArray, schedules: Sequence[RateSchedule | None]) -> tuple[FloatArray, FloatArray]:
-        """Mean squared errors in log loss, by planned learning rates, of each of j jobs' own curves (j,), which expect
-        the present rate, and of the runs (r, j), which had their own."""
+        """Mean squared errors in log loss, by planned learning rates, of each of j jobs' own curves (j,), which saw the
+        past ones, and of the runs (r, j), which had their own."""
         own, theirs = np.zeros(len(last)), np.zeros((len(self.runs), len(last)))
         for j, (step, schedule) in enumerate(zip(last.tolist(), schedules, strict=True)):
             if schedule is not None:
                 steps = schedule.planned(step)
-                mine = schedule.ratios(steps, step)
-                own[j] = np.mean(mine**2)
-                known = [mine if run.schedule is None else run.schedule.ratios(steps, step) for run in self.runs]
-                theirs[:, j] = np.mean((np.array(known) - mine) ** 2, axis=1)
+                mine = schedule.lowered(steps) - schedule.lowered(last[j])
+                known = (run.schedule or schedule for run in self.runs)
+                apart = np.array([rates.lowered(steps) - rates.lowered(last[j]) for rates in known]) - mine
+                own[j], theirs[:, j] = np.mean(mine**2), np.mean(apart**2, axis=1)
         return self.weighing.rate_error**2 * own, self.weighing.rate_error**2 * theirs
 
 
@@ -204,7 +204,7 @@ def experts_of(
         return experts
     at = batch.steps[:, -1:] * _COMPARED  # (j, p)
     own = _log(smoothed(batch, at))
-    predicted = _log(near_losses(batch.first_half(), at[:, _PREDICTED]))
+    predicted = _log(near_losses(batch.first_half(), at[:, _PREDICTED], schedules))
     missed = np.mean((predicted - own[:, _PREDICTED]) ** 2, axis=1)
     for same in rows.values():
         prior = priors[same[0]]

@@ -8,16 +8,21 @@ Two such averages are kept. `NEAR` (γ about 1, as in the paper's Eq. 1) describ
 where a rule on the slope will hold. Far beyond the data losses keep falling more slowly but for longer than that, not
 least because learning rates are lowered: `FAR` (γ = 1/2) takes over with the logarithm of the horizon.
 
+Where the learning rates η are known, a curve is c + a·((1 + k/(s·K))^-γ - b·(1 - η(k)/η_max)): lowering them takes off
+a part of what the steps do. This is the multi-power law (Luo et al., ICLR 2025, arXiv 2503.12811) with one constant.
+
 docs/studies/models.md says how the constants were found and what else was tried.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from optimus_models.history import FloatArray, LossBatch
+from optimus_models.loss.rate_schedule import RateSchedule
 
 
 class Horizon(NamedTuple):
@@ -61,13 +66,15 @@ class PowerLaws(NamedTuple):
     """s."""
     exponent: float
 
-    def paths(self, position: FloatArray) -> FloatArray:
-        """(m, n): each curve at `position` (n,), steps in units of the last step seen. Not below 0."""
-        return self.paths_from(1.0 + position / self.scales[:, None])
+    def paths(self, position: FloatArray, lowered: FloatArray | float = 0.0) -> FloatArray:
+        """(m, n): each curve at `position` (n,), steps in units of the last step seen; `lowered` (n,) is what lower
+        rates take off an amplitude of 1. Not below 0."""
+        return self.paths_from(1.0 + position / self.scales[:, None], lowered)
 
-    def paths_from(self, base: FloatArray) -> FloatArray:
+    def paths_from(self, base: FloatArray, lowered: FloatArray | float = 0.0) -> FloatArray:
         """The same by `base` (m, n), which is 1 + position / s of each curve."""
         falling = base**-self.exponent
+        falling -= lowered
         falling *= self.amplitudes[:, None]
         falling += self.levels[:, None]
         return np.maximum(falling, 0.0, out=falling)
@@ -83,6 +90,8 @@ class PowerMixture(NamedTuple):
     """Root mean squared residual of the near average, normalised."""
     weighted_noise: float
     """The same with the weights of the fit, in which first points, where the loss falls most steeply, count little."""
+    schedule: RateSchedule | None = None
+    """Its learning rates, if they are part of it."""
 
     def loss(self, steps: FloatArray) -> FloatArray:
         """Normalised loss at `steps` (n,)."""
@@ -90,7 +99,7 @@ class PowerMixture(NamedTuple):
         return mean
 
     def loss_and_decrease(self, steps: FloatArray, distance: float) -> tuple[FloatArray, FloatArray]:
-        """Normalised loss at `steps` (n,), and how far it falls from each to `distance` steps later.
+        """Normalised loss at `steps` (n,), and how far it falls from each to `distance` steps later, without its rates.
 
         Each average falls by itself: where one takes over from the other, the loss between them is no fall.
         """
@@ -110,30 +119,41 @@ class PowerMixture(NamedTuple):
         """Normalised loss at `steps` (n,), and the standard deviation of the averaged curves there, which includes
         how far the near and the far average are apart."""
         position = np.maximum(steps, 0.0) / self.last_step
-        share = _far_share(position)
-        near, near_variance = _moments(self.near, position)
-        far, far_variance = _moments(self.far, position)
+        share, lowered = _far_share(position), _lowered(steps[None], [self.schedule])[0]
+        near, near_variance = _moments(self.near, position, lowered)
+        far, far_variance = _moments(self.far, position, lowered)
         mean = (1.0 - share) * near + share * far
         variance = (1.0 - share) * (near_variance + (near - mean) ** 2) + share * (far_variance + (far - mean) ** 2)
         return mean, np.sqrt(variance)
 
 
-def fit_power_mixtures(batch: LossBatch) -> list[PowerMixture]:
-    """One mixture for each history of `batch`."""
-    stretched, recent = _stretched(batch.steps, batch), recent_weights(batch)
-    near, far = _fit(batch, stretched, recent, NEAR), _fit(batch, stretched, recent, FAR)
+def fit_power_mixtures(batch: LossBatch, schedules: Sequence[RateSchedule | None] | None = None) -> list[PowerMixture]:
+    """One mixture for each history of `batch`, with the learning rates of each if there are any."""
+    known = schedules if schedules is not None else [None] * len(batch.counts)
+    stretched, recent, lowered = _stretched(batch.steps, batch), recent_weights(batch), _lowered(batch.steps, known)
+    near, far = (_fit(batch, stretched, recent, lowered, horizon) for horizon in (NEAR, FAR))
     noise = np.sqrt(batch.mean(near.residuals**2))
     weighted = np.sqrt((near.residuals**2 * _point_weights(batch, NEAR)).sum(axis=1))
-    columns = (near.laws(NEAR), far.laws(FAR), batch.reach.tolist(), noise.tolist(), weighted.tolist())
+    columns = (near.laws(NEAR), far.laws(FAR), batch.reach.tolist(), noise.tolist(), weighted.tolist(), known)
     return [PowerMixture(*each) for each in zip(*columns, strict=True)]
 
 
-def near_losses(batch: LossBatch, steps: FloatArray) -> FloatArray:
+def near_losses(batch: LossBatch, steps: FloatArray, schedules: Sequence[RateSchedule | None]) -> FloatArray:
     """(j, p) normalised losses of the near average of each history at its `steps` (j, p)."""
-    fitted = _fit(batch, _stretched(batch.steps, batch), recent_weights(batch), NEAR)
-    falling = np.exp(-NEAR.exponent * _stretched(steps, batch))
+    lowered = _lowered(batch.steps, schedules)
+    fitted = _fit(batch, _stretched(batch.steps, batch), recent_weights(batch), lowered, NEAR)
+    falling = np.exp(-NEAR.exponent * _stretched(steps, batch)) - _lowered(steps, schedules)[:, None, :]
     paths = np.maximum(fitted.levels[:, :, None] + fitted.amplitudes[:, :, None] * falling, 0.0)
     return np.asarray((fitted.weights[:, None, :] @ paths)[:, 0, :])
+
+
+def _lowered(steps: FloatArray, schedules: Sequence[RateSchedule | None]) -> FloatArray:
+    """(j, n) what lower rates take off an amplitude of 1 at the `steps` (j, n) of each; 0 where none are known."""
+    taken = np.zeros(steps.shape)
+    for row, schedule in enumerate(schedules):
+        if schedule is not None:
+            taken[row] = schedule.fall * schedule.lowered(steps[row])
+    return taken
 
 
 class _Fit(NamedTuple):
@@ -154,9 +174,9 @@ def _stretched(steps: FloatArray, batch: LossBatch) -> FloatArray:
     return np.asarray(np.log(1.0 + (steps / batch.reach[:, None])[:, None, :] / _SCALES[:, None]))
 
 
-def _fit(batch: LossBatch, stretched: FloatArray, recent: FloatArray, horizon: Horizon) -> _Fit:
+def _fit(batch: LossBatch, stretched: FloatArray, recent: FloatArray, lowered: FloatArray, horizon: Horizon) -> _Fit:
     weights = _point_weights(batch, horizon)
-    falling = np.exp(-horizon.exponent * stretched)  # (j, m, n)
+    falling = np.exp(-horizon.exponent * stretched) - lowered[:, None, :]  # (j, m, n)
     levels, amplitudes, errors = _nonnegative_fit(falling, batch.losses, weights)
     probability = _posterior(errors, batch.counts, horizon)
     recent_loss = (batch.losses * recent).sum(axis=1, keepdims=True)
@@ -196,7 +216,7 @@ def _nonnegative_fit(
     a = np.maximum((fl - f * mean) / (np.maximum(ff - f**2, 0.0) + 1e-12), 0.0)
     c = mean - a * f
     below = c < 0
-    c, a = np.where(below, 0.0, c), np.where(below, fl / ff, a)
+    c, a = np.where(below, 0.0, c), np.where(below, np.maximum(fl, 0.0) / np.maximum(ff, 1e-12), a)
     error = square - 2.0 * (c * mean + a * fl) + c**2 + 2.0 * a * c * f + a**2 * ff
     return c, a, np.maximum(error, 0.0)
 
@@ -218,9 +238,9 @@ def _far_share(position: FloatArray) -> FloatArray:
     return share
 
 
-def _moments(laws: PowerLaws, position: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _moments(laws: PowerLaws, position: FloatArray, lowered: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Mean and variance (n,) over the curves."""
-    paths = laws.paths(position)
+    paths = laws.paths(position, lowered)
     mean: FloatArray = laws.weights @ paths
     variance: FloatArray = laws.weights @ (paths - mean) ** 2
     return mean, variance

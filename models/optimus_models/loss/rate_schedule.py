@@ -9,11 +9,6 @@ from numpy.typing import ArrayLike
 
 from optimus_models.history import FloatArray
 
-_EXPONENT = 0.015
-"""The loss falls as the learning rate to this power: 3.4 % for a tenth. About the largest that helps classifiers,
-detectors and language models alike; it is far too little for step schedules of classifiers (docs/studies/models.md)."""
-_LEAST_RATIO = 1e-3
-"""Of the largest rate: one that falls further does no more, for schedules end at 0."""
 PLANNED = 32
 """Steps at which two schedules are compared."""
 _MAX_POINTS = 256
@@ -25,7 +20,11 @@ class RateSchedule(NamedTuple):
 
     steps: FloatArray
     """Strictly increasing, finite."""
-    log_rates: FloatArray
+    shares: FloatArray
+    """Of the highest rate, from 0 to 1; 1 up to that one: a warm-up lowers nothing."""
+    fall: float = 0.15
+    """What a loss falls by while its rate is lowered to 0, as a part of what it falls by over the steps
+    (docs/studies/models.md)."""
 
     @classmethod
     def of(cls, steps: ArrayLike, rates: ArrayLike) -> RateSchedule | None:
@@ -42,20 +41,16 @@ class RateSchedule(NamedTuple):
             rate = rate[usable][::-1][first]
         if not (rate > 0).any():
             return None
-        least = max(_LEAST_RATIO * float(rate.max()), 1e-300)
+        shares = rate / rate.max()
+        shares[: np.argmax(rate)] = 1.0
         if len(k) > _MAX_POINTS:
             kept = np.linspace(0, len(k) - 1, _MAX_POINTS).round().astype(np.intp)
-            k, rate = k[kept], rate[kept]
-        return cls(k, np.log(np.maximum(rate, least)))
+            k, shares = k[kept], shares[kept]
+        return cls(k, shares)
 
-    def ratios(self, steps: FloatArray, last_step: float) -> FloatArray:
-        """(n,) logarithm of the rate at each of `steps` (n,) relative to that at `last_step`, the present one."""
-        logs = np.interp(np.append(steps, last_step), self.steps, self.log_rates)
-        return np.asarray(logs[:-1] - logs[-1])
-
-    def factors(self, steps: FloatArray, last_step: float) -> FloatArray:
-        """(n,) what losses at `steps` (n,) are multiplied with as rates are lowered: above 0 and at most 1."""
-        return np.asarray(np.exp(_EXPONENT * np.minimum(self.ratios(steps, last_step), 0.0)))
+    def lowered(self, steps: FloatArray) -> FloatArray:
+        """(...) by how much of the highest rate it is lowered at each of `steps` (...): 0 to 1."""
+        return np.asarray(1.0 - np.interp(steps, self.steps, self.shares))
 
     def planned(self, last_step: float) -> FloatArray:
         """(p,) steps spread evenly over what is planned after `last_step`; that step itself if nothing is."""
