@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from optimus_scheduler.allocate.optimus.arrays import FloatArray, IntArray, largest_first
 from optimus_scheduler.allocate.optimus.candidates import Candidates
 from optimus_scheduler.allocate.optimus.greedy import RemainderFill, envelope
 from optimus_scheduler.allocate.optimus.guarantees import in_turn
-from optimus_scheduler.allocate.optimus.job_columns import FloatArray, IntArray
 from optimus_scheduler.allocate.optimus.reasons import first_of_largest
 from optimus_scheduler.model import TOLERANCE
 
@@ -118,3 +119,9 @@ def test_the_first_of_the_largest_values_of_each_job(
     )
     expected = [a + int(np.argmax(values[a:b])) for a, b in pairwise(candidates.first.tolist())]
     assert first_of_largest(values, candidates).tolist() == expected
+
+
+@given(st.lists(st.sampled_from([-math.inf, -1.0, 0.0, -0.0, 0.5, 1e300]) | st.floats(0.0, 1.0)))
+def test_the_largest_come_first_and_equal_ones_in_order(numbers: list[float]) -> None:
+    given_numbers = np.array(numbers, dtype=np.float64)
+    assert largest_first(given_numbers).tolist() == np.argsort(-given_numbers, kind="stable").tolist()

@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from functools import partial
-from itertools import repeat
+from itertools import compress, repeat
 from operator import add, attrgetter
 from statistics import median
 from struct import Struct
@@ -89,20 +89,18 @@ def _outlooks(
     jobs: Sequence[Job], known: Sequence[_Known], stops: Sequence[float], now: float, settings: Settings
 ) -> tuple[Outlook, ...]:
     """The outlook of each of these jobs. `stops`: predicted seconds of the next stop of each."""
-    together: list[tuple[Job, _Known]] = []
-    by_itself: list[tuple[Job, _Known, float]] = []
-    for job, one, stop in zip(jobs, known, stops, strict=True):
-        if one.in_parts is not None and one.stop_seconds == stop:
-            together.append((job, one))
-        else:
-            by_itself.append((job, one, stop))
-    for (_, one), outlook in zip(together, _all_later(together, now, settings), strict=True):
+    in_parts = [one.in_parts is not None and one.stop_seconds == stop for one, stop in zip(known, stops, strict=True)]
+    together = list(compress(known, in_parts))
+    for one, outlook in zip(together, _all_later(list(compress(jobs, in_parts)), together, now, settings), strict=True):
         one.outlook = outlook
-    later = [one.only_time_counts(stop) for _, one, stop in by_itself]
-    each = zip(by_itself, later, strict=True)
-    paces, lefts = times_of_many([one.course for (_, one, _), is_later in each if is_later and one.course], now)
-    times = zip(paces, lefts, strict=True)  # how long a job has run says how well its pace is known
-    for (job, one, stop), is_later in zip(by_itself, later, strict=True):
+    by_itself = [
+        (job, one, stop, one.only_time_counts(stop))
+        for job, one, stop, is_in_parts in zip(jobs, known, stops, in_parts, strict=True)
+        if not is_in_parts
+    ]
+    courses = [one.course for _, one, _, is_later in by_itself if is_later and one.course is not None]
+    times = zip(*times_of_many(courses, now), strict=True)  # how long a job has run says how well its pace is known
+    for job, one, stop, is_later in by_itself:
         if not is_later:
             one.outlook = one.anew(job, stop, now, settings)
         else:
@@ -113,6 +111,8 @@ def _outlooks(
 class _InParts(NamedTuple):
     """An outlook of which time changes no more than a few numbers: that of most jobs with tasks in most rounds."""
 
+    course: bytes
+    """What its times are made of beside the present one (`Course`)."""
     clock: bytes
     """When the job was given what it has, NaN: not known, and whether enough steps were measured since."""
     steps: tuple[object, ...]
@@ -127,26 +127,30 @@ _pack_clock = Struct("2d").pack
 _forecast_of: Callable[[Iterable[object]], Forecast] = partial(tuple.__new__, Forecast)
 
 
-def _all_later(known: Sequence[tuple[Job, _Known]], now: float, settings: Settings) -> list[Outlook]:
+def _all_later(jobs: Sequence[Job], known: Sequence[_Known], now: float, settings: Settings) -> list[Outlook]:
     """What `_Known.later` gives of each of these jobs, in a third of its time: no function of Python's is called for
     a single one."""
-    parts = [one.in_parts for _, one in known if one.in_parts is not None]
-    paces, lefts = times_of_many([one.course for _, one in known if one.course is not None], now)
-    ahead = zip(lefts, paces, strict=True)
-    steps, learned = (each.steps for each in parts), (each.learned for each in parts)
-    forecasts = map(_forecast_of, map(add, map(add, steps, ahead), learned))
-    since, is_enough = np.frombuffer(b"".join([each.clock for each in parts])).reshape(-1, 2).T
+    parts = [one.in_parts for one in known if one.in_parts is not None]
+    if not parts:
+        return []
+    courses, clocks, steps, learned, lasting = zip(*parts, strict=True)
+    paces, lefts = times_of_many(courses, now)
+    forecasts = map(_forecast_of, map(add, map(add, steps, zip(lefts, paces, strict=True)), learned))
+    since, is_enough = np.frombuffer(b"".join(clocks)).reshape(-1, 2).T
     never = np.isnan(since)
     measured = (is_enough > 0) & (never | (now - since >= settings.measuring_seconds))
     allocated = np.where(never | (since >= now), 0.0, now - since)
-    by_time = [job for job, _ in known], forecasts, repeat(0.0), measured.tolist(), allocated.tolist()
-    return all_later(zip(*by_time, strict=False), [each.lasting for each in parts])
+    by_time = zip(jobs, forecasts, repeat(0.0), measured.tolist(), allocated.tolist(), strict=False)
+    return all_later(by_time, lasting)
 
 
 class _Known:
     """What is known of a job for as long as it tells nothing new."""
 
-    __slots__ = ("_has_clock", "_steps_here", "_use", "course", "end", "fitted", "in_parts", "inputs", "outlook")
+    __slots__ = (
+        *("_has_clock", "_steps_here", "_use", "course", "end"),
+        *("fitted", "in_parts", "inputs", "outlook", "stop_seconds"),
+    )
 
     def __init__(self, job: Job, inputs: tuple[object, ...], fitted: Fitted, use: Use, end: End) -> None:
         """`inputs`: of this job."""
@@ -157,16 +161,13 @@ class _Known:
         """... and what its times are made of beside the present one (`Course`); None where it has none."""
         self.in_parts: _InParts | None = None
         """Where time changes no more of it than numbers; None otherwise."""
-        self._has_clock: bool = job.spec.convergence.has_clock
-
-    @property
-    def stop_seconds(self) -> float | None:
+        self.stop_seconds: float | None = None
         """That of the last outlook."""
-        return None if self.outlook is None else self.outlook.stop_seconds
+        self._has_clock: bool = job.spec.convergence.has_clock
 
     def only_time_counts(self, stop_seconds: float) -> bool:
         """Whether the last outlook, later, is the one for this predicted stop."""
-        return self.outlook is not None and not self._has_clock and self.outlook.stop_seconds == stop_seconds
+        return self.outlook is not None and not self._has_clock and self.stop_seconds == stop_seconds
 
     def anew(self, job: Job, stop_seconds: float, now: float, settings: Settings) -> Outlook:
         """The outlook of the job, whose inputs these are. `stop_seconds`: predicted of its next stop."""
@@ -187,7 +188,7 @@ class _Known:
             allocated_seconds=_allocated_seconds(job, now),
             joining_seconds=_joining_seconds(job, stop_seconds),
         )
-        self.in_parts = self._in_parts(found, settings)
+        self.in_parts, self.stop_seconds = self._in_parts(found, settings), stop_seconds
         return found
 
     def _in_parts(self, found: Outlook, settings: Settings) -> _InParts | None:
@@ -199,7 +200,7 @@ class _Known:
             return None
         since = math.nan if job.allocated_at is None else job.allocated_at
         clock = _pack_clock(since, self._steps_here >= settings.measuring_steps)
-        return _InParts(clock, *found.forecast.around_times, found.lasting)
+        return _InParts(self.course, clock, *found.forecast.around_times, found.lasting)
 
     def _course(self, job: Job, stop_seconds: float) -> bytes | None:
         if self._use.speed is None:

@@ -51,6 +51,7 @@ class Speeds:
         self._known: dict[tuple[int, int], float] = {}
         self._doubts: dict[tuple[int, int], tuple[float, float]] = {}
         self._estimates: dict[Allocation, Estimate] = {}
+        self._ratios: dict[tuple[Allocation, Allocation], Estimate] = {}
 
     def at(self, allocation: Allocation) -> float:
         """Predicted steps per second, above 0; 0 for a size without workers."""
@@ -87,10 +88,14 @@ class Speeds:
         all speeds alike is no doubt of this."""
         if size == other:
             return Estimate.exactly(1.0)
-        this, that = (
-            Estimate(speed, *(speed * bound for bound in bounds)) for speed, bounds in self._with_doubts([size, other])
-        )
-        return this.over(that)
+        known = self._ratios.get((size, other))
+        if known is None:
+            this, that = (
+                Estimate(speed, *(speed * bound for bound in bounds))
+                for speed, bounds in self._with_doubts([size, other])
+            )
+            known = self._ratios[size, other] = this.over(that)
+        return known
 
     def _with_doubts(self, allocations: Sequence[Allocation]) -> list[tuple[float, tuple[float, float]]]:
         """Speeds, and the model's bounds of each over its mean."""

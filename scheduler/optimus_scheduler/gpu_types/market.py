@@ -22,10 +22,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from optimus_scheduler.allocate.optimus.arrays import BoolArray, FloatArray, IntArray
 from optimus_scheduler.allocate.optimus.candidates import Candidates, candidates, sizes_of
 from optimus_scheduler.allocate.optimus.frontier import Frontiers
 from optimus_scheduler.allocate.optimus.goals import Round, goal_weights
-from optimus_scheduler.allocate.optimus.job_columns import BoolArray, FloatArray, IntArray, JobColumns
+from optimus_scheduler.allocate.optimus.job_columns import JobColumns
 from optimus_scheduler.forecast.gpu_types import RelativeSpeeds, gpus_by_type, gpus_of_a_worker, may_move
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Directive, Job, Snapshot

@@ -8,9 +8,9 @@ and what is possible at C is possible above it: C is found by bisection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from optimus_scheduler.model.amounts import Vector, covers, holds, minus, times, together
 
@@ -230,12 +230,9 @@ class _Option(NamedTuple):
     new_nodes: int
 
 
-class _Chain(NamedTuple):
-    """A way through the nodes so far: its value, the last option taken, and what came before."""
-
-    value: int
-    option: _Option | None
-    before: _Chain | None
+_Chain = tuple[int, _Option | None, Any]
+"""A way through the nodes so far: its value, the last option taken, and the chain before. A plain tuple, as a search
+makes thousands."""
 
 
 def cheapest_of_all(spaces: Sequence[Space], extra: Extra, most_work: int = _MOST_WORK) -> Added | None:
@@ -247,11 +244,11 @@ def cheapest_of_all(spaces: Sequence[Space], extra: Extra, most_work: int = _MOS
     sites = [list(_options(space, w, p, extra)) for space in spaces]
     if states * sum(map(len, sites)) > most_work:
         return None
-    cheapest = _best_chain(sites, extra, lambda value, option: max(value, option.cost))
+    cheapest = _best_chain(sites, extra, by_cost=True)
     if cheapest is None:
         return None
-    within = [[option for option in options if option.cost <= cheapest.value] for options in sites]
-    chain = _best_chain(within, extra, lambda value, option: value + option.new_nodes)
+    within = [[option for option in options if option.cost <= cheapest[0]] for options in sites]
+    chain = _best_chain(within, extra, by_cost=False)
     assert chain is not None, "the cheapest spread is among those within its own cost"
     return {option.node: (option.workers, option.servers) for option in _taken(chain)}
 
@@ -266,29 +263,32 @@ def _options(space: Space, w: int, p: int, extra: Extra) -> Iterator[_Option]:
             yield _Option(space.node, workers, servers, cost, int(workers + servers > 0 and not space.is_used))
 
 
-def _best_chain(
-    sites: Sequence[Sequence[_Option]], extra: Extra, value_with: Callable[[int, _Option], int]
-) -> _Chain | None:
-    """The chain with the least value that places all of `extra`; states are (workers, servers) placed so far."""
-    table = {(0, 0): _Chain(0, None, None)}
+def _best_chain(sites: Sequence[Sequence[_Option]], extra: Extra, *, by_cost: bool) -> _Chain | None:
+    """The chain with the least value that places all of `extra`: the highest cost of its options, or how many nodes
+    are new. States are (workers, servers) placed so far."""
+    most_workers, most_servers = extra.workers, extra.servers
+    table: dict[tuple[int, int], _Chain] = {(0, 0): (0, None, None)}
     for options in sites:
         following: dict[tuple[int, int], _Chain] = {}
-        for (workers, servers), chain in table.items():
+        for (workers_before, servers_before), chain in table.items():
+            before = chain[0]
             for option in options:
-                state = (workers + option.workers, servers + option.servers)
-                if state[0] > extra.workers or state[1] > extra.servers:
+                _, workers, servers, cost, new_nodes = option
+                workers += workers_before
+                servers += servers_before
+                if workers > most_workers or servers > most_servers:
                     continue
-                value = value_with(chain.value, option)
-                known = following.get(state)
-                if known is None or value < known.value:
-                    following[state] = _Chain(value, option, chain)
+                value = max(cost, before) if by_cost else before + new_nodes
+                known = following.get((workers, servers))
+                if known is None or value < known[0]:
+                    following[workers, servers] = value, option, chain
         table = following
-    return table.get((extra.workers, extra.servers))
+    return table.get((most_workers, most_servers))
 
 
 def _taken(chain: _Chain) -> Iterator[_Option]:
     link: _Chain | None = chain
-    while link is not None and link.option is not None:
-        if link.option.workers + link.option.servers:
-            yield link.option
-        link = link.before
+    while link is not None and link[1] is not None:
+        if link[1].workers + link[1].servers:
+            yield link[1]
+        link = link[2]

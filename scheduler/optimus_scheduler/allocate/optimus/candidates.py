@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimus_scheduler.allocate.optimus.frontier import Frontier, Frontiers
+from optimus_scheduler.allocate.optimus.arrays import BoolArray, FloatArray, IntArray
+from optimus_scheduler.allocate.optimus.frontier import POINT_BYTES, Frontier, Frontiers
 from optimus_scheduler.allocate.optimus.goals import Round, goal_weights
-from optimus_scheduler.allocate.optimus.job_columns import BoolArray, FloatArray, IntArray, JobColumns
+from optimus_scheduler.allocate.optimus.job_columns import JobColumns
 from optimus_scheduler.allocate.optimus.weights import remaining_work
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Allocation
@@ -163,7 +164,15 @@ def _rows(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes) -> _C
     """The sizes that each job may have now, and its present size."""
     # No size has as few tasks as the one below it: those with too many tasks need not be looked at.
     most_tasks = np.maximum(np.where(sizes.keeps, 0, sizes.most_tasks), sizes.present.sum(axis=1))
-    columns = _first_points(frontiers.each, np.maximum(most_tasks - sizes.least.sum(axis=1), 0) + 2)
+    most = np.maximum(most_tasks - sizes.least.sum(axis=1), 0) + 2
+    columns = _columns_of(
+        [
+            _kept(one, frontier) if keeps else frontier.points[:end]
+            for one, frontier, keeps, end in zip(
+                outlooks, frontiers.each, sizes.keeps.tolist(), (POINT_BYTES * most).tolist(), strict=True
+            )
+        ]
+    )
     job, workers, servers = columns[:3]
     is_present = _is_present(job, workers, servers, sizes)
     beside = sizes.has_tasks.copy()
@@ -185,16 +194,22 @@ def _rows(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes) -> _C
     return _with_sizes(columns, asked, outlooks, frontiers)
 
 
-_POINT_BYTES = 4 * 8
-"""Of one size in `Frontier.points`."""
+def _kept(outlook: Outlook, frontier: Frontier) -> bytes:
+    """The points of a job that keeps what it has or shrinks to its minimum: nothing, the minimum, the present size.
+
+    A present size beside the frontier comes later, as for all jobs (`_rows`).
+    """
+    known = outlook.steady.kept
+    if known is None or known[0] is not frontier:
+        known = outlook.steady.kept = frontier, frontier.lowest_and(*_pair(outlook.present))
+    return known[1]
 
 
-def _first_points(frontiers: Sequence[Frontier], most: IntArray) -> _Columns:
-    """The lowest sizes of these frontiers, `most` (n,) of each, in their order."""
-    parts = [each.points[:end] for each, end in zip(frontiers, (_POINT_BYTES * most).tolist(), strict=True)]
-    counts = np.fromiter(map(len, parts), np.int64, len(parts)) // _POINT_BYTES
-    job = np.repeat(np.arange(len(frontiers)), counts)
-    workers, servers, costs, speeds = np.ascontiguousarray(np.frombuffer(b"".join(parts)).reshape(-1, 4).T)
+def _columns_of(points: Sequence[bytes]) -> _Columns:
+    """These sizes of each job, packed, in their order."""
+    counts = np.fromiter(map(len, points), np.int64, len(points)) // POINT_BYTES
+    job = np.repeat(np.arange(len(points)), counts)
+    workers, servers, costs, speeds = np.ascontiguousarray(np.frombuffer(b"".join(points)).reshape(-1, 4).T)
     return job, workers.astype(np.int64), servers.astype(np.int64), costs, speeds
 
 

@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
 
 from optimus_models.speed.scaling import ScalingCurve, predict_many
-from optimus_scheduler.allocate.optimus.job_columns import FloatArray, IntArray, JobColumns
+from optimus_scheduler.allocate.optimus.arrays import FloatArray, IntArray
+from optimus_scheduler.allocate.optimus.job_columns import JobColumns
 from optimus_scheduler.forecast.outlook import Outlook, as_key
 from optimus_scheduler.forecast.speeds import FURTHER, Speeds, SpeedTable
 from optimus_scheduler.model import Resources
 
 _CROWDED = 0.75
 """Part of them that is still climbing when the others are left behind."""
+
+
+POINT_BYTES = 4 * 8
+"""Of one size in `Frontier.points`."""
+_pack_size = Struct("2d").pack
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,6 +35,14 @@ class Frontier:
     that of a worker and that of a server, each times their number. Packed, as a round joins those of thousands of jobs.
     """
     best_speed_per_share: float
+
+    def lowest_and(self, workers: int, servers: int) -> bytes:
+        """The points of nothing, of the minimum, and of that size if it is a further one of these."""
+        lowest, size = self.points[: 2 * POINT_BYTES], _pack_size(workers, servers)
+        at = self.points.find(size, len(lowest))
+        while at % POINT_BYTES and at >= 0:  # by chance, across two numbers
+            at = self.points.find(size, at + 1)
+        return lowest if at < 0 else lowest + self.points[at : at + POINT_BYTES]
 
 
 class Frontiers:

@@ -25,8 +25,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from optimus_scheduler.allocate.optimus.arrays import FloatArray
 from optimus_scheduler.allocate.optimus.frontier import Frontiers
-from optimus_scheduler.allocate.optimus.job_columns import FloatArray, JobColumns
+from optimus_scheduler.allocate.optimus.job_columns import JobColumns
 from optimus_scheduler.allocate.optimus.weights import remaining_work, weights
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.objective import MEAN_JCT

@@ -14,8 +14,8 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from optimus_scheduler.allocate.optimus.arrays import BoolArray, FloatArray, IntArray, largest_first, within
 from optimus_scheduler.allocate.optimus.candidates import Candidates
-from optimus_scheduler.allocate.optimus.job_columns import BoolArray, FloatArray, IntArray
 from optimus_scheduler.model import TOLERANCE
 
 _SIFT = 32
@@ -44,11 +44,11 @@ class RemainderFill:
 
     def fill(self, above: IntArray) -> None:
         """Give out sizes of the rows `above`, each above its job's present one, as long as one fits."""
-        above = above[self._fits(above)]
-        above = above[self._rises(above)]
+        above = above.compress(self._fits(above))
+        above = above.compress(self._rises(above))
         self._alive[above] = True
         gains = self._gains(above)
-        order = np.argsort(-gains, kind="stable")  # of equal gains the first row
+        order = largest_first(gains)  # of equal gains the first row
         self._queue, self._queued_gains = above[order], gains[order]
         while (best := self._next()) is not None:
             self._give(best)
@@ -137,9 +137,14 @@ class Steps:
     demand: FloatArray
     """(s, r) what the step adds of each resource."""
 
-    def only(self, which: slice | BoolArray) -> Steps:
+    def beyond(self, count: int) -> Steps:
+        """Without the first ones."""
+        return Steps(self.job[count:], self.to[count:], self.gain[count:], self.demand[count:])
+
+    def only(self, which: BoolArray) -> Steps:
         """Those steps, in the same order."""
-        return Steps(self.job[which], self.to[which], self.gain[which], self.demand[which])
+        job, to, gain = (each.compress(which) for each in (self.job, self.to, self.gain))
+        return Steps(job, to, gain, self.demand.compress(which, axis=0))
 
     def merged(self, other: Steps) -> Steps:
         """These and the steps of other jobs."""
@@ -148,7 +153,7 @@ class Steps:
         )
         job, to, gain, demand = (np.concatenate(pair) for pair in both)
         order = np.lexsort((to, -gain))  # of equal gains the first row
-        return Steps(job[order], to[order], gain[order], demand[order])
+        return Steps(job[order], to[order], gain[order], demand.take(order, axis=0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,7 +183,7 @@ def envelope(candidates: Candidates, rows: IntArray) -> IntArray:
     """Those of `rows` (m,), of each job from where it starts up, that lie on the concave envelope of its worth, as long
     as it rises."""
     # A size that is worth no more than a cheaper one is never used; nor is one below the line between its neighbours.
-    rows = rows[_rises(candidates, rows)]
+    rows = rows.compress(_rises(candidates, rows))
     done: list[IntArray] = []
     while len(rows) > _FEW:
         job, cost, worth = candidates.job[rows], candidates.cost[rows], candidates.worth[rows]
@@ -190,9 +195,10 @@ def envelope(candidates: Candidates, rows: IntArray) -> IntArray:
             break
         # Only jobs that have lost a size are looked at again.
         again = np.zeros(len(candidates.first) - 1, dtype=bool)
-        again[job[below]] = True
-        done.append(rows[~again[job]])
-        rows = rows[again[job] & ~below]
+        again[job.compress(below)] = True
+        is_again = again[job]
+        done.append(rows.compress(~is_again))
+        rows = rows.compress(is_again & ~below)
     else:
         rows = _one_by_one(candidates, rows)
     return np.sort(np.concatenate([*done, rows])) if done else rows
@@ -238,17 +244,19 @@ def _steps(candidates: Candidates, rows: IntArray, demand: FloatArray, least_tas
     ups = np.flatnonzero(job[1:] == job[:-1])
     low, high = rows[ups], rows[ups + 1]
     on = _before_first(~candidates.is_worthwhile(low, high, least_task_gain), candidates.job[low])
-    low, high = low[on], high[on]
+    low, high = low.compress(on), high.compress(on)
     gain = candidates.gain(low, high)
-    order = np.argsort(-gain, kind="stable")  # of equal gains the first row
+    order = largest_first(gain)  # of equal gains the first row
     low, high = low[order], high[order]
-    return Steps(candidates.job[high], high, gain[order], demand[high] - demand[low])
+    added = demand.take(high, axis=0)
+    added -= demand.take(low, axis=0)
+    return Steps(candidates.job[high], high, gain[order], added)
 
 
 def _before_first(marked: BoolArray, job: IntArray) -> BoolArray:
     """Rows, in the order given, that come before the first marked one of their job."""
     first = np.full(int(job.max(initial=0)) + 1, len(job))
-    np.minimum.at(first, job[marked], np.flatnonzero(marked))
+    np.minimum.at(first, job.compress(marked), np.flatnonzero(marked))
     before: BoolArray = np.arange(len(job)) < first[job]
     return before
 
@@ -267,16 +275,16 @@ def _take(
     """Jobs of which a step did not fit: what is left of their steps comes before it."""
     while len(steps.job):
         total = np.cumsum(steps.demand, axis=0)
-        too_much = (total > available + TOLERANCE).any(axis=1)
-        count = int(np.argmax(too_much)) if too_much.any() else len(steps.job)
+        fits = within(total, available + TOLERANCE)
+        count = len(steps.job) if fits.all() else int(np.argmin(fits))
         if count:
             np.maximum.at(row, steps.job[:count], steps.to[:count])
             available = available - total[count - 1]
             price = float(steps.gain[count - 1])
-        steps = steps.only(slice(count, None))
-        misfits = np.asarray((steps.demand > available + TOLERANCE).any(axis=1))
+        steps = steps.beyond(count)
+        misfits = ~within(steps.demand, available + TOLERANCE)
         some_left_out |= bool(misfits.any())
-        is_cut[steps.job[misfits]] = True
+        is_cut[steps.job.compress(misfits)] = True
         steps = steps.only(_before_first(misfits, steps.job))
         is_out = is_cut.copy()
         is_out[steps.job] = False
@@ -293,8 +301,8 @@ def _rows_that_fit(
     """Of the jobs asked for, (n,), the rows that they have and those above that there is room for."""
     now = row[candidates.job]
     rows = np.flatnonzero(is_asked[candidates.job] & (np.arange(len(candidates)) >= now))
-    fits = (demand[rows] - demand[now[rows]] <= available + TOLERANCE).all(axis=1)
-    return np.asarray(rows[fits])
+    added = demand.take(rows, axis=0) - demand.take(now[rows], axis=0)
+    return np.asarray(rows.compress(within(added, available + TOLERANCE)))
 
 
 def _fill(

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from optimus_scheduler.allocate.optimus.arrays import BoolArray, FloatArray, IntArray, within
 from optimus_scheduler.allocate.optimus.candidates import Candidates
-from optimus_scheduler.allocate.optimus.job_columns import BoolArray, FloatArray, IntArray, JobColumns
+from optimus_scheduler.allocate.optimus.job_columns import JobColumns
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import TOLERANCE, SpeedSource
 from optimus_scheduler.settings import Settings
@@ -72,12 +73,12 @@ def in_turn(demand: FloatArray, available: FloatArray) -> tuple[BoolArray, Float
     left = np.arange(len(demand))
     while len(left):
         total = np.cumsum(demand[left], axis=0)
-        too_much = (total > available + TOLERANCE).any(axis=1)
-        count = int(np.argmax(too_much)) if too_much.any() else len(left)
+        fits = within(total, available + TOLERANCE)
+        count = len(left) if fits.all() else int(np.argmin(fits))
         if count:
             taken[left[:count]], available = True, available - total[count - 1]
         left = left[count:]
-        left = left[(demand[left] <= available + TOLERANCE).all(axis=1)]
+        left = left[within(demand[left], available + TOLERANCE)]
     return taken, available
 
 
@@ -96,7 +97,7 @@ def _in_order(
         overdue_by = np.minimum(overdue_by, jobs.column("waited_seconds") - backlog(jobs, candidates.work))
     least = candidates.first[:-1] + 1
     # A job that does not fit even alone must not block others.
-    possible = np.asarray((demand[least] <= available + TOLERANCE).all(axis=1))
+    possible = within(demand.take(least, axis=0), available + TOLERANCE)
     waits = ~(jobs.has_tasks | (jobs.column("claimed") > 0))
     overdue = np.flatnonzero(waits & (overdue_by > 0) & possible)
     overdue = overdue[np.lexsort((jobs.id_rank[overdue], -overdue_by[overdue]))]
@@ -192,9 +193,10 @@ def _kept(jobs: JobColumns, candidates: Candidates, settings: Settings, unchange
 def present_rows(jobs: JobColumns, candidates: Candidates) -> IntArray:
     """(n,) the row of what each job has; of its minimum if that is no candidate."""
     rows = candidates.first[:-1] + 1
-    present = jobs.pairs("")[candidates.job]
-    same = (
-        jobs.has_tasks[candidates.job] & (candidates.workers == present[:, 0]) & (candidates.servers == present[:, 1])
-    )
-    rows[candidates.job[same]] = np.flatnonzero(same)
+    workers, servers = jobs.pairs("").T
+    # Jobs without tasks have no present row.
+    same = candidates.workers == np.where(jobs.has_tasks, workers, -1)[candidates.job]
+    same &= candidates.servers == servers[candidates.job]
+    places = np.flatnonzero(same)
+    rows[candidates.job[places]] = places
     return rows

@@ -11,12 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from optimus_scheduler.allocate.optimus.arrays import BoolArray, FloatArray, IntArray
 from optimus_scheduler.forecast.outlook import STEADY_COLUMNS, Outlook
 from optimus_scheduler.model import Resources
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 _LEAST_SHARE = 1e-9
 

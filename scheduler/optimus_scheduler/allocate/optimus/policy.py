@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from optimus_scheduler.allocate.optimus.arrays import FloatArray
 from optimus_scheduler.allocate.optimus.candidates import Candidates, candidates, sizes_of
 from optimus_scheduler.allocate.optimus.frontier import Frontiers
 from optimus_scheduler.allocate.optimus.greedy import GreedyResult, allocate_greedily
 from optimus_scheduler.allocate.optimus.guarantees import guaranteed, present_rows, turn_of
-from optimus_scheduler.allocate.optimus.job_columns import FloatArray, JobColumns, amounts
+from optimus_scheduler.allocate.optimus.job_columns import JobColumns, amounts
 from optimus_scheduler.allocate.optimus.reasons import grants
 from optimus_scheduler.allocate.policy import AllocationInput, Grant
 from optimus_scheduler.forecast.outlook import Outlook

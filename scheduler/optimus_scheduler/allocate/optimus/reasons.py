@@ -8,10 +8,11 @@ from itertools import repeat
 
 import numpy as np
 
+from optimus_scheduler.allocate.optimus.arrays import BoolArray, FloatArray, IntArray, within
 from optimus_scheduler.allocate.optimus.candidates import Candidates
 from optimus_scheduler.allocate.optimus.greedy import GreedyResult
 from optimus_scheduler.allocate.optimus.guarantees import overdue_seconds, present_rows
-from optimus_scheduler.allocate.optimus.job_columns import BoolArray, FloatArray, IntArray, JobColumns
+from optimus_scheduler.allocate.optimus.job_columns import JobColumns
 from optimus_scheduler.allocate.policy import OTHERS_GIVE, Grant
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, TOLERANCE, Allocation, Reason
@@ -86,26 +87,25 @@ class _Explanation:
             best[j] = self._size(j, wanted[j])
         # For no larger share (a worker in the place of a server) there is no gain per share.
         is_one_more = table.cost[self._next] - table.cost[row] > _SAME_SHARE
-        next_gain = [each if more else None for each, more in zip(self._next_gain.tolist(), is_one_more, strict=True)]
-        beyond = ((below >= self._least) & (table.cost[row] - table.cost[below] > _SAME_SHARE)).tolist()
-        gains = [each if more else None for each, more in zip(gain.tolist(), beyond, strict=True)]
-        words = map(_REASONS.__getitem__, reasons.tolist())
-        notes = [OTHERS_GIVE if reason == _EXCHANGE else None for reason in reasons.tolist()]
+        next_gain = _where(is_one_more, self._next_gain)
+        gains = _where((below >= self._least) & (table.cost[row] - table.cost[below] > _SAME_SHARE), gain)
+        numbers = reasons.tolist()
+        words, notes = map(_REASONS.__getitem__, numbers), map(_NOTES.__getitem__, numbers)
         columns = sizes, words, best, gains, next_gain, notes, repeat(False, len(jobs)), repeat((), len(jobs))
         granted = dict(zip(jobs.ids, map(_grant, zip(*columns, strict=True)), strict=True))
         waiting = np.flatnonzero(workers + servers == 0)
-        for j, grant in zip(waiting.tolist(), self._waiting(waiting), strict=True):
+        for j, grant in zip(waiting.tolist(), self._waiting(waiting) if len(waiting) else (), strict=True):
             granted[jobs.ids[j]] = grant
         return granted
 
     def _waiting(self, waiting: IntArray) -> Iterable[Grant]:
         """(m,) of jobs that get nothing."""
         table, least = self._table, self._demand[self._least].sum(axis=0)
-        fits = (self._demand[table.first[waiting] + 1] + least <= self._available + TOLERANCE).all(axis=1)
+        fits = within(self._demand[table.first[waiting] + 1] + least, self._available + TOLERANCE)
         if not fits.any() or (overdue_seconds(self._jobs, table.least_speed, self._settings)[waiting] > 0).any():
             return repeat(_WAITS, len(waiting))  # also where one keeps others from starting: none has its turn before
         grown = np.flatnonzero((self._least > table.first[:-1]) & (self._result.row > self._least))
-        better = _WAITS._replace(grown=tuple(self._jobs.ids[j] for j in grown.tolist()))
+        better = _WAITS._replace(grown=tuple(map(self._jobs.ids.__getitem__, grown.tolist())))
         return [better if each else _WAITS for each in fits.tolist()]
 
     def _size(self, job: int, row: int) -> Allocation:
@@ -116,7 +116,7 @@ class _Explanation:
         jobs, row = self._jobs, self._result.row
         tasks = self._table.workers[row] + self._table.servers[row]
         is_less = jobs.has_tasks & ~moves & (tasks < jobs.column("workers") + jobs.column("servers"))
-        has_sizes = (jobs.pairs("least_") < jobs.pairs("most_")).any(axis=1)
+        has_sizes = ~within(jobs.pairs("most_"), jobs.pairs("least_"))
         grows = np.where((jobs.column("learning") > 0) & has_sizes, _LEARNING, _MORE)  # a job of one size learns none
         less = self._why_not(present_rows(jobs, self._table), kept=_NO_GAIN)
         less[less == _EXCHANGE] = _ELSEWHERE
@@ -134,9 +134,8 @@ class _Explanation:
         reasons[is_little & ~is_faster] = _NO_GAIN
         reasons[np.isneginf(self._next_gain)] = _NO_GAIN
         reasons[jobs.column("measured") == 0] = _LEARNING
-        reasons[(np.stack([table.workers[row], table.servers[row]], axis=1) == jobs.pairs("most_")).all(axis=1)] = (
-            _AT_MAXIMUM
-        )
+        most_workers, most_servers = jobs.pairs("most_").T
+        reasons[(table.workers[row] == most_workers) & (table.servers[row] == most_servers)] = _AT_MAXIMUM
         return reasons
 
     def _is_faster(self, rows: IntArray) -> BoolArray:
@@ -150,9 +149,9 @@ class _Explanation:
         table, row, lacks = self._table, self._result.row, ~self._fits(self._next)
         if (self._result.available <= TOLERANCE).all():
             return self._next
-        above = self._above[lacks[table.job[self._above]]]
-        added = self._demand[above] - self._demand[row[table.job[above]]]
-        above = above[(added <= self._result.available + TOLERANCE).all(axis=1)]
+        above = self._above.compress(lacks[table.job[self._above]])
+        added = self._demand.take(above, axis=0) - self._demand.take(row[table.job[above]], axis=0)
+        above = above.compress(within(added, self._result.available + TOLERANCE))
         gains = np.full(len(table), -np.inf)
         gains[above] = self._gains[above]
         found = first_of_largest(gains, table)
@@ -160,22 +159,22 @@ class _Explanation:
 
     def _fits(self, rows: IntArray) -> BoolArray:
         """(n,) whether each job could have the size of `rows` (n,) instead."""
-        added = self._demand[rows] - self._demand[self._result.row]
-        return np.asarray((added <= self._result.available + TOLERANCE).all(axis=1))
+        added = self._demand.take(rows, axis=0) - self._demand.take(self._result.row, axis=0)
+        return within(added, self._result.available + TOLERANCE)
 
     def _why_not(self, wanted: IntArray, kept: IntArray | int) -> IntArray:
         """(n,) why jobs do not have the sizes of the rows `wanted` (n,); `kept` where there is room for that."""
         row, demand = self._result.row, self._demand
-        need = demand[wanted] - demand[row] - self._result.available - TOLERANCE
-        surplus = demand[row] - demand[self._least]
+        has, would_have = demand.take(row, axis=0), demand.take(wanted, axis=0)
+        need = would_have - has - self._result.available - TOLERANCE
+        surplus = has - demand.take(self._least, axis=0)
         others = surplus.sum(axis=0) - surplus
         cheaper = self._surplus_of_lower_gain(surplus)
-        alone = demand[wanted] <= self._capacity + TOLERANCE
         # The first that applies counts, and so is written last.
-        reasons = np.where((need > cheaper).any(axis=1), _ELSEWHERE, _EXCHANGE)
-        reasons[(need > others).any(axis=1)] = _MINIMA
-        reasons[~alone.all(axis=1)] = _FULL
-        return np.where((need <= 0).all(axis=1), kept, reasons)
+        reasons = np.where(within(need, cheaper), _EXCHANGE, _ELSEWHERE)
+        reasons[~within(need, others)] = _MINIMA
+        reasons[~within(would_have, self._capacity + TOLERANCE)] = _FULL
+        return np.where(within(need, np.zeros(need.shape[1])), kept, reasons)
 
     def _surplus_of_lower_gain(self, surplus: FloatArray) -> FloatArray:
         """(n, r) what jobs whose last task gains less than the next one of each job have beyond their minima."""
@@ -204,8 +203,17 @@ _REASONS = (
 _UNCHANGED, _LEARNING, _AT_MAXIMUM, _NOT_WORTH, _ELSEWHERE, _NO_GAIN, _MORE, _FULL, _MINIMA, _EXCHANGE = range(
     len(_REASONS)
 )
+_NOTES = tuple(OTHERS_GIVE if number == _EXCHANGE else None for number in range(len(_REASONS)))
 _WANTS_ANOTHER = np.isin(range(len(_REASONS)), (_NOT_WORTH, _ELSEWHERE, _FULL, _MINIMA, _EXCHANGE))
 """Whether it is a reason of jobs that would be faster with another size, by its number."""
+
+
+def _where(is_there: BoolArray, numbers: FloatArray) -> list[float | None]:
+    """(n,) the numbers, None where there is none."""
+    found: list[float | None] = numbers.tolist()
+    for j in np.flatnonzero(~is_there).tolist():
+        found[j] = None
+    return found
 
 
 def of_smaller_share(rows: IntArray, table: Candidates) -> IntArray:

@@ -18,7 +18,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from optimus_scheduler.allocate.optimus.job_columns import FloatArray, JobColumns
+from optimus_scheduler.allocate.optimus.arrays import FloatArray
+from optimus_scheduler.allocate.optimus.job_columns import JobColumns
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.settings import Settings
 
