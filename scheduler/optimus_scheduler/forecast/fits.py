@@ -128,9 +128,10 @@ class Fits:
             if (before := known[job.id]) is not None and before[0] == each
         }
         new = [(job, each) for job, each in zip(jobs, reported, strict=True) if job.id not in found]
-        fitted = self._fitted([job for job, _ in new], settings, self._known_step_times(new, settings))
-        found |= {job.id: (each, models) for (job, each), models in zip(new, fitted, strict=True)}
-        self._known |= found
+        if new:
+            fitted = self._fitted([job for job, _ in new], settings, self._known_step_times(new, settings))
+            found |= {job.id: (each, models) for (job, each), models in zip(new, fitted, strict=True)}
+            self._known |= found
         return [found[job.id][1] for job in jobs]
 
     def keep_only(self, job_ids: Container[str]) -> None:

@@ -30,7 +30,6 @@ import numpy as np
 from optimus_models.calibration import AS_PREDICTED, NO_EXPERIENCE, Calibration, Widening
 from optimus_models.loss.ends import Prediction
 from optimus_models.rescale import RescaleCost
-from optimus_models.speed import SpeedLaw
 from optimus_scheduler.forecast.end import End, Use, inputs_of_end, life_of
 from optimus_scheduler.forecast.fits import Fits, Fitted
 from optimus_scheduler.forecast.outlook import Outlook, all_later
@@ -318,7 +317,7 @@ def _forecast(job: Job, fitted: Fitted, use: Use, end: End, stop_seconds: float,
         end.confidence,
         end.rule,
         end.loss_curve,
-        _describe_speed(speeds.model),
+        speeds.description,
         use.steps_per_second,
         left,
         pace,
@@ -392,12 +391,6 @@ def cost_of(seconds: Interval | None, cost_per_second: float | None) -> Interval
     if seconds is None or cost_per_second is None:
         return None
     return Interval(*(value * cost_per_second for value in (seconds.mean, seconds.low, seconds.high)))
-
-
-def _describe_speed(model: SpeedLaw) -> dict[str, float]:
-    if model.n_points == 0:
-        return {}
-    return {**model.coefficients, "error": model.error, "confidence": model.confidence, "n_points": model.n_points}
 
 
 def _steps_here(job: Job) -> int:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,14 @@ class Speeds:
         self._doubts: dict[tuple[int, int], tuple[float, float]] = {}
         self._estimates: dict[Allocation, Estimate] = {}
         self._ratios: dict[tuple[Allocation, Allocation], Estimate] = {}
+
+    @cached_property
+    def description(self) -> Mapping[str, float]:
+        """The model in numbers, for people; none before the job has measured any speed."""
+        model = self.model
+        if model.n_points == 0:
+            return {}
+        return {**model.coefficients, "error": model.error, "confidence": model.confidence, "n_points": model.n_points}
 
     def at(self, allocation: Allocation) -> float:
         """Predicted steps per second, above 0; 0 for a size without workers."""

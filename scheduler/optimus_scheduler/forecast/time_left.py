@@ -162,6 +162,8 @@ def times_of_many(courses: Sequence[bytes], now: float) -> tuple[list[Interval],
     To the last bit because roots, logarithms and exponentials are those of `math`: numpy's own differ from one kind of
     machine to another.
     """
+    if not courses:
+        return [], []
     with np.errstate(all="ignore"):  # where `math` gives infinities, too
         paces, lefts = _times(np.frombuffer(b"".join(courses)).reshape(-1, len(Course._fields)).T, now)
     return _intervals(paces), _intervals(lefts)
