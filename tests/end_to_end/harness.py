@@ -134,21 +134,23 @@ class Service:
         return job
 
     def processes(self) -> dict[str, int]:
-        """Task name → pid of every training process of this service, read from the kernel."""
+        """Task name → pid of every training process of this service, read from the kernel. Of what others run on this
+        machine nothing is read but to which process group it belongs."""
+        groups = {
+            path.parent.name: path.read_text().split(" ", 1)[0] for path in self.directory.glob("*/tasks/*/process")
+        }
+        names = {int(pid): name for name, pid in groups.items() if pid}
         found: dict[str, int] = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
             try:
-                variables = dict(
-                    item.split("=", 1) for item in (entry / "environ").read_text().split("\0") if "=" in item
-                )
-                command = (entry / "cmdline").read_text().split("\0")
+                name = names.get(os.getpgid(int(entry.name)))
+                command = (entry / "cmdline").read_text().split("\0") if name is not None else []
             except (OSError, UnicodeDecodeError):
                 continue
-            here = variables.get("OPTIMUS_JOB_DIRECTORY", "").startswith(str(self.directory))
-            if here and "optimus_workers" in command:
-                found[variables["OPTIMUS_TASK_NAME"]] = int(entry.name)
+            if name is not None and "optimus_workers" in command:
+                found[name] = int(entry.name)
         return found
 
     def sequences(self, job_id: str) -> dict[tuple[int, int], list[int]]:

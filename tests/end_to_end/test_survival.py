@@ -89,6 +89,27 @@ def kill_and_see_replaced(service: Service, job_id: str, role: str) -> str:
     return victim
 
 
+def _was_heard(service: Service, job_id: str, role: str) -> bool:
+    return any(
+        task["usage"] is not None for task in service.get(f"/v1/jobs/{job_id}/tasks")["tasks"] if task["role"] == role
+    )
+
+
+def test_a_stopped_coordinator_is_replaced_while_its_tasks_wait_for_it(service: Service) -> None:
+    job_id = service.submit(digits_job("waits", checkpoint_seconds=3000, convergence={"max_epochs": 400}))
+    train_until(service, job_id, 20)
+    wait_until("the coordinator was heard", lambda: _was_heard(service, job_id, "coordinator"))
+    tasks = set(running_tasks(service, job_id, "worker") + running_tasks(service, job_id, "server"))
+    (stopped,) = running_tasks(service, job_id, "coordinator")
+    os.killpg(os.getpgid(service.processes()[stopped]), signal.SIGSTOP)
+    wait_until("it is told", lambda: events_of(service, job_id, "CoordinatorSilent"))
+    wait_until("another takes over", lambda: service.job(job_id)["membership_epoch"] > 1)
+    assert stopped not in running_tasks(service, job_id, "coordinator")
+    train_until(service, job_id, service.job(job_id)["step"] + 1)
+    assert tasks <= set(running_tasks(service, job_id, "worker") + running_tasks(service, job_id, "server"))
+    assert_steps_never_went_back(service, job_id)
+
+
 def test_job_survives_the_death_of_each_of_its_processes(service: Service) -> None:
     """One after the other, each while it trains again."""
     job_id = service.submit(digits_job("loses-all"))

@@ -183,6 +183,7 @@ class SchedulingLoop:
             self._wait(min(_FOLLOW_SECONDS, self._times.lease_seconds))
             return
         self._watch()
+        self._look(fence)
         if self._problem is not None:  # whether it is over, a round shows
             self._next_round_at = min(self._next_round_at, self._monotonic() + _RETRY_SECONDS)
         due = self._monotonic() >= self._next_round_at
@@ -230,6 +231,15 @@ class SchedulingLoop:
         if self._open_nodes is not None and open_nodes != self._open_nodes:
             self.trigger("nodes changed")
         self._live, self._open_nodes = live, open_nodes
+
+    def _look(self, fence: int) -> None:
+        try:
+            self._rounds.look(fence)
+        except DatabaseNotAvailable as error:
+            self._report(f"the database is not available: {error}")
+        except StaleLeader as error:
+            _log.warning("another process leads", error=str(error))
+            self._leadership.step_down()
 
     def _round(self, fence: int) -> float:
         """Run a round; how many seconds later the next one is due."""

@@ -16,6 +16,7 @@ from optimus_service.loop.apply import Applier
 from optimus_service.loop.decisions import News, decision_records
 from optimus_service.loop.exits import ExitNotices
 from optimus_service.loop.expected_ends import ExpectedEnds, expected_ends
+from optimus_service.loop.silent_coordinators import SilentCoordinators
 from optimus_service.loop.unknown_tasks import UnknownTasks
 from optimus_service.observe.shown_predictions import PARTS, PredictedParts, plan_predictions
 from optimus_service.observe.snapshot import ClusterState, Observer
@@ -94,6 +95,7 @@ class Round:
         self.unknown = unknown
         self._on_planned = on_planned
         self._predicted = PredictedParts(PARTS)
+        self._silent = SilentCoordinators(cluster, clock)
         self._news = News()
         self._logs_forgotten_at: float | None = None  # the first round forgets: services restart
         self.seen: ClusterState | None = None
@@ -157,6 +159,15 @@ class Round:
         self._forget_logs(now, leader)
         _log.debug("round", trigger=trigger, jobs=record.n_jobs, actions=record.n_actions, error=record.error)
         return record
+
+    def look(self, fence: int) -> None:
+        """What cannot wait for the next round: coordinators that are silent. To be called every second or so.
+
+        Raises:
+            DatabaseNotAvailable: it is not known.
+            StaleLeader: somebody else leads by now.
+        """
+        self._silent.look(self._leader_with(fence))
 
     def keep_histories(self, fence: int) -> None:
         """Store all that is known of jobs by their samples: who leads next need not read them again.

@@ -31,6 +31,7 @@ from optimus_service.insight.explanations.queue import ORDERS, in_queue
 from optimus_service.insight.jobs.progress import _after_retry, expected_times
 from optimus_service.insight.jobs.reasons import TEXTS
 from optimus_service.loop.exits import WORKER_HUNG
+from optimus_service.loop.silent_coordinators import COORDINATOR_SILENT
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
 from optimus_service.push.stream_state import job_line
 from optimus_service.requests import checked
@@ -290,6 +291,14 @@ def test_a_loss_that_was_nan_before_training_went_back_is_not_told(
 def test_a_job_without_tasks_is_not_told_that_a_worker_hung(wanted: Allocation, is_retired: bool) -> None:
     hung = EventRecord(id=1, job_id="job-1", at=20.0, type=WORKER_HUNG, message="worker 0 hung", data={})
     assert is_over(hung, a_record(state=JobState.PAUSED, wanted=wanted), [a_membership(at=0.0)]) == is_retired
+
+
+@pytest.mark.parametrize(("later", "is_replaced"), [([], False), ([a_membership(epoch=2, at=30.0)], True)])
+def test_a_coordinator_that_was_replaced_is_not_told_to_be_silent(
+    later: list[MembershipRecord], is_replaced: bool
+) -> None:
+    silent = EventRecord(id=1, job_id="job-1", at=20.0, type=COORDINATOR_SILENT, message="it is silent", data={})
+    assert is_over(silent, a_record(), [a_membership(at=0.0), *later]) == is_replaced
 
 
 @pytest.mark.parametrize("reason", ["Unchanged", "NoFurtherGain"])

@@ -26,6 +26,7 @@ from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.explanations.queue import in_queue
 from optimus_service.insight.jobs.reasons import CHECKPOINTS, PRINTS_TOO_MUCH, WORKER_SILENT
 from optimus_service.loop.exits import WORKER_HUNG
+from optimus_service.loop.silent_coordinators import COORDINATOR_SILENT
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
 from optimus_service.observe.standstills import standstills
 from optimus_service.store.jobs.transitions import RETRY_SCHEDULED
@@ -40,7 +41,7 @@ _RECENT_EVENTS = 20
 _MOST_AWAITED = 2
 """Ends that a job waits for, the likeliest first, that are tried before all other advice."""
 
-_WARNINGS = (WORKER_HUNG, WORKER_SILENT, LOSS_NOT_FINITE, CHECKPOINTS, PRINTS_TOO_MUCH)
+_WARNINGS = (WORKER_HUNG, WORKER_SILENT, COORDINATOR_SILENT, LOSS_NOT_FINITE, CHECKPOINTS, PRINTS_TOO_MUCH)
 
 _AT_THE_END = ("EndedEarly",)
 
@@ -161,8 +162,10 @@ def is_over(event: EventRecord, job: JobRecord, memberships: Sequence[Membership
     if event.type == LOSS_NOT_FINITE:
         steps = [job.step, *(each.step for each in memberships if each.at > event.at)]
         return min(steps) < int(event.data.get("step", 0))
-    if event.type != WORKER_SILENT or not memberships or memberships[-1].at <= event.at:
+    if event.type not in (WORKER_SILENT, COORDINATOR_SILENT) or not memberships or memberships[-1].at <= event.at:
         return False
+    if event.type == COORDINATOR_SILENT:
+        return True  # its replacement has formed it
     members = (*memberships[-1].workers, *memberships[-1].servers)
     place = _place(event.message.partition(" ")[0])
     return not members or place in map(_place, members)

@@ -7,7 +7,7 @@ from functools import cache
 from operator import attrgetter, itemgetter
 from typing import Any, Final
 
-from sqlalchemy import CompoundSelect, Row, Update, bindparam, select, union, update
+from sqlalchemy import ColumnElement, CompoundSelect, Row, Update, bindparam, func, select, union, update
 from sqlalchemy.orm import Session
 
 from optimus_scheduler.model import Role, TaskKey
@@ -92,6 +92,22 @@ class Tasks(Subject):
             for task in select_tasks(session, active_only=True, job_id=job_id):  # sorted, as in `_update`
                 if task.key.name in usages:
                     _update(session, [task.key], {"usage": dict(usages[task.key.name]), "usage_at": now})
+
+    def silent_coordinators(self, since: float) -> list[TaskRecord]:
+        """Wanted coordinators that have not exited, by key, which have told what they use, but not since then (POSIX
+        seconds)."""
+        with self._read() as session:
+            return _records(session.execute(select(_TASKS).where(*_heard_coordinators(), TaskRow.usage_at < since)))
+
+    def n_heard_coordinators(self) -> int:
+        """Wanted coordinators that have not exited, and have told what they use."""
+        with self._read() as session:
+            return session.scalar(select(func.count()).select_from(_TASKS).where(*_heard_coordinators())) or 0
+
+
+def _heard_coordinators() -> tuple[ColumnElement[bool], ...]:
+    is_coordinator = TaskRow.role == Role.COORDINATOR.value
+    return is_coordinator, TaskRow.exited_at.is_(None), TaskRow.unwanted_since.is_(None), TaskRow.usage_at.is_not(None)
 
 
 def select_tasks(
