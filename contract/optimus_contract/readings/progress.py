@@ -20,6 +20,9 @@ METRIC_NAME_LENGTH = 100
 PATIENCE_SECONDS = 10.0
 """A script that reports losses without steps gets so long to report a step, before its losses count as steps: from its
 start while it reports, after its newest loss when it is silent."""
+SET_BACK_SECONDS = 180.0
+"""A reading that is so much older than the last was made after somebody had set the machine's clock back. What is
+logged to files comes up to two minutes late."""
 MOST_HELD = 2000
 """Readings that wait for that; with more, losses count as steps at once."""
 NEAR = 0.1
@@ -386,7 +389,8 @@ class Progress:
         metrics, self._unreported = self._unreported, {}
         if is_first and self._version > 0:
             self._judge(before)
-        self.step, self.last_at = step, max(self.last_at, reading.at)
+        was_set_back = reading.at < self.last_at - SET_BACK_SECONDS
+        self.step, self.last_at = step, reading.at if was_set_back else max(self.last_at, reading.at)
         return Advance(
             at=reading.at,
             step=step,

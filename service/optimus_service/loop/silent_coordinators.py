@@ -23,9 +23,9 @@ COORDINATOR_SILENT = "CoordinatorSilent"
 """The event of its job."""
 SILENT_SECONDS = 45.0
 """Nine reports missed. Tasks wait for their coordinator for two minutes; its replacement needs some seconds."""
-LOOK_SECONDS = 5.0
+LOOK_SECONDS = 10.0
 """Between two looks."""
-BREAK_SECONDS = 15.0
+BREAK_SECONDS = 20.0
 """When no look was made for so long, this process may have stood still, and could hear of nobody."""
 _MOST_PART = 0.5
 """When more than this part of at least `_MANY` coordinators are silent, the trouble is not theirs."""
@@ -64,8 +64,6 @@ class SilentCoordinators:
         heard_before = now - SILENT_SECONDS
         if self._listens_since <= heard_before:
             self._end_all(leader.tasks.silent_coordinators(heard_before), now, leader)
-        else:
-            leader.check_fence()  # the database answers
         self._looked_at = now
 
     def _end_all(self, silent: Iterable[TaskRecord], now: float, leader: LeaderRepository) -> None:

@@ -34,6 +34,24 @@ def test_steps_losses_and_times_add_up() -> None:
     assert read(progress, step=5, loss=1.5) is None, "said twice"
 
 
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_steps_take_time_again_once_the_clock_was_set(hours: int) -> None:
+    progress, moved = Progress(START, 0), START + 10_000.0 + 3600.0 * hours
+    read(progress, step=1, loss=2.0, at=START + 10_000.0)
+    read(progress, step=2, loss=2.0, at=moved)
+    found = [read(progress, step=step, loss=2.0, at=moved + 0.5 * step) for step in (3, 4, 5)]
+    assert [each.seconds for each in found if each is not None] == [1.5, 0.5, 0.5]
+
+
+def test_a_reading_that_comes_late_is_no_time_twice() -> None:
+    progress = Progress(START, 0)
+    read(progress, step=1, loss=2.0, at=START + 100.0)
+    read(progress, step=2, loss=2.0, at=START + 1.0)
+    found = read(progress, step=3, loss=2.0, at=START + 101.0)
+    assert found is not None
+    assert found.seconds == 1.0
+
+
 def test_a_better_channel_is_believed_and_a_worse_one_only_where_it_counts_the_same() -> None:
     progress = Progress(START, 0)
     assert read(progress, Channel.KUBEFLOW, step=10, total_steps=100, loss=1.0) is not None
