@@ -34,7 +34,7 @@ def test_predictions_are_finite_and_never_below_zero(losses: list[float]) -> Non
 def test_predictions_never_rise_in_the_near_future_of_any_history(losses: list[float]) -> None:
     last = float(len(losses))
     mixture = fitted_mixture(np.arange(1.0, last + 1), np.array(losses))
-    ahead = mixture.loss(last * np.linspace(1.0, 1.7, 40))
+    ahead = mixture.loss_and_spread(last * np.linspace(1.0, 1.7, 40))[0]
     assert np.all(np.diff(ahead) <= 1e-9)
 
 
@@ -46,17 +46,17 @@ def test_a_power_law_is_continued(exponent: float) -> None:
 
     mixture = fitted_mixture(STEPS, truth(STEPS))
     ahead = np.array([120.0, 170.0, 400.0])
-    np.testing.assert_allclose(mixture.loss(ahead), truth(ahead), atol=0.05)
+    np.testing.assert_allclose(mixture.loss_and_spread(ahead)[0], truth(ahead), atol=0.05)
 
 
 def test_the_curve_goes_through_the_recent_points() -> None:
     losses = np.where(STEPS < 80, 0.8, 0.3)  # a learning rate was lowered
-    assert fitted_mixture(STEPS, losses).loss(np.array([100.0]))[0] == pytest.approx(0.3, abs=0.02)
+    assert fitted_mixture(STEPS, losses).loss_and_spread(np.array([100.0]))[0][0] == pytest.approx(0.3, abs=0.02)
 
 
 def test_the_far_curve_takes_over_without_a_jump() -> None:
     mixture = fitted_mixture(STEPS, 1.0 / (0.05 * STEPS + 1.0))
-    ahead = mixture.loss(np.geomspace(100.0, 2000.0, 2000))
+    ahead = mixture.loss_and_spread(np.geomspace(100.0, 2000.0, 2000))[0]
     assert np.max(np.abs(np.diff(ahead))) < 1e-3
 
 

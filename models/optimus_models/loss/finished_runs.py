@@ -99,7 +99,8 @@ class FinishedRun:
         """(n,) log of the smoothed loss; beyond its end as its fitted curve goes on."""
         last = self.batch.steps[0, -1:]
         seen = _log(smoothed(self.batch, np.minimum(steps, last)[None])[0])
-        return seen + _log(self.mixture.loss(np.maximum(steps, last))) - _log(self.mixture.loss(last))
+        beyond, at_end = (_log(self.mixture.loss_and_spread(k)[0]) for k in (np.maximum(steps, last), last))
+        return seen + beyond - at_end
 
 
 @dataclass(frozen=True, slots=True, eq=False)

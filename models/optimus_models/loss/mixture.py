@@ -69,11 +69,7 @@ class PowerLaws(NamedTuple):
     def paths(self, position: FloatArray, lowered: FloatArray | float = 0.0) -> FloatArray:
         """(m, n): each curve at `position` (n,), steps in units of the last step seen; `lowered` (n,) is what lower
         rates take off an amplitude of 1. Not below 0."""
-        return self.paths_from(1.0 + position / self.scales[:, None], lowered)
-
-    def paths_from(self, base: FloatArray, lowered: FloatArray | float = 0.0) -> FloatArray:
-        """The same by `base` (m, n), which is 1 + position / s of each curve."""
-        falling = base**-self.exponent
+        falling = (1.0 + position / self.scales[:, None]) ** -self.exponent
         falling -= lowered
         falling *= self.amplitudes[:, None]
         falling += self.levels[:, None]
@@ -93,27 +89,17 @@ class PowerMixture(NamedTuple):
     schedule: RateSchedule | None = None
     """Its learning rates, if they are part of it."""
 
-    def loss(self, steps: FloatArray) -> FloatArray:
-        """Normalised loss at `steps` (n,)."""
-        mean, _ = self.loss_and_spread(steps)
-        return mean
-
     def loss_and_decrease(self, steps: FloatArray, distance: float) -> tuple[FloatArray, FloatArray]:
         """Normalised loss at `steps` (n,), and how far it falls from each to `distance` steps later, without its rates.
 
         Each average falls by itself: where one takes over from the other, the loss between them is no fall.
         """
-        n = len(steps)
-        position = np.maximum(np.concatenate((steps, steps + distance)), 0.0) / self.last_step
-        share = _far_share(position[:n])
-        # The bases are the same for both, as `_SCALES` is. Arrays of their own: products of parts round otherwise.
-        bases = [1.0 + each / self.near.scales[:, None] for each in (position[:n], position[n:])]
-        before, after = ((self.near.paths_from(base), self.far.paths_from(base)) for base in bases)
-        weights = self.near.weights, self.far.weights
-        near, far = (weight @ begin for weight, begin in zip(weights, before, strict=True))
-        loss = (1.0 - share) * near + share * far
-        near, far = (weight @ (begin - end) for weight, begin, end in zip(weights, before, after, strict=True))
-        return loss, np.asarray((1.0 - share) * near + share * far)
+        begin, end = (np.maximum(each, 0.0) / self.last_step for each in (steps, steps + distance))
+        before, after = ([laws.paths(each) for laws in (self.near, self.far)] for each in (begin, end))
+        share, weights = _far_share(begin), (self.near.weights, self.far.weights)
+        near, far = (weight @ paths for weight, paths in zip(weights, before, strict=True))
+        near_fall, far_fall = (weight @ (was - is_) for weight, was, is_ in zip(weights, before, after, strict=True))
+        return (1.0 - share) * near + share * far, np.asarray((1.0 - share) * near_fall + share * far_fall)
 
     def loss_and_spread(self, steps: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Normalised loss at `steps` (n,), and the standard deviation of the averaged curves there, which includes
