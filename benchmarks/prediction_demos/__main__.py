@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -62,22 +63,24 @@ class Conductor:
 
     def run(self, arrivals: Sequence[Arrival]) -> None:
         """Until all have ended."""
-        begin, coming = time.time(), list(arrivals)
-        while coming or self._training():
-            if time.time() - begin > _MAX_SECONDS:
-                raise SystemExit(f"the jobs have not ended after {_MAX_SECONDS:g} s")
-            while coming and self._is_due(coming[0], time.time() - begin):
-                self._submit(coming.pop(0).spec)
-            for job_id in self._training():
-                self._look(job_id)
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
-
-    def _is_due(self, arrival: Arrival, elapsed: float) -> bool:
-        return not self._training() if arrival.at_seconds is None else arrival.at_seconds <= elapsed
+        begin, coming, submissions = time.time(), list(arrivals), list[Future[None]]()
+        with ThreadPoolExecutor(1) as beside:  # a dry run takes seconds, in which there is something to see
+            while coming or self._training() or not all(each.done() for each in submissions):
+                if time.time() - begin > _MAX_SECONDS:
+                    raise SystemExit(f"the jobs have not ended after {_MAX_SECONDS:g} s")
+                is_idle = not self._training() and all(each.done() for each in submissions)
+                while coming and _is_due(coming[0], time.time() - begin, is_idle=is_idle):
+                    submissions.append(beside.submit(self._submit, coming.pop(0).spec))
+                    is_idle = False
+                for job_id in self._training():
+                    self._look(job_id)
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+            for each in submissions:
+                each.result()
 
     def _training(self) -> list[str]:
         """Ids of the jobs that have not ended."""
-        return [job_id for job_id, told in self.told.items() if told.ended_at != told.ended_at]
+        return [job_id for job_id, told in list(self.told.items()) if told.ended_at != told.ended_at]
 
     def _submit(self, spec: Mapping[str, Any]) -> None:
         file = self._folder / f"{spec['name']}.json"
@@ -99,6 +102,10 @@ class Conductor:
             return
         start = (job.body["expected"] or {}).get("start_seconds")
         told.looks.append(Look(time.time(), _interval(start), job.remaining_seconds, job.body["running"]["workers"]))
+
+
+def _is_due(arrival: Arrival, elapsed: float, *, is_idle: bool) -> bool:
+    return is_idle if arrival.at_seconds is None else arrival.at_seconds <= elapsed
 
 
 def _interval(said: Mapping[str, Any] | None) -> Interval | None:

@@ -15,11 +15,14 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from optimus_client.answers import Interval
 
 _DPI, _COLUMNS = 90, 3
 _END, _START, _SIZE = "tab:blue", "tab:orange", "tab:green"
+_GAP_SECONDS = 10.0
+"""Looks this far apart are not joined: in between nothing was looked at."""
 _ROOM = 2.2
 """The axis reaches so many true ends high: what was said beyond that is cut off, and the title says how often."""
 
@@ -74,12 +77,22 @@ def _draw_predicted(axis: Axes, said: Sequence[tuple[float, Interval | None]], c
     if not any(interval is not None for _, interval in said):
         return
     nothing = float("nan")
+    said = _with_gaps(said)
     at = [moment for moment, _ in said]
     mean = [moment + (nothing if each is None else each.mean) for moment, each in said]
     low = [moment + (nothing if each is None else each.low or 0.0) for moment, each in said]
     high = [moment + _high(each, nothing) for moment, each in said]
     axis.fill_between(at, low, high, color=colour, alpha=0.2, linewidth=0)
     axis.plot(at, mean, color=colour)
+
+
+def _with_gaps(said: Sequence[tuple[float, Interval | None]]) -> list[tuple[float, Interval | None]]:
+    found: list[tuple[float, Interval | None]] = []
+    for moment, interval in said:
+        if found and moment - found[-1][0] > _GAP_SECONDS:
+            found.append((moment, None))
+        found.append((moment, interval))
+    return found
 
 
 def _high(interval: Interval | None, nothing: float) -> float:
@@ -92,4 +105,5 @@ def _draw_workers(axis: Axes, job: Told) -> None:
     """How many workers took part."""
     at = [each.at - job.submitted_at for each in job.looks]
     axis.step(at, [each.workers for each in job.looks], where="post", color=_SIZE)
+    axis.yaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set(xlabel="s after submission", ylabel="workers", xlim=(0, job.ended_at - job.submitted_at), ylim=(0, None))

@@ -66,3 +66,10 @@ def test_curves_disagree_more_the_further_ahead() -> None:
         np.array([100.0, 170.0, 600.0])
     )
     assert spread[0] < spread[1] < spread[2]
+
+
+def test_a_loss_that_falls_towards_zero_falls_on_by_the_part_that_it_does() -> None:
+    at = np.array([100.0, 130.0, 170.0])  # where the near average is all
+    loss, decrease = fitted_mixture(STEPS, STEPS**-1.5).loss_and_decrease(at, 1.0)
+    slopes = decrease / loss * at
+    assert np.all((slopes > 1.5) & (slopes < 2.5))

@@ -49,6 +49,8 @@ _FAR_BEGINS, _FAR_RULES = 1.8, 4.4
 """Multiples of the last step between which `FAR` fades in."""
 _FAR_SHARE = 0.9
 """Weight of `FAR` at the end of that range."""
+_LEAST_LOSS = 1e-12
+"""Of what was seen, in units of the largest: a curve that has reached 0 stays there."""
 _ANCHOR_SHARE, _LEAST_ANCHOR = 0.09, 2
 """The curve is moved through the mean of this last part of the points (at least so many)."""
 
@@ -75,6 +77,26 @@ class PowerLaws(NamedTuple):
         falling += self.levels[:, None]
         return np.maximum(falling, 0.0, out=falling)
 
+    def above_zero(self, position: FloatArray) -> FloatArray:
+        """`paths`, but a curve whose level lies below 0 falls on, beyond the last step, as it does there, in
+        logarithms of loss and step.
+
+        By itself it would fall ever faster, through 0. Its level comes of moving the curve; no loss has it.
+        """
+        below, ahead = (self.levels < 0.0).nonzero()[0], (position > 1.0).nonzero()[0]
+        if not len(below) or not len(ahead):
+            return self.paths(position)
+        last = 1.0 + 1.0 / self.scales[below]
+        falling = self.amplitudes[below] * last**-self.exponent
+        loss = np.maximum(falling + self.levels[below], _LEAST_LOSS)
+        power = self.exponent * falling / (self.scales[below] * last) / loss
+        onward = loss[:, None] * np.exp(-power[:, None] * np.log(position[ahead]))
+        if onward.shape == (len(self.levels), len(position)):
+            return onward
+        paths = self.paths(position)
+        paths[below[:, None], ahead] = onward
+        return paths
+
 
 class PowerMixture(NamedTuple):
     """The near and the far average of one loss history."""
@@ -92,10 +114,11 @@ class PowerMixture(NamedTuple):
     def loss_and_decrease(self, steps: FloatArray, distance: float) -> tuple[FloatArray, FloatArray]:
         """Normalised loss at `steps` (n,), and how far it falls from each to `distance` steps later, without its rates.
 
-        Each average falls by itself: where one takes over from the other, the loss between them is no fall.
+        Each average falls by itself: where one takes over from the other, the loss between them is no fall. No curve
+        reaches 0, before which all that is left would fall in a moment.
         """
         begin, end = (np.maximum(each, 0.0) / self.last_step for each in (steps, steps + distance))
-        before, after = ([laws.paths(each) for laws in (self.near, self.far)] for each in (begin, end))
+        before, after = ([laws.above_zero(each) for laws in (self.near, self.far)] for each in (begin, end))
         share, weights = _far_share(begin), (self.near.weights, self.far.weights)
         near, far = (weight @ paths for weight, paths in zip(weights, before, strict=True))
         near_fall, far_fall = (weight @ (was - is_) for weight, was, is_ in zip(weights, before, after, strict=True))
