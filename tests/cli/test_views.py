@@ -463,6 +463,8 @@ def test_how_predictions_turned_out() -> None:
     alone = shown(render_tables.scorecard({"scores": scores, "tasks": tasks[:1]}, "m:f"))
     assert "other:task" not in alone
     assert "No prediction" in shown(render_tables.scorecard({"scores": [], "tasks": []}))
+    assert "50 % of 12" in text, "of each kind as many as were judged of it"
+    assert "100 % of 4" in text
 
 
 def test_the_queue_says_who_waits_why_and_for_how_long() -> None:

@@ -30,7 +30,7 @@ _ENOUGH = 10
 
 
 def scorecard(found: Scorecard, task: str | None = None) -> RenderableType:
-    """All tasks together, or one, and then how often the time left was held by task."""
+    """All tasks together, or one, and then how often each kind of prediction was held by task."""
     if not found["scores"]:
         return Text("No prediction has been judged yet: that takes a job that succeeded.")
     title = "All tasks" if task is None else task
@@ -56,16 +56,21 @@ def _table(scores: Sequence[PredictionScore]) -> Table:
 
 
 def _by_task(found: Scorecard) -> Table:
-    numbers = ("judged", "steps held", "time held")
-    table = columns_table("task", *numbers, right=numbers, folded=["task"])
+    kinds = [
+        kind for kind in _KINDS if any(score["kind"] == kind for each in found["tasks"] for score in each["scores"])
+    ]
+    names = [_KINDS[kind] for kind in kinds]
+    table = columns_table("task", *names, right=names, folded=["task"])
     for each in found["tasks"]:
         cells = []
-        for kind in ("steps", "seconds"):
+        for kind in kinds:
             those = [score for score in each["scores"] if score["kind"] == kind]
             judged = sum(score["promises"] for score in those)
-            held = sum(score["held"] * score["promises"] for score in those) / judged if judged else None
-            cells.append(Text(wording.UNKNOWN) if held is None else _held(held, judged))
-        table.add_row(Text(each["task"]), wording.count(sum(score["promises"] for score in each["scores"])), *cells)
+            held = round(sum(score["held"] * score["promises"] for score in those))
+            part = _held(held / judged, judged) if judged else Text(wording.UNKNOWN)
+            cells.append(Text.assemble(part, f" of {wording.count(judged)}") if judged else part)
+        table.add_row(Text(each["task"]), *cells)
+    table.caption = "how many of the judged predictions held what came"
     return table
 
 

@@ -13,6 +13,7 @@ from optimus_scheduler.model.format import time_words
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
 from optimus_service.observe.histories import Histories
 from optimus_service.observe.snapshot import ClusterState
+from optimus_service.observe.standstills import HUNG
 from optimus_service.store.records import JobRecord, Observed, TaskRecord
 from optimus_service.store.repository import LeaderRepository
 
@@ -20,7 +21,6 @@ CODE_OF_THE_USER = 3
 """The user's code failed (docs/protocol.md)."""
 _LOST_COORDINATOR = 4
 """Follows from the death of the coordinator, whose own crash is counted."""
-_HUNG = 5
 HANG_SECONDS = 3600.0
 """A job whose workers hang as often within this time as tasks may crash without progress is failed, whatever its other
 workers did meanwhile."""
@@ -115,7 +115,7 @@ class ExitNotices:
                 return
             times = f"{task.key.role} {task.key.rank} ended {n_failures} times with exit code 0 without being told to"
             reason = f"{times}: does the training code call sys.exit() or os._exit()?"
-        elif task.exit_code == _HUNG and self._hangs(task, job, now, leader) >= self._max_failures:
+        elif task.exit_code == HUNG and self._hangs(task, job, now, leader) >= self._max_failures:
             times = f"its workers hung {self._max_failures} times within {time_words(HANG_SECONDS)}"
             reason = f"{times}, the last time {task.key.name}: {_no_further(job)}"
         elif (n_failures := self._failures_without_progress(task.key, job, leader)) >= self._max_failures:
@@ -133,7 +133,7 @@ class ExitNotices:
     def _hangs(self, task: Task, job: JobRecord, now: float, leader: LeaderRepository) -> int:
         """How often workers of the job's attempt hung lately, this time counted; its owner is told."""
         n_hangs = sum(
-            record.exit_code == _HUNG
+            record.exit_code == HUNG
             and is_failure(record.exit_code, record.unwanted_since)
             and record.attempt == job.attempt
             and record.exited_at is not None
@@ -215,7 +215,7 @@ def is_failure(exit_code: int | None, unwanted_since: float | None) -> bool:
     """
     if exit_code in (None, _LOST_COORDINATOR):
         return False
-    return not (unwanted_since is not None and exit_code in (0, _HUNG, *_STOPPED))
+    return not (unwanted_since is not None and exit_code in (0, HUNG, *_STOPPED))
 
 
 def _words(task: Task, record: TaskRecord, job: JobRecord | None, *, unseen: bool = False) -> str:
@@ -228,7 +228,7 @@ def _words(task: Task, record: TaskRecord, job: JobRecord | None, *, unseen: boo
         0: "it ended by itself",
         CODE_OF_THE_USER: "the job's own code failed",
         _LOST_COORDINATOR: "it lost its coordinator",
-        _HUNG: "its training code hung",
+        HUNG: "its training code hung",
         128 + signal.SIGTERM: "it was stopped",
         128 + signal.SIGKILL: "it was killed",
     }.get(code, "it crashed")

@@ -4,6 +4,7 @@ changes."""
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -27,19 +28,27 @@ _USUAL_SAMPLES = 20
 """Of so many of the newest samples the steps of a job are timed."""
 SECONDS_OLD = 5.0
 REPLACING = "a worker is being replaced"
+HUNG = 5
+"""The exit code of a worker whose code hung."""
+_HANGS = 2
+"""A job whose workers hung so often may do so again at the same step."""
 
 
 class Standstill(NamedTuple):
-    """Why a job makes no step now."""
+    """Why a job makes no step now, or is likely to make none soon."""
 
     words: str
     """A phrase: `no step came for 40 s, where one took 2.0 s`."""
     is_stalled: bool
     """Nothing tells whether it goes on."""
+    is_replaced: bool = False
+    """A worker is gone, and the one in its place does not take part yet."""
+    hung_at: int | None = None
+    """The step where its workers hung again and again, which it has not passed."""
 
 
 Standstills = Mapping[str, Standstill]
-"""By job id, of those that make no step."""
+"""By job id, of those that make no step or are likely to make none soon."""
 
 
 def standstills(
@@ -80,7 +89,43 @@ def standstills(
     }
     stalls = {each: Standstill(words, is_stalled=True) for each, words in found_words.items() if words is not None}
     replaced = [each for each in memberships if is_replaced(memberships[each], tasks[each])]
-    return stalls | {each: Standstill(REPLACING, is_stalled=False) for each in replaced}
+    hung = _hung_again(repository, running, tasks)
+    return (
+        {each: Standstill(words, is_stalled=True, hung_at=at) for each, (words, at) in hung.items()}
+        | stalls
+        | {each: _replaced(hung.get(each)) for each in replaced}
+    )
+
+
+def _replaced(hung: tuple[str, int] | None) -> Standstill:
+    if hung is None:
+        return Standstill(REPLACING, is_stalled=False, is_replaced=True)
+    words, at = hung
+    return Standstill(f"{REPLACING}; {words}", is_stalled=True, is_replaced=True, hung_at=at)
+
+
+def _hung_again(
+    repository: Repository, running: Mapping[str, JobRecord], tasks: Mapping[str, Sequence[TaskRecord]]
+) -> dict[str, tuple[str, int]]:
+    """Of jobs whose workers hung more than once and that have not passed the steps where they did: a phrase, and the
+    last of these steps."""
+    # Few jobs have a worker that was replaced so often, and only of these what has ended is read.
+    asked = [job_id for job_id, those in tasks.items() if any(task.key.incarnation >= _HANGS for task in those)]
+    if not asked:
+        return {}
+    counts = Counter(
+        task.key.job_id
+        for task in repository.tasks.select(active_only=False, job_ids=asked)
+        if task.exit_code == HUNG and task.attempt == running[task.key.job_id].attempt
+    )
+    found = {}
+    for job_id, memberships in repository.memberships.of_jobs(
+        [each for each in asked if counts[each] >= _HANGS]
+    ).items():
+        at = max((each.step + each.lost_steps for each in memberships if each.cause == "worker_lost"), default=0)
+        if running[job_id].step <= at:
+            found[job_id] = f"its workers hung {counts[job_id]} times, at step {at} or before", at
+    return found
 
 
 class NewestStandstills:

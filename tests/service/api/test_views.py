@@ -240,7 +240,7 @@ def test_steps_that_a_retry_goes_back_by_are_counted_nowhere() -> None:
 @pytest.mark.parametrize(("keeps", "left"), [(False, 100.0), (True, 60.0)])
 def test_a_script_whose_worker_is_replaced_begins_anew_unless_it_keeps_checkpoints(keeps: bool, left: float) -> None:
     script = job(step=40, running=Allocation(1, 0), spec={"command": ["python", "loop.py"], "resumes": keeps})
-    still = {script.id: Standstill("a worker is being replaced", is_stalled=False)}
+    still = {script.id: Standstill("a worker is being replaced", is_stalled=False, is_replaced=True)}
     found = progress_of(script, decision(total_steps=total(100), steps_per_second=2.0), NOW, still=still)
     assert found.remaining_steps is not None
     assert found.remaining_steps.mean == pytest.approx(left, rel=0.1)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.service.loop.loop_world import World
-from tests.service.store.store_builders import a_sample, add_samples
+from tests.service.loop.test_task_exits import crash
+from tests.service.store.store_builders import a_membership, a_sample, add_samples
 
 from optimus_scheduler.lifecycle import PauseRequested, ResumeRequested
-from optimus_scheduler.model import JobState
-from optimus_service.observe.standstills import Standstill, standstills
+from optimus_scheduler.model import JobState, Role
+from optimus_service.observe.standstills import REPLACING, Standstill, standstills
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -53,3 +56,31 @@ def test_the_time_without_tasks_is_no_time_without_a_step(world: World) -> None:
     assert still(10.0) == []
     (words,) = still(30.0)
     assert words.startswith("no step came for 30 s, where one took ")
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_of_a_job_that_hung_twice_no_end_is_told_before_it_has_passed_that_step(world: World) -> None:
+    world.submit(workers={"min": 1, "max": 1}, servers={"min": 1, "max": 1})
+    world.round()
+    world.train(40)
+
+    def found(beyond: int = 0) -> Standstill | None:
+        jobs = [replace(each, step=each.step + beyond) for each in world.repository.jobs.active()]
+        return standstills(world.repository, jobs, {}, world.clock(), 0.0).get("job-1")
+
+    def hang() -> None:
+        crash(world, Role.WORKER, code=5)
+        epoch = world.repository.jobs.get("job-1").membership_epoch + 1
+        lost = a_membership(epoch=epoch, at=world.clock(), step=0, cause="worker_lost", lost_steps=at)
+        world.repository.memberships.report("job-1", lost)
+
+    at = world.repository.jobs.get("job-1").step
+    hang()
+    once = found()
+    assert once is None or once.hung_at is None
+    hang()
+    hung = found()
+    assert hung is not None
+    assert (hung.hung_at, hung.is_stalled) == (at, True)
+    assert f"its workers hung 2 times, at step {at} or before" in hung.words
+    assert found(at + 1) is None or found(at + 1) == Standstill(REPLACING, is_stalled=False, is_replaced=True)

@@ -83,6 +83,8 @@ def _place_in_the_queue(case: Case) -> list[str]:
     if mine is None:
         return []
     place = f"In the queue it is number {mine.position} of {len(case.queue)}"
+    if mine.start is None:
+        place += ", where those whose start cannot be said stand last, by priority and age"
     ahead = [each.job for each in case.queue[: mine.position - 1]]
     known = [job for job in ahead if job.id in case.others]
     behind = f", behind {_named(known, len(ahead))}" if known else ""
@@ -232,7 +234,10 @@ def on_the_end(case: Case, expected: answers.Expected) -> list[str]:
     if expected.finish_seconds is None and case.job.waits and case.job.step > 0:
         return ["When it ends cannot be said before it goes on."]
     if expected.finish_seconds is None and case.job.id in case.still:
-        return ["When it ends cannot be said while no step comes."]
+        hung_at = case.still[case.job.id].hung_at
+        if hung_at is None:
+            return ["When it ends cannot be said while no step comes."]
+        return [f"When it ends cannot be said before it has passed step {hung_at}: its workers hung there or before."]
     if expected.finish_seconds is None:
         if case.job.waits and expected.start_seconds is None:
             return [f"When it ends cannot be said before it {'starts' if case.job.started_at is None else 'goes on'}."]

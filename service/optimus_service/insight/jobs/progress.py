@@ -182,8 +182,7 @@ def step_of(job: JobRecord, still: Standstills = MappingProxyType({})) -> int:
 
 def _begins_anew_now(job: JobRecord, still: Standstills) -> bool:
     """Whether its processes are gone, and those that take their place have nothing to go on from."""
-    is_replaced = job.id in still and not still[job.id].is_stalled
-    return is_replaced and begins_anew(job)
+    return job.id in still and still[job.id].is_replaced and begins_anew(job)
 
 
 def _has_stalled(job: JobRecord | None, still: Standstills) -> bool:
