@@ -76,6 +76,29 @@ def _ignore_transaction(_kind: str, _seconds: float, /, *, failed: bool) -> None
     """For a repository that is not observed."""
 
 
+_TURN_SECONDS = 20.0
+"""How long a writer waits for others of this process: each of them may wait for half as long for other processes."""
+
+
+class OneWriter:
+    """Lets one thread at a time write.
+
+    Raises `DatabaseNotAvailable` on entering when the turn of this thread does not come in time: the database is locked
+    by another process, and each of the threads before waits for that.
+    """
+
+    def __init__(self, seconds: float = _TURN_SECONDS) -> None:
+        self._lock, self._seconds = threading.Lock(), seconds
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(timeout=self._seconds):
+            why = f"writers before this one have waited for the database for more than {self._seconds:.0f} s"
+            raise DatabaseNotAvailable(why, "the database is busy")
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 class Repository:
     """The database, in the words of the domain. Safe to use from many threads at once.
 
@@ -106,7 +129,7 @@ class Repository:
         self._kept = kept or Kept()
         # SQLite has one writer at a time and lets the others poll for their turn; threads of this process queue here.
         sqlite = engine.dialect.name == "sqlite"
-        self._turn = turn or (threading.Lock() if sqlite else nullcontext())
+        self._turn = turn or (OneWriter() if sqlite else nullcontext())
 
     @contextmanager
     def _read(self) -> Iterator[Session]:

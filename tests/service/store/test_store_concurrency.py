@@ -26,8 +26,9 @@ from tests.service.store.store_builders import (
 from optimus_contract.telemetry import Sample
 from optimus_scheduler.model import Allocation, Directive, Role
 from optimus_service.store.database.engine import create_engine_from_url
+from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.records import JobRecord
-from optimus_service.store.repository import LEADER_LEASE, Repository
+from optimus_service.store.repository import LEADER_LEASE, OneWriter, Repository
 
 Answer = TypeVar("Answer")
 WAIT_SECONDS = 60
@@ -158,3 +159,11 @@ def test_the_loop_and_telemetry_do_not_disturb_each_other(
         assert len(repository.tasks.select(job_id=job_id)) == 10
         assert len(samples_of(repository, job_id)) == 10
     assert len(repository.rounds.page().items) == 10
+
+
+def test_a_writer_waits_for_others_no_longer_than_a_time() -> None:
+    turn = OneWriter(seconds=0.05)
+    with turn, pytest.raises(DatabaseNotAvailable, match="writers before this one"), turn:
+        pass
+    with turn:
+        pass  # it is free again
