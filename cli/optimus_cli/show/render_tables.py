@@ -21,6 +21,7 @@ _KINDS = {
     "time": "time to the end",
     "start": "time to the start",
 }
+_SHORT_KINDS = {"steps": "steps", "seconds": "at its size", "time": "end", "start": "start"}
 _PARTS = {"10 %": "10 to 25 %", "25 %": "25 to 50 %", "50 %": "50 to 75 %", "75 %": "75 % on"}
 """Of a life: a prediction is made in one of these, not at its beginning."""
 _LEAST_HELD, _MOST_HELD = 0.7, 0.9
@@ -59,7 +60,7 @@ def _by_task(found: Scorecard) -> Table:
     kinds = [
         kind for kind in _KINDS if any(score["kind"] == kind for each in found["tasks"] for score in each["scores"])
     ]
-    names = [_KINDS[kind] for kind in kinds]
+    names = [_SHORT_KINDS[kind] for kind in kinds]
     table = columns_table("task", *names, right=names, folded=["task"])
     for each in found["tasks"]:
         cells = []
@@ -70,7 +71,7 @@ def _by_task(found: Scorecard) -> Table:
             part = _held(held / judged, judged) if judged else Text(wording.UNKNOWN)
             cells.append(Text.assemble(part, f" of {wording.count(judged)}") if judged else part)
         table.add_row(Text(each["task"]), *cells)
-    table.caption = "how many of the judged predictions held what came"
+    table.caption = "part of the judged predictions, of the four kinds above, that held what came"
     return table
 
 
