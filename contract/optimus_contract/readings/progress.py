@@ -81,6 +81,8 @@ class Learned:
     """It prints such lines, and no step is recognised."""
     tells_no_step: bool | None = None
     """It reports losses or epochs only, which count as steps."""
+    first_step: int | None = None
+    """The first one that it reports after a start from step 0."""
 
 
 class Progress:
@@ -375,12 +377,7 @@ class Progress:
 
     def _advance(self, reading: Reading, step: int) -> Advance:
         is_first = self.step is None
-        # Where the processes go on from: what was known, unless they count from further back.
-        before = self.step
-        if before is None:
-            # A step without a loss, not beyond what is known, is where the processes begin, and not one of theirs.
-            begins = reading.loss is None and step <= self._version
-            before = step if begins else min(self._version, step - 1)
+        before = self._begins_at(reading, step) if self.step is None else self.step
         n_steps = step - before
         seconds = max(0.0, reading.at - self.last_at)
         each = reading.examples or self._batch
@@ -403,6 +400,17 @@ class Progress:
             metrics=metrics,
             is_first=is_first,
         )
+
+    def _begins_at(self, reading: Reading, step: int) -> int:
+        """Where the processes go on from, by their first step: what was known, unless they count from further back."""
+        told = step if reading.step is None else reading.step
+        if self._version == 0 and self.learned.first_step is None:
+            self.learned = replace(self.learned, first_step=told)
+        if step <= self._version and told == self.learned.first_step and self.learned.resumes is not True:
+            return 0  # as those that began there
+        # A step without a loss, not beyond what is known, is where the processes begin, and not one of theirs.
+        begins = reading.loss is None and step <= self._version
+        return step if begins else min(self._version, step - 1)
 
     # --- what is learned ---------------------------------------------------------------------------------------------
 

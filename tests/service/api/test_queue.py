@@ -81,9 +81,10 @@ def test_the_explanation_tells_the_number_of_the_queue(serving: Serve) -> None:
         assert list(told) == ["soon", "late", "last"]
         assert "number 1 of 3." in told["soon"]
         assert "number 2 of 3, behind soon (soon)." in told["late"]
-        assert "number 3 of 3, behind soon (soon), late (late)." in told["last"]
+        unknown = "where those whose start cannot be said stand last, by priority and age"
+        assert f"number 3 of 3, {unknown}, behind soon (soon), late (late)." in told["last"]
         hers = api.get("/v1/jobs/last/explanation", token=token)
-        assert "number 3 of 3, behind late (late) and 1 more." in hers.text
+        assert f"number 3 of 3, {unknown}, behind late (late) and 1 more." in hers.text
         assert "(soon)" not in hers.text
         late = api.get("/v1/jobs/late/explanation", token=token)
         assert "number 2 of 3." in late.text

@@ -17,7 +17,7 @@ from optimus_scheduler.ahead.queue import Queue
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.lifecycle import CancelRequested, PauseRequested, ResumeRequested
-from optimus_scheduler.model import Allocation, ConvergenceRule, Node, Resources
+from optimus_scheduler.model import Allocation, ConvergenceRule, Interval, Node, Resources
 from optimus_scheduler.settings import Settings
 from optimus_service.insight.jobs.progress import expected_times, progress_of
 from optimus_service.loop.queue_ahead import LOOK_AHEAD_FAILED, THREAD, times_of
@@ -99,6 +99,16 @@ def test_a_job_that_loses_what_the_round_looked_at_gave_it_is_told_no_start_unti
     assert expected_times(times, NOW + 10.0, waits=True) is None
 
 
+def test_the_end_that_is_told_of_a_job_that_waits_is_not_told_once_it_has_tasks() -> None:
+    """The wait is in it, which may have ended sooner."""
+    waited = ExpectedTimesRecord(
+        job_id="a", at=NOW, valid_until=NOW + 99.0, start=Interval(*(NOW + each for each in (60.0, 50.0, 80.0))),
+        end=Interval(*(NOW + each for each in (90.0, 70.0, 120.0))),
+    )  # fmt: skip
+    assert expected_times(waited, NOW + 10.0, waits=True) is not None
+    assert expected_times(waited, NOW + 10.0, waits=False) is None
+
+
 def test_waiting_jobs_have_intervals_of_start_and_end(queue: World) -> None:
     for job_id in ("second", "third"):
         found = times(queue, job_id)
@@ -110,9 +120,7 @@ def test_waiting_jobs_have_intervals_of_start_and_end(queue: World) -> None:
     assert stored(queue, "first").start is None, "it trains"
     decision = queue.repository.rounds.latest_decisions(["second"])["second"]
     started = replace(queue.repository.jobs.get("second"), wanted=Allocation(6, 1))
-    got = progress_of(started, decision, queue.clock()).expected
-    assert got is not None
-    assert got.start_seconds is None, "it has tasks since"
+    assert progress_of(started, decision, queue.clock()).expected is None, "it has tasks since"
     assert end_of(queue, "first") <= end_of(queue, "second") <= end_of(queue, "third")
 
 

@@ -550,6 +550,19 @@ def test_pause_without_a_worker_saves_what_the_servers_hold() -> None:
     assert world.last.cause == "pause"
 
 
+@pytest.mark.parametrize("arrived", [(), ("server-0",), ("server-0", "worker-0")])
+def test_a_job_that_is_paused_before_it_has_trained_holds_nothing(arrived: tuple[str, ...]) -> None:
+    """Its worker was still starting when its tasks were taken back."""
+    world = make_world()
+    world.wants("server-0", "worker-0", "worker-1")
+    world.arrives(*arrived)
+    assert world.exit_code is None
+    world.wants(directive="pause")
+    world.passes(1.0)
+    assert (world.last.cause, world.last.step, world.exit_code) == ("pause", 0, 0)
+    assert not world.connected
+
+
 def test_cancel_waits_for_nobody() -> None:
     world = running_world()
     world.wants(directive="cancel")

@@ -34,6 +34,22 @@ def test_steps_losses_and_times_add_up() -> None:
     assert read(progress, step=5, loss=1.5) is None, "said twice"
 
 
+@pytest.mark.parametrize("version", [55, 80, 150])
+def test_processes_that_report_the_first_step_of_a_fresh_start_begin_anew(version: int) -> None:
+    """They print each 50th step: the first line does not say that they began with the one before."""
+    before = Progress(START, 0)
+    read(before, step=50, loss=2.0)
+    again = Progress(START, version, before.learned)
+    first = read(again, step=50, loss=2.0)
+    assert first is not None
+    assert first.n_steps == 50
+    assert again.learned.resumes is False
+    resumed = Progress(START, 150, before.learned)
+    went_on = read(resumed, step=151, loss=1.0)
+    assert went_on is not None
+    assert (went_on.n_steps, resumed.learned.resumes) == (1, True)
+
+
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_steps_take_time_again_once_the_clock_was_set(hours: int) -> None:
     progress, moved = Progress(START, 0), START + 10_000.0 + 3600.0 * hours

@@ -258,6 +258,8 @@ class _Shell:
     def _loop_in_trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Errors that asyncio cannot raise. Out of descriptors, it goes on accepting after a second by itself."""
         error = context.get("exception")
+        if isinstance(error, asyncio.CancelledError):
+            return  # before Python 3.12, of each connection that is open when this process ends
         if not isinstance(error, OSError) or error.errno not in SHORTAGES:
             loop.default_exception_handler(context)
             return

@@ -199,10 +199,13 @@ def expected_times(
 ) -> answers.ExpectedTimes | None:
     """What the queue simulated forward says, as of now; None when it said nothing, or too long ago.
 
-    `waits`: whether the job does now; one that got its tasks since has started, and of one that lost them since nothing
-    is known before the next look.
+    `waits`: whether the job does now; of one that got its tasks since, or lost them, nothing is known before the next
+    look.
     """
-    if found is None or now > found.valid_until or (waits and found.start is None and found.end is not None):
+    if found is None or now > found.valid_until:
+        return None
+    had_tasks = found.start is None and found.end is not None
+    if had_tasks if waits else found.start is not None:
         return None
     start = _foreseen_start(found, now, {} if ends is None else ends, still) if waits else None
     end = None

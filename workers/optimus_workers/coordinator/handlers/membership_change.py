@@ -122,6 +122,8 @@ def gather(state: State) -> Effects:
     """Begin an attempt once all tasks are there that are worth waiting for; a job that is to stop ends without any."""
     if state.wanted is None and not state.change.is_takeover:
         return []
+    if state.directive == "pause" and _has_never_trained(state):
+        return pause(state)  # its worker may not come any more, and there is nothing to save
     members = desired_members(state)
     if still_waits(state, members):
         return []
@@ -135,6 +137,11 @@ def gather(state: State) -> Effects:
         return []  # tasks are on their way that make them again
     # No task is left to stop, so the last checkpoint is how far the job came.
     return pause(state) if state.directive == "pause" else finish(state, {})
+
+
+def _has_never_trained(state: State) -> bool:
+    """Whether no membership was ever formed, as far as the journal and the service know."""
+    return state.formed is None and state.wanted is not None and state.wanted.membership_epoch == 0
 
 
 def _lacks_steps(state: State) -> bool:
