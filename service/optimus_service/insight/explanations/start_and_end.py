@@ -83,7 +83,7 @@ def _place_in_the_queue(case: Case) -> list[str]:
     if mine is None:
         return []
     place = f"In the queue it is number {mine.position} of {len(case.queue)}"
-    if mine.start is None:
+    if mine.start is None and len(case.queue) > 1:
         place += ", where those whose start cannot be said stand last, by priority and age"
     ahead = [each.job for each in case.queue[: mine.position - 1]]
     known = [job for job in ahead if job.id in case.others]
