@@ -42,8 +42,8 @@ def explanation(
         return Group(facts_table(facts), latest)
     believed = [
         ("Size", f"{wording.tasks(why['previous'])} → {wording.tasks(why['allocation'])}"),
-        ("Gain of its last task", wording.number(why["gain"])),
-        ("Gain of one more", wording.number(why["next_gain"])),
+        ("Gain of its last task", _gain(why["gain"])),
+        ("Gain of one more", _gain(why["next_gain"])),
         ("Starts in", wording.wait(why["expected"]["start_seconds"])),
         ("Ends in", wording.duration_interval(why["expected"]["finish_seconds"])),
     ]
@@ -51,6 +51,12 @@ def explanation(
         believed += _forecast_facts(decisions[0]["forecast"], with_fit=with_fit)
     facts += [(name, value) for name, value in believed if value != wording.UNKNOWN]
     return Group(facts_table(facts), latest)
+
+
+def _gain(gain: float | None) -> str:
+    """A gain has no unit."""
+    found = wording.number(gain)
+    return found if found == wording.UNKNOWN else f"{found}, to compare jobs by"
 
 
 def _forecast_facts(forecast: Forecast, *, with_fit: bool) -> list[tuple[str, str]]:
