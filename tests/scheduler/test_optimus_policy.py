@@ -12,7 +12,18 @@ from optimus_scheduler.allocate.optimus.guarantees import turn_of
 from optimus_scheduler.allocate.policies import AllocationInput, Grant, policy_named
 from optimus_scheduler.forecast.forecast import forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import Allocation, ConvergenceRule, Job, JobSpec, JobState, Reason, Resources
+from optimus_scheduler.model import (
+    Allocation,
+    Architecture,
+    ConvergenceRule,
+    EndedJob,
+    Job,
+    JobSpec,
+    JobState,
+    Reason,
+    Resources,
+    SpeedSample,
+)
 from optimus_scheduler.round import plan
 from optimus_scheduler.settings import Settings
 
@@ -325,3 +336,27 @@ def test_no_gain_per_share_is_told_of_a_size_that_takes_no_larger_share() -> Non
     assert decision.gain is not None, "of the second worker: it takes a larger share than one with one server"
     assert decision.next_gain is not None
     assert 0 < decision.next_gain < decision.gain < 1e3
+
+
+def test_of_equal_jobs_the_older_starts_first_whatever_speeds_are_believed() -> None:
+    """What is worth the same but for the rounding of different speeds is worth the same."""
+    one = replace(a_spec(minimum=(1, 0), maximum=(1, 0)), architecture=Architecture.SCRIPT)
+    one = replace(one, convergence=ConvergenceRule())
+
+    def waits(name: str, age: float, speed: float) -> Job:
+        run = EndedJob(
+            f"run-of-{name}",
+            "t",
+            "default",
+            None,
+            architecture=Architecture.SCRIPT,
+            global_batch_size=one.global_batch_size,
+            speed_samples=(SpeedSample(1, 0, speed, n_steps=20, at=NOW - 500.0),),
+            total_steps=600,
+        )
+        return a_job(name, spec=one, submitted_at=NOW - age, similar=(run,))
+
+    for n in range(20):
+        jobs = [waits(f"{9 - k}", 90.0 - k, 6.1 + 0.37 * n + 0.013 * k) for k in range(4)]
+        decisions = plan(a_snapshot(jobs, a_cluster(1.0, 1.0, 1.0)), policy_named("optimus")).decisions
+        assert [each.job_id for each in decisions if each.allocation.workers] == ["7", "8", "9"], n

@@ -70,7 +70,11 @@ demands = st.fixed_dictionaries(
         "min": st.integers(1, 3),
         "max": st.just(16),
         "resources": st.fixed_dictionaries(
-            {"cpu": st.floats(0, 4), "memory_bytes": st.integers(0, 4 * GIB), "gpus": st.integers(0, 2)}
+            {
+                "cpu": st.just(0.0) | st.floats(0.001, 4),
+                "memory_bytes": st.integers(0, 4 * GIB),
+                "gpus": st.integers(0, 2),
+            }
         ),
     }
 )

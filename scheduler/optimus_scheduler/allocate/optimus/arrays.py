@@ -22,6 +22,19 @@ def within(amounts: FloatArray | IntArray, most: FloatArray | IntArray) -> BoolA
     return _all(each <= limit for each, limit in zip(amounts.T, most.T, strict=True))
 
 
+_DIGITS = 2.0**40
+
+
+def rounded(numbers: FloatArray) -> FloatArray:
+    """To twelve digits: numbers that are equal but for the rounding of what they are made of are equal then."""
+    mantissa, exponent = np.frexp(numbers)
+    mantissa *= _DIGITS
+    np.rint(mantissa, out=mantissa)
+    mantissa /= _DIGITS
+    found: FloatArray = np.ldexp(mantissa, exponent)
+    return found
+
+
 def _all(columns: Iterable[BoolArray]) -> BoolArray:
     found: BoolArray = reduce(np.logical_and, columns)
     return found

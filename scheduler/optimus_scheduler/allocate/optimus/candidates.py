@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimus_scheduler.allocate.optimus.arrays import BoolArray, FloatArray, IntArray
+from optimus_scheduler.allocate.optimus.arrays import BoolArray, FloatArray, IntArray, rounded
 from optimus_scheduler.allocate.optimus.frontier import POINT_BYTES, Frontier, Frontiers
 from optimus_scheduler.allocate.optimus.goals import Round, goal_weights
 from optimus_scheduler.allocate.optimus.job_columns import JobColumns
@@ -96,7 +96,8 @@ def candidates(
     """The rows of all jobs. `now`: POSIX seconds."""
     job, workers, servers, cost, speeds = _rows(outlooks, frontiers, sizes)
     best = frontiers.best_speed_per_share
-    plain = (goal_weights(outlooks, Round(frontiers, best, now), settings) / best)[job] * speeds
+    # Of equal jobs the older starts first, whatever speed is believed of each: not the one that rounding favours.
+    plain = rounded((goal_weights(outlooks, Round(frontiers, best, now), settings) / best)[job] * speeds)
     is_present = _is_present(job, workers, servers, sizes)
     present_speed = np.zeros(len(outlooks))
     present_speed[job[is_present]] = speeds[is_present]
