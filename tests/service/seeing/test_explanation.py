@@ -89,8 +89,8 @@ def test_a_waiting_job_says_when_it_starts_and_ends(world: World) -> None:
     assert (
         "In the queue it is number 2 of 2, where those whose start cannot be said stand last, by priority and age, "
         "behind second (second). Each round of the policy `optimus` "
-        "decides anew who starts: those that are soon done and have a high priority come first, where a job counts by "
-        "what it has had so far as much as its length is in doubt, and before all one that has waited too long."
+        "decides anew who starts: those that are soon done and have a high priority come first, of those of unknown "
+        "length the ones that have trained least, and before all one that has waited too long."
     ) in third.sentences
 
 
