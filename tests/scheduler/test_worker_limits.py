@@ -72,7 +72,7 @@ def test_who_waits_behind_one_that_has_no_room_is_not_told_of_a_limit_that_nobod
     """Without the limit both of its jobs would start; with it there is room for one, and another job gets that."""
     jobs = [job_of("ada", f"a{number}", maximum=(1, 1), age=-1 - number) for number in range(2)]
     jobs[1] = replace(jobs[1], speed_samples=())  # a new job goes first, and there is room for a0, too
-    other = job_of("eve", "e0", minimum=(2, 1), maximum=(2, 1))
+    other = job_of("eve", "e0", minimum=(2, 1), maximum=(2, 1), priority=1.2)
     world = replace(
         world_of([*jobs, other], WorkerLimit(1, owner="ada")), nodes=(Node("node-0", Resources(4.0, 16 * GIB)),)
     )
