@@ -18,7 +18,7 @@ import sqlite3
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -55,6 +55,7 @@ from optimus_service.metrics.registry import Metrics
 from optimus_service.observe.finished_runs import FinishedRunHistory
 from optimus_service.observe.histories import Histories
 from optimus_service.observe.snapshot import Observer
+from optimus_service.observe.standstills import NewestStandstills
 from optimus_service.process.connections import (
     ACCEPTED_AT_ONCE,
     bounded_protocol,
@@ -269,8 +270,14 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
     metrics = Metrics()
     forecaster = Overheard(RememberingForecaster())
     planner = make_planner(policy_named(settings.policy), settings, forecaster)
-    ahead = make_queue_ahead(settings, forecaster, metrics)
     repository = machine.open_repository(settings, metrics.observe_transaction)
+    still, listens_since = NewestStandstills(), clock()
+
+    def stalled() -> Iterator[str]:
+        found = still.at(repository, clock(), listens_since)
+        return (job_id for job_id, each in found.items() if each.is_stalled)
+
+    ahead = make_queue_ahead(settings, forecaster, metrics, stalled)
     if machine.make_cluster is not None:
         cluster = machine.make_cluster(settings, clock)
     else:
@@ -310,7 +317,7 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
         leads=lambda: loop.leads,
         preview=make_preview(settings, repository, cluster, clock, ahead.recent),
         clock=clock,
-        listens_since=clock(),
+        listens_since=listens_since,
     )
     return Parts(services, loop, ahead, retention)
 
@@ -344,10 +351,12 @@ def make_rounds(
     )
 
 
-def make_queue_ahead(settings: Settings, forecaster: Overheard, metrics: Metrics) -> QueueAhead:
-    """What simulates the queue forward. `forecaster`: that of the rounds."""
-    policy = policy_named(settings.policy)
-    return QueueAhead(lambda: forecaster.outlooks, policy, settings.scheduling, metrics, settings.round_seconds)
+def make_queue_ahead(
+    settings: Settings, forecaster: Overheard, metrics: Metrics, stalled: Callable[[], Iterable[str]] = tuple
+) -> QueueAhead:
+    """What simulates the queue forward. `forecaster`: that of the rounds; `stalled`: see `QueueAhead`."""
+    policy, period = policy_named(settings.policy), settings.round_seconds
+    return QueueAhead(lambda: forecaster.outlooks, policy, settings.scheduling, metrics, period, stalled)
 
 
 def make_preview(

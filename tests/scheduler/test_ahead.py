@@ -754,3 +754,22 @@ def test_who_goes_first_gets_the_room_of_the_end_that_is_known() -> None:
     assert found["older"].awaited.keys() == {"known"}
     assert second is not None
     assert second.mean > first.mean + 10.0
+
+
+def test_nobody_waits_for_the_end_of_a_job_that_makes_no_step() -> None:
+    """Its end would come first, if it went on: the first of the queue gets the room of the next one."""
+    one = a_spec(minimum=(1, 1), maximum=(1, 1), rule=ConvergenceRule(max_steps=1000))
+    hangs = a_job("hangs", has=(1, 1), spec=one, measured=samples(law(), ALL_SIZES), step=900)
+    known = a_job("known", has=(1, 1), spec=one, measured=samples(law(), ALL_SIZES))
+    older, newer = (
+        a_job(name, spec=one, measured=samples(law(), ALL_SIZES), submitted_at=NOW - age)
+        for name, age in (("older", 90.0), ("newer", 9.0))
+    )
+    queue = a_queue(hangs, known, older, newer, cpu=4.0)
+    before = look_ahead(queue, policy_named("fifo"), Settings())
+    assert before["older"].awaited.keys() == {"hangs"}
+    found = look_ahead(replace(queue, stalled=frozenset(["hangs"])), policy_named("fifo"), Settings())
+    assert found["older"].awaited.keys() == {"known"}
+    first, second = found["older"].start, found["newer"].start
+    assert first is not None
+    assert second is None or second.mean > first.mean

@@ -54,6 +54,10 @@ def look_ahead(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Ex
     if settings.scale_batches and not policy.scales_batches:
         settings = replace(settings, scale_batches=False)
     work = [_work(one, queue) for one in outlooks]
+    work = [
+        each._replace(is_made_up=True) if one.id in queue.stalled else each
+        for one, each in zip(outlooks, work, strict=True)
+    ]
     n_jobs = len(outlooks) + len(queue.arrivals) // 2
     n_trajectories, n_instants = _extent(n_jobs)
     if isinstance(policy, PlanningPolicy):

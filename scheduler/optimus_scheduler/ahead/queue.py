@@ -51,6 +51,8 @@ class Queue:
     start_ups: StartUps = field(default_factory=dict)
     moved: Mapping[str, tuple[PlacedTask, ...]] = field(default_factory=dict)
     """The tasks of those jobs whose tasks the round changed, by job id; others have the tasks that they had."""
+    stalled: frozenset[str] = frozenset()
+    """Jobs that make no step, by id: nothing tells whether they go on, so that nobody waits for their end."""
 
     @classmethod
     def after_round(

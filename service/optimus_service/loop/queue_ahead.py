@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -75,7 +75,7 @@ class Seen:
             for each in self.queue.outlooks
             for job in (each.job,)
         )
-        return jobs, self.queue.sizes, self.queue.nodes, self.queue.quotas
+        return jobs, self.queue.sizes, self.queue.nodes, self.queue.quotas, self.queue.stalled
 
 
 def promised_deadlines(queue: Queue, found: Mapping[str, CorrectedTimes]) -> list[PromisedDeadline]:
@@ -121,9 +121,12 @@ class QueueAhead:
         constants: Settings,
         metrics: Metrics,
         round_seconds: float,
+        stalled: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """`outlooks`: what the newest round believed of its jobs; `policy`: not shared with the rounds."""
+        """`outlooks`: what the newest round believed of its jobs; `policy`: not shared with the rounds; `stalled`: the
+        ids of jobs of which nothing tells whether they go on."""
         self._outlooks = outlooks
+        self._stalled = stalled
         self._policy = policy
         self._constants = constants
         self._metrics = metrics
@@ -178,10 +181,13 @@ class QueueAhead:
         """Look at the newest queue that was noted, if it is another one than before; the seconds that it took."""
         with self._wake_up:
             seen, self._newest = self._newest, None
-        if seen is None or self._is_known(seen):
+        if seen is None:
             return 0.0
         started = time.monotonic()
         try:
+            seen = replace(seen, queue=replace(seen.queue, stalled=frozenset(self._stalled())))
+            if self._is_known(seen):
+                return 0.0
             self._look(seen)
         except (DatabaseNotAvailable, StaleLeader) as error:
             _log.warning("what is expected of jobs could not be stored", error=str(error))
