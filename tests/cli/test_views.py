@@ -434,6 +434,47 @@ def test_a_job_whose_time_left_is_unknown_says_that_it_takes_longer() -> None:
     assert render_jobs.left(builders.job(longer_than_predicted=True, remaining_seconds=None)) == "longer than predicted"
 
 
+NO_SIZE = {"workers": 0, "servers": 0, "gpu_type": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told", "watched"),
+    [
+        pytest.param(
+            {"state": "paused", "reason": "PausedByOwner", "wanted": NO_SIZE},
+            "paused by its owner: goes on after `optimus resume digits-mlp-x7k2p`",
+            "paused",
+            id="paused by its owner",
+        ),
+        pytest.param(
+            {"state": "running", "reason": "PausedByOwner", "wanted": NO_SIZE},
+            "paused by its owner: goes on after `optimus resume digits-mlp-x7k2p`",
+            "paused",
+            id="its tasks leave",
+        ),
+        pytest.param({"state": "paused", "wanted": NO_SIZE}, "not known yet when it goes on", "waiting", id="paused"),
+        pytest.param(
+            {"state": "queued", "wanted": NO_SIZE, "first_step": None, "remaining_steps": None},
+            "not known yet when it starts",
+            "waiting",
+            id="queued",
+        ),
+        pytest.param(
+            {"state": "paused", "wanted": NO_SIZE, "retry_at": "2026-01-02T03:10:05Z"},
+            "not known before it goes on after its error",
+            "waiting",
+            id="before a retry",
+        ),
+        pytest.param({}, "not known yet how long its steps take", "learning", id="of unknown speed"),
+        pytest.param({"remaining_steps": None}, "not known yet how much is left", "learning", id="of unknown length"),
+    ],
+)
+def test_a_job_of_unknown_time_left_says_what_is_not_known(changes: dict[str, Any], told: str, watched: str) -> None:
+    job = builders.job(remaining_seconds=None, **changes)
+    assert (render_jobs.left(job), live.expectation(job)) == (told, watched)
+    assert render_jobs.time_left(job) == wording.UNKNOWN
+
+
 @pytest.mark.parametrize("state", ["queued", "running", "paused"])
 def test_a_job_that_is_being_cancelled_neither_starts_nor_has_time_left(state: str) -> None:
     job = builders.job(state=state, directive="cancel", reason="Cancelling")

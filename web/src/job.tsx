@@ -181,7 +181,8 @@ function Story({ known, now, problem, again, caller, needsToken }: StoryProps) {
   const waiting = !job.finished_at && !leaves && job.wanted.workers === 0;
   const tracked = job.spec.tracked === true;
   const whyItHasThat = tracked ? "Where it runs" : "Why it has that";
-  const whyHeading = waiting ? "Why it waits" : whyItHasThat;
+  const whyItStands = job.reason === "PausedByOwner" ? "Why it is paused" : "Why it waits";
+  const whyHeading = waiting ? whyItStands : whyItHasThat;
   const place = usePlace(job.id, waiting && !tracked, explanation.at);
   const newest = allocations.at(-1);
   const since = newest?.workers ? newest.at : null;
@@ -407,6 +408,15 @@ function Ends({
       <div class="tile">
         <span class="name">Ends</span>
         <span class="value">{BEING_CANCELLED}</span>
+      </div>
+    );
+  }
+  if (job.reason === "PausedByOwner") {
+    return (
+      <div class="tile">
+        <span class="name">Ends</span>
+        <span class="value">{UNKNOWN}</span>
+        <span class="quiet">goes on after it is resumed</span>
       </div>
     );
   }

@@ -98,6 +98,8 @@ def expectation(job: Job) -> str:
     """What to expect: the time left, or what it took."""
     if is_final(job) or render_jobs.is_being_cancelled(job):
         return render_jobs.time_left(job)
+    if render_jobs.is_paused_by_owner(job):
+        return "paused"
     if job["directive"] == "finish":
         return "converged, finishing"
     if job.get("finishing"):

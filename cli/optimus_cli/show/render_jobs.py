@@ -151,8 +151,27 @@ def left(job: Job) -> str:
     if still := job.get("standstill"):
         return still if time == wording.UNKNOWN else f"{time} left; {still}"
     if time == wording.UNKNOWN:
-        return LONGER if is_longer else "not known yet how much is left"
+        return LONGER if is_longer else _unknown_time(job)
     return f"{time} left" + (f", {LONGER}" if is_longer else "")
+
+
+def is_paused_by_owner(job: Job) -> bool:
+    """Whether it waits for nothing but its owner, or its tasks leave for that."""
+    return job["reason"] == "PausedByOwner" and job["finished_at"] is None
+
+
+def _unknown_time(job: Job) -> str:
+    """What is missing of a time left that cannot be told; its steps left may be known, and stand beside it."""
+    if is_paused_by_owner(job):
+        return f"paused by its owner: goes on after `optimus resume {job['id']}`"
+    goes = "goes on" if job["first_step"] is not None else "starts"
+    if job["state"] in BEFORE_TASKS and job.get("retry_at") is not None:
+        return f"not known before it {goes} after its error"
+    if job["state"] in BEFORE_TASKS and not job["wanted"]["workers"] and not starts_in(job):
+        return f"not known yet when it {goes}"
+    if job["remaining_steps"] is not None:
+        return "not known yet how long its steps take"
+    return "not known yet how much is left"
 
 
 def starts_in(job: Job) -> list[tuple[str, str]]:

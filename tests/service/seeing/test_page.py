@@ -307,6 +307,8 @@ def test_a_job_is_paused_and_resumed(chromium: Browser, crowded: LiveService) ->
         page.get_by_role("button", **pause).click()
         page.get_by_role("button", **resume).wait_for()
         page.get_by_text("Paused by its owner since").first.wait_for()
+        page.get_by_text("goes on after it is resumed").wait_for()  # in the place of a time until its start
+        page.get_by_role("heading", name="Why it is paused").wait_for()
         assert crowded.world.repository.jobs.get("to-pause").owner_paused_at is not None
         page.get_by_role("button", **resume).click()
         page.get_by_role("button", **pause).wait_for()
