@@ -17,6 +17,7 @@ from optimus_service.store.records import (
     JobRecord,
     MembershipRecord,
     SampleRecord,
+    TaskAges,
     TaskRecord,
 )
 from optimus_service.store.repository import Repository
@@ -26,6 +27,8 @@ _STALLED_STEPS, _STALLED_SECONDS = 5.0, 15.0
 seconds late, and comes up to 5 s after the service listens again."""
 _USUAL_SAMPLES = 20
 """Of so many of the newest samples the steps of a job are timed."""
+_LATE_SECONDS = 300.0
+"""A sample comes no later than this after its last step, by the clock of the service."""
 SECONDS_OLD = 5.0
 REPLACING = "a worker is being replaced"
 HUNG = 5
@@ -70,26 +73,28 @@ def standstills(
     running = {job.id: job for job in found.values() if job.state is JobState.RUNNING and _trains(job)}
     if not running:
         return {}
-    newest = dict(samples)
-    if unread := running.keys() - samples.keys():
+    # Most jobs tell of steps and have had their tasks for long: of these no sample and no task is read.
+    ages, newest = repository.tasks.ages(running), dict(samples)
+    in_doubt = {each for each, job in running.items() if _is_in_doubt(job, ages.get(each), now, listens_since)}
+    if unread := in_doubt - samples.keys():
         newest |= repository.samples.newest_of_each(unread, 1)
     # Few are silent, and only of these the usual time of a step is asked for.
     silence = {each: _silent_seconds(newest[each], now, listens_since) for each in unread if newest.get(each)}
     if silent := {each for each, seconds in silence.items() if seconds >= _STALLED_SECONDS}:
         newest |= repository.samples.newest_of_each(silent, _USUAL_SAMPLES)
-    tasks: dict[str, list[TaskRecord]] = {}
-    for task in repository.tasks.select(job_ids=running):
-        tasks.setdefault(task.key.job_id, []).append(task)
-    steady = [each for each in tasks if running[each].running == running[each].wanted]
-    changing = [each for each in steady if _are_young(tasks[each], newest.get(each, ()))]
+    steady = [each for each, job in running.items() if each in in_doubt and job.running == job.wanted]
+    changing = [each for each in steady if each in ages and _are_young(ages[each], newest.get(each, ()))]
     memberships = repository.memberships.of_jobs(changing)
+    tasks: dict[str, list[TaskRecord]] = {}
+    for task in repository.tasks.select(job_ids=memberships) if memberships else ():
+        tasks.setdefault(task.key.job_id, []).append(task)
     found_words = {
         job_id: stalled(newest.get(job_id, ()), now, max(listens_since, job.formed_at or 0.0))
         for job_id, job in running.items()
     }
     stalls = {each: Standstill(words, is_stalled=True) for each, words in found_words.items() if words is not None}
-    replaced = [each for each in memberships if is_replaced(memberships[each], tasks[each])]
-    hung = _hung_again(repository, running, tasks)
+    replaced = [each for each in tasks if is_replaced(memberships[each], tasks[each])]
+    hung = _hung_again(repository, running, ages)
     return (
         {each: Standstill(words, is_stalled=True, hung_at=at) for each, (words, at) in hung.items()}
         | stalls
@@ -105,12 +110,12 @@ def _replaced(hung: tuple[str, int] | None) -> Standstill:
 
 
 def _hung_again(
-    repository: Repository, running: Mapping[str, JobRecord], tasks: Mapping[str, Sequence[TaskRecord]]
+    repository: Repository, running: Mapping[str, JobRecord], ages: Mapping[str, TaskAges]
 ) -> dict[str, tuple[str, int]]:
     """Of jobs whose workers hung more than once and that have not passed the steps where they did: a phrase, and the
     last of these steps."""
     # Few jobs have a worker that was replaced so often, and only of these what has ended is read.
-    asked = [job_id for job_id, those in tasks.items() if any(task.key.incarnation >= _HANGS for task in those)]
+    asked = [job_id for job_id, its in ages.items() if its.highest_incarnation >= _HANGS]
     if not asked:
         return {}
     counts = Counter(
@@ -138,7 +143,7 @@ class NewestStandstills:
     def at(self, repository: Repository, now: float, listens_since: float) -> Standstills:
         """As of now, or of up to `SECONDS_OLD` ago."""
         if not 0.0 <= now - self._at < SECONDS_OLD:
-            self._found = standstills(repository, repository.jobs.active(), {}, now, listens_since)
+            self._found = standstills(repository, repository.jobs.running(), {}, now, listens_since)
             self._at = now
         return self._found
 
@@ -190,6 +195,15 @@ def _trains(job: JobRecord) -> bool:
     return not job.running.is_empty and job.directive is Directive.RUN
 
 
-def _are_young(tasks: Iterable[TaskRecord], newest: Sequence[SampleRecord]) -> bool:
+def _is_in_doubt(job: JobRecord, tasks: TaskAges | None, now: float, listens_since: float) -> bool:
+    """Whether it may make no step, or have a task that takes no part yet: what its row and the ages of its tasks do not
+    rule out."""
+    if job.step_at is None or tasks is None:
+        return True
+    is_silent = now - max(job.step_at, listens_since) >= _STALLED_SECONDS
+    return is_silent or tasks.newest_at > job.step_at - _LATE_SECONDS
+
+
+def _are_young(tasks: TaskAges, newest: Sequence[SampleRecord]) -> bool:
     """Whether a task is younger than the last step."""
-    return max(task.created_at for task in tasks) > max((each.at for each in newest), default=0.0)
+    return tasks.newest_at > max((each.at for each in newest), default=0.0)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import event
 from tests.service.loop.loop_world import World
 from tests.service.loop.test_task_exits import crash
 from tests.service.store.store_builders import a_membership, a_sample, add_samples
 
 from optimus_scheduler.lifecycle import PauseRequested, ResumeRequested
 from optimus_scheduler.model import JobState, Role
-from optimus_service.observe.standstills import REPLACING, Standstill, standstills
+from optimus_service.observe.standstills import REPLACING, NewestStandstills, Standstill, standstills
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -56,6 +58,33 @@ def test_the_time_without_tasks_is_no_time_without_a_step(world: World) -> None:
     assert still(10.0) == []
     (words,) = still(30.0)
     assert words.startswith("no step came for 30 s, where one took ")
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_of_jobs_that_train_as_they_should_no_sample_and_no_task_is_read(world: World) -> None:
+    for number in range(3):
+        world.submit(f"job-{number}", workers={"min": 1, "max": 1}, servers={"min": 1, "max": 1})
+    world.round()
+    world.train(20)
+    world.clock.now += 400.0
+    world.train(40)
+
+    def read(*still: str) -> list[str]:
+        said: list[str] = []
+
+        def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+            said.extend(re.findall(r"sample_batches\.document|tasks\.node|^SELECT jobs\.\w+", statement))
+
+        engine = world.repository._engine
+        event.listen(engine, "before_cursor_execute", note)
+        assert tuple(NewestStandstills().at(world.repository, world.clock(), 0.0)) == still
+        event.remove(engine, "before_cursor_execute", note)
+        return said
+
+    assert {each.state for each in world.repository.jobs.active()} == {JobState.RUNNING}
+    assert read() == ["SELECT jobs.id"]
+    crash(world, Role.WORKER)
+    assert read("job-1") == ["SELECT jobs.id", "sample_batches.document", "tasks.node"]
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -6,7 +6,7 @@ from tests.service.store.store_builders import MakeJob, put_task
 
 from optimus_scheduler.lifecycle import CancelRequested
 from optimus_scheduler.model import Role, TaskKey
-from optimus_service.store.records import TaskRecord
+from optimus_service.store.records import TaskAges, TaskRecord
 from optimus_service.store.repository import Repository
 
 COORDINATOR = TaskKey("job-1", Role.COORDINATOR, 0)
@@ -61,6 +61,19 @@ def test_the_first_report_of_an_end_counts(repository: Repository, make_job: Mak
     assert [task.key for task in repository.tasks.select()] == [SERVER]
     _, exited = repository.tasks.select(active_only=False)
     assert (exited.key, exited.exited_at, exited.exit_code) == (WORKER, 9.0, None)
+
+
+def test_ages_are_those_of_the_tasks_that_have_not_exited(repository: Repository, make_job: MakeJob) -> None:
+    for job_id in ("job-1", "job-2", "job-3"):
+        make_job(job_id)
+    put_task(repository, SERVER, "local-0", 1.0)
+    put_task(repository, WORKER, "local-0", 2.0)
+    repository.tasks.mark_exited(WORKER, 1, 3.0)
+    assert repository.tasks.ages(["job-1", "job-2", "job-3"]) == {"job-1": TaskAges(1.0, 0)}
+    put_task(repository, WORKER_AGAIN, "local-0", 4.0)
+    put_task(repository, TaskKey("job-2", Role.WORKER, 0), "local-0", 5.0)
+    assert repository.tasks.ages(["job-1", "job-3"]) == {"job-1": TaskAges(4.0, 1)}
+    assert repository.tasks.ages([]) == {}
 
 
 def test_newest_tasks_are_what_a_round_looks_at(repository: Repository, make_job: MakeJob) -> None:

@@ -185,6 +185,13 @@ class Jobs(Subject):
             rows = session.execute(statement.order_by(JobRow.created_at, JobRow.id)).all()
             return records(session, rows, self._kept, are_all=projects is None)
 
+    def running(self) -> list[JobRecord]:
+        """All running jobs, oldest first."""
+        with self._read() as session:
+            statement = select(*STORED).where(JobRow.state == JobState.RUNNING.value)
+            rows = session.execute(statement.order_by(JobRow.created_at, JobRow.id)).all()
+            return records(session, rows, self._kept, are_all=False)
+
     def count_by_state(self, projects: Collection[str] | None = None) -> dict[JobState, int]:
         """The number of jobs (of these projects) in each state, zeros included."""
         with self._read() as session:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from optimus_contract.codec import read
 from optimus_contract.job import JobSpec
@@ -225,6 +225,15 @@ class MembershipRecord:
     """What its workers run on; filled in by the store, from the tasks that were started."""
     global_batch: int | None = None
     """With an elastic batch: examples of each of its steps."""
+
+
+class TaskAges(NamedTuple):
+    """Of the tasks of one job that have not exited."""
+
+    newest_at: float
+    """When the newest was started."""
+    highest_incarnation: int
+    """0: none of them was started in place of another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
