@@ -23,10 +23,17 @@ const RESUMABLE = new Set<Job["state"]>(["failed", "cancelled"]);
 function pauseOf(job: Job, since: string | null): Action {
   const pause: Action = { label: "Pause", method: "POST", path: "/pause" };
   if (job.state !== "running" || !job.begins_anew) return pause;
-  const loses = lost(job.step, since === null ? null : (Date.now() - Date.parse(since)) / 1000);
+  const loses = lost(job.step, secondsOfWork(job, since));
   if (!loses) return pause;
   const words = `It is not known to go on from a checkpoint, and loses ${loses}.`;
   return { ...pause, doubt: { words, yes: "Pause it all the same", no: "Let it run" } };
+}
+
+/** What its present tasks have trained, as the command line says it; null: they stand still. */
+function secondsOfWork(job: Job, since: string | null): number | null {
+  if (since === null || (job.step && job.standstill)) return null;
+  const seconds = (Date.now() - Date.parse(since)) / 1000;
+  return job.step && job.steps_per_second ? Math.min(seconds, job.step / job.steps_per_second) : seconds;
 }
 
 function cancelOf(job: Job): Action {

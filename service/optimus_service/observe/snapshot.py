@@ -351,13 +351,14 @@ def _is_coordinator_wanted(key: TaskKey, wanted: WantedRecord | None) -> bool:
 
 def unsaved_seconds(job: JobRecord, memberships: Sequence[MembershipRecord], history: JobHistory, now: float) -> float:
     """For how long a script has trained since its last start, which is lost when it is paused: 0 for one that is known
-    to go on from its checkpoint, and for every other job. Of one whose steps stay away, until the last one."""
+    to go on from its checkpoint, and for every other job. Of one whose steps stay away, until the last one that came
+    since that start, whether it had made it before or not."""
     newest = memberships[-1] if memberships else None
     if newest is None or not newest.workers or not begins_anew(job):
         return 0.0
-    last, until = history.progressed_at, now
-    if last is not None and last >= newest.at:  # else its steps are ones that it had made before
-        until = min(now, last + history.longest_seconds)
+    until = now
+    if history.last_steps:  # else it is silent, and trains for all that is known
+        until = min(now, history.last_steps.get(newest.epoch, newest.at) + history.longest_seconds)
     return max(until - newest.at, 0.0)
 
 

@@ -37,6 +37,7 @@ _PLAIN: Final = (
         "nonfinite_since",
         "nonfinite_steps",
         "_furthest_step",
+        "_furthest_of_epoch",
         "_newest_rate",
     ),
     *("compute_seconds", "computed_examples", "computed_steps"),
@@ -93,6 +94,9 @@ class JobHistory:
         """Of the newest sample seen: ask the store for those after it."""
         self.progressed_at: float | None = None
         """When a sample last took the job further than it had ever been."""
+        self.last_steps: dict[int, float] = {}
+        """Membership epoch → when the furthest of its steps came, whether it had been made in an earlier epoch or not;
+        without epochs in which none came."""
         self.longest_seconds = 0.0
         """Of one sample, however many steps it has."""
         self.nonfinite_since: int | None = None
@@ -100,6 +104,8 @@ class JobHistory:
         self.nonfinite_steps = 0
         """So many steps have had such losses since."""
         self._furthest_step = -1
+        self._furthest_of_epoch = (0, -1)
+        """The newest membership epoch with samples, and how far it has come."""
         self._begins: dict[int, int] = {}
         """Membership epoch → the step at which it began."""
         self._gpu_types: dict[int, str | None] = {}
@@ -151,10 +157,19 @@ class JobHistory:
             furthest = max(new.column("step"))
             if furthest > self._furthest_step:
                 self._furthest_step, self.progressed_at = furthest, new.received_at
+            self._note_last_step(new)
             for name, values in columns.items():
                 values.extend(new.column(name))
         if columns["step"]:
             self._add_columns(columns)
+
+    def _note_last_step(self, batch: SampleBatch) -> None:
+        """When the furthest step of the newest epoch came. A worker's clock may be ahead of the service's."""
+        places = list(zip(batch.column("membership_epoch"), batch.column("step"), strict=True))
+        furthest = max(places)
+        if furthest > self._furthest_of_epoch:
+            self._furthest_of_epoch = furthest
+            self.last_steps[furthest[0]] = min(batch.column("at")[places.index(furthest)], batch.received_at)
 
     def _add_columns(self, columns: Columns) -> None:
         self.longest_seconds = max(self.longest_seconds, *columns["seconds"])
@@ -256,6 +271,7 @@ class JobHistory:
             "plain": {name: getattr(self, name) for name in _PLAIN},
             "noise": list(self.noise),
             "begins": list(self._begins.items()),
+            "last_steps": list(self.last_steps.items()),
             "gpu_types": list(self._gpu_types.items()),
             "losses": self.losses.state(),
             "rates": self._rates.state(),
@@ -271,6 +287,7 @@ class JobHistory:
         for name, value in state["plain"].items():
             setattr(self, name, tuple(value) if isinstance(value, list) else value)
         self.noise.extend((step, scale) for step, scale in state["noise"])
+        self.last_steps = dict(state.get("last_steps", ()))
         self._begins, self._gpu_types = dict(state["begins"]), dict(state["gpu_types"])
         self.losses = LossBuckets.of_state(*state["losses"])
         self._rates = LossBuckets.of_state(*state["rates"])

@@ -61,7 +61,7 @@ def seen(history: JobHistory) -> tuple[Any, ...]:
     """All that a round and the plots read of a history. By words, in which NaN equals NaN and every bit counts."""
     parts = [history.losses.points(), history.metrics.points(), history.learning_rates(), history.noise_curve()]
     figures = {name: values.points() for name, values in history.evaluations.items()}
-    counts = history.last_id, history.progressed_at, history.longest_seconds
+    counts = history.last_id, history.progressed_at, history.longest_seconds, history.last_steps
     broken = history.nonfinite_since, history.nonfinite_steps
     computing = history.compute_seconds, history.computed_examples, history.computed_steps
     speeds = history.speeds.samples(), history.pauses.busy_part, history.slow_workers.ranks()

@@ -118,6 +118,14 @@ def test_progress_is_going_further_than_ever() -> None:
     assert history.progressed_at == 110.0
 
 
+def test_each_epoch_has_its_last_step_whether_that_had_been_made_before_or_not() -> None:
+    again = [sample(step, number=10 + step, epoch=2, at=60.0 + step) for step in (4, 9, 9)]
+    late = sample(7, number=30, epoch=1, at=8.5)
+    history = history_of([*(sample(step) for step in range(1, 10)), *again, late])
+    assert history.last_steps == {1: 9.0, 2: 69.0}
+    assert history_of([sample(1, at=500.0)]).last_steps == {1: 101.0}, "no step comes after it was received"
+
+
 # --- speed -----------------------------------------------------------------------------------------------------------
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.service.loop.loop_world import World
+from tests.service.loop.test_job_history import sample
+from tests.service.store.store_builders import batches_of
 
 from optimus_scheduler.model import Mode
 from optimus_service.observe.snapshot import unsaved_seconds
@@ -65,15 +68,32 @@ def test_the_only_size_is_within_what_the_owner_allows(world: World) -> None:
         assert len(world.repository.wanted.get("job-1").tasks) == wanted
 
 
+def test_a_script_that_hangs_where_it_hung_before_has_no_more_to_lose(world: World) -> None:
+    """It made nine steps, hung, began anew, made the same nine and hangs again."""
+    world.submit(**SCRIPT)
+    world.live_until("running", lambda: len(world.repository.memberships.of_job("job-1")) > 0)
+    job, (first, *_) = world.repository.jobs.get("job-1"), world.repository.memberships.of_job("job-1")
+    again = replace(first, epoch=first.epoch + 1, at=first.at + 68.0, cause="worker_lost", lost_steps=9)
+    history = JobHistory(Mode.SYNC)
+    for each in (first, again):
+        history.learn_memberships([each])
+        for step in range(1, 10):
+            at, number = each.at + 0.2 * step, 20 * each.epoch + step
+            reported = sample(step, number, epoch=each.epoch, at=at, seconds=0.2, received_at=at + 1.0)
+            history.add(batches_of([reported]))
+    assert unsaved_seconds(job, [first, again], history, again.at + 62.0) == pytest.approx(2.0)
+
+
 def test_what_a_script_has_trained_counts_as_lost_by_a_pause(world: World) -> None:
     world.submit(**SCRIPT)
     world.live_until("running", lambda: len(world.repository.memberships.of_job("job-1")) > 0)
     job, memberships = world.repository.jobs.get("job-1"), world.repository.memberships.of_job("job-1")
     later, history = memberships[-1].at + 1234.0, JobHistory(Mode.SYNC)
     assert unsaved_seconds(job, memberships, history, later) == 1234.0
-    history.progressed_at, history.longest_seconds = memberships[-1].at + 300.0, 5.0
+    epoch, began = memberships[-1].epoch, memberships[-1].at
+    history.last_steps, history.longest_seconds = {epoch: began + 300.0}, 5.0
     assert unsaved_seconds(job, memberships, history, later) == 305.0, "what stands still loses no more"
-    history.progressed_at = memberships[-1].at - 10.0  # it makes the steps again that it had made before
-    assert unsaved_seconds(job, memberships, history, later) == 1234.0
+    history.last_steps = {epoch - 1: began - 10.0}
+    assert unsaved_seconds(job, memberships, history, later) == 5.0, "it tells its steps, and has told none yet"
     world.repository.jobs.put_profile("job-1", {"total_steps": 4000, "resumes": True})
     assert unsaved_seconds(world.repository.jobs.get("job-1"), memberships, history, later) == 0.0

@@ -40,7 +40,6 @@ def test_all_losses_together_have_a_time_only_where_each_has() -> None:
     [
         pytest.param([BEGAN, PAUSED], {}, [Loss(), Loss(15, 180.0)], id="paused"),
         pytest.param([BEGAN, PAUSED], {"step": 0}, [Loss(), Loss(0, 180.0)], id="paused silent"),
-        pytest.param([BEGAN, PAUSED], {"step_at": 20.0}, [Loss(), Loss(15, 20.0)], id="paused while it hung"),
         pytest.param([BEGAN, PAUSED, RESUMED], {}, [Loss(), Loss(15, 180.0), Loss(0)], id="resumed"),
         pytest.param([BEGAN, PAUSED], {"profile": {"resumes": True}}, [Loss(), Loss()], id="with a checkpoint"),
         pytest.param(
@@ -74,6 +73,39 @@ def test_each_stop_tells_what_it_lost(
 ) -> None:
     assert losses(a_script(**changes), memberships, {}) == lost
     assert total(lost).steps == sum(each.steps for each in lost)
+
+
+@pytest.mark.parametrize(
+    ("memberships", "changes", "last_steps", "lost"),
+    [
+        pytest.param([BEGAN, PAUSED], {}, {1: 20.0}, [Loss(), Loss(15, 20.0)], id="paused"),
+        pytest.param([BEGAN, PAUSED, RESUMED], {}, {1: 20.0}, [Loss(), Loss(15, 20.0), Loss()], id="resumed since"),
+        pytest.param(
+            [BEGAN, PAUSED, RESUMED],
+            {"step": 40},
+            {1: 20.0, 3: 310.0},
+            [Loss(), Loss(15, 20.0), Loss()],
+            id="it trains",
+        ),
+        pytest.param(
+            [
+                BEGAN,
+                a_membership(epoch=2, at=68.0, cause="worker_lost", workers=("v",), lost_steps=9, pause_seconds=66.0),
+                a_membership(epoch=3, at=130.0, cause="pause", workers=(), servers=(), lost_steps=0),
+                a_membership(epoch=4, at=200.0, cause="resume", workers=("u",), lost_steps=9),
+                a_membership(epoch=5, at=270.0, cause="pause", workers=(), servers=(), lost_steps=0),
+            ],
+            {"step": 0},
+            {1: 2.5, 2: 70.0},
+            [Loss(), Loss(9, 2.0), Loss(9, 2.0), Loss(), Loss()],
+            id="it hung each time, at last before its first step",
+        ),
+    ],
+)
+def test_time_in_which_a_script_hung_is_no_work(
+    memberships: list[MembershipRecord], changes: dict[str, Any], last_steps: dict[int, float], lost: list[Loss]
+) -> None:
+    assert losses(a_script(**changes), memberships, {}, last_steps) == lost
 
 
 def test_a_silent_scripts_work_counts_from_the_start_of_its_worker() -> None:

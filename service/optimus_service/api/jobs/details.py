@@ -139,11 +139,12 @@ def list_curves(job_id: str, services: ServicesDep, histories: HistoriesDep) -> 
 
 
 @router.get("/v1/jobs/{job_id}/allocations", responses=documented(404))
-def list_allocations(job_id: str, services: ServicesDep) -> answers.AllocationList:
+def list_allocations(job_id: str, services: ServicesDep, histories: HistoriesDep) -> answers.AllocationList:
     """The job's memberships, oldest first: how many workers and servers it had from when on."""
     job = services.repository.jobs.get(job_id)
     memberships, began = services.repository.memberships.of_job(job_id), worker_starts(services.repository, job)
-    return answers.AllocationList(allocations=allocation_point_bodies(job, memberships, began))
+    last_steps = histories.last_steps(job, memberships) if begins_anew(job) else {}
+    return answers.AllocationList(allocations=allocation_point_bodies(job, memberships, began, last_steps))
 
 
 def worker_starts(repository: Repository, job: JobRecord) -> dict[str, float]:

@@ -71,6 +71,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             now=now,
             memberships=memberships,
             began=worker_starts(repository, job),
+            last_steps=histories.last_steps(job, memberships),
             speeds=[
                 replace(each, steps_per_second=counted_speed(seen, each)) for each in histories.speeds(job, memberships)
             ],

@@ -23,6 +23,8 @@ class Case:
     """Oldest first."""
     began: Mapping[str, float] = field(default_factory=dict)
     """When tasks were started, by name, of a script whose stops lose work."""
+    last_steps: Mapping[int, float] = field(default_factory=dict)
+    """Membership epoch → when the last of its steps came."""
     speeds: Sequence[SpeedSample] = ()
     """Measured speeds, any order."""
     others: Mapping[str, JobRecord] = field(default_factory=dict)

@@ -156,7 +156,7 @@ def on_its_history(case: Case) -> list[str]:
         changes += _on_retries(case, len(cut), after_errors - sum(stops.get(at, 0.0) for at in cut))
     if n_ends:
         changes += f" It had ended {times(n_ends)} before, and was resumed."
-    if lost := total(losses(job, case.memberships, case.began)).words:
+    if lost := total(losses(job, case.memberships, case.began, case.last_steps)).words:
         changes += f" Lost with its stops: {lost}."
     return [f"{', '.join(parts)}, and ended at step {job.step}.{missed}{had}{changes if case.memberships else ''}"]
 

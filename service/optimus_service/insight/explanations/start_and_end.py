@@ -61,7 +61,7 @@ def on_lost_work(case: Case) -> list[str]:
     """What a job without tasks has lost with its pause."""
     if case.job.state.is_final or not case.job.is_without_tasks or not case.memberships or _retry_wait(case):
         return []
-    lost = losses(case.job, case.memberships, case.began)[-1]
+    lost = losses(case.job, case.memberships, case.began, case.last_steps)[-1]
     if not lost.words or not begins_anew(case.job):
         return []
     return [f"It is not known to go on from a checkpoint: it begins anew, and {lost.words} are lost."]

@@ -112,10 +112,14 @@ def allocation_body(allocation: Allocation) -> answers.Allocation:
 
 
 def allocation_point_bodies(
-    job: JobRecord, memberships: Sequence[MembershipRecord], began: Mapping[str, float]
+    job: JobRecord,
+    memberships: Sequence[MembershipRecord],
+    began: Mapping[str, float],
+    last_steps: Mapping[int, float],
 ) -> list[answers.AllocationPoint]:
-    """The memberships of the job's history, oldest first. `began`: as for `losses`."""
-    return [_allocation_point(job, *each) for each in zip(memberships, losses(job, memberships, began), strict=True)]
+    """The memberships of the job's history, oldest first. `began`, `last_steps`: as for `losses`."""
+    lost = losses(job, memberships, began, last_steps)
+    return [_allocation_point(job, *each) for each in zip(memberships, lost, strict=True)]
 
 
 def _allocation_point(job: JobRecord, membership: MembershipRecord, lost: Loss) -> answers.AllocationPoint:

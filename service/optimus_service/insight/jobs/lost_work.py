@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from optimus_service.insight.format import counted, lasted
 from optimus_service.observe.spec import begins_anew
@@ -30,12 +31,19 @@ class Loss:
         return f"{steps} ({work})" if steps and work else steps or work
 
 
-def losses(job: JobRecord, memberships: Sequence[MembershipRecord], began: Mapping[str, float]) -> list[Loss]:
+def losses(
+    job: JobRecord,
+    memberships: Sequence[MembershipRecord],
+    began: Mapping[str, float],
+    last_steps: Mapping[int, float] = MappingProxyType({}),
+) -> list[Loss]:
     """Of each membership, oldest first. What a pause loses is told at the pause, also while nobody has gone on.
 
     `began`: when workers were started, by name; without that a silent script's first minute is not counted.
+    `last_steps`: membership epoch → when the last of its steps came, of those in which any came: time in which none
+    came is no work. Empty: its steps are not known.
     """
-    return [_loss(job, memberships, began, number) for number in range(len(memberships))]
+    return [_loss(job, memberships, began, last_steps, number) for number in range(len(memberships))]
 
 
 def total(found: Sequence[Loss]) -> Loss:
@@ -45,7 +53,13 @@ def total(found: Sequence[Loss]) -> Loss:
     return Loss(sum(each.steps for each in found), sum(seconds) if seconds else None)
 
 
-def _loss(job: JobRecord, memberships: Sequence[MembershipRecord], began: Mapping[str, float], number: int) -> Loss:
+def _loss(
+    job: JobRecord,
+    memberships: Sequence[MembershipRecord],
+    began: Mapping[str, float],
+    last_steps: Mapping[int, float],
+    number: int,
+) -> Loss:
     each = memberships[number]
     before = memberships[number - 1] if number else None
     after = memberships[number + 1] if number + 1 < len(memberships) else None
@@ -59,13 +73,15 @@ def _loss(job: JobRecord, memberships: Sequence[MembershipRecord], began: Mappin
     next_run = each if each.workers else after
     if next_run is not None and next_run.step > before.step:
         return Loss(steps)  # it went on from there, whatever was known of it
+    if not steps and last_steps:
+        return Loss()  # it tells its steps, and had told none
     since = before.at
     if not steps:  # that of a script which reports no steps is formed late: after a silent minute, or at its stop
         new = set(before.workers) - set(memberships[number - 2].workers if number > 1 else ())
         since = min(since, max((began[name] for name in new if name in began), default=math.inf))
     until = each.at - (each.pause_seconds or 0.0)
-    if steps and after is None and job.step_at is not None:
-        until = min(until, job.step_at)  # since then it hung
+    if steps and before.epoch in last_steps:
+        until = min(until, last_steps[before.epoch])  # since then it hung
     return Loss(steps, max(until - since, 0.0))
 
 

@@ -89,6 +89,12 @@ class HistoryCache:
         with entry.turn:
             return entry.histories(self._repository).updated(record, memberships).speeds.since_the_start()
 
+    def last_steps(self, record: JobRecord, memberships: Sequence[MembershipRecord]) -> Mapping[int, float]:
+        """Membership epoch → when the last of its steps came, POSIX seconds; without those in which none came."""
+        entry = self._entry(record.id)
+        with entry.turn:
+            return dict(entry.histories(self._repository).updated(record, memberships).last_steps)
+
     def evaluations(self, record: JobRecord, memberships: Sequence[MembershipRecord]) -> answers.EvaluationList:
         """What the job's evaluations gave so far, figure by figure."""
         entry = self._entry(record.id)
