@@ -95,8 +95,10 @@ def convergence_step(
     """
     progress = _Progress(elapsed_seconds, steps_per_second, spent, cost_per_second)
     limit = min(_limits(rule, steps_per_epoch, now_step, progress), default=None)
-    by_loss = min(_curve_ends(curve, rule, steps_per_epoch, now_step, metric), default=None)
     latest = math.inf if limit is None else max(limit.mean, now_step)
+    if rule.loss_decrease is None and rule.target_loss is None and rule.target_metric is None:
+        return None if limit is None else Prediction(latest, latest, latest, limit.rule)
+    by_loss = min(_curve_ends(curve, rule, steps_per_epoch, now_step, metric), default=None)
     if by_loss is not None and by_loss.rule != "target_metric":
         by_loss = _as_sure_as_the_curve(by_loss, curve, now_step, latest)
     if limit is None:

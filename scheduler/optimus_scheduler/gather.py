@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import Directive, Node, Resources, Role, Snapshot
+from optimus_scheduler.model import Directive, JobSpec, Node, Resources, Role, Snapshot
 from optimus_scheduler.moves import free_capacity, may_move
 from optimus_scheduler.place.free_capacity import rack_of
 from optimus_scheduler.place.requests import TaskSlot
@@ -37,24 +37,59 @@ class Gathered(NamedTuple):
     """Of each step."""
 
 
+class WithoutRoom:
+    """Jobs for which the round before found no room on fewer nodes, and what it saw of the cluster.
+
+    What room a job has depends on the nodes and, of every job, on what its tasks need and where they are wanted: while
+    none of that has changed, a job that had no room has none. Belongs to one shell; not to be shared between threads.
+    """
+
+    def __init__(self) -> None:
+        self._nodes: Sequence[Node] = ()
+        self._seats: Mapping[str, tuple[JobSpec, str | None, Mapping[TaskSlot, str]]] = {}
+        self._ids: set[str] = set()
+
+    def of(self, snapshot: Snapshot, wants: Mapping[str, Want]) -> set[str]:
+        """Those known in the round of these; further ones may be added to it."""
+        jobs, nodes = snapshot.jobs, snapshot.nodes
+        seats = {job.id: (job.spec, wants[job.id].allocation.gpu_type, wants[job.id].nodes) for job in jobs}
+        if seats != self._seats or (nodes is not self._nodes and nodes != self._nodes):
+            self._ids = set()
+        self._nodes, self._seats = nodes, seats
+        return self._ids
+
+
 def gather(
-    snapshot: Snapshot, outlooks: Iterable[Outlook], wants: Mapping[str, Want], settings: Settings
+    snapshot: Snapshot,
+    outlooks: Iterable[Outlook],
+    wants: Mapping[str, Want],
+    settings: Settings,
+    without_room: WithoutRoom | None = None,
 ) -> tuple[dict[str, Want], dict[str, Gathered]]:
-    """`wants`, with fewer racks or else fewer nodes for jobs for which that pays; and these jobs by id."""
+    """`wants`, with fewer racks or else fewer nodes for jobs for which that pays; and these jobs by id.
+
+    `without_room`: what the round before found out; it changes no answer.
+    """
     alone = [one for one in outlooks if one.present.workers > 1 and not one.present.servers]  # most jobs have servers
     scattered = [(part * left, part, one) for one in alone for part, left in _exchange(one, wants[one.id], settings)]
     if not scattered:
         return dict(wants), {}
     scattered.sort(key=lambda each: (-each[0], each[2].id))
+    stay = (without_room or WithoutRoom()).of(snapshot, wants)
+    tried = [each for each in scattered[:_MOST_TRIED] if each[2].id not in stay]
+    if not tried:
+        return dict(wants), {}
     free, moved = free_capacity({job.id: job for job in snapshot.jobs}, snapshot.nodes, wants), dict(wants)
     found: dict[str, Gathered] = {}
     nodes = {node.name: node for node in snapshot.nodes}
-    for _, part, one in scattered[:_MOST_TRIED]:
+    for _, part, one in tried:
         want = moved[one.id]
         need, here = one.job.spec.on(want.allocation.gpu_type).need(Role.WORKER), Counter(want.nodes.values())
         own = {name: free[name] + need * count for name, count in here.items() if name in free}
         counts = _fewest(here, nodes, free | own, need)
         if counts is None:
+            if not found:  # those that move take room, and leave some
+                stay.add(one.id)
             continue
         free |= own
         for name, count in counts.items():
@@ -69,7 +104,9 @@ def _exchange(one: Outlook, want: Want, settings: Settings) -> Iterable[tuple[fl
     that could pay; nothing for any other.
     """
     job = one.job
-    if job.spec.architecture.has_servers or want.directive is not Directive.RUN or not may_move(one, settings):
+    if job.spec.architecture.has_servers or want.directive is not Directive.RUN:
+        return
+    if len({node for _, node in job.wanted_tasks}) < 2 or not may_move(one, settings):
         return
     size = job.allocation.workers, job.allocation.gpu_type
     told = [
@@ -77,7 +114,7 @@ def _exchange(one: Outlook, want: Want, settings: Settings) -> Iterable[tuple[fl
         for sample in job.speed_samples
         if sample.exchange_seconds is not None and (sample.workers, sample.gpu_type) == size
     ]
-    if not told or len({node for _, node in job.wanted_tasks}) < 2:
+    if not told:
         return
     if want.nodes != {(key.role, key.rank): node for key, node in job.wanted_tasks}:
         return

@@ -12,7 +12,7 @@ from optimus_scheduler.allocate.policy import Grant, Policy
 from optimus_scheduler.explain import by_urgency, decide, decide_tracked, paused_by, with_fewer_nodes, with_move
 from optimus_scheduler.forecast.forecast import Forecaster, forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.gather import Gathered, gather
+from optimus_scheduler.gather import Gathered, WithoutRoom, gather
 from optimus_scheduler.gpu_types.choose import choose_and_forecast, with_fallback_types
 from optimus_scheduler.granted_places import Timer, granted_places, untimed, with_lent_room
 from optimus_scheduler.model import (
@@ -49,6 +49,7 @@ class RoundMemory:
 
     def __init__(self) -> None:
         self.placer, self.slots, self.reconciler = Placer(), CurrentSlots(), Reconciler()
+        self.without_room = WithoutRoom()
         self._nodes = Nodes()
 
     def nodes(self, nodes: Sequence[Node]) -> Nodes:
@@ -132,7 +133,7 @@ def plan(
         wants = move_stragglers(snapshot, wants)
         gathered: Mapping[str, Gathered] = {}
         if policy.gathers:
-            wants, gathered = gather(snapshot, outlooks, wants, settings)
+            wants, gathered = gather(snapshot, outlooks, wants, settings, memory.without_room)
         actions = memory.reconciler.reconcile(snapshot, wants, settings)
 
     by_id = {one.id: one for one in outlooks} if moves.made else {}

@@ -12,7 +12,7 @@ from tests.scheduler.builders import NOW, a_cluster, a_job, a_snapshot, a_spec
 
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.forecast.forecast import forecast_all
-from optimus_scheduler.gather import Gathered, _fewest, gather
+from optimus_scheduler.gather import Gathered, WithoutRoom, _fewest, gather
 from optimus_scheduler.model import (
     Architecture,
     ConvergenceRule,
@@ -33,7 +33,7 @@ SETTINGS = Settings()
 CORE = Resources(1.0, 2**30)
 
 
-def ring(nodes: list[str], exchange: float = 0.5, steps: int = 100_000) -> Job:
+def ring(nodes: list[str], exchange: float = 0.5, steps: int = 100_000, name: str = "a") -> Job:
     """A job of a step a second, of which `exchange` seconds are exchanged, with a worker on each of these nodes."""
     size, told = len(nodes), [1, 2, 4]
     spec = replace(
@@ -44,13 +44,17 @@ def ring(nodes: list[str], exchange: float = 0.5, steps: int = 100_000) -> Job:
     )
     places = {(Role.WORKER, rank): node for rank, node in enumerate(nodes)}
     samples = tuple(SpeedSample(n, 0, 1.0, 100, at=NOW - 10.0, exchange_seconds=exchange) for n in {*told, size})
-    made = a_job("a", has=(size, 0), nodes=places, spec=spec, allocated_at=NOW - 1000.0, rescale_seconds=(30.0,) * 4)
+    made = a_job(name, has=(size, 0), nodes=places, spec=spec, allocated_at=NOW - 1000.0, rescale_seconds=(30.0,) * 4)
     return replace(made, speed_samples=samples)
+
+
+def as_it_is(job: Job) -> Want:
+    return Want(Directive.RUN, job.allocation, {(key.role, key.rank): node for key, node in job.wanted_tasks})
 
 
 def gathered(job: Job, nodes: tuple[Node, ...]) -> tuple[list[str], Mapping[str, Gathered]]:
     """Where its workers are then."""
-    want = Want(Directive.RUN, job.allocation, {(key.role, key.rank): node for key, node in job.wanted_tasks})
+    want = as_it_is(job)
     outlooks = forecast_all([job], NOW, SETTINGS)
     wants, found = gather(a_snapshot([job], nodes), outlooks, {"a": want}, SETTINGS)
     assert wants["a"].nodes.keys() == want.nodes.keys()
@@ -115,3 +119,20 @@ def test_all_tasks_find_room_on_no_more_nodes(drawn: list[tuple[int, int, str]])
             return len({nodes[name].labels["rack"] for name in counts}), len(counts)
 
         assert spread(found) < spread(here)
+
+
+places = st.lists(st.sampled_from(["node-0", "node-1"]), min_size=1, max_size=3)
+rounds = st.lists(st.tuples(st.integers(0, 1), st.sampled_from([(2, 4), (3, 3), (4, 4)])), min_size=2, max_size=8)
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("abc"), places, min_size=1), min_size=2, max_size=2), rounds)
+def test_who_had_no_room_has_none_until_something_changes(
+    jobs_on: list[dict[str, list[str]]], drawn: list[tuple[int, tuple[int, int]]]
+) -> None:
+    without_room = WithoutRoom()
+    for number, cores in drawn:
+        jobs = [ring(nodes, name=name) for name, nodes in jobs_on[number].items()]
+        snapshot, wants = a_snapshot(jobs, a_cluster(*cores)), {job.id: as_it_is(job) for job in jobs}
+        outlooks = forecast_all(jobs, NOW, SETTINGS)
+        anew = gather(snapshot, outlooks, wants, SETTINGS)
+        assert gather(snapshot, outlooks, wants, SETTINGS, without_room) == anew

@@ -54,8 +54,15 @@ class _Kernel(NamedTuple):
     def __call__(self, a: FloatArray, b: FloatArray, level: FloatArray) -> FloatArray:
         """(n, m) prior covariance. `level`: see `level_of`."""
         column = a[:, None]
-        near = np.exp(np.abs(column - b) / -self.reach)
-        return np.asarray(level + self.slope**2 * column * b + self.deviation**2 * near)
+        near: FloatArray = column - b
+        np.abs(near, out=near)
+        near /= -self.reach
+        np.exp(near, out=near)
+        near *= self.deviation**2
+        found: FloatArray = self.slope**2 * column * b
+        found += level
+        found += near
+        return found
 
     def variance(self, a: FloatArray) -> FloatArray:
         """(n,) the prior covariance of each with itself."""

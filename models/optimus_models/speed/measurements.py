@@ -7,6 +7,7 @@ in sizes that were measured before and after it, and everything older is multipl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -111,12 +112,13 @@ def present_speeds(workers: FloatArray, servers: FloatArray, speeds: FloatArray,
     Measurements that are not above 0 and finite are left as they are and count for nothing.
     """
     usable = (speeds > 0) & np.isfinite(speeds) & np.isfinite(at) & np.isfinite(workers) & np.isfinite(servers)
-    sizes = _size_numbers(workers[usable], servers[usable])
+    measured = list(zip(workers[usable].tolist(), servers[usable].tolist(), strict=True))
     log_speeds, times = np.log(speeds[usable]), at[usable]
     weights = np.ones(len(times))
     # A change shows only where a size was measured again.
-    for _ in range(_MOST_CHANGES if (sizes.sum(axis=0) > 1).any() else 0):
-        change = _clearest_change(sizes, log_speeds, times)
+    sizes = _size_numbers(measured) if len(set(measured)) < len(measured) else None
+    for _ in range(_MOST_CHANGES):
+        change = None if sizes is None else _clearest_change(sizes, log_speeds, times)
         if change is None:
             break
         is_old = times < change.at
@@ -134,13 +136,10 @@ class _Change(NamedTuple):
     """Log speed after - before."""
 
 
-def _size_numbers(workers: FloatArray, servers: FloatArray) -> FloatArray:
-    """(n, s) 1 where measurement n was made at the s-th distinct size."""
-    if not len(workers):
-        return np.zeros((0, 0))
-    pairs = list(zip(workers.tolist(), servers.tolist(), strict=True))
-    number = {pair: place for place, pair in enumerate(sorted(set(pairs)))}
-    return np.eye(len(number))[[number[pair] for pair in pairs]]
+def _size_numbers(sizes: Sequence[tuple[float, float]]) -> FloatArray:
+    """(n, s) 1 where measurement n was made at the s-th distinct size; `sizes`: workers and servers of each."""
+    number = {size: place for place, size in enumerate(sorted(set(sizes)))}
+    return np.eye(len(number))[[number[size] for size in sizes]]
 
 
 def _clearest_change(sizes: FloatArray, log_speeds: FloatArray, times: FloatArray) -> _Change | None:

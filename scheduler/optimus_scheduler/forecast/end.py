@@ -84,12 +84,10 @@ def _what_ends(
         return None
     name = prediction.rule
     if remaining is not None and limit < math.inf and name not in _OF_TIME:
-        is_at_limit = job.step + remaining.mean >= limit - 0.5
-        by_loss = next((each for each in _BY_LOSS if getattr(rule, each) is not None), None)
-        if is_at_limit:
+        if job.step + remaining.mean >= limit - 0.5:  # at the limit
             name = "max_steps" if rule.max_steps is not None and limit == rule.max_steps else "max_epochs"
-        elif name in ("max_steps", "max_epochs") and by_loss is not None:
-            name = by_loss
+        elif name in ("max_steps", "max_epochs"):
+            name = next((each for each in _BY_LOSS if getattr(rule, each) is not None), name)
     return "command_ends" if name == "max_steps" and job.spec.convergence.ends_itself else name
 
 
