@@ -122,7 +122,7 @@ def test_no_instant_holds_more_than_the_cluster_has(drawn: list[tuple[int, tuple
     queue = drawn_queue(drawn)
     newcomer = as_fresh(queue.outlooks[0], "newcomer", NOW + 30.0)
     queue = replace(queue, arrivals=(Arrival(NOW + 30.0, newcomer, 300.0),))
-    trajectory = Trajectory(queue, [500.0] * len(queue.outlooks), Rules(policy_named(policy), Settings(), 24, 24))
+    trajectory = Trajectory(queue, [500.0] * len(queue.outlooks), Rules(policy_named(policy), Settings(), 24, 0, 24))
     trajectory.run()
     capacity = total_of(node.capacity for node in queue.nodes)
     for sizes in trajectory.sizes:
@@ -195,7 +195,7 @@ def test_a_limit_of_time_bounds_the_end(
 def test_tasks_on_a_cordoned_node_stay_and_those_on_an_emptied_one_do_not(emptied: bool) -> None:
     queue = a_queue(running("a", 1000, most=1), running("b", 2000, most=1))
     later = replace(queue, nodes=tuple(replace(each, schedulable=False, emptied=emptied) for each in queue.nodes))
-    future = Trajectory(later, [1000.0, 2000.0], Rules(OPTIMUS, Settings(), 24, 24))
+    future = Trajectory(later, [1000.0, 2000.0], Rules(OPTIMUS, Settings(), 24, 0, 24))
     future.run()
     first = tuple(not size.is_empty for size in future.sizes[1])
     assert first == (not emptied,) * 2
@@ -515,7 +515,7 @@ def test_a_foreseen_start_is_that_of_the_policy_replayed(
     """Lengths and speeds are known, nothing fails, and nobody comes."""
     queue = of_four_slots(ends, waiting, quotas)
     work = [Work(steps_of(one.job), 0.0, 0.0) for one in queue.outlooks]
-    future = Trajectory(queue, [each.median for each in work], Rules(OPTIMUS, Settings(), 24, 24))
+    future = Trajectory(queue, [each.median for each in work], Rules(OPTIMUS, Settings(), 24, 0, 24))
     future.run()
     found = Doubts(future, work)
     starts = {one.id: set(found.starts(j)) for j, one in enumerate(queue.outlooks) if not one.has_tasks}
@@ -773,3 +773,20 @@ def test_nobody_waits_for_the_end_of_a_job_that_makes_no_step() -> None:
     first, second = found["older"].start, found["newer"].start
     assert first is not None
     assert second is None or second.mean > first.mean
+
+
+@pytest.mark.parametrize("ends", [(15, 35), (15, 35, 37), (15, 35, 37, 50)])
+def test_nobody_is_expected_to_start_before_the_job_that_room_is_kept_for(ends: tuple[int, ...]) -> None:
+    """Room that is kept is used by nobody, so that all work takes longer than at the full use of the cluster."""
+    running = [of_slots(f"r{i}", 1, end, True) for i, end in enumerate(ends)]
+    waits = replace(of_slots("waits", 4, 20, False), submitted_at=NOW - 400.0)
+    jump = of_slots("jump", 1, 20, False)
+    jump = replace(jump, submitted_at=NOW - 4.0, spec=replace(jump.spec, priority=20.0))
+    found = looked(a_queue(waits, jump, *running, cpu=4.0))
+    kept_for, other = found["waits"].start, found["jump"].start
+    assert kept_for is not None
+    assert other is not None
+    assert kept_for.low >= NOW + 0.75 * ends[-1]  # with the last of these ends ...
+    assert other.low > kept_for.low + 10.0  # ... and the other with its own end or about it
+    assert other.mean > kept_for.mean + 15.0
+    assert other.high < kept_for.high + 120.0

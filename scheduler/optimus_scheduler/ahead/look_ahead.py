@@ -63,7 +63,8 @@ def look_ahead(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Ex
     if isinstance(policy, PlanningPolicy):
         # Its plan is its prediction. The doubts of others would mix it with plans that it does not have.
         n_trajectories = 1
-    rules = Rules(policy, settings, n_instants, max(MOST_PLACED // (n_jobs * n_trajectories), 1))
+    n_more = max(MOST_DECISIONS // (n_jobs * n_trajectories) - n_instants, 0)
+    rules = Rules(policy, settings, n_instants, n_more, max(MOST_PLACED // (n_jobs * n_trajectories), 1))
     # Later jobs are guesses. Of two trajectories one has none: in truth as many may not come.
     present = replace(queue, arrivals=())
     trajectories = [
@@ -175,6 +176,8 @@ def _or_earliest(queue: Queue, doubts: Sequence[Doubts], starts: dict[int, Float
     found = {}
     for j, earliest in zip(waiting, earliest_starts(queue.now, free, allocated, ends, needed), strict=True):
         foreseen = drawn(starts[j], np.random.default_rng(j))
+        # What those before it take is not freed by the ends of those that have tasks now.
+        earliest = np.where(np.isfinite(earliest), earliest, foreseen)
         found[j] = np.concatenate([foreseen, earliest, np.minimum(foreseen, earliest)])
     return found
 

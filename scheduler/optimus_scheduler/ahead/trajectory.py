@@ -62,7 +62,9 @@ class Rules:
     policy: Policy
     settings: Settings
     instants: int
-    """At which sizes are decided anew."""
+    """At which sizes are decided anew until about everything that is there has ended."""
+    more_instants: int
+    """So many more at most, one with each event, while jobs still wait."""
     on_nodes: int
     """At so many of them, the first ones, tasks get nodes, too."""
 
@@ -228,7 +230,24 @@ class Trajectory:
             self._note()
             if all(job.ended_at < math.inf for job in present):
                 return
+        self._wait_on(present)
         self._start_the_rest(present)
+
+    def _wait_on(self, present: Sequence[_Virtual]) -> None:
+        """Go on from event to event while jobs wait: room that is kept for one of them is used by nobody, so that it
+        may take longer than all work at full use."""
+        for _ in range(self._rules.more_instants):
+            event = self._next_event()
+            if event == math.inf or not any(self._may_start(job) for job in present):
+                return
+            self._go_to(max(event, self._now + 1.0))
+            self._decide()
+            self._note()
+
+    def _may_start(self, job: _Virtual) -> bool:
+        """Whether it waits for room."""
+        is_waiting = job.size.is_empty and job.ended_at == math.inf and not job.outlook.job.owner_paused
+        return is_waiting and job.is_feasible and not self._is_barred(job.outlook)
 
     def _follow(self, policy: PlanningPolicy) -> None:
         """Give all jobs what their plan says, from instant to instant of it. Later jobs change nothing."""
@@ -265,8 +284,7 @@ class Trajectory:
     def _start_the_rest(self, present: Sequence[_Virtual]) -> None:
         """Jobs that still wait when the instants are used up start then, with their minimum: further nobody looked."""
         for job in present:
-            is_waiting = job.size.is_empty and job.ended_at == math.inf and not job.outlook.job.owner_paused
-            if is_waiting and job.is_feasible and not self._is_barred(job.outlook):
+            if self._may_start(job):
                 began = job.started_at
                 self._resize(job, job.outlook.minimum)
                 job.cause = job.cause if began < math.inf else None  # no end that was looked at has let it in
