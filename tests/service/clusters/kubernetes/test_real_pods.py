@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -74,6 +75,9 @@ class Deployment:
         asked = ("explanation", "decisions?limit=30", "predictions")
         return "\n".join([*happened, *(json.dumps(self.get(f"/v1/jobs/{job_id}/{what}"), indent=1) for what in asked)])
 
+    def events_of(self, job_id: str) -> set[str]:
+        return {event["type"] for event in self.get(f"/v1/jobs/{job_id}/events?limit=100")["events"]}
+
     def wait_for_end(self, job_id: str) -> dict[str, Any]:
         job = wait_until(f"{job_id} has ended", lambda: (found := self.job(job_id))["finished_at"] and found)
         assert job["state"] == "succeeded", self.story(job_id)
@@ -85,12 +89,14 @@ class Deployment:
         return found.split()
 
     def pods_on(self, node: str) -> list[str]:
-        listed = self.cluster.kubectl("-n", NAMESPACE, "get", "pods", "-l", "optimus.dev/job", "-o", "json")
-        return [
-            pod["metadata"]["name"]
-            for pod in json.loads(listed)["items"]
-            if pod["spec"].get("nodeName") == node and pod["status"]["phase"] == "Running"
-        ]
+        return [pod["metadata"]["name"] for pod in self._running("optimus.dev/job") if pod["spec"]["nodeName"] == node]
+
+    def pods_of(self, job_id: str) -> list[str]:
+        return [pod["metadata"]["name"] for pod in self._running(f"optimus.dev/job={job_id}")]
+
+    def _running(self, label: str) -> list[dict[str, Any]]:
+        listed = json.loads(self.cluster.kubectl("-n", NAMESPACE, "get", "pods", "-l", label, "-o", "json"))
+        return [pod for pod in listed["items"] if pod["status"]["phase"] == "Running"]
 
 
 @pytest.fixture(scope="module")
@@ -234,6 +240,44 @@ def test_a_script_and_a_task_share_the_nodes(deployment: Deployment) -> None:
     deployment.optimus("cancel", task)
     wait_until("the other job is cancelled", lambda: deployment.job(task)["state"] == "cancelled")
     wait_until("nothing of the jobs is left but logs", lambda: not deployment.names("secrets,services"))
+
+
+def test_a_stopped_coordinator_is_replaced_while_its_tasks_wait_for_it(deployment: Deployment) -> None:
+    job_id = submit(deployment, specification("waits", RESNET, 5000, (1, 1)) | {"checkpoint_seconds": 3000})
+    wait_until("the job trains", lambda: deployment.job(job_id)["step"] > 10, lambda: deployment.story(job_id))
+    pods = set(deployment.pods_of(job_id))
+    (stopped,) = (name for name in pods if "-coordinator" in name)
+    for process in processes_of(deployment, stopped):
+        os.kill(process, signal.SIGSTOP)
+    wait_until("it is told", lambda: "CoordinatorSilent" in deployment.events_of(job_id))
+    wait_until("another takes over", lambda: deployment.job(job_id)["membership_epoch"] > 1)
+    step = deployment.job(job_id)["step"]
+    wait_until("training goes on", lambda: deployment.job(job_id)["step"] > step, lambda: deployment.story(job_id))
+    now = set(deployment.pods_of(job_id))
+    assert stopped not in now
+    assert pods - {stopped} <= now, "workers and servers wait"
+    points = deployment.get(f"/v1/jobs/{job_id}/allocations")["allocations"]
+    assert sum(point["lost_steps"] for point in points) == 0, points
+    deployment.optimus("cancel", job_id)
+    wait_until("the job is cancelled", lambda: deployment.job(job_id)["state"] == "cancelled")
+    wait_until("nothing of it is left but logs", lambda: not deployment.names("secrets,services"))
+
+
+def processes_of(deployment: Deployment, pod: str) -> list[int]:
+    """Of a pod's containers, as this machine numbers them."""
+    kubectl = deployment.cluster.kubectl
+    uid = kubectl("-n", NAMESPACE, "get", "pod", pod, "-o", "jsonpath={.metadata.uid}")
+    groups = ((int(path.parent.name), _text_of(path)) for path in Path("/proc").glob("[0-9]*/cgroup"))
+    found = [number for number, group in groups if uid in group.replace("_", "-")]
+    assert found, f"no process of pod {pod} ({uid})"
+    return found
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # it has ended
+        return ""
 
 
 def wait_for_growth(deployment: Deployment, job_id: str) -> None:
