@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimus_scheduler.allocate.optimus.arrays import FloatArray, IntArray, largest_first
+from optimus_scheduler.allocate.optimus.arrays import FloatArray, IntArray, largest_first, within
 from optimus_scheduler.allocate.optimus.candidates import Candidates
 from optimus_scheduler.allocate.optimus.greedy import RemainderFill, envelope
 from optimus_scheduler.allocate.optimus.guarantees import in_turn
@@ -125,3 +125,14 @@ def test_the_first_of_the_largest_values_of_each_job(
 def test_the_largest_come_first_and_equal_ones_in_order(numbers: list[float]) -> None:
     given_numbers = np.array(numbers, dtype=np.float64)
     assert largest_first(given_numbers).tolist() == np.argsort(-given_numbers, kind="stable").tolist()
+
+
+@given(st.integers(0, 400), st.integers(1, 4), st.booleans(), st.integers(0, 2**32 - 1))
+def test_rows_are_within_as_each_of_their_numbers_is(n: int, resources: int, each_its_own: bool, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    amounts = random.integers(0, 4, (n, resources)).astype(np.float64)
+    most = random.integers(1, 5, (n, resources) if each_its_own else resources).astype(np.float64)
+    expected = [
+        all(a <= b for a, b in zip(*rows, strict=True)) for rows in zip(amounts, most + 0 * amounts, strict=True)
+    ]
+    assert within(amounts, most).tolist() == expected

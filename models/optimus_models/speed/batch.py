@@ -172,7 +172,7 @@ class BatchSpeed:
         """The same from what has been looked at: others are asked about again and again."""
         columns = (own, *others)
         w, m, passes, seconds, exchange, weights = (np.concatenate(each) for each in zip(*columns, strict=True))
-        source = np.repeat(np.arange(len(columns), dtype=np.float64), [len(each.workers) for each in columns])
+        source = np.arange(len(columns), dtype=np.float64).repeat([len(each.workers) for each in columns])
         noise = np.where(source == 0, _NOISE, _STRANGER_NOISE) / np.sqrt(weights)
         prior = np.log(m + _FIXED * per_pass)
         computing = _Process.fit(_PASS, np.log(m), _bounded((seconds - exchange) / passes) - prior, noise, source)

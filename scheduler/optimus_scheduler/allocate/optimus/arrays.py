@@ -1,7 +1,8 @@
 """What rounds ask of arrays with a row for each of very many sizes, and a column for each of few resources.
 
 Numpy passes over rows of two or three numbers one by one. Column by column it takes a sixth of the time; so does `take`
-beside an index, and `compress` beside a mask.
+beside an index, and `compress` beside a mask. Rounds of few jobs are made of calls on short arrays: methods of arrays
+(`argsort`, `nonzero`) take them to numpy's C at once, where functions of the same names take 1 to 2 µs longer.
 """
 
 from __future__ import annotations
@@ -17,8 +18,14 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 
+_FEW = 128
+"""Rows of which one look at all numbers takes less time than one at each column."""
+
+
 def within(amounts: FloatArray | IntArray, most: FloatArray | IntArray) -> BoolArray:
     """(n,) which rows of `amounts` (n, r) are at most `most`, (r,) or (n, r), of every resource."""
+    if len(amounts) <= _FEW:
+        return np.asarray(np.logical_and.reduce(amounts <= most, axis=1))
     return _all(each <= limit for each, limit in zip(amounts.T, most.T, strict=True))
 
 
@@ -45,10 +52,10 @@ def largest_first(numbers: FloatArray) -> IntArray:
 
     What a stable sort gives, in half its time or less: equal ones are put in order afterwards.
     """
-    order = np.argsort(-numbers)
+    order = (-numbers).argsort()
     falling = numbers.take(order)
     group = np.zeros(len(numbers), dtype=np.int64)
-    np.cumsum(falling[1:] != falling[:-1], out=group[1:])
+    (falling[1:] != falling[:-1]).cumsum(out=group[1:])
     group *= len(numbers)
     group += order
     group.sort()

@@ -94,11 +94,10 @@ def candidates(
     outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes, settings: Settings, now: float
 ) -> Candidates:
     """The rows of all jobs. `now`: POSIX seconds."""
-    job, workers, servers, cost, speeds = _rows(outlooks, frontiers, sizes)
+    (job, workers, servers, cost, speeds), is_present = _rows(outlooks, frontiers, sizes)
     best = frontiers.best_speed_per_share
     # Of equal jobs the older starts first, whatever speed is believed of each: not the one that rounding favours.
     plain = rounded((goal_weights(outlooks, Round(frontiers, best, now), settings) / best)[job] * speeds)
-    is_present = _is_present(job, workers, servers, sizes)
     present_speed = np.zeros(len(outlooks))
     present_speed[job[is_present]] = speeds[is_present]
     seconds_left = _seconds_left(outlooks, present_speed)
@@ -109,7 +108,7 @@ def candidates(
     part = np.minimum(JobColumns.of(outlooks).column("joining_seconds") / lasts(outlooks, seconds_left, settings), 1.0)
     until = np.where(joins, part[job], 0.0)
     meanwhile = present_speed[job]
-    mixed = np.flatnonzero((until > 0) & ((workers < sizes.present[job, 0]) | (servers < sizes.present[job, 1])))
+    mixed = ((until > 0) & ((workers < sizes.present[job, 0]) | (servers < sizes.present[job, 1]))).nonzero()[0]
     for j in sorted(set(job[mixed].tolist())):
         rows = mixed[job[mixed] == j]
         stay = (np.minimum(each[rows], has) for each, has in zip((workers, servers), sizes.present[j], strict=True))
@@ -120,7 +119,7 @@ def candidates(
     again = paid + JobColumns.of(outlooks).column("unsaved_seconds") / lasts(outlooks, seconds_left, settings)
     lost = np.zeros(len(outlooks))
     lost[job[is_present]] = (again[job] * plain)[is_present]
-    first = np.searchsorted(job, np.arange(len(outlooks) + 1))
+    first = job.searchsorted(np.arange(len(outlooks) + 1))
     worth[first[:-1]] -= lost
     least_speed = speeds[first[:-1] + 1]
     work = remaining_work(JobColumns.of(outlooks), best)
@@ -131,7 +130,7 @@ def _seconds_left(outlooks: Sequence[Outlook], present_speed: FloatArray) -> Flo
     """`present_speed` (n,): 0 where it is to be looked up."""
     jobs = JobColumns.of(outlooks)
     speed = np.where(jobs.has_tasks, present_speed, 1.0)
-    for j in np.flatnonzero(speed <= 0.0).tolist():
+    for j in (speed <= 0.0).nonzero()[0].tolist():
         speed[j] = jobs[j].speeds.at(jobs[j].present)
     return np.where(jobs.is_unknown, jobs.column("typical_seconds"), jobs.remaining / speed)
 
@@ -161,8 +160,8 @@ _Columns = tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray]
 """Job, workers, servers, cost and speed of every row."""
 
 
-def _rows(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes) -> _Columns:
-    """The sizes that each job may have now, and its present size."""
+def _rows(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes) -> tuple[_Columns, BoolArray]:
+    """The sizes that each job may have now and its present size; (k,) which of them is that."""
     # No size has as few tasks as the one below it: those with too many tasks need not be looked at.
     most_tasks = np.maximum(np.where(sizes.keeps, 0, sizes.most_tasks), sizes.present.sum(axis=1))
     most = np.maximum(most_tasks - sizes.least.sum(axis=1), 0) + 2
@@ -179,20 +178,22 @@ def _rows(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes) -> _C
     beside = sizes.has_tasks.copy()
     beside[job[is_present]] = False
     if sizes.keeps.any() or (sizes.most_tasks < sizes.most.sum(axis=1)).any():
-        allowed = np.flatnonzero(is_present | _allowed(job, workers, servers, sizes))
+        allowed = (is_present | _allowed(job, workers, servers, sizes)).nonzero()[0]
         job, workers, servers = job[allowed], workers[allowed], servers[allowed]
+        is_present = is_present[allowed]
         columns = job, workers, servers, columns[3][allowed], columns[4][allowed]
-    further = _above_present(columns, sizes)
+    further = _above_present(columns, is_present)
     if not beside.any() and not further:
-        return columns
-    asked = [(j, outlooks[j].present) for j in np.flatnonzero(beside).tolist()]
+        return columns, is_present
+    asked = [(j, outlooks[j].present) for j in beside.nonzero()[0].tolist()]
     for j in further:  # one more of either alone, for room that does not hold one of each
         workers_now, servers_now = _pair(outlooks[j].present)
         asked += [
             (j, outlooks[j].size(workers_now + 1, servers_now)),
             (j, outlooks[j].size(workers_now, servers_now + 1)),
         ]
-    return _with_sizes(columns, asked, outlooks, frontiers)
+    columns = _with_sizes(columns, asked, outlooks, frontiers)
+    return columns, _is_present(*columns[:3], sizes)
 
 
 def _kept(outlook: Outlook, frontier: Frontier) -> bytes:
@@ -209,7 +210,7 @@ def _kept(outlook: Outlook, frontier: Frontier) -> bytes:
 def _columns_of(points: Sequence[bytes]) -> _Columns:
     """These sizes of each job, packed, in their order."""
     counts = np.fromiter(map(len, points), np.int64, len(points)) // POINT_BYTES
-    job = np.repeat(np.arange(len(points)), counts)
+    job = np.arange(len(points)).repeat(counts)
     workers, servers, costs, speeds = np.ascontiguousarray(np.frombuffer(b"".join(points)).reshape(-1, 4).T)
     return job, workers.astype(np.int64), servers.astype(np.int64), costs, speeds
 
@@ -228,10 +229,10 @@ def _allowed(job: IntArray, workers: IntArray, servers: IntArray, sizes: Sizes) 
     return np.asarray(is_least | (tasks <= most_tasks[job]))
 
 
-def _above_present(columns: _Columns, sizes: Sizes) -> list[int]:
+def _above_present(columns: _Columns, is_present: BoolArray) -> list[int]:
     """Jobs whose next size above the present one has one worker and one server more."""
     job, workers, servers = columns[:3]
-    here = np.flatnonzero(_is_present(job, workers, servers, sizes)[:-1])
+    here = is_present[:-1].nonzero()[0]
     above = here + 1
     both = (workers[above] == workers[here] + 1) & (servers[above] == servers[here] + 1)
     found: list[int] = job[here[both & (job[above] == job[here])]].tolist()
@@ -242,14 +243,14 @@ def _with_sizes(
     columns: _Columns, asked: Sequence[tuple[int, Allocation]], outlooks: Sequence[Outlook], frontiers: Frontiers
 ) -> _Columns:
     """Further rows with these sizes of some jobs, where they lie within what the job may have."""
-    first = np.searchsorted(columns[0], np.arange(len(frontiers.each) + 1)).tolist()
+    first = columns[0].searchsorted(np.arange(len(frontiers.each) + 1)).tolist()
     added: list[tuple[int, int, int, int, float, float]] = []
     for j, size in asked:
         outlook = outlooks[j]
         workers, servers = _pair(size)
         if _between(outlook.minimum, size, outlook.maximum):
             cost = workers * float(frontiers.worker_shares[j]) + servers * float(frontiers.server_shares[j])
-            cheaper = np.searchsorted(columns[3][first[j] : first[j + 1]], cost * (1 - 1e-12))
+            cheaper = columns[3][first[j] : first[j + 1]].searchsorted(cost * (1 - 1e-12))
             added.append((first[j] + int(cheaper), j, workers, servers, cost, outlook.speeds.at(size)))
     if not added:
         return columns

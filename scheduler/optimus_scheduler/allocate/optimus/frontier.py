@@ -90,7 +90,7 @@ class Frontiers:
     def _keys(self, jobs: JobColumns, changed: Sequence[int]) -> list[tuple[float, ...]]:
         """All that the frontier of each of these jobs depends on beside its speeds."""
         columns = (*jobs.pairs("least_").T, *jobs.pairs("most_").T, self.worker_shares, self.server_shares)
-        return list(zip(*(column[list(changed)].tolist() for column in columns), strict=True))
+        return list(map(tuple, np.array(columns)[:, changed].T.tolist()))
 
 
 @lru_cache(maxsize=16)
@@ -122,7 +122,7 @@ def _build(wanted: _Wanted, worker_shares: FloatArray, server_shares: FloatArray
     """A job of which only one role can grow has no choice of steps; the others climb together."""
     straight = (wanted.least == wanted.most).any(axis=1)
     built: dict[int, Frontier] = {}
-    for rows, build in ((np.flatnonzero(straight), _straight), (np.flatnonzero(~straight), _climb)):
+    for rows, build in ((straight.nonzero()[0], _straight), ((~straight).nonzero()[0], _climb)):
         if len(rows):
             frontiers = build(wanted.of(rows), worker_shares[rows], server_shares[rows])
             built.update(zip(rows.tolist(), frontiers, strict=True))
@@ -132,8 +132,8 @@ def _build(wanted: _Wanted, worker_shares: FloatArray, server_shares: FloatArray
 def _straight(wanted: _Wanted, worker_shares: FloatArray, server_shares: FloatArray) -> list[Frontier]:
     """All sizes from minimum to maximum."""
     steps = (wanted.most - wanted.least).max(axis=1) + 2  # with nothing, and the minimum
-    job = np.repeat(np.arange(len(steps)), steps)
-    point = np.arange(len(job)) - (np.cumsum(steps) - steps)[job]
+    job = np.arange(len(steps)).repeat(steps)
+    point = np.arange(len(job)) - (steps.cumsum() - steps)[job]
     sizes = np.minimum(wanted.least[job] + (point - 1)[:, None], wanted.most[job])
     sizes[point == 0] = 0
     workers, servers = sizes.T.copy()
@@ -145,15 +145,17 @@ def _many_speeds(outlooks: Sequence[Outlook], job: IntArray, workers: IntArray, 
     """Speeds of flat arrays of sizes, sorted by job; curves over workers alone, which are most, in one go."""
     speeds = np.zeros(len(job))
     models = [one.speeds.model for one in outlooks]
-    is_curve = [
-        isinstance(m, ScalingCurve) and type(one.speeds) is Speeds for m, one in zip(models, outlooks, strict=True)
-    ]
+    is_curve = np.array(
+        [isinstance(m, ScalingCurve) and type(one.speeds) is Speeds for m, one in zip(models, outlooks, strict=True)],
+        dtype=bool,
+    )
     curves = [model for model, curve in zip(models, is_curve, strict=True) if curve and isinstance(model, ScalingCurve)]
-    number = np.cumsum(is_curve) - 1
-    here = np.array(is_curve, dtype=bool)[job] & (workers > 0)
-    speeds[here] = predict_many(curves, number[job[here]], workers[here].astype(np.float64))
-    first = np.searchsorted(job, np.arange(len(outlooks) + 1))
-    for j in np.flatnonzero(~np.array(is_curve, dtype=bool)).tolist():
+    number = is_curve.cumsum() - 1
+    if curves:
+        here = is_curve[job] & (workers > 0)
+        speeds[here] = predict_many(curves, number[job[here]], workers[here].astype(np.float64))
+    first = job.searchsorted(np.arange(len(outlooks) + 1))
+    for j in (~is_curve).nonzero()[0].tolist():
         own = slice(int(first[j]) + 1, int(first[j + 1]))
         speeds[own] = outlooks[j].speeds.many(workers[own], servers[own])
     return speeds
@@ -161,12 +163,13 @@ def _many_speeds(outlooks: Sequence[Outlook], job: IntArray, workers: IntArray, 
 
 def _cut(job: IntArray, workers: IntArray, servers: IntArray, speeds: FloatArray, costs: FloatArray) -> list[Frontier]:
     """The frontiers of jobs whose sizes lie below each other, nothing first."""
-    first = np.flatnonzero(np.concatenate([[True], job[1:] != job[:-1]]))
+    first = np.concatenate([[True], job[1:] != job[:-1]]).nonzero()[0]
     per_share = np.full(len(speeds), -np.inf)
     np.divide(speeds, costs, out=per_share, where=workers + servers > 0)
     best = np.maximum.reduceat(per_share, first).tolist()
     bounds = [*first.tolist(), len(job)]
-    points = np.stack([workers, servers, costs, speeds], axis=1)
+    points = np.empty((len(job), 4))
+    points[:, 0], points[:, 1], points[:, 2], points[:, 3] = workers, servers, costs, speeds
     return [Frontier(points[a:b].tobytes(), each) for a, b, each in zip(bounds, bounds[1:], best, strict=False)]
 
 
@@ -187,8 +190,8 @@ def _by_job(
     height = np.ones(n_jobs, dtype=np.int64)
     for point in points:
         height[point.job] += 1
-    begin = np.cumsum(height) - height
-    job = np.repeat(np.arange(n_jobs), height)
+    begin = height.cumsum() - height
+    job = np.arange(n_jobs).repeat(height)
     workers, servers, speeds = np.zeros_like(job), np.zeros_like(job), np.zeros(len(job))
     for turn, point in enumerate(points, start=1):
         at = begin[point.job] + turn
@@ -219,7 +222,7 @@ def _climbed(
     while True:
         more_workers, more_servers = workers < most[0], servers < most[1]
         goes_on = more_workers | more_servers
-        here = np.flatnonzero(goes_on)
+        here = goes_on.nonzero()[0]
         if not len(here):
             return points
         if len(here) <= _CROWDED * len(job):  # jobs at their maximum are dropped, but several at a time

@@ -172,7 +172,7 @@ def allocate_greedily(
     candidates: Candidates, demand: FloatArray, start: IntArray, available: FloatArray, least_task_gain: float
 ) -> GreedyResult:
     """Grow jobs from the rows `start` (n,), which are paid for, into `available` (r,). `demand` (k, r) of each row."""
-    rows = np.flatnonzero(np.arange(len(candidates)) >= start[candidates.job])
+    rows = (np.arange(len(candidates)) >= start[candidates.job]).nonzero()[0]
     steps = _steps(candidates, envelope(candidates, rows), demand, least_task_gain)
     row, available, price = _take(candidates, steps, demand, start.copy(), available, least_task_gain)
     row, available = _fill(candidates, demand, row, available, least_task_gain)
@@ -210,11 +210,14 @@ def _one_by_one(candidates: Candidates, rows: IntArray) -> IntArray:
     slopes: list[float] = []
     """From the row before, of the same job; infinite for its first."""
     jobs, costs, worths = candidates.job[rows].tolist(), candidates.cost[rows].tolist(), candidates.worth[rows].tolist()
-    for at, job in enumerate(jobs):
+    present, begin = -1, 0
+    for at, (job, cost, worth) in enumerate(zip(jobs, costs, worths, strict=True)):
+        if job != present:
+            present, begin = job, len(kept)
         slope = math.inf
-        while kept and jobs[kept[-1]] == job:
+        while len(kept) > begin:
             before = kept[-1]
-            slope = (worths[at] - worths[before]) / max(costs[at] - costs[before], 1e-15)
+            slope = (worth - worths[before]) / max(cost - costs[before], 1e-15)
             if slopes[-1] > slope * (1 + 1e-12):
                 break
             kept.pop()
@@ -241,7 +244,7 @@ def _rises(candidates: Candidates, rows: IntArray) -> BoolArray:
 
 def _steps(candidates: Candidates, rows: IntArray, demand: FloatArray, least_task_gain: float) -> Steps:
     job = candidates.job[rows]
-    ups = np.flatnonzero(job[1:] == job[:-1])
+    ups = (job[1:] == job[:-1]).nonzero()[0]
     low, high = rows[ups], rows[ups + 1]
     on = _before_first(~candidates.is_worthwhile(low, high, least_task_gain), candidates.job[low])
     low, high = low.compress(on), high.compress(on)
@@ -256,7 +259,7 @@ def _steps(candidates: Candidates, rows: IntArray, demand: FloatArray, least_tas
 def _before_first(marked: BoolArray, job: IntArray) -> BoolArray:
     """Rows, in the order given, that come before the first marked one of their job."""
     first = np.full(int(job.max(initial=0)) + 1, len(job))
-    np.minimum.at(first, job.compress(marked), np.flatnonzero(marked))
+    np.minimum.at(first, job.compress(marked), marked.nonzero()[0])
     before: BoolArray = np.arange(len(job)) < first[job]
     return before
 
@@ -274,7 +277,7 @@ def _take(
     is_cut = np.zeros(len(row), dtype=bool)
     """Jobs of which a step did not fit: what is left of their steps comes before it."""
     while len(steps.job):
-        total = np.cumsum(steps.demand, axis=0)
+        total = steps.demand.cumsum(axis=0)
         fits = within(total, available + TOLERANCE)
         count = len(steps.job) if fits.all() else int(np.argmin(fits))
         if count:
@@ -300,7 +303,7 @@ def _rows_that_fit(
 ) -> IntArray:
     """Of the jobs asked for, (n,), the rows that they have and those above that there is room for."""
     now = row[candidates.job]
-    rows = np.flatnonzero(is_asked[candidates.job] & (np.arange(len(candidates)) >= now))
+    rows = (is_asked[candidates.job] & (np.arange(len(candidates)) >= now)).nonzero()[0]
     added = demand.take(rows, axis=0) - demand.take(now[rows], axis=0)
     return np.asarray(rows.compress(within(added, available + TOLERANCE)))
 
@@ -314,7 +317,7 @@ def _fill(
     """
     is_above = np.arange(len(candidates)) > row[candidates.job]
     is_above &= candidates.worth > candidates.worth[row][candidates.job]
-    above = np.flatnonzero(is_above)
+    above = is_above.nonzero()[0]
     if len(above):
         filling = RemainderFill(candidates, demand, row, available, least_task_gain)
         filling.fill(above)

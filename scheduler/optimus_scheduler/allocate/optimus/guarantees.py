@@ -72,7 +72,7 @@ def in_turn(demand: FloatArray, available: FloatArray) -> tuple[BoolArray, Float
     taken = np.zeros(len(demand), dtype=bool)
     left = np.arange(len(demand))
     while len(left):
-        total = np.cumsum(demand[left], axis=0)
+        total = demand[left].cumsum(axis=0)
         fits = within(total, available + TOLERANCE)
         count = len(left) if fits.all() else int(np.argmin(fits))
         if count:
@@ -99,11 +99,11 @@ def _in_order(
     # A job that does not fit even alone must not block others.
     possible = within(demand.take(least, axis=0), available + TOLERANCE)
     waits = ~(jobs.has_tasks | (jobs.column("claimed") > 0))
-    overdue = np.flatnonzero(waits & (overdue_by > 0) & possible)
+    overdue = (waits & (overdue_by > 0) & possible).nonzero()[0]
     overdue = overdue[np.lexsort((jobs.id_rank[overdue], -overdue_by[overdue]))]
     is_other = np.ones(len(jobs), dtype=bool)
     is_other[kept] = is_other[overdue] = False
-    return kept, overdue.tolist(), np.flatnonzero(is_other)
+    return kept, overdue.tolist(), is_other.nonzero()[0]
 
 
 def is_known(jobs: JobColumns) -> BoolArray:
@@ -125,9 +125,9 @@ def backlog(jobs: JobColumns, work: FloatArray) -> FloatArray:
     not count, no wait is without bound.
     """
     submitted_at, since = jobs.column("submitted_at"), np.array([one.job.waits_since for one in jobs])
-    order = np.argsort(submitted_at, kind="stable")
-    sums = np.concatenate([[0.0], np.cumsum(work[order])])
-    there = sums[np.searchsorted(submitted_at[order], since, side="right")]
+    order = submitted_at.argsort(kind="stable")
+    sums = np.concatenate([[0.0], work[order].cumsum()])
+    there = sums[submitted_at[order].searchsorted(since, side="right")]
     return np.asarray(there - np.where(submitted_at <= since, work, 0.0))
 
 
@@ -185,7 +185,7 @@ def _kept(jobs: JobColumns, candidates: Candidates, settings: Settings, unchange
     # To train again what it has lost would take longer than to wait for its end.
     keeps |= jobs.has_tasks & (jobs.column("unsaved_seconds") > candidates.seconds_left)
     keeps[list(unchanged)] = True
-    kept = np.flatnonzero(keeps)
+    kept = keeps.nonzero()[0]
     keys = jobs.id_rank, -allocated_seconds, -jobs.column("unsaved_seconds"), -jobs.column("priority"), -claimed
     return kept[np.lexsort([each[kept] for each in keys])]
 
@@ -197,6 +197,6 @@ def present_rows(jobs: JobColumns, candidates: Candidates) -> IntArray:
     # Jobs without tasks have no present row.
     same = candidates.workers == np.where(jobs.has_tasks, workers, -1)[candidates.job]
     same &= candidates.servers == servers[candidates.job]
-    places = np.flatnonzero(same)
+    places = same.nonzero()[0]
     rows[candidates.job[places]] = places
     return rows

@@ -29,10 +29,11 @@ class ResourceShapes:
     def numbers(self, outlooks: Sequence[Outlook]) -> IntArray:
         """(n, 2) the numbers of a worker's and of a server's, the same for equal amounts."""
         asks = [one.steady.asks or one.asks for one in outlooks]
-        places = np.fromiter(map(id, asks), np.int64, len(asks))  # in memory: to hash what is asked for takes longer
-        _, first, kind = np.unique(places, return_index=True, return_inverse=True)
-        pairs = [self._pair(outlooks[at]) for at in first.tolist()]
-        return np.array(pairs, dtype=np.int64).reshape(-1, 2)[kind]
+        places = list(map(id, asks))  # in memory: to hash what is asked for takes longer
+        different = dict(zip(places, outlooks, strict=True))
+        pairs = np.array([self._pair(one) for one in different.values()], dtype=np.int64).reshape(-1, 2)
+        number = dict(zip(different, range(len(different)), strict=True))
+        return pairs[np.fromiter(map(number.__getitem__, places), np.int64, len(places))]
 
     def _pair(self, one: Outlook) -> tuple[int, int]:
         (worker, server), spec = one.asks, one.job.spec
@@ -53,7 +54,7 @@ class ResourceShapes:
     def dominant_shares(self, capacity: Resources) -> FloatArray:
         """(k,) of the capacity, above 0, at most 1."""
         shares = [one.dominant_share(capacity) for one in self.all]
-        return np.clip(np.array(shares, dtype=np.float64), _LEAST_SHARE, 1.0)
+        return np.minimum(np.maximum(shares, _LEAST_SHARE), 1.0)
 
     def amounts(self, gpu_types: Sequence[str]) -> FloatArray:
         """(k, 2 + types) cores, bytes, and GPUs of each of these types."""
@@ -136,7 +137,8 @@ class JobColumns(tuple[Outlook, ...]):
         pairs = self._pairs.get(prefix)
         if pairs is None:
             workers, servers = self.column(f"{prefix}workers"), self.column(f"{prefix}servers")
-            pairs = self._pairs[prefix] = np.stack([workers, servers], axis=1).astype(np.int64)
+            pairs = self._pairs[prefix] = np.empty((len(self), 2), dtype=np.int64)
+            pairs[:, 0], pairs[:, 1] = workers, servers
         return pairs
 
     @cached_property

@@ -79,7 +79,7 @@ class _ResourceArrays:
     def demand(self, table: Candidates) -> FloatArray:
         """(k, r) of each candidate."""
         n_rows = np.diff(table.first)
-        worker, server = (np.repeat(each, n_rows, axis=0) for each in (self.worker, self.server))
+        worker, server = (each.repeat(n_rows, axis=0) for each in (self.worker, self.server))
         worker *= table.workers[:, None]
         server *= table.servers[:, None]
         worker += server
@@ -122,4 +122,4 @@ class _Problem:
         gives = has_tasks & (present > gets).any(axis=1)
         wanted = gets.sum(axis=0) + (present - gets)[gives].sum(axis=0)  # if the shrinking jobs kept what they have
         comes = (wanted - self.amounts.capacity <= leaving + TOLERANCE).all()
-        return frozenset(np.flatnonzero(gives).tolist()) if comes else frozenset()
+        return frozenset(gives.nonzero()[0].tolist()) if comes else frozenset()

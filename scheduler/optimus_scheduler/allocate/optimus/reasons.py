@@ -53,7 +53,7 @@ class _Explanation:
         # At the price of a share that this round came to, each job's best size if changing were free.
         self._ideal = first_of_largest(table.plain - result.price * table.cost, table)
         row = result.row[table.job]
-        above = np.flatnonzero(np.arange(len(table)) > row)
+        above = (np.arange(len(table)) > row).nonzero()[0]
         gains = np.full(len(table), -np.inf)
         shares = np.maximum(table.cost[above] - table.cost[row[above]], 1e-15)
         gains[above] = (table.plain[above] - table.plain[row[above]]) / shares
@@ -75,7 +75,7 @@ class _Explanation:
         sizes = [one.present for one in jobs]
         moves = jobs.column("changes_type") > 0
         changes = (workers != jobs.pairs("")[:, 0]) | (servers != jobs.pairs("")[:, 1]) | moves
-        for j in np.flatnonzero(changes).tolist():  # most keep what they have, the very same object
+        for j in changes.nonzero()[0].tolist():  # most keep what they have, the very same object
             sizes[j] = self._size(j, row[j])
         better = self._is_faster(self._ideal) & self._fits(self._ideal)
         wanted = np.where(better, self._ideal, self._next_that_fits())
@@ -83,7 +83,7 @@ class _Explanation:
         if changes.any():
             reasons = np.where(changes, self._to_change(moves), reasons)
         best: list[Allocation | None] = [None] * len(jobs)
-        for j in np.flatnonzero(_WANTS_ANOTHER[reasons] & ~changes).tolist():
+        for j in (_WANTS_ANOTHER[reasons] & ~changes).nonzero()[0].tolist():
             best[j] = self._size(j, wanted[j])
         # For no larger share (a worker in the place of a server) there is no gain per share.
         is_one_more = table.cost[self._next] - table.cost[row] > _SAME_SHARE
@@ -93,7 +93,7 @@ class _Explanation:
         words, notes = map(_REASONS.__getitem__, numbers), map(_NOTES.__getitem__, numbers)
         columns = sizes, words, best, gains, next_gain, notes, repeat(False, len(jobs)), repeat((), len(jobs))
         granted = dict(zip(jobs.ids, map(_grant, zip(*columns, strict=True)), strict=True))
-        waiting = np.flatnonzero(workers + servers == 0)
+        waiting = (workers + servers == 0).nonzero()[0]
         for j, grant in zip(waiting.tolist(), self._waiting(waiting) if len(waiting) else (), strict=True):
             granted[jobs.ids[j]] = grant
         return granted
@@ -104,7 +104,7 @@ class _Explanation:
         fits = within(self._demand[table.first[waiting] + 1] + least, self._available + TOLERANCE)
         if not fits.any() or (overdue_seconds(self._jobs, table.least_speed, self._settings)[waiting] > 0).any():
             return repeat(_WAITS, len(waiting))  # also where one keeps others from starting: none has its turn before
-        grown = np.flatnonzero((self._least > table.first[:-1]) & (self._result.row > self._least))
+        grown = ((self._least > table.first[:-1]) & (self._result.row > self._least)).nonzero()[0]
         better = _WAITS._replace(grown=tuple(map(self._jobs.ids.__getitem__, grown.tolist())))
         return [better if each else _WAITS for each in fits.tolist()]
 
@@ -179,9 +179,9 @@ class _Explanation:
     def _surplus_of_lower_gain(self, surplus: FloatArray) -> FloatArray:
         """(n, r) what jobs whose last task gains less than the next one of each job have beyond their minima."""
         _, gain = self._last_gain
-        order = np.argsort(gain, kind="stable")
-        total = np.concatenate([np.zeros((1, surplus.shape[1])), np.cumsum(surplus[order], axis=0)])
-        lower = total[np.searchsorted(gain[order], self._next_gain, side="left")]
+        order = gain.argsort(kind="stable")
+        total = np.concatenate([np.zeros((1, surplus.shape[1])), surplus[order].cumsum(axis=0)])
+        lower = total[gain[order].searchsorted(self._next_gain, side="left")]
         return np.asarray(lower - np.where((gain < self._next_gain)[:, None], surplus, 0.0))
 
 
@@ -211,7 +211,7 @@ _WANTS_ANOTHER = np.isin(range(len(_REASONS)), (_NOT_WORTH, _ELSEWHERE, _FULL, _
 def _where(is_there: BoolArray, numbers: FloatArray) -> list[float | None]:
     """(n,) the numbers, None where there is none."""
     found: list[float | None] = numbers.tolist()
-    for j in np.flatnonzero(~is_there).tolist():
+    for j in (~is_there).nonzero()[0].tolist():
         found[j] = None
     return found
 
@@ -229,6 +229,6 @@ def of_smaller_share(rows: IntArray, table: Candidates) -> IntArray:
 def first_of_largest(values: FloatArray, table: Candidates) -> IntArray:
     """(n,) of each job the first of the rows with its largest value; `values` (k,)."""
     largest = np.maximum.reduceat(values, table.first[:-1])
-    rows = np.flatnonzero(values == largest[table.job])
+    rows = (values == largest[table.job]).nonzero()[0]
     job = table.job[rows]
     return np.asarray(rows[np.concatenate([[True], job[1:] != job[:-1]])])

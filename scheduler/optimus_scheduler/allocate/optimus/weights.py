@@ -38,11 +38,11 @@ def weights(outlooks: Sequence[Outlook], best_speed_per_share: FloatArray, setti
     work = np.log(remaining_work(jobs, best_speed_per_share) / jobs.column("priority"))
     largest_first = np.lexsort((jobs.id_rank, -jobs.column("submitted_at"), -work))
     descending = -work[largest_first]
-    sums = np.concatenate([[0.0], np.cumsum(rank_weights(len(jobs), settings.speed_exponent))])
+    sums = np.concatenate([[0.0], rank_weights(len(jobs), settings.speed_exponent).cumsum()])
     doubt = np.minimum((1.0 - jobs.column("sure_of_speed")[largest_first]) / (1.0 - _DOUBTED), 1.0)
     about = settings.similar_work + settings.doubtful_work * doubt
-    first = np.searchsorted(descending, descending - about, side="left")
-    last = np.searchsorted(descending, descending + about, side="right")
+    first = descending.searchsorted(descending - about, side="left")
+    last = descending.searchsorted(descending + about, side="right")
     result = np.empty(len(jobs))
     result[largest_first] = (sums[last] - sums[first]) / (last - first)
     return np.asarray(result * jobs.column("priority"))
