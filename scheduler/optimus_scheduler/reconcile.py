@@ -45,6 +45,8 @@ from optimus_scheduler.place.place import TaskSlot, task_slots
 from optimus_scheduler.settings import Settings
 
 _COORDINATOR: TaskSlot = (Role.COORDINATOR, 0)
+_FIRST_SERVER: TaskSlot = (Role.SERVER, 0)
+_FIRST_WORKER: TaskSlot = (Role.WORKER, 0)
 
 # What `_make` of a named tuple does, without a call of Python's own for each of tens of thousands.
 _make = tuple.__new__
@@ -112,7 +114,7 @@ class Reconciler:
             sets += side.set_wanted()
             stops += side.stops(snapshot.now, settings)
         ended = [task for task in orphans if task.phase is not TaskPhase.EXITED]
-        left_nodes = {task.node for side in moving for task in side.leaving} | {task.node for task in ended}
+        left_nodes = {task.node for side in moving for task in side.leaving()} | {task.node for task in ended}
         for job, known in settled if left_nodes else ():  # their remaining tasks occupy nodes that others free
             if not known.used.isdisjoint(left_nodes):
                 moving.append(_JobSide(job, wants[job.id], known.observed, nodes))
@@ -187,7 +189,7 @@ class _JobSide:
         self._open_nodes, self._emptied = nodes.open_names, nodes.emptied_names
         self.job_id = job.id
         self._has_left = has_left_its_type(job)
-        self._observed = sorted(observed, key=attrgetter("key"))
+        self._observed: Sequence[Task] = sorted(observed, key=attrgetter("key")) if observed else ()
         self._by_key = {task.key: task for task in self._observed}
         self._previous = {(placed.key.role, placed.key.rank): placed for placed in job.wanted_tasks}
         self._wanted = self._filled()
@@ -201,14 +203,18 @@ class _JobSide:
         if before != (want.allocation, want.directive, self._wanted, want.batch):
             yield SetWanted(job.id, want.allocation, want.directive, self._wanted, want.batch, want.paused_by)
 
-    @cached_property
     def starts(self) -> Sequence[PlacedTask]:
         """Wanted tasks that were never seen, by key: one that exited is wanted only as its next incarnation."""
-        seen = self._by_key
-        return [placed for placed in self._all_wanted if placed.key not in seen] if seen else self._all_wanted
+        return self._starts if self._observed else self._all_wanted
 
-    def stops(self, now: float, settings: Settings) -> Iterator[StopTask]:
+    @cached_property
+    def _starts(self) -> Sequence[PlacedTask]:
+        return [placed for placed in self._all_wanted if placed.key not in self._by_key]
+
+    def stops(self, now: float, settings: Settings) -> Iterable[StopTask]:
         """Live tasks that should not be there any more."""
+        if not self._observed:
+            return ()
         unwanted = [task for task in self._observed if not self._wants(task)]
         if self._want.directive is Directive.CANCEL:
             return _stops(unwanted, now, 0.0, settings.cancel_force_seconds)
@@ -227,16 +233,19 @@ class _JobSide:
         """Live tasks that are wanted."""
         return [task for task in self._observed if task.phase is not TaskPhase.EXITED and self._wants(task)]
 
-    @cached_property
     def leaving(self) -> Sequence[Task]:
         """Live tasks that are let go, at once or when those that are to join have joined."""
+        return self._leaving if self._observed else ()
+
+    @cached_property
+    def _leaving(self) -> Sequence[Task]:
         return [task for task in self._observed if task.phase is not TaskPhase.EXITED and not self._wants(task)]
 
     @cached_property
     def moves(self) -> bool:
         """Whether tasks are let go when others have joined. A coordinator waits for no place, so its start delays
         nobody."""
-        return bool(self.leaving) and any(placed.key.role is not Role.COORDINATOR for placed in self.starts)
+        return bool(self.leaving()) and any(placed.key.role is not Role.COORDINATOR for placed in self.starts())
 
     def need(self, role: Role, gpu_type: str | None = None) -> Resources:
         """What one task takes, a worker on that GPU type."""
@@ -253,19 +262,18 @@ class _JobSide:
     def _wants(self, task: Task) -> bool:
         return task.key in self._wanted_keys
 
-    def _coordinator(self) -> Iterator[PlacedTask]:
+    def _coordinator(self) -> tuple[PlacedTask, ...]:
         """The coordinator, while the job wants tasks. It stays on its node, if it can: so its address stays, too."""
         if self._want.allocation.is_empty:
-            return
+            return ()
         seen = [task for task in self._observed if task.key.role is Role.COORDINATOR]
-        newest = max(seen, key=lambda task: task.key.incarnation, default=None)
+        newest = max(seen, key=lambda task: task.key.incarnation) if seen else None
         if newest is None:
-            yield PlacedTask(TaskKey(self._job.id, *_COORDINATOR), self._first_node())
-        elif newest.phase is not TaskPhase.EXITED or self._is_done(newest):
-            yield PlacedTask(newest.key, newest.node)
-        else:
-            node = newest.node if newest.node in self._open_nodes else self._first_node()
-            yield PlacedTask(self._next_key(_COORDINATOR), node)
+            return (PlacedTask(TaskKey(self._job.id, *_COORDINATOR), self._first_node()),)
+        if newest.phase is not TaskPhase.EXITED or self._is_done(newest):
+            return (PlacedTask(newest.key, newest.node),)
+        node = newest.node if newest.node in self._open_nodes else self._first_node()
+        return (PlacedTask(self._next_key(_COORDINATOR), node),)
 
     def _first_node(self) -> str:
         """Beside the first server, or the first worker of a job without servers; not on a node that is closed.
@@ -273,7 +281,7 @@ class _JobSide:
         While a node is being emptied, wanted tasks are still on it, and its coordinator may have left first.
         """
         nodes = self._want.nodes
-        beside = nodes[(Role.SERVER, 0)] if (Role.SERVER, 0) in nodes else nodes[(Role.WORKER, 0)]
+        beside = nodes.get(_FIRST_SERVER) or nodes[_FIRST_WORKER]
         if beside in self._open_nodes:
             return beside
         candidates = (*sorted(nodes.values()), *sorted(self._open_nodes))
@@ -327,12 +335,12 @@ def _starts_with_available(
     each other, until their tasks are stopped.
     """
     sides = sorted(sides, key=lambda side: side.job_id)
-    leaving = [(side, task) for side in sides for task in side.leaving]
+    leaving = [(side, task) for side in sides for task in side.leaving()]
     ended = list(ended)
     left_nodes = {task.node for _, task in leaving} | {task.node for task in ended}
     if not left_nodes:
         for side in sides:
-            yield from map(_start, zip(side.starts))
+            yield from map(_start, zip(side.starts()))
         return
     free = {node.name: node.capacity for node in nodes if node.name in left_nodes}
     beside = dict.fromkeys(free, Resources())
@@ -346,7 +354,7 @@ def _starts_with_available(
         if task.node in free and task.resources is not None:
             free[task.node] -= task.resources
     for owner in sides:
-        for placed in owner.starts:
+        for placed in owner.starts():
             if placed.node in free:
                 need, available = owner.need(placed.key.role), free[placed.node]
                 available = available + beside[placed.node] if owner.moves else available

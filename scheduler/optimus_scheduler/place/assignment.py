@@ -205,6 +205,9 @@ class Assignments:
 
     def ways(self, assignment: Assignment, allocation: Allocation) -> Added | None:
         """Where what is missing could go."""
+        if not assignment.taken:
+            extra = Extra(allocation.workers, allocation.servers, assignment.worker, assignment.server)
+            return self._spread(self.free_capacity, extra, {})
         present = assignment.by_node()
         workers = allocation.workers - sum([counts[0] for counts in present.values()])
         servers = allocation.servers - sum([counts[1] for counts in present.values()])
@@ -231,12 +234,14 @@ class Assignments:
 
     def _add(self, assignment: Assignment, missing: Sequence[TaskSlot], added: Added) -> None:
         """Tasks that were on one of the nodes before stay there; the others follow by rank, nodes in order."""
-        for node, (workers, servers) in added.items():
-            self.free_capacity.take(together(assignment.worker, workers, assignment.server, servers), node)
+        self.free_capacity.take_all(assignment.worker, assignment.server, added)
         self._changes(assignment)
         ordered = sorted(added.items())
         if not assignment.request.before:  # servers are first in `missing`
-            nodes = [node for column in (1, 0) for node, counts in ordered for _ in range(counts[column])]
+            nodes: list[int] = []
+            for column in (1, 0):
+                for node, counts in ordered:
+                    nodes += (node,) * counts[column]
             assignment.taken.update(zip(missing, nodes, strict=True))
             return
         for role, column in ((Role.SERVER, 1), (Role.WORKER, 0)):

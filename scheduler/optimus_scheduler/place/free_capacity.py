@@ -6,13 +6,13 @@ this" compares all classes at once. Its result depends on the free capacity only
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from optimus_scheduler.model import Node
-from optimus_scheduler.model.amounts import Amounts, Vector, covers, minus, plus
+from optimus_scheduler.model.amounts import Amounts, Vector, covers, minus, plus, together
 from optimus_scheduler.place.equivalence_classes import FloatArray, IntArray, NodeClasses, holding, most, weights_of
 
 # --- Nodes by rack, from their labels: the traffic of one job should stay below one switch ---------------------------
@@ -207,6 +207,15 @@ class FreeCapacity:
 
     def take(self, need: Vector, node: int) -> None:
         self._set(node, minus(self._free[node], need), grows=False)
+
+    def take_all(self, worker: Vector, server: Vector, added: Mapping[int, tuple[int, int]]) -> None:
+        """Take what so many workers and servers need on each of these nodes."""
+        needs: dict[tuple[int, int], Vector] = {}  # most nodes get the same
+        for node, counts in added.items():
+            need = needs.get(counts)
+            if need is None:
+                need = needs[counts] = together(worker, counts[0], server, counts[1])
+            self._set(node, minus(self._free[node], need), grows=False)
 
     def give_back(self, need: Vector, node: int) -> None:
         self._set(node, plus(self._free[node], need), grows=True)
