@@ -12,6 +12,7 @@ from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, Allocation, Decision, Reason
 from optimus_scheduler.model.format import IS_BEING_STOPPED, ITS_OWNER, QUOTAS, instant_words, size_words, time_words
 from optimus_scheduler.place.place import Placed, Placements, Unplaced
+from optimus_scheduler.quota_words import IN_ITS_QUOTA
 from optimus_scheduler.reconcile import Want
 
 
@@ -277,9 +278,7 @@ def _waiting_for_quota(outlook: Outlook, grant: Grant) -> str:
         others = f"job{'s' * (len(grant.grown) > 1)} {' and '.join(grant.grown[:_NAMED])}"
         others += f" and {more} more" if (more := len(grant.grown) - _NAMED) > 0 else ""
         uses = "make" if len(grant.grown) > 1 else "makes"
-        return (
-            f"{what} {others} of project {project} {uses} better use of the room in its quota that {least} would need."
-        )
+        return f"{what} {others} of project {project} {uses} {IN_ITS_QUOTA} that {least} would need."
     return f"{what} quotas leave no room{' now' * (not what.endswith('Now'))} for {least} of project {project}."
 
 

@@ -31,6 +31,7 @@ from optimus_scheduler.model import (
 from optimus_scheduler.model.format import QUOTAS
 from optimus_scheduler.moves import move_stragglers
 from optimus_scheduler.place.place import Placed, Placements, Placer
+from optimus_scheduler.quota_words import with_quotas_told
 from optimus_scheduler.reconcile import Reconciler, Want
 from optimus_scheduler.settings import Settings
 
@@ -142,7 +143,9 @@ def plan(
     for job_id, move in gathered.items():
         grants[job_id] = with_fewer_nodes(grants[job_id], *move)
 
-    # 5. Say why. Jobs that run outside the cluster are forecast, too.
+    # 5. Say why: first for which quota. Jobs that run outside the cluster are forecast, too.
+    if snapshot.quotas:
+        grants |= with_quotas_told(outlooks, grants, snapshot)
     decisions = decide(outlooks, grants, placements, wants)
     decisions += [decide_tracked(outlook) for outlook in watched.outlooks]
     return Plan(tuple(sorted(decisions, key=attrgetter("job_id"))), actions)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from operator import attrgetter
 from types import MappingProxyType
 
+from optimus_scheduler.allocate.allocate_with_quotas import guarantees
 from optimus_scheduler.model import (
     Allocation,
     Architecture,
@@ -29,6 +30,7 @@ from optimus_scheduler.model import (
     WorkerLimit,
 )
 from optimus_scheduler.model.format import instant_words
+from optimus_scheduler.quota_words import quota_words, right_words
 
 Planner = Callable[[Snapshot], Plan]
 """`round.plan` with its policy and constants."""
@@ -43,6 +45,7 @@ _RAISES = (1, 2, 4, 16)
 _HALVINGS = 8
 """Of the way from a quota that does not help to one that does: to 1 % of the cluster, or a core, or less."""
 _QUOTAS_OF_OTHERS = "quotas of others"
+_QUOTA_BEYOND = "quota beyond the cluster"
 _ALL_OTHERS = "all others"
 _OPEN = "open"
 NEXT_ROUND = "the next round, as things are now"
@@ -154,6 +157,8 @@ class _Tries:
                 continue
             if change.kind == _ALL_OTHERS and not change.jobs.isdisjoint(found):
                 continue  # the end of one of them does
+            if change.kind == _QUOTA_BEYOND and found:
+                continue  # nobody is told to ask for more than there is where anything else helps
             planned = _planned(self.planner, change)
             if _n_tasks(planned[job_id].allocation) >= least:
                 change, planned = _smallest(change, planned, job_id, least, self.planner)
@@ -252,6 +257,7 @@ def changes(
     yield from _of_knowledge(snapshot, job, decision)
     yield from _of_nodes(snapshot)
     yield from _of_others(snapshot, others, present, names)
+    yield from _of_quotas_beyond(snapshot, job)
 
 
 def _with(snapshot: Snapshot, job: Job) -> Snapshot:
@@ -360,22 +366,36 @@ def _of_quotas(snapshot: Snapshot, job: Job) -> Iterator[Change]:
             "borrow",
         )
     if own is not None:
-        free = 1.0 - sum(each.share or 0.0 for each in rest)
-        for below, raised in pairwise((own, *_raised(own, job, snapshot.capacity, free))):
+        within, _ = _raised(own, job, snapshot)
+        for below, raised in pairwise((own, *within)):
             yield _of_quota(snapshot, own, below, raised)
     if rest:
         alone = () if own is None else (own,)
         yield Change("smaller quotas of other projects", replace(snapshot, quotas=alone), _QUOTAS_OF_OTHERS)
 
 
-def _of_quota(snapshot: Snapshot, own: Quota, below: Quota, raised: Quota) -> Change:
+def _of_quotas_beyond(snapshot: Snapshot, job: Job) -> Iterator[Change]:
+    """Larger quotas than the cluster could meet alone: they take a larger part of it from those of others."""
+    own = next((quota for quota in snapshot.quotas if quota.project == job.spec.project), None)
+    if own is None:
+        return
+    within, beyond = _raised(own, job, snapshot)
+    for below, raised in pairwise(((own, *within)[-1], *beyond)):
+        yield _of_quota(snapshot, own, below, raised, _QUOTA_BEYOND)
+
+
+def _of_quota(snapshot: Snapshot, own: Quota, below: Quota, raised: Quota, kind: str = "quota") -> Change:
     """The quota `raised` in the place of a project's `own`, and smaller ones down to `below`."""
     rest = tuple(quota for quota in snapshot.quotas if quota.project != own.project)
 
     def change(part: float) -> Change:
         quota = _between(below, raised, part)
-        words = f"a quota of project {own.project} of {_amounts(quota)} (now {_amounts(own)})"
-        return Change(words, replace(snapshot, quotas=(*rest, quota)), "quota", less=change)
+        quotas = (*rest, quota)
+        words = f"a quota of project {own.project} of {quota_words(quota)} (now {quota_words(own)})"
+        if kind == _QUOTA_BEYOND:
+            comes_to = right_words(quota, guarantees(quotas, snapshot.capacity)[own.project])
+            words = f"{words}, which is more than the cluster has and comes to {comes_to} beside the quotas of others"
+        return Change(words, replace(snapshot, quotas=quotas), kind, less=change)
 
     return change(1.0)
 
@@ -399,33 +419,42 @@ def _between(low: Quota, high: Quota, part: float) -> Quota:
     )
 
 
-def _raised(quota: Quota, job: Job, capacity: Resources, free: float) -> Iterator[Quota]:
-    """Larger quotas, the smallest first: by what the job needs at least, then by multiples of it.
-
-    `free`: the share that other projects leave; more would be refused.
-    """
+def _raised(own: Quota, job: Job, snapshot: Snapshot) -> tuple[list[Quota], list[Quota]]:
+    """Larger quotas, the smallest first: by what the job needs at least, then by multiples of it. First those that name
+    no more than the cluster has, then those that do. More than the share that other projects leave would be refused."""
+    capacity = snapshot.capacity
+    free = 1.0 - sum(each.share or 0.0 for each in snapshot.quotas if each.project != own.project)
     worker, server = job.spec.worker, job.spec.server
     least = (worker.minimum, server.minimum) if job.allocation.is_empty else (1, min(server.maximum, 1))
     more = job.spec.demand(*least)
     share = more.dominant_share(capacity)
-    for times in _RAISES:
-        raised = replace(
-            quota,
-            share=None if quota.share is None else max(min(quota.share + times * share, free), quota.share),
-            cpu=None if quota.cpu is None else quota.cpu + times * more.cpu,
-            memory_bytes=None if quota.memory_bytes is None else quota.memory_bytes + times * more.memory_bytes,
-            gpus={kind: count + times * more.gpus.get(kind, 0) for kind, count in quota.gpus.items()},
+    raised = [
+        replace(
+            own,
+            share=None if own.share is None else max(min(own.share + times * share, free), own.share),
+            cpu=None if own.cpu is None else own.cpu + times * more.cpu,
+            memory_bytes=None if own.memory_bytes is None else own.memory_bytes + times * more.memory_bytes,
+            gpus={kind: count + times * more.gpus.get(kind, 0) for kind, count in own.gpus.items()},
         )
-        if raised != quota:
-            yield raised
+        for times in _RAISES
+    ]
+    within = [_within(each, own, capacity) for each in raised]
+    beyond = [each for each, limited in zip(raised, within, strict=True) if each != limited]
+    return [each for each, _ in groupby(within) if each != own], beyond
 
 
-def _amounts(quota: Quota) -> str:
-    parts = [] if quota.share is None else [f"{100 * quota.share:.0f} % of the cluster"]
-    parts += [] if quota.cpu is None else [f"{quota.cpu:g} core{'' if quota.cpu == 1 else 's'}"]
-    parts += [] if quota.memory_bytes is None else [f"{quota.memory_bytes / 2**30:.3g} GiB"]
-    parts += [f"{count} {kind}" for kind, count in sorted(quota.gpus.items())]
-    return ", ".join(parts)
+def _within(quota: Quota, own: Quota, capacity: Resources) -> Quota:
+    """With no more of anything than the cluster has, but no less than the quota `own`."""
+    cpu, memory = quota.cpu, quota.memory_bytes
+    return replace(
+        quota,
+        cpu=None if cpu is None else max(min(cpu, capacity.cpu), own.cpu or 0.0),
+        memory_bytes=None if memory is None else max(min(memory, capacity.memory_bytes), own.memory_bytes or 0),
+        gpus={
+            kind: max(min(count, capacity.gpus.get(kind, 0)), own.gpus.get(kind, 0))
+            for kind, count in quota.gpus.items()
+        },
+    )
 
 
 def _of_knowledge(snapshot: Snapshot, job: Job, decision: Decision) -> Iterator[Change]:

@@ -326,7 +326,9 @@ def test_a_first_day_of_mistakes_a_full_cluster_and_a_quota(shell: Shell) -> Non
 
     wait_until("the second waits", lambda: decided(second, "WaitingForQuota"))
     why = json.loads(shell(f"optimus explain {second} --json").stdout)
-    assert why["message"] == "Waits: quotas leave no room now for 1 worker and 1 server of project small."
+    told = "Waits: quotas leave no room now for 1 worker and 1 server of project small."
+    used_up = "Its project may not borrow, and its other jobs leave too little for it: its quota is 2 cores."
+    assert why["message"] == f"{told} {used_up}"
     assert why["expected"]["start_seconds"] != {"mean": 0.0, "low": 0.0, "high": 0.0}
     assert "leave to borrow for project small" in why["what_would_change_it"]
     assert f"the end of first ({first})" in why["what_would_change_it"]

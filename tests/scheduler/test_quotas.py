@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from optimus_scheduler.model import (
 from optimus_scheduler.model.format import instant_words
 from optimus_scheduler.round import plan
 from optimus_scheduler.settings import Settings
+from optimus_scheduler.what_if import what_gives_more
 
 OPTIMUS = policy_named("optimus")
 TEN = Resources(10.0, 100 * GIB, {"v100": 9})
@@ -107,6 +109,98 @@ def test_a_job_larger_than_all_that_its_project_may_hold_is_told_so() -> None:
     world = replace(world, quotas=(Quota("a", cpu=2.0, may_borrow=False),))
     told = {each.job_id: each.message for each in plan(world, OPTIMUS).decisions}
     assert [job_id for job_id, words in told.items() if NO_END_HELPS in words] == ["large"]
+
+
+def the_message(world: Snapshot, job_id: str) -> str:
+    return next(each.message for each in plan(world, OPTIMUS).decisions if each.job_id == job_id)
+
+
+BEYOND = "That is more than its project may hold: it may not borrow, and"
+SHRINKS = "because the quotas of all projects together exceed the cluster"
+
+
+@pytest.mark.parametrize(
+    ("quotas", "told"),
+    [
+        pytest.param(
+            (Quota("a", cpu=1.0, may_borrow=False), Quota("b", cpu=6.0)),
+            f"{BEYOND} its quota of 1 core comes to 0.57 cores now, {SHRINKS}; {NO_END_HELPS}.",
+            id="shrunk by others",
+        ),
+        pytest.param(
+            (Quota("a", cpu=0.5, may_borrow=False),),
+            f"{BEYOND} its quota is 0.5 cores; {NO_END_HELPS}.",
+            id="too small",
+        ),
+        pytest.param(
+            (Quota("a", memory_bytes=GIB, may_borrow=False),),
+            f"{BEYOND} its quota of 1 GiB comes to 0.01 cores now; {NO_END_HELPS}.",
+            id="of what it does not name",
+        ),
+        pytest.param(
+            (Quota("a", share=0.25, may_borrow=False), Quota("b", cpu=6.0, memory_bytes=GIB)),
+            f"{BEYOND} its quota of 25 % of the cluster comes to 0.57 cores now, {SHRINKS}; {NO_END_HELPS}.",
+            id="a share",
+        ),
+    ],
+)
+def test_what_a_quota_comes_to_is_told_of_a_job_that_it_leaves_no_room(quotas: tuple[Quota, ...], told: str) -> None:
+    waits = job_of("a", "waits", minimum=(1, 0), maximum=(1, 0))
+    world = replace(a_snapshot([waits], cluster(4)), quotas=quotas)
+    assert the_message(world, "waits") == f"Waits: quotas leave no room now for 1 worker of project a. {told}"
+
+
+def test_a_job_that_waits_for_one_of_its_own_project_is_told_so() -> None:
+    size: dict[str, Any] = {"minimum": (1, 0), "maximum": (1, 0)}
+    jobs = [job_of("a", "trains", has=(1, 0), **size), job_of("a", "waits", **size)]
+    world = replace(a_snapshot(jobs, cluster(4)), quotas=(Quota("a", cpu=1.0, may_borrow=False),))
+    used_up = "Its project may not borrow, and its other jobs leave too little for it: its quota is 1 core."
+    assert the_message(world, "waits") == f"Waits: quotas leave no room now for 1 worker of project a. {used_up}"
+    shrunk = replace(world, quotas=(Quota("a", cpu=2.0, may_borrow=False), Quota("b", cpu=4.0)))
+    assert f"its quota of 2 cores comes to 1.33 cores now, {SHRINKS}." in the_message(shrunk, "waits")
+
+
+def test_a_job_that_waits_for_the_right_of_others_is_told_what_its_own_quota_comes_to() -> None:
+    size: dict[str, Any] = {"minimum": (1, 0), "maximum": (1, 0)}
+    jobs = [job_of("b", f"b{i}", has=(1, 0), **size) for i in range(3)]
+    jobs += [job_of("a", f"a{i}", has=(1, 0), started=90.0 - i, **size) for i in range(2)]
+    world = a_snapshot([*jobs, job_of("b", "b9", **size)], cluster(5))
+    world = replace(world, quotas=(Quota("a", cpu=2.0), Quota("b", cpu=9.0)))
+    assert the_message(world, "a1") == (
+        "Paused: quotas leave no room now for 1 worker of project a. Quotas of other projects give them a right to the "
+        f"room. Its project's quota of 2 cores comes to 0.9 cores now, {SHRINKS}."
+    )
+
+
+def test_a_job_that_its_projects_quota_would_hold_is_told_that_others_shrink_it() -> None:
+    size: dict[str, Any] = {"minimum": (3, 0), "maximum": (3, 0)}
+    world = a_snapshot([job_of("b", "b0", has=(3, 0), **size), job_of("a", "waits", **size)], cluster(4))
+    shrunk = replace(world, quotas=(Quota("a", cpu=3.0), Quota("b", cpu=6.0)))
+    why = f"Its project's quota of 3 cores comes to 1.33 cores now, {SHRINKS}."
+    assert the_message(shrunk, "waits").endswith(f"beside jobs that train or go first. {why}")
+    whole = replace(world, quotas=(Quota("a", cpu=1.0), Quota("b", cpu=3.0)))
+    assert the_message(whole, "waits").endswith("beside jobs that train or go first.")
+
+
+def advice(world: Snapshot, job_id: str, *, only_named: bool = False) -> tuple[str, ...]:
+    return what_gives_more(world, job_id, partial(plan, policy=OPTIMUS), only_named=only_named).changes
+
+
+def test_no_quota_above_what_the_cluster_has_is_advised_where_anything_else_helps() -> None:
+    size: dict[str, Any] = {"minimum": (1, 0), "maximum": (1, 0)}
+    idle = replace(
+        a_snapshot([job_of("a", "waits", **size)], cluster(4)),
+        quotas=(Quota("a", cpu=1.0, may_borrow=False), Quota("b", cpu=6.0)),
+    )
+    assert "a quota of project a of 2 cores (now 1 core)" in advice(idle, "waits")
+    full = replace(
+        a_snapshot([job_of("a", "waits", **size), job_of("b", "b0", has=(4, 0), minimum=(4, 0))], cluster(4)),
+        quotas=(Quota("a", cpu=1.0, may_borrow=False), Quota("b", cpu=30.0)),
+    )
+    assert not [each for each in advice(full, "waits") if "more than the cluster has" in each], "others' do"
+    beyond = "which is more than the cluster has and comes to 1 core beside the quotas of others"
+    of_others = advice(full, "waits", only_named=True)
+    assert of_others == (f"a quota of project a of 10 cores (now 1 core), {beyond}",)
 
 
 def test_a_deadline_does_not_hide_that_no_end_helps() -> None:

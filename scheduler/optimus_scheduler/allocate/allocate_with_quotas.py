@@ -41,6 +41,8 @@ from optimus_scheduler.settings import Settings
 
 NO_END_HELPS = "no end of another job changes that"
 """In the words about a job that its quota or a limit of workers never lets start."""
+RIGHT_OF_OTHERS = "Quotas of other projects give them a right to the room."
+"""Its own project may have no quota. Which they are is not told: not everybody may know of all projects."""
 CPU, MEMORY = "cpu", "memory"
 Amounts = dict[str, float]
 """By resource: `cpu`, `memory`, and GPU types."""
@@ -54,6 +56,13 @@ def guarantees(quotas: Sequence[Quota], capacity: Resources) -> dict[str, Resour
     rest = {kind: total[kind] - sum(amounts.get(kind, 0.0) for amounts in explicit.values()) for kind in total}
     implied = _scaled({project: _implied(amounts, total) for project, amounts in named.items()}, rest)
     return {project: _resources({**implied[project], **explicit[project]}, capacity) for project in named}
+
+
+def guarantee_alone(quota: Quota, capacity: Resources) -> Resources:
+    """What the quota would guarantee if no other project had one: it may be more than `capacity`."""
+    total = _amounts(capacity)
+    named = _named(quota, total)
+    return _resources({**_implied(named, total), **named}, capacity)
 
 
 def borrows(snapshot: Snapshot, sizes: Mapping[str, Allocation], project: str) -> bool:
@@ -322,12 +331,8 @@ class _QuotaAllocation:
                 unconfined = replace(self, given_up=set()).by_deadline(free, room)  # what it gives up is not given up
                 would_fit.update(each for each in losing if not unconfined[each].allocation.is_empty)
             grants = {job_id: _beside_the_confined(each, job_id in would_fit) for job_id, each in grants.items()}
-        rights = confinements(quotas, self.capacity + self.reserving.leaving)
         by_id = {one.id: one for one in competing}
-        for job_id, grant in fixed.items():
-            one = by_id[job_id]
-            grants[job_id] = _confined(one, grant, self.capacity, is_beyond_it=is_beyond(rights, one))
-        return grants
+        return {**grants, **{each: _confined(by_id[each], grant, self.capacity) for each, grant in fixed.items()}}
 
     def _guaranteed(self, quotas: Sequence[Quota]) -> dict[str, Resources]:
         """By project, without what its finishing jobs still hold; each fits in the capacity."""
@@ -361,7 +366,7 @@ class _QuotaAllocation:
             if grant.reason is not Reason.WAITING_FOR_QUOTA
             else grant._replace(reason=Reason.WAITING_FOR_RESOURCES)
             if job_id in alone
-            else grant._replace(note=_RIGHT_OF_OTHERS)
+            else grant._replace(note=RIGHT_OF_OTHERS)
             for job_id, grant in grants.items()
         }
 
@@ -380,10 +385,10 @@ def _priority(outlook: Outlook) -> tuple[bool, float, float, str]:
     return not outlook.has_tasks, -job.spec.priority, job.submitted_at, outlook.id
 
 
-def _confined(outlook: Outlook, grant: Grant, capacity: Resources, *, is_beyond_it: bool) -> Grant:
+def _confined(outlook: Outlook, grant: Grant, capacity: Resources) -> Grant:
     """What a job gets within the guarantee of a project that may not borrow: all the room there is for it."""
     if grant.allocation.is_empty:
-        return grant._replace(reason=Reason.WAITING_FOR_QUOTA, note=_BEYOND_ALL if is_beyond_it else grant.note)
+        return grant._replace(reason=Reason.WAITING_FOR_QUOTA)
     is_full = grant.reason in (Reason.CLUSTER_FULL, Reason.MINIMUM_ELSEWHERE)
     if grant.reason is Reason.CLUSTER_FULL and grant.ideal is not None:
         is_full = outlook.demand(grant.ideal).fits_in(capacity)  # else no quota gives it more
@@ -394,7 +399,7 @@ def _beside_the_confined(grant: Grant, would_fit: bool) -> Grant:
     """What a job gets beside jobs of projects that may not borrow: the policy has not seen these. `would_fit`: it
     would have room if these had no more than the minima of those that train."""
     if grant.reason is Reason.WAITING_FOR_RESOURCES and would_fit:
-        return grant._replace(reason=Reason.WAITING_FOR_QUOTA, note=_RIGHT_OF_OTHERS, grown=())
+        return grant._replace(reason=Reason.WAITING_FOR_QUOTA, note=RIGHT_OF_OTHERS, grown=())
     return grant._replace(reason=Reason.MINIMUM_ELSEWHERE) if grant.reason is Reason.CLUSTER_FULL else grant
 
 
@@ -413,8 +418,7 @@ def _with_limits(grant: Grant, limits: Limits, outlook: Outlook) -> Grant:
     reason_given = reason if replaces and reason is not None else grant.reason
     note = limits.note or grant.note
     if size.is_empty and grant.note and limits.note:
-        # Why it has nothing is no less true for its deadline, and where no end helps, that alone counts.
-        note = grant.note if NO_END_HELPS in grant.note else f"{grant.note} {limits.note}"
+        note = f"{grant.note} {limits.note}"  # why it has nothing is no less true for its deadline
     if limits.claim is not None and not covers(size, limits.claim) and not size.is_empty and limits.outlook.measured:
         note = f"{note} {size_words(limits.claim).capitalize()} {_NO_ROOM_FOR_CLAIM}"
     return grant._replace(reason=reason_given, note=note)
@@ -422,7 +426,4 @@ def _with_limits(grant: Grant, limits: Limits, outlook: Outlook) -> Grant:
 
 _ENDS_SOON = "It is near its end and would begin anew after a pause: guarantees of projects wait for it."
 _GIVEN_UP = "Its deadline cannot be met beside those of jobs that need less for theirs."
-_RIGHT_OF_OTHERS = "Quotas of other projects give them a right to the room."
-"""Its own project may have no quota. Which they are is not told: not everybody may know of all projects."""
-_BEYOND_ALL = f"That is more than all that its project may hold, as it may not borrow: {NO_END_HELPS}."
 _NO_ROOM_FOR_CLAIM = "cannot be had now, beside deadlines that come first and what other projects are guaranteed."

@@ -18,18 +18,19 @@ from optimus_contract import answers
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_contract.membership import PauseParts
-from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS
+from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS, RIGHT_OF_OTHERS
 from optimus_scheduler.allocate.optimus.guarantees import Turn
 from optimus_scheduler.allocate.policies import POLICIES
 from optimus_scheduler.lifecycle import PauseRequested, TooManyFailures
-from optimus_scheduler.model import NOTHING, Allocation, Directive, Interval, JobState, Reason, SpeedSample
+from optimus_scheduler.model import NOTHING, Allocation, Directive, Interval, JobState, Quota, Reason, SpeedSample
+from optimus_scheduler.quota_words import SHRUNK, USED_UP
 from optimus_scheduler.what_if import NEXT_ROUND
 from optimus_service.api.jobs.explanation import is_over
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.explanations.queue import ORDERS, in_queue
 from optimus_service.insight.jobs.progress import _after_retry, expected_times
-from optimus_service.insight.jobs.reasons import TEXTS
+from optimus_service.insight.jobs.reasons import TEXTS, waiting_words
 from optimus_service.loop.exits import WORKER_HUNG
 from optimus_service.loop.silent_coordinators import COORDINATOR_SILENT
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
@@ -664,6 +665,34 @@ A_LIMIT = a_forecast(
     remaining_steps={"mean": 20.0, "low": 15.0, "high": 30.0},
     steps_per_second=1.0,
 )
+
+
+@pytest.mark.parametrize(
+    ("message", "phrase"),
+    [
+        (f"That is more than its project may hold; {NO_END_HELPS}.", "it needs more than its project may hold: "),
+        (f"{USED_UP}: its quota is 1 core.", "other jobs of its project leave too little of the project's quota"),
+        (
+            "Waits: job a of project b makes better use of the room in its quota.",
+            "other jobs of its project make better",
+        ),
+        (f"Waits: quotas leave no room. {RIGHT_OF_OTHERS}", "quotas of other projects give them a right to the room"),
+        ("Waits: quotas leave no room.", "quotas leave no room for it: that of its project is used up or too small"),
+    ],
+)
+def test_the_queue_says_which_quota_a_job_waits_for(message: str, phrase: str) -> None:
+    decision = replace(a_decision("job-1", reason="WaitingForQuota", allocation=NOTHING), message=message)
+    reason, told = waiting_words(decision)
+    assert (reason, told.startswith(phrase)) == ("WaitingForQuota", True), told
+
+
+def test_who_may_know_of_all_projects_is_told_which_quotas_exceed_the_cluster() -> None:
+    quotas = [Quota("vis", cpu=1.0, may_borrow=False), Quota("alpha", cpu=6.0)]
+    decision = replace(a_decision("job-1", reason="WaitingForQuota", allocation=NOTHING), message=f"It waits {SHRUNK}.")
+    case = Case(job=a_record(wanted=NOTHING), decision=decision, now=10.0, quotas=quotas)
+    assert "The quotas of all projects are: alpha 6 cores; vis 1 core." in explanation_of(case).sentences
+    for other in (replace(case, quotas=()), replace(case, decision=replace(decision, message="It waits."))):
+        assert not [each for each in explanation_of(other).sentences if "alpha" in each]
 
 
 def test_a_job_that_a_round_let_wait_is_not_said_to_start_at_once() -> None:

@@ -164,6 +164,17 @@ def test_a_job_that_would_have_to_wait_is_told_for_how_long(planning: Api, world
     )
 
 
+def test_a_quota_that_others_shrink_is_told_with_what_it_comes_to(planning: Api) -> None:
+    cores = planning.get("/v1/cluster").json()["capacity"]["cpu"]
+    assert planning.call("PUT", "/v1/projects/vis", json={"cpu": 2.0, "may_borrow": False}).status_code == 201
+    assert planning.call("PUT", "/v1/projects/alpha", json={"cpu": 2.0 * cores}).status_code == 201
+    found = planning.post("/v1/plan", json=job_spec(project="vis", servers={"min": 1, "max": 1})).json()
+    assert found["reason"] == "WaitingForQuota"
+    assert "its quota of 2 cores comes to 0." in found["message"]
+    assert "alpha" not in found["message"], "it is stored, and members of the project read it"
+    assert f"The quotas of all projects are: alpha {2 * cores:g} cores; vis 2 cores." in found["sentences"]
+
+
 def test_what_would_be_refused_is_refused(planning: Api) -> None:
     problem(planning.post("/v1/plan", json=job_spec(workers={"min": 99, "max": 99})), 422)
 

@@ -85,6 +85,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             warnings=_warnings(services, job, _AT_THE_END if job.state.is_final else _WARNINGS, memberships),
             still=still,
             policy=services.settings.policy,
+            quotas=() if caller.projects is not None else [each.quota for each in repository.projects.all()],
             turn=_turn(services, job, seen, now),
             errors=errors,
             ends=ends,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated
 
@@ -11,8 +11,9 @@ from fastapi import APIRouter, Body
 from optimus_contract import answers
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
-from optimus_scheduler.model import Interval
+from optimus_scheduler.model import Interval, Quota
 from optimus_scheduler.model.format import time_words
+from optimus_scheduler.quota_words import quotas_told
 from optimus_service.api.access.callers import Caller
 from optimus_service.api.http import examples
 from optimus_service.api.http.body import StrictRoute
@@ -66,7 +67,8 @@ def _planned(services: Services, task_checks: TaskChecks, spec: JobSpec, caller:
         profile=submission.profile_of(task_checks, spec),
     )
     previewed, now = seen.previewed(previewed, active, caller), services.clock()
-    return plan_body(previewed, active, now, _times_left(services, previewed, active, now))
+    quotas = [] if caller.projects is not None else [each.quota for each in services.repository.projects.all()]
+    return plan_body(previewed, active, now, _times_left(services, previewed, active, now), quotas)
 
 
 def _times_left(services: Services, previewed: Previewed, active: Mapping[str, JobRecord], now: float) -> TimesLeft:
@@ -84,9 +86,14 @@ _BORROWS = (
 
 
 def plan_body(
-    previewed: Previewed, active: Mapping[str, JobRecord], now: float, times_left: TimesLeft = MappingProxyType({})
+    previewed: Previewed,
+    active: Mapping[str, JobRecord],
+    now: float,
+    times_left: TimesLeft = MappingProxyType({}),
+    quotas: Sequence[Quota] = (),
 ) -> answers.Plan:
-    """The answer in words and figures. Pure. `times_left`: of jobs that would change, as other pages show it."""
+    """The answer in words and figures. Pure. `times_left`: of jobs that would change, as other pages show it; `quotas`:
+    of all projects, for a reader who may know of all of them."""
     decision, ahead = previewed.decision, previewed.forecast
     start, finish, deadline = _interval(previewed.waiting), _interval(previewed.left), _deadline(previewed, now)
     effects = [
@@ -117,6 +124,7 @@ def plan_body(
         or text_of(decision.reason.value).what_would_change_it,
         sentences=[
             decision.message,
+            *quotas_told(decision.message, quotas),
             *_on_time(expected, previewed),
             *[_BORROWS] * previewed.borrows,
             *_on_the_deadline(previewed, deadline, now),

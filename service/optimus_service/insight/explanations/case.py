@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from optimus_scheduler.allocate.optimus.guarantees import Turn
-from optimus_scheduler.model import Allocation, SpeedSample
+from optimus_scheduler.model import Allocation, Quota, SpeedSample
 from optimus_service.insight.explanations.queue import Queued
 from optimus_service.observe.standstills import Standstills
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
@@ -48,6 +48,8 @@ class Case:
     """Jobs that make no step now."""
     policy: str = ""
     """The name of the policy in force."""
+    quotas: Sequence[Quota] = ()
+    """Of all projects, for a reader who may know of all of them."""
     turn: Turn | None = None
     """From when on no other job starts before this one, which waits; None: its policy knows of no such time."""
     errors: Sequence[float] = ()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from optimus_contract import answers
 from optimus_contract.command import is_distributed
 from optimus_scheduler.model import Reason
+from optimus_scheduler.quota_words import quotas_told
 from optimus_scheduler.what_if import LACKING_CAPACITY, NOT_COMPETING
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.history import last_rescale, on_its_history, on_the_last_rescale
@@ -37,6 +38,7 @@ def explanation_of(case: Case) -> answers.Explanation:
     troubles = [f"The cluster says: {trouble}" for trouble in case.troubles]
     sentences = [
         words.message,
+        *quotas_told(words.message, case.quotas),
         *_on_a_change_under_way(case),
         *_on_larger_cluster(case, words),
         *troubles,

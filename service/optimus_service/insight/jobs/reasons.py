@@ -8,8 +8,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS, RIGHT_OF_OTHERS
 from optimus_scheduler.model import Allocation, JobState, Reason
 from optimus_scheduler.model.format import headline, size_words
+from optimus_scheduler.quota_words import IN_ITS_QUOTA, USED_UP
 from optimus_service.store.records import DecisionRecord, JobRecord
 
 
@@ -127,11 +129,20 @@ def text_of(reason: str) -> ReasonText:
 
 def waiting_words(decision: DecisionRecord | None) -> tuple[str | None, str]:
     """Why a job waits: the reason code, and a phrase that names no other job."""
-    return (
-        (None, "no round has looked at it yet")
-        if decision is None
-        else (decision.reason, text_of(decision.reason).meaning)
-    )
+    if decision is None:
+        return None, "no round has looked at it yet"
+    of_quotas = _OF_QUOTAS.items() if decision.reason == Reason.WAITING_FOR_QUOTA else ()
+    told = [why for part, why in of_quotas if part in decision.message]
+    return decision.reason, told[0] if told else text_of(decision.reason).meaning
+
+
+_OF_QUOTAS: Mapping[str, str] = {
+    NO_END_HELPS: "it needs more than its project may hold: the project may not borrow, and its quota is too small",
+    USED_UP: "other jobs of its project leave too little of the project's quota, and the project may not borrow",
+    IN_ITS_QUOTA: "other jobs of its project make better use of the room in the project's quota",
+    RIGHT_OF_OTHERS: "quotas of other projects give them a right to the room",
+}
+"""Why a job waits for a quota, by what its message says of that."""
 
 
 _ENDED_BY: Mapping[str, str] = {
