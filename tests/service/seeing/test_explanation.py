@@ -561,8 +561,8 @@ def test_a_kept_promise_is_told_after_the_end() -> None:
             "when it has waited for 25 min 00 s, no other job starts before it, but for promised deadlines, guarantees "
             "of quotas, and jobs that have waited too long before it; later if what is left of the jobs that were "
             "there when its wait began takes the whole cluster for longer than that. These are 5 min 00 s, and 20 min "
-            "00 s more: 2 times the 10 min 00 s that it is taken to need alone, as its length or its speed is not "
-            "known to the rounds yet.",
+            "00 s more: 2 times the 10 min 00 s that the rounds assume of each job whose length or speed they do not "
+            "know yet: that decides its turn, and is no prediction of its end.",
         ),
         (
             Turn(340.0, 400.0, 200.0, False, 300.0, 2.0),
@@ -570,13 +570,13 @@ def test_a_kept_promise_is_told_after_the_end() -> None:
         ),
         (
             Turn(340.0, 400.0, 200.0, False, 300.0, 2.0),
-            "and 1 min 40 s more: 2 times the 3 min 20 s that it is taken to need alone, divided by its priority of 4.",
+            "1 min 40 s more: 2 times the 3 min 20 s that it needs at its least size, divided by its priority of 4.",
         ),
         (Turn(340.0, 400.0, 9e9, False, 300.0, 2.0), "That is the longest that any job waits for that."),
         (Turn(-10.0, 50.0, 0.0, False, 300.0, 2.0), "so long"),
         (
             Turn(200.0, 300.3, 0.3, False, 300.0, 2.0, is_calculated=True),
-            "These are 5 min 00 s: it is taken to need less than a second alone, as the layers of its network tell: "
+            "These are 5 min 00 s: it needs less than a second at its least size, as the layers of its network tell: "
             "nothing is measured yet.",
         ),
     ],

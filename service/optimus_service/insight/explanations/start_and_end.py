@@ -113,14 +113,17 @@ def _of_its_patience(turn: Turn, priority: float) -> str:
     more = turn.part * turn.needed / priority
     if turn.patience < turn.fixed + more - 0.5:
         return "That is the longest that any job waits for that."
-    why = ", as its length or its speed is not known to the rounds yet" if turn.is_assumed else ""
-    if turn.is_calculated:
-        why = ", as the layers of its network tell: nothing is measured yet"
-    if round(turn.needed) < 1:
-        return f"These are {lasted(turn.fixed)}: it is taken to need less than a second alone{why}."
     divided = "" if priority == 1 else f", divided by its priority of {priority:g}"
-    needs = f"{turn.part:g} times the {lasted(turn.needed)} that it is taken to need alone{why}"
-    return f"These are {lasted(turn.fixed)}, and {lasted(more)} more: {needs}{divided}."
+    times = f"These are {lasted(turn.fixed)}, and {lasted(more)} more: {turn.part:g} times the {lasted(turn.needed)}"
+    if turn.is_assumed:
+        return (
+            f"{times} that the rounds assume of each job whose length or speed they do not know yet{divided}: that "
+            "decides its turn, and is no prediction of its end."
+        )
+    why = ", as the layers of its network tell: nothing is measured yet" if turn.is_calculated else ""
+    if round(turn.needed) < 1:
+        return f"These are {lasted(turn.fixed)}: it needs less than a second at its least size{why}."
+    return f"{times} that it needs at its least size{why}{divided}."
 
 
 def _when_it_starts(case: Case, expected: answers.Expected) -> str:
