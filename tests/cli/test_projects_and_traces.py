@@ -78,6 +78,24 @@ def test_limits_of_a_project_stay_and_go_one_by_one(service: ScriptedService, op
     assert "at most waiting jobs 5, max priority 2; may not borrow" in optimus("project", "show", "vision").stdout
 
 
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        ({"waiting_jobs": 5}, "members; not administrators and operators, nor anybody where no tokens are needed"),
+        ({"workers_together": 9, "max_priority": None}, "all its jobs"),
+        ({"workers_together": 9, "max_priority": 2.0}, "no tokens are needed; workers together: all its jobs"),
+        ({"waiting_jobs": None}, None),
+    ],
+)
+def test_whom_the_limits_of_a_project_bind_is_told(
+    service: ScriptedService, optimus: Optimus, limits: dict[str, float | None], told: str | None
+) -> None:
+    service.on("GET", PATH, {**VISION, "quota": {**VISION["quota"], "limits": limits}})
+    shown = " ".join(optimus("project", "show", "vision").stdout.split())
+    assert shown.count("limits hold for") == (told is not None)
+    assert (told or "") in shown
+
+
 def test_what_a_project_has_beyond_its_quota_is_borrowed_only_where_it_may_borrow(
     service: ScriptedService, optimus: Optimus
 ) -> None:

@@ -39,12 +39,31 @@ def project_description(project: Project) -> RenderableType:
         [
             ("project", project["name"]),
             ("quota", quota_words(project["quota"])),
+            *_whom_limits_hold(project["quota"]),
             ("guaranteed now", resources(project["guaranteed"])),
             ("used", resources(project["used"])),
             ("borrowed", _borrowed(project)),
             ("jobs", jobs or "none active"),
         ]
     )
+
+
+def _whom_limits_hold(quota: ProjectQuota) -> list[tuple[str, str]]:
+    """Whom limits of the project bind; nothing where it has none."""
+    given = {name for name, most in quota.get("limits", {}).items() if most is not None}
+    members = (
+        "members; not administrators and operators, nor anybody where no tokens are needed"
+        if given - {_OF_ALL_JOBS}
+        else None
+    )
+    everybody = "all its jobs" if _OF_ALL_JOBS in given else None
+    if members and everybody:
+        return [("limits hold for", f"{members}; workers together: {everybody}")]
+    return [("limits hold for", each) for each in (members, everybody) if each]
+
+
+_OF_ALL_JOBS = "workers_together"
+"""The limit that rounds keep to, whoever submitted the jobs."""
 
 
 def _borrowed(project: Project) -> str:
