@@ -93,6 +93,25 @@ def test_the_owner_is_told() -> None:
     )
 
 
+@hypothesis_settings(max_examples=60, deadline=None)
+@given(
+    seconds=st.floats(-2000.0, 2000.0),
+    step=st.integers(9_900, 10_100),
+    tasks=st.integers(0, 6),
+    joining=st.floats(0.0, 600.0),
+)
+def test_a_job_that_has_made_its_steps_is_told_of_its_deadline_too(
+    seconds: float, step: int, tasks: int, joining: float
+) -> None:
+    """Tasks that would join a job later than its end do not take its end back into the past."""
+    outlook = forecast(replace(job_due(seconds, has=(tasks, tasks)), step=step), NOW, PRICED)
+    found = limits_of(outlook._replace(joining_seconds=joining), ROOM, NOW, PRICED)
+    assert found is not None
+    assert found.note
+    if step >= 10_000 and seconds > 0:
+        assert found.reason is None, found
+
+
 def _soonest() -> float:
     """Seconds that the job needs at least."""
     outlook = forecast(job_due(60.0), NOW, PRICED)

@@ -222,13 +222,15 @@ def _seconds(outlook: Outlook, size: Allocation, steps: float, speed: float | No
 
     `speed`: steps per second with this size, where not the predicted one.
     """
+    if steps <= 0:  # it has made all that it is predicted to make
+        return 0.0
     speed = outlook.speeds.at(size) if speed is None else speed
     if size == outlook.present:
         return steps / speed
     has = outlook.present
     joining = outlook.joining_seconds if size.workers > has.workers or size.servers > has.servers else 0.0
     meanwhile = joining * outlook.speeds.at(has) if outlook.has_tasks else 0.0
-    if 0.0 < steps <= meanwhile:
+    if steps <= meanwhile:
         return steps / outlook.speeds.at(has)
     return joining + outlook.stop_seconds + (steps - meanwhile) / speed
 
