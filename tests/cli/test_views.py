@@ -441,13 +441,24 @@ NO_SIZE = {"workers": 0, "servers": 0, "gpu_type": None}
     ("changes", "told", "watched"),
     [
         pytest.param(
-            {"state": "paused", "reason": "PausedByOwner", "wanted": NO_SIZE},
+            {"state": "paused", "reason": "PausedByOwner", "wanted": NO_SIZE, "message": None},
             "paused by its owner: goes on after `optimus resume digits-mlp-x7k2p`",
             "paused",
             id="paused by its owner",
         ),
         pytest.param(
-            {"state": "running", "reason": "PausedByOwner", "wanted": NO_SIZE},
+            {
+                "state": "paused",
+                "reason": "PausedByOwner",
+                "wanted": NO_SIZE,
+                "message": "Paused by the operator bob since 2026-01-02 03:04:05 UTC: it gets nothing.",
+            },
+            "paused by the operator bob: goes on after `optimus resume digits-mlp-x7k2p`",
+            "paused",
+            id="paused by another",
+        ),
+        pytest.param(
+            {"state": "running", "reason": "PausedByOwner", "wanted": NO_SIZE, "message": None},
             "paused by its owner: goes on after `optimus resume digits-mlp-x7k2p`",
             "paused",
             id="its tasks leave",

@@ -163,7 +163,8 @@ def is_paused_by_owner(job: Job) -> bool:
 def _unknown_time(job: Job) -> str:
     """What is missing of a time left that cannot be told; its steps left may be known, and stand beside it."""
     if is_paused_by_owner(job):
-        return f"paused by its owner: goes on after `optimus resume {job['id']}`"
+        by = (job["message"] or "").partition(" since ")[0].removeprefix("Paused by ") or "its owner"
+        return f"paused by {by}: goes on after `optimus resume {job['id']}`"
     goes = "goes on" if job["first_step"] is not None else "starts"
     if job["state"] in BEFORE_TASKS and job.get("retry_at") is not None:
         return f"not known before it {goes} after its error"

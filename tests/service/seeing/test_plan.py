@@ -171,6 +171,8 @@ def test_a_quota_that_others_shrink_is_told_with_what_it_comes_to(planning: Api)
     found = planning.post("/v1/plan", json=job_spec(project="vis", servers={"min": 1, "max": 1})).json()
     assert found["reason"] == "WaitingForQuota"
     assert "its quota of 2 cores comes to 0." in found["message"]
+    never = "It would not start before a quota, a limit, its specification or the cluster is changed."
+    assert never in found["sentences"]
     assert "alpha" not in found["message"], "it is stored, and members of the project read it"
     assert f"The quotas of all projects are: alpha {2 * cores:g} cores; vis 2 cores." in found["sentences"]
 

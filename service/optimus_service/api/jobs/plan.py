@@ -11,6 +11,7 @@ from fastapi import APIRouter, Body
 from optimus_contract import answers
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
+from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS
 from optimus_scheduler.model import Interval, Quota
 from optimus_scheduler.model.format import time_words
 from optimus_scheduler.quota_words import quotas_told
@@ -158,6 +159,8 @@ def _on_time(expected: answers.Expected, previewed: Previewed) -> list[str]:
 def _on_the_start(expected: answers.Expected, previewed: Previewed) -> list[str]:
     if not previewed.decision.allocation.is_empty:
         return []
+    if expected.start_seconds is None and NO_END_HELPS in previewed.decision.message:
+        return ["It would not start before a quota, a limit, its specification or the cluster is changed."]
     if expected.start_seconds is None:
         return ["When it would start cannot be said: nobody can tell when there is room for it."]
     return [f"It would start in {span(expected.start_seconds)}, by what is expected of all jobs."]
