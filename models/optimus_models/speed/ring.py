@@ -26,7 +26,7 @@ from optimus_models.speed.batch import BatchSamples, BatchSpeed, UsableSamples, 
 
 _USUAL_WORKERS = 4.0
 """Priors of a pass and of an exchange are stated for the batch of one worker among so many."""
-_ROOM = 16
+_ROOM = 64
 """Speeds are worked out for multiples of so many workers."""
 _MOST_SIGMA = 3.0
 """Of a logarithm: beyond a factor of twenty nothing more is said."""

@@ -45,6 +45,8 @@ class RemainderFill:
     def fill(self, above: IntArray) -> None:
         """Give out sizes of the rows `above`, each above its job's present one, as long as one fits."""
         above = above.compress(self._fits(above))
+        if not len(above):  # in most rounds the cluster is full
+            return
         above = above.compress(self._rises(above))
         self._alive[above] = True
         gains = self._gains(above)
@@ -121,7 +123,7 @@ class RemainderFill:
         return self.row[self._candidates.job[rows]]
 
 
-_FEW = 256
+_FEW = 64
 """Rows that are sooner looked at one by one than all at once."""
 
 
@@ -246,8 +248,10 @@ def _steps(candidates: Candidates, rows: IntArray, demand: FloatArray, least_tas
     job = candidates.job[rows]
     ups = (job[1:] == job[:-1]).nonzero()[0]
     low, high = rows[ups], rows[ups + 1]
-    on = _before_first(~candidates.is_worthwhile(low, high, least_task_gain), candidates.job[low])
-    low, high = low.compress(on), high.compress(on)
+    is_worth = candidates.is_worthwhile(low, high, least_task_gain)
+    if not is_worth.all():
+        on = _before_first(~is_worth, candidates.job[low])
+        low, high = low.compress(on), high.compress(on)
     gain = candidates.gain(low, high)
     order = largest_first(gain)  # of equal gains the first row
     low, high = low[order], high[order]
@@ -286,15 +290,17 @@ def _take(
             price = float(steps.gain[count - 1])
         steps = steps.beyond(count)
         misfits = ~within(steps.demand, available + TOLERANCE)
-        some_left_out |= bool(misfits.any())
-        is_cut[steps.job.compress(misfits)] = True
-        steps = steps.only(_before_first(misfits, steps.job))
+        if misfits.any():
+            some_left_out = True
+            is_cut[steps.job.compress(misfits)] = True
+            steps = steps.only(_before_first(misfits, steps.job))
         is_out = is_cut.copy()
         is_out[steps.job] = False
         if is_out.any():
             is_cut[is_out] = False
             rows = _rows_that_fit(candidates, demand, row, available, is_out)
-            steps = steps.merged(_steps(candidates, envelope(candidates, rows), demand, least_task_gain))
+            if len(rows) > np.count_nonzero(is_out):  # else each keeps what it has: in a full cluster nothing fits
+                steps = steps.merged(_steps(candidates, envelope(candidates, rows), demand, least_task_gain))
     return row, available, price if some_left_out else 0.0
 
 
