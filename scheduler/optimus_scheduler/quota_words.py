@@ -26,8 +26,8 @@ SHRUNK = "because the quotas of all projects together exceed the cluster"
 
 
 def with_quotas_told(outlooks: Iterable[Outlook], grants: Mapping[str, Grant], snapshot: Snapshot) -> dict[str, Grant]:
-    """The grants of those that wait for a quota, with a sentence on whose that is, and of those that wait though their
-    own would have room for them if others' did not shrink it."""
+    """The grants of those that wait for a quota, with a sentence on whose that is, and of those that wait, or get no
+    more, though their own would have room for them if others' did not shrink it."""
     by_id, capacity = {one.id: one for one in outlooks}, snapshot.capacity
     quotas = {each.project: each for each in snapshot.quotas}
     rights = guarantees(snapshot.quotas, capacity)
@@ -38,7 +38,7 @@ def with_quotas_told(outlooks: Iterable[Outlook], grants: Mapping[str, Grant], s
         for job_id, grant in grants.items()
         if (
             grant.reason is Reason.WAITING_FOR_QUOTA
-            or (grant.reason is Reason.WAITING_FOR_RESOURCES and by_id[job_id].job.spec.project in shrunk)
+            or (grant.reason in _OF_SHRUNK and by_id[job_id].job.spec.project in shrunk)
         )
         and by_id[job_id].job.spec.project in quotas
     }
@@ -63,8 +63,10 @@ def with_quotas_told(outlooks: Iterable[Outlook], grants: Mapping[str, Grant], s
     def told(one: Outlook, grant: Grant) -> Grant:
         need, project = one.demand(one.minimum), one.job.spec.project
         found = cause(project, need.cpu, need.memory_bytes, tuple(need.gpus.items()))
+        comes_to = f"Its project's {found.own.removeprefix('its ')}."
+        if grant.reason is Reason.AT_QUOTA:
+            return grant._replace(note=f"{comes_to} {grant.note or ''}".strip())
         if quotas[project].may_borrow or grant.note == RIGHT_OF_OTHERS:
-            comes_to = f"Its project's {found.own.removeprefix('its ')}."
             return grant._replace(note=f"{grant.note or ''} {comes_to}".strip()) if found.is_shrunk else grant
         if found.is_beyond:
             beyond = f"That is more than its project may hold: it may not borrow, and {found.own}"
@@ -74,6 +76,10 @@ def with_quotas_told(outlooks: Iterable[Outlook], grants: Mapping[str, Grant], s
         return grant._replace(note=f"{USED_UP}: {found.own}.{'' if grant.note is None else f' {grant.note}'}")
 
     return {job_id: told(by_id[job_id], grant) for job_id, grant in waiting.items()}
+
+
+_OF_SHRUNK = frozenset({Reason.WAITING_FOR_RESOURCES, Reason.AT_QUOTA})
+"""Reasons of jobs that may lack what others' quotas shrink of their project's."""
 
 
 class _Cause(NamedTuple):

@@ -78,6 +78,14 @@ def test_limits_of_a_project_stay_and_go_one_by_one(service: ScriptedService, op
     assert "at most waiting jobs 5, max priority 2; may not borrow" in optimus("project", "show", "vision").stdout
 
 
+def test_a_guarantee_that_is_less_than_the_quota_is_told_so(service: ScriptedService, optimus: Optimus) -> None:
+    less = "less than its quota, as all quotas together are more than the cluster"
+    assert less not in optimus("project", "show", "vision").stdout
+    quota = {**VISION["quota"], "cpu": 1.0}
+    service.on("GET", PATH, {**VISION, "quota": quota, "guaranteed": {**VISION["guaranteed"], "cpu": 0.5714}})
+    assert less in " ".join(optimus("project", "show", "vision").stdout.split())
+
+
 @pytest.mark.parametrize(
     ("limits", "told"),
     [

@@ -182,6 +182,14 @@ def test_a_job_that_its_projects_quota_would_hold_is_told_that_others_shrink_it(
     assert the_message(whole, "waits").endswith("beside jobs that train or go first.")
 
 
+def test_a_job_at_a_quota_that_others_shrink_is_told_so() -> None:
+    job = job_of("a", "a", minimum=(1, 1), maximum=(4, 4))
+    world = replace(a_snapshot([job], cluster(4)), quotas=(Quota("a", cpu=4.0, may_borrow=False), Quota("b", cpu=4.0)))
+    told = the_message(settled(world), "a")
+    assert "would be more than project a may have." in told
+    assert told.endswith(f"Its project's quota of 4 cores comes to 2 cores now, {SHRINKS}.")
+
+
 def advice(world: Snapshot, job_id: str, *, only_named: bool = False) -> tuple[str, ...]:
     return what_gives_more(world, job_id, partial(plan, policy=OPTIMUS), only_named=only_named).changes
 

@@ -40,12 +40,24 @@ def project_description(project: Project) -> RenderableType:
             ("project", project["name"]),
             ("quota", quota_words(project["quota"])),
             *_whom_limits_hold(project["quota"]),
-            ("guaranteed now", resources(project["guaranteed"])),
+            ("guaranteed now", resources(project["guaranteed"]) + _shrunk(project)),
             ("used", resources(project["used"])),
             ("borrowed", _borrowed(project)),
             ("jobs", jobs or "none active"),
         ]
     )
+
+
+def _shrunk(project: Project) -> str:
+    """That it is guaranteed less than its quota names."""
+    quota, has = project["quota"], project["guaranteed"]
+    named = [(quota["cpu"], has["cpu"]), (quota["memory_bytes"], has["memory_bytes"])]
+    named += [(count, has["gpus"].get(kind, 0)) for kind, count in quota["gpus"].items()]
+    is_less = any(asked is not None and amount < asked * (1 - _ROUNDING) for asked, amount in named)
+    return "; less than its quota, as all quotas together are more than the cluster" if is_less else ""
+
+
+_ROUNDING = 1e-6
 
 
 def _whom_limits_hold(quota: ProjectQuota) -> list[tuple[str, str]]:
