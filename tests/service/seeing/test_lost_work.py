@@ -100,6 +100,13 @@ def test_each_stop_tells_what_it_lost(
             [Loss(), Loss(9, 2.0), Loss(9, 2.0), Loss(), Loss()],
             id="it hung each time, at last before its first step",
         ),
+        pytest.param(
+            [BEGAN, a_membership(epoch=2, at=90.0, cause="resume", workers=("v",), lost_steps=4)],
+            {},
+            {1: 8.0},
+            [Loss(), Loss(4, 8.0)],
+            id="after an error",
+        ),
     ],
 )
 def test_time_in_which_a_script_hung_is_no_work(

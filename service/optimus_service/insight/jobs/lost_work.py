@@ -12,7 +12,8 @@ from optimus_service.observe.spec import begins_anew
 from optimus_service.store.records import JobRecord, MembershipRecord
 
 _STOPPED_NOTHING = frozenset({"resume", "batch", "coordinator_restart"})
-"""Causes of memberships before which nothing was stopped that trained, or not at a known time (an error)."""
+"""Causes of memberships before which nothing was stopped that trained, or an error ended it: then its last step tells
+when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,10 @@ def _loss(
         steps = 0
     if not each.workers:
         steps += _rolled_back(after) if after is not None else job.step * is_lost
-    if before is None or not before.workers or each.cause in _STOPPED_NOTHING or not is_lost:
+    if before is None or not before.workers or not is_lost:
+        return Loss(steps)
+    has_failed = each.cause == "resume" and steps and before.epoch in last_steps
+    if each.cause in _STOPPED_NOTHING and not has_failed:
         return Loss(steps)
     next_run = each if each.workers else after
     if next_run is not None and next_run.step > before.step:
