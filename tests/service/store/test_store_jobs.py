@@ -7,7 +7,9 @@ import itertools
 import json
 import math
 import random
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -334,6 +336,21 @@ def test_a_changed_directive_is_a_new_generation(repository: Repository, make_jo
     cancelling = repository.jobs.advance("job-1", CancelRequested(has_tasks=True), 4.0)
     assert (cancelling.directive, cancelling.generation) == (Directive.CANCEL, converged.generation + 1)
     assert repository.jobs.advance("job-1", AllTasksGone(), 5.0).state is JobState.CANCELLED
+
+
+def test_active_jobs_share_the_names_of_fields(repository: Repository, make_job: MakeJob) -> None:
+    """Ten thousand specifications are read once and stay in memory."""
+    for job_id in ("job-1", "job-2"):
+        make_job(job_id)
+
+    def names(document: Mapping[str, Any]) -> Iterator[str]:
+        for name, value in document.items():
+            yield name
+            yield from names(value) if isinstance(value, dict) else ()
+
+    first, second = (list(names(job.spec)) for job in repository.jobs.active())
+    assert first == second
+    assert list(map(id, first)) == list(map(id, second))
 
 
 def test_what_is_kept_of_rows_is_never_older_than_the_rows(repository: Repository, make_job: MakeJob) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from sys import intern
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, bindparam, select
@@ -82,8 +83,11 @@ def records(session: Session, rows: Sequence[kept.AnyRow], known: kept.Kept, *, 
     dialect = session.get_bind().dialect
 
     def make(row: kept.AnyRow, before: JobRecord | None) -> JobRecord:
-        made = record(kept.read(row, COLUMNS, dialect))
-        return made if before is None else made.after(before)
+        stored = kept.read(row, COLUMNS, dialect)
+        if before is not None:
+            return record(stored).after(before)
+        stored.spec = _with_shared_names(stored.spec)
+        return record(stored)
 
     if are_all:
         known.keep_only({row.id for row in rows})
@@ -134,3 +138,10 @@ def record(row: JobRow | Row[Any]) -> JobRecord:
         rescales=row.rescales,
         version=row.version,
     )
+
+
+def _with_shared_names(document: Any) -> Any:
+    """The same, and names of fields are the very same in all documents: else each has its own, half of its memory."""
+    if not isinstance(document, dict):
+        return document
+    return {intern(name): _with_shared_names(value) for name, value in document.items()}
