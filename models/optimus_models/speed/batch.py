@@ -139,9 +139,12 @@ class UsableSamples(NamedTuple):
     def of(cls, samples: BatchSamples) -> UsableSamples:
         """Never raises on data."""
         w, m, passes, seconds, exchange = (np.asarray(column, dtype=np.float64).reshape(-1) for column in samples[:5])
-        weights = np.clip(np.broadcast_to(np.asarray(samples.weights, dtype=np.float64), w.shape), _LEAST_WEIGHT, 1.0)
-        sizes = np.isfinite(w) & (w >= 1) & np.isfinite(m) & (m >= 1) & np.isfinite(passes) & (passes >= 1)
-        good = sizes & np.isfinite(seconds) & (exchange >= 0) & (seconds > exchange)
+        weights = np.full(w.shape, samples.weights, dtype=np.float64)
+        weights = np.minimum(np.maximum(weights, _LEAST_WEIGHT), 1.0)
+        good = (w >= 1) & (w < np.inf) & (m >= 1) & (m < np.inf) & (passes >= 1) & (passes < np.inf)  # NaN is neither
+        good &= (seconds < np.inf) & (exchange >= 0) & (seconds > exchange)
+        if good.all():
+            return cls(w, m, passes, seconds, exchange, weights)
         return cls(w[good], m[good], passes[good], seconds[good], exchange[good], weights[good])
 
 
