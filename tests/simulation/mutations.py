@@ -119,7 +119,7 @@ def _set_clock(_file: object, wall: Callable[[], float], _since_boot: object) ->
 
 
 def _all_starts(sides: Any, _ended: Any, _nodes: Any) -> list[StartTask]:
-    return sorted((StartTask(placed) for side in sides for placed in side.starts), key=lambda start: start.task.key)
+    return sorted((StartTask(placed) for side in sides for placed in side.starts()), key=lambda start: start.task.key)
 
 
 _starts = reconcile._starts_with_available
@@ -130,7 +130,7 @@ def _starts_beside_ended(sides: Any, _ended: Any, nodes: Any) -> Any:
 
 
 def _leaving_at_once(side: Any) -> list[Any]:
-    waits = any(placed.key.role is not Role.COORDINATOR for placed in side.starts)
+    waits = any(placed.key.role is not Role.COORDINATOR for placed in side.starts())
     return [] if waits else [task for task in side._observed if task.phase is not EXITED and not side._wants(task)]
 
 
@@ -359,7 +359,7 @@ MUTATIONS = (
     ),
     Mutation(
         "tasks start in the place of tasks of jobs that move",
-        _replaced(reconcile._JobSide, "leaving", property(_leaving_at_once)),
+        _replaced(reconcile._JobSide, "leaving", _leaving_at_once),
         "no node over capacity",
         (),
         tuple(Act(number, 5.0 + 90 * number, "submit", number) for number in range(10)),
