@@ -10,6 +10,7 @@ from tests.scheduler.builders import ALL_SIZES, NOW, SpeedLaw, a_cluster, a_job,
 
 from optimus_scheduler.allocate.optimus.guarantees import turn_of
 from optimus_scheduler.allocate.policies import AllocationInput, Grant, policy_named
+from optimus_scheduler.allocate.policy import GOES_FIRST
 from optimus_scheduler.forecast.forecast import forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import (
@@ -123,6 +124,7 @@ def test_a_job_waits_at_least_for_what_was_there_before_it() -> None:
         waits = replace(paused("waits", seconds=waited, spec=longer), submitted_at=NOW - 85_000)
         grants = allocate([first, waits, later], 4)
         assert grants["waits"].allocation.is_empty != starts
+        assert grants["waits"].note is None, "it has not waited for so long, or starts"
         assert grants["first"].allocation.is_empty == starts
 
 
@@ -318,6 +320,7 @@ def test_room_is_kept_for_a_job_that_has_waited_as_long_as_it_is_told() -> None:
         grants = allocate([running, waits, a_job("later", submitted_at=NOW - 10.0)], 4)
         assert grants["gang"].allocation.is_empty
         assert grants["later"].allocation.is_empty != passes
+        assert grants["gang"].note == (None if passes else GOES_FIRST)
 
 
 def test_the_turn_of_a_job_whose_length_is_known_is_told_by_what_it_needs_alone() -> None:

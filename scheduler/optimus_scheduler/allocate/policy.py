@@ -28,6 +28,8 @@ class AllocationInput:
 
 OTHERS_GIVE = "Other jobs would have to give up the room for that."
 """The note of a grant with `NOT_WORTH_RESCALING`: not only the stop of its own change is in the way."""
+GOES_FIRST = "It has waited so long that it goes first."
+"""The note of a grant of nothing: no other job starts before this one, but where more than the policy decides."""
 
 
 class Grant(NamedTuple):

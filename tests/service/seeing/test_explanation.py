@@ -21,6 +21,7 @@ from optimus_contract.membership import PauseParts
 from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS, RIGHT_OF_OTHERS
 from optimus_scheduler.allocate.optimus.guarantees import Turn
 from optimus_scheduler.allocate.policies import POLICIES
+from optimus_scheduler.allocate.policy import GOES_FIRST
 from optimus_scheduler.lifecycle import PauseRequested, TooManyFailures
 from optimus_scheduler.model import NOTHING, Allocation, Directive, Interval, JobState, Quota, Reason, SpeedSample
 from optimus_scheduler.quota_words import SHRUNK, USED_UP
@@ -573,7 +574,10 @@ def test_a_kept_promise_is_told_after_the_end() -> None:
             "1 min 40 s more: 2 times the 3 min 20 s that it needs at its least size, divided by its priority of 4.",
         ),
         (Turn(340.0, 400.0, 9e9, False, 300.0, 2.0), "That is the longest that any job waits for that."),
-        (Turn(-10.0, 50.0, 0.0, False, 300.0, 2.0), "so long"),
+        (
+            Turn(-10.0, 70.0, 0.0, False, 300.0, 2.0),
+            "From the next round on, when it has waited for 1 min 10 s, no other job starts before it, but for ",
+        ),
         (
             Turn(200.0, 300.3, 0.3, False, 300.0, 2.0, is_calculated=True),
             "These are 5 min 00 s: it needs less than a second at its least size, as the layers of its network tell: "
@@ -587,6 +591,28 @@ def test_a_waiting_job_is_told_from_when_on_none_passes_it(turn: Turn | None, to
     case = Case(job=waits, decision=made, now=60.0, turn=turn, policy="optimus")
     found = [each for each in explanation_of(case).sentences if "no other job starts before it" in each]
     assert found == [] if told is None else told in found[0]
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (f"Waits. {GOES_FIRST}", "No other job starts before it, but for promised deadlines, "),
+        (
+            "Waits.",
+            "It has waited for longer than the 50 s after which a job goes first, but others may still start before "
+            "it: what is left of the jobs that were there when its wait began takes the whole cluster for longer than "
+            "it has waited.",
+        ),
+    ],
+)
+def test_that_a_job_goes_first_is_told_only_where_the_round_says_so(message: str, told: str) -> None:
+    made = replace(a_decision("job-1", reason=Reason.WAITING_FOR_RESOURCES, allocation=NOTHING), message=message)
+    waits = a_record(state=JobState.QUEUED, wanted=NOTHING)
+    turn = Turn(-made.at - 10.0, 50.0, 0.0, False, 300.0, 2.0)
+    case = Case(job=waits, decision=replace(made, at=0.0), now=made.at, turn=turn, policy="optimus")
+    found = [each for each in explanation_of(case).sentences if "start before it" in each or "starts before it" in each]
+    assert len(found) == 1
+    assert found[0].startswith(told)
 
 
 @pytest.mark.parametrize(

@@ -92,18 +92,26 @@ def _in_order(
 ) -> tuple[IntArray, list[int], IntArray]:
     """Jobs that keep something and waiting jobs that are overdue, both in the order of their turn, and the others."""
     kept = _kept(jobs, candidates, settings, unchanged)
-    overdue_by = overdue_seconds(jobs, candidates.least_speed, settings)
-    if (overdue_by > 0).any():
-        overdue_by = np.minimum(overdue_by, jobs.column("waited_seconds") - backlog(jobs, candidates.work))
-    least = candidates.first[:-1] + 1
-    # A job that does not fit even alone must not block others.
-    possible = within(demand.take(least, axis=0), available + TOLERANCE)
-    waits = ~(jobs.has_tasks | (jobs.column("claimed") > 0))
-    overdue = (waits & (overdue_by > 0) & possible).nonzero()[0]
-    overdue = overdue[np.lexsort((jobs.id_rank[overdue], -overdue_by[overdue]))]
+    turn = seconds_of_turn(jobs, candidates, demand, available, settings)
+    overdue = np.flatnonzero(turn > 0)
+    overdue = overdue[np.lexsort((jobs.id_rank[overdue], -turn[overdue]))]
     is_other = np.ones(len(jobs), dtype=bool)
     is_other[kept] = is_other[overdue] = False
     return kept, overdue.tolist(), is_other.nonzero()[0]
+
+
+def seconds_of_turn(
+    jobs: JobColumns, candidates: Candidates, demand: FloatArray, available: FloatArray, settings: Settings
+) -> FloatArray:
+    """(n,) seconds since when no other job starts before each of those that wait; 0 or less of those whose turn has not
+    come, and of all others. `demand` (k, r) of each candidate, `available` (r,) to these jobs."""
+    overdue_by = overdue_seconds(jobs, candidates.least_speed, settings)
+    if (overdue_by > 0).any():
+        overdue_by = np.minimum(overdue_by, jobs.column("waited_seconds") - backlog(jobs, candidates.work))
+    # A job that does not fit even alone must not block others.
+    possible = within(demand.take(candidates.first[:-1] + 1, axis=0), available + TOLERANCE)
+    waits = ~(jobs.has_tasks | (jobs.column("claimed") > 0))
+    return np.where(waits & possible, overdue_by, 0.0)
 
 
 def is_known(jobs: JobColumns) -> BoolArray:

@@ -11,9 +11,9 @@ import numpy as np
 from optimus_scheduler.allocate.optimus.arrays import BoolArray, FloatArray, IntArray, within
 from optimus_scheduler.allocate.optimus.candidates import Candidates
 from optimus_scheduler.allocate.optimus.greedy import GreedyResult
-from optimus_scheduler.allocate.optimus.guarantees import overdue_seconds, present_rows
+from optimus_scheduler.allocate.optimus.guarantees import overdue_seconds, present_rows, seconds_of_turn
 from optimus_scheduler.allocate.optimus.job_columns import JobColumns
-from optimus_scheduler.allocate.policy import OTHERS_GIVE, Grant
+from optimus_scheduler.allocate.policy import GOES_FIRST, OTHERS_GIVE, Grant
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, TOLERANCE, Allocation, Reason
 from optimus_scheduler.settings import Settings
@@ -102,8 +102,12 @@ class _Explanation:
         """(m,) of jobs that get nothing."""
         table, least = self._table, self._demand[self._least].sum(axis=0)
         fits = within(self._demand[table.first[waiting] + 1] + least, self._available + TOLERANCE)
-        if not fits.any() or (overdue_seconds(self._jobs, table.least_speed, self._settings)[waiting] > 0).any():
-            return repeat(_WAITS, len(waiting))  # also where one keeps others from starting: none has its turn before
+        if (overdue_seconds(self._jobs, table.least_speed, self._settings)[waiting] > 0).any():
+            # Where one keeps others from starting, these do not wait for what makes better use of the room.
+            turn = seconds_of_turn(self._jobs, table, self._demand, self._available, self._settings)
+            return [_GOES_FIRST if each else _WAITS for each in (turn[waiting] > 0).tolist()]
+        if not fits.any():
+            return repeat(_WAITS, len(waiting))
         grown = ((self._least > table.first[:-1]) & (self._result.row > self._least)).nonzero()[0]
         better = _WAITS._replace(grown=tuple(map(self._jobs.ids.__getitem__, grown.tolist())))
         return [better if each else _WAITS for each in fits.tolist()]
@@ -188,6 +192,7 @@ class _Explanation:
 _grant: Callable[[Iterable[object]], Grant] = partial(tuple.__new__, Grant)
 """What `_make` of a named tuple does, in half its time."""
 _WAITS = Grant(NOTHING, Reason.WAITING_FOR_RESOURCES)
+_GOES_FIRST = _WAITS._replace(note=GOES_FIRST)
 _REASONS = (
     Reason.UNCHANGED,
     Reason.LEARNING_SPEED,

@@ -9,6 +9,7 @@ from optimus_contract import answers
 from optimus_scheduler.ahead.deadlines import Answer, answer_to
 from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS
 from optimus_scheduler.allocate.optimus.guarantees import Turn
+from optimus_scheduler.allocate.policy import GOES_FIRST
 from optimus_scheduler.model import Interval, Reason
 from optimus_scheduler.model.format import time_words
 from optimus_scheduler.what_if import NEXT_ROUND
@@ -93,18 +94,25 @@ def _place_in_the_queue(case: Case) -> list[str]:
     return [f"{place}{behind}.{by}"]
 
 
+_BACKLOG = "what is left of the jobs that were there when its wait began takes the whole cluster for longer"
+
+
 def _before_all(case: Case) -> list[str]:
     """From when on room is kept for it."""
     turn = case.turn
     if turn is None or case.decision is None or case.decision.reason != Reason.WAITING_FOR_RESOURCES:
         return []
     but = "but for promised deadlines, guarantees of quotas, and jobs that have waited too long before it"
-    unless = "unless what is left of the jobs that were there when its wait began takes the whole cluster for longer"
-    if turn.in_seconds <= 0:
-        return [f"It has waited so long that no other job starts before it, {but}, {unless} than it has waited."]
+    if GOES_FIRST in case.decision.message:
+        return [f"No other job starts before it, {but}."]
+    if turn.in_seconds <= min(case.decision.at - case.now, 0.0):
+        waited = f"It has waited for longer than the {lasted(turn.patience)} after which a job goes first"
+        return [f"{waited}, but others may still start before it: {_BACKLOG} than it has waited."]
     at = f"From {moment(case.now + turn.in_seconds):%Y-%m-%d %H:%M:%S} UTC on"
+    if turn.in_seconds <= 0:
+        at = "From the next round on"
     waits = f"{at}, when it has waited for {lasted(turn.patience)}, no other job starts before it, {but}"
-    later = f"{waits}; later {unless.replace('unless', 'if', 1)} than that"
+    later = f"{waits}; later if {_BACKLOG} than that"
     return [f"{later}. {_of_its_patience(turn, case.job.asked.priority)}"]
 
 
