@@ -790,3 +790,35 @@ def test_nobody_is_expected_to_start_before_the_job_that_room_is_kept_for(ends: 
     assert other.low > kept_for.low + 10.0  # ... and the other with its own end or about it
     assert other.mean > kept_for.mean + 15.0
     assert other.high < kept_for.high + 120.0
+
+
+@pytest.mark.parametrize(("ran", "every"), [(50.0, None), (85.0, 80), (120.0, 20)])
+def test_a_job_that_waits_for_one_of_unknown_length_ends_when_it_has_started_and_trained(
+    ran: float, every: int | None
+) -> None:
+    """In a trajectory in which it does not start, it does not train for longer."""
+    unknown = replace(of_slots("unknown", 1, 600, True), started_at=NOW - ran, allocated_at=NOW - ran)
+    unknown = replace(unknown, spec=replace(unknown.spec, convergence=ConvergenceRule()), speed_samples=())
+    waits = of_slots("waits", 2, 30, False)
+    queue = a_queue(unknown, waits, cpu=2.0)
+    later = [NOW + after for after in range(20, 400, every)] if every else []
+    fresh = next(one for one in queue.outlooks if one.id == "waits")
+    arrivals = tuple(Arrival(at, as_fresh(fresh, f"later-{at}", at), 30.0) for at in later)
+    queue = replace(queue, arrivals=arrivals, lengths=(200.0, 20.0), stalled=frozenset({"unknown"}))
+    expected = looked(queue)["waits"]
+    if expected.start is not None:
+        assert expected.end is not None
+        assert expected.end.mean < 3.0 * (expected.start.mean - NOW) + 60.0 + NOW
+
+
+def test_a_start_long_after_an_end_is_as_doubtful_as_the_wait_after_it() -> None:
+    """Behind two others, of which the first goes on with a known end: nothing is known of the second."""
+    ends = of_slots("ends", 2, 24, True)
+    first, second = (of_slots(name, 2, 600, False) for name in ("first", "second"))
+    first, second = (
+        replace(each, spec=replace(each.spec, convergence=ConvergenceRule()), speed_samples=(), submitted_at=NOW - age)
+        for each, age in ((first, 3.0), (second, 1.0))
+    )
+    start = looked(replace(a_queue(ends, first, second, cpu=2.0), lengths=(80.0,)))["second"].start
+    assert start is not None
+    assert NOW + 24.0 < start.low < NOW + 0.3 * (start.mean - NOW) < start.high

@@ -50,7 +50,11 @@ class Doubts:
     def _own_starts(self, job: int) -> FloatArray:
         cause, at, now = self._trajectory.cause_of(job), self._trajectory.start_of(job), self._trajectory.began
         if cause is not None:
-            return self.predicted_ends(cause.job) + cause.lag
+            return (
+                _sum(self.predicted_ends(cause.job), cause.lag * _WAITS)
+                if cause.lag > 0
+                else self.predicted_ends(cause.job)
+            )
         certain = max(now, self._trajectory.may_start_at(job))
         if self._trajectory.is_planned or not certain < at < math.inf:
             return np.full(LEVELS, at)
@@ -61,7 +65,7 @@ class Doubts:
         if job not in self._ends:
             own = self._own_ends(job)
             if self._trajectory.cause_of(job) is not None:
-                own = np.sort(np.add.outer(self.starts(job), self.takes(job)), axis=None)[LEVELS // 2 :: LEVELS]
+                own = _sum(self.starts(job), self.takes(job))
             self._ends[job] = own
         return self._ends[job]
 
@@ -104,3 +108,9 @@ class Doubts:
         """Whether it starts with the end of the job that it awaits, not with that of one that started in between."""
         cause = self._trajectory.cause_of(job)
         return cause is not None and cause.job == self.awaited(job)
+
+
+def _sum(one: FloatArray, other: FloatArray) -> FloatArray:
+    """(LEVELS,) of the sum of two (LEVELS,) that are independent, increasing."""
+    levels: FloatArray = np.sort(np.add.outer(one, other), axis=None)[LEVELS // 2 :: LEVELS]
+    return levels

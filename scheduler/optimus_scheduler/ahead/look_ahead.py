@@ -216,6 +216,7 @@ def _expected_times(
     assert start is not None, "a start-up is finite"
     some = np.sort(starts)[len(starts) // (2 * _STARTS) :: max(len(starts) // _STARTS, 1)]
     takes = np.concatenate([each.takes(job) for each in doubts])
+    takes = takes[np.isfinite(takes)] if np.isfinite(takes).any() else takes  # where it starts, it takes about as long
     end = _interval(np.add.outer(some, takes).ravel(), queue.now)
     if end is not None:  # not all starts are in it
         least = float(takes.min())

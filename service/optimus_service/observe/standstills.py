@@ -33,8 +33,6 @@ SECONDS_OLD = 5.0
 REPLACING = "a worker is being replaced"
 HUNG = 5
 """The exit code of a worker whose code hung."""
-_HANGS = 2
-"""A job whose workers hung so often may do so again at the same step."""
 
 
 class Standstill(NamedTuple):
@@ -47,7 +45,7 @@ class Standstill(NamedTuple):
     is_replaced: bool = False
     """A worker is gone, and the one in its place does not take part yet."""
     hung_at: int | None = None
-    """The step where its workers hung again and again, which it has not passed."""
+    """The last step where its workers hung, which it has not passed."""
 
 
 Standstills = Mapping[str, Standstill]
@@ -112,10 +110,10 @@ def _replaced(hung: tuple[str, int] | None) -> Standstill:
 def _hung_again(
     repository: Repository, running: Mapping[str, JobRecord], ages: Mapping[str, TaskAges]
 ) -> dict[str, tuple[str, int]]:
-    """Of jobs whose workers hung more than once and that have not passed the steps where they did: a phrase, and the
-    last of these steps."""
-    # Few jobs have a worker that was replaced so often, and only of these what has ended is read.
-    asked = [job_id for job_id, its in ages.items() if its.highest_incarnation >= _HANGS]
+    """Of jobs whose workers hung and that have not passed the steps where they did, so that they may do so again: a
+    phrase, and the last of these steps."""
+    # Few jobs have a worker that was replaced, and only of these what has ended is read.
+    asked = [job_id for job_id, its in ages.items() if its.highest_incarnation > 0]
     if not asked:
         return {}
     counts = Counter(
@@ -124,12 +122,11 @@ def _hung_again(
         if task.exit_code == HUNG and task.attempt == running[task.key.job_id].attempt
     )
     found = {}
-    for job_id, memberships in repository.memberships.of_jobs(
-        [each for each in asked if counts[each] >= _HANGS]
-    ).items():
+    for job_id, memberships in repository.memberships.of_jobs(list(counts)).items():
         at = max((each.step + each.lost_steps for each in memberships if each.cause == "worker_lost"), default=0)
         if running[job_id].step <= at:
-            found[job_id] = f"its workers hung {counts[job_id]} times, at step {at} or before", at
+            often = "once" if counts[job_id] == 1 else f"{counts[job_id]} times"
+            found[job_id] = f"its workers hung {often}, at step {at} or before", at
     return found
 
 
