@@ -256,6 +256,17 @@ def test_a_hang_is_told_until_the_count_of_hangs_begins_anew(api: Api) -> None:
     assert is_told()
 
 
+def test_a_hang_is_told_with_how_long_ago_it_was(api: Api) -> None:
+    job_id = api.submit()
+    set_wanted(api.repository, job_id, Allocation(1, 0), Directive.RUN, [], NOW)
+    message = "worker 0 hung. Hangs within 60 min: 1; at 6 the job fails."
+    api.repository.events.add(job_id, WORKER_HUNG, message, {}, NOW)
+    api.surroundings.clock.now += 220.0
+    told = api.get(f"/v1/jobs/{job_id}/explanation").json()["sentences"]
+    assert f"3 min 40 s ago: {message}" in told
+    assert message not in told
+
+
 def test_the_explanation_says_why_and_what_would_change_it(api: Api) -> None:
     job_id = api.submit()
     before = api.get(f"/v1/jobs/{job_id}/explanation").json()

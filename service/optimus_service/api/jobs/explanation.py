@@ -24,6 +24,7 @@ from optimus_service.insight.cluster.trace_export import counted_speed
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.explanations.queue import in_queue
+from optimus_service.insight.format import lasted
 from optimus_service.insight.jobs.reasons import CHECKPOINTS, PRINTS_TOO_MUCH, WORKER_SILENT
 from optimus_service.loop.exits import WORKER_HUNG
 from optimus_service.loop.silent_coordinators import COORDINATOR_SILENT
@@ -145,15 +146,23 @@ def _troubles(services: Services, job_id: str) -> tuple[str, ...]:
 def _warnings(
     services: Services, job: JobRecord, types: Collection[str], memberships: Sequence[MembershipRecord]
 ) -> tuple[str, ...]:
-    """The newest word of each of these kinds: about what hinders its training lately, or what was odd at its end."""
-    since, found, is_earlier = services.clock() - _RECENT_SECONDS, dict[str, str](), False
+    """The newest word of each of these kinds: about what hinders its training lately, and how long ago that was told,
+    or what was odd at its end."""
+    now, found, is_earlier = services.clock(), dict[str, str](), False
     for event in services.repository.events.page(job.id, limit=_RECENT_EVENTS).items:
         is_earlier |= event.type in (JOB_FAILED, JOB_CANCELLED, RETRY_SCHEDULED)
-        if event.type in types and (event.at > since or types is _AT_THE_END):
+        if event.type in types and (event.at > now - _RECENT_SECONDS or types is _AT_THE_END):
             # Hangs before training began anew do not count any more.
             is_retired = is_over(event, job, memberships) or (is_earlier and event.type == WORKER_HUNG)
-            found.setdefault(event.type, "" if is_retired else event.message)
+            message = event.message if types is _AT_THE_END else _dated(event, now)
+            found.setdefault(event.type, "" if is_retired else message)
     return tuple(message for message in found.values() if message)
+
+
+def _dated(event: EventRecord, now: float) -> str:
+    """What was told, and how long ago: the present may be another."""
+    ago = now - event.at
+    return f"{lasted(ago)} ago: {event.message}" if ago >= 1 else event.message
 
 
 def is_over(event: EventRecord, job: JobRecord, memberships: Sequence[MembershipRecord]) -> bool:
