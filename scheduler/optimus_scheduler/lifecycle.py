@@ -39,6 +39,10 @@ STORY_LENGTH = 20
 JOB_FAILED = "JobFailed"
 JOB_CANCELLED = "JobCancelled"
 """Types of the events of ends that were not reached."""
+CANCEL_REQUESTED = "CancelRequested"
+JOB_PAUSED = "JobPaused"
+PAUSED_BY_OWNER = "PausedByOwner"
+"""Types of the events from which on a job's tasks stop, or are gone."""
 
 
 class Outcome(StrEnum):
@@ -298,7 +302,7 @@ def _pause(status: JobStatus, _event: Event) -> Outcomes:
     waits = "to be resumed" if status.owner_paused else "for resources"
     by = f", paused by {status.paused_by}" if status.paused_by else ""
     message = f"Training stopped{by}; it goes on from what its tasks had saved, if they did; the job waits {waits}."
-    return replace(status, state=JobState.PAUSED), (EmitEvent("JobPaused", message),)
+    return replace(status, state=JobState.PAUSED), (EmitEvent(JOB_PAUSED, message),)
 
 
 def _pause_unstarted(status: JobStatus, _event: Event) -> Outcomes:
@@ -381,7 +385,7 @@ def _pause_for_owner(status: JobStatus, event: Event) -> Outcomes:
     state = status.state if stops else JobState.PAUSED
     after = replace(status, state=state, directive=Directive.PAUSE, owner_paused=True, paused_by=event.by)
     what = "its tasks save what they can and leave" if stops else "it gets no tasks"
-    return after, (ForgetPredictions(), EmitEvent("PausedByOwner", f"{_capital(event.by)} paused the job: {what}."))
+    return after, (ForgetPredictions(), EmitEvent(PAUSED_BY_OWNER, f"{_capital(event.by)} paused the job: {what}."))
 
 
 def _go_on(status: JobStatus, event: Event) -> Outcomes:
@@ -415,7 +419,7 @@ def _cancel(status: JobStatus, event: Event) -> Outcomes:
     assert isinstance(event, CancelRequested)
     if status.directive is Directive.CANCEL and event.has_tasks:
         return status, ()
-    requested = EmitEvent("CancelRequested", "Cancelling was asked for.")
+    requested = EmitEvent(CANCEL_REQUESTED, "Cancelling was asked for.")
     if status.state is JobState.RUNNING or event.has_tasks:
         return replace(status, directive=Directive.CANCEL), (requested,)
     return _cancelled(replace(status, directive=Directive.CANCEL), requested)

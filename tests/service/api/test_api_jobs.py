@@ -267,6 +267,43 @@ def test_a_hang_is_told_with_how_long_ago_it_was(api: Api) -> None:
     assert message not in told
 
 
+@pytest.mark.parametrize(
+    ("silent", "stopping", "told"),
+    [
+        (46.0, 1.0, "Before it was cancelled, no step came for 46 s, where one took 0.1 s."),
+        (5.0, 60.0, None),
+    ],
+    ids=["it hung", "its tasks stopped slowly"],
+)
+def test_a_cancelled_job_is_told_for_how_long_no_step_had_come(
+    api: Api, silent: float, stopping: float, told: str | None
+) -> None:
+    job_id = api.submit()
+    api.start(job_id)
+    assert api.as_task("POST", job_id, "telemetry", json=telemetry(sample())).json()["accepted"] == 1
+    api.surroundings.clock.now += silent
+    api.post(f"/v1/jobs/{job_id}/cancel")
+    api.surroundings.clock.now += stopping
+    api.repository.jobs.advance(job_id, AllTasksGone(), api.surroundings.clock.now)
+    last = api.get(f"/v1/jobs/{job_id}/explanation").json()["sentences"][-1]
+    assert "no change of size, lost task, pause or error stopped its training." in last
+    assert last.partition(" Before ")[2] == (told or "").removeprefix("Before ")
+
+
+def test_a_job_that_was_cancelled_while_paused_is_not_told_that_no_step_had_come(api: Api) -> None:
+    job_id = api.submit()
+    api.start(job_id)
+    api.as_task("POST", job_id, "telemetry", json=telemetry(sample()))
+    api.surroundings.clock.now += 5.0
+    api.post(f"/v1/jobs/{job_id}/pause")
+    api.repository.jobs.advance(job_id, AllTasksGone(), api.surroundings.clock.now)
+    api.surroundings.clock.now += 600.0
+    api.post(f"/v1/jobs/{job_id}/cancel")
+    explained = api.get(f"/v1/jobs/{job_id}/explanation").json()
+    assert explained["state"] == "cancelled"
+    assert "no step came" not in explained["sentences"][-1]
+
+
 def test_the_explanation_says_why_and_what_would_change_it(api: Api) -> None:
     job_id = api.submit()
     before = api.get(f"/v1/jobs/{job_id}/explanation").json()

@@ -11,8 +11,8 @@ from optimus_contract import answers
 from optimus_scheduler.allocate.optimus.guarantees import Turn, turn_of
 from optimus_scheduler.allocate.optimus.policy import OptimusPolicy
 from optimus_scheduler.forecast.forecast import forecast
-from optimus_scheduler.lifecycle import JOB_CANCELLED, JOB_FAILED
-from optimus_scheduler.model import Job, TaskPhase
+from optimus_scheduler.lifecycle import CANCEL_REQUESTED, JOB_CANCELLED, JOB_FAILED, JOB_PAUSED, PAUSED_BY_OWNER
+from optimus_scheduler.model import Job, JobState, TaskPhase
 from optimus_scheduler.what_if import Advice
 from optimus_service.api.access.callers import Caller
 from optimus_service.api.http.body import StrictRoute
@@ -29,7 +29,7 @@ from optimus_service.insight.jobs.reasons import CHECKPOINTS, PRINTS_TOO_MUCH, W
 from optimus_service.loop.exits import WORKER_HUNG
 from optimus_service.loop.silent_coordinators import COORDINATOR_SILENT
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
-from optimus_service.observe.standstills import standstills
+from optimus_service.observe.standstills import stalled, standstills
 from optimus_service.store.jobs.transitions import RETRY_SCHEDULED
 from optimus_service.store.records import DecisionRecord, EventRecord, JobRecord, MembershipRecord
 from optimus_service.store.repository import MAX_PAGE
@@ -45,6 +45,12 @@ _MOST_AWAITED = 2
 _WARNINGS = (WORKER_HUNG, WORKER_SILENT, COORDINATOR_SILENT, LOSS_NOT_FINITE, CHECKPOINTS, PRINTS_TOO_MUCH)
 
 _AT_THE_END = ("EndedEarly",)
+
+_USUAL_SAMPLES = 20
+"""Of so many of the newest samples the steps of a job are timed, as `standstills` does."""
+
+_STOPS = (CANCEL_REQUESTED, JOB_PAUSED, PAUSED_BY_OWNER)
+"""Events from which on a job's tasks stop, or are gone."""
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 
@@ -85,6 +91,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             troubles=() if job.state.is_final else _troubles(services, job_id),
             warnings=_warnings(services, job, _AT_THE_END if job.state.is_final else _WARNINGS, memberships),
             still=still,
+            silence_at_its_end=_silence_at_its_end(services, job, memberships),
             policy=services.settings.policy,
             quotas=() if caller.projects is not None else [each.quota for each in repository.projects.all()],
             turn=_turn(services, job, seen, now),
@@ -109,6 +116,24 @@ def _stops(services: Services, job: JobRecord) -> tuple[list[float], list[float]
     events = services.repository.events.page(job.id, limit=MAX_PAGE).items
     errors = [event.at for event in events if event.type == RETRY_SCHEDULED]
     return errors, [event.at for event in events if event.type in (JOB_FAILED, JOB_CANCELLED)]
+
+
+def _silence_at_its_end(services: Services, job: JobRecord, memberships: Sequence[MembershipRecord]) -> str | None:
+    """That no step came for long before the job failed or its cancellation was asked for, by the rule for jobs that
+    train; None: steps came, it had no tasks then, or it succeeded (the end of its training takes time)."""
+    has_tasks = bool(memberships) and bool(memberships[-1].workers) and not job.is_tracked
+    formed, ended = job.formed_at, job.finished_at
+    if job.state not in (JobState.FAILED, JobState.CANCELLED) or not has_tasks or formed is None or ended is None:
+        return None
+    events = services.repository.events.page(job.id, limit=MAX_PAGE).items
+    stops = [(event.at, event.type) for event in events if event.type in _STOPS and event.at >= formed]
+    until, kind = min(stops, default=(ended, CANCEL_REQUESTED))
+    if kind != CANCEL_REQUESTED:
+        return None  # it was being paused, or was
+    # When the service listened before it was started anew is not known; then steps that came late came soon.
+    heard = services.listens_since if services.listens_since <= until else formed
+    newest = services.repository.samples.newest_of_each([job.id], _USUAL_SAMPLES).get(job.id, ())
+    return stalled(newest, until, max(heard, formed))
 
 
 def _as_decided(services: Services, job_id: str) -> tuple[JobRecord, list[JobRecord], Mapping[str, DecisionRecord]]:

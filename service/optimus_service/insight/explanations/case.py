@@ -46,6 +46,9 @@ class Case:
     """What hinders its training: the newest such events."""
     still: Standstills = field(default_factory=dict)
     """Jobs that make no step now."""
+    silence_at_its_end: str | None = None
+    """That no step came for long before it failed or was cancelled, in the words of `still`; None: steps came, or it
+    had no tasks."""
     policy: str = ""
     """The name of the policy in force."""
     quotas: Sequence[Quota] = ()

@@ -139,17 +139,8 @@ def on_its_history(case: Case) -> list[str]:
         changed += f", its tasks were replaced {times(replaced)} at the same size"
     if without:
         changed += f", and it was without tasks {times(len(without))}, for {lasted(sum(without))}"
-    stood_still = (
-        f"stood still for {lasted(stopped) if stopped >= 1.0 else time_words(stopped)} in all"
-        if stopped
-        else "never stood still"
-    )
-    if n_unknown := sum(
-        each.cause == "coordinator_restart" and each.pause_seconds is None for each in case.memberships
-    ):
-        begins = f"{stood_still}, and" if stopped else "stood still"
-        stood_still = f"{begins} {times(n_unknown)} for a time that is not known"
-    changes = f" Its size {changed}; training {stood_still}."
+    n_unknown = sum(each.cause == "coordinator_restart" and each.pause_seconds is None for each in case.memberships)
+    changes = f" Its size {changed}; {_what_stopped_it(case, stopped, n_unknown)}."
     n_ends = sum(at < job.finished_at for at in case.ends)
     if job.retries or case.errors:
         cut = [at for at in case.errors if _ended_before_its_try(case, at)]
@@ -158,7 +149,20 @@ def on_its_history(case: Case) -> list[str]:
         changes += f" It had ended {times(n_ends)} before, and was resumed."
     if lost := total(losses(job, case.memberships, case.began, case.last_steps)).words:
         changes += f" Lost with its stops: {lost}."
+    if case.silence_at_its_end is not None:
+        ended = "failed" if job.state is JobState.FAILED else "was cancelled"
+        changes += f" Before it {ended}, {case.silence_at_its_end}."
     return [f"{', '.join(parts)}, and ended at step {job.step}.{missed}{had}{changes if case.memberships else ''}"]
+
+
+def _what_stopped_it(case: Case, stopped: float, n_unknown: int) -> str:
+    """For how long training was stopped, and which stops are counted: a time in which its own code hung is not."""
+    sizes = "size or batch" if any(each.cause == "batch" for each in case.memberships) else "size"
+    if not stopped and not n_unknown:
+        return f"no change of {sizes}, lost task, pause or error stopped its training"
+    known = [f"for {lasted(stopped) if stopped >= 1.0 else time_words(stopped)} in all"] if stopped else []
+    unknown = [f"{times(n_unknown)} for a time that is not known"] if n_unknown else []
+    return f"changes of {sizes}, lost tasks, pauses and errors stopped its training {', and '.join(known + unknown)}"
 
 
 def _ended_before_its_try(case: Case, error_at: float) -> bool:
