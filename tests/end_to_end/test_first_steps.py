@@ -209,6 +209,7 @@ HANGS = (
     r"(Starts with|Keeps) 1 worker and 1 server.*",
     rf"(\d+ s ago: )?{HUNG}",
     r"A worker is being replaced\.|No step came for .*, where one took .*\.",
+    r"If its code hangs, the worker is replaced after 3 s; `optimus logs {job}` .* `optimus cancel {job}` ends it\.",
     r"Its next task would gain .*|One more task would .*",
     r"If its training goes on, it is expected to end in about .*",
     r"At the size that it has(, (without waiting and stops|by (its newest|the) speed.*),)? it would take .*\.",

@@ -35,6 +35,7 @@ from optimus_service.insight.jobs.reasons import TEXTS, waiting_words
 from optimus_service.loop.exits import WORKER_HUNG
 from optimus_service.loop.silent_coordinators import COORDINATOR_SILENT
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
+from optimus_service.observe.standstills import REPLACING, Standstill
 from optimus_service.push.stream_state import job_line
 from optimus_service.requests import checked
 from optimus_service.store.records import (
@@ -275,6 +276,33 @@ def test_other_jobs_are_told_of_only_where_there_are_some() -> None:
     among = replace(alone, others={"job-2": a_record("job-2")})
     said = "One more task would make it faster; no other job has more than it needs at least."
     assert said in explanation_of(among).sentences
+
+
+@pytest.mark.parametrize(
+    ("spec", "after"),
+    [
+        ({}, "60 s or more (`--hang-seconds` of a submission sets another time)"),
+        ({"hang_seconds": 90.0}, "90 s"),
+    ],
+)
+def test_a_job_that_stands_still_is_told_what_to_do_and_not_to_want_tasks(spec: dict[str, Any], after: str) -> None:
+    hangs = Standstill("no step came for 37 s, where one took 0.065 s", is_stalled=True)
+    case = a_running_case(others={"job-2": a_record("job-2")}, still={"job-1": hangs})
+    found = explanation_of(replace(case, job=a_record(wanted=Allocation(2, 1), spec=spec))).sentences
+    at = found.index("No step came for 37 s, where one took 0.065 s.")
+    assert found[at + 1] == (
+        f"If its code hangs, the worker is replaced after {after}; `optimus logs job-1` shows what it printed, and "
+        "`optimus cancel job-1` ends it."
+    )
+    assert not any("task would" in each for each in found)
+
+
+def test_of_a_job_whose_worker_is_replaced_the_gain_of_a_task_is_told_on() -> None:
+    replaced = Standstill(REPLACING, is_stalled=False, is_replaced=True)
+    found = explanation_of(a_running_case(still={"job-1": replaced})).sentences
+    assert "A worker is being replaced." in found
+    assert "One more task would make it faster." in found
+    assert not any("optimus cancel" in each for each in found)
 
 
 @pytest.mark.parametrize(

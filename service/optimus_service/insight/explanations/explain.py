@@ -91,8 +91,26 @@ def _on_a_change_under_way(case: Case) -> list[str]:
 
 
 def _on_standstill(case: Case) -> list[str]:
+    """Why it makes no step, and what its owner can do."""
+    job, found = case.job, case.still.get(case.job.id)
+    if found is None:
+        return []
+    said = f"{found.words[0].upper()}{found.words[1:]}."
+    if not found.is_stalled or job.is_tracked:
+        return [said]
+    seconds = job.asked.hang_seconds
+    after = "60 s or more (`--hang-seconds` of a submission sets another time)" if seconds is None else f"{seconds:g} s"
+    return [
+        said,
+        f"If its code hangs, the worker is replaced after {after}; `optimus logs {job.id}` shows what it printed, and "
+        f"`optimus cancel {job.id}` ends it.",
+    ]
+
+
+def _is_stalled(case: Case) -> bool:
+    """Whether nothing tells that it goes on: no further task makes it faster then."""
     found = case.still.get(case.job.id)
-    return [] if found is None else [f"{found.words[0].upper()}{found.words[1:]}."]
+    return found is not None and found.is_stalled
 
 
 def marginal_job(case: Case) -> answers.Marginal | None:
@@ -113,7 +131,7 @@ def marginal_job(case: Case) -> answers.Marginal | None:
 
 def _on_gains(case: Case, words: Explanation, marginal: answers.Marginal | None) -> list[str]:
     next_gain = None if case.decision is None else finite(case.decision.next_gain)
-    if case.job.state.is_final or next_gain is None or words.allocation.is_empty:
+    if case.job.state.is_final or next_gain is None or words.allocation.is_empty or _is_stalled(case):
         return []
     if next_gain <= 0:
         return ["One more task would not make it faster by enough to be worth a task."]
