@@ -53,11 +53,16 @@ def with_quotas_told(outlooks: Iterable[Outlook], grants: Mapping[str, Grant], s
     @cache  # jobs of one project mostly need the same
     def cause(project: str, cpu: float, memory_bytes: int, gpus: tuple[tuple[str, int], ...]) -> _Cause:
         need, quota, right = Resources(cpu, memory_bytes, dict(gpus)), quotas[project], rights[project]
+
+        def of_right(of: Mapping[str, Resources]) -> Resources:
+            """What its jobs leave of what it would be guaranteed."""
+            return remaining(of[project], held.get(project, Resources()))
+
         return _Cause(
             own_words(quota, alone[project], right, need),
             is_beyond=not need.fits_in(right),
-            is_shrunk=project in shrunk and need.fits_in(alone[project]) and not need.fits_in(right),
-            is_used_up=not need.fits_in(remaining(right, held.get(project, Resources()))),
+            is_shrunk=project in shrunk and need.fits_in(of_right(alone)) and not need.fits_in(of_right(rights)),
+            is_used_up=not need.fits_in(of_right(rights)),
         )
 
     def told(one: Outlook, grant: Grant) -> Grant:

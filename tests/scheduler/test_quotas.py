@@ -180,6 +180,9 @@ def test_a_job_that_its_projects_quota_would_hold_is_told_that_others_shrink_it(
     assert the_message(shrunk, "waits").endswith(f"beside jobs that train or go first. {why}")
     whole = replace(world, quotas=(Quota("a", cpu=1.0), Quota("b", cpu=3.0)))
     assert the_message(whole, "waits").endswith("beside jobs that train or go first.")
+    own = job_of("a", "a0", has=(3, 0), **size)
+    holds_it = replace(a_snapshot([own, shrunk.jobs[1]], cluster(4)), quotas=shrunk.quotas)
+    assert the_message(holds_it, "waits").endswith("beside jobs that train or go first."), "its own project holds it"
 
 
 def test_a_job_at_a_quota_that_others_shrink_is_told_so() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 from tests.service.api.api_harness import Api, on_sqlite, problem
 from tests.service.api.people import ADMINISTRATOR, add_token, add_user
 from tests.service.store.store_builders import a_decision, a_round, set_wanted
 
+from optimus_scheduler.allocate.policy import GOES_FIRST
 from optimus_scheduler.lifecycle import CancelRequested, PauseRequested
-from optimus_scheduler.model import Allocation, Directive, Interval
+from optimus_scheduler.model import NOTHING, Allocation, Directive, Interval
 from optimus_service.store.records import ExpectedTimesRecord
 
 Serve = Callable[..., AbstractContextManager[Api]]
@@ -88,6 +90,15 @@ def test_the_explanation_tells_the_number_of_the_queue(serving: Serve) -> None:
         assert "(soon)" not in hers.text
         late = api.get("/v1/jobs/late/explanation", token=token)
         assert "number 2 of 3." in late.text
+
+
+@on_sqlite
+def test_of_those_whose_start_cannot_be_said_one_that_goes_first_stands_before_the_others(api: Api) -> None:
+    ids = [submitted(api, job_id, at) for at, job_id in enumerate(("old", "waited", "young"))]
+    decisions = {each: a_decision(each, reason="WaitingForResources", allocation=NOTHING) for each in ids}
+    decisions["waited"] = replace(decisions["waited"], message=f"Waits. {GOES_FIRST}")
+    api.repository.rounds.add(a_round(), list(decisions.values()))
+    assert order(api) == ["waited", "old", "young"]
 
 
 @on_sqlite

@@ -977,6 +977,10 @@ def test_jobs_before_it_in_the_queue_are_named_where_their_ends_are_not_known() 
     )
     hidden = explanation_of(replace(case, others={"hangs": hangs})).sentences
     assert not any("(first)" in each for each in hidden), "a job that its reader may not see"
+    decisions["first"] = replace(decision, job_id="first")
+    queue = in_queue([first, waits, other], decisions, 10.0)
+    told = explanation_of(replace(case, queue=queue)).sentences
+    assert any("said: hangs (hangs) may be in its way" in each for each in told), "first waits for the same"
 
 
 def test_a_look_of_before_a_job_was_resumed_names_nobody_in_its_way() -> None:
@@ -1001,3 +1005,14 @@ def test_a_promise_that_no_quota_allows_any_more_is_not_told_as_one() -> None:
     sentences = explanation_of(Case(job=waits, decision=decision, now=10.0)).sentences
     assert "Its deadline was promised, but cannot be kept as things are." in sentences
     assert "Its deadline is promised." not in sentences
+
+
+@pytest.mark.parametrize(("retries", "retry_at", "is_told"), [(1, 5.0, True), (0, 5.0, False), (1, None, False)])
+def test_a_job_whose_wait_after_an_error_is_over_is_told_of_the_error(
+    retries: int, retry_at: float | None, is_told: bool
+) -> None:
+    waits = a_record(state=JobState.PAUSED, wanted=NOTHING, step=20, spec={"retries": 2})
+    waits = replace(waits, retries=retries, retry_at=retry_at, last_error="ValueError: bad batch 20")
+    told = explanation_of(Case(job=waits, decision=a_decision("job-1", allocation=NOTHING), now=60.0)).sentences
+    error = "Its last try ended with an error (retry 1 of 2): ValueError: bad batch 20."
+    assert any(each.startswith(error) for each in told) == is_told

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -214,9 +213,12 @@ def test_a_dry_run_answers_the_deadline_with_one_that_it_would_promise(taught: W
     assert hopeless.answer == "declined"
     assert hopeless.earliest is not None
     assert "By this it will probably miss its deadline." in words
-    assert f"A deadline at {hopeless.earliest:%Y-%m-%d %H:%M:%S} UTC could be promised." in words
-    kept, words = answer(taught, deadline=(hopeless.earliest + timedelta(seconds=1)).isoformat())
-    assert kept.answer == "promised"
+    offered = f"A deadline at {hopeless.earliest:%Y-%m-%d %H:%M:%S} UTC could be promised"
+    assert f"{offered}, if it is submitted within 30 s." in words
+    for later in (0.0, 25.0):
+        taught.clock.now += later
+        kept, words = answer(taught, deadline=hopeless.earliest.isoformat())
+        assert kept.answer == "promised"
     assert "Its deadline can be promised" in words
 
 

@@ -69,7 +69,8 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
     others = {each.id: each for each in active if caller.reads(each.project)}
     now = services.clock()
     seen = histories.job(job, memberships, now)
-    still = standstills(repository, [job], decisions, now, services.listens_since)
+    in_its_way = (each for each in active if not each.wanted.is_empty) if job.waits else ()
+    still = standstills(repository, [job, *in_its_way], decisions, now, services.listens_since)
     errors, ends = _stops(services, job)
     return explanation_of(
         Case(

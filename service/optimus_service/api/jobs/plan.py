@@ -32,6 +32,10 @@ from optimus_service.observe.spec import deadline_of
 from optimus_service.observe.standstills import standstills
 from optimus_service.store.records import JobRecord
 
+_TO_SUBMIT_SECONDS, _ANOTHER_LOOK = 30.0, 0.1
+"""A deadline that could be promised is offered so much later, at least by the first, and by this part of the time until
+it."""
+
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 TimesLeft = Mapping[str, answers.Interval | None]
 
@@ -190,7 +194,9 @@ def _deadline(previewed: Previewed, now: float) -> answers.DeadlineAnswer | None
     due, said = deadline_of(previewed.record.asked, now), previewed.deadline
     if due is None or said is None:
         return None
-    earliest = None if said.earliest is None else foreseen(said.earliest)
+    # By the time that it is submitted with it, the others have gone on, and each look at the queue tells a bit another.
+    slack = 0.0 if said.earliest is None else max(_TO_SUBMIT_SECONDS, _ANOTHER_LOOK * (said.earliest - now))
+    earliest = None if said.earliest is None else foreseen(said.earliest + slack)
     return answers.DeadlineAnswer(at=moment(due), answer=said.answer.value, earliest=earliest)
 
 
@@ -203,7 +209,8 @@ def _on_the_deadline(previewed: Previewed, said: answers.DeadlineAnswer | None, 
         return [*sentences, "Its deadline can be promised: it comes before deadlines that are not."]
     if said.earliest is None:
         return [*sentences, "No deadline can be promised before it has run: too little is known of its end."]
-    return [*sentences, f"A deadline at {said.earliest:%Y-%m-%d %H:%M:%S} UTC could be promised."]
+    soon = f"if it is submitted within {time_words(_TO_SUBMIT_SECONDS)}"
+    return [*sentences, f"A deadline at {said.earliest:%Y-%m-%d %H:%M:%S} UTC could be promised, {soon}."]
 
 
 def _on_money(cost: answers.Interval | None) -> list[str]:

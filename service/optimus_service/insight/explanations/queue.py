@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from itertools import groupby
 from types import MappingProxyType
 from typing import NamedTuple
 
 from optimus_contract import answers
 from optimus_contract.interval_words import interval_words
+from optimus_scheduler.allocate.policy import GOES_FIRST
 from optimus_service.insight.jobs.progress import Ends, start_of
 from optimus_service.observe.standstills import Standstills
 from optimus_service.store.records import DecisionRecord, JobRecord
@@ -34,21 +35,33 @@ def in_queue(
 ) -> list[Queued]:
     """Those of the active jobs that wait, the one that is expected to start first at the top. Those of which the
     same start is shown are in the order of their priorities, then of their age, and so are those of which no start is
-    told, which come last. Not tracked jobs, nor those that their owner paused."""
+    told, which come last: of them those first that have waited so long that they go first, the oldest at the top. Not
+    tracked jobs, nor those that their owner paused."""
     waiting = [job for job in active if job.waits]
     ends: Ends = {}
     starts = {job.id: start_of(job, decisions.get(job.id), now, ends, still) for job in waiting}
-    waiting = _by_start(waiting, starts)
+    first = {job.id for job in waiting if starts[job.id] is None and goes_first(decisions.get(job.id))}
+    waiting = _by_start(waiting, starts, first)
     return [Queued(number, job, decisions.get(job.id), starts[job.id]) for number, job in enumerate(waiting, 1)]
 
 
-def _by_start(waiting: Iterable[JobRecord], starts: Mapping[str, answers.Interval | None]) -> list[JobRecord]:
+def goes_first(decision: DecisionRecord | None) -> bool:
+    """Whether the newest round lets no other job start before this one."""
+    return decision is not None and GOES_FIRST in decision.message
+
+
+def _by_start(
+    waiting: Iterable[JobRecord], starts: Mapping[str, answers.Interval | None], first: Container[str]
+) -> list[JobRecord]:
     """Equal are starts that are equal as they are shown."""
+
+    def rank(job: JobRecord) -> tuple[bool, float, float, str]:
+        is_first = job.id in first
+        return not is_first, 0.0 if is_first else -job.asked.priority, job.created_at, job.id
+
     ordered = sorted(waiting, key=lambda job: _start(starts[job.id]))
     same = groupby(ordered, key=lambda job: _shown(starts[job.id]))
-    return [
-        job for _, jobs in same for job in sorted(jobs, key=lambda job: (-job.asked.priority, job.created_at, job.id))
-    ]
+    return [job for _, jobs in same for job in sorted(jobs, key=rank)]
 
 
 def _start(start: answers.Interval | None) -> float:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
 from optimus_contract import answers
 from optimus_scheduler.ahead.deadlines import Answer, answer_to
 from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS
 from optimus_scheduler.allocate.optimus.guarantees import Turn
-from optimus_scheduler.allocate.policy import GOES_FIRST
 from optimus_scheduler.model import Interval, Reason
 from optimus_scheduler.model.format import time_words
 from optimus_scheduler.what_if import NEXT_ROUND
 from optimus_service.insight.explanations.case import Case
-from optimus_service.insight.explanations.queue import ORDERS
+from optimus_service.insight.explanations.queue import ORDERS, goes_first
 from optimus_service.insight.format import by_deadline, counted, foreseen, lasted, moment, span
 from optimus_service.insight.jobs.end import has_made_all
 from optimus_service.insight.jobs.lost_work import losses
@@ -46,22 +45,41 @@ def _retry_wait(case: Case) -> float:
 def on_waiting(case: Case, expected: answers.Expected) -> list[str]:
     if case.job.state.is_final or not case.job.waits:
         return []
+    lost = f"it is not known to have a checkpoint, so that its {counted(case.job.step, 'step')} are made again"
     if wait := _retry_wait(case):
         soonest = time_words(wait) if expected.start_seconds is None else span(expected.start_seconds)
         if begins_anew(case.job):
-            lost = (
-                f": it is not known to have a checkpoint, so that its {counted(case.job.step, 'step')} are made again"
-            )
-            return [f"It may begin anew in {soonest}, if there is room for it then{lost}."]
+            return [f"It may begin anew in {soonest}, if there is room for it then: {lost}."]
         saved = f", from {goes_on_from(case.job)}" if case.job.step else ""
         return [f"It may go on in {soonest}, if there is room for it then{saved}."]
-    return [*_how_long(case), *_place_in_the_queue(case), *_before_all(case), _when_it_starts(case, expected)]
+    anew = f" It begins anew: {lost}." if begins_anew(case.job) else ""
+    return [
+        *(f"{error}{anew}" for error in _its_error(case)),
+        *_how_long(case),
+        *_place_in_the_queue(case),
+        *_before_all(case),
+        _when_it_starts(case, expected),
+    ]
+
+
+def _its_error(case: Case) -> list[str]:
+    """The error after which it waited to be tried again: now it waits for room."""
+    job = case.job
+    if job.retry_at is None or not job.retries or job.last_error is None:
+        return []
+    return [f"Its last try ended with an error (retry {job.retries} of {job.asked.retries}): {_ended(job.last_error)}"]
+
+
+def _ended(sentence: str) -> str:
+    return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
 
 
 def on_lost_work(case: Case) -> list[str]:
     """What a job without tasks has lost with its pause."""
-    if case.job.state.is_final or not case.job.is_without_tasks or not case.memberships or _retry_wait(case):
+    if case.job.state.is_final or not case.job.is_without_tasks or not case.memberships:
         return []
+    if _retry_wait(case) or _its_error(case):
+        return []  # what the error has lost is told with it
     lost = losses(case.job, case.memberships, case.began, case.last_steps)[-1]
     if not lost.words or not begins_anew(case.job):
         return []
@@ -103,7 +121,7 @@ def _before_all(case: Case) -> list[str]:
     if turn is None or case.decision is None or case.decision.reason != Reason.WAITING_FOR_RESOURCES:
         return []
     but = "but for promised deadlines, guarantees of quotas, and jobs that have waited too long before it"
-    if GOES_FIRST in case.decision.message:
+    if goes_first(case.decision):
         return [f"No other job starts before it, {but}."]
     if turn.in_seconds <= min(case.decision.at - case.now, 0.0):
         waited = f"It has waited for longer than the {lasted(turn.patience)} after which a job goes first"
@@ -206,17 +224,23 @@ _LIKELY = 0.5
 
 
 def _without_end_before(case: Case) -> list[JobRecord]:
-    """Jobs that nothing tells the end of: first those before it in the queue, then those that have tasks."""
+    """Jobs that nothing tells the end of: those before it in the queue that are told a start, and those that have
+    tasks; where there are none of these, others before it."""
     before = takewhile(lambda each: each.job.id != case.job.id, case.queue)
     starts = {each.job.id: each.start for each in before if each.job.id in case.others}
     trains = (each.id for each in case.others.values() if not each.wanted.is_empty and not each.is_being_cancelled)
     ends: Ends = {}
-    jobs = (case.others[job_id] for job_id in dict.fromkeys((*starts, *trains)))
-    return [
-        job
-        for job in jobs
-        if is_without_end(job, case.decisions.get(job.id), case.now, ends, case.still, starts.get(job.id))
-    ]
+
+    def without_end(jobs: Iterable[str]) -> list[JobRecord]:
+        return [
+            case.others[each]
+            for each in jobs
+            if is_without_end(case.others[each], case.decisions.get(each), case.now, ends, case.still, starts.get(each))
+        ]
+
+    # Those before it that are told no start wait for the same as it.
+    told = [each for each, start in starts.items() if start is not None]
+    return without_end([*told, *trains]) or without_end(starts)
 
 
 def _named(jobs: Sequence[JobRecord], in_all: int | None = None) -> str:
