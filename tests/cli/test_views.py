@@ -422,6 +422,16 @@ def test_the_present_size_is_what_trains_while_a_change_is_under_way() -> None:
     assert "time left if it kept that size and nothing stopped it" in kept
 
 
+@pytest.mark.parametrize("still", [None, "no step came for 37 s, where one took 0.065 s"])
+def test_the_sizes_of_a_job_that_stands_still_are_told_to_count_as_if_it_trained_on(still: str | None) -> None:
+    text = " ".join(
+        shown(render_predictions.prediction(builders.job(standstill=still), builders.predictions())).split()
+    )
+    said = "No step came for 37 s, where one took 0.065 s. All times and costs here count as if it trained on."
+    assert (said in text) == (still is not None)
+    assert ("counts as if" in text) == (still is not None)
+
+
 def test_a_running_script_whose_lines_are_not_understood_says_so() -> None:
     spec = {"command": ["torchrun", "train.py"]}
     job = builders.job(state="running", step=0, profile=None, spec=spec)

@@ -139,6 +139,10 @@ def _sizes(job: Job, predictions: Predictions) -> Iterator[RenderableType]:
         yield Text("\nIts speed is not known well enough yet to predict other sizes.", style="yellow")
         return
     yield Text()
+    if still := job.get("standstill"):
+        yield Text(
+            f"{still[0].upper()}{still[1:]}. All times and costs here count as if it trained on.", style="yellow"
+        )
     yield speed_table(speeds, job)
     money_too = " and the cost to finish" if cost is not None else ""
     cell = "Each cell: time left if it kept that size and nothing stopped it"
