@@ -77,7 +77,7 @@ def explanation_of(case: Case) -> answers.Explanation:
 def _on_larger_cluster(case: Case, words: Explanation) -> list[str]:
     """Why the room is not all that it lacks."""
     kept = case.kept_on_larger_cluster
-    if kept is None or words.reason not in LACKING_CAPACITY or words.allocation.is_empty:
+    if kept is None or words.reason not in LACKING_CAPACITY or words.allocation.is_empty or _is_stalled(case):
         return []
     return [f"With more room, too, it {kept[0].lower()}{kept[1:]}"]
 

@@ -156,7 +156,7 @@ def on_its_history(case: Case) -> list[str]:
 
 
 def _what_stopped_it(case: Case, stopped: float, n_unknown: int) -> str:
-    """For how long training was stopped, and which stops are counted: a time in which its own code hung is not."""
+    """For how long training was stopped, by what. A silence that ended by itself, or with the job, is not counted."""
     sizes = "size or batch" if any(each.cause == "batch" for each in case.memberships) else "size"
     if not stopped and not n_unknown:
         return f"no change of {sizes}, lost task, pause or error stopped its training"
