@@ -24,6 +24,7 @@ export type {
   Plan,
   Predictions,
   Project,
+  ProjectQuota,
   PredictionScore,
   Queue,
   QueuedJob,

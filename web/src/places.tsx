@@ -2,12 +2,13 @@
 import { useState } from "preact/hooks";
 import type { JobLine, Node, NodeResources, Project, WhoAmI } from "./api";
 import { faultAt, useAnswer, useChange } from "./asking";
+import { Wide } from "./charts";
 import { colourOf } from "./colours";
 import { Doubt, faultOf, Marked, Refusal } from "./doubt";
 import { PAGE_SIZE, Pages, usePages } from "./pages";
 import { may } from "./rights";
 import type { World } from "./state";
-import { amount, bytes, count, counted, gpuCount, percent } from "./words";
+import { amount, bytes, count, counted, gpuCount, percent, quotaWords, shrunk, whomLimitsHold } from "./words";
 
 const TASK = /^(.+)-(worker|server|coordinator)-\d+-\d+$/;
 
@@ -220,12 +221,13 @@ export function Projects({ world, caller, needsToken }: ProjectsProps) {
         A project with a quota has its share whenever it needs it; what it leaves idle others may borrow until then.
       </p>
       {found.projects.length > 0 && (
-        <div class="table">
+        <Wide label="Quotas of projects">
           <table class="places">
             <thead>
               <tr>
                 <th scope="col">project</th>
-                <th scope="col">guaranteed</th>
+                <th scope="col">quota</th>
+                <th scope="col">guaranteed now</th>
                 <th scope="col">used</th>
                 <th scope="col">borrowed</th>
                 <th scope="col" class="wide">
@@ -238,14 +240,15 @@ export function Projects({ world, caller, needsToken }: ProjectsProps) {
                 <tr key={project.name}>
                   <th scope="row">
                     {project.name}
-                    <span class="under">{project.quota.may_borrow ? "may borrow" : "never gets more"}</span>
                     {may(caller, "operate") && <WithoutQuota project={project} again={again} needsToken={needsToken} />}
                   </th>
+                  <td class="quota">
+                    {quotaWords(project.quota)}
+                    <Under words={whomLimitsHold(project.quota.limits)} before="limits hold for " />
+                  </td>
                   <td>
                     {resources(project.guaranteed)}
-                    {project.quota.share != null && (
-                      <span class="under">{percent(project.quota.share)} of the cluster</span>
-                    )}
+                    <Under words={shrunk(project.quota, project.guaranteed)} />
                   </td>
                   <td>
                     {resources(project.used)}
@@ -271,7 +274,7 @@ export function Projects({ world, caller, needsToken }: ProjectsProps) {
               ))}
             </tbody>
           </table>
-        </div>
+        </Wide>
       )}
       {may(caller, "operate") && (
         <details>
@@ -304,6 +307,10 @@ export function Projects({ world, caller, needsToken }: ProjectsProps) {
       </section>
     </article>
   );
+}
+
+function Under({ words, before = "" }: { words: string; before?: string }) {
+  return words ? <span class="under">{before + words}</span> : null;
 }
 
 const QUOTA_FIELDS = ["name", "share", "cpu", "memory_bytes", "gpus", "may_borrow"];

@@ -1,5 +1,5 @@
 // Figures as people read them. What is not known is a dash.
-import type { Interval, NodeResources } from "./api";
+import type { Interval, NodeResources, ProjectQuota } from "./api";
 
 export const UNKNOWN = "—";
 
@@ -176,4 +176,54 @@ export function clock(moment: string | number): string {
 /** WaitingForResources → waiting for resources */
 export function reasonWords(code: string): string {
   return code.replace(/([a-z])([A-Z])/g, "$1 $2").toLowerCase();
+}
+
+// What a project's quota names, and whom its limits bind: as `optimus project show` says both.
+
+/** 25 % of everything, 8 a100, at most waiting jobs 5; may not borrow */
+export function quotaWords({ share, cpu, memory_bytes, gpus, limits, may_borrow }: ProjectQuota): string {
+  const parts = [
+    share != null && `${Number((100 * share).toPrecision(4))} % of everything`,
+    cpu != null && `${Number(cpu.toPrecision(4))} core${cpu === 1 ? "" : "s"}`,
+    memory_bytes != null && bytes(memory_bytes),
+    ...Object.entries(gpus ?? {})
+      .sort(([one], [other]) => (one < other ? -1 : 1))
+      .map(([kind, number]) => `${number} ${kind}`),
+    limitsGiven(limits).length > 0 &&
+      `at most ${limitsGiven(limits)
+        .map(([name, most]) => `${name.replaceAll("_", " ")} ${most}`)
+        .join(", ")}`,
+  ].filter(Boolean);
+  return (parts.join(", ") || "none") + (may_borrow ? "" : "; may not borrow");
+}
+
+type Limits = ProjectQuota["limits"];
+
+function limitsGiven(limits: Limits): [string, number][] {
+  return Object.entries(limits).filter((limit): limit is [string, number] => limit[1] != null);
+}
+
+/** Rounds keep to it, whoever submitted the jobs. */
+const OF_ALL_JOBS = "workers_together";
+const MEMBERS = "members; not administrators and operators, nor anybody where no tokens are needed";
+
+/** Whom limits of a project bind; empty where it has none. */
+export function whomLimitsHold(limits: Limits): string {
+  const given = limitsGiven(limits).map(([name]) => name);
+  const isOfAll = given.includes(OF_ALL_JOBS);
+  if (given.length === Number(isOfAll)) return isOfAll ? "all its jobs" : "";
+  return isOfAll ? `${MEMBERS}; workers together: all its jobs` : MEMBERS;
+}
+
+const ROUNDING = 1e-6;
+
+/** That a project is guaranteed less than its quota names; empty where it is not. */
+export function shrunk({ cpu, memory_bytes, gpus }: ProjectQuota, guaranteed: NodeResources): string {
+  const named = [
+    [cpu, guaranteed.cpu],
+    [memory_bytes, guaranteed.memory_bytes],
+    ...Object.entries(gpus ?? {}).map(([kind, number]) => [number, guaranteed.gpus[kind] ?? 0]),
+  ] as [number | null, number][];
+  const isLess = named.some(([asked, has]) => asked != null && has < asked * (1 - ROUNDING));
+  return isLess ? "less than its quota, as all quotas together are more than the cluster" : "";
 }

@@ -39,8 +39,8 @@ def project_description(project: Project) -> RenderableType:
         [
             ("project", project["name"]),
             ("quota", quota_words(project["quota"])),
-            *_whom_limits_hold(project["quota"]),
-            ("guaranteed now", resources(project["guaranteed"]) + _shrunk(project)),
+            *whom_limits_hold(project["quota"]),
+            ("guaranteed now", _guaranteed(project)),
             ("used", resources(project["used"])),
             ("borrowed", _borrowed(project)),
             ("jobs", jobs or "none active"),
@@ -48,19 +48,24 @@ def project_description(project: Project) -> RenderableType:
     )
 
 
-def _shrunk(project: Project) -> str:
-    """That it is guaranteed less than its quota names."""
+def _guaranteed(project: Project) -> str:
+    """What the quota comes to, and why that is less than it names."""
+    return "; ".join(filter(None, (resources(project["guaranteed"]), shrunk(project))))
+
+
+def shrunk(project: Project) -> str:
+    """That it is guaranteed less than its quota names; empty where it is not."""
     quota, has = project["quota"], project["guaranteed"]
     named = [(quota["cpu"], has["cpu"]), (quota["memory_bytes"], has["memory_bytes"])]
     named += [(count, has["gpus"].get(kind, 0)) for kind, count in quota["gpus"].items()]
     is_less = any(asked is not None and amount < asked * (1 - _ROUNDING) for asked, amount in named)
-    return "; less than its quota, as all quotas together are more than the cluster" if is_less else ""
+    return "less than its quota, as all quotas together are more than the cluster" if is_less else ""
 
 
 _ROUNDING = 1e-6
 
 
-def _whom_limits_hold(quota: ProjectQuota) -> list[tuple[str, str]]:
+def whom_limits_hold(quota: ProjectQuota) -> list[tuple[str, str]]:
     """Whom limits of the project bind; nothing where it has none."""
     given = {name for name, most in quota.get("limits", {}).items() if most is not None}
     members = (

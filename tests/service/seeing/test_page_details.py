@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -11,6 +13,7 @@ from tests.service.seeing.browser import barriers, opened
 from tests.service.seeing.live import LiveService
 from tests.service.store.store_builders import add_samples
 
+from optimus_cli.commands.project import quota_words, shrunk, whom_limits_hold
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_contract.telemetry import Sample
@@ -190,16 +193,50 @@ def test_nodes_show_who_sits_where(chromium: Browser, live: LiveService) -> None
 
 
 def test_projects_show_what_they_are_guaranteed_and_have(chromium: Browser, live: LiveService) -> None:
-    answer = httpx.put(f"{live.url}/v1/projects/vision", json={"share": 0.5, "may_borrow": False}, trust_env=False)
-    assert answer.is_success
+    with quotas(live, vision={"share": 0.5, "may_borrow": False}), opened(chromium, f"{live.url}/#/projects") as page:
+        row = page.locator("table.places tbody tr").filter(has_text="vision")
+        row.get_by_text("50 % of everything; may not borrow").wait_for()
+        text = row.text_content() or ""
+        assert "12 cores" in text
+        assert "limits hold for" not in text
+        assert "less than its quota" not in text
+        page.get_by_role("region", name="Without a quota").get_by_text("language").wait_for()
+
+
+def test_projects_show_their_limits_and_what_others_shrink(chromium: Browser, live: LiveService) -> None:
+    """In the words of `optimus project show`."""
+    most = {"workers_together": 9, "max_priority": 2.5}
+    given: dict[str, Any] = {"vision": {"cpu": 18.0, "limits": most}, "speech": {"cpu": 18.0}}
+    with quotas(live, **given), opened(chromium, f"{live.url}/#/projects") as page:
+        rows = page.locator("table.places tbody tr")
+        told = httpx.get(f"{live.url}/v1/projects/vision", trust_env=False).json()
+        asked = quota_words(told["quota"])
+        assert "workers together 9, max priority 2.5" in asked
+        vision = rows.filter(has=page.get_by_role("rowheader", name="vision"))
+        vision.get_by_text(asked).wait_for()
+        [(label, bound)] = whom_limits_hold(told["quota"])
+        vision.get_by_text(f"{label} {bound}", exact=True).wait_for()
+        for row in (vision, rows.filter(has=page.get_by_role("rowheader", name="speech"))):
+            row.get_by_text(shrunk(told), exact=True).wait_for()
+        assert page.get_by_text("limits hold for").count() == 1
+        for width in (1400, 800, 390):
+            page.set_viewport_size({"width": width, "height": 844})
+            cut = 'box => box.scrollWidth > box.clientWidth && getComputedStyle(box).overflowX !== "auto"'
+            assert not page.locator("div.table").evaluate(cut), f"columns are out of reach at {width} pixels"
+        assert barriers(page) == []
+
+
+@contextmanager
+def quotas(live: LiveService, **of_projects: Any) -> Iterator[None]:
+    """Projects with these quotas, for a while."""
     try:
-        with opened(chromium, f"{live.url}/#/projects") as page:
-            row = page.locator("table.places tbody tr").filter(has_text="vision")
-            row.filter(has_text="never gets more").filter(has_text="50 % of the cluster").wait_for()
-            assert "12 cores" in (row.locator("td").first.text_content() or "")
-            page.get_by_role("region", name="Without a quota").get_by_text("language").wait_for()
+        for name, quota in of_projects.items():
+            answer = httpx.put(f"{live.url}/v1/projects/{name}", json=quota, trust_env=False)
+            assert answer.is_success, answer.text
+        yield
     finally:
-        httpx.delete(f"{live.url}/v1/projects/vision", trust_env=False)
+        for name in of_projects:
+            httpx.delete(f"{live.url}/v1/projects/{name}", trust_env=False)
 
 
 @pytest.mark.parametrize("path", ["nodes", "projects", f"jobs/{STORED}"])

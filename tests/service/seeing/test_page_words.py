@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from optimus_cli.bodies import Interval
+from optimus_cli.commands import project
 from optimus_cli.show import wording
 
 WEB = Path(__file__).resolve().parents[3] / "web"
@@ -94,3 +95,31 @@ def test_a_job_without_an_area_of_its_own_has_the_colour_of_the_others() -> None
     given = [later[job] for job in (*drawn[:8], *training) if later[job] != GREY]
     assert sorted(given) == list(range(10)), "what is free is given, each colour once"
     assert all(later[job] == full[job] for job in drawn[:8])
+
+
+def test_the_page_says_quotas_and_their_limits_as_the_command_line_does() -> None:
+    none = dict.fromkeys(("waiting_jobs", "max_workers", "workers_together", "max_priority"))
+    plain = {**dict.fromkeys(("share", "cpu", "memory_bytes")), "gpus": {}, "may_borrow": True, "limits": none}
+    cases: list[Any] = [
+        plain,
+        {**plain, "share": 1 / 3, "may_borrow": False},
+        {**plain, "cpu": 1.0, "memory_bytes": 64 * 2**30, "gpus": {"v100": 2, "a100": 8}},
+        {**plain, "cpu": 4 / 3, "limits": {**none, "waiting_jobs": 0}},
+        {**plain, "share": 0.0, "limits": {**none, "workers_together": 9}},
+        {**plain, "limits": {**none, "workers_together": 9, "max_priority": 0.25}},
+    ]
+    assert called("words", *(["quotaWords", case] for case in cases)) == [project.quota_words(case) for case in cases]
+    bound = [dict(project.whom_limits_hold(case)).get("limits hold for", "") for case in cases]
+    assert called("words", *(["whomLimitsHold", case["limits"]] for case in cases)) == bound
+
+
+def test_the_page_says_that_a_guarantee_is_less_than_its_quota_as_the_command_line_does() -> None:
+    quota = {"share": None, "cpu": 2.0, "memory_bytes": None, "gpus": {"a100": 2}}
+    given = (2.0, 2), (2.0 - 1e-9, 2), (4 / 3, 2), (2.0, 1)
+    projects: list[Any] = [
+        {"quota": quota, "guaranteed": {"cpu": cpu, "memory_bytes": 0, "gpus": {"a100": gpus}}} for cpu, gpus in given
+    ]
+    projects.append({"quota": quota, "guaranteed": {"cpu": 2.0, "memory_bytes": 0, "gpus": {}}})
+    told = [project.shrunk(one) for one in projects]
+    assert [bool(each) for each in told] == [False, False, True, True, True]
+    assert called("words", *(["shrunk", one["quota"], one["guaranteed"]] for one in projects)) == told
