@@ -139,7 +139,14 @@ def time_prediction(outlook: Outlook, foreseen: CorrectedTimes, now: float) -> P
     part = TIME_PARTS[sum(life >= begins for begins in _FROM)]
     by = UNCALIBRATED._replace(time=foreseen.by)
     return PredictionRecord(
-        job_id=job.id, part=part, task=job.spec.family, at=now, step=job.step, time=left, calibration=by
+        job_id=job.id,
+        part=part,
+        task=job.spec.family,
+        at=now,
+        step=job.step,
+        total_steps=outlook.forecast.total_steps if _is_shown(job, outlook.forecast) else None,
+        time=left,
+        calibration=by,
     )
 
 

@@ -187,8 +187,9 @@ def test_one_job_and_the_scorecard_are_judged_alike(api: Api) -> None:
     api.surroundings.clock.now = NOW + 40
     api.as_task("POST", job_id, "result", json={"outcome": "succeeded", "step": 400, "final_loss": 0.3})
     review = predictions(api, job_id)["outcome"]["review"]
-    assert [point["step"] for point in review] == [0, 50, 200, 210, 200]
+    assert [point["step"] for point in review] == [0, 50, 200, 210, 210]
     assert review[0]["total_steps"] is None, "no step was predicted yet"
+    assert review[3]["total_steps"] is None, "those that were predicted at step 200 are not of this moment"
     timed = [point for point in review if point["remaining_seconds"] is not None]
     assert [point["remaining_seconds"]["mean"] for point in timed] == [60.0, 18.0, 20.0]
     assert [point["true_remaining_seconds"] for point in timed] == pytest.approx([36.0, 19.0, 10.0])

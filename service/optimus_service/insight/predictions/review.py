@@ -8,7 +8,7 @@ from itertools import groupby
 from statistics import median
 
 from optimus_contract import answers
-from optimus_scheduler.model import JobState
+from optimus_scheduler.model import Interval, JobState
 from optimus_service.insight.format import finite, interval_body, moment
 from optimus_service.observe.shown_predictions import KINDS, PARTS, Kind, Outcome, Verdict, outcome_of, verdicts
 from optimus_service.store.records import EndedPrediction, JobRecord, PredictionRecord
@@ -35,8 +35,8 @@ def outcome_body(record: JobRecord, past: Iterable[PredictionRecord], cost: floa
 def _review(record: JobRecord, past: Iterable[PredictionRecord]) -> list[answers.ReviewPoint]:
     """What was told at the parts of the job's life, judged as in the scorecard of all jobs.
 
-    One point a moment. A time is told beside the steps that were predicted last. Where nobody looked ahead, times are
-    those at the size that the job had.
+    One point a moment, of steps and of a time as they were predicted then, not before. Where nobody looked ahead, times
+    are those at the size that the job had.
     """
     if record.finished_at is None or record.step <= 0:
         return []
@@ -48,31 +48,30 @@ def _review(record: JobRecord, past: Iterable[PredictionRecord]) -> list[answers
     ]
     times: Kind = "time" if any(each.prediction.time is not None for each in ended) else "seconds"
     points: list[answers.ReviewPoint] = []
-    steps: EndedPrediction | None = None
+    last_step = 0.0
     for _, group in groupby(ended, key=lambda each: each.prediction.at):
         said = list(group)
-        of_steps = next((each for each in said if each.prediction.steps is not None), None)
+        of_steps = next((each for each in said if each.prediction.total_steps is not None), None)
         of_time = next((each for each in said if outcome_of(each, times) is not None), None)
-        steps = steps if of_steps is None else of_steps
+        last_step = next((step for each in said if (step := _step_of(each.prediction)) is not None), last_step)
         if (shown := of_time or of_steps) is not None:
-            points.append(_point(record, shown, steps, outcome_of(shown, times)))
+            total = None if of_steps is None else known(of_steps.prediction.total_steps)
+            points.append(_point(record, shown, last_step, total, outcome_of(shown, times)))
     return points
 
 
 def _point(
-    record: JobRecord, ended: EndedPrediction, steps: EndedPrediction | None, time: Outcome | None
+    record: JobRecord, ended: EndedPrediction, at_step: float, total: Interval | None, time: Outcome | None
 ) -> answers.ReviewPoint:
     prediction = ended.prediction
-    total = None if steps is None else known(steps.prediction.total_steps)
-    at_step = _step_of(prediction) if prediction.step is not None or steps is None else _step_of(steps.prediction)
-    left = None if steps is None else outcome_of(steps, "steps")
+    has_interval = total is not None and total.low < total.high
     return answers.ReviewPoint(
         at=moment(prediction.at),
         step=round(at_step),
         part=min(max(at_step / record.step, 0.0), 1.0),
         total_steps=interval_body(total),
         error_percent=None if total is None else 100.0 * (total.mean / record.step - 1.0),
-        held=_held(left),
+        held=total.low <= record.step <= total.high if total is not None and has_interval else None,
         remaining_seconds=None if time is None else interval_body(time.predicted),
         true_remaining_seconds=max(ended.finished_at - prediction.at, 0.0),
         seconds_error_percent=None if time is None else time.error_percent,
@@ -85,11 +84,11 @@ def _held(what: Outcome | None) -> bool | None:
     return None if what is None or what.predicted.low >= what.predicted.high else what.held
 
 
-def _step_of(prediction: PredictionRecord) -> float:
-    """The step that the job was at; of an earlier release's prediction, by what it said of the steps."""
+def _step_of(prediction: PredictionRecord) -> float | None:
+    """The step that the job was at; of an earlier release's prediction, by what it said of the steps, if it did."""
     total, left = known(prediction.total_steps), known(prediction.steps)
     if prediction.step is not None or total is None or left is None:
-        return prediction.step or 0.0
+        return prediction.step
     return total.mean - left.mean
 
 
