@@ -63,6 +63,14 @@ def test_one_run_says_little_and_none_nothing() -> None:
     assert steps_of_alike_runs(job(ended("run", 12.0)), None) is None, "nothing is known of an epoch"
 
 
+def test_runs_that_a_limit_ended_tell_nothing_of_when_a_loss_is_reached() -> None:
+    rule, limit = ConvergenceRule(target_loss=0.1), ConvergenceRule(max_epochs=12)
+    waits = job(replace(ended("run", 12.0), rule=limit))
+    waits = replace(waits, spec=replace(waits.spec, convergence=rule))
+    assert steps_of_alike_runs(waits, 10.0) is None
+    assert steps_of_alike_runs(replace(waits, similar=(replace(ended("run", 12.0), rule=rule),)), 10.0) is not None
+
+
 def test_runs_that_told_no_epochs_are_counted_in_steps() -> None:
     runs = [replace(ended(name, 12.0), steps_per_epoch=None, total_steps=400) for name in ("one", "two")]
     found = steps_of_alike_runs(job(*runs), None)

@@ -18,15 +18,20 @@ def steps_of_alike_runs(job: Job, steps_per_epoch: float | None) -> Interval | N
     none has ended, or epochs are told and nothing is known of one.
 
     The middle one of them, from the 10th percentile to the 90th; one alone says little, so its number is halved and
-    doubled. Of a script those with the same arguments; where there are none, by how much others differed.
+    doubled. Of a script those with the same arguments; where there are none, by how much others differed. Of a job that
+    a loss or a figure is to end, those that had the same rule: a limit of epochs tells nothing of when a loss is
+    reached.
     """
+    rule = job.spec.convergence
+    is_by_curve = any(each is not None for each in (rule.loss_decrease, rule.target_loss, rule.target_metric))
+    similar = [ended for ended in job.similar if not is_by_curve or ended.rule in (None, rule)]
     lengths = [
         (ended.arguments, math.log(ended.loss_steps[-1] / ended.steps_per_epoch))
-        for ended in job.similar
+        for ended in similar
         if ended.loss_steps and ended.steps_per_epoch and ended.loss_steps[-1] > 0
     ]
     if not lengths:
-        lengths = [(ended.arguments, math.log(ended.total_steps)) for ended in job.similar if ended.total_steps > 0]
+        lengths = [(ended.arguments, math.log(ended.total_steps)) for ended in similar if ended.total_steps > 0]
         steps_per_epoch = 1.0
     if not lengths or not steps_per_epoch:
         return None

@@ -215,15 +215,34 @@ def test_a_speed_that_is_absurdly_slow_moves_no_other_answer() -> None:
     assert job_body(running, decision, None, NOW).id == running.id
 
 
-def test_where_nothing_tells_the_number_of_steps_it_is_said_how_to_tell_it() -> None:
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (
+            {"task": None, "command": ["python", "train.py"]},
+            ("neither its command", "report(total_steps=...)", "--progress-pattern", "--max-steps"),
+        ),
+        (
+            {"convergence": {"target_loss": -1.0}},
+            ("cannot be said: its loss is not seen to come to -1, and no limit", "`optimus set job-1`", "--max-epochs"),
+        ),
+        (
+            {"convergence": {"target_metric": {"name": "accuracy", "at_least": 0.95}}},
+            ("its accuracy is not seen to come to 0.95",),
+        ),
+    ],
+)
+def test_where_nothing_tells_the_number_of_steps_it_is_said_how_to_tell_it(
+    asked: dict[str, Any], told: tuple[str, ...]
+) -> None:
     total, size = {"mean": 20.0, "low": 11.0, "high": 100.0}, Allocation(1, 0)
     left = {"mean": 10.0, "low": 1.0, "high": 90.0}
     forecast = a_forecast(total_steps=total, remaining_steps=left, rule=None)
-    running = a_record(state=JobState.RUNNING, wanted=size, running=size, step=10)
+    running = a_record(state=JobState.RUNNING, wanted=size, running=size, step=10, spec=asked)
     decision = a_decision(at=NOW, forecast=forecast, allocation=size, previous=size)
     words = " ".join(explanation_of(Case(job=running, decision=decision, now=NOW)).sentences)
     assert "When it ends cannot be said" in words
-    assert all(way in words for way in ("report(total_steps=...)", "--progress-pattern", "--max-steps"))
+    assert all(each in words for each in told), words
 
 
 @pytest.mark.parametrize(

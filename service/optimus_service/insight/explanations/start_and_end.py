@@ -261,11 +261,7 @@ def on_the_end(case: Case, expected: answers.Expected) -> list[str]:
             return ["It has made all steps that it announced: it is finishing."]
         return [f"It has made all steps that it announced and goes on, longer than predicted{left}."]
     if progress_of(case.job, case.decision, case.now, None, case.still).is_guessed:
-        return [
-            "When it ends cannot be said: neither its command nor what it prints tells how many steps it makes.",
-            "`report(total_steps=...)` of optimus_client tells it, --progress-pattern reads it from its output, and "
-            "--max-steps sets a limit.",
-        ]
+        return _of_no_known_length(case)
     if expected.finish_seconds is None and case.job.waits and case.job.step > 0:
         return ["When it ends cannot be said before it goes on."]
     if expected.finish_seconds is None and case.job.id in case.still:
@@ -285,6 +281,28 @@ def on_the_end(case: Case, expected: answers.Expected) -> list[str]:
     if expected.computed_at is None:
         return [f"{ends} if it keeps what it has: later changes of size are not counted in yet.", *meets]
     return [f"{ends}, waiting, stops and later changes of size included.", *_on_changes_ahead(case, expected), *meets]
+
+
+def _of_no_known_length(case: Case) -> list[str]:
+    """Why nothing tells the end of a job that trains, and what would."""
+    asked = case.job.asked
+    if asked.command is not None:
+        return [
+            "When it ends cannot be said: neither its command nor what it prints tells how many steps it makes.",
+            "`report(total_steps=...)` of optimus_client tells it, --progress-pattern reads it from its output, and "
+            "--max-steps sets a limit.",
+        ]
+    rule = asked.convergence
+    metric = rule.target_metric
+    targets: list[tuple[str, float | None]] = [] if rule.target_loss is None else [("loss", rule.target_loss)]
+    if metric is not None:
+        targets.append((metric.name, metric.at_most if metric.at_least is None else metric.at_least))
+    told = [f"its {what} is not seen to come to {target:g}" for what, target in targets if target is not None]
+    why = " and ".join(told) or "its losses do not tell when its rule will hold"
+    return [
+        f"When it ends cannot be said: {why}, and no limit of steps or time ends it.",
+        f"`optimus set {case.job.id}` takes another rule, or such a limit: --max-epochs, --max-steps, --max-seconds.",
+    ]
 
 
 def _on_its_limit(case: Case) -> list[str]:
