@@ -181,6 +181,7 @@ def test_a_job_that_grew_says_what_that_cost_and_bought(world: World) -> None:
         ([], 300),
         ([("coordinator_restart", 200, 0)], 300),
         ([("coordinator_restart", 200, 0), ("worker_lost", 250, 40)], 340),
+        ([("replaced", 200, 0)], 300),
         ([("resume", 200, 10)], 110),
     ],
 )
@@ -831,8 +832,8 @@ def test_a_command_that_goes_on_after_all_its_steps_is_not_said_to_end_now() -> 
 
 def test_a_change_whose_effect_is_not_measured_yet_says_so() -> None:
     memberships = [a_membership(workers=("w",)), a_membership(epoch=2, at=15.0, pause_seconds=0.4)]
-    case = Case(job=a_record(wanted=Allocation(2, 1)), decision=None, now=20.0, memberships=memberships)
-    found = explanation_of(case)
+    record = a_record(running=Allocation(2, 1), wanted=Allocation(2, 1))
+    found = explanation_of(Case(job=record, decision=None, now=20.0, memberships=memberships))
     assert found.last_rescale is not None
     assert found.last_rescale.saved_seconds is None
     assert any("not measured yet" in each for each in found.sentences)
@@ -846,6 +847,49 @@ def test_the_change_before_a_pause_is_the_last_while_the_job_trained() -> None:
     record = a_record(running=Allocation(2, 1), wanted=Allocation(2, 1))
     trains = explanation_of(Case(job=record, decision=None, now=20.0, memberships=memberships))
     assert any(each.startswith("Its last change of size, ") for each in trains.sentences)
+
+
+def a_change_of_size_and_then(*then: str) -> Case:
+    """A job at step 88, 30 s after it grew from one to two workers, with these memberships since: cause and workers."""
+    memberships = [a_membership(workers=("x",)), a_membership(epoch=2, at=20.0, workers=("x", "y"), pause_seconds=0.4)]
+    for epoch, (cause, *workers) in enumerate(map(str.split, then), 3):
+        found = a_membership(epoch=epoch, at=40.0, step=40, cause=cause, workers=tuple(workers))
+        memberships.append(found if workers else replace(found, servers=()))
+    has = Allocation(len(memberships[-1].workers), len(memberships[-1].servers))
+    speeds = [SpeedSample(1, 1, 2.0, 10), SpeedSample(2, 1, 3.0, 10)]
+    job = a_record(running=has, wanted=has, step=88)
+    return Case(job=job, decision=None, now=50.0, memberships=memberships, speeds=speeds)
+
+
+IT_MAKES = "it makes 3 steps per second instead of 2, which has saved 14 s so far."
+IT_MADE = "it made 3 steps per second instead of 2, which saved 6.3 s."
+
+
+@pytest.mark.parametrize(
+    ("then", "which", "told"),
+    [
+        ([], "size, 30 s ago,", IT_MAKES),
+        (["replaced x y"], "size, 30 s ago,", IT_MAKES),
+        (["pause"], "size while it trained, 30 s ago,", IT_MADE),
+        (["pause", "resume x y"], "size, 30 s ago,", IT_MADE),
+        (["pause", "resume x y z"], "size while it trained, 30 s ago,", IT_MADE),
+        (["pause", "resume x"], "size while it trained, 30 s ago,", IT_MADE),
+        (["worker_lost x"], "size while it trained, 30 s ago,", IT_MADE),
+    ],
+)
+def test_a_change_of_size_is_told_in_the_past_once_it_was_paused_or_has_another_size(
+    then: list[str], which: str, told: str
+) -> None:
+    change = f"Its last change of {which} from 1 worker and 1 server to 2 workers and 1 server stopped training for"
+    assert f"{change} 0.4 s; {told}" in explanation_of(a_change_of_size_and_then(*then)).sentences
+
+
+@pytest.mark.parametrize(("then", "which"), [([], "size"), (["pause", "resume x y z"], "size while it trained")])
+def test_an_ended_job_is_not_told_that_a_size_before_a_pause_was_its_last(then: list[str], which: str) -> None:
+    case = a_change_of_size_and_then(*then)
+    ended = replace(case.job, state=JobState.SUCCEEDED, finished_at=50.0, running=NOTHING)
+    told = explanation_of(replace(case, job=ended)).sentences
+    assert any(each.startswith(f"Its last change of {which} from 1 worker and 1 server to ") for each in told)
 
 
 def test_tasks_that_were_replaced_are_no_change_of_size() -> None:

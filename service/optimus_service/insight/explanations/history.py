@@ -19,27 +19,37 @@ from optimus_service.store.records import REPLACED, MembershipRecord
 
 def last_rescale(case: Case) -> answers.RescaleEffect | None:
     """What the newest change of size cost and bought; None when there was none."""
-    for number in range(len(case.memberships) - 1, 0, -1):
-        before, after = case.memberships[number - 1], case.memberships[number]
-        if after.cause == "rescale":
-            return _effect(case, before, after, _steps_with(case, number))
-    return None
+    number = _last_rescaled(case)
+    if number is None:
+        return None
+    before, after = case.memberships[number - 1], case.memberships[number]
+    return _effect(case, before, after, _steps_with(case, number))
 
 
-_GOES_ON = frozenset({"coordinator_restart", "worker_lost", "server_lost", "batch"})
+def _last_rescaled(case: Case) -> int | None:
+    """The number of the membership that the newest change of size formed."""
+    numbers = range(len(case.memberships) - 1, 0, -1)
+    return next((number for number in numbers if case.memberships[number].cause == "rescale"), None)
+
+
+_GOES_ON = frozenset({"coordinator_restart", "worker_lost", "server_lost", "batch", REPLACED})
 """Causes of a membership after which a job of the same size goes on with what its last change of size gave it."""
 
 
 def _steps_with(case: Case, number: int) -> int:
     """Steps made at the size of membership `number`, those among them that were lost later, to the next other size."""
-    size_, began = _members(case.memberships[number]), case.memberships[number].step
-    made = 0
+    began, made = case.memberships[number].step, 0
     for after in case.memberships[number + 1 :]:
         made += max(after.step + after.lost_steps - began, 0)
-        if after.cause not in _GOES_ON or _members(after) != size_:
+        if not _goes_on(case.memberships[number], after):
             return made
         began = after.step
     return made + max(case.job.step - began, 0)
+
+
+def _goes_on(rescaled: MembershipRecord, after: MembershipRecord) -> bool:
+    """Whether the job goes on in `after` with what the change of size before gave it."""
+    return after.cause in _GOES_ON and _members(after) == _members(rescaled)
 
 
 def _effect(case: Case, before: MembershipRecord, after: MembershipRecord, n_steps: int) -> answers.RescaleEffect:
@@ -72,20 +82,24 @@ def _speed_with(case: Case, membership: MembershipRecord) -> float | None:
 
 
 def on_the_last_rescale(case: Case, effect: answers.RescaleEffect | None) -> list[str]:
-    if effect is None:
+    number = _last_rescaled(case)
+    if effect is None or number is None:
         return []
+    rescaled, later = case.memberships[number], case.memberships[number + 1 :]
+    is_final, has_none = case.job.state.is_final, case.job.running.is_empty
+    is_over = is_final or has_none or not all(_goes_on(rescaled, each) for each in later)
+    # What it has now came with a pause, an error or a lost task, which is told elsewhere; or it has nothing.
+    has_changed_since = any(each.workers and _members(each) != effect.after for each in later)
+    while_it_trained = " while it trained" if has_changed_since or (has_none and not is_final) else ""
     change = f"from {size(effect.before)} to {size(effect.after)}"
     cost = f"stopped training for {time_words(effect.stopped_seconds)}{_parts(effect.pause_parts)}"
     since = "" if case.job.finished_at is not None else f", {time_words(case.now - effect.at.timestamp())} ago,"
-    # A job that has nothing now was let go since, which is told elsewhere.
-    while_it_trained = " while it trained" if case.job.running.is_empty and not case.job.state.is_final else ""
     change_and_cost = f"Its last change of size{while_it_trained}{since} {change} {cost}"
     slow, fast, saved = effect.steps_per_second_before, effect.steps_per_second_after, effect.saved_seconds
     if slow is None or fast is None or saved is None:
-        measured = "was never measured" if case.job.state.is_final else "is not measured yet"
+        measured = "was never measured" if is_over else "is not measured yet"
         return [f"{change_and_cost}; what it bought {measured}."]
-    has, far = ("", "") if case.job.state.is_final else ("has ", " so far")
-    makes = "made" if case.job.running.is_empty else "makes"
+    makes, has, far = ("made", "", "") if is_over else ("makes", "has ", " so far")
     bought = (
         f"{has}saved {time_words(saved)}{far}" if saved > 0 else f"{has}cost {time_words(-saved)} more than it saved"
     )
