@@ -15,6 +15,9 @@ from optimus_scheduler.place.place import Placed, Placements, Unplaced
 from optimus_scheduler.quota_words import IN_ITS_QUOTA
 from optimus_scheduler.reconcile import Want
 
+BETTER_USED = "other jobs make better use of the room"
+"""In the words about a job that would have room beside what others need at least."""
+
 
 def by_urgency(growing: Iterable[tuple[Outlook, Grant]]) -> list[tuple[Outlook, Grant]]:
     """Jobs that get more in a round: those first that get it by a claim; others have only what claims leave."""
@@ -244,7 +247,7 @@ def _waiting(outlook: Outlook, grant: Grant) -> str:
     paused = "Paused" if by is None else f"Paused by {by}"
     if grant.grown:
         what = f"{paused}:" if outlook.has_tasks else _waits(outlook)
-        return f"{what} other jobs make better use of the room that {least} would need."
+        return f"{what} {BETTER_USED} that {least} would need."
     if outlook.has_tasks:
         return f"{paused}: the cluster has no room left for {least} beside jobs that train or go first."
     return f"{_waits(outlook)} there is no room for {least} beside jobs that train or go first."

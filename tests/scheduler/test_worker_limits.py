@@ -68,6 +68,20 @@ def test_who_waits_for_a_limit_is_told_which() -> None:
     )
 
 
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("waited", [0.0, 8000.0])
+def test_a_job_that_its_limit_never_lets_in_is_told_so_in_a_full_cluster_too_and_keeps_no_room(
+    policy: str, waited: float
+) -> None:
+    never = job_of("ada", "a0", minimum=(5, 1), age=waited)
+    other = job_of("eve", "e0", maximum=(1, 1), has=(1, 1), age=50.0)
+    for jobs in ([never, other], [never], [never, other, job_of("ada", "a1", maximum=(4, 4))]):
+        found = decided(world_of(jobs, WorkerLimit(4, owner="ada")), policy)
+        assert found["a0"].reason is Reason.WAITING_FOR_WORKER_LIMIT
+        assert "The job has 5 at least: no end of another job changes that." in found["a0"].message
+    assert found["a1"].allocation.workers >= 1
+
+
 def test_who_waits_behind_one_that_has_no_room_is_not_told_of_a_limit_that_nobody_fills() -> None:
     """Without the limit both of its jobs would start; with it there is room for one, and another job gets that."""
     jobs = [job_of("ada", f"a{number}", maximum=(1, 1), age=-1 - number) for number in range(2)]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 
 from optimus_workers.errors import TaskError
 from optimus_workers.task import OptimizerSpec, TrainingTask
+from optimus_workers.task.definition import checked_loss
 
 
 def task(**changes: Any) -> TrainingTask:
@@ -117,3 +119,18 @@ def test_the_jobs_batch_size_replaces_the_tasks() -> None:
 def test_is_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         task().global_batch_size = 5  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        (0.5, "it returned a float (no float(...), .item() or .numpy())"),
+        (torch.ones(3, requires_grad=True), "it returned a tensor of shape (3,) (take its .mean())"),
+        (torch.ones(()), "it returned a tensor without one (no .detach()"),
+    ],
+)
+def test_a_loss_that_no_gradient_can_come_of_is_told_by_what_it_is(returned: object, told: str) -> None:
+    with pytest.raises(TaskError, match=re.escape(told)):
+        checked_loss(returned)
+    good = torch.ones((1,), requires_grad=True)
+    assert checked_loss(good) is good

@@ -11,7 +11,7 @@ running job, and nothing starts until enough have ended.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS, allocate_with_quotas
@@ -40,9 +40,21 @@ def allocate_within_limits(
     def shared(among: AllocationInput) -> Mapping[str, Grant]:
         return allocate_with_quotas(among, policy, settings, now=now, quotas=quotas, finishing=finishing)
 
-    grants = shared(inputs)
     ordered = sorted(limits, key=lambda limit: (limit.owner or "", limit.project or "", limit.most))
     groups = list(_groups(ordered, inputs.competing, finishing))
+    never = {job_id: grant for group in groups for job_id, grant in group.never_let_in()}
+    if never:  # whether there is room or not: no end of a job lets these start, and nothing is kept for them
+        inputs = replace(inputs, competing=tuple(one for one in inputs.competing if one.id not in never))
+        groups = list(_groups(ordered, inputs.competing, finishing))
+    grants = _shared_within(inputs, groups, shared)
+    return {**grants, **never} if never else grants
+
+
+def _shared_within(
+    inputs: AllocationInput, groups: Sequence[_Group], shared: Callable[[AllocationInput], Mapping[str, Grant]]
+) -> Mapping[str, Grant]:
+    """The grants of jobs each of which its limits could let in by itself."""
+    grants = shared(inputs)
     if all(group.holds(grants) for group in groups):
         return grants
     bounds = {one.id: one.maximum.workers for one in inputs.competing}
@@ -102,6 +114,13 @@ class _Group:
         if sum(one.minimum.workers for one in having) + outlook.minimum.workers > self._most:
             return ()
         return tuple(one.id for one in having if grants[one.id].allocation.workers > one.minimum.workers)
+
+    def never_let_in(self) -> Iterator[tuple[str, Grant]]:
+        """Those that wait and need more workers at least than the limit has, by id."""
+        for one in self._jobs:
+            if not one.has_tasks and is_beyond_limit(self.limit, one):
+                note = f"{_words(self.limit)} The job has {one.minimum.workers} at least: {NO_END_HELPS}."
+                yield one.id, Grant(NOTHING, Reason.WAITING_FOR_WORKER_LIMIT, note=note)
 
     @property
     def waiting(self) -> list[str]:
@@ -176,10 +195,8 @@ def _left_out(outlook: Outlook, groups: Sequence[_Group], grants: Mapping[str, G
     """Of a job that took no part: those that go before it have what the limit allows, or wait for room themselves."""
     for group in groups:
         if not group.has_room_for(outlook, grants):
-            never = f" The job has {outlook.minimum.workers} at least: {NO_END_HELPS}."
-            note = f"{_words(group.limit)}{never if is_beyond_limit(group.limit, outlook) else ''}"
             grown = group.grown_beside(outlook, grants)
-            return Grant(NOTHING, Reason.WAITING_FOR_WORKER_LIMIT, note=note, grown=grown)
+            return Grant(NOTHING, Reason.WAITING_FOR_WORKER_LIMIT, note=_words(group.limit), grown=grown)
     return Grant(NOTHING, Reason.WAITING_FOR_RESOURCES)
 
 

@@ -92,6 +92,17 @@ def test_what_an_operator_gave_a_job_its_owner_may_keep(shared: Api, ada: str) -
     faults(shared.call("PATCH", f"/v1/jobs/{job_id}", json={"priority": 60.0}, token=ada))
 
 
+def test_a_job_that_no_round_would_let_start_is_refused_whoever_submits_it(shared: Api) -> None:
+    together = {"limits": {"workers_together": 2}}
+    assert shared.call("PUT", "/v1/projects/vision", json=together).status_code == 201
+    large = job_spec(project="vision", workers={"min": 3, "max": 4})
+    by_administrator = faults(shared.post("/v1/jobs", json=large))
+    assert "may be at most 2 for all jobs of project vision together" in by_administrator["workers.min"]
+    assert "optimus project set vision --workers-together N" in by_administrator["workers.min"]
+    fits = job_spec(project="vision", workers={"min": 2, "max": 4})
+    assert shared.post("/v1/jobs", json=fits).status_code == 201
+
+
 def test_users_and_projects_have_limits_of_their_own(shared: Api, ada: str) -> None:
     rights = {
         "projects": {"vision": "member"},

@@ -22,6 +22,7 @@ from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS, RIGHT_
 from optimus_scheduler.allocate.optimus.guarantees import Turn
 from optimus_scheduler.allocate.policies import POLICIES
 from optimus_scheduler.allocate.policy import GOES_FIRST
+from optimus_scheduler.explain import BETTER_USED
 from optimus_scheduler.lifecycle import PauseRequested, TooManyFailures
 from optimus_scheduler.model import NOTHING, Allocation, Directive, Interval, JobState, Quota, Reason, SpeedSample
 from optimus_scheduler.quota_words import SHRUNK, USED_UP
@@ -749,6 +750,13 @@ def test_the_queue_says_which_quota_a_job_waits_for(message: str, phrase: str) -
     decision = replace(a_decision("job-1", reason="WaitingForQuota", allocation=NOTHING), message=message)
     reason, told = waiting_words(decision)
     assert (reason, told.startswith(phrase)) == ("WaitingForQuota", True), told
+
+
+def test_the_queue_says_that_others_make_better_use_of_the_room() -> None:
+    decision = a_decision("job-1", reason="WaitingForResources", allocation=NOTHING)
+    better = replace(decision, message=f"Waits: {BETTER_USED} that 1 worker would need.")
+    assert waiting_words(better)[1] == "other jobs make better use of the room that its minimum would need"
+    assert waiting_words(decision)[1].startswith("not even its minimum fits")
 
 
 def test_who_may_know_of_all_projects_is_told_which_quotas_exceed_the_cluster() -> None:

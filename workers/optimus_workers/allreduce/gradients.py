@@ -22,6 +22,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from optimus_workers.task.definition import checked_loss
 from optimus_workers.worker.compute import MicroBatch
 
 Future = torch.futures.Future[Tensor]
@@ -126,7 +127,7 @@ class _Loss(nn.Module):
         if batch is None:
             loss = torch.zeros((), requires_grad=True, device=self._parameters_to_touch[0].device)
         else:
-            loss = self._loss(self.model, batch)
+            loss = checked_loss(self._loss(self.model, batch))
         touched: Tensor = _Touch.apply(loss, *self._parameters_to_touch)  # type: ignore[no-untyped-call]
         return touched
 

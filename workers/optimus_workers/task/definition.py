@@ -247,6 +247,16 @@ class TrainingTask:
         return self if limit is None else replace(self, optimizer=replace(self.optimizer, max_gradient_norm=limit))
 
 
+def checked_loss(loss: object) -> Tensor:
+    """What a task's `loss` has returned. Raises `TaskError` where no gradient can come of it."""
+    needed = "loss must return a scalar tensor with a gradient, the mean over the batch"
+    if not isinstance(loss, Tensor):
+        raise TaskError(f"{needed}: it returned a {type(loss).__name__} (no float(...), .item() or .numpy())")
+    _need(loss.numel() == 1, f"{needed}: it returned a tensor of shape {tuple(loss.shape)} (take its .mean())")
+    _need(loss.requires_grad, f"{needed}: it returned a tensor without one (no .detach(), torch.no_grad() or .data)")
+    return loss
+
+
 def _need(condition: bool, message: str) -> None:
     if not condition:
         raise TaskError(message)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from optimus_workers.data.prefetching import Key, Prefetcher
 from optimus_workers.data.sampler import Indices, micro_batch_indices
-from optimus_workers.task.definition import TrainingTask
+from optimus_workers.task.definition import TrainingTask, checked_loss
 from optimus_workers.task.user_code import run_user_code
 from optimus_workers.telemetry.gradients import ELASTIC_PERIOD
 from optimus_workers.wire.messages import Join
@@ -250,7 +250,7 @@ def _compute_micro_batch(
     with torch.no_grad():
         flat.write_buffers()
     with options.forward(flat.device):
-        loss = task.loss(flat.model, batch)
+        loss = checked_loss(task.loss(flat.model, batch))
     torch.autograd.backward(loss * micro_batch.weight)
     with torch.no_grad():
         flat.add_buffers(micro_batch.weight)

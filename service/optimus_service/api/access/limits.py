@@ -96,6 +96,17 @@ def refuse_size(
         raise invalid(errors)
 
 
+def refuse_never_let_in(spec: JobSpec, of_project: ProjectLimits) -> None:
+    """Raise `Problem` (422) if no round would ever let the job start, as all jobs of its project together may hold
+    fewer workers. That holds for everybody's jobs, an administrator's, too."""
+    most = of_project.workers_together
+    if most is not None and spec.workers.min > most:
+        whose = f"all jobs of project {spec.project} together (workers_together)"
+        cure = f"an operator raises it: optimus project set {spec.project} --workers-together N"
+        message = f"may be at most {most} for {whose}; {cure}"
+        raise invalid([answers.ProblemError(field="workers.min", message=message)])
+
+
 def refuse_waiting(tx: Repository, caller: Caller, project: str, settings: Settings) -> None:
     """Raise `Problem` (409) if one more job may not wait. In the transaction that makes it wait, so that nobody comes
     between."""

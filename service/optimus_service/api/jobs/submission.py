@@ -15,6 +15,7 @@ from typing import Any
 
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
+from optimus_contract.people import ProjectLimits
 from optimus_contract.result import JobProfile
 from optimus_scheduler.model import JobState, Node, Quota
 from optimus_service.api.access import limits
@@ -207,6 +208,7 @@ class Looks:
         self.caller = caller
         self._checks = task_checks
         self._limits: dict[str, list[limits.InForce]] = {}
+        self._of_projects: dict[str, ProjectLimits] = {}
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
@@ -225,6 +227,12 @@ class Looks:
             found = limits.in_force(self.caller, project, self.services.repository, self.services.settings)
             self._limits[project] = found
         return self._limits[project]
+
+    def limits_of_project(self, project: str) -> ProjectLimits:
+        """Those of the project itself, whoever asks."""
+        if project not in self._of_projects:
+            self._of_projects[project] = limits.of_project(self.services.repository, project)
+        return self._of_projects[project]
 
     def why_not_loadable(self, import_path: str, working_directory: str | None) -> str | None:
         """See `TaskChecks`, which remembers the answer."""
@@ -245,6 +253,7 @@ def check_with(looks: Looks, spec: JobSpec) -> None:
     limits.refuse_size(spec, looks.limits_of(spec.project))
     if spec.tracked:
         return  # it asks for nothing
+    limits.refuse_never_let_in(spec, looks.limits_of_project(spec.project))
     _check_origin(services, spec, looks.caller)
     try:
         errors = unpriced(spec, services.settings.scheduling) or objections(spec, looks.nodes)
