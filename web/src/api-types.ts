@@ -1304,7 +1304,7 @@ export interface components {
             /** @description to finish with this size; null without prices */
             cost: components["schemas"]["Interval"] | null;
             /**
-             * @description what the size is beyond: its limits, its project's quota or the cluster
+             * @description what the size is beyond: its limits, the size that it keeps, its project's quota or the cluster
              * @default null
              */
             beyond: string | null;

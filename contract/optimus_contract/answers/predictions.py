@@ -20,9 +20,10 @@ class SpeedPoint(Message):
     remaining_seconds: Interval | None
     measured: Annotated[float | None, About("steps per second measured with this size")]
     cost: Annotated[Interval | None, About("to finish with this size; null without prices")]
-    beyond: Annotated[str | None, About("what the size is beyond: its limits, its project's quota or the cluster")] = (
-        None
-    )
+    beyond: Annotated[
+        str | None,
+        About("what the size is beyond: its limits, the size that it keeps, its project's quota or the cluster"),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -348,6 +348,21 @@ def test_sizes_that_the_job_may_not_have_are_told_as_such(api: Api) -> None:
     assert (beyond[2, 1], beyond[2, 2]) == (None, "the quota of project default")
 
 
+def test_another_size_of_a_script_that_keeps_its_size_is_not_told_to_be_beyond_its_limits(api: Api) -> None:
+    job_id = api.submit(task=None, command=["torchrun", "loop.py"], workers={"min": 2, "max": 4})
+    set_wanted(api.repository, job_id, Allocation(3, 0), Directive.RUN, [], NOW)
+    api.start(job_id, workers=3, servers=0)
+
+    def beyond() -> dict[int, str | None]:
+        told = api.get(f"/v1/jobs/{job_id}/predictions", params={"workers": "1-5"}).json()
+        return {each["workers"]: each["beyond"] for each in told["speeds"]}
+
+    kept = "the 3 workers that it keeps, as it is not known to go on from checkpoints at another size"
+    assert beyond() == {1: "its least of 2 workers", 2: kept, 3: None, 4: kept, 5: "its limit of 4 workers"}
+    assert api.as_task("PUT", job_id, "profile", json={"total_steps": 4000, "resumes": True}).status_code == 204
+    assert (beyond()[2], beyond()[4]) == (None, None)
+
+
 def test_allocations_tell_the_history_of_memberships(api: Api) -> None:
     job_id = api.submit()
     api.start(job_id, at=NOW + 5)

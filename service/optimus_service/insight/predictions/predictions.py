@@ -201,7 +201,7 @@ def predictions_body(
     found = sizes(job, fitted.speeds, allocations, estimate_of(ahead.remaining_steps), basis)
     # While a change of size is under way it has what trains; the forecast tells of what it gets.
     present = job.allocation if record.running.is_empty else record.running._replace(gpu_type=_gpu_type(job))
-    beyond = {size: None if size == present else _beyond(job, size, question) for size in allocations}
+    beyond = {size: None if size == present else _beyond(record, job, size, question) for size in allocations}
     is_priced = has_prices(settings)
     return answers.Predictions(
         at=None if latest is None else moment(latest.at),
@@ -229,7 +229,7 @@ def predictions_body(
             replace(job, allocation=present),
             fitted.speeds,
             settings,
-            lambda size: job.spec.tracked or _beyond(job, size, question) is None,
+            lambda size: job.spec.tracked or _beyond(record, job, size, question) is None,
         ),
         checkpoints=checkpoints,
         outcome=outcome_body(record, past, job.spent if is_priced else None),
@@ -269,16 +269,24 @@ def _speed_table(
     ]
 
 
-def _beyond(job: Job, size: Allocation, question: Question) -> str | None:
+def _beyond(record: JobRecord, job: Job, size: Allocation, question: Question) -> str | None:
     """Why the job may not have this size now, whatever others have: None where it may."""
-    worker, server = job.spec.worker, job.spec.server
+    worker, server, asked = job.spec.worker, job.spec.server, record.asked.workers
     if size == job.allocation:
         return None
-    for count, demand, what in ((size.workers, worker, "worker"), (size.servers, server, "server")):
-        if count > demand.maximum:
-            return f"its limit of {counted(demand.maximum, what)}"
-        if count < demand.minimum:
-            return f"its least of {counted(demand.minimum, what)}"
+    # Of one whose size stays, `worker` has that size, not what its owner allows.
+    least, most = (asked.min, asked.max) if job.spec.size_stays else (worker.minimum, worker.maximum)
+    for count, minimum, maximum, what in (
+        (size.workers, least, most, "worker"),
+        (size.servers, server.minimum, server.maximum, "server"),
+    ):
+        if count > maximum:
+            return f"its limit of {counted(maximum, what)}"
+        if count < minimum:
+            return f"its least of {counted(minimum, what)}"
+    if not worker.minimum <= size.workers <= worker.maximum:
+        has = counted(worker.maximum, "worker")
+        return f"the {has} that it keeps, as it is not known to go on from checkpoints at another size"
     needs = job.spec.demand(size.workers, size.servers)
     if question.capacity is not None and not needs.fits_in(question.capacity):
         return "what the cluster has"
