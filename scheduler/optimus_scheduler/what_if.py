@@ -282,7 +282,8 @@ def _of_its_limits(snapshot: Snapshot, job: Job, decision: Decision) -> Iterator
     doubled = replace(worker, maximum=2 * worker.maximum), replace(server, maximum=2 * server.maximum)
     more_workers = f"`workers.max` of {doubled[0].maximum} (now {worker.maximum})"
     more_servers = f"`servers.max` of {doubled[1].maximum} (now {server.maximum})"
-    if size.workers >= worker.maximum and not is_one_worker(spec):
+    # Of one whose size stays `worker.maximum` is that size: its owner may allow more already.
+    if size.workers >= worker.maximum and not (is_one_worker(spec) or spec.size_stays):
         yield Change(more_workers, _specified(snapshot, job, replace(spec, worker=doubled[0])), "maximum")
     if size.servers >= server.maximum > 0:
         yield Change(more_servers, _specified(snapshot, job, replace(spec, server=doubled[1])), "maximum")

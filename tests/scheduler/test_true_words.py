@@ -455,6 +455,18 @@ def test_more_workers_are_not_advised_to_a_script_of_one_process() -> None:
     assert any("workers.max" in words for words in told[Architecture.ALLREDUCE])
 
 
+def test_more_workers_are_not_advised_to_a_script_that_keeps_its_size() -> None:
+    """Its owner allows them already: another limit changes nothing."""
+    told = {}
+    for size_stays in (True, False):
+        spec = replace(a_spec(minimum=(2, 0), maximum=(2, 0)), architecture=Architecture.SCRIPT, size_stays=size_stays)
+        spec = replace(spec, server=replace(spec.server, minimum=0, maximum=0))
+        job = a_job("a", has=(2, 0), spec=spec, measured=samples(lambda w, _: float(w), [(1, 0), (2, 0), (4, 0)]))
+        world = a_snapshot(jobs=[job], nodes=a_cluster(16))
+        told[size_stays] = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES)).changes
+    assert told == {True: (), False: ("`workers.max` of 4 (now 2)",)}
+
+
 def test_what_gives_more_once_a_speed_is_measured_is_told_where_nothing_does_before() -> None:
     spec = replace(a_spec(minimum=(1, 0), maximum=(4, 0)), architecture=Architecture.SCRIPT)
     learning = a_job("a", has=(1, 0), spec=spec, measured=samples(lambda w, _: float(w), [(1, 0)]), allocated_at=NOW)
