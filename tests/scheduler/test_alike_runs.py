@@ -67,8 +67,10 @@ def test_runs_that_a_limit_ended_tell_nothing_of_when_a_loss_is_reached() -> Non
     rule, limit = ConvergenceRule(target_loss=0.1), ConvergenceRule(max_epochs=12)
     waits = job(replace(ended("run", 12.0), rule=limit))
     waits = replace(waits, spec=replace(waits.spec, convergence=rule))
-    assert steps_of_alike_runs(waits, 10.0) is None
-    assert steps_of_alike_runs(replace(waits, similar=(replace(ended("run", 12.0), rule=rule),)), 10.0) is not None
+    assert steps_of_alike_runs(waits, 10.0) is not None, "nothing else is known yet"
+    trains = replace(waits, step=100, losses=(1.0,) * 10, loss_steps=tuple(range(10, 110, 10)))
+    assert steps_of_alike_runs(trains, 10.0) is None
+    assert steps_of_alike_runs(replace(trains, similar=(replace(ended("run", 12.0), rule=rule),)), 10.0) is not None
 
 
 def test_runs_that_told_no_epochs_are_counted_in_steps() -> None:

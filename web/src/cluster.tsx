@@ -129,7 +129,7 @@ function Waiting({ cluster, active }: { cluster: ClusterLine; active: JobLine[] 
       ))}
       {oldest && (
         <>
-          . Longest: <a href={`#/jobs/${oldest.id}`}>{oldest.name}</a>. {oldest.message}
+          . The oldest of them: <a href={`#/jobs/${oldest.id}`}>{oldest.name}</a>. {oldest.message}
         </>
       )}{" "}
       <a href="#/queue">The queue</a>

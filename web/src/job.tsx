@@ -261,7 +261,7 @@ function Story({ known, now, problem, again, caller, needsToken }: StoryProps) {
           <span class="quiet">
             {job.steps_per_second == null
               ? `epoch ${epochOf(job)}`
-              : `${number(job.steps_per_second)} steps/s in the last 30 s, epoch ${epochOf(job)}`}
+              : `${number(job.steps_per_second)} steps/s by its newest steps, epoch ${epochOf(job)}`}
           </span>
           {job.learning_rate != null && <span class="quiet">learning rate {number(job.learning_rate)}</span>}
         </div>

@@ -116,7 +116,7 @@ _WORDS: dict[str, tuple[str | None, str | None]] = {
     "target-loss": (None, "Loss at which the job is done."),
     "max-epochs": (None, "Passes over the data at most."),
     "max-steps": (None, "Steps at most."),
-    "max-seconds": (None, "Seconds of training at most."),
+    "max-seconds": (None, "Seconds since its start at most, pauses included."),
     "workers-min": (None, "Fewest workers."),
     "workers-max": (None, "Most workers."),
     "servers-min": (None, "Fewest parameter servers."),

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from optimus_models.arguments import predicted
+from optimus_models.convergence import LEAST_POINTS
 from optimus_scheduler.forecast.cold_start import device_name
 from optimus_scheduler.forecast.precedents import with_belief
 from optimus_scheduler.forecast.time_left import given_not_ended
@@ -19,12 +20,13 @@ def steps_of_alike_runs(job: Job, steps_per_epoch: float | None) -> Interval | N
 
     The middle one of them, from the 10th percentile to the 90th; one alone says little, so its number is halved and
     doubled. Of a script those with the same arguments; where there are none, by how much others differed. Of a job that
-    a loss or a figure is to end, those that had the same rule: a limit of epochs tells nothing of when a loss is
-    reached.
+    a loss or a figure is to end, once its own losses tell no end, those that had the same rule: a limit of epochs tells
+    nothing of when a loss is reached.
     """
     rule = job.spec.convergence
     is_by_curve = any(each is not None for each in (rule.loss_decrease, rule.target_loss, rule.target_metric))
-    similar = [ended for ended in job.similar if not is_by_curve or ended.rule in (None, rule)]
+    tells = is_by_curve and len(job.losses) >= LEAST_POINTS
+    similar = [ended for ended in job.similar if not tells or ended.rule in (None, rule)]
     lengths = [
         (ended.arguments, math.log(ended.loss_steps[-1] / ended.steps_per_epoch))
         for ended in similar
