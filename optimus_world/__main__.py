@@ -26,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     begun = time.process_time()
     hours = n_worlds = 0.0
     for seed in _seeds(given):
-        script = replace(Script.drawn(seed, given.hours, given.upgraded_from), calm_after=given.calm_after)
+        drawn = Script.drawn(seed, given.hours, given.upgraded_from, is_crowded=given.crowded)
+        script = replace(drawn, calm_after=given.calm_after)
         outcome = run(_kept(script, given.only))
         print(json.dumps(_numbers(outcome)), flush=True)
         hours, n_worlds = hours + outcome.seconds / 3600.0, n_worlds + 1
@@ -48,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--worlds", type=int, default=1, help="one after the other, with the seeds that follow")
     parser.add_argument("--total-hours", type=float, help="as many worlds as it takes to simulate so many hours")
     parser.add_argument("--upgraded-from", help="a revision of the repository: the service is upgraded from there")
+    parser.add_argument("--crowded", action="store_true", help="many users ask for more than there is")
     parser.add_argument("--only", help="numbers of faults and acts to keep, such as f3,f7,a0; of a shrunk history")
     parser.add_argument("--calm-after", type=float, help="hours after which nothing goes wrong; of a shrunk history")
     parser.add_argument("--shrink-seconds", type=float, default=_SHRINK_SECONDS, help="for a shorter history")
@@ -98,6 +100,7 @@ def reproduction(outcome: Outcome) -> str:
     names = [*(f"f{fault.number}" for fault in script.faults), *(f"a{act.number}" for act in script.acts)]
     calm = "" if script.calm_after is None else f" --calm-after {script.calm_after:g}"
     calm += "" if script.upgrade is None else f" --upgraded-from {script.upgrade.revision}"
+    calm += " --crowded" if script.is_crowded else ""
     return f"python -m optimus_world --seed {script.seed} --hours {script.hours:g}{calm} --only {','.join(names)}"
 
 

@@ -17,7 +17,8 @@ from optimus_world.replica import URL
 if TYPE_CHECKING:
     from optimus_world.world import World
 
-MEAN_SECONDS = 420.0
+MEAN_SECONDS, CROWDED_MEAN_SECONDS = 420.0, 150.0
+"""Between two acts."""
 REPEAT_SECONDS = 5.0
 _TRIES = 150
 CAPPED = "capped"
@@ -41,23 +42,27 @@ class Act:
 
 
 _RATES = {"submit": 6, "cancel": 2, "pause": 1, "change": 2, "delete": 1, "resume": 1}
+_CROWDED_RATES = _RATES | {"submit": 60}
 
 
-def draw(seed: int, until: float) -> list[Act]:
-    """What users of a world do, by time, before `until` seconds."""
+def draw(seed: int, until: float, *, is_crowded: bool = False) -> list[Act]:
+    """What users of a world do, by time, before `until` seconds. `is_crowded`: there are many more."""
     chance = random.Random(f"{seed} users")  # noqa: S311 - a simulation
+    rates, mean = (_CROWDED_RATES, CROWDED_MEAN_SECONDS) if is_crowded else (_RATES, MEAN_SECONDS)
     acts, at = [Act(0, 5.0, "submit", 0), Act(1, 20.0, "submit", 1)], 30.0
     while at < until:
-        kind = chance.choices(list(_RATES), list(_RATES.values()))[0]
+        kind = chance.choices(list(rates), list(rates.values()))[0]
         submitted = [act.number for act in acts if act.kind == "submit"]
         job = len(acts) if kind == "submit" else chance.choice(submitted[-4:])
         acts.append(Act(len(acts), at, kind, job))
-        at += chance.expovariate(1.0 / MEAN_SECONDS)
+        at += chance.expovariate(1.0 / mean)
     return acts
 
 
-def specification(seed: int, number: int) -> dict[str, Any]:
+def specification(seed: int, number: int, *, is_crowded: bool = False) -> dict[str, Any]:
     """What the job of act `number` asks for."""
+    if is_crowded:
+        return _demanding(random.Random(f"{seed} demanding {number}"), number)  # noqa: S311 - a simulation
     chance = random.Random(f"{seed} job {number}")  # noqa: S311 - a simulation
     rule = chance.choice(("loss", "steps", "seconds"))
     convergence: dict[str, Any] = {"max_steps": chance.randrange(60, 260)}
@@ -74,6 +79,34 @@ def specification(seed: int, number: int) -> dict[str, Any]:
         "convergence": convergence,
         "checkpoint_seconds": 120.0,
     }
+
+
+def _demanding(chance: random.Random, number: int) -> dict[str, Any]:
+    """One of a crowd: gangs, deadlines, priorities, tasks of other sizes, budgets of time."""
+    most = chance.randrange(1, 6), chance.randrange(1, 4)
+    least = [chance.choice((1, 1, each)) for each in most]
+    cores = chance.choice((1, 1, 2))
+    while least[0] * cores + least[1] > CAPPED_CORES:
+        least[0] -= 1
+    convergence: dict[str, Any] = {"max_steps": chance.randrange(20, 260)}
+    match chance.choice(("steps", "steps", "steps", "loss", "seconds")):
+        case "loss":
+            convergence |= {"loss_decrease": {"below": 0.02}}
+        case "seconds":
+            convergence = {"max_seconds": 10_000.0, "max_steps": 1000}
+    spec: dict[str, Any] = {
+        "name": f"job-{number}",
+        "project": chance.choice(("default", "default", CAPPED)),
+        "task": "models:train",
+        "workers": {"min": least[0], "max": most[0], "resources": {"cpu": cores, "memory_bytes": 2**28}},
+        "servers": {"min": least[1], "max": most[1], "resources": {"cpu": 1, "memory_bytes": 2**28}},
+        "convergence": convergence,
+        "checkpoint_seconds": 120.0,
+        "priority": chance.choice((1, 1, 1, 4, 10)),
+    }
+    if chance.random() < 0.3:
+        spec["deadline_seconds"] = chance.choice((600, 1800, 3600, 7200))
+    return spec
 
 
 class Users:
@@ -119,7 +152,9 @@ class Users:
             self._world.books.told(act.kind, job_id)
 
     def _submit(self, act: Act) -> None:
-        body, key = specification(self._world.seed, act.number), {"Idempotency-Key": f"act-{act.number}"}
+        script = self._world.script
+        body = specification(script.seed, act.number, is_crowded=script.is_crowded)
+        key = {"Idempotency-Key": f"act-{act.number}"}
         answer = self._answered("POST", "/v1/jobs", body, key)
         if answer is None:
             return

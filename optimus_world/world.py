@@ -115,15 +115,18 @@ class Script:
     """From an earlier release, which both replicas are of at first."""
     calm_after: float | None = None
     """Hours after which nothing goes wrong any more; None: `STORM_PART` of all."""
+    is_crowded: bool = False
+    """Whether many users ask for more than there is: deadlines, gangs, priorities."""
 
     @classmethod
-    def drawn(cls, seed: int, hours: float, earlier: str | None = None) -> Script:
+    def drawn(cls, seed: int, hours: float, earlier: str | None = None, *, is_crowded: bool = False) -> Script:
         """What this seed says. `earlier`: the release that it begins with, by its revision of the repository."""
         storm, on_kubernetes = 3600.0 * hours * STORM_PART, seed % KUBERNETES_EACH == 0 and earlier is None
         struck = faults.draw(seed, storm, NODES, on_kubernetes=on_kubernetes)
         upgrade = None if earlier is None else Upgrade.drawn(seed, earlier, storm)
         struck += () if upgrade is None else upgrade.handed_over(seed, len(struck))
-        return cls(seed, hours, tuple(struck), tuple(users.draw(seed, storm)), on_kubernetes, upgrade)
+        acts = tuple(users.draw(seed, storm, is_crowded=is_crowded))
+        return cls(seed, hours, tuple(struck), acts, on_kubernetes, upgrade, is_crowded=is_crowded)
 
     @property
     def is_a_trace(self) -> bool:
@@ -352,7 +355,8 @@ class World:
             self.kernel.after(5.0, lambda: self.crash(replica.process, seconds))
 
     def _simulated(self) -> Simulated:
-        jobs = {act.at: users.specification(self.seed, act.number) for act in self.script.acts}
+        is_crowded = self.script.is_crowded
+        jobs = {act.at: users.specification(self.seed, act.number, is_crowded=is_crowded) for act in self.script.acts}
         quota = {users.CAPPED: users.QUOTA}
         trace = trace_of(self._directory.parent / "trace.jsonl", list(self.machines.all_nodes.values()), quota, jobs)
         return Simulated(trace, POLICY)

@@ -37,6 +37,14 @@ def test_no_invariant_is_broken(seed: int, hours: float) -> None:
     assert outcome.n_samples > 100
 
 
+def test_no_invariant_is_broken_where_many_ask_for_more_than_there_is() -> None:
+    """Deadlines, gangs, priorities: with these a round once failed again and again, until a job had ended."""
+    outcome = run(Script.drawn(101, 0.5, is_crowded=True))
+    assert outcome.violation is None, "\n".join([*outcome.story[-40:], reproduction(outcome)])
+    assert "--crowded" in reproduction(outcome)
+    assert len(outcome.script.acts) > 8
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
