@@ -205,7 +205,7 @@ def _ended(job: Job, predictions: Predictions, outcome: Outcome, asked: Asked) -
     facts: Facts = [
         ("Job", job["id"]),
         ("Ended", f"{job['state']} after {wording.count(outcome['steps'])} steps"),
-        ("Training took", wording.duration(outcome["seconds"])),
+        ("From start to end", wording.duration(outcome["seconds"])),
         ("Final loss", final_loss(job, outcome["final_loss"])),
     ]
     facts += [(name, wording.number(value, 4)) for name, value in sorted(outcome["metrics"].items())]

@@ -642,9 +642,17 @@ def test_that_a_job_goes_first_is_told_only_where_the_round_says_so(message: str
     waits = a_record(state=JobState.QUEUED, wanted=NOTHING)
     turn = Turn(-made.at - 10.0, 50.0, 0.0, False, 300.0, 2.0)
     case = Case(job=waits, decision=replace(made, at=0.0), now=made.at, turn=turn, policy="optimus")
-    found = [each for each in explanation_of(case).sentences if "start before it" in each or "starts before it" in each]
-    assert len(found) == 1
-    assert found[0].startswith(told)
+    later = replace(case, now=made.at + 60.0)  # rounds have decided the same since
+    looked = ExpectedTimesRecord(
+        job_id="job-1", at=later.now, valid_until=later.now + 99.0, start=None, end=None, steps_left=None
+    )
+    assert case.decision is not None
+    later = replace(later, decision=replace(case.decision, at=-later.now - 60.0, expected=looked))
+    for each in (case, later):
+        said = explanation_of(each).sentences
+        found = [one for one in said if "start before it" in one or "starts before it" in one]
+        assert len(found) == 1
+        assert found[0].startswith(told)
 
 
 THE_STOPS = "changes of size, lost tasks, pauses and errors stopped its training"

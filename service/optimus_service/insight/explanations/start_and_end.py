@@ -123,7 +123,9 @@ def _before_all(case: Case) -> list[str]:
     but = "but for promised deadlines, guarantees of quotas, and jobs that have waited too long before it"
     if goes_first(case.decision):
         return [f"No other job starts before it, {but}."]
-    if turn.in_seconds <= min(case.decision.at - case.now, 0.0):
+    # A decision is kept as long as rounds decide the same; the queue is looked at after each round that has news.
+    looked = 0.0 if case.decision.expected is None else case.decision.expected.at
+    if turn.in_seconds <= min(max(case.decision.at, looked) - case.now, 0.0):
         waited = f"It has waited for longer than the {lasted(turn.patience)} after which a job goes first"
         return [f"{waited}, but others may still start before it: {_BACKLOG} than it has waited."]
     at = f"From {moment(case.now + turn.in_seconds):%Y-%m-%d %H:%M:%S} UTC on"
