@@ -195,7 +195,8 @@ def test_commands_wait_for_a_service_that_is_starting(shell: Shell) -> None:
 ENDED = (
     r"It took [\d a-z]+ from submission to end, [\d a-z]+ of it before it started, and ended at step \d+\. "
     r"It last had .*\. Its size was .*; "
-    r"(no change of size, lost task, pause or error stopped|changes of size, .* and errors stopped) its training.*\."
+    r"((until then )?no change of size, lost task, pause or error stopped|changes of size, .* and errors stopped) "
+    r"its training.*\."
     r"( \d+ steps? (was|were) made again\.)?"
 )
 """The last sentence about a job that has ended."""
@@ -208,12 +209,13 @@ HUNG = (
 HANGS = (
     r"(Starts with|Keeps) 1 worker and 1 server.*",
     rf"(\d+ s ago: )?{HUNG}",
+    r"(A worker is being replaced; i|I)ts workers hung once, (at step \d+ or before|before a step was made)\.",
     r"A worker is being replaced\.|No step came for .*, where one took .*\.",
     r"If its code hangs, the worker is replaced after 3 s; `optimus logs {job}` .* `optimus cancel {job}` ends it\.",
     r"Its next task would gain .*|One more task would .*",
     r"If its training goes on, it is expected to end in about .*",
     r"At the size that it has(, (without waiting and stops|by (its newest|the) speed.*),)? it would take .*\.",
-    r"When it ends cannot be said (yet: |before it goes on|while no step comes).*",
+    r"When it ends cannot be said (yet: |before it (goes on|has passed step|makes a step)|while no step comes).*",
     r"It has waited for .*",
     r"In the queue it is number 1 of 1\.",
     r"(It is expected to|When it will) (start|go on) .*",

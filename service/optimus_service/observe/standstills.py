@@ -45,7 +45,7 @@ class Standstill(NamedTuple):
     is_replaced: bool = False
     """A worker is gone, and the one in its place does not take part yet."""
     hung_at: int | None = None
-    """The last step where its workers hung, which it has not passed."""
+    """The last step where its workers hung, which it has not passed; 0: before they had made one."""
 
 
 Standstills = Mapping[str, Standstill]
@@ -126,7 +126,8 @@ def _hung_again(
         at = max((each.step + each.lost_steps for each in memberships if each.cause == "worker_lost"), default=0)
         if running[job_id].step <= at:
             often = "once" if counts[job_id] == 1 else f"{counts[job_id]} times"
-            found[job_id] = f"its workers hung {often}, at step {at} or before", at
+            where = f"at step {at} or before" if at else "before a step was made"
+            found[job_id] = f"its workers hung {often}, {where}", at
     return found
 
 

@@ -173,8 +173,8 @@ def _what_stopped_it(case: Case, stopped: float, n_unknown: int) -> str:
     """For how long training was stopped, by what. A silence that ended by itself, or with the job, is not counted."""
     sizes = "size or batch" if any(each.cause == "batch" for each in case.memberships) else "size"
     if not stopped and not n_unknown:
-        before = " before" if case.job.state is JobState.FAILED else ""
-        return f"no change of {sizes}, lost task, pause or error{before} stopped its training"
+        until = "until then " if case.job.state is JobState.FAILED else ""
+        return f"{until}no change of {sizes}, lost task, pause or error stopped its training"
     known = [f"for {lasted(stopped) if stopped >= 1.0 else time_words(stopped)} in all"] if stopped else []
     unknown = [f"{times(n_unknown)} for a time that is not known"] if n_unknown else []
     return f"changes of {sizes}, lost tasks, pauses and errors stopped its training {', and '.join(known + unknown)}"

@@ -270,7 +270,8 @@ def on_the_end(case: Case, expected: answers.Expected) -> list[str]:
         hung_at = case.still[case.job.id].hung_at
         if hung_at is None:
             return ["When it ends cannot be said while no step comes."]
-        return [f"When it ends cannot be said before it has passed step {hung_at}: its workers hung there or before."]
+        passed = f"has passed step {hung_at}: its workers hung there or before" if hung_at else "makes a step again"
+        return [f"When it ends cannot be said before it {passed}."]
     if expected.finish_seconds is None:
         if case.job.waits and expected.start_seconds is None:
             return [f"When it ends cannot be said before it {'starts' if case.job.started_at is None else 'goes on'}."]
