@@ -156,7 +156,7 @@ class Replica:
             after_round=after_round,
         )
         parts = server.assemble(settings, URL, clock, machine)
-        self.loop, self.ahead, self.retention = parts.loop, parts.ahead, parts.retention
+        self.loop, self.retention = parts.loop, parts.retention
         self.long_polls = cast(FiberLongPolls, parts.services.long_polls)
         self.repository = parts.services.repository
         self.app = _app(replace(parts.services, edits=FiberTurns(kernel)))

@@ -50,11 +50,7 @@ class Doubts:
     def _own_starts(self, job: int) -> FloatArray:
         cause, at, now = self._trajectory.cause_of(job), self._trajectory.start_of(job), self._trajectory.began
         if cause is not None:
-            return (
-                _sum(self.predicted_ends(cause.job), cause.lag * _WAITS)
-                if cause.lag > 0
-                else self.predicted_ends(cause.job)
-            )
+            return _sum(self.predicted_ends(cause.job), cause.lag * _WAITS)
         certain = max(now, self._trajectory.may_start_at(job))
         if self._trajectory.is_planned or not certain < at < math.inf:
             return np.full(LEVELS, at)

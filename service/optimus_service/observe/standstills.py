@@ -25,7 +25,7 @@ from optimus_service.store.repository import Repository
 _STALLED_STEPS, _STALLED_SECONDS = 5.0, 15.0
 """A job is said to have stalled when no step came for as long as so many took, and for so long; telemetry may be a few
 seconds late, and comes up to 5 s after the service listens again."""
-_USUAL_SAMPLES = 20
+USUAL_SAMPLES = 20
 """Of so many of the newest samples the steps of a job are timed."""
 _LATE_SECONDS = 300.0
 """A sample comes no later than this after its last step, by the clock of the service."""
@@ -79,7 +79,7 @@ def standstills(
     # Few are silent, and only of these the usual time of a step is asked for.
     silence = {each: _silent_seconds(newest[each], now, listens_since) for each in unread if newest.get(each)}
     if silent := {each for each, seconds in silence.items() if seconds >= _STALLED_SECONDS}:
-        newest |= repository.samples.newest_of_each(silent, _USUAL_SAMPLES)
+        newest |= repository.samples.newest_of_each(silent, USUAL_SAMPLES)
     steady = [each for each, job in running.items() if each in in_doubt and job.running == job.wanted]
     changing = [each for each in steady if each in ages and _are_young(ages[each], newest.get(each, ()))]
     memberships = repository.memberships.of_jobs(changing)

@@ -29,7 +29,7 @@ from optimus_service.insight.jobs.reasons import CHECKPOINTS, PRINTS_TOO_MUCH, W
 from optimus_service.loop.exits import WORKER_HUNG
 from optimus_service.loop.silent_coordinators import COORDINATOR_SILENT
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
-from optimus_service.observe.standstills import stalled, standstills
+from optimus_service.observe.standstills import USUAL_SAMPLES, stalled, standstills
 from optimus_service.store.jobs.transitions import RETRY_SCHEDULED
 from optimus_service.store.records import DecisionRecord, EventRecord, JobRecord, MembershipRecord
 from optimus_service.store.repository import MAX_PAGE
@@ -45,9 +45,6 @@ _MOST_AWAITED = 2
 _WARNINGS = (WORKER_HUNG, WORKER_SILENT, COORDINATOR_SILENT, LOSS_NOT_FINITE, CHECKPOINTS, PRINTS_TOO_MUCH)
 
 _AT_THE_END = ("EndedEarly",)
-
-_USUAL_SAMPLES = 20
-"""Of so many of the newest samples the steps of a job are timed, as `standstills` does."""
 
 _STOPS = (CANCEL_REQUESTED, JOB_PAUSED, PAUSED_BY_OWNER)
 """Events from which on a job's tasks stop, or are gone."""
@@ -133,7 +130,7 @@ def _silence_at_its_end(services: Services, job: JobRecord, memberships: Sequenc
         return None  # it was being paused, or was
     # When the service listened before it was started anew is not known; then steps that came late came soon.
     heard = services.listens_since if services.listens_since <= until else formed
-    newest = services.repository.samples.newest_of_each([job.id], _USUAL_SAMPLES).get(job.id, ())
+    newest = services.repository.samples.newest_of_each([job.id], USUAL_SAMPLES).get(job.id, ())
     return stalled(newest, until, max(heard, formed))
 
 
