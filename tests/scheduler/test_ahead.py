@@ -363,8 +363,14 @@ def test_nothing_is_expected_before_some_jobs_were_seen() -> None:
 def test_a_job_of_unknown_length_goes_on_as_those_did_that_took_longer(lengths: list[float], ran: float) -> None:
     rest = rest_of_life(lengths, ran, 600.0)
     assert 0.0 < rest.low <= rest.mean <= rest.high
-    shorter = [length for length in lengths if length <= ran]
-    assert rest == rest_of_life([length for length in lengths if length > ran], ran, 600.0), shorter
+    longer = rest_of_life([length for length in lengths if length > ran], ran, 600.0)
+    assert rest == longer or (ran < 600.0 and rest.mean <= longer.mean), "shorter ones tell only what is typical"
+
+
+@given(lengths=st.lists(st.floats(10.0, 60.0), min_size=8, max_size=30), ran=st.floats(0.0, 60.0))
+def test_where_all_jobs_are_short_a_new_one_is_not_taken_for_long(lengths: list[float], ran: float) -> None:
+    assert rest_of_life(lengths, ran, 600.0).mean < 120.0
+    assert rest_of_life([], ran, 600.0).mean == pytest.approx(600.0), "nothing is known"
 
 
 def test_of_long_and_short_jobs_only_the_long_ones_say_how_an_old_one_goes_on() -> None:

@@ -145,18 +145,24 @@ def rest_of_life(lengths: Sequence[float], ran: float, typical: float) -> Interv
     """Seconds that a job of unknown length goes on: 10th, 50th and 90th percentile.
 
     By how long those earlier jobs went on that took longer than this one until now; a few made-up ones beside them say
-    what is believed without any: as long again (Lindy), and not less than is typical.
+    what is believed without any: as long again (Lindy), and not less than is typical. Where jobs are shorter than that,
+    what is typical is learned from them: the geometric mean of their lengths, `typical` as one more among them.
 
     Args:
         lengths: seconds that earlier jobs took.
         ran: seconds that this one has run.
         typical: seconds that stand in for a length of which nothing is known; above 0.
     """
-    scale = max(ran, typical)
+    scale = max(ran, min(typical, _geometric_mean([typical, *lengths])))
     made_up = [scale * part / (1.0 - part) for part in ((n + 0.5) / _MADE_UP for n in range(_MADE_UP))]
     rest = [length - ran for length in lengths if length > ran]
     low, middle, high = np.quantile([*made_up, *rest], (0.1, 0.5, 0.9)).tolist()
     return Interval(middle, low, high)
+
+
+def _geometric_mean(seconds: Sequence[float]) -> float:
+    """Of lengths, those below a second as one."""
+    return math.exp(math.fsum(math.log(max(each, 1.0)) for each in seconds) / len(seconds))
 
 
 def as_fresh(outlook: Outlook, job_id: str, submitted_at: float) -> Outlook:
