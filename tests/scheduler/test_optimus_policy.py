@@ -23,6 +23,7 @@ from optimus_scheduler.model import (
     JobState,
     Reason,
     Resources,
+    SilentRun,
     SpeedSample,
 )
 from optimus_scheduler.round import plan
@@ -329,6 +330,23 @@ def test_the_turn_of_a_job_whose_length_is_known_is_told_by_what_it_needs_alone(
     waits = SETTINGS.patience_seconds + SETTINGS.patience_part * alone
     assert not turn.is_assumed
     assert [turn.needed, turn.patience] == pytest.approx([alone, waits])
+
+
+@pytest.mark.parametrize("tells", ["no step", "its steps"])
+def test_the_turn_of_a_script_goes_by_how_long_ended_runs_of_its_command_took(tells: str) -> None:
+    """And not by the time that is typical of jobs: it is overdue as soon as a job of that length is."""
+    model = law()
+    run = EndedJob("before", "t", "default", None, device="CPU core", silent=SilentRun(1, 1, 40.0))
+    if tells == "its steps":
+        run = replace(run, silent=None, total_steps=40, speed_samples=samples(model, ALL_SIZES))
+    waits = a_job("script", spec=a_spec(rule=ConvergenceRule(max_steps=None)), submitted_at=NOW - 1.0)
+    (outlook,) = outlooks(replace(waits, similar=(run,)))
+    turn, (unknown,) = turn_of(outlook, SETTINGS), outlooks(waits)
+    seconds = 40.0 if tells == "no step" else 40.0 / outlook.speeds.at(outlook.minimum)
+    assert (turn.is_assumed, turn.is_of_ended_jobs) == (False, True)
+    assert turn.needed == pytest.approx(seconds, rel=0.01)
+    assert turn.patience == pytest.approx(SETTINGS.patience_seconds + SETTINGS.patience_part * turn.needed)
+    assert turn_of(unknown, SETTINGS).is_assumed
 
 
 def test_no_gain_per_share_is_told_of_a_size_that_takes_no_larger_share() -> None:

@@ -75,6 +75,16 @@ def seconds_of_silent_runs(job: Job) -> Interval | None:
     return Interval(math.exp(mean), math.exp(mean - REACH * spread), math.exp(mean + REACH * spread))
 
 
+def seconds_like_ended_runs(job: Job, steps_per_epoch: float | None, speed: float | None) -> float | None:
+    """Seconds that are left of a job which has told nothing by itself from which its end follows, as ended runs like it
+    tell; None where these tell nothing, either. `speed`: steps/s at its minimum; None: not known."""
+    silent = seconds_of_silent_runs(job)
+    if silent is not None:
+        return silent.mean
+    left = steps_left_like_alike_runs(job, steps_per_epoch) if speed else None
+    return None if left is None or not speed else left.mean / speed
+
+
 def steps_left_like_alike_runs(job: Job, steps_per_epoch: float | None) -> Interval | None:
     """The same less the steps that it has made, given that it has not ended with them."""
     total = steps_of_alike_runs(job, steps_per_epoch)

@@ -30,9 +30,10 @@ import numpy as np
 from optimus_models.calibration import AS_PREDICTED, NO_EXPERIENCE, Calibration, Widening
 from optimus_models.loss.ends import Prediction
 from optimus_models.rescale import RescaleCost
-from optimus_scheduler.forecast.end import End, Use, inputs_of_end, life_of
+from optimus_scheduler.forecast.alike_runs import seconds_like_ended_runs
+from optimus_scheduler.forecast.end import End, Use, epoch_steps, inputs_of_end, life_of
 from optimus_scheduler.forecast.fits import Fits, Fitted
-from optimus_scheduler.forecast.outlook import Outlook, all_later
+from optimus_scheduler.forecast.outlook import Outlook, all_later, allocation_of
 from optimus_scheduler.forecast.prices import has_prices
 from optimus_scheduler.forecast.time_left import Course, Habits, correction, step_seconds, time_left, times_of_many
 from optimus_scheduler.model import Forecast, Interval, Job
@@ -183,12 +184,21 @@ class _Known:
             waited_seconds=_waited_seconds(job, now),
             measured=self._is_measured(job, now, settings),
             learning=speeds.model.confidence < settings.sure_speed,
-            typical_seconds=settings.typical_seconds,
+            typical_seconds=self._typical_seconds(job, settings),
             allocated_seconds=_allocated_seconds(job, now),
             joining_seconds=_joining_seconds(job, stop_seconds),
         )
         self.in_parts, self.stop_seconds = self._in_parts(found, settings), stop_seconds
         return found
+
+    def _typical_seconds(self, job: Job, settings: Settings) -> float:
+        """What stands in for the time left: as ended runs like it tell, where its own reports tell nothing."""
+        speeds, spec = self.fitted.speeds, job.spec
+        if not job.similar or (self.end.remaining is not None and speeds.is_known):
+            return settings.typical_seconds
+        least = allocation_of(spec.worker.minimum, spec.server.minimum, spec.gpu_type)
+        found = seconds_like_ended_runs(job, epoch_steps(job), speeds.at(least) if speeds.is_measured else None)
+        return settings.typical_seconds if found is None else found
 
     def _in_parts(self, found: Outlook, settings: Settings) -> _InParts | None:
         """Of this outlook, or None where more than its numbers changes with time."""

@@ -79,7 +79,8 @@ class _Fields(NamedTuple):
     learning: bool
     """Whether the speed model is too uncertain to trust far away from what was measured."""
     typical_seconds: float
-    """Stands in for the time left when nothing is known."""
+    """Stands in for the time left where the forecast knows nothing of it: what ended jobs like it tell of it, or the
+    same for all jobs."""
     claimed: bool
     """Whether a quota or deadline gives it a right to its minimum, before anything is compared."""
     joining_seconds: float

@@ -611,6 +611,10 @@ def test_a_kept_promise_is_told_after_the_end() -> None:
             "From the next round on, when it has waited for 1 min 10 s, no other job starts before it, but for ",
         ),
         (
+            Turn(340.0, 380.0, 160.0, False, 300.0, 2.0, is_of_ended_jobs=True),
+            "2 times the 2 min 40 s that it takes at its least size, as ended jobs like it tell, divided by its ",
+        ),
+        (
             Turn(200.0, 300.3, 0.3, False, 300.0, 2.0, is_calculated=True),
             "These are 5 min 00 s: it needs less than a second at its least size, as the layers of its network tell: "
             "nothing is measured yet.",

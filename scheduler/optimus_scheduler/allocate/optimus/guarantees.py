@@ -166,13 +166,16 @@ class Turn:
     needed: float
     """Seconds by which these are counted: what is left of it at its minimum ..."""
     is_assumed: bool
-    """... or what stands in, for its length or its speed is not known."""
+    """... or what stands in, for its length or its speed is not known, and no ended job like it tells how long it
+    takes."""
     fixed: float
     """The part of `patience` that every job has, seconds ..."""
     part: float
     """... and by how many times `needed`, divided by its priority, a job waits longer."""
     is_calculated: bool = False
     """`needed` goes by speeds that only the layers of its network tell."""
+    is_of_ended_jobs: bool = False
+    """`needed` is what ended jobs like it took."""
 
 
 def turn_of(outlook: Outlook, settings: Settings) -> Turn:
@@ -180,9 +183,12 @@ def turn_of(outlook: Outlook, settings: Settings) -> Turn:
     jobs = JobColumns.of([outlook])
     speed = np.array([outlook.speeds.at(outlook.minimum) if outlook.speeds.is_known else np.nan])
     waits, needed = float(patience(jobs, speed, settings)[0]), float(_needed(jobs, speed)[0])
-    is_assumed, left = bool(jobs.is_unknown[0]), waits - outlook.waited_seconds
-    is_calculated = outlook.speeds.source is SpeedSource.ANALYSIS and not is_assumed
-    return Turn(left, waits, needed, is_assumed, settings.patience_seconds, settings.patience_part, is_calculated)
+    is_unknown, left = bool(jobs.is_unknown[0]), waits - outlook.waited_seconds
+    is_told = is_unknown and outlook.typical_seconds != settings.typical_seconds
+    is_assumed = is_unknown and not is_told
+    is_calculated = outlook.speeds.source is SpeedSource.ANALYSIS and not is_unknown
+    constants = settings.patience_seconds, settings.patience_part
+    return Turn(left, waits, needed, is_assumed, *constants, is_calculated, is_told)
 
 
 def _kept(jobs: JobColumns, candidates: Candidates, settings: Settings, unchanged: Collection[int]) -> IntArray:

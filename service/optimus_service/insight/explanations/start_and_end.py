@@ -148,6 +148,8 @@ def _of_its_patience(turn: Turn, priority: float) -> str:
             f"{times} that the rounds assume of each job whose length or speed they do not know yet{divided}: that "
             "decides its turn, and is no prediction of its end."
         )
+    if turn.is_of_ended_jobs:
+        return f"{times} that it takes at its least size, as ended jobs like it tell{divided}."
     why = ", as the layers of its network tell: nothing is measured yet" if turn.is_calculated else ""
     if round(turn.needed) < 1:
         return f"These are {lasted(turn.fixed)}: it needs less than a second at its least size{why}."
