@@ -475,6 +475,7 @@ class Project(TypedDict):
     name: str
     quota: ProjectQuota
     guaranteed: NodeResources
+    shrunk: str | None
     used: NodeResources
     borrowed: NodeResources
     jobs: dict[str, int]

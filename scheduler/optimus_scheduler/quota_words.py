@@ -134,10 +134,8 @@ def own_words(quota: Quota, asked: Resources, right: Resources, need: Resources)
 
     `asked`: what the project is guaranteed by its quota alone; `right`: beside the quotas of others.
     """
-    named = {
-        "cpu": not (quota.cpu is None and quota.share is None),
-        "memory": not (quota.memory_bytes is None and quota.share is None),
-    }
+    is_share = quota.share is not None
+    named = {"cpu": is_share or quota.cpu is not None, "memory": is_share or quota.memory_bytes is not None}
     amounts = [
         ("cpu", asked.cpu, right.cpu, need.cpu, core_words(right.cpu)),
         ("memory", asked.memory_bytes, right.memory_bytes, need.memory_bytes, _memory_words(right.memory_bytes)),
@@ -150,12 +148,25 @@ def own_words(quota: Quota, asked: Resources, right: Resources, need: Resources)
     told = [
         words
         for kind, _, has, needs, words in amounts
-        if (kind in shrunk if named.get(kind, kind in quota.gpus) else needs > has + TOLERANCE)
+        if (
+            kind in shrunk
+            if named.get(kind, kind in quota.gpus or quota.share is not None)
+            else needs > has + TOLERANCE
+        )
     ]
     if not told:
         return f"its quota is {quota_words(quota)}"
     why = f", {SHRUNK}" if shrunk else ""
     return f"its quota of {quota_words(quota)} comes to {' and '.join(told)} now{why}"
+
+
+def shrunk_words(quota: Quota, right: Resources, capacity: Resources) -> str | None:
+    """That a quota comes to less than it names, and why; None where it does not. `right`: as in `own_words`."""
+    lacks = sorted(kind for kind, count in quota.gpus.items() if count > 0 and kind not in capacity.gpus)
+    told = own_words(quota, guarantee_alone(quota, capacity), right, Resources())
+    found = [told] if told.endswith(SHRUNK) else []
+    found += [f"the cluster has no {' or '.join(lacks)}"] if lacks else []
+    return "; ".join(found) or None
 
 
 def right_words(quota: Quota, right: Resources) -> str:

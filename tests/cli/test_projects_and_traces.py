@@ -79,11 +79,14 @@ def test_limits_of_a_project_stay_and_go_one_by_one(service: ScriptedService, op
 
 
 def test_a_guarantee_that_is_less_than_the_quota_is_told_so(service: ScriptedService, optimus: Optimus) -> None:
-    less = "less than its quota, as all quotas together are more than the cluster"
-    assert less not in optimus("project", "show", "vision").stdout
-    quota = {**VISION["quota"], "cpu": 1.0}
-    service.on("GET", PATH, {**VISION, "quota": quota, "guaranteed": {**VISION["guaranteed"], "cpu": 0.5714}})
-    assert less in " ".join(optimus("project", "show", "vision").stdout.split())
+    less = "its quota of 1 core comes to 0.57 cores now, because the quotas of all projects together exceed the cluster"
+    shrunk = {**VISION, "shrunk": less}
+    for arguments, answer in ((("show", "vision"), shrunk), (("list",), {"projects": [VISION, shrunk]})):
+        assert "comes to" not in optimus("project", *arguments).stdout
+        service.on("GET", PATH if "show" in arguments else "/v1/projects", answer)
+        told = " ".join(optimus("project", *arguments).stdout.split())
+        assert told.count(less) == 1
+    assert f"vision: {less}." in told, "below the table"
 
 
 @pytest.mark.parametrize(

@@ -1110,6 +1110,11 @@ export interface components {
             quota: components["schemas"]["ProjectQuota"];
             /** @description what the quota comes to now */
             guaranteed: components["schemas"]["NodeResources"];
+            /**
+             * @description that this is less than the quota names, and why; null: it is not
+             * @default null
+             */
+            shrunk: string | null;
             /** @description what its jobs have been given */
             used: components["schemas"]["NodeResources"];
             /** @description of that, what is beyond the guarantee */

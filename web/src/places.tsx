@@ -8,7 +8,7 @@ import { Doubt, faultOf, Marked, Refusal } from "./doubt";
 import { PAGE_SIZE, Pages, usePages } from "./pages";
 import { may } from "./rights";
 import type { World } from "./state";
-import { amount, bytes, count, counted, gpuCount, percent, quotaWords, shrunk, whomLimitsHold } from "./words";
+import { amount, bytes, count, counted, gpuCount, percent, quotaWords, whomLimitsHold } from "./words";
 
 const TASK = /^(.+)-(worker|server|coordinator)-\d+-\d+$/;
 
@@ -248,7 +248,7 @@ export function Projects({ world, caller, needsToken }: ProjectsProps) {
                   </td>
                   <td>
                     {resources(project.guaranteed)}
-                    <Under words={shrunk(project.quota, project.guaranteed)} />
+                    <Under words={project.shrunk ?? ""} />
                   </td>
                   <td>
                     {resources(project.used)}

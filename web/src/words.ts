@@ -214,16 +214,3 @@ export function whomLimitsHold(limits: Limits): string {
   if (given.length === Number(isOfAll)) return isOfAll ? "all its jobs" : "";
   return isOfAll ? `${MEMBERS}; workers together: all its jobs` : MEMBERS;
 }
-
-const ROUNDING = 1e-6;
-
-/** That a project is guaranteed less than its quota names; empty where it is not. */
-export function shrunk({ cpu, memory_bytes, gpus }: ProjectQuota, guaranteed: NodeResources): string {
-  const named = [
-    [cpu, guaranteed.cpu],
-    [memory_bytes, guaranteed.memory_bytes],
-    ...Object.entries(gpus ?? {}).map(([kind, number]) => [number, guaranteed.gpus[kind] ?? 0]),
-  ] as [number | null, number][];
-  const isLess = named.some(([asked, has]) => asked != null && has < asked * (1 - ROUNDING));
-  return isLess ? "less than its quota, as all quotas together are more than the cluster" : "";
-}

@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import Annotated, Any
 
 import typer
+from rich.console import Group as Lines
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -26,10 +27,13 @@ def project_list(projects: Sequence[Project]) -> RenderableType:
     if not projects:
         return Text("No project has a quota. Give one with `optimus project set`.", style="dim")
     table = columns_table("project", "quota", "guaranteed", "used", "borrowed", "jobs", folded=("quota", "used"))
+    told = []
     for project in projects:
         amounts = *(resources(project[part]) for part in ("guaranteed", "used")), _borrowed(project)
         table.add_row(project["name"], quota_words(project["quota"]), *amounts, str(sum(project["jobs"].values())))
-    return table
+        if why := project.get("shrunk"):
+            told.append(Text(f"{project['name']}: {why}.", style="dim"))
+    return Lines(table, *told)
 
 
 def project_description(project: Project) -> RenderableType:
@@ -50,19 +54,7 @@ def project_description(project: Project) -> RenderableType:
 
 def _guaranteed(project: Project) -> str:
     """What the quota comes to, and why that is less than it names."""
-    return "; ".join(filter(None, (resources(project["guaranteed"]), shrunk(project))))
-
-
-def shrunk(project: Project) -> str:
-    """That it is guaranteed less than its quota names; empty where it is not."""
-    quota, has = project["quota"], project["guaranteed"]
-    named = [(quota["cpu"], has["cpu"]), (quota["memory_bytes"], has["memory_bytes"])]
-    named += [(count, has["gpus"].get(kind, 0)) for kind, count in quota["gpus"].items()]
-    is_less = any(asked is not None and amount < asked * (1 - _ROUNDING) for asked, amount in named)
-    return "less than its quota, as all quotas together are more than the cluster" if is_less else ""
-
-
-_ROUNDING = 1e-6
+    return "; ".join(filter(None, (resources(project["guaranteed"]), project.get("shrunk"))))
 
 
 def whom_limits_hold(quota: ProjectQuota) -> list[tuple[str, str]]:

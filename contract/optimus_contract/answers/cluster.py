@@ -25,6 +25,7 @@ class Project(Message):
     name: str
     quota: ProjectQuota
     guaranteed: Annotated[NodeResources, About("what the quota comes to now")]
+    shrunk: Annotated[str | None, About("that this is less than the quota names, and why; null: it is not")] = None
     used: Annotated[NodeResources, About("what its jobs have been given")]
     borrowed: Annotated[NodeResources, About("of that, what is beyond the guarantee")]
     jobs: Annotated[dict[JobState, int], About("its active jobs by state")]

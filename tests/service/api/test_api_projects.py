@@ -33,6 +33,7 @@ def test_a_quota_and_what_it_comes_to(api: Api) -> None:
             "limits": NO_LIMITS,
         },
         "guaranteed": {"cpu": CORES / 2, "memory_bytes": MEMORY_BYTES // 2, "gpus": {}},
+        "shrunk": None,
         "used": {"cpu": 0.0, "memory_bytes": 0, "gpus": {}},
         "borrowed": {"cpu": 0.0, "memory_bytes": 0, "gpus": {}},
         "jobs": {},
@@ -64,6 +65,20 @@ def test_what_a_project_has_and_borrows(api: Api) -> None:
     set_wanted(api.repository, job_id, Allocation(3, 1), Directive.RUN, (), NOW)
     found = api.get("/v1/projects/vision").json()
     assert (found["used"]["cpu"], found["borrowed"]["cpu"], found["jobs"]) == (4.0, 2.0, {"queued": 1})
+
+
+def test_a_project_is_told_that_others_shrink_its_share_or_its_amounts(api: Api) -> None:
+    put(api, "vision", **HALF)
+    assert put(api, "text", cpu=CORES / 2)["shrunk"] is None
+    text = put(api, "text", cpu=1.5 * CORES)
+    why = "because the quotas of all projects together exceed the cluster"
+    assert text["shrunk"] == f"its quota of {1.5 * CORES:g} cores comes to {0.75 * CORES:g} cores now, {why}"
+    share = api.get("/v1/projects/vision").json()
+    assert share["shrunk"] == f"its quota of 50 % of the cluster comes to {0.25 * CORES:g} cores now, {why}"
+    listed = api.get("/v1/projects").json()["projects"]
+    assert {one["name"]: one["shrunk"] for one in listed} == {"text": text["shrunk"], "vision": share["shrunk"]}
+    missing = put(api, "speech", gpus={"a100": 2})
+    assert missing["shrunk"] == "the cluster has no a100"
 
 
 def test_a_quota_is_taken_away_and_jobs_stay(api: Api) -> None:

@@ -13,7 +13,7 @@ from tests.service.seeing.browser import barriers, opened
 from tests.service.seeing.live import LiveService
 from tests.service.store.store_builders import add_samples
 
-from optimus_cli.commands.project import quota_words, shrunk, whom_limits_hold
+from optimus_cli.commands.project import quota_words, whom_limits_hold
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_contract.telemetry import Sample
@@ -199,7 +199,7 @@ def test_projects_show_what_they_are_guaranteed_and_have(chromium: Browser, live
         text = row.text_content() or ""
         assert "12 cores" in text
         assert "limits hold for" not in text
-        assert "less than its quota" not in text
+        assert "comes to" not in text
         page.get_by_role("region", name="Without a quota").get_by_text("language").wait_for()
 
 
@@ -216,8 +216,9 @@ def test_projects_show_their_limits_and_what_others_shrink(chromium: Browser, li
         vision.get_by_text(asked).wait_for()
         [(label, bound)] = whom_limits_hold(told["quota"])
         vision.get_by_text(f"{label} {bound}", exact=True).wait_for()
+        assert "comes to 12 cores now, because the quotas of all projects together exceed" in told["shrunk"]
         for row in (vision, rows.filter(has=page.get_by_role("rowheader", name="speech"))):
-            row.get_by_text(shrunk(told), exact=True).wait_for()
+            row.get_by_text(told["shrunk"], exact=True).wait_for()
         assert page.get_by_text("limits hold for").count() == 1
         for width in (1400, 800, 390):
             page.set_viewport_size({"width": width, "height": 844})

@@ -111,15 +111,3 @@ def test_the_page_says_quotas_and_their_limits_as_the_command_line_does() -> Non
     assert called("words", *(["quotaWords", case] for case in cases)) == [project.quota_words(case) for case in cases]
     bound = [dict(project.whom_limits_hold(case)).get("limits hold for", "") for case in cases]
     assert called("words", *(["whomLimitsHold", case["limits"]] for case in cases)) == bound
-
-
-def test_the_page_says_that_a_guarantee_is_less_than_its_quota_as_the_command_line_does() -> None:
-    quota = {"share": None, "cpu": 2.0, "memory_bytes": None, "gpus": {"a100": 2}}
-    given = (2.0, 2), (2.0 - 1e-9, 2), (4 / 3, 2), (2.0, 1)
-    projects: list[Any] = [
-        {"quota": quota, "guaranteed": {"cpu": cpu, "memory_bytes": 0, "gpus": {"a100": gpus}}} for cpu, gpus in given
-    ]
-    projects.append({"quota": quota, "guaranteed": {"cpu": 2.0, "memory_bytes": 0, "gpus": {}}})
-    told = [project.shrunk(one) for one in projects]
-    assert [bool(each) for each in told] == [False, False, True, True, True]
-    assert called("words", *(["shrunk", one["quota"], one["guaranteed"]] for one in projects)) == told

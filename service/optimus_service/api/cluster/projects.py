@@ -14,6 +14,7 @@ from optimus_contract.people import ProjectLimits, ProjectQuota
 from optimus_scheduler.allocate.allocate_with_quotas import guarantees
 from optimus_scheduler.model import Quota, Resources, Snapshot
 from optimus_scheduler.model.resources import remaining
+from optimus_scheduler.quota_words import shrunk_words
 from optimus_service.api.http import examples
 from optimus_service.api.http.body import StrictRoute
 from optimus_service.api.http.problems import documented, invalid_field
@@ -101,12 +102,19 @@ def _bodies(services: Services, projects: Sequence[ProjectRecord]) -> list[answe
     rights = guarantees([project.quota for project in projects], capacity)
     jobs = services.repository.jobs.active()
     return [
-        _project_body(project, rights[project.quota.project], [j for j in jobs if j.project == project.quota.project])
+        _project_body(
+            project,
+            rights[project.quota.project],
+            [j for j in jobs if j.project == project.quota.project],
+            capacity,
+        )
         for project in projects
     ]
 
 
-def _project_body(project: ProjectRecord, right: Resources, jobs: Sequence[JobRecord]) -> answers.Project:
+def _project_body(
+    project: ProjectRecord, right: Resources, jobs: Sequence[JobRecord], capacity: Resources
+) -> answers.Project:
     quota, used = project.quota, sum(map(_allocated_to, jobs), Resources())
     return answers.Project(
         name=quota.project,
@@ -119,6 +127,7 @@ def _project_body(project: ProjectRecord, right: Resources, jobs: Sequence[JobRe
             limits=read(ProjectLimits, project.limits),
         ),
         guaranteed=_resources_body(right),
+        shrunk=shrunk_words(quota, right, capacity),
         used=_resources_body(used),
         borrowed=_resources_body(remaining(used, right)),
         jobs=dict(Counter(job.state.value for job in jobs)),
