@@ -140,7 +140,8 @@ def _reader(annotation: Any, strict: bool) -> Reader:
         made = [each.function for each in arguments[1:] if hasattr(each, "converts")]
         return inner if not made else lambda value: inner(_converted(made[0], value))
     if origin in (Union, types.UnionType):
-        return _first_of([_reader(each, strict) for each in arguments])
+        readers = [_reader(each, strict) for each in arguments]
+        return _first_of(readers, may_be_none=type(None) in arguments)
     if origin is Literal:
         return _one_of(arguments)
     if origin is list:
@@ -167,15 +168,19 @@ def _instance(value: Any, kind: type, name: str) -> Any:
     return value
 
 
-def _first_of(readers: list[Reader]) -> Reader:
+def _first_of(readers: list[Reader], *, may_be_none: bool) -> Reader:
     def read_first(value: Any) -> Any:
-        error: Unreadable | None = None
+        if may_be_none and value is None:  # most fields that may be left out are
+            return None
+        # Not the error itself: what is kept of it here would hold it, and it holds the frames of all callers. These
+        # would wait for the garbage collector with all that they know.
+        first: tuple[str, tuple[str, ...]] | None = None
         for reader in readers:
             try:
                 return reader(value)
-            except Unreadable as found:
-                error = error or found
-        raise error or Unreadable(f"{value!r:.200}")
+            except Unreadable as error:
+                first = first or (error.why, error.path)
+        raise Unreadable(*first or (f"{value!r:.200}",))
 
     return read_first
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 from dataclasses import replace
@@ -113,6 +114,19 @@ def test_messages_inside_of_messages_are_read_and_written() -> None:
     assert read(Telemetry, write(telemetry)) == telemetry
     wanted = {"generation": 3, "directive": "run", "tasks": [{"name": "j-worker-0-0", "role": "worker", "rank": 0}]}
     assert write(read(WantedMembership, wanted)) == {**wanted, "global_batch": None, "membership_epoch": 0, "step": 0}
+
+
+def test_reading_leaves_nothing_to_the_garbage_collector() -> None:
+    """A round reads thousands of specifications, and the collector waits until it is over."""
+    document = write(JobSpec(name="a", task="m:f")) | {"seed": "a word", "image": 3}
+    read(JobSpec, document)
+    gc.collect()
+    gc.disable()
+    try:
+        read(JobSpec, document)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_rules_between_fields_hold_for_requests_only() -> None:

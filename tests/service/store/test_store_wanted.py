@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import event
 from tests.service import leases
 from tests.service.store.store_builders import MakeJob, placed, set_wanted
 
@@ -74,6 +75,21 @@ def test_only_active_jobs_want_tasks(repository: Repository, make_job: MakeJob) 
     assert repository.wanted.generations(["job-1", "job-2", "none"]) == {"job-1": 0, "job-2": 1}, (
         "its tasks ask what to do"
     )
+
+
+def test_specifications_are_not_read_for_what_jobs_should_have(repository: Repository, make_job: MakeJob) -> None:
+    """They are most of a row: of 10,000 jobs a hundred megabytes."""
+    make_job()
+    asked: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        asked.append(statement)
+
+    event.listen(repository._engine, "before_cursor_execute", note)
+    repository.wanted.of_active_jobs()
+    event.remove(repository._engine, "before_cursor_execute", note)
+    assert [each for each in asked if "wanted_tasks" in each]
+    assert not [each for each in asked if "jobs.spec" in each]
 
 
 def test_a_leader_of_yesterday_wants_in_vain(repository: Repository, make_job: MakeJob) -> None:

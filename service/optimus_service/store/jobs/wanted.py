@@ -19,20 +19,21 @@ from optimus_service.store.database.subject import Subject
 from optimus_service.store.database.tables import Base, JobRow
 from optimus_service.store.errors import JobNotFound
 from optimus_service.store.jobs.charging import charge
-from optimus_service.store.jobs.rows import ACTIVE_STATES, COLUMNS, STORED, locked_together, records
+from optimus_service.store.jobs.rows import ACTIVE_STATES, STORED, locked_together, records
 from optimus_service.store.jobs.transitions import advance_row
 from optimus_service.store.records import JobRecord, WantedRecord
 
 _JOBS: Final = Base.metadata.tables["jobs"]
 _TASKS: Final = _JOBS.c.wanted_tasks
-_COLUMNS = (*COLUMNS, _TASKS)
 _WANTED_COLUMNS: Final = (
     *("generation", "directive", "wanted_workers", "wanted_servers", "wanted_gpu_type", "wanted_tasks"),
     *("wanted_batch", "membership_epoch", "step"),
 )
 _WANTED: Final = attrgetter(*_WANTED_COLUMNS)
 """What a `WantedRecord` is made of, of a row."""
-_OF_JOB: Final = select(_JOBS.c.id, *(_JOBS.c[name] for name in _WANTED_COLUMNS)).where(_JOBS.c.id == bindparam("of"))
+_OF_ANY: Final = select(_JOBS.c.id, *(_JOBS.c[name] for name in _WANTED_COLUMNS))
+_OF_JOB: Final = _OF_ANY.where(_JOBS.c.id == bindparam("of"))
+_OF_ACTIVE: Final = _OF_ANY.where(_JOBS.c.state.in_(ACTIVE_STATES))
 _ACTIVE: Final = (
     select(*STORED, *kept.as_stored([_TASKS]), _JOBS.c.network.is_not(None).label("has_network"))
     .where(_JOBS.c.state.in_(ACTIVE_STATES))
@@ -91,8 +92,7 @@ class Wanted(Subject):
     def of_active_jobs(self) -> dict[str, WantedRecord]:
         """What each active job should have, by job id."""
         with self._read() as session:
-            statement = select(*_COLUMNS).where(JobRow.state.in_(ACTIVE_STATES))
-            return {row.id: _record(row) for row in session.execute(statement)}
+            return {row.id: _record(row) for row in session.execute(_OF_ACTIVE)}
 
     def generations(self, job_ids: Collection[str]) -> dict[str, int]:
         """The wanted generation of each of these jobs that there is, by job id. Cheap: for long polls."""
