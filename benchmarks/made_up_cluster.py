@@ -29,7 +29,6 @@ from optimus_scheduler.model import (
     SpeedSample,
     TaskDemand,
 )
-from optimus_scheduler.settings import Settings
 
 NOW = 100_000.0
 GPU = "gtx-1080-ti"
@@ -64,9 +63,9 @@ class OwnSpeeds(Fits):
     """Fits that share no speeds between jobs, though many of the jobs here are alike."""
 
     def _fitted(
-        self, jobs: Sequence[Job], settings: Settings, step_times: Mapping[SpeedData, StepTimes]
+        self, jobs: Sequence[Job], measured: Sequence[SpeedData], step_times: Mapping[SpeedData, StepTimes]
     ) -> list[Fitted]:
-        found = super()._fitted(jobs, settings, step_times)
+        found = super()._fitted(jobs, measured, step_times)
         return [each._replace(speeds=Speeds(each.speeds.model)) for each in found]
 
 

@@ -315,3 +315,18 @@ def test_a_limit_bounds_what_a_command_beyond_its_announced_steps_may_take() -> 
     left = predict(a_job("a", has=(1, 1), step=1500, spec=spec)).forecast.remaining_steps
     assert left is not None
     assert left.high <= 10
+
+
+def test_speeds_are_fitted_anew_only_when_what_they_are_fitted_to_is_told() -> None:
+    """The very same, with all that was worked out from them: losses are reported far more often than new speeds."""
+    forecaster, settings = RememberingForecaster(), Settings()
+    job = trained(6.0, ConvergenceRule(loss_decrease=0.02))
+    (before,) = forecaster([job], NOW, settings)
+    further = replace(job, loss_steps=(*job.loss_steps, 130.0), losses=(*job.losses, 0.3), step=130)
+    (later,) = forecaster([further], NOW + 10, settings)
+    assert later.speeds is before.speeds
+    assert later.forecast.loss_curve != before.forecast.loss_curve
+    measured = replace(further, speed_samples=(*job.speed_samples, SpeedSample(3, 3, 9.0, n_steps=90, at=NOW + 10)))
+    (anew,) = forecaster([measured], NOW + 20, settings)
+    assert anew.speeds is not before.speeds
+    assert anew.forecast.speed_model == forecast(measured, NOW + 20, settings).forecast.speed_model

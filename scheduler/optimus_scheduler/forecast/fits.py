@@ -5,7 +5,7 @@ A fit is a pure function of what was reported, so remembering it changes no answ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -107,6 +107,15 @@ class Fitted(NamedTuple):
     """Of the metric that its convergence rule names; None without one."""
 
 
+class _Known(NamedTuple):
+    """The models of a job, and what they were fitted to."""
+
+    reported: _Reported
+    measured: SpeedData
+    """The part of it that its speeds are a function of: losses are reported more often than what changes speeds."""
+    models: Fitted
+
+
 class Fits:
     """Fits models, and keeps the last ones of each job, until it is told which jobs are left (`keep_only`).
 
@@ -116,7 +125,7 @@ class Fits:
 
     def __init__(self) -> None:
         self._priors = LossPriors()
-        self._known: dict[str, tuple[_Reported, Fitted]] = {}
+        self._known: dict[str, _Known] = {}
 
     def of(self, jobs: Sequence[Job], settings: Settings) -> list[Fitted]:
         """The models of each job."""
@@ -125,14 +134,18 @@ class Fits:
         found = {
             job.id: before
             for job, each in zip(jobs, reported, strict=True)
-            if (before := known[job.id]) is not None and before[0] == each
+            if (before := known[job.id]) is not None and before.reported == each
         }
         new = [(job, each) for job, each in zip(jobs, reported, strict=True) if job.id not in found]
         if new:
-            fitted = self._fitted([job for job, _ in new], settings, self._known_step_times(new, settings))
-            found |= {job.id: (each, models) for (job, each), models in zip(new, fitted, strict=True)}
+            measured = [SpeedData.of(job, settings) for job, _ in new]
+            fitted = self._fitted([job for job, _ in new], measured, self._known_step_times(new, settings))
+            found |= {
+                job.id: _Known(each, data, models)
+                for (job, each), data, models in zip(new, measured, fitted, strict=True)
+            }
             self._known |= found
-        return [found[job.id][1] for job in jobs]
+        return [found[job.id].models for job in jobs]
 
     def keep_only(self, job_ids: Container[str]) -> None:
         """Forget all other jobs."""
@@ -143,24 +156,41 @@ class Fits:
         found: dict[SpeedData, StepTimes] = {}
         for job, reported in new:
             before = self._known.get(job.id)
-            model = before[1].speeds.model if before is not None else None
-            if before is not None and isinstance(model, Goodput) and before[0].step_times == reported.step_times:
+            model = before.models.speeds.model if before is not None else None
+            if before is not None and isinstance(model, Goodput) and before.reported.step_times == reported.step_times:
                 found[without_noise(SpeedData.of(job, settings))] = model.times
         return found
 
     def _fitted(
-        self, jobs: Sequence[Job], settings: Settings, step_times: Mapping[SpeedData, StepTimes]
+        self, jobs: Sequence[Job], measured: Sequence[SpeedData], step_times: Mapping[SpeedData, StepTimes]
     ) -> list[Fitted]:
         """Jobs with equal reports share their models."""
         curves = self._loss_curves(jobs)
-        measured = [SpeedData.of(job, settings) for job in jobs]
-        speeds = _of_each(measured, lambda each: fit_speeds(each, step_times))
+        speeds = self._speeds(jobs, measured, step_times)
         asked = [_metric(job) for job in jobs]
         metrics = {each: fit_metric(*each) for each in dict.fromkeys(asked) if each is not None}
         return [
             Fitted(curve, speed, None if metric is None else metrics[metric])
             for curve, speed, metric in zip(curves, speeds, asked, strict=True)
         ]
+
+    def _speeds(
+        self, jobs: Sequence[Job], measured: Sequence[SpeedData], step_times: Mapping[SpeedData, StepTimes]
+    ) -> list[Speeds]:
+        """Those of before where what they are fitted to has not changed; the very same of jobs that measured the same.
+        Data is hashed once, and only where it is new: that takes a look at all samples."""
+        known: dict[SpeedData, Speeds] = {}
+        found = []
+        for job, data in zip(jobs, measured, strict=True):
+            before = self._known.get(job.id)
+            if before is not None and before.measured == data:
+                found.append(before.models.speeds)
+                continue
+            speeds = known.get(data)
+            if speeds is None:
+                speeds = known[data] = fit_speeds(data, step_times)
+            found.append(speeds)
+        return found
 
     def _loss_curves(self, jobs: Sequence[Job]) -> list[LossCurve]:
         """In one batch: fitted one by one they would take ten times as long."""
@@ -176,18 +206,6 @@ class Fits:
         fitted = LossCurve.fit_many(histories, priors=[prior for _, prior in different.values()], schedules=schedules)
         curves = dict(zip(different, fitted, strict=True))
         return [curves[key] for key in keys]
-
-
-def _of_each(data: Sequence[SpeedData], fit: Callable[[SpeedData], Speeds]) -> list[Speeds]:
-    """What `fit` makes of each, the very same of equal ones. Each is hashed once: that takes a look at all samples."""
-    known: dict[SpeedData, Speeds] = {}
-    found = []
-    for each in data:
-        speeds = known.get(each)
-        if speeds is None:
-            speeds = known[each] = fit(each)
-        found.append(speeds)
-    return found
 
 
 def _rates(job: Job) -> _Rates:
