@@ -416,6 +416,28 @@ def test_no_start_is_named_behind_a_job_that_is_not_known_to_end(policy: str) ->
     assert end.low <= start.mean <= end.high, "another job is known to end"
 
 
+@pytest.mark.parametrize("jobs_that_come", [0, 1, 5, 30])
+def test_behind_a_job_that_makes_no_step_no_later_job_gives_a_start(jobs_that_come: int) -> None:
+    """Two jobs that each need the whole cluster were told to start in the same moment, when the look was over."""
+    hangs = a_job(
+        "hangs",
+        has=(1, 1),
+        spec=a_spec(minimum=(1, 1), maximum=(1, 1), rule=ConvergenceRule(max_steps=200)),
+        measured=samples(law(), ALL_SIZES),
+        step=59,
+    )
+    whole = a_spec(minimum=(1, 2), maximum=(8, 8), rule=ConvergenceRule(max_steps=1280))
+    waiting = [a_job(name, spec=whole, submitted_at=NOW - age) for name, age in (("older", 30.0), ("newer", 20.0))]
+    queue = a_queue(replace(hangs, started_at=NOW - 80.0), *waiting, cpu=3.0)
+    small = forecast_all([a_job("small", spec=a_spec(minimum=(1, 0), maximum=(1, 0)))], NOW, Settings())[0]
+    arrivals = [
+        Arrival(NOW + 15.0 * n, as_fresh(small, f"later-{n}", NOW + 15.0 * n), 50.0) for n in range(jobs_that_come)
+    ]
+    queue = replace(queue, arrivals=arrivals, lengths=(75.0, 81.0, 5.0), stalled=frozenset(["hangs"]))
+    found = look_ahead(queue, policy_named("optimus"), Settings())
+    assert found["older"] == found["newer"] == ExpectedTimes(None, None)
+
+
 def test_how_long_jobs_took_is_seen_when_they_are_gone() -> None:
     recent = RecentJobs()
     outlooks = forecast_all([replace(running(name, 1000), started_at=NOW) for name in "ab"], NOW, Settings())

@@ -142,10 +142,15 @@ def expected_steps(outlook: Outlook) -> Interval | None:
 
 
 def _starts(queue: Queue, doubts: Sequence[Doubts]) -> dict[int, FloatArray]:
-    """Equally likely instants, in the trajectories, at which each job gets tasks that has none or never had any."""
+    """Equally likely instants, in the trajectories, at which each job gets tasks that has none or never had any; inf
+    where one of them tells none: later jobs, of which one trajectory has none, are no reason to name a start."""
     outlooks = enumerate(queue.outlooks)
     jobs = [j for j, one in outlooks if one.job.started_at is None or queue.sizes.get(one.id, one.present).is_empty]
-    return {j: np.concatenate([each.starts(j) for each in doubts]) for j in jobs}
+    found = {j: np.stack([each.starts(j) for each in doubts]) for j in jobs}
+    return {
+        j: (each if np.isfinite(each).any(axis=1).all() else np.full(each.shape, np.inf)).ravel()
+        for j, each in found.items()
+    }
 
 
 def _with_and_without_arrivals(foreseen: FloatArray, alone: FloatArray) -> FloatArray:

@@ -221,8 +221,6 @@ class Trajectory:
         for k in range(1, self._rules.instants + 1):
             soonest, latest = (self._instant(horizon, number) for number in (k, k + _MOST_SKIPPED))
             event = self._next_event()
-            if event == math.inf and any(job.is_endless and not job.size.is_empty for job in self._jobs):
-                return  # nothing tells when those get room that wait for these
             if event == math.inf:
                 break
             self._go_to(min(max(soonest, event, self._now + 1.0), max(latest, self._now + 1.0)))
@@ -231,7 +229,13 @@ class Trajectory:
             if all(job.ended_at < math.inf for job in present):
                 return
         self._wait_on(present)
-        self._start_the_rest(present)
+        if not self._holds_room_for_ever():
+            self._start_the_rest(present)
+
+    def _holds_room_for_ever(self) -> bool:
+        """Whether a job that does not end has tasks: who waits for its room starts at no known time, however many
+        later jobs come and go."""
+        return any(job.is_endless and not job.size.is_empty for job in self._jobs)
 
     def _wait_on(self, present: Sequence[_Virtual]) -> None:
         """Go on from event to event while jobs wait: room that is kept for one of them is used by nobody, so that it
