@@ -164,7 +164,7 @@ def is_without_end(
 def _waits_plainly(job: JobRecord, now: float) -> bool:
     """Whether the queue simulated forward has said all that is told of its start and end."""
     retries = job.retry_at is not None and job.retry_at > now
-    return job.waits and not (job.state.is_final or retries or has_made_all(job))
+    return job.waits and not (job.state.is_final or retries or has_made_all(job) or goes_back(job))
 
 
 def _foreseen_times(
