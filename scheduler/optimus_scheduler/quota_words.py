@@ -114,12 +114,12 @@ def quotas_told(message: str, quotas: Iterable[Quota]) -> list[str]:
 
 
 def quota_words(quota: Quota) -> str:
-    """`25 % of the cluster, 2 cores`."""
-    parts = [] if quota.share is None else [f"{100 * quota.share:.0f} % of the cluster"]
-    parts += [] if quota.cpu is None else [core_words(quota.cpu)]
-    parts += [] if quota.memory_bytes is None else [_memory_words(quota.memory_bytes)]
-    parts += [f"{count} {kind}" for kind, count in sorted(quota.gpus.items())]
-    return ", ".join(parts) or "nothing"
+    """`2 cores, 4 GiB`; `25 % of the cluster, but 2 cores`, as an amount overrules the share."""
+    amounts = [] if quota.cpu is None else [core_words(quota.cpu)]
+    amounts += [] if quota.memory_bytes is None else [_memory_words(quota.memory_bytes)]
+    amounts += [f"{count} {kind}" for kind, count in sorted(quota.gpus.items())]
+    share = [] if quota.share is None else [f"{100 * quota.share:.0f} % of the cluster"]
+    return ", but ".join([*share, *([", ".join(amounts)] if amounts else [])]) or "nothing"
 
 
 def core_words(cores: float) -> str:

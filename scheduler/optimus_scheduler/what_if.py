@@ -368,8 +368,11 @@ def _of_quotas(snapshot: Snapshot, job: Job) -> Iterator[Change]:
         )
     if own is not None:
         within, _ = _raised(own, job, snapshot)
-        for below, raised in pairwise((own, *within)):
-            yield _of_quota(snapshot, own, below, raised)
+        # An amount overrules the share for its resource: a larger share may be of no use.
+        same_share = [each for each, _ in groupby(replace(each, share=own.share) for each in within) if each != own]
+        for larger in (same_share, within):
+            for below, raised in pairwise((own, *larger)):
+                yield _of_quota(snapshot, own, below, raised)
     if rest:
         alone = () if own is None else (own,)
         yield Change("smaller quotas of other projects", replace(snapshot, quotas=alone), _QUOTAS_OF_OTHERS)

@@ -197,6 +197,15 @@ def advice(world: Snapshot, job_id: str, *, only_named: bool = False) -> tuple[s
     return what_gives_more(world, job_id, partial(plan, policy=OPTIMUS), only_named=only_named).changes
 
 
+def test_no_larger_share_is_advised_where_an_amount_does() -> None:
+    """The cluster's memory is half unused: of what a project has only the cores are too few."""
+    size: dict[str, Any] = {"minimum": (1, 0), "maximum": (1, 0)}
+    both = Quota("a", share=0.5, cpu=1.0, may_borrow=False)
+    waits = replace(a_snapshot([job_of("a", "first", has=(1, 0), **size), job_of("a", "waits", **size)], cluster(2)))
+    told = advice(replace(waits, quotas=(both,)), "waits")
+    assert "a quota of project a of 50 % of the cluster, but 2 cores (now 50 % of the cluster, but 1 core)" in told
+
+
 def test_no_quota_above_what_the_cluster_has_is_advised_where_anything_else_helps() -> None:
     size: dict[str, Any] = {"minimum": (1, 0), "maximum": (1, 0)}
     idle = replace(

@@ -10,9 +10,9 @@ from tests.service.store.store_builders import set_wanted
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.lifecycle import PauseRequested, ResumeRequested, TooManyFailures
 from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Reason, Role, TaskKey
-from optimus_scheduler.model.format import time_words
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of
+from optimus_service.insight.format import lasted
 from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.insight.predictions.predictions import HistoryCache
 from optimus_service.observe.histories import Histories
@@ -139,7 +139,7 @@ def waits_alike(world: World, seconds: float, job_id: str = "job-1") -> None:
     """That the job waits for so long is what the explanation says, and what its patience is counted by."""
     decision = world.repository.rounds.latest_decisions([job_id])[job_id]
     told = explanation_of(Case(job=job_of(world, job_id), decision=decision, now=world.clock()))
-    assert f"It has waited for {time_words(seconds)}." in told.sentences
+    assert f"It has waited for {lasted(seconds)}." in told.sentences
     constants = world.settings.scheduling
     observer = Observer(world.repository, Histories(world.repository), constants)
     seen = observer.look(ClusterState.of(world.cluster), world.clock()).jobs

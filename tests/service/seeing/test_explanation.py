@@ -93,8 +93,9 @@ def test_a_waiting_job_says_when_it_starts_and_ends(world: World) -> None:
     assert (
         "In the queue it is number 2 of 2, where those whose start cannot be said stand last, by priority and age, "
         "behind second (second). Each round of the policy `optimus` "
-        "decides anew who starts: those that are soon done and have a high priority come first, of those of unknown "
-        "length the ones that have trained least, and before all one that has waited too long."
+        "decides anew who starts: those that are soon done and have a high priority come first, where one of unknown "
+        "length counts as if as much were left of it as it has trained, so that a new one goes early, and before all "
+        "one that has waited too long."
     ) in third.sentences
 
 
@@ -569,6 +570,9 @@ def test_an_end_that_the_present_size_does_not_give_is_told_with_that_one(end: f
     assert told is None or told in " ".join(explanation_of(among).sentences), (
         "nobody knows that it is they who delay it"
     )
+    doubtful = replace(foreseen, end=Interval(10 + end, 10 + 0.1 * end, 10 + 10 * end))
+    unsure = replace(case, job=job, decision=replace(decision, expected=doubtful))
+    assert "without waiting" not in " ".join(explanation_of(unsure).sentences), "as soon as that it may well end"
     new = replace(case, job=replace(job, first_step=None), decision=decision)
     assert "newest speed" not in " ".join(explanation_of(new).sentences), "it has none"
 
@@ -933,7 +937,7 @@ def test_a_job_that_goes_on_after_a_pause_with_another_size_has_changed_it() -> 
     assert "Its size was changed once, and it was without tasks once" in found.sentences[-1]
 
 
-@pytest.mark.parametrize(("state", "waited"), [(JobState.QUEUED, "15 s"), (JobState.PAUSED, "5.0 s")])
+@pytest.mark.parametrize(("state", "waited"), [(JobState.QUEUED, "15 s"), (JobState.PAUSED, "5 s")])
 def test_one_that_was_given_tasks_and_lost_them_before_it_trained_has_waited_since_it_came(
     state: JobState, waited: str
 ) -> None:

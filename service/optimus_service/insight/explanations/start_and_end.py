@@ -89,7 +89,7 @@ def on_lost_work(case: Case) -> list[str]:
 def _how_long(case: Case) -> list[str]:
     """Since when it waits. Not in the decision's sentence, which may be older."""
     waited = case.now - case.job.waits_since
-    return [f"It has waited for {time_words(waited)}."] if waited >= 1 else []
+    return [f"It has waited for {lasted(waited)}."] if waited >= 1 else []
 
 
 _NAMED = 5
@@ -332,8 +332,9 @@ def _on_changes_ahead(case: Case, expected: answers.Expected) -> list[str]:
     here, left = progress_of(case.job, case.decision, case.now, None, case.still).at_its_size, expected.finish_seconds
     if case.job.waits or here is None or left is None or here.mean <= 0 or abs(left.mean - here.mean) < 5.0:
         return []
-    if left.mean > _OTHERWISE * here.mean:
-        # The look says when it ends, and not by whom it is delayed: no cause is told.
+    if left.mean > _OTHERWISE * here.mean and (left.low is None or left.low > here.mean):
+        # The look says when it ends, and not by whom it is delayed: no cause is told. Where its doubt has the other
+        # end in it, as before the speed is measured, nothing need come between.
         return [f"At the size that it has, without waiting and stops, it would take {span(here)}."]
     if here.mean > _OTHERWISE * left.mean:
         # It may grow, or its newest speed be slower than that of the look: no cause is told.
