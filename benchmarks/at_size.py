@@ -41,8 +41,9 @@ from benchmarks.restart import SERVERS, WORKERS, post, submit
 from benchmarks.round_statements import form_memberships
 
 from optimus_scheduler.lifecycle import Outcome, ResultReported
-from optimus_scheduler.model import Node, Resources
+from optimus_scheduler.model import Node, Resources, TaskKey
 from optimus_service.api.app import create_app
+from optimus_service.clusters.base import TaskLaunch
 from optimus_service.clusters.fake import FakeCluster
 from optimus_service.process.connections import bounded_protocol, raise_descriptor_limit
 from optimus_service.server import Machine, Parts, assemble
@@ -139,6 +140,19 @@ def _serve(settings: Settings, n_jobs: int, pipe: Connection) -> None:
         pipe.send(_answer(parts, pipe.recv()))
 
 
+class _Forgetful(FakeCluster):
+    """Does not keep what tasks were started with and which were stopped: that is for tests, and no cluster does it in
+    the service's memory."""
+
+    def start(self, launch: TaskLaunch) -> None:
+        super().start(launch)
+        self.launches.clear()
+
+    def stop(self, key: TaskKey, *, force: bool = False) -> None:
+        super().stop(key, force=force)
+        self.stopped.clear()
+
+
 def begin(
     settings: Settings, n_jobs: int, clock: Callable[[], float], machine: Machine
 ) -> tuple[Parts, FakeCluster, int]:
@@ -146,7 +160,7 @@ def begin(
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     raise_descriptor_limit()
     node = Resources(cpu=float(TASKS * 16), memory_bytes=2**44)
-    cluster = FakeCluster([Node(f"node-{n:04d}", node) for n in range(-(-n_jobs // (16 * TRAIN_PART)))])
+    cluster = _Forgetful([Node(f"node-{n:04d}", node) for n in range(-(-n_jobs // (16 * TRAIN_PART)))])
     parts = assemble(settings, "http://127.0.0.1:1", clock, replace(machine, make_cluster=lambda *_: cluster))
     config = uvicorn.Config(
         create_app(parts.services), http=bounded_protocol(), ws="none", log_level="warning", access_log=False

@@ -128,7 +128,7 @@ def serve(settings: Settings, n_jobs: int, pipe: Connection) -> None:
     clock = Clock(time.time())
     long_lived = LongLived(clock)
     machine = Machine(monotonic=clock, make_wake_up=clock.condition, after_round=lambda *_: long_lived.settle())
-    parts, cluster, port = begin(settings, n_jobs, clock, machine)
+    parts, _, port = begin(settings, n_jobs, clock, machine)
     repository = parts.services.repository
     parts.retention.start()
     pipe.send(port)
@@ -144,8 +144,6 @@ def serve(settings: Settings, n_jobs: int, pipe: Connection) -> None:
         for _ in range(_STEPS):
             clock.advance(_STEP_SECONDS)
             time.sleep(_LOOK_SECONDS)
-        cluster.launches.clear()  # kept for tests only
-        cluster.stopped.clear()
         return took
 
     def ahead() -> float:

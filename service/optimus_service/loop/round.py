@@ -127,6 +127,8 @@ class Round:
             if self._exits.notice(cluster_state, observed, now, leader):
                 observed = leader.observed()
             snapshot = self._observer.snapshot(cluster_state, now, leader, observed)
+            records = observed.jobs
+            del observed  # of many jobs tens of megabytes, and what follows needs as much
         # 3. What should be there, and what has to change? (forecast, allocate, place, reconcile)
         plan = self._planner(snapshot, phases.measure)
         # 4. Do it.
@@ -147,7 +149,7 @@ class Round:
         )
         predictions = self._predictions(snapshot, plan, leader)
         news = self._news.of(plan, fence)
-        leader.rounds.add(record, decision_records(news, now, observed.jobs), predictions)
+        leader.rounds.add(record, decision_records(news, now, records), predictions)
         self._news.stored(news, plan)
         self._predicted.stored(predictions, (job.id for job in snapshot.jobs))
         self.seen, self.decided = cluster_state, plan

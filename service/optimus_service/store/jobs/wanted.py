@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from typing import Any, Final
@@ -31,9 +31,10 @@ _WANTED_COLUMNS: Final = (
 )
 _WANTED: Final = attrgetter(*_WANTED_COLUMNS)
 """What a `WantedRecord` is made of, of a row."""
-_OF_ANY: Final = select(_JOBS.c.id, *(_JOBS.c[name] for name in _WANTED_COLUMNS))
-_OF_JOB: Final = _OF_ANY.where(_JOBS.c.id == bindparam("of"))
-_OF_ACTIVE: Final = _OF_ANY.where(_JOBS.c.state.in_(ACTIVE_STATES))
+_OF_JOB: Final = select(_JOBS.c.id, *(_JOBS.c[name] for name in _WANTED_COLUMNS)).where(_JOBS.c.id == bindparam("of"))
+_OF_ACTIVE: Final = select(_JOBS.c.id, *kept.as_stored(_JOBS.c[name] for name in _WANTED_COLUMNS)).where(
+    _JOBS.c.state.in_(ACTIVE_STATES)
+)
 _ACTIVE: Final = (
     select(*STORED, *kept.as_stored([_TASKS]), _JOBS.c.network.is_not(None).label("has_network"))
     .where(_JOBS.c.state.in_(ACTIVE_STATES))
@@ -92,7 +93,7 @@ class Wanted(Subject):
     def of_active_jobs(self) -> dict[str, WantedRecord]:
         """What each active job should have, by job id."""
         with self._read() as session:
-            return {row.id: _record(row) for row in session.execute(_OF_ACTIVE)}
+            return _records(session, session.execute(_OF_ACTIVE), self._kept)
 
     def generations(self, job_ids: Collection[str]) -> dict[str, int]:
         """The wanted generation of each of these jobs that there is, by job id. Cheap: for long polls."""
@@ -151,13 +152,17 @@ def active_with_wanted(
     """Active jobs, oldest first; what each should have; those of which the layers are known. One statement."""
     rows = session.execute(_ACTIVE).all()
     found = records(session, rows, known, are_all=True)
+    return found, _records(session, rows, known), frozenset(row.id for row in rows if row.has_network)
+
+
+def _records(session: Session, rows: Iterable[kept.AnyRow], known: kept.Kept) -> dict[str, WantedRecord]:
+    """What active jobs should have, by job id: the very values of before where nothing changed."""
     dialect = session.get_bind().dialect
 
     def make(row: kept.AnyRow, _before: WantedRecord | None) -> WantedRecord:
         return _record(kept.read(row, [_TASKS], dialect))
 
-    wanted = {row.id: known.wanted.of(row.id, _WANTED(row), row, make, is_kept=True) for row in rows}
-    return found, wanted, frozenset(row.id for row in rows if row.has_network)
+    return {row.id: known.wanted.of(row.id, _WANTED(row), row, make, is_kept=True) for row in rows}
 
 
 def _allocation(row: JobRow | Row[Any]) -> Allocation:
