@@ -109,19 +109,21 @@ def _exchange(one: Outlook, want: Want, settings: Settings) -> Iterable[tuple[fl
     if len({node for _, node in job.wanted_tasks}) < 2 or not may_move(one, settings):
         return
     size = job.allocation.workers, job.allocation.gpu_type
-    told = [
-        sample.exchange_seconds * sample.steps_per_second
-        for sample in job.speed_samples
-        if sample.exchange_seconds is not None and (sample.workers, sample.gpu_type) == size
-    ]
-    if not told:
-        return
-    if want.nodes != {(key.role, key.rank): node for key, node in job.wanted_tasks}:
+    told = next(
+        (
+            sample.exchange_seconds * sample.steps_per_second
+            for sample in reversed(job.speed_samples)
+            if sample.exchange_seconds is not None and (sample.workers, sample.gpu_type) == size
+        ),
+        None,
+    )
+    if told is None or one.end_is_guessed:
         return
     left = one.remaining_seconds(one.present)
     margin = settings.rescale_margin + settings.doubt_margin * (1.0 - one.speeds.confidence)
-    if margin * one.stop_seconds < told[-1] * left and not one.end_is_guessed:
-        yield told[-1], left
+    pays = margin * one.stop_seconds < told * left
+    if pays and want.nodes == {(key.role, key.rank): node for key, node in job.wanted_tasks}:
+        yield told, left
 
 
 def _fewest(

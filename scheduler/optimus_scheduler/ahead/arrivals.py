@@ -24,6 +24,8 @@ class RecentJobs:
 
     def __init__(self) -> None:
         self._seen: dict[str, Outlook] = {}
+        self._oldest = (-math.inf, "")
+        """When the oldest of them was submitted, and its id; none is older than that as long as there is room."""
         self._active: dict[str, float] = {}
         self._lengths: tuple[float, ...] = ()
 
@@ -37,10 +39,12 @@ class RecentJobs:
         active = {one.id: one.job.started_at for one in outlooks if one.job.started_at is not None}
         ended = [max(now - began, 0.0) for job_id, began in self._active.items() if job_id not in active]
         self._active, self._lengths = active, (*self._lengths, *ended)[-_LENGTHS:]
-        seen = self._seen | {one.id: one for one in outlooks}
+        known, oldest = self._seen, self._oldest
+        # Most rounds show only jobs that were there before, of which the remembered ones are the newest.
+        seen = known | {one.id: one for one in outlooks if one.id in known or _by_time(one) > oldest}
         if len(seen) > _REMEMBERED:
-            newest = sorted(seen.values(), key=lambda one: (one.job.submitted_at, one.id))[-_REMEMBERED:]
-            seen = {one.id: one for one in newest}
+            newest = sorted(seen.values(), key=_by_time)[-_REMEMBERED:]
+            seen, self._oldest = {one.id: one for one in newest}, _by_time(newest[0])
         self._seen = seen
 
     def arrivals(self, now: float) -> tuple[Arrival, ...]:
@@ -48,7 +52,7 @@ class RecentJobs:
 
         Intervals are exponential.
         """
-        like = sorted(self._seen.values(), key=lambda one: (one.job.submitted_at, one.id))
+        like = sorted(self._seen.values(), key=_by_time)
         if len(like) < _LEAST_REMEMBERED:
             return ()
         span = now - like[0].job.submitted_at
@@ -63,3 +67,7 @@ class RecentJobs:
             if total is not None and model.speeds.is_measured:
                 found.append(Arrival(time, as_fresh(model, f"expected-{number}", time), max(total.mean, 1.0)))
         return tuple(found)
+
+
+def _by_time(one: Outlook) -> tuple[float, str]:
+    return one.job.submitted_at, one.id
