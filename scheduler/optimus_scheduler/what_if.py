@@ -226,6 +226,12 @@ def is_one_worker(spec: JobSpec) -> bool:
     return spec.architecture is Architecture.SCRIPT and spec.worker.maximum == 1
 
 
+def has_fixed_size(spec: JobSpec) -> bool:
+    """Whether it is a script that its owner gave one number of workers, so that with fewer it would train otherwise."""
+    is_fixed = spec.size_stays or spec.worker.minimum == spec.worker.maximum
+    return spec.architecture is Architecture.SCRIPT and is_fixed
+
+
 def is_more(size: Allocation, than: Allocation) -> bool:
     """Whether a job has more tasks with `size`."""
     return _n_tasks(size) > _n_tasks(than)
@@ -271,13 +277,14 @@ def _specified(snapshot: Snapshot, job: Job, spec: JobSpec) -> Snapshot:
 def _of_its_limits(snapshot: Snapshot, job: Job, decision: Decision) -> Iterator[Change]:
     spec, size = job.spec, decision.allocation
     worker, server = spec.worker, spec.server
-    if size.is_empty:
+    if size.is_empty and not has_fixed_size(spec):
         for role, demand, fewer in (
             ("workers", worker, replace(spec, worker=replace(worker, minimum=1))),
             ("servers", server, replace(spec, server=replace(server, minimum=1))),
         ):
             if demand.minimum > 1:
                 yield Change(f"`{role}.min` of 1 (now {demand.minimum})", _specified(snapshot, job, fewer), "minimum")
+    if size.is_empty:
         return
     doubled = replace(worker, maximum=2 * worker.maximum), replace(server, maximum=2 * server.maximum)
     more_workers = f"`workers.max` of {doubled[0].maximum} (now {worker.maximum})"

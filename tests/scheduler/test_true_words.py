@@ -467,6 +467,18 @@ def test_more_workers_are_not_advised_to_a_script_that_keeps_its_size() -> None:
     assert told == {True: (), False: ("`workers.max` of 4 (now 2)",)}
 
 
+@pytest.mark.parametrize("architecture", [Architecture.SCRIPT, Architecture.ALLREDUCE])
+def test_fewer_workers_are_not_advised_to_a_script_whose_number_of_them_is_fixed(architecture: Architecture) -> None:
+    """With fewer it would train otherwise; of another job it is but its owner's limit."""
+    spec = replace(a_spec(minimum=(2, 0), maximum=(2, 0)), architecture=architecture)
+    spec = replace(spec, server=replace(spec.server, minimum=0, maximum=0))
+    one = replace(spec, worker=replace(spec.worker, minimum=1, maximum=1))
+    held = a_job("b", has=(1, 0), spec=one, measured=samples(lambda w, _: float(w), [(1, 0)]))
+    world = a_snapshot(jobs=[a_job("a", spec=spec, submitted_at=NOW - 1.0), held], nodes=a_cluster(2))
+    told = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES)).changes
+    assert any("workers.min" in words for words in told) == (architecture is Architecture.ALLREDUCE)
+
+
 def test_what_gives_more_once_a_speed_is_measured_is_told_where_nothing_does_before() -> None:
     spec = replace(a_spec(minimum=(1, 0), maximum=(4, 0)), architecture=Architecture.SCRIPT)
     learning = a_job("a", has=(1, 0), spec=spec, measured=samples(lambda w, _: float(w), [(1, 0)]), allocated_at=NOW)
