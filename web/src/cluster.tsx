@@ -3,7 +3,7 @@ import type { ComponentChildren } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import type { ClusterLine, JobLine, WhoAmI } from "./api";
 import { coloursOf } from "./colours";
-import { groupOf } from "./filters";
+import { groupOf, waitsForTasks } from "./groups";
 import { Jobs } from "./jobs";
 import { OverTime } from "./overtime";
 import { PredictionScores } from "./scores";
@@ -77,7 +77,7 @@ function closedWords({ cordoned, nodes }: ClusterLine): string {
 
 export function headline(cluster: ClusterLine, active: JobLine[]): string {
   const training = active.filter((job) => groupOf(job) === "training").length;
-  const waiting = active.filter((job) => groupOf(job) === "waiting").length;
+  const waiting = active.filter(waitsForTasks).length;
   const paused = active.length - training - waiting;
   const onGpus = gpuCount(cluster.used) > 0 || cluster.used.cpu === 0;
   const unit =
@@ -116,9 +116,7 @@ function Trouble({ cluster, now }: { cluster: ClusterLine; now: number }) {
 function Waiting({ cluster, active }: { cluster: ClusterLine; active: JobLine[] }) {
   const reasons = Object.entries(cluster.waiting_by_reason).sort(([, one], [, other]) => other - one);
   if (!reasons.length) return null;
-  const oldest = active
-    .filter((job) => groupOf(job) === "waiting")
-    .sort((one, other) => (one.created_at < other.created_at ? -1 : 1))[0];
+  const oldest = active.filter(waitsForTasks).sort((one, other) => (one.created_at < other.created_at ? -1 : 1))[0];
   return (
     <p class="waits">
       {reasons.map(([reason, number], index) => (

@@ -1,10 +1,9 @@
 // Which jobs of the list are shown: what is chosen stands in the address, so that it can be sent to somebody.
 import { useMemo } from "preact/hooks";
 import type { JobLine } from "./api";
+import { groupOf, type Group } from "./groups";
 import { count } from "./words";
 
-/** `paused`: by its owner, so that it waits for nothing but its owner. */
-export type Group = "all" | "waiting" | "training" | "paused" | "ended";
 export const GROUPS: readonly Group[] = ["all", "waiting", "training", "paused", "ended"];
 const STATES: readonly JobLine["state"][] = ["queued", "running", "paused", "succeeded", "failed", "cancelled"];
 /** More of them nobody looks through: the field beside finds every one. */
@@ -20,12 +19,6 @@ export interface Filter {
   label: string;
   /** In lower case. */
   text: string;
-}
-
-export function groupOf(job: JobLine): Group {
-  if (job.finished_at) return "ended";
-  if (job.wanted_workers + job.workers > 0) return "training";
-  return job.reason === "PausedByOwner" ? "paused" : "waiting";
 }
 
 /** team=search, or urgent where a label has no value: as `optimus list --label` takes them. */

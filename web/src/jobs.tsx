@@ -2,7 +2,8 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { JobLine, WhoAmI } from "./api";
 import { addressOfComparison, MOST, useChosen } from "./comparing";
-import { filterOf, Filters, groupOf, GROUPS, labelsOf, suits, type Filter, type Group } from "./filters";
+import { filterOf, Filters, GROUPS, labelsOf, suits, type Filter } from "./filters";
+import { groupOf, isBeingCancelled, stateWords, waitsForTasks, type Group } from "./groups";
 import { useQuery } from "./route";
 import { Pages, usePages } from "./pages";
 import { may } from "./rights";
@@ -351,11 +352,6 @@ const LONGER = "longer than predicted";
 
 export const BEING_CANCELLED = "being cancelled";
 
-/** Whether its owner cancelled it, and its tasks are still being stopped. */
-export function isBeingCancelled(job: Pick<JobLine, "reason" | "finished_at">): boolean {
-  return !job.finished_at && job.reason === "Cancelling";
-}
-
 /** The time that matters of a job in its group; `age`: from its submission to its end, or until now. */
 function timeOf(job: JobLine, age: number): string {
   if (isBeingCancelled(job)) return BEING_CANCELLED;
@@ -364,9 +360,8 @@ function timeOf(job: JobLine, age: number): string {
       return job.finishing ? "finishing" : left(job.remaining_seconds);
     case "ended":
       return `took ${duration(age)}`;
-    case "paused":
-      return UNKNOWN;
     default:
+      if (!waitsForTasks(job)) return UNKNOWN;
       if (job.start_seconds) return `starts ${wait(job.start_seconds)}`;
       return job.state === "queued" ? `waits ${duration(age)}` : UNKNOWN;
   }
@@ -395,9 +390,7 @@ export function Badge({
 }: {
   job: Pick<JobLine, "state" | "reason" | "wanted_workers" | "workers" | "finished_at">;
 }) {
-  const isWithoutTasks = job.state === "queued" || job.state === "paused";
-  const isStarting = isWithoutTasks && job.wanted_workers > 0 && !isBeingCancelled(job);
-  const words = isStarting ? "starting" : job.state;
+  const words = stateWords(job);
   return <span class={`badge ${words}`}>{words}</span>;
 }
 

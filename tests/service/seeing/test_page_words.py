@@ -39,6 +39,22 @@ def called(module: str, *calls: list[Any]) -> list[Any]:
     return found
 
 
+def test_the_counts_above_the_jobs_are_of_what_their_column_of_states_says() -> None:
+    """One that rounds paused is counted with those that are paused, and is still one that waits for tasks."""
+    idle = {"finished_at": None, "wanted_workers": 0, "workers": 0, "reason": "WaitingForResources"}
+    lines: list[tuple[dict[str, Any], str, str, bool]] = [
+        ({**idle, "state": "queued"}, "waiting", "queued", True),
+        ({**idle, "state": "paused"}, "paused", "paused", True),
+        ({**idle, "state": "paused", "reason": "PausedByOwner"}, "paused", "paused", False),
+        ({**idle, "state": "queued", "reason": "PausedByOwner"}, "paused", "paused", False),
+        ({**idle, "state": "queued", "wanted_workers": 1}, "training", "starting", False),
+        ({**idle, "state": "running", "wanted_workers": 1}, "training", "running", False),
+        ({**idle, "state": "failed", "finished_at": "2026-11-27T10:00:00Z"}, "ended", "failed", False),
+    ]
+    for place, name in enumerate(("groupOf", "stateWords", "waitsForTasks"), 1):
+        assert called("groups", *([name, line[0]] for line in lines)) == [line[place] for line in lines]
+
+
 def test_the_page_says_times_as_the_command_line_does() -> None:
     cases: list[Interval] = [
         {"mean": mean, "low": low, "high": high}
