@@ -27,12 +27,19 @@ class Instants(TypedDict):
     high: str | None
 
 
+class ExpectedCut(TypedDict):
+    pauses: bool
+    seconds: float
+    words: str
+
+
 class ExpectedTimes(TypedDict):
     computed_at: str
     start_seconds: Interval | None
     start_at: Instants | None
     end_seconds: Interval | None
     end_at: Instants | None
+    cut: ExpectedCut | None
 
 
 class JobProfile(TypedDict):

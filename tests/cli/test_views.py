@@ -508,6 +508,10 @@ def test_a_job_that_took_longer_than_predicted_says_so() -> None:
     assert "24 s (18–33) left, longer than predicted" in shown(render_job.job_description(job, [], [], NOW))
     assert live.expectation(job) == "24 s (18–33) left, longer than predicted"
     expected = {"start_seconds": {"mean": 24.0, "low": 18.0, "high": 33.0}}
+    words = "may be paused in about 30 s"
+    cut = builders.job(expected={"start_seconds": None, "cut": {"pauses": True, "seconds": 30.0, "words": words}})
+    assert f"24 s (18–33) left; {words}" in shown(render_job.job_description(cut, [], [], NOW))
+    assert live.expectation(cut).endswith(f"; {words}")
     waits = builders.job(state="queued", wanted={"workers": 0, "servers": 0}, expected=expected)
     assert live.expectation(waits) == render_jobs.time_left(waits) == "starts in 24 s (18–33)"
     assert "longer" not in shown(render_job.job_description(builders.job(), [], [], NOW))

@@ -15,11 +15,12 @@ from tests.scheduler.builders import ALL_SIZES, GIB, NOW, a_cluster, a_job, a_sn
 
 from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.ahead.corrected_times import corrected_times
+from optimus_scheduler.ahead.cuts import LESS, SOONER, TURN, Cut, agreed_cut, freed_by
 from optimus_scheduler.ahead.doubts import Doubts
 from optimus_scheduler.ahead.earliest_starts import DRAWS, Needed, earliest_starts
 from optimus_scheduler.ahead.look_ahead import look_ahead
 from optimus_scheduler.ahead.progress import Progress
-from optimus_scheduler.ahead.queue import Arrival, ExpectedTimes, Queue, Work, as_fresh, rest_of_life
+from optimus_scheduler.ahead.queue import Arrival, ExpectedCut, ExpectedTimes, Queue, Work, as_fresh, rest_of_life
 from optimus_scheduler.ahead.start_ups import start_up_seconds
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
 from optimus_scheduler.allocate.allocate import allocate
@@ -458,6 +459,35 @@ def test_the_end_of_a_wait_after_an_error_is_a_start_without_doubt_where_there_i
     waits = replace(queue, sizes={**queue.sizes, "failed": NOTHING})
     start = corrected_times(waits, policy_named("optimus"), Settings())["failed"].shown.start
     assert start == Interval(NOW + 248.0, NOW + 248.0, NOW + 248.0)
+
+
+def test_a_pause_that_all_futures_have_is_told_with_for_whom_and_why() -> None:
+    """A short job waits for all that a long one has."""
+    spec = a_spec(maximum=(1, 1), rule=ConvergenceRule(max_steps=100_000))
+    long = a_job("long", has=(1, 1), spec=spec, measured=samples(law(), ALL_SIZES), allocated_at=NOW - 40.0)
+    short = running("short", 500, (0, 0), 1)
+    found = looked(a_queue(long, short, cpu=2.0))
+    cut = found["long"].cut
+    assert cut is not None
+    assert (cut.pauses, cut.job_id, cut.why) == (True, "short", SOONER)
+    assert NOW < cut.at.low <= cut.at.high < NOW + 600.0
+    assert found["short"].freed_by == "long"
+    assert looked(a_queue(long, cpu=2.0))["long"].cut is None
+    roomy = looked(a_queue(long, short, cpu=4.0))
+    assert (roomy["long"].cut, roomy["short"].freed_by) == (None, None)
+
+
+def test_what_one_future_has_and_another_does_not_is_no_pause_that_is_told() -> None:
+    one, other = Cut(10.0, True, {1: LESS, 2: None}), Cut(30.0, True, {2: TURN, 1: LESS})
+    ids = ["a", "b", "c"]
+    assert agreed_cut(ids, [one, other]) == ExpectedCut(Interval(20.0, 10.0, 30.0), True, "b", LESS)
+    assert agreed_cut(ids, [one, other._replace(gainers={2: TURN})]) == ExpectedCut(
+        Interval(20.0, 10.0, 30.0), True, "c", None
+    )
+    for found in ([one], [one, None], [one, other._replace(pauses=False)], [one, other._replace(gainers={3: None})]):
+        assert agreed_cut(ids, found) is None
+    assert freed_by(1, [10.0, 30.0], [{0: one}, {0: other}]) == 0
+    assert freed_by(1, [10.0, 31.0], [{0: one}, {0: other}]) is None
 
 
 def test_a_foreseen_pause_is_as_doubtful_as_it_is_likely() -> None:

@@ -265,6 +265,15 @@ export interface components {
              */
             computed_at: string | null;
         };
+        /** @description That a job with tasks may lose some to another, as its explanation says; rounds decide that anew. */
+        ExpectedCut: {
+            /** @description whether it loses all its tasks */
+            pauses: boolean;
+            /** @description from now, about */
+            seconds: number;
+            /** @description the same in words, without the other job */
+            words: string;
+        };
         /**
          * @description When a job is expected to start and to end, by the queue simulated forward (docs/ahead.md).
          *
@@ -279,6 +288,11 @@ export interface components {
             /** @description from now; null: nothing is known of its length */
             end_seconds: components["schemas"]["Interval"] | null;
             end_at: components["schemas"]["Instants"] | null;
+            /**
+             * @description the first; null: none is expected
+             * @default null
+             */
+            cut: components["schemas"]["ExpectedCut"] | null;
         };
         /** @description Why a job has what it has (`GET /v1/jobs/{id}/explanation`), from its latest decision. For ended jobs as well. */
         Explanation: {
@@ -1517,6 +1531,7 @@ export type ElasticBatch = components['schemas']['ElasticBatch'];
 export type EvaluationSeries = components['schemas']['EvaluationSeries'];
 export type Event = components['schemas']['Event'];
 export type Expected = components['schemas']['Expected'];
+export type ExpectedCut = components['schemas']['ExpectedCut'];
 export type ExpectedTimes = components['schemas']['ExpectedTimes'];
 export type Explanation = components['schemas']['Explanation'];
 export type FittedPoint = components['schemas']['FittedPoint'];

@@ -18,7 +18,8 @@ import { colourOf } from "./colours";
 import { Evaluations, Loss, Scale } from "./curves";
 import { Ends as EndsOverTime } from "./ends";
 import { labelsOf } from "./filters";
-import { Badge, BEING_CANCELLED, isBeingCancelled, Labels, Progress } from "./jobs";
+import { isBeingCancelled } from "./groups";
+import { Badge, BEING_CANCELLED, Labels, Progress } from "./jobs";
 import { Logs } from "./logs";
 import { Allocations, inBatches } from "./sizes";
 import { usePlace } from "./queue";
@@ -443,6 +444,7 @@ function Ends({
       <span class="value">{job.finishing ? "finishing" : duration(finish?.mean)}</span>
       {!job.finishing && <span class="quiet">{at ? `at ${clock(at)}; ${range(finish)}` : "not known yet"}</span>}
       {job.longer_than_predicted && <span class="quiet">longer than predicted</span>}
+      {job.expected?.cut && <span class="quiet">{job.expected.cut.words}</span>}
     </div>
   );
 }

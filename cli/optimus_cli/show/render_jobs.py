@@ -141,7 +141,13 @@ def time_left(job: Job) -> str:
 
 
 def left(job: Job) -> str:
-    """The time left in words: `24 s (18–33) left, longer than predicted`."""
+    """The time left in words: `24 s (18–33) left, longer than predicted; may be paused in about 30 s`."""
+    expected = None if is_being_cancelled(job) else job.get("expected")
+    cut = None if expected is None else expected.get("cut")
+    return _left(job) if cut is None else f"{_left(job)}; {cut['words']}"
+
+
+def _left(job: Job) -> str:
     if is_being_cancelled(job):
         return BEING_CANCELLED
     if job.get("finishing"):

@@ -42,6 +42,15 @@ class Instants(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedCut(Message):
+    """That a job with tasks may lose some to another, as its explanation says; rounds decide that anew."""
+
+    pauses: Annotated[bool, About("whether it loses all its tasks")]
+    seconds: Annotated[float, About("from now, about")]
+    words: Annotated[str, About("the same in words, without the other job")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedTimes(Message):
     """When a job is expected to start and to end, by the queue simulated forward (docs/ahead.md).
 
@@ -53,6 +62,7 @@ class ExpectedTimes(Message):
     start_at: Instants | None
     end_seconds: Annotated[Interval | None, About("from now; null: nothing is known of its length")]
     end_at: Instants | None
+    cut: Annotated[ExpectedCut | None, About("the first; null: none is expected")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from optimus_scheduler.ahead.cuts import agreed_cut, freed_by
 from optimus_scheduler.ahead.doubts import Doubts, levels_of
 from optimus_scheduler.ahead.earliest_starts import Needed, drawn, earliest_starts
 from optimus_scheduler.ahead.queue import ExpectedTimes, Queue, Work, rest_of_life, until_later
@@ -81,7 +82,28 @@ def look_ahead(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Ex
             awaiting = [*doubts, *[alone] * n_trajectories]
     elif not isinstance(policy, PlanningPolicy):
         starts |= _or_earliest(queue, doubts, starts)
-    return {one.id: _expected_times(queue, j, doubts, starts.get(j), awaiting) for j, one in enumerate(outlooks)}
+    found = {one.id: _expected_times(queue, j, doubts, starts.get(j), awaiting) for j, one in enumerate(outlooks)}
+    return _with_cuts(found, trajectories, outlooks)
+
+
+def _with_cuts(
+    found: dict[str, ExpectedTimes], trajectories: Sequence[Trajectory], outlooks: Sequence[Outlook]
+) -> dict[str, ExpectedTimes]:
+    """With who is expected to lose tasks to whom. Not of a job that may have other sizes and whose speeds at them are
+    still being learned: what is learned mostly changes that. (Paper workload, three times its load, seed 0: of 430 such
+    pauses 35 % came within three times the time told, of 84 others 69 %; left out, seed 1 and Pollux 2: of all 48
+    losses that are told so 77 %.)"""
+    ids, by_trajectory = [one.id for one in outlooks], [each.cuts for each in trajectories]
+    sure = [j for j in by_trajectory[0] if not outlooks[j].learning or outlooks[j].minimum == outlooks[j].maximum]
+    cuts = {j: agreed_cut(ids, [each.get(j) for each in by_trajectory]) for j in sure}
+    for j, cut in cuts.items():
+        if cut is not None:
+            found[ids[j]] = found[ids[j]]._replace(cut=cut)
+    for j in {gainer for each in by_trajectory[0].values() for gainer in each.gainers}:
+        loser = freed_by(j, [each.start_of(j) for each in trajectories], by_trajectory)
+        if loser is not None and cuts.get(loser) is not None and found[ids[j]].start is not None:
+            found[ids[j]] = found[ids[j]]._replace(freed_by=ids[loser])
+    return found
 
 
 def _extent(n_jobs: int) -> tuple[int, int]:

@@ -86,6 +86,19 @@ class Arrival:
     """That it takes."""
 
 
+class ExpectedCut(NamedTuple):
+    """That a job with tasks is likely to be paused or made smaller, so that another one gets more."""
+
+    at: Interval
+    """POSIX seconds: the median, and the first and last of the trajectories."""
+    pauses: bool
+    """Whether it loses all its tasks."""
+    job_id: str
+    """Who gets more then."""
+    why: str | None = None
+    """What that job is that this one is not (`optimus_scheduler.ahead.cuts`); None: nothing can be said."""
+
+
 class ExpectedTimes(NamedTuple):
     """What is expected of one job: POSIX seconds; the median, and the 10th and 90th percentile as bounds."""
 
@@ -97,6 +110,10 @@ class ExpectedTimes(NamedTuple):
     """Jobs with tasks by whose end it starts, and in which part of the trajectories it is that one."""
     at_once: Mapping[str, float] = {}
     """In which part it starts with that end itself, not with that of a job that starts in between."""
+    cut: ExpectedCut | None = None
+    """The first time that it loses tasks to another; None: it does not, or the trajectories do not agree."""
+    freed_by: str | None = None
+    """Of a job without tasks: the job whose `cut` lets it start, which waits for no end then."""
 
     def left(self, now: float) -> Interval | None:
         """Seconds from `now` to the end."""

@@ -17,12 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from optimus_scheduler.ahead.cuts import Cut, Seen, why_for
 from optimus_scheduler.ahead.progress import Progress
 from optimus_scheduler.ahead.queue import Arrival, Queue
 from optimus_scheduler.ahead.start_ups import is_starting, start_up_seconds
 from optimus_scheduler.allocate.allocate import allocate, usable_capacity
 from optimus_scheduler.allocate.allocate_with_quotas import confinements, is_beyond
-from optimus_scheduler.allocate.policy import AllocationInput, PlanningPolicy, Policy
+from optimus_scheduler.allocate.policy import AllocationInput, Grant, PlanningPolicy, Policy
 from optimus_scheduler.allocate.worker_limits import is_about, is_beyond_limit
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.speeds import Speeds
@@ -195,6 +196,8 @@ class Trajectory:
         self._n_decided = 0
         self._sharings: dict[WorkerLimit | str | None, _Sharing] = {}
         """Asked for at this instant: many jobs may start."""
+        self.cuts: dict[int, Cut] = {}
+        """The first loss of tasks of each job of the queue that had some, by its place."""
         self.progress = Progress()
         self.sizes: list[tuple[Allocation, ...]] = []
         """Of the jobs of the queue and then of those that came later, from each instant of a decision on."""
@@ -415,7 +418,35 @@ class Trajectory:
                 self._resize(job, grants[job.outlook.id].allocation)
         for job in active:
             job.is_feasible = grants[job.outlook.id].reason is not Reason.NO_FEASIBLE_NODE
+        if self._has_changed:
+            self._note_cuts({one.id: one for one in outlooks}, grants)
         self._decided_at, self._n_decided = self._now, self._n_decided + 1
+
+    def _note_cuts(self, seen: Mapping[str, Outlook], grants: Mapping[str, Grant]) -> None:
+        """Which jobs have fewer tasks from this instant on than until it, and who has more. Later jobs are guesses: for
+        them alone nobody is told to lose any."""
+        n_there, before = len(self._queue.outlooks), self.sizes[-1]
+        jobs = [(number, job) for number, job in enumerate(self._jobs[:n_there]) if job.ended_at == math.inf]
+        cut = [
+            (number, job)
+            for number, job in jobs
+            if number not in self.cuts and not self.sizes[0][number].is_empty and _n_tasks(job.size, before[number]) < 0
+        ]
+        if not cut:
+            return
+        more = [(number, job) for number, job in jobs if _n_tasks(job.size, before[number]) > 0]
+        more.sort(key=lambda each: (not before[each[0]].is_empty, not grants[each[1].outlook.id].is_claimed))
+
+        def as_seen(job: _Virtual) -> Seen:
+            one, left = seen[job.outlook.id], math.inf
+            if not job.is_endless:
+                left = job.left / max(job.outlook.speeds.at(job.outlook.minimum), 1e-12)
+            return Seen(one, grants[one.id], left)
+
+        for number, loser in cut:
+            rules = self._rules.policy, self._rules.settings
+            gainers = {place: why_for(as_seen(each), as_seen(loser), *rules) for place, each in more}
+            self.cuts[number] = Cut(self._now, loser.size.is_empty, gainers)
 
     def _place(self, job: _Virtual, placed: Placed | Unplaced | None) -> None:
         size, slots = placed if isinstance(placed, Placed) else (NOTHING, _NOWHERE)
@@ -525,6 +556,11 @@ def _alike(job: Job) -> Hashable:
     """Equal for jobs of which the speeds of one are those of the other: of one task, with one batch (`speed_fits`)."""
     spec = job.spec
     return spec.family, spec.mode, spec.architecture, spec.counted_batch
+
+
+def _n_tasks(size: Allocation, before: Allocation) -> int:
+    """How many more tasks a size has than one before."""
+    return size.workers + size.servers - before.workers - before.servers
 
 
 def _within(slots: Mapping[TaskSlot, str], size: Allocation) -> Mapping[TaskSlot, str]:

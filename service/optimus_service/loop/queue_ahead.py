@@ -106,6 +106,8 @@ def times_of(queue: Queue, found: Mapping[str, CorrectedTimes], valid_until: flo
             steps_left=left.get(job_id),
             awaited=each.shown.awaited,
             at_once=each.shown.at_once,
+            cut=each.shown.cut,
+            freed_by=each.shown.freed_by,
         )
         for job_id, each in sorted(found.items())
     ]

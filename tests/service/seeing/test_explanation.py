@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,8 @@ from optimus_contract import answers
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_contract.membership import PauseParts
+from optimus_scheduler.ahead.cuts import GUARANTEE, SOONER
+from optimus_scheduler.ahead.queue import ExpectedCut
 from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS, RIGHT_OF_OTHERS
 from optimus_scheduler.allocate.optimus.guarantees import Turn
 from optimus_scheduler.allocate.policies import POLICIES
@@ -31,7 +33,7 @@ from optimus_service.api.jobs.explanation import is_over
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.explanations.queue import ORDERS, in_queue
-from optimus_service.insight.jobs.progress import _after_retry, expected_times
+from optimus_service.insight.jobs.progress import _after_retry, expected_times, times_of
 from optimus_service.insight.jobs.reasons import TEXTS, waiting_words
 from optimus_service.loop.exits import WORKER_HUNG
 from optimus_service.loop.silent_coordinators import COORDINATOR_SILENT
@@ -302,6 +304,17 @@ def test_a_job_that_stands_still_is_told_what_to_do_and_not_to_want_tasks(spec: 
     assert not any("task would" in each or "as fast" in each for each in found)
 
 
+def test_a_job_that_stands_still_shows_no_gain_of_one_more_and_no_advice_to_get_more() -> None:
+    hangs = Standstill("no step came for 37 s, where one took 0.065 s", is_stalled=True)
+    case = a_running_case(gives_more=("one more node",))
+    trains, stands = explanation_of(case), explanation_of(replace(case, still={"job-1": hangs}))
+    assert trains.next_gain is not None
+    assert stands.next_gain is None
+    assert "one more node" in trains.what_would_change_it
+    mended = "what keeps it from making steps is mended: `optimus logs job-1` shows what it printed"
+    assert stands.what_would_change_it == f"Nothing before {mended}."
+
+
 def test_of_a_job_whose_worker_is_replaced_the_gain_of_a_task_is_told_on() -> None:
     replaced = Standstill(REPLACING, is_stalled=False, is_replaced=True)
     found = explanation_of(a_running_case(still={"job-1": replaced})).sentences
@@ -485,6 +498,63 @@ def test_a_running_job_is_judged_by_the_interval_of_its_end(seconds: float, told
     times = ExpectedTimesRecord(job_id="job-1", at=10.0, valid_until=100.0, start=None, end=end)
     found = explanation_of(Case(job=running, decision=replace(a_decision(forecast=A_LIMIT), expected=times), now=10.0))
     assert f"By this it {told} its deadline." in found.sentences
+
+
+def a_cut(**changes: Any) -> ExpectedTimesRecord:
+    """What a look at 10 s says of job-1, which trains: it is expected to be paused for job-2."""
+    cut = ExpectedCut(Interval(40.0, 35.0, 45.0), pauses=True, job_id="job-2", why=SOONER)._replace(**changes)
+    return ExpectedTimesRecord(
+        job_id="job-1", at=10.0, valid_until=200.0, start=None, end=Interval(500.0, 90.0, 900.0), cut=cut
+    )
+
+
+def test_a_job_that_may_be_paused_is_told_for_whom_when_and_why() -> None:
+    trains = a_record(state=JobState.RUNNING, step=40, wanted=Allocation(1, 0), running=Allocation(1, 0))
+    other = a_record("job-2", state=JobState.QUEUED, wanted=NOTHING)
+
+    def told(expected: ExpectedTimesRecord, now: float = 10.0, **fields: Any) -> list[str]:
+        decision = replace(a_decision(forecast=A_LIMIT), expected=expected)
+        case = Case(job=replace(trains, **fields), decision=decision, now=now, others={"job-2": other})
+        return [each for each in explanation_of(case).sentences if "Rounds decide that anew" in each]
+
+    name = f"{other.name} (job-2)"
+    assert told(a_cut()) == [
+        f"It may be paused in about 30 s, so that {name} starts, which is expected to need less time. "
+        "Rounds decide that anew until then."
+    ]
+    assert told(a_cut(), 38.0)[0].startswith("It may be paused in a moment, so that ")
+    assert told(a_cut(), 110.0) == [], "it did not come"
+    assert told(a_cut(job_id="job-9", why=None)) == [
+        "It may be paused in about 30 s, so that another job starts. Rounds decide that anew until then."
+    ]
+    far = a_cut(pauses=False, at=Interval(100.0, 30.0, 170.0), why=GUARANTEE)
+    assert told(far)[0].startswith("It may be made smaller in 20 s to 3 min, so that ")
+    assert told(a_cut(), state=JobState.PAUSED, wanted=NOTHING, running=NOTHING) == []
+    shown = times_of(trains, replace(a_decision(forecast=A_LIMIT), expected=a_cut()), 10.0)
+    assert shown is not None
+    assert shown.cut == answers.ExpectedCut(pauses=True, seconds=30.0, words="may be paused in about 30 s")
+
+
+def test_a_job_that_is_expected_to_get_the_tasks_of_another_is_not_told_that_it_needs_anything_else() -> None:
+    loser = a_record("job-1", state=JobState.RUNNING, step=40, wanted=Allocation(1, 0))
+    waits = a_record("job-2", state=JobState.QUEUED, wanted=NOTHING)
+    starts = ExpectedTimesRecord(
+        job_id="job-2", at=10.0, valid_until=200.0, start=Interval(40.0, 35.0, 90.0), end=None, freed_by="job-1"
+    )
+    decision = replace(a_decision("job-2", reason=Reason.WAITING_FOR_RESOURCES, allocation=NOTHING), expected=starts)
+    decisions = {"job-2": decision, "job-1": replace(a_decision("job-1"), expected=a_cut())}
+
+    def found(others: Mapping[str, JobRecord], gives_more: Sequence[str] = ("the end of job-1",)) -> Any:
+        case = Case(job=waits, decision=decision, now=10.0, others=others, decisions=decisions, gives_more=gives_more)
+        return explanation_of(case)
+
+    told, paused = found({"job-1": loser}), f"{loser.name} (job-1) is paused for it"
+    assert f", likely when {paused}, by what is expected of all jobs." in " ".join(told.sentences)
+    nothing = f"Nothing has to: it may start when {paused}."
+    assert told.what_would_change_it == f"{nothing} Without that, it would start with this: the end of job-1."
+    assert found({"job-1": loser}, ()).what_would_change_it == nothing
+    gone = found({"job-1": replace(loser, wanted=NOTHING, running=NOTHING)})
+    assert gone.what_would_change_it == "It would start with this: the end of job-1."
 
 
 @pytest.mark.parametrize(
@@ -935,6 +1005,19 @@ def test_a_job_that_goes_on_after_a_pause_with_another_size_has_changed_it() -> 
     ended = a_record(state=JobState.SUCCEEDED, finished_at=54.0)
     found = explanation_of(Case(job=ended, decision=None, now=60.0, memberships=memberships))
     assert "Its size was changed once, and it was without tasks once" in found.sentences[-1]
+
+
+def test_an_ended_job_was_without_tasks_until_it_had_some_and_stopped_until_they_trained() -> None:
+    memberships = [
+        a_membership(workers=("w",), servers=(), cause="start", pause_seconds=None),
+        a_membership(epoch=2, at=15.0, workers=(), servers=(), pause_seconds=None),
+        a_membership(epoch=3, at=29.0, workers=("w",), servers=(), cause="resume", pause_seconds=None),
+    ]
+    ended = a_record(state=JobState.SUCCEEDED, finished_at=54.0)
+    case = Case(job=ended, decision=None, now=60.0, memberships=memberships, starts=[1.0, 18.0])
+    told = explanation_of(case).sentences[-1]
+    assert "it was without tasks once, for 3 s; " in told
+    assert "stopped its training for 14 s in all" in told
 
 
 @pytest.mark.parametrize(("state", "waited"), [(JobState.QUEUED, "15 s"), (JobState.PAUSED, "5 s")])

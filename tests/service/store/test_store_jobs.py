@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from tests.service.store.store_builders import (
     set_wanted,
 )
 
+from optimus_scheduler.ahead.queue import ExpectedCut
 from optimus_scheduler.lifecycle import (
     AllTasksGone,
     CancelRequested,
@@ -37,7 +39,7 @@ from optimus_scheduler.lifecycle import (
     ResumeRequested,
     TooManyFailures,
 )
-from optimus_scheduler.model import NOTHING, Allocation, Directive, JobState, Role
+from optimus_scheduler.model import NOTHING, Allocation, Directive, Interval, JobState, Role
 from optimus_service.store.errors import IdempotencyConflict, InvalidCursor, JobIdTaken, JobIsActive, JobNotFound
 from optimus_service.store.jobs import listing
 from optimus_service.store.records import ExpectedTimesRecord, SubmittedJob
@@ -385,6 +387,10 @@ def test_what_is_kept_of_rows_is_never_older_than_the_rows(repository: Repositor
     times = repository.rounds.latest_decisions(["job-2"])["job-2"].expected
     assert times is not None
     assert times.at == 3.0
+    cut = ExpectedCut(Interval(7.0, 6.0, 8.0), pauses=True, job_id="job-1", why="sooner")
+    losing = replace(times, cut=cut, freed_by="job-1")
+    repository.rounds.put_expected_times([losing])
+    assert repository.rounds.latest_decisions(["job-2"])["job-2"].expected == losing
 
     repository.jobs.advance("job-1", CancelRequested(), 4.0)
     assert [job.id for job in repository.jobs.active()] == ["job-2"]

@@ -76,6 +76,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             now=now,
             memberships=memberships,
             began=worker_starts(repository, job),
+            starts=_worker_starts(services, job),
             last_steps=histories.last_steps(job, memberships),
             speeds=[
                 replace(each, steps_per_second=counted_speed(seen, each)) for each in histories.speeds(job, memberships)
@@ -105,6 +106,13 @@ def _turn(services: Services, job: JobRecord, seen: Job, now: float) -> Turn | N
     if not job.waits or job.state.is_final or settings.policy != OptimusPolicy.name:
         return None
     return turn_of(forecast(seen, now, settings.scheduling), settings.scheduling)
+
+
+def _worker_starts(services: Services, job: JobRecord) -> list[float]:
+    """When the workers of an ended job were started."""
+    if not job.state.is_final:
+        return []
+    return [begin for begin, _ in services.repository.tasks.worker_spans([job.id]).get(job.id, [])]
 
 
 def _stops(services: Services, job: JobRecord) -> tuple[list[float], list[float]]:

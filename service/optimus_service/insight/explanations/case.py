@@ -23,6 +23,8 @@ class Case:
     """Oldest first."""
     began: Mapping[str, float] = field(default_factory=dict)
     """When tasks were started, by name, of a script whose stops lose work."""
+    starts: Sequence[float] = ()
+    """When workers of an ended job were started."""
     last_steps: Mapping[int, float] = field(default_factory=dict)
     """Membership epoch → when the last of its steps came."""
     speeds: Sequence[SpeedSample] = ()

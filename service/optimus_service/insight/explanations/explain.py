@@ -12,11 +12,14 @@ from optimus_contract import answers
 from optimus_contract.command import is_distributed
 from optimus_scheduler.model import Reason
 from optimus_scheduler.quota_words import quotas_told
-from optimus_scheduler.what_if import LACKING_CAPACITY, NOT_COMPETING
+from optimus_scheduler.what_if import LACKING_CAPACITY, NEXT_ROUND, NOT_COMPETING
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.history import last_rescale, on_its_history, on_the_last_rescale
 from optimus_service.insight.explanations.start_and_end import (
     expected_of,
+    frees_room,
+    is_cut,
+    on_a_cut_ahead,
     on_lost_work,
     on_the_deadline,
     on_the_end,
@@ -24,7 +27,7 @@ from optimus_service.insight.explanations.start_and_end import (
 )
 from optimus_service.insight.format import finite, moment, size
 from optimus_service.insight.jobs.bodies import allocation_body
-from optimus_service.insight.jobs.reasons import gives_more, keeps, on_unread
+from optimus_service.insight.jobs.reasons import any_of, gives_more, keeps, on_unread
 from optimus_service.insight.jobs.why import Explanation, explain
 from optimus_service.observe.spec import begins_anew, readable_spec
 from optimus_service.store.records import JobRecord
@@ -49,6 +52,7 @@ def explanation_of(case: Case) -> answers.Explanation:
         *on_lost_work(case),
         *on_waiting(case, expected),
         *on_the_end(case, expected),
+        *on_a_cut_ahead(case),
         *on_the_deadline(case, expected),
         *on_the_last_rescale(case, effect),
         *on_its_history(case),
@@ -65,7 +69,8 @@ def explanation_of(case: Case) -> answers.Explanation:
         allocation=allocation_body(words.allocation),
         previous=allocation_body(words.previous),
         gain=None if decision is None else finite(decision.gain),
-        next_gain=None if decision is None else finite(decision.next_gain),
+        # More tasks are of no use to a job that makes no step.
+        next_gain=None if decision is None or _is_stalled(case) else finite(decision.next_gain),
         marginal=marginal,
         confidence=None if decision is None else finite(decision.forecast.confidence),
         expected=expected,
@@ -157,12 +162,22 @@ def _change(case: Case, words: Explanation) -> str:
         return words.what_would_change_it
     if case.loses_to is not None:
         return keeps(case.gives_more, case.loses_to)
+    if _is_stalled(case) and not words.allocation.is_empty:
+        cause = f"what keeps it from making steps is mended: `optimus logs {case.job.id}` shows what it printed"
+        return f"Nothing before {cause}."
     reason = words.reason
     if reason == Reason.LEARNING_SPEED and _has_all(case.job, words):
         reason = Reason.AT_MAXIMUM  # there is nothing to learn for
     if reason == Reason.LEARNING_SPEED and not case.gives_more:
         return "Whether it grows is decided when its speed at this size is measured: nothing that was tried helps now."
     mend = "What keeps its tasks from running has to be mended first. " if case.troubles else ""
+    loser = frees_room(case)
+    if loser is not None and NEXT_ROUND not in case.gives_more:
+        goes = "start" if case.job.started_at is None else "go on"
+        nothing = f"Nothing has to: it may {goes} when {is_cut(case, loser)} for it."
+        if not case.gives_more:
+            return f"{mend}{nothing}"
+        return f"{mend}{nothing} Without that, it would {goes} with {any_of(case.gives_more)}."
     more = gives_more(case.gives_more, words.allocation.is_empty, case.job.started_at is not None)
     return f"{mend}{more}{_of_its_script(case.job, reason)}"
 

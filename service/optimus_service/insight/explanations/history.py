@@ -137,11 +137,15 @@ def on_its_history(case: Case) -> list[str]:
         missed = f" It met its deadline, {lasted(-late)} before it{', as was promised' * promised}."
     last = next((each for each in reversed(case.memberships) if each.workers), None)
     had = "" if last is None else f" It last had {size(_members(last))}."
-    without = [after.at - each.at for each, after in pairwise(case.memberships) if not each.workers]
+    pauses = [(each.at, after.at) for each, after in pairwise(case.memberships) if not each.workers]
+    without = [_had_tasks_again(case, *each) - each[0] for each in pauses]
+    stopped_by_pauses = sum(trained_again - since for since, trained_again in pauses)
     stops = _stops(case)
     after_errors = sum(stops.get(at, 0.0) for at in case.errors)
     after_ends = sum(stops.get(at, 0.0) for at in case.ends)
-    stopped = sum(each.pause_seconds or 0.0 for each in case.memberships) + sum(without) + after_errors + after_ends
+    stopped = (
+        sum(each.pause_seconds or 0.0 for each in case.memberships) + stopped_by_pauses + after_errors + after_ends
+    )
     replaced = sum(each.cause == REPLACED for each in case.memberships)
     # First tasks that come one after the other are one start.
     is_more = [bool(each.workers) and each.cause == "start" for each in case.memberships[1:]]
@@ -167,6 +171,11 @@ def on_its_history(case: Case) -> list[str]:
         ended = "failed" if job.state is JobState.FAILED else "was cancelled"
         changes += f" Before it {ended}, {case.silence_at_its_end}."
     return [f"{', '.join(parts)}, and ended at step {job.step}.{missed}{had}{changes if case.memberships else ''}"]
+
+
+def _had_tasks_again(case: Case, since: float, trained_again: float) -> float:
+    """When a job that had none from `since` on was given tasks again; until it trained with them, they had to start."""
+    return min((each for each in case.starts if since < each < trained_again), default=trained_again)
 
 
 def _what_stopped_it(case: Case, stopped: float, n_unknown: int) -> str:

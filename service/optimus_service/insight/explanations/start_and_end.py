@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
 from optimus_contract import answers
+from optimus_scheduler.ahead.cuts import DEADLINE, GUARANTEE, LESS, PRIORITY, SOONER, TURN
 from optimus_scheduler.ahead.deadlines import Answer, answer_to
 from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS
 from optimus_scheduler.allocate.optimus.guarantees import Turn
@@ -163,7 +164,8 @@ def _when_it_starts(case: Case, expected: answers.Expected) -> str:
     if expected.start_seconds is not None:
         if max(expected.start_seconds.mean, expected.start_seconds.high or 0.0) < 0.5:
             return f"It is expected to {goes} in a moment, by what is expected of all jobs."
-        return f"It is expected to {goes} in {span(expected.start_seconds)}{_with_the_end_of(case, expected)}."
+        how = _freed(case) or _with_the_end_of(case, expected)
+        return f"It is expected to {goes} in {span(expected.start_seconds)}{how}."
     if expected.computed_at is None or expected.computed_at.timestamp() < case.job.waits_since:
         # Until its wait began, the job was paused by its owner or trained: that tells nothing of its start.
         came = "it came" if case.job.started_at is None else "it was paused"
@@ -180,6 +182,19 @@ def _when_it_starts(case: Case, expected: answers.Expected) -> str:
         return f"When it will {goes} cannot be said: nothing tells when there is room for it."
     ends = "it ends" if len(endless) == 1 else "they end"
     return f"When it will {goes} cannot be said: {_named(endless)} may be in its way, and nothing tells when {ends}."
+
+
+def _freed(case: Case) -> str | None:
+    """That another job is expected to lose tasks for it; None: none is."""
+    loser = frees_room(case)
+    return None if loser is None else f", likely when {is_cut(case, loser)} for it, by what is expected of all jobs"
+
+
+def is_cut(case: Case, loser: JobRecord) -> str:
+    """`one (job-1) is paused`, of a job that is expected to lose tasks."""
+    times = case.decisions[loser.id].expected if loser.id in case.decisions else None
+    pauses = times is not None and times.cut is not None and times.cut.pauses
+    return f"{_named([loser])} is {'paused' if pauses else 'made smaller'}"
 
 
 def _with_the_end_of(case: Case, expected: answers.Expected) -> str:
@@ -341,6 +356,46 @@ def _on_changes_ahead(case: Case, expected: answers.Expected) -> list[str]:
         speed = "the speed that is predicted" if case.job.first_step is None else "its newest speed"
         return [f"At the size that it has, by {speed}, it would take {span(here)}."]
     return []
+
+
+_WHY = {
+    DEADLINE: "has a deadline",
+    GUARANTEE: "is within what its project's quota guarantees",
+    TURN: "will have waited so long by then that it goes first",
+    PRIORITY: "has a higher priority",
+    SOONER: "is expected to need less time",
+    LESS: "has trained less until now",
+}
+"""What the job is for which another is expected to lose tasks."""
+
+
+def on_a_cut_ahead(case: Case) -> list[str]:
+    """That it is expected to be paused or made smaller, for whom and why."""
+    job = case.job
+    if job.state.is_final or job.waits or job.is_being_cancelled or job.is_tracked or job.owner_paused_at is not None:
+        return []
+    times = None if case.decision is None else case.decision.expected
+    expected = progress_of(job, case.decision, case.now, None, case.still).expected
+    if times is None or times.cut is None or expected is None or expected.cut is None:
+        return []
+    other = case.others.get(times.cut.job_id)
+    if other is not None and (other.state.is_final or other.is_being_cancelled):
+        return []
+    who = "another job" if other is None else _named([other])
+    gets = "gets more tasks" if other is not None and not other.waits else "starts"
+    gets = "goes on" if other is not None and other.waits and other.started_at is not None else gets
+    why = f", which {_WHY[times.cut.why]}" if times.cut.why in _WHY else ""
+    return [f"It {expected.cut.words}, so that {who} {gets}{why}. Rounds decide that anew until then."]
+
+
+def frees_room(case: Case) -> JobRecord | None:
+    """The job that is expected to lose tasks so that this one, which waits, starts; None: none is, or the reader may
+    not know of it."""
+    times = None if case.decision is None else case.decision.expected
+    if not case.job.waits or times is None or times.freed_by is None or case.now > times.valid_until:
+        return None
+    loser = case.others.get(times.freed_by)
+    return None if loser is None or loser.state.is_final or loser.is_without_tasks else loser
 
 
 def on_the_deadline(case: Case, expected: answers.Expected) -> list[str]:

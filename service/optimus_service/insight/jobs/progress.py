@@ -14,6 +14,7 @@ from optimus_contract import answers
 from optimus_scheduler.ahead.queue import until_later
 from optimus_scheduler.forecast.time_left import beyond_announced, given_not_ended
 from optimus_scheduler.model import Directive, Interval, JobState
+from optimus_scheduler.model.format import time_words
 from optimus_service.insight.format import foreseen, interval_body, moment
 from optimus_service.insight.jobs.end import End, announced_beyond, has_made_all, most_steps, part_done
 from optimus_service.observe.spec import begins_anew, goes_back, next_step
@@ -222,7 +223,32 @@ def expected_times(
         start_at=None if start is None else _instants(now, start),
         end_seconds=interval_body(end),
         end_at=None if end is None else _instants(now, end),
+        cut=None if waits else _cut(found, now),
     )
+
+
+_SOON_SECONDS = 60.0
+"""A loss of tasks that has not come so long after it was expected is not told any more."""
+
+
+def _cut(found: ExpectedTimesRecord, now: float) -> answers.ExpectedCut | None:
+    """That the job is expected to lose tasks."""
+    cut = found.cut
+    if cut is None or now > cut.at.high + _SOON_SECONDS:
+        return None
+    low, mean, high = (max(each - now, 0.0) for each in (cut.at.low, cut.at.mean, cut.at.high))
+    when = f"in about {time_words(mean)}" if mean >= _MOMENT_SECONDS else "in a moment"
+    first, last = cut.at.low - found.at, cut.at.high - found.at
+    if last > _FAR_APART * first + _MOMENT_SECONDS and high >= _MOMENT_SECONDS:
+        when = f"in {time_words(low)} to {time_words(high)}" if low >= _MOMENT_SECONDS else f"within {time_words(high)}"
+    # About half to two thirds of them come: no more is said than that it may.
+    what = "paused" if cut.pauses else "made smaller"
+    return answers.ExpectedCut(pauses=cut.pauses, seconds=mean, words=f"may be {what} {when}")
+
+
+_MOMENT_SECONDS = 5.0
+_FAR_APART = 2.0
+"""Instants that are so many times as far away as others are told with these."""
 
 
 def _foreseen_start(found: ExpectedTimesRecord, now: float, ends: Ends, still: Standstills) -> Interval | None:

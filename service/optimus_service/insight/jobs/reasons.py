@@ -189,7 +189,7 @@ def gives_more(changes: Sequence[str] | None, waits: bool, has_started: bool = F
     if not changes:
         return f"Nothing that was tried gives it more now: {_TRIED}."
     gets = "get more" if not waits else "go on" if has_started else "start"
-    return f"It would {gets} with {_any_of(changes)}."
+    return f"It would {gets} with {any_of(changes)}."
 
 
 def keeps(changes: Sequence[str], size: Allocation) -> str:
@@ -198,13 +198,14 @@ def keeps(changes: Sequence[str], size: Allocation) -> str:
     soon = f"As things are now, the next round would {loses}."
     if not changes:
         return f"{soon} Nothing that was tried lets it keep what it has: {_TRIED}."
-    return f"{soon} It would keep what it has with {_any_of(changes)}."
+    return f"{soon} It would keep what it has with {any_of(changes)}."
 
 
 _TRIED = "its limits and priority, quotas, one more node, the end of other jobs"
 
 
-def _any_of(changes: Sequence[str]) -> str:
+def any_of(changes: Sequence[str]) -> str:
+    """One of these changes, in words."""
     return f"{'any one of these' if len(changes) > 1 else 'this'}: {'; '.join(changes)}"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from optimus_models.calibration import UNCALIBRATED, Calibration
+from optimus_scheduler.ahead.queue import ExpectedCut
 from optimus_scheduler.model import Allocation, Forecast, Interval
 from optimus_service.store.records.basics import UNSAVED, Document
 from optimus_service.store.records.jobs import JobRecord, MembershipRecord, TaskRecord, WantedRecord
@@ -57,6 +58,10 @@ class ExpectedTimesRecord:
     """Jobs with tasks by whose end it is foreseen to start, and how likely it is that one."""
     at_once: Mapping[str, float] = field(default_factory=dict)
     """How likely it starts with that end itself, not with that of a job that starts in between."""
+    cut: ExpectedCut | None = None
+    """That it is expected to lose tasks to another job; None: it is not."""
+    freed_by: str | None = None
+    """The job with tasks that is expected to lose them for this one, which starts so."""
     behind: tuple[Awaited, ...] = field(default=(), compare=False)
     """The same with what they are at present; of `Rounds.latest_decisions` only."""
 

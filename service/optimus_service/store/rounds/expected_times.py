@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import Session
 
+from optimus_scheduler.ahead.queue import ExpectedCut
 from optimus_scheduler.model import Interval
 from optimus_service.store.database.dialects import chunks
 from optimus_service.store.database.tables import ExpectedTimesRow, JobRow
@@ -29,6 +30,10 @@ def replace_all(session: Session, times: Sequence[ExpectedTimesRecord]) -> set[s
 def _values(each: ExpectedTimesRecord) -> dict[str, Any]:
     document: dict[str, Any] = {"start": _plain(each.start), "end": _plain(each.end), "steps_left": each.steps_left}
     document |= {"awaited": dict(each.awaited), "at_once": dict(each.at_once)}
+    if each.cut is not None:
+        document["cut"] = {**each.cut._asdict(), "at": _plain(each.cut.at)}
+    if each.freed_by is not None:
+        document["freed_by"] = each.freed_by
     return {"job_id": each.job_id, "at": each.at, "valid_until": each.valid_until, "document": document}
 
 
@@ -43,7 +48,15 @@ def of_document(job_id: str, at: float, valid_until: float, document: Document) 
         steps_left=document.get("steps_left"),  # an older release stored none
         awaited=document.get("awaited") or {},
         at_once=document.get("at_once") or {},
+        cut=_cut(document.get("cut")),
+        freed_by=document.get("freed_by"),
     )
+
+
+def _cut(stored: Document | None) -> ExpectedCut | None:
+    if stored is None:
+        return None
+    return ExpectedCut(Interval(*stored["at"]), stored["pauses"], stored["job_id"], stored["why"])
 
 
 def _plain(value: Interval | None) -> tuple[float, ...] | None:
