@@ -55,7 +55,7 @@ from optimus_service.metrics.registry import Metrics
 from optimus_service.observe.finished_runs import FinishedRunHistory
 from optimus_service.observe.histories import Histories
 from optimus_service.observe.snapshot import Observer
-from optimus_service.observe.standstills import NewestStandstills
+from optimus_service.observe.standstills import NewestStandstills, may_hang_again
 from optimus_service.process.connections import (
     ACCEPTED_AT_ONCE,
     bounded_protocol,
@@ -275,7 +275,8 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
 
     def stalled() -> Iterator[str]:
         found = still.at(repository, clock(), listens_since)
-        return (job_id for job_id, each in found.items() if each.is_stalled)
+        yield from (job_id for job_id, each in found.items() if each.is_stalled)
+        yield from may_hang_again(repository, repository.jobs.paused())
 
     ahead = make_queue_ahead(settings, forecaster, metrics, stalled)
     if machine.make_cluster is not None:

@@ -477,6 +477,20 @@ def test_a_pause_that_all_futures_have_is_told_with_for_whom_and_why() -> None:
     assert (roomy["long"].cut, roomy["short"].freed_by) == (None, None)
 
 
+def test_nobody_waits_for_the_end_of_a_job_that_hung_before_its_pause() -> None:
+    """It starts in the place of one that ends, and may hang again: who waits behind it is told no start."""
+    runs = running("runs", 100, most=1)
+    paused = replace(running("hung", 200, (0, 0), 1), state=JobState.PAUSED, allocated_at=NOW - 50)
+    behind = replace(running("behind", 300, (0, 0), 1), submitted_at=NOW - 1.0)
+    queue = a_queue(runs, paused, behind, cpu=2.0)
+    before = look_ahead(queue, policy_named("fifo"), Settings())
+    assert before["hung"].end is not None
+    assert before["behind"].start is not None
+    after = look_ahead(replace(queue, stalled=frozenset({"hung"})), policy_named("fifo"), Settings())
+    assert after["hung"].start is not None
+    assert (after["hung"].end, after["behind"].start) == (None, None)
+
+
 def test_what_one_future_has_and_another_does_not_is_no_pause_that_is_told() -> None:
     one, other = Cut(10.0, True, {1: LESS, 2: None}), Cut(30.0, True, {2: TURN, 1: LESS})
     ids = ["a", "b", "c"]

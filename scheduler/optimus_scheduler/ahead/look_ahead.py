@@ -83,6 +83,9 @@ def look_ahead(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Ex
     elif not isinstance(policy, PlanningPolicy):
         starts |= _or_earliest(queue, doubts, starts)
     found = {one.id: _expected_times(queue, j, doubts, starts.get(j), awaiting) for j, one in enumerate(outlooks)}
+    for j in starts:  # of one that has tasks, whoever tells its end knows whether steps come again
+        if outlooks[j].id in queue.stalled:
+            found[outlooks[j].id] = found[outlooks[j].id]._replace(end=None)
     return _with_cuts(found, trajectories, outlooks)
 
 

@@ -52,7 +52,8 @@ class Queue:
     moved: Mapping[str, tuple[PlacedTask, ...]] = field(default_factory=dict)
     """The tasks of those jobs whose tasks the round changed, by job id; others have the tasks that they had."""
     stalled: frozenset[str] = frozenset()
-    """Jobs that make no step, by id: nothing tells whether they go on, so that nobody waits for their end."""
+    """Jobs that make no step, or hung before they lost their tasks, by id: nothing tells whether they go on, so that
+    nobody waits for their end."""
 
     @classmethod
     def after_round(

@@ -113,18 +113,28 @@ def _hung_again(
     """Of jobs whose workers hung and that have not passed the steps where they did, so that they may do so again: a
     phrase, and the last of these steps."""
     # Few jobs have a worker that was replaced, and only of these what has ended is read.
-    asked = [job_id for job_id, its in ages.items() if its.highest_incarnation > 0]
-    if not asked:
+    return _hung(repository, {job_id: running[job_id] for job_id, its in ages.items() if its.highest_incarnation > 0})
+
+
+def may_hang_again(repository: Repository, waiting: Iterable[JobRecord]) -> set[str]:
+    """Jobs without tasks, by id, whose workers hung at a step that they have not passed: when they run again, they may
+    do so there once more."""
+    return set(_hung(repository, {job.id: job for job in waiting}))
+
+
+def _hung(repository: Repository, jobs: Mapping[str, JobRecord]) -> dict[str, tuple[str, int]]:
+    """See `_hung_again`."""
+    if not jobs:
         return {}
     counts = Counter(
         task.key.job_id
-        for task in repository.tasks.select(active_only=False, job_ids=asked)
-        if task.exit_code == HUNG and task.attempt == running[task.key.job_id].attempt
+        for task in repository.tasks.with_exit_code(HUNG, jobs)
+        if task.attempt == jobs[task.key.job_id].attempt
     )
     found = {}
     for job_id, memberships in repository.memberships.of_jobs(list(counts)).items():
         at = max((each.step + each.lost_steps for each in memberships if each.cause == "worker_lost"), default=0)
-        if running[job_id].step <= at:
+        if jobs[job_id].step <= at:
             often = "once" if counts[job_id] == 1 else f"{counts[job_id]} times"
             where = f"at step {at} or before" if at else "before a step was made"
             found[job_id] = f"its workers hung {often}, {where}", at

@@ -13,7 +13,7 @@ from tests.service.store.store_builders import a_membership, a_sample, add_sampl
 
 from optimus_scheduler.lifecycle import PauseRequested, ResumeRequested
 from optimus_scheduler.model import JobState, Role
-from optimus_service.observe.standstills import REPLACING, NewestStandstills, Standstill, standstills
+from optimus_service.observe.standstills import REPLACING, NewestStandstills, Standstill, may_hang_again, standstills
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -110,4 +110,8 @@ def test_of_a_job_that_hung_no_end_is_told_before_it_has_passed_that_step(world:
         assert hung is not None
         assert (hung.hung_at, hung.is_stalled) == (at, True)
         assert f"its workers hung {often}, at step {at} or before" in hung.words
+    jobs = [replace(each, state=JobState.PAUSED) for each in world.repository.jobs.active()]
+    assert may_hang_again(world.repository, jobs) == {"job-1"}, "also once it has lost its tasks"
+    assert may_hang_again(world.repository, [replace(each, step=at + 1) for each in jobs]) == set()
+    assert may_hang_again(world.repository, []) == set()
     assert found(at + 1) is None or found(at + 1) == Standstill(REPLACING, is_stalled=False, is_replaced=True)

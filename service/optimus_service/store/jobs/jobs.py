@@ -187,8 +187,15 @@ class Jobs(Subject):
 
     def running(self) -> list[JobRecord]:
         """All running jobs, oldest first."""
+        return self._in_state(JobState.RUNNING)
+
+    def paused(self) -> list[JobRecord]:
+        """All paused jobs, oldest first."""
+        return self._in_state(JobState.PAUSED)
+
+    def _in_state(self, state: JobState) -> list[JobRecord]:
         with self._read() as session:
-            statement = select(*STORED).where(JobRow.state == JobState.RUNNING.value)
+            statement = select(*STORED).where(JobRow.state == state.value)
             rows = session.execute(statement.order_by(JobRow.created_at, JobRow.id)).all()
             return records(session, rows, self._kept, are_all=False)
 

@@ -32,6 +32,12 @@ class Tasks(Subject):
         with self._read() as session:
             return select_tasks(session, active_only, job_id, job_ids)
 
+    def with_exit_code(self, code: int, job_ids: Collection[str]) -> list[TaskRecord]:
+        """Those of some jobs that ended with this exit code, by key."""
+        with self._read() as session:
+            ended = _TASKS.c.exit_code == code, _TASKS.c.job_id.in_(set_of(session, job_ids))
+            return _records(session.execute(select(_TASKS).where(*ended)))
+
     def ages(self, job_ids: Collection[str]) -> dict[str, TaskAges]:
         """Of the tasks that have not exited, by job; jobs without such tasks are left out. One statement, and a row for
         each job, however many tasks it has."""
