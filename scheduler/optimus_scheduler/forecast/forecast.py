@@ -89,9 +89,6 @@ def _outlooks(
     jobs: Sequence[Job], known: Sequence[_Known], stops: Sequence[float], now: float, settings: Settings
 ) -> tuple[Outlook, ...]:
     """The outlook of each of these jobs. `stops`: predicted seconds of the next stop of each."""
-    for one, stop in zip(known, stops, strict=True):
-        if one.is_new and one.only_time_counts(stop):
-            one.take_apart(settings)
     in_parts = [one.in_parts is not None and one.stop_seconds == stop for one, stop in zip(known, stops, strict=True)]
     together = list(compress(known, in_parts))
     for one, outlook in zip(together, _all_later(list(compress(jobs, in_parts)), together, now, settings), strict=True):
@@ -152,7 +149,7 @@ class _Known:
 
     __slots__ = (
         *("_has_clock", "_steps_here", "_use", "course", "end"),
-        *("fitted", "in_parts", "inputs", "is_new", "outlook", "stop_seconds"),
+        *("fitted", "in_parts", "inputs", "outlook", "stop_seconds"),
     )
 
     def __init__(self, job: Job, inputs: tuple[object, ...], fitted: Fitted, use: Use, end: End) -> None:
@@ -164,9 +161,6 @@ class _Known:
         """... and what its times are made of beside the present one (`Course`); None where it has none."""
         self.in_parts: _InParts | None = None
         """Where time changes no more of it than numbers; None otherwise."""
-        self.is_new = False
-        """Whether the last outlook has not been taken apart yet: that of a job that reports something every time never
-        is."""
         self.stop_seconds: float | None = None
         """That of the last outlook."""
         self._has_clock: bool = job.spec.convergence.has_clock
@@ -181,8 +175,8 @@ class _Known:
         if self.outlook is not None and self._has_clock:
             self._use = Use.of(job, speeds, now, settings, self._use.has_price)
             self.end = End.of(job, self.fitted, self._use, settings)
-        self.course, self.in_parts, self.is_new, self.stop_seconds = None, None, True, stop_seconds
-        return Outlook(
+        self.course = self._course(job, stop_seconds)
+        found = Outlook(
             job=job,
             forecast=_forecast(job, self.fitted, self._use, self.end, stop_seconds, now),
             speeds=speeds,
@@ -194,13 +188,8 @@ class _Known:
             allocated_seconds=_allocated_seconds(job, now),
             joining_seconds=_joining_seconds(job, stop_seconds),
         )
-
-    def take_apart(self, settings: Settings) -> None:
-        """Find what there is to keep of the last outlook, made `anew`: before it is asked for at a later time."""
-        found, self.is_new = self.outlook, False
-        assert found is not None, "it was made"
-        self.course = self._course(found.job, found.stop_seconds)
-        self.in_parts = self._in_parts(found, settings)
+        self.in_parts, self.stop_seconds = self._in_parts(found, settings), stop_seconds
+        return found
 
     def _typical_seconds(self, job: Job, settings: Settings) -> float:
         """What stands in for the time left: as ended runs like it tell, where its own reports tell nothing."""
