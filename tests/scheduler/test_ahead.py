@@ -594,6 +594,34 @@ def test_a_foreseen_start_is_that_of_the_policy_replayed(
     assert starts == {name: {at} for name, at in replayed(queue).items()}
 
 
+def test_who_waits_for_one_that_starts_at_a_doubtful_time_starts_as_doubtfully() -> None:
+    """The first one gets its room from others, at some round: the end after it has all of that doubt."""
+    size: dict[str, Any] = {"minimum": (1, 1), "maximum": (1, 1)}
+    runs = a_job(
+        "runs",
+        has=(1, 1),
+        spec=a_spec(**size, rule=ConvergenceRule(max_steps=842)),
+        measured=samples(lambda _w, _p: 1.0, [(1, 1)]),
+        submitted_at=NOW - 500.0,
+        started_at=NOW - 200.0,
+        allocated_at=NOW - 200.0,
+        step=50,
+    )
+    first = a_job("first", spec=a_spec(**size, rule=ConvergenceRule(max_steps=100)), submitted_at=NOW - 900.0)
+    second = replace(first, id="second", submitted_at=NOW - 250.0)
+    queue = a_queue(runs, first, second, cpu=2.0)
+    work = [Work(800.0 if one.id == "runs" else 100.0, 0.1, 0.1) for one in queue.outlooks]
+    future = Trajectory(queue, [each.median for each in work], Rules(OPTIMUS, Settings(), 24, 24, 24))
+    future.run()
+    jobs = {one.id: j for j, one in enumerate(queue.outlooks)}
+    cause = future.cause_of(jobs["second"])
+    assert future.cause_of(jobs["first"]) is None, "it takes the room of a job that trains"
+    assert cause is not None
+    assert cause.job == jobs["first"]
+    sooner, later = (Doubts(future, work).starts(jobs[name]) for name in ("first", "second"))
+    assert np.ptp(later) >= 0.9 * np.ptp(sooner) > 0.0
+
+
 def of_task(name: str, task: str, size: tuple[int, int], steps: int, speed: float, has: bool, step: int = 0) -> Job:
     """`steps` in all. Nobody knows its speeds before it runs."""
     spec = replace(a_spec(minimum=size, maximum=size, rule=ConvergenceRule(max_steps=steps)), family=task)

@@ -59,8 +59,8 @@ class Doubts:
     def ends(self, job: int) -> FloatArray:
         """Instants (LEVELS,) at which it ends, increasing."""
         if job not in self._ends:
-            own = self._own_ends(job)
-            if self._trajectory.cause_of(job) is not None:
+            own, start = self._own_ends(job), self._trajectory.start_of(job)
+            if self._trajectory.began < start < math.inf:
                 own = _sum(self.starts(job), self.takes(job))
             self._ends[job] = own
         return self._ends[job]
