@@ -260,8 +260,8 @@ def _waits(outlook: Outlook) -> str:
     if by is None:
         return "Waits:"
     was = by.replace("which has a", "which had a").replace("which have", "which had")
-    when = "" if at is None else f"{',' * (',' in was)} at {instant_words(at)}"
-    return f"Paused by {was}{when}. Now"
+    when = "" if at is None else f"at {instant_words(at)} "
+    return f"Paused {when}by {was}. Now"
 
 
 def _no_feasible_node(outlook: Outlook, grant: Grant) -> str:

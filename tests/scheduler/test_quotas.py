@@ -276,7 +276,7 @@ def test_the_job_that_started_last_is_paused_first() -> None:
     later = [replace(each, paused_by=wanted.paused_by) if each.id == "b0" else each for each in after.jobs]
     (waits,) = (each for each in plan(replace(after, jobs=tuple(later)), OPTIMUS).decisions if each.job_id == "b0")
     at = instant_words(NOW)
-    assert waits.message.startswith(f"Paused by quotas at {at}. Now there is no room for 2 workers and 2 servers ")
+    assert waits.message.startswith(f"Paused at {at} by quotas. Now there is no room for 2 workers and 2 servers ")
 
     lossy = [replace(job, unsaved_seconds=60.0) if job.id == "b0" else job for job in world.jobs]
     after, _ = next_round(replace(world, jobs=tuple(lossy)), OPTIMUS)

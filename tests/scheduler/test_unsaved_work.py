@@ -118,6 +118,19 @@ def test_what_one_script_keeps_is_not_taken_from_another_that_loses_more_too() -
     assert {each.job_id for each in decisions if not each.allocation.is_empty} == {"wide", "small"}
 
 
+@pytest.mark.parametrize("names", [("a-new", "z-has"), ("z-new", "a-has")])
+def test_beside_work_that_is_kept_claims_are_met_by_precedence(names: tuple[str, str]) -> None:
+    """All claims fit, but not beside a script that stays: who has tasks and was promised its deadline keeps them."""
+    old = replace(job("old", 100.0, runs=True), unsaved_seconds=2e3)
+    new = replace(due(300.0), id=names[0])
+    has = job(names[1], 300.0, runs=True)
+    has = replace(has, spec=replace(has.spec, deadline_at=NOW + 450.0), submitted_at=NOW - 60.0, promised_at=NOW - 50.0)
+    nodes = (Node("node-0", Resources(4.0, 256 * GIB)),)
+    for policy in ("optimus", "fifo"):
+        decisions = plan(a_snapshot([old, new, has], nodes), policy_named(policy)).decisions
+        assert {each.job_id for each in decisions if not each.allocation.is_empty} == {"old", names[1]}
+
+
 def script(name: str, seconds: int, node: str | None = None, cores: float = 1.0, **fields: Any) -> Job:
     """A script of one worker that makes a step a second, on this node; without one it waits and tells nothing yet."""
     spec = a_spec(rule=ConvergenceRule(max_steps=seconds if node else None), minimum=(1, 0), maximum=(1, 0))

@@ -234,12 +234,17 @@ class _QuotaAllocation:
 
     def by_deadline(self, competing: Sequence[Outlook], available: Resources) -> Grants:
         """The policy, but for the claims of deadlines, each if it fits beside those that come before it."""
-        return self.reserving.with_claims(competing, available, self._claims(competing, available), due_at=self.now)
+        claims = self._claims(competing, available)
+        return self.reserving.with_claims(competing, available, claims, due_at=self.now, in_order=self._in_order)
 
     def _claims(self, competing: Sequence[Outlook], available: Resources) -> dict[str, Allocation]:
         claiming = [one for one in competing if one.id in self.deadlines]
         if demand_of(claiming, self.deadlines).fits_in(available):
             return {one.id: self.deadlines[one.id] for one in claiming}
+        return fitting_claims(self._in_order(claiming, available), self.deadlines, available)
+
+    def _in_order(self, claiming: Sequence[Outlook], available: Resources) -> list[Outlook]:
+        """Those whose claims are to be met in so much room, by precedence; the others are given up."""
         margin = self.reserving.settings.deadline_margin
         jobs = [SizedJob(one, in_step(one), available, self.now, margin) for one in claiming]
         given_up, broken = beyond_reach([job for job in jobs if self._can_be_met(job)], available)
@@ -248,7 +253,7 @@ class _QuotaAllocation:
         broken += tuple(job for job in jobs if not (job.id in self.late or self._can_be_met(job)))
         until = max((job.outlook.job.promised_at or -math.inf for job in broken), default=-math.inf)
         in_order = sorted((job for job in jobs if job.id not in given_up), key=lambda job: self._precedence(job, until))
-        return fitting_claims([job.outlook for job in in_order], self.deadlines, available)
+        return [job.outlook for job in in_order]
 
     def _can_be_met(self, job: SizedJob) -> bool:
         """Whether its deadline can be planned for; not where too little is known of the job."""

@@ -58,11 +58,13 @@ class ReservingPolicy:
         claims: Claims,
         waiting_reason: Reason = Reason.WAITING_FOR_RESOURCES,
         due_at: float | None = None,
+        in_order: Callable[[Sequence[Outlook], Resources], Sequence[Outlook]] = lambda jobs, _room: jobs,
     ) -> Grants:
         """Grants in which every claim is met; the claims fit in `capacity`.
 
         `waiting_reason` is the reason of jobs that get nothing because of the claims. `due_at`: the claims are those of
-        deadlines, at this time (POSIX seconds); they are not met where that would lose more work than it gains.
+        deadlines, at this time (POSIX seconds); they are not met where that would lose more work than it gains. Those
+        that do not fit beside what is kept so are met `in_order`, of jobs for so much room.
         """
         grants = self.without_claims(competing, capacity)
         if all(covers(grants[job_id].allocation, claim) for job_id, claim in claims.items()):
@@ -83,8 +85,10 @@ class ReservingPolicy:
                 break
             # What these keep may take the room of others that lose more, too.
             stays.update((one.id, one.present) for one in losing)
-            sizes = {**stays, **{job_id: size for job_id, size in due.items() if job_id not in stays}}
-            met = fitting_claims([by_id[job_id] for job_id in sizes], sizes, capacity)
+            kept_first = [by_id[job_id] for job_id in stays]
+            rest = [by_id[job_id] for job_id in due if job_id not in stays]
+            room = remaining(capacity, demand_of(kept_first, stays))
+            met = stays | fitting_claims(in_order(rest, room), due, room)
         claims = met
         shared = self.without_claims([*claiming, *kept], capacity)
         if not all(covers(shared[job_id].allocation, claim) for job_id, claim in claims.items()):

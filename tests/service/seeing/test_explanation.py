@@ -703,6 +703,14 @@ def test_a_waiting_job_is_told_from_when_on_none_passes_it(turn: Turn | None, to
     assert found == [] if told is None else told in found[0]
 
 
+def test_a_turn_is_counted_from_the_last_step_of_a_job_that_goes_back_to_a_checkpoint() -> None:
+    made = a_decision("job-1", reason=Reason.WAITING_FOR_RESOURCES, allocation=NOTHING)
+    resumed = a_record(state=JobState.PAUSED, wanted=NOTHING, running=NOTHING, step=460)
+    case = Case(job=resumed, decision=made, now=60.0, turn=Turn(256.0, 316.0, 8.0, False, 300.0, 2.0))
+    told = "2 times the 8 s that it needs from step 460 on: of which step its checkpoint is, the rounds do not know."
+    assert any(told in each for each in explanation_of(case).sentences)
+
+
 @pytest.mark.parametrize(
     ("message", "told"),
     [

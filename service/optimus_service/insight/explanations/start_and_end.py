@@ -20,7 +20,7 @@ from optimus_service.insight.jobs.end import has_made_all
 from optimus_service.insight.jobs.lost_work import losses
 from optimus_service.insight.jobs.progress import Ends, awaited_end, awaited_left, is_without_end, progress_of
 from optimus_service.insight.jobs.why import goes_on_from
-from optimus_service.observe.spec import begins_anew, deadline_of, promised_at
+from optimus_service.observe.spec import begins_anew, deadline_of, goes_back, promised_at
 from optimus_service.store.records import Awaited, ExpectedTimesRecord, JobRecord
 from optimus_service.store.rounds.forecasts import known
 
@@ -134,11 +134,12 @@ def _before_all(case: Case) -> list[str]:
         at = "From the next round on"
     waits = f"{at}, when it has waited for {lasted(turn.patience)}, no other job starts before it, {but}"
     later = f"{waits}; later if {_BACKLOG} than that"
-    return [f"{later}. {_of_its_patience(turn, case.job.asked.priority)}"]
+    return [f"{later}. {_of_its_patience(turn, case.job)}"]
 
 
-def _of_its_patience(turn: Turn, priority: float) -> str:
+def _of_its_patience(turn: Turn, job: JobRecord) -> str:
     """What the time is made of that a job waits before room is kept for it."""
+    priority = job.asked.priority
     more = turn.part * turn.needed / priority
     if turn.patience < turn.fixed + more - 0.5:
         return "That is the longest that any job waits for that."
@@ -152,9 +153,13 @@ def _of_its_patience(turn: Turn, priority: float) -> str:
     if turn.is_of_ended_jobs:
         return f"{times} that it takes at its least size, as ended jobs like it tell{divided}."
     why = ", as the layers of its network tell: nothing is measured yet" if turn.is_calculated else ""
+    if goes_back(job):
+        since = f"from step {job.step} on: of which step its checkpoint is, the rounds do not know"
+    else:
+        since = "at its least size"
     if round(turn.needed) < 1:
-        return f"These are {lasted(turn.fixed)}: it needs less than a second at its least size{why}."
-    return f"{times} that it needs at its least size{why}{divided}."
+        return f"These are {lasted(turn.fixed)}: it needs less than a second {since}{why}."
+    return f"{times} that it needs {since}{why}{divided}."
 
 
 def _when_it_starts(case: Case, expected: answers.Expected) -> str:
