@@ -81,7 +81,7 @@ def test_the_owner_is_told() -> None:
     assert "cannot be met: it needs about " in (limits(job_due(60.0)).note or "")
     assert limits(job_due(-120.0)).note == f"Its deadline passed at {instant_words(NOW - 120.0)}."
     nearly = limits(job_due(_soonest() - 5.0))
-    assert "is missed by about 5.0 s: it gets the size that ends soonest" in (nearly.note or "")
+    assert "is missed by about 5.0 s: it ends soonest with" in (nearly.note or "")
     assert nearly.reason is Reason.DEADLINE_CANNOT_BE_MET
     assert (limits(job_due(90_000.0)).note or "").startswith(
         f"To meet its deadline at {instant_words(NOW + 90_000.0)} it needs "

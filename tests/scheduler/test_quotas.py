@@ -506,7 +506,9 @@ def test_a_deadline_that_another_projects_guarantee_stands_against_is_told_so() 
         told += [each for each in outcome.decisions if each.job_id == "b"]
     free, held = told
     assert (free.allocation.workers, held.allocation.workers) == (2, 1)
-    assert "cannot be had now, beside deadlines that come first and what other projects are guaranteed" in held.message
+    assert (
+        "cannot be had now, beside what comes first: other deadlines, guarantees of projects, or jobs " in held.message
+    )
     assert "cannot be had" not in free.message
     calm = replace(hurried, spec=replace(hurried.spec, deadline_at=NOW + 1e5))
     outcome = plan(a_snapshot((guaranteed, calm), cluster(4.0)), OPTIMUS, Settings())

@@ -430,5 +430,6 @@ def _with_limits(grant: Grant, limits: Limits, outlook: Outlook) -> Grant:
 
 
 _ENDS_SOON = "It is near its end and would begin anew after a pause: guarantees of projects wait for it."
-_GIVEN_UP = "Its deadline cannot be met beside those of jobs that need less for theirs."
-_NO_ROOM_FOR_CLAIM = "cannot be had now, beside deadlines that come first and what other projects are guaranteed."
+_FIRST = "other deadlines, guarantees of projects, or jobs whose pause would lose more"
+_GIVEN_UP = f"Its deadline cannot be met beside what comes first: {_FIRST}."
+_NO_ROOM_FOR_CLAIM = f"cannot be had now, beside what comes first: {_FIRST}."

@@ -198,12 +198,12 @@ def _without_slack(
     claim = _reachable(outlook, best, possible, settings)
     if late <= 0:
         near = f"Its deadline at {instant_words(deadline)} is near"
-        note = f"{near}: it gets the size that ends soonest, {size_words(best)}."
+        note = f"{near}: it ends soonest with {size_words(best)}."
         return replace(_reported(limits, None, note), claim=claim)
     missed = f"Its deadline {'passed ' if left <= 0 else ''}at {instant_words(deadline)}"
     if late <= grace:
         tells = "" if left <= 0 else f" is missed by about {time_words(late)}"
-        note = f"{missed}{tells}: it gets the size that ends soonest, {size_words(best)}."
+        note = f"{missed}{tells}: it ends soonest with {size_words(best)}."
         return replace(_reported(limits, Reason.DEADLINE_CANNOT_BE_MET, note), claim=claim)
     if left <= 0:
         return _reported(limits, Reason.DEADLINE_CANNOT_BE_MET, f"{missed}.")

@@ -88,8 +88,8 @@ TEXTS: Mapping[str, ReasonText] = {
         "An earlier deadline would give it more, a later one less.",
     ),
     Reason.DEADLINE_CANNOT_BE_MET: ReasonText(
-        "no size is predicted to meet its deadline (missed by little it still gets the one that ends soonest), or not "
-        "all deadlines can be met and its would take the most room",
+        "no size is predicted to meet its deadline (missed by little it still claims the one that ends soonest), or "
+        "what comes first leaves too little room for it: other deadlines, guarantees, jobs whose pause would lose more",
         "A later deadline, a larger `max`, or faster GPUs.",
     ),
     Reason.WITHIN_BUDGET: ReasonText(
