@@ -1133,7 +1133,7 @@ export interface components {
             used: components["schemas"]["NodeResources"];
             /** @description of that, what is beyond the guarantee */
             borrowed: components["schemas"]["NodeResources"];
-            /** @description its active jobs by state */
+            /** @description its active jobs by state; those that wait for tasks on their way are `starting` */
             jobs: {
                 [key: string]: number;
             };

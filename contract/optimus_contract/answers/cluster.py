@@ -28,7 +28,9 @@ class Project(Message):
     shrunk: Annotated[str | None, About("that this is less than the quota names, and why; null: it is not")] = None
     used: Annotated[NodeResources, About("what its jobs have been given")]
     borrowed: Annotated[NodeResources, About("of that, what is beyond the guarantee")]
-    jobs: Annotated[dict[JobState, int], About("its active jobs by state")]
+    jobs: Annotated[
+        dict[str, int], About("its active jobs by state; those that wait for tasks on their way are `starting`")
+    ]
     updated_at: datetime
 
 

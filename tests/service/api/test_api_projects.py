@@ -64,7 +64,7 @@ def test_what_a_project_has_and_borrows(api: Api) -> None:
     api.submit(project="text")
     set_wanted(api.repository, job_id, Allocation(3, 1), Directive.RUN, (), NOW)
     found = api.get("/v1/projects/vision").json()
-    assert (found["used"]["cpu"], found["borrowed"]["cpu"], found["jobs"]) == (4.0, 2.0, {"queued": 1})
+    assert (found["used"]["cpu"], found["borrowed"]["cpu"], found["jobs"]) == (4.0, 2.0, {"starting": 1})
 
 
 def test_a_project_is_told_that_others_shrink_its_share_or_its_amounts(api: Api) -> None:

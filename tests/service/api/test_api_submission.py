@@ -277,7 +277,11 @@ TOO_MUCH: list[tuple[dict[str, Any], str, str]] = [
     ({"workers": {"resources": {"cpu": 9}}}, "workers.resources.cpu", "asks for 9 CPU cores; the largest node has 8"),
     ({"servers": {"resources": {"memory_bytes": "16Gi"}}}, "servers.resources.memory_bytes", "has 8 GiB"),
     ({"workers": {"resources": {"gpus": 1}}}, "workers.resources.gpus", "has 0 GPUs (a service on one machine"),
-    ({"workers": {"min": 9, "max": 9}}, "workers.min", "the whole cluster has room for 8"),
+    (
+        {"workers": {"min": 9, "max": 9}, "servers": {"min": 1}},
+        "workers.min",
+        "the whole cluster has room for 8 of this size, without any servers",
+    ),
     (
         {"workers": {"min": 5, "resources": {"cpu": 1.5}}, "servers": {"min": 1}},
         "workers.resources.cpu",

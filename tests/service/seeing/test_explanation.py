@@ -95,9 +95,10 @@ def test_a_waiting_job_says_when_it_starts_and_ends(world: World) -> None:
     assert (
         "In the queue it is number 2 of 2, where those whose start cannot be said stand last, by priority and age, "
         "behind second (second). Each round of the policy `optimus` "
-        "decides anew who starts: those that are soon done and have a high priority come first, where one of unknown "
-        "length counts as if as much were left of it as it has trained, so that a new one goes early, and before all "
-        "one that has waited too long."
+        "decides anew who starts: first those that a deadline or their project's quota gives a right to it, and those "
+        "that have waited too long; then those that are soon done and have a high priority, where one of unknown "
+        "length counts as if as much were left of it as it has trained, so that a new one goes early; and one that "
+        "needs less may start where those before it do not fit."
     ) in third.sentences
 
 

@@ -75,9 +75,10 @@ def _shown(start: answers.Interval | None) -> str | None:
 # --- In which order policies let waiting jobs start, in words --------------------------------------------------------
 
 ORDERS: Mapping[str, str] = {
-    "optimus": "those that are soon done and have a high priority come first, where one of unknown length counts as if "
-    "as much were left of it as it has trained, so that a new one goes early, and before all one that has waited too "
-    "long",
+    "optimus": "first those that a deadline or their project's quota gives a right to it, and those that have waited "
+    "too long; then those that are soon done and have a high priority, where one of unknown length counts as if as "
+    "much were left of it as it has trained, so that a new one goes early; and one that needs less may start where "
+    "those before it do not fit",
     "optimus-paper": "those to whom their first tasks save most time come first",
     "fifo": "the oldest comes first",
     "tiresias": "the one that has had least so far comes first",

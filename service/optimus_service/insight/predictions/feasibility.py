@@ -105,10 +105,11 @@ def _too_large_tasks(role: str, demand: TaskDemand, capacities: Sequence[Amounts
 
 def _too_many_tasks(spec: JobSpec, capacities: Sequence[Amounts]) -> Iterator[answers.ProblemError]:
     """A minimum of tasks that all nodes together cannot host."""
-    for role, demand in _roles(spec):
+    for (role, demand), (other_role, other) in zip(_roles(spec), reversed(_roles(spec)), strict=True):
         n_fitting = sum(_how_many(_amounts_of_task(demand.resources), capacity, demand.min) for capacity in capacities)
         if demand.min > n_fitting:
-            message = f"at least {demand.min} asked for; the whole cluster has room for {n_fitting} of this size"
+            alone = f", without any {other_role}" if other.min else ""
+            message = f"at least {demand.min} asked for; the whole cluster has room for {n_fitting} of this size{alone}"
             yield answers.ProblemError(field=f"{role}.min", message=message)
     worker, server = (_amounts_of_task(demand.resources) for _, demand in _roles(spec))
     for index, (each_worker, each_server) in enumerate(zip(worker, server, strict=True)):
