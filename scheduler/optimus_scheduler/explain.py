@@ -255,11 +255,11 @@ def _waiting(outlook: Outlook, grant: Grant) -> str:
 
 def _waits(outlook: Outlook) -> str:
     """What a sentence on a job without tasks begins with. Whoever had it pause may have nothing to do with why it still
-    waits, so that is told as what was."""
+    waits, and may have ended: why that one went first is told without a time."""
     by, at = outlook.job.paused_by, outlook.job.allocated_at
     if by is None:
         return "Waits:"
-    was = by.replace("which has a", "which had a").replace("which have", "which had")
+    was = by.replace("which has a deadline", "for its deadline").replace("which have deadlines", "for their deadlines")
     when = "" if at is None else f"at {instant_words(at)} "
     return f"Paused {when}by {was}. Now"
 

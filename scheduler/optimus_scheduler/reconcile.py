@@ -218,7 +218,21 @@ class _JobSide:
         unwanted = [task for task in self._observed if not self._wants(task)]
         if self._want.directive is Directive.CANCEL:
             return _stops(unwanted, now, 0.0, settings.cancel_force_seconds)
-        return chain(self._moved(), _stops(unwanted, now, settings.drain_seconds, 2 * settings.drain_seconds))
+        workers: list[Task] = []
+        if unwanted and self._has_yet_to_train:
+            workers = [task for task in unwanted if task.key.role is Role.WORKER]
+            unwanted = [task for task in unwanted if task.key.role is not Role.WORKER]
+        return chain(
+            self._moved(),
+            _stops(workers, now, 0.0, 2 * settings.drain_seconds),
+            _stops(unwanted, now, settings.drain_seconds, 2 * settings.drain_seconds),
+        )
+
+    @property
+    def _has_yet_to_train(self) -> bool:
+        """Whether it loses its tasks before it has trained with them: workers that are still starting take part in no
+        change of membership, so nobody would tell them to leave."""
+        return self._want.allocation.is_empty and self._job.state in (JobState.QUEUED, JobState.PAUSED)
 
     def _moved(self) -> Iterator[StopTask]:
         """The coordinator, if its node is being emptied and it is the last to leave, as others leave at its word.

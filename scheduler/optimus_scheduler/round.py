@@ -19,7 +19,6 @@ from optimus_scheduler.model import (
     NOTHING,
     Directive,
     Job,
-    JobState,
     Node,
     Nodes,
     Plan,
@@ -221,9 +220,7 @@ def _want(
 
 
 def _cause(outlook: Outlook, grant: Grant, pauser: Callable[[Outlook], str | None]) -> str | None:
-    """Who has a job with tasks pause: of one that has not trained since its last pause, whoever caused that one."""
-    if outlook.job.state is JobState.PAUSED:
-        return outlook.job.paused_by
+    """Who takes the tasks of a job, also where it has not trained with them yet."""
     if grant.reason is Reason.WAITING_FOR_QUOTA:
         return pauser(outlook) or QUOTAS  # a job of its own project may have taken the room that quotas leave it
     return pauser(outlook) if grant.reason is Reason.WAITING_FOR_RESOURCES else None

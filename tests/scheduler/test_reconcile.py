@@ -246,6 +246,17 @@ def test_an_unwanted_task_has_time_to_leave(seconds: float, expected: list[bool]
     assert actions == tuple(StopTask(leaving.key, force) for force in expected)
 
 
+@pytest.mark.parametrize("state", [JobState.QUEUED, JobState.PAUSED])
+def test_workers_that_have_not_joined_are_stopped_at_once_when_their_job_loses_its_tasks(state: JobState) -> None:
+    """No change of membership tells them to leave. They held the room of the next job for 20 s."""
+    job = replace(a_job("a", has=(2, 1)), state=state)
+    pause = want(0, 0, Directive.PAUSE)
+    assert [each.key for each in stopped(actions_for(job, pause))] == [key("a", Role.WORKER, n) for n in (0, 1)]
+    assert not any(each.force for each in stopped(actions_for(job, pause)))
+    assert stopped(actions_for(replace(job, state=JobState.RUNNING), pause)) == [], "its coordinator tells them"
+    assert stopped(actions_for(job, want(1, 1))) == [], "nor one of those that are left"
+
+
 @pytest.mark.parametrize(("since", "force"), [(None, False), (NOW - 9.9, False), (NOW - 10.0, True)])
 def test_cancelling_stops_at_once(since: float | None, force: bool) -> None:
     job = a_job("a", has=(1, 1), directive=Directive.CANCEL)

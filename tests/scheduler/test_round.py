@@ -285,11 +285,11 @@ def test_a_job_that_pauses_for_another_says_for_which() -> None:
             for each in plan(a_snapshot([given, new], a_cluster(4)), OPTIMUS).actions
             if isinstance(each, SetWanted) and each.job_id == "has"
         )
-        assert again.paused_by is None, "what it lost, it lost to another pause"
+        assert again.paused_by == f"{name}, which has a deadline", "who took its tasks last, not who did before"
         having = replace(new, allocation=Allocation(2, 2), state=JobState.RUNNING, started_at=NOW)
         after = plan(a_snapshot([later, having], a_cluster(4)), OPTIMUS).decisions
         (waits,) = (each.message for each in after if each.job_id == "has")
-        was = f"Paused at {instant_words(NOW - 200.0)} by {name}, which had a deadline. Now there is no room for "
+        was = f"Paused at {instant_words(NOW - 200.0)} by {name}, for its deadline. Now there is no room for "
         assert waits == f"{was}2 workers and 2 servers beside jobs that train or go first."
 
 

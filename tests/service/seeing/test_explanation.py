@@ -704,6 +704,18 @@ def test_a_waiting_job_is_told_from_when_on_none_passes_it(turn: Turn | None, to
     assert found == [] if told is None else told in found[0]
 
 
+def test_a_job_that_starts_is_told_whose_tasks_may_still_hold_its_places() -> None:
+    starts = a_record(state=JobState.QUEUED, wanted=Allocation(1, 0), running=NOTHING)
+    leaves = a_record("leaves", state=JobState.RUNNING, wanted=NOTHING, running=Allocation(1, 0))
+    case = Case(job=starts, decision=a_decision("job-1"), now=60.0, others={"leaves": leaves})
+    told = "Its tasks may have to wait until those of leaves (leaves) have stopped: that takes some seconds."
+    assert told in explanation_of(case).sentences
+    for other in (replace(leaves, state=JobState.PAUSED), replace(leaves, wanted=Allocation(1, 0))):
+        assert told not in explanation_of(replace(case, others={"leaves": other})).sentences
+    trains = replace(starts, state=JobState.RUNNING, running=Allocation(1, 0))
+    assert told not in explanation_of(replace(case, job=trains)).sentences
+
+
 def test_a_turn_is_counted_from_the_last_step_of_a_job_that_goes_back_to_a_checkpoint() -> None:
     made = a_decision("job-1", reason=Reason.WAITING_FOR_RESOURCES, allocation=NOTHING)
     resumed = a_record(state=JobState.PAUSED, wanted=NOTHING, running=NOTHING, step=460)

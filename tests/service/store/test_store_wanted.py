@@ -7,8 +7,8 @@ from sqlalchemy import event
 from tests.service import leases
 from tests.service.store.store_builders import MakeJob, placed, set_wanted
 
-from optimus_scheduler.lifecycle import CancelRequested, ConvergenceReached, MembershipFormed
-from optimus_scheduler.model import NOTHING, Allocation, Directive, Role
+from optimus_scheduler.lifecycle import CancelRequested, ConvergenceReached, MembershipFormed, Paused
+from optimus_scheduler.model import NOTHING, Allocation, Directive, Role, SetWanted
 from optimus_service.store.errors import StaleLeader
 from optimus_service.store.records import WantedRecord
 from optimus_service.store.repository import LEADER_LEASE, Repository
@@ -32,6 +32,26 @@ def test_the_wanted_tasks_come_back_sorted(repository: Repository, make_job: Mak
     assert repository.wanted.of_active_jobs() == {"job-1": stored}
     job = repository.jobs.get("job-1")
     assert (job.wanted, job.wanted_at, job.generation) == (Allocation(1, 1, "v100"), 7.0, 1)
+
+
+def test_who_took_the_tasks_of_a_job_is_told_of_the_last_time(repository: Repository, make_job: MakeJob) -> None:
+    """Also where it did not train in between; nobody is named where nobody took them."""
+    make_job()
+    repository.jobs.advance("job-1", MembershipFormed(1), 1.0)
+
+    def told(size: Allocation, by: str | None = None) -> str | None:
+        tasks = () if size.is_empty else ONE_AND_ONE
+        directive = Directive.PAUSE if size.is_empty else Directive.RUN
+        repository.wanted.put([SetWanted("job-1", size, directive, tasks, None, by)], 2.0)
+        return repository.jobs.get("job-1").paused_by
+
+    assert told(Allocation(1, 1)) is None
+    assert told(NOTHING, "job other, which has a deadline") == "job other, which has a deadline"
+    repository.jobs.advance("job-1", Paused(), 3.0)
+    assert told(Allocation(1, 1)) == "job other, which has a deadline", "it does not train yet"
+    assert told(NOTHING, "quotas") == "quotas"
+    assert told(Allocation(1, 1)) == "quotas"
+    assert told(NOTHING) is None
 
 
 def test_wanting_the_same_again_changes_nothing(repository: Repository, make_job: MakeJob) -> None:

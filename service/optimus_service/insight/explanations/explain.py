@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from optimus_contract import answers
 from optimus_contract.command import is_distributed
-from optimus_scheduler.model import Reason
+from optimus_scheduler.model import JobState, Reason
 from optimus_scheduler.quota_words import quotas_told
 from optimus_scheduler.what_if import LACKING_CAPACITY, NEXT_ROUND, NOT_COMPETING
 from optimus_service.insight.explanations.case import Case
@@ -19,6 +19,7 @@ from optimus_service.insight.explanations.start_and_end import (
     expected_of,
     frees_room,
     is_cut,
+    named,
     on_a_cut_ahead,
     on_lost_work,
     on_the_deadline,
@@ -43,6 +44,7 @@ def explanation_of(case: Case) -> answers.Explanation:
         words.message,
         *quotas_told(words.message, case.quotas),
         *_on_a_change_under_way(case),
+        *_on_places_held(case),
         *_on_larger_cluster(case, words),
         *troubles,
         *case.warnings,
@@ -93,6 +95,17 @@ def _on_a_change_under_way(case: Case) -> list[str]:
     if job.state.is_final or job.is_tracked or job.running.is_empty or job.wanted.is_empty or size(has) == size(gets):
         return []
     return [f"It trains with {size(has)} as yet: the change to {size(gets)} is under way."]
+
+
+def _on_places_held(case: Case) -> list[str]:
+    """Whose tasks, that are still being stopped, may hold the places of those that it has been given."""
+    job = case.job
+    if job.state not in (JobState.QUEUED, JobState.PAUSED) or job.wanted.is_empty or job.is_being_cancelled:
+        return []
+    leaving = [each for each in case.others.values() if each.state is JobState.RUNNING and each.is_without_tasks]
+    if not leaving:
+        return []
+    return [f"Its tasks may have to wait until those of {named(leaving)} have stopped: that takes some seconds."]
 
 
 def _on_standstill(case: Case) -> list[str]:

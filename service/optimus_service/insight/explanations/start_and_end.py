@@ -107,7 +107,7 @@ def _place_in_the_queue(case: Case) -> list[str]:
         place += ", where those whose start cannot be said stand last, by priority and age"
     ahead = [each.job for each in case.queue[: mine.position - 1]]
     known = [job for job in ahead if job.id in case.others]
-    behind = f", behind {_named(known, len(ahead))}" if known else ""
+    behind = f", behind {named(known, len(ahead))}" if known else ""
     order = ORDERS.get(case.policy) if ahead else None
     by = "" if order is None else f" Each round of the policy `{case.policy}` decides anew who starts: {order}."
     return [f"{place}{behind}.{by}"]
@@ -186,7 +186,7 @@ def _when_it_starts(case: Case, expected: answers.Expected) -> str:
     if not endless:
         return f"When it will {goes} cannot be said: nothing tells when there is room for it."
     ends = "it ends" if len(endless) == 1 else "they end"
-    return f"When it will {goes} cannot be said: {_named(endless)} may be in its way, and nothing tells when {ends}."
+    return f"When it will {goes} cannot be said: {named(endless)} may be in its way, and nothing tells when {ends}."
 
 
 def _freed(case: Case) -> str | None:
@@ -199,7 +199,7 @@ def is_cut(case: Case, loser: JobRecord) -> str:
     """`one (job-1) is paused`, of a job that is expected to lose tasks."""
     times = case.decisions[loser.id].expected if loser.id in case.decisions else None
     pauses = times is not None and times.cut is not None and times.cut.pauses
-    return f"{_named([loser])} is {'paused' if pauses else 'made smaller'}"
+    return f"{named([loser])} is {'paused' if pauses else 'made smaller'}"
 
 
 def _with_the_end_of(case: Case, expected: answers.Expected) -> str:
@@ -215,12 +215,12 @@ def _with_the_end_of(case: Case, expected: answers.Expected) -> str:
             return by
         left, told = awaited_left(likeliest, case.now, {}), expected.start_seconds
         if left is not None and told is not None and told.mean > left.high + _ABOUT_SECONDS:
-            return f", {'most likely ' if part < 1 else ''}after the end of {_named([job])}{by}"
-        return f", {'most likely ' if part < 1 else ''}with the end of {_named([job])}{by}"
+            return f", {'most likely ' if part < 1 else ''}after the end of {named([job])}{by}"
+        return f", {'most likely ' if part < 1 else ''}with the end of {named([job])}{by}"
     if likeliest.part > _LIKELY:
         sure = "most likely " if likeliest.part < 1 else ""
         also = "" if _is_first(case) else " and that of a job that starts before it"
-        return f", {sure}after the end of {_named([job])}{also}{by}"
+        return f", {sure}after the end of {named([job])}{also}{by}"
     return by
 
 
@@ -267,7 +267,7 @@ def _without_end_before(case: Case) -> list[JobRecord]:
     return without_end([*told, *trains]) or without_end(starts)
 
 
-def _named(jobs: Sequence[JobRecord], in_all: int | None = None) -> str:
+def named(jobs: Sequence[JobRecord], in_all: int | None = None) -> str:
     """Names of these, or of the first of so many `in_all`."""
     names = [f"{each.name} ({each.id})" for each in jobs[:_NAMED]]
     more = (len(jobs) if in_all is None else in_all) - len(names)
@@ -386,7 +386,7 @@ def on_a_cut_ahead(case: Case) -> list[str]:
     other = case.others.get(times.cut.job_id)
     if other is not None and (other.state.is_final or other.is_being_cancelled):
         return []
-    who = "another job" if other is None else _named([other])
+    who = "another job" if other is None else named([other])
     gets = "gets more tasks" if other is not None and not other.waits else "starts"
     gets = "goes on" if other is not None and other.waits and other.started_at is not None else gets
     why = f", which {_WHY[times.cut.why]}" if times.cut.why in _WHY else ""

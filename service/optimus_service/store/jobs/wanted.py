@@ -68,8 +68,9 @@ class Wanted(Subject):
                 before, had_nothing = row.generation, _allocation(row).is_empty
                 put_into(row, change.allocation, change.directive, change.tasks, now, change.batch)
                 if row.owner_paused_at is None and row.generation != before:
+                    is_taken = change.allocation.is_empty and not had_nothing  # by whom, is told of the last time
                     keeps = change.allocation.is_empty or row.state == JobState.PAUSED.value  # until it trains again
-                    row.paused_by = change.paused_by or (row.paused_by if keeps else None)
+                    row.paused_by = change.paused_by or (row.paused_by if keeps and not is_taken else None)
                 if row.generation == before:
                     continue
                 if had_nothing and not change.allocation.is_empty:
