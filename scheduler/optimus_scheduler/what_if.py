@@ -133,6 +133,13 @@ def what_gives_more(
             least = _n_tasks(present[job_id].allocation) + 1
             found = tries.helpful(measured.snapshot, present[job_id], present, least)
             found = {kind: f"{words}, once its speed at this size is measured" for kind, words in found.items()}
+    if not found and decision.reason is Reason.WAITING_FOR_QUOTA:
+        # What it needs of its quota is known, also where there would be room for it only after others.
+        alone = replace(snapshot, jobs=(job,))
+        present = {each.job_id: each for each in planner(alone).decisions}
+        if present[job_id].allocation.is_empty:
+            found = tries.helpful(alone, present[job_id], present, least)
+            found = {kind: f"{words}, once other jobs have ended" for kind, words in found.items()}
     return Advice(tuple(found.values()), decision.allocation if loses else None)
 
 

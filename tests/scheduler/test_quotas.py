@@ -206,6 +206,17 @@ def test_no_larger_share_is_advised_where_an_amount_does() -> None:
     assert "a quota of project a of 50 % of the cluster, but 2 cores (now 50 % of the cluster, but 1 core)" in told
 
 
+def test_the_quota_that_a_job_needs_is_told_though_there_is_no_room_for_it_yet() -> None:
+    small: dict[str, Any] = {"minimum": (1, 0), "maximum": (1, 0)}
+    jobs = [job_of("a", "one", has=(1, 0), **small), job_of("a", "two", has=(1, 0), **small)]
+    jobs.append(job_of("a", "waits", minimum=(1, 1), maximum=(1, 1)))
+    told = advice(replace(a_snapshot(jobs, cluster(2)), quotas=(Quota("a", cpu=1.0, may_borrow=False),)), "waits")
+    assert told == (
+        "leave to borrow for project a, once other jobs have ended",
+        "a quota of project a of 2 cores (now 1 core), once other jobs have ended",
+    )
+
+
 def test_no_quota_above_what_the_cluster_has_is_advised_where_anything_else_helps() -> None:
     size: dict[str, Any] = {"minimum": (1, 0), "maximum": (1, 0)}
     idle = replace(
