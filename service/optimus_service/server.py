@@ -275,7 +275,7 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
 
     def stalled() -> Iterator[str]:
         found = still.at(repository, clock(), listens_since)
-        yield from (job_id for job_id, each in found.items() if each.is_stalled)
+        yield from (job_id for job_id, each in found.items() if each.is_without_end)
         yield from may_hang_again(repository, repository.jobs.paused())
 
     ahead = make_queue_ahead(settings, forecaster, metrics, stalled)

@@ -90,7 +90,7 @@ TaskName = Annotated[
 def promises(task: TaskName = None, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Show how predictions turned out: how often their 80 % intervals held what came, and by how much they erred.
 
-    Judged by the newest jobs that succeeded, for each part of a job's life at which something was predicted.
+    Judged by the newest jobs that succeeded, for each part of a job's life (as then predicted) with a prediction.
     """
     with connect(url) as client:
         found = client.promises()

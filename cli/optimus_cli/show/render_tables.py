@@ -52,7 +52,9 @@ def _table(scores: Sequence[PredictionScore]) -> Table:
             _held(score["held"], score["promises"]),
             f"{score['median_error_percent']:.0f} %",
         )
-    table.caption = "when: part of the life, or of the wait; held: part whose 80 % interval held what came"
+    table.caption = (
+        "when: part of the life, or of the wait, as then predicted; held: part whose 80 % interval held what came"
+    )
     return table
 
 

@@ -177,6 +177,11 @@ def goes_back(job: JobRecord) -> bool:
     return job.state is JobState.PAUSED and job.formed_at is None and job.step > 0 and not begins_anew(job)
 
 
+def has_failed_before(job: JobRecord) -> bool:
+    """Whether a job is yet to be tried again after an error: it may end by the same step once more."""
+    return job.state is JobState.PAUSED and job.formed_at is None and job.step > 0 and job.last_error is not None
+
+
 def family_of(said: contract.JobSpec) -> str:
     """What runs of the same training have in common: the task, or the script where it is."""
     if said.task is not None or said.command is None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -36,7 +37,7 @@ HUNG = 5
 
 
 class Standstill(NamedTuple):
-    """Why a job makes no step now, or is likely to make none soon."""
+    """Why a job makes no step now, or is likely to make none soon or after the step where it failed."""
 
     words: str
     """A phrase: `no step came for 40 s, where one took 2.0 s`."""
@@ -46,6 +47,13 @@ class Standstill(NamedTuple):
     """A worker is gone, and the one in its place does not take part yet."""
     hung_at: int | None = None
     """The last step where its workers hung, which it has not passed; 0: before they had made one."""
+    failed_at: int | None = None
+    """The step by which its last try had ended with an error, which this one has not passed."""
+
+    @property
+    def is_without_end(self) -> bool:
+        """Whether nothing tells when it ends."""
+        return self.is_stalled or self.failed_at is not None
 
 
 Standstills = Mapping[str, Standstill]
@@ -93,11 +101,15 @@ def standstills(
     stalls = {each: Standstill(words, is_stalled=True) for each, words in found_words.items() if words is not None}
     replaced = [each for each in tasks if is_replaced(memberships[each], tasks[each])]
     hung = _hung_again(repository, running, ages)
-    return (
+    found_now = (
         {each: Standstill(words, is_stalled=True, hung_at=at) for each, (words, at) in hung.items()}
         | stalls
         | {each: _replaced(hung.get(each)) for each in replaced}
     )
+    failed = _failed(repository, running)
+    return found_now | {
+        each: found_now.get(each, one)._replace(failed_at=one.failed_at) for each, one in failed.items()
+    }
 
 
 def _replaced(hung: tuple[str, int] | None) -> Standstill:
@@ -105,6 +117,19 @@ def _replaced(hung: tuple[str, int] | None) -> Standstill:
         return Standstill(REPLACING, is_stalled=False, is_replaced=True)
     words, at = hung
     return Standstill(f"{REPLACING}; {words}", is_stalled=True, is_replaced=True, hung_at=at)
+
+
+def _failed(repository: Repository, running: Mapping[str, JobRecord]) -> dict[str, Standstill]:
+    """Of jobs that are tried again after an error and have not passed the step where it came."""
+    again = [job_id for job_id, job in running.items() if job.retries and job.last_error is not None]
+    found = {}
+    for job_id, memberships in (repository.memberships.of_jobs(again) if again else {}).items():
+        tries = [after for before, after in pairwise(memberships) if before.workers and after.cause == "resume"]
+        at = max((each.step + each.lost_steps for each in tries), default=0)
+        if running[job_id].step <= at > 0:
+            words = f"its last try ended with an error by step {at}"
+            found[job_id] = Standstill(words, is_stalled=False, failed_at=at)
+    return found
 
 
 def _hung_again(

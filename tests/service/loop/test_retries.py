@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tests.service.loop.loop_world import World
-from tests.service.store.store_builders import set_wanted
+from tests.service.store.store_builders import a_membership, set_wanted
 
 from optimus_scheduler.lifecycle import CancelRequested, Outcome, PauseRequested, ResultReported, ResumeRequested
 from optimus_scheduler.model import Directive, JobState, Reason, Role
+from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.loop.exits import CODE_OF_THE_USER
 from optimus_service.observe.spec import goes_back
+from optimus_service.observe.standstills import Standstill, standstills
 from optimus_service.store.records import JobRecord
 
 ERROR = "Traceback (most recent call last):\n  File 'data.py', line 3\nOSError: stale file handle"
@@ -82,6 +85,35 @@ def test_an_error_after_training_began_is_retried_after_a_wait(world: World) -> 
     world.live_until("the job has ended", lambda: world.state().is_final)
     assert world.state() is JobState.SUCCEEDED
     assert len(world.events("job-1", "RetryScheduled")) == 1
+
+
+def test_no_end_is_told_of_a_job_that_failed_before_it_has_passed_that_step(world: World) -> None:
+    """A script that raised at step 50 and had 100 to make was told to end in 17 s: it raised there again."""
+    trained(world)
+    at = job_of(world).step
+    fail(world)
+    world.round("task exited")
+    decision = world.repository.rounds.latest_decisions(["job-1"])["job-1"]
+    waits = replace(job_of(world), retry_at=None)  # it is over, and its tasks are not there yet
+    assert progress_of(waits, decision, world.clock()).remaining_seconds is None
+    world.coordinators["job-1"].step = 0
+    world.clock.now += 30.0
+    world.round()
+    world.train(0)
+    epoch = job_of(world).membership_epoch + 1
+    again = a_membership(epoch=epoch, at=world.clock(), step=0, workers=("w",), cause="resume", lost_steps=at)
+    world.repository.memberships.report("job-1", again)
+
+    def found(step: int) -> Standstill | None:
+        jobs = [replace(each, step=step) for each in world.repository.jobs.active()]
+        return standstills(world.repository, jobs, {}, world.clock(), 0.0).get("job-1")
+
+    before = found(at)
+    assert before is not None
+    assert (before.failed_at, before.is_without_end, before.is_stalled) == (at, True, False)
+    assert progress_of(job_of(world), decision, world.clock(), None, {"job-1": before}).remaining_seconds is None
+    beyond = found(at + 1)
+    assert beyond is None or not beyond.is_without_end
 
 
 def test_a_rule_is_not_judged_on_steps_that_an_error_has_thrown_away(world: World) -> None:

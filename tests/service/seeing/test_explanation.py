@@ -669,8 +669,8 @@ def test_a_kept_promise_is_told_after_the_end() -> None:
             "when it has waited for 25 min 00 s, no other job starts before it, but for promised deadlines, guarantees "
             "of quotas, and jobs that have waited too long before it; later if what is left of the jobs that were "
             "there when its wait began takes the whole cluster for longer than that. These are 5 min 00 s, and 20 min "
-            "00 s more: 2 times the 10 min 00 s that the rounds assume of each job whose length or speed they do not "
-            "know yet: that decides its turn, and is no prediction of its end.",
+            "00 s more: 2 times the 10 min 00 s that the rounds assume for it, as its length or speed is not known "
+            "yet: that decides its turn, and is no prediction of its end.",
         ),
         (
             Turn(340.0, 400.0, 200.0, False, 300.0, 2.0),
@@ -714,6 +714,22 @@ def test_a_job_that_starts_is_told_whose_tasks_may_still_hold_its_places() -> No
         assert told not in explanation_of(replace(case, others={"leaves": other})).sentences
     trains = replace(starts, state=JobState.RUNNING, running=Allocation(1, 0))
     assert told not in explanation_of(replace(case, job=trains)).sentences
+
+
+def test_no_start_is_told_of_a_job_that_no_end_lets_in_though_an_older_look_has_one() -> None:
+    """Its quota was made smaller since."""
+    waits = a_record(state=JobState.QUEUED, wanted=NOTHING)
+    looked = ExpectedTimesRecord(
+        job_id="job-1", at=50.0, valid_until=90.0, start=Interval(94.0, 64.0, 149.0), end=Interval(141.0, 84.0, 344.0)
+    )
+    made = a_decision("job-1", reason=Reason.WAITING_FOR_QUOTA, allocation=NOTHING, previous=NOTHING)
+    before = Case(job=waits, decision=replace(made, expected=looked), now=60.0)
+    assert any("is expected to start in" in each for each in explanation_of(before).sentences)
+    message = f"Waits: quotas leave no room. Its quota is 1 core; {NO_END_HELPS}."
+    after = explanation_of(replace(before, decision=replace(made, expected=looked, message=message)))
+    assert not any("is expected to" in each for each in after.sentences)
+    assert any(each.startswith("It does not start before a quota, ") for each in after.sentences)
+    assert after.expected.start_seconds is None
 
 
 def test_a_turn_is_counted_from_the_last_step_of_a_job_that_goes_back_to_a_checkpoint() -> None:

@@ -337,6 +337,6 @@ def why_not_resumable(job: JobRecord, settings: Settings, repository: Repository
     if repository.events.latest_types([OBJECT_GONE], [job.id]):
         return "its TrainingJob was deleted, without which it would be cancelled again: apply it again"
     if not may_have_checkpoint(job, settings):
-        directory = settings.data_directory / "jobs" / job.id / "checkpoints"
+        directory = (settings.data_directory / "jobs" / job.id / "checkpoints").absolute()
         return f"the job has no checkpoint: nothing is in {directory}; `optimus retry {job.id}` runs it again"
     return None

@@ -20,7 +20,7 @@ from optimus_service.insight.jobs.end import has_made_all
 from optimus_service.insight.jobs.lost_work import losses
 from optimus_service.insight.jobs.progress import Ends, awaited_end, awaited_left, is_without_end, progress_of
 from optimus_service.insight.jobs.why import goes_on_from
-from optimus_service.observe.spec import begins_anew, deadline_of, goes_back, promised_at
+from optimus_service.observe.spec import begins_anew, deadline_of, goes_back, has_failed_before, promised_at
 from optimus_service.store.records import Awaited, ExpectedTimesRecord, JobRecord
 from optimus_service.store.rounds.forecasts import known
 
@@ -147,8 +147,8 @@ def _of_its_patience(turn: Turn, job: JobRecord) -> str:
     times = f"These are {lasted(turn.fixed)}, and {lasted(more)} more: {turn.part:g} times the {lasted(turn.needed)}"
     if turn.is_assumed:
         return (
-            f"{times} that the rounds assume of each job whose length or speed they do not know yet{divided}: that "
-            "decides its turn, and is no prediction of its end."
+            f"{times} that the rounds assume for it, as its length or speed is not known yet{divided}: that decides "
+            "its turn, and is no prediction of its end."
         )
     if turn.is_of_ended_jobs:
         return f"{times} that it takes at its least size, as ended jobs like it tell{divided}."
@@ -171,6 +171,8 @@ def _when_it_starts(case: Case, expected: answers.Expected) -> str:
             return f"It is expected to {goes} in a moment, by what is expected of all jobs."
         how = _freed(case) or _with_the_end_of(case, expected)
         return f"It is expected to {goes} in {span(expected.start_seconds)}{how}."
+    if case.decision is not None and NO_END_HELPS in case.decision.message:
+        return f"It does not {goes} before a quota, a limit, its specification or the cluster is changed."
     if expected.computed_at is None or expected.computed_at.timestamp() < case.job.waits_since:
         # Until its wait began, the job was paused by its owner or trained: that tells nothing of its start.
         came = "it came" if case.job.started_at is None else "it was paused"
@@ -180,8 +182,6 @@ def _when_it_starts(case: Case, expected: answers.Expected) -> str:
         )
     if case.decision is not None and case.decision.reason == Reason.NO_FEASIBLE_NODE:
         return "It starts when a node has room for its tasks: when that is cannot be said."
-    if case.decision is not None and NO_END_HELPS in case.decision.message:
-        return f"It does not {goes} before a quota, a limit, its specification or the cluster is changed."
     endless = _without_end_before(case)
     if not endless:
         return f"When it will {goes} cannot be said: nothing tells when there is room for it."
@@ -286,10 +286,12 @@ def on_the_end(case: Case, expected: answers.Expected) -> list[str]:
         return [f"It has made all steps that it announced and goes on, longer than predicted{left}."]
     if progress_of(case.job, case.decision, case.now, None, case.still).is_guessed:
         return _of_no_known_length(case)
-    if expected.finish_seconds is None and case.job.waits and case.job.step > 0:
+    if expected.finish_seconds is None and case.job.step > 0 and (case.job.waits or has_failed_before(case.job)):
         return ["When it ends cannot be said before it goes on."]
     if expected.finish_seconds is None and case.job.id in case.still:
-        hung_at = case.still[case.job.id].hung_at
+        hung_at, failed_at = case.still[case.job.id].hung_at, case.still[case.job.id].failed_at
+        if failed_at is not None:
+            return [f"When it ends cannot be said before it has passed step {failed_at}: its last try failed by then."]
         if hung_at is None:
             return ["When it ends cannot be said while no step comes."]
         passed = f"has passed step {hung_at}: its workers hung there or before" if hung_at else "makes a step again"

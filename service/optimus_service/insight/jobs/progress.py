@@ -12,12 +12,13 @@ from types import MappingProxyType
 
 from optimus_contract import answers
 from optimus_scheduler.ahead.queue import until_later
+from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS
 from optimus_scheduler.forecast.time_left import beyond_announced, given_not_ended
 from optimus_scheduler.model import Directive, Interval, JobState
 from optimus_scheduler.model.format import time_words
 from optimus_service.insight.format import foreseen, interval_body, moment
 from optimus_service.insight.jobs.end import End, announced_beyond, has_made_all, most_steps, part_done
-from optimus_service.observe.spec import begins_anew, goes_back, next_step
+from optimus_service.observe.spec import begins_anew, goes_back, has_failed_before, next_step
 from optimus_service.observe.standstills import Standstills
 from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimesRecord, JobRecord, SampleRecord
 
@@ -93,7 +94,7 @@ def progress_of(
         has_announced = (job.profile or {}).get("total_steps") is not None
         is_guessed = end is not None and by_runs is None and not has_announced
         return JobProgress(None, None, by_runs, is_guessed=is_guessed, expected=expected)
-    if goes_back(job):
+    if goes_back(job) or has_failed_before(job):
         return JobProgress(None, None, None, expected=without_end)
     step = step_of(job, still)
     total = given_not_ended(end.total, end.made_at, step, most_steps(job))
@@ -141,6 +142,8 @@ def start_of(
         return None if expected is None else expected.start_seconds
     if decision is None or decision.expected is None or job.owner_paused_at is not None:
         return None
+    if _is_let_in_by_no_end(decision):
+        return None
     return interval_body(_foreseen_start(decision.expected, now, ends, still))
 
 
@@ -165,7 +168,8 @@ def is_without_end(
 def _waits_plainly(job: JobRecord, now: float) -> bool:
     """Whether the queue simulated forward has said all that is told of its start and end."""
     retries = job.retry_at is not None and job.retry_at > now
-    return job.waits and not (job.state.is_final or retries or has_made_all(job) or goes_back(job))
+    tried = retries or goes_back(job) or has_failed_before(job)
+    return job.waits and not (job.state.is_final or tried or has_made_all(job))
 
 
 def _foreseen_times(
@@ -173,7 +177,15 @@ def _foreseen_times(
 ) -> answers.ExpectedTimes | None:
     if decision is None or job.owner_paused_at is not None:  # nobody knows when an owner lets a paused job go on
         return None
-    return expected_times(decision.expected, now, ends, still, waits=job.waits)
+    found = decision.expected
+    if found is not None and _is_let_in_by_no_end(decision):  # the look may be of before a quota was changed
+        found = replace(found, start=None, end=None)
+    return expected_times(found, now, ends, still, waits=job.waits)
+
+
+def _is_let_in_by_no_end(decision: DecisionRecord) -> bool:
+    """Whether a job waits for a quota, a limit or a node, and not for another job."""
+    return decision.allocation.is_empty and NO_END_HELPS in decision.message
 
 
 def step_of(job: JobRecord, still: Standstills = MappingProxyType({})) -> int:
@@ -187,7 +199,7 @@ def _begins_anew_now(job: JobRecord, still: Standstills) -> bool:
 
 
 def _has_stalled(job: JobRecord | None, still: Standstills) -> bool:
-    return job is not None and not job.waits and job.id in still and still[job.id].is_stalled
+    return job is not None and not job.waits and job.id in still and still[job.id].is_without_end
 
 
 def expected_times(
