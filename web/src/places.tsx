@@ -202,6 +202,19 @@ function Tenants({ tasks, jobs }: { tasks: string[]; jobs: Map<string, JobLine> 
   );
 }
 
+/** Whether the stream has told the active jobs, where there are any. */
+function areJobsKnown({ cluster, jobs }: World): boolean {
+  if (!cluster) return false;
+  const active = ["queued", "running", "paused"].some((state) => (cluster.jobs[state] ?? 0) > 0);
+  return !active || jobs.size > 0;
+}
+
+/** What projects without a quota have. */
+function onOthers(world: World, number: number): string {
+  if (number) return "They have no guarantee and get what the others leave.";
+  return areJobsKnown(world) ? "No job that is active belongs to a project without a quota." : "Loading …";
+}
+
 interface ProjectsProps {
   world: World;
   caller: WhoAmI | null;
@@ -285,9 +298,7 @@ export function Projects({ world, caller, needsToken }: ProjectsProps) {
       <section aria-labelledby="others">
         <h2 id="others">Without a quota</h2>
         <p class="quiet">
-          {others.length
-            ? "They have no guarantee and get what the others leave."
-            : "No job that is active belongs to a project without a quota."}{" "}
+          {onOthers(world, others.length)}{" "}
           {may(caller, "operate") ? (
             <>
               Limits: <code>optimus project set NAME --max-priority 2</code>
