@@ -96,9 +96,9 @@ def test_a_waiting_job_says_when_it_starts_and_ends(world: World) -> None:
         "In the queue it is number 2 of 2, where those whose start cannot be said stand last, by priority and age, "
         "behind second (second). Each round of the policy `optimus` "
         "decides anew who starts: first those that a deadline or their project's quota gives a right to it, and those "
-        "that have waited too long; then those that are soon done and have a high priority, where one of unknown "
-        "length counts as if as much were left of it as it has trained, so that a new one goes early; and one that "
-        "needs less may start where those before it do not fit."
+        "that have waited too long; then those that are soon done and have a high priority, where one that has not "
+        "told its length itself counts as if as much were left of it as it has trained, so that a new one goes early, "
+        "whatever ended jobs like it took; and one that needs less may start where those before it do not fit."
     ) in third.sentences
 
 
