@@ -185,7 +185,7 @@ def test_a_deadline_that_keeps_several_others_from_theirs_is_given_up(policy: st
     grants = allocate_with_quotas(inputs, policy_named(policy), SETTINGS, now=NOW)
     assert all(grants[one.id].allocation.workers == 1 for one in cheap)
     assert grants["dear"].allocation.workers <= 2
-    assert "jobs that need less" in (grants["dear"].note or "")
+    assert "beside what comes first" in (grants["dear"].note or "")
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5])
@@ -201,7 +201,7 @@ def test_it_is_given_up_within_what_its_project_may_have(share: float) -> None:
         return
     assert all(grants[one.id].allocation.workers == 1 for one in cheap)
     assert grants["dear"].allocation.is_empty
-    assert "jobs that need less" in (grants["dear"].note or "")
+    assert "beside what comes first" in (grants["dear"].note or "")
 
 
 def test_a_job_that_more_room_would_not_help_begins_before_earlier_deadlines() -> None:
