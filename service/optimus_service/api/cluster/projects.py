@@ -12,7 +12,7 @@ from optimus_contract import answers
 from optimus_contract.codec import read, write
 from optimus_contract.people import ProjectLimits, ProjectQuota
 from optimus_scheduler.allocate.allocate_with_quotas import guarantees
-from optimus_scheduler.model import JobState, Quota, Resources, Snapshot
+from optimus_scheduler.model import Quota, Resources, Snapshot
 from optimus_scheduler.model.resources import remaining
 from optimus_scheduler.quota_words import shrunk_words
 from optimus_service.api.http import examples
@@ -130,15 +130,9 @@ def _project_body(
         shrunk=shrunk_words(quota, right, capacity),
         used=_resources_body(used),
         borrowed=_resources_body(remaining(used, right)),
-        jobs=dict(Counter("starting" if _is_starting(job) else job.state.value for job in jobs)),
+        jobs=dict(Counter("starting" if job.is_starting else job.state.value for job in jobs)),
         updated_at=moment(project.updated_at),
     )
-
-
-def _is_starting(job: JobRecord) -> bool:
-    """Whether it waits for tasks that it has been given."""
-    is_without = job.state in (JobState.QUEUED, JobState.PAUSED)
-    return is_without and not (job.wanted.is_empty or job.is_being_cancelled)
 
 
 def _allocated_to(job: JobRecord) -> Resources:

@@ -99,8 +99,7 @@ def _on_a_change_under_way(case: Case) -> list[str]:
 
 def _on_places_held(case: Case) -> list[str]:
     """Whose tasks, that are still being stopped, may hold the places of those that it has been given."""
-    job = case.job
-    if job.state not in (JobState.QUEUED, JobState.PAUSED) or job.wanted.is_empty or job.is_being_cancelled:
+    if not case.job.is_starting:
         return []
     leaving = [each for each in case.others.values() if each.state is JobState.RUNNING and each.is_without_tasks]
     if not leaving:

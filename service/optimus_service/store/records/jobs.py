@@ -163,6 +163,12 @@ class JobRecord:
         return self.wanted.is_empty and not self.is_tracked
 
     @property
+    def is_starting(self) -> bool:
+        """Whether it has been given tasks that are on their way."""
+        is_before_tasks = self.state in (JobState.QUEUED, JobState.PAUSED)
+        return is_before_tasks and not (self.wanted.is_empty or self.is_being_cancelled)
+
+    @property
     def waits(self) -> bool:
         """Whether it is without tasks and wants some."""
         return self.is_without_tasks and self.owner_paused_at is None and not self.is_being_cancelled
