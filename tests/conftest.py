@@ -46,21 +46,62 @@ def kubeconfig(request: pytest.FixtureRequest) -> Path:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With `pytest -n 2` a file stays in one process, for what it shares, and so does all that shares a Kubernetes
-    control plane. Tests of a file that take long and share nothing run wherever there is room."""
+    control plane. Tests of a file that take long and share nothing run wherever there is room.
+
+    With `-n 3` the third process has the tests that mostly wait, and no other: those that compute never have more than
+    one of their kind beside them.
+    """
     from xdist.scheduler import LoadFileScheduling
 
     class Files(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.partition("::")[0]
-            if path in _ALONE:
-                return nodeid
-            return "kubernetes" if path.startswith(_WITH_A_CONTROL_PLANE) else path
+            if path.startswith(_WITH_A_CONTROL_PLANE):
+                return _KUBERNETES
+            return nodeid if path in _ALONE else path
+
+        def _reschedule(self, node: Any) -> None:
+            if node.shutting_down:
+                return
+            if self._next_for(node) is None:
+                node.shutdown()
+            # The test that runs and the one after it: of more, a long one would wait for another.
+            elif self._pending_of(self.assigned_work[node]) < 2:
+                self._assign_work_unit(node)
+
+        def _assign_work_unit(self, node: Any) -> None:
+            if (scope := self._next_for(node)) is not None:
+                self.workqueue.move_to_end(scope, last=False)
+                super()._assign_work_unit(node)
+
+        def _next_for(self, node: Any) -> str | None:
+            """The first of its kind that is left; the first two processes help with what waits at the end."""
+            waiting = [scope for scope in self.workqueue if scope.startswith(_WAITING)]
+            if self.nodes.index(node) >= N_COMPUTING:
+                return next(iter(waiting), None)
+            if len(self.nodes) <= N_COMPUTING:
+                return next(iter(self.workqueue), None)
+            return next((scope for scope in self.workqueue if scope not in waiting), next(iter(waiting), None))
 
     # Else the files with most tests come first, and the end waits for those with few long ones.
     config.option.loadscopereorder = False
     return Files(config, log)
 
 
+N_COMPUTING = 2
+"""Processes with tests that compute; those beyond have tests that wait."""
+_KUBERNETES = "kubernetes"
+_WAITING = (
+    _KUBERNETES,
+    "tests/end_to_end/test_scripts.py",
+    "tests/end_to_end/test_second_chances.py",
+    "tests/end_to_end/test_stragglers.py",
+    "tests/end_to_end/test_trouble.py",
+    "tests/workers/protocol/test_network_cut.py",
+    "tests/workers/protocol/test_script_hangs.py",
+    "tests/workers/protocol/test_worker_hangs.py",
+)
+"""For pods, leases, deadlines and trainings whose steps sleep."""
 _WITH_A_CONTROL_PLANE = ("tests/service/clusters/", "tests/helm/test_release.py")
 _ALONE = (
     "tests/end_to_end/test_allreduce.py",
