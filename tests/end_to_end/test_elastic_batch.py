@@ -11,6 +11,7 @@ from tests.end_to_end.harness import TASKS, Service, wait_until
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(600)]
 
 BOUNDS = {"minimum": 4, "maximum": 64, "per_pass": 256, "warmup_epochs": 1.0}
+EPOCHS = 12.0
 
 
 def test_a_job_gets_a_larger_batch_than_its_smallest(service: Service) -> None:
@@ -24,7 +25,7 @@ def test_a_job_gets_a_larger_batch_than_its_smallest(service: Service) -> None:
             "architecture": "allreduce",
             "workers": {"min": 1, "max": 2},
             "elastic_batch": BOUNDS,
-            "convergence": {"max_epochs": 30.0},
+            "convergence": {"max_epochs": EPOCHS},
         }
     )
     larger = wait_until("a larger batch", lambda: _with_larger_batch(service, job_id))
@@ -36,7 +37,7 @@ def test_a_job_gets_a_larger_batch_than_its_smallest(service: Service) -> None:
     assert all(point["lost_steps"] == 0 for point in points)
     steps = [point["step"] for point in points]
     assert steps == sorted(steps)
-    limit = job["profile"]["n_examples"] * 30 / BOUNDS["minimum"]
+    limit = job["profile"]["n_examples"] * EPOCHS / BOUNDS["minimum"]
     assert job["profile"]["steps_per_epoch"] == job["profile"]["n_examples"] / BOUNDS["minimum"]
     # The last step of a larger batch may pass the limit by a part of a step, and `step` tells whole ones.
     most = limit + BOUNDS["maximum"] / BOUNDS["minimum"] + 1
