@@ -83,10 +83,13 @@ def plan(
     timer: Timer = untimed,
     forecaster: Forecaster = forecast_all,
     memory: RoundMemory | None = None,
+    *,
+    worded: bool = True,
 ) -> Plan:
     """What to do with the cluster now. Deterministic, and independent of the order of anything in `snapshot`.
 
-    A shell that passes the same `memory` every time gets the same plan sooner.
+    A shell that passes the same `memory` every time gets the same plan sooner. Not `worded`, the decisions are the same
+    but for their sentences, which are empty: for a shell that shows none.
     """
     settings, memory = settings or Settings(), memory or RoundMemory()
     snapshot = replace(snapshot, nodes=memory.nodes(snapshot.nodes))
@@ -145,7 +148,7 @@ def plan(
     # 5. Say why: first for which quota. Jobs that run outside the cluster are forecast, too.
     if snapshot.quotas:
         grants |= with_quotas_told(outlooks, grants, snapshot)
-    decisions = decide(outlooks, grants, placements, wants)
+    decisions = decide(outlooks, grants, placements, wants, worded=worded)
     decisions += [decide_tracked(outlook) for outlook in watched.outlooks]
     return Plan(tuple(sorted(decisions, key=attrgetter("job_id"))), actions)
 

@@ -179,7 +179,9 @@ class Replay:
         before = {job.id: job.version for job in self.active.values()}
         jobs = tuple(self._seen(job) for job in self.active.values())
         snapshot = Snapshot(now, self._cluster.nodes, jobs, self._cluster.tasks, self._trace.quotas)
-        outcome = plan(snapshot, self._policy, self._settings, forecaster=self._forecaster, memory=self._memory)
+        outcome = plan(
+            snapshot, self._policy, self._settings, forecaster=self._forecaster, memory=self._memory, worded=False
+        )
         for decision in outcome.decisions:
             job = self.active[decision.job_id]
             job.note_predicted_steps(decision.forecast.total_steps)

@@ -253,6 +253,15 @@ def test_the_steps_can_be_timed() -> None:
     assert list(dict.fromkeys(seen)) == ["forecast", "allocate", "place", "reconcile"]
 
 
+def test_a_shell_that_shows_no_sentences_gets_the_same_decisions_without_them() -> None:
+    jobs = [a_job(name, has=(2, 1), measured=samples(law(), ALL_SIZES), step=2_000) for name in ("a", "b")]
+    snapshot = a_snapshot([*jobs, a_job("c")], a_cluster(2))
+    told, untold = (plan(snapshot, policy_named("optimus"), worded=worded) for worded in (True, False))
+    assert all(decision.message for decision in told.decisions)
+    assert untold.decisions == tuple(decision._replace(message="") for decision in told.decisions)
+    assert untold.actions == told.actions
+
+
 def test_an_empty_world_needs_nothing() -> None:
     assert plan(a_snapshot([], ()), OPTIMUS) == Plan((), ())
 
