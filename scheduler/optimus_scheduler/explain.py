@@ -70,8 +70,8 @@ def decide(
     *,
     worded: bool = True,
 ) -> list[Decision]:
-    """One for each of these jobs, in their order. Without a sentence where they are not to be `worded`: to compare sizes
-    in words takes most of the time."""
+    """One for each of these jobs, in their order. Not `worded`, they have no sentence: to compare sizes in words takes
+    most of the time."""
     found = []
     for one in outlooks:
         job_id = one.id

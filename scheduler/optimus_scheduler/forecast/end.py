@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
@@ -10,7 +11,6 @@ from typing import NamedTuple
 from optimus_models.calibration import AS_PREDICTED, Widening
 from optimus_models.convergence import LEAST_POINTS, Rule, convergence_step, has_converged, whole_steps
 from optimus_models.cost import Estimate
-from optimus_models.loss.curve import LossCurve
 from optimus_models.loss.ends import Prediction
 from optimus_scheduler.forecast.fits import Fitted
 from optimus_scheduler.forecast.precedents import confidence, early_ends, precedents, with_early_ends, with_precedents
@@ -40,7 +40,7 @@ class End(NamedTuple):
     rule: str | None
     """The part of the rule that holds, or is predicted to hold first."""
     is_here: bool
-    loss_curve: dict[str, float]
+    loss_curve: Mapping[str, float]
     asked: tuple[object, ...]
     """What it depended on, see `inputs_of_end`."""
 
@@ -62,7 +62,7 @@ class End(NamedTuple):
             _confidence(job, fitted, prediction),
             holds or _what_ends(job, whole, limit, prediction, remaining),
             is_here,
-            _describe_curve(fitted.curve),
+            fitted.curve_numbers,
             inputs_of_end(job),
         )
 
@@ -133,7 +133,7 @@ def _predict_total(job: Job, rule: Rule, epoch: float | None, fitted: Fitted, us
         cost_per_second=use.cost_per_second,
         metric=fitted.metric,
     )
-    return with_early_ends(job, with_precedents(job, epoch, with_uneven_epochs(job, own)))
+    return with_early_ends(job, with_precedents(job, epoch, with_uneven_epochs(job, own, fitted.lengths)))
 
 
 def epoch_steps(job: Job) -> float | None:
@@ -241,10 +241,3 @@ def _confidence(job: Job, fitted: Fitted, prediction: Prediction | None) -> floa
 
 def _shifted(interval: Interval | Prediction, steps: float) -> Interval:
     return Interval(max(interval.mean + steps, 0.0), max(interval.low + steps, 0.0), max(interval.high + steps, 0.0))
-
-
-def _describe_curve(curve: LossCurve) -> dict[str, float]:
-    if curve.n_points == 0:
-        return {}
-    names = ("beta0", "beta1", "beta2", "scale", "offset", "residual", "confidence")
-    return {name: float(getattr(curve, name)) for name in names}

@@ -18,6 +18,7 @@ from optimus_scheduler.forecast.goodput_fits import ElasticData
 from optimus_scheduler.forecast.priors import LossPriors, has_prior
 from optimus_scheduler.forecast.speed_fits import SpeedData, fit_speeds, without_noise
 from optimus_scheduler.forecast.speeds import Speeds
+from optimus_scheduler.forecast.uneven_epochs import Length, lengths_of
 from optimus_scheduler.model import EndedJob, Job, JobSpec, MetricTarget, SpeedSample
 from optimus_scheduler.settings import Settings
 
@@ -105,6 +106,10 @@ class Fitted(NamedTuple):
     speeds: Speeds
     metric: MetricCurve | None
     """Of the metric that its convergence rule names; None without one."""
+    curve_numbers: Mapping[str, float]
+    """The loss curve in numbers, for people."""
+    lengths: tuple[Length, ...]
+    """Of ended jobs like it (`lengths_of`)."""
 
 
 class _Known(NamedTuple):
@@ -170,8 +175,8 @@ class Fits:
         asked = [_metric(job) for job in jobs]
         metrics = {each: fit_metric(*each) for each in dict.fromkeys(asked) if each is not None}
         return [
-            Fitted(curve, speed, None if metric is None else metrics[metric])
-            for curve, speed, metric in zip(curves, speeds, asked, strict=True)
+            Fitted(curve, speed, None if metric is None else metrics[metric], _numbers_of(curve), lengths_of(job))
+            for job, curve, speed, metric in zip(jobs, curves, speeds, asked, strict=True)
         ]
 
     def _speeds(
@@ -210,6 +215,13 @@ class Fits:
 
 def _rates(job: Job) -> _Rates:
     return (job.rate_steps, job.learning_rates), (job.planned_rate_steps, job.planned_rates)
+
+
+def _numbers_of(curve: LossCurve) -> dict[str, float]:
+    if curve.n_points == 0:
+        return {}
+    names = ("beta0", "beta1", "beta2", "scale", "offset", "residual", "confidence")
+    return {name: float(getattr(curve, name)) for name in names}
 
 
 def fit_metric(points: _Points, target: MetricTarget) -> MetricCurve:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from optimus_models.loss.ends import Prediction
 from optimus_scheduler.forecast.precedents import precedents
-from optimus_scheduler.model import REACH, EndedJob, Job
+from optimus_scheduler.model import REACH, Job
 
 _EXPONENT, _EXPONENT_SPREAD = 0.75, 0.2
 """Steps of e epochs grow like e^b. Of the applications of the Pollux profiles b is 0.5 to 0.86, and 1: all alike."""
@@ -22,17 +23,33 @@ _PRECEDENTS_SPREAD, _SPREAD_COUNT = 0.1, 2.0
 counts."""
 
 
-def with_uneven_epochs(job: Job, own: Prediction | None) -> Prediction | None:
+class Length(NamedTuple):
+    """How long an ended job was."""
+
+    steps: int
+    log: float
+    """Of the steps."""
+
+
+def lengths_of(job: Job) -> tuple[Length, ...]:
+    """Of ended jobs with the rule and batch of a job that has a limit of epochs. Its progress changes none of them."""
+    if job.spec.convergence.max_epochs is None:
+        return ()
+    alike = [ended for ended in precedents(job) if ended.global_batch_size == job.spec.counted_batch]
+    return tuple([Length(ended.total_steps, math.log(ended.total_steps)) for ended in alike if ended.total_steps > 0])
+
+
+def with_uneven_epochs(job: Job, own: Prediction | None, lengths: Sequence[Length]) -> Prediction | None:
     """The prediction from the job's limit of epochs, corrected where its epochs may differ in length.
 
-    By what ended jobs with the same rule and batch took; without any, by a power law through the epochs that are done.
+    By what ended jobs with the same rule and batch took, `lengths`; without any, by a power law through the epochs that
+    are done.
     """
     limit, done = job.spec.convergence.max_epochs, job.epochs
     if own is None or own.rule != "max_epochs" or limit is None or done is None or not job.steps_per_epoch:
         return own
     has_trained = done > 0 and job.step > 0
-    alike = [ended for ended in precedents(job) if ended.global_batch_size == job.spec.counted_batch]
-    took = [ended for ended in alike if ended.total_steps > job.step]
+    took = [log for steps, log in lengths if steps > job.step]
     if not took and (not has_trained or done >= limit):
         return own
     mean, spread = _by_precedents(took) if took else _by_power_law(job, done, job.steps_per_epoch, limit)
@@ -41,9 +58,8 @@ def with_uneven_epochs(job: Job, own: Prediction | None) -> Prediction | None:
     return own._replace(mean=total, low=low, high=high)
 
 
-def _by_precedents(took: Sequence[EndedJob]) -> tuple[float, float]:
+def _by_precedents(logs: Sequence[float]) -> tuple[float, float]:
     """Mean and spread of the logarithm of the total steps."""
-    logs = [math.log(ended.total_steps) for ended in took]
     mean = sum(logs) / len(logs)
     squares = sum((each - mean) ** 2 for each in logs) + _SPREAD_COUNT * _PRECEDENTS_SPREAD**2
     return mean, math.sqrt(squares / (len(logs) + _SPREAD_COUNT))
