@@ -237,7 +237,8 @@ class Replay:
 
     def _predict(self, snapshot: Snapshot, outcome: Plan) -> None:
         """Keep what is said of the time left of jobs whose newest prediction is too old to be judged."""
-        self._recent.note(self._forecaster.outlooks, snapshot.now)
+        if self._options.promises:  # only the queue simulated forward asks for it
+            self._recent.note(self._forecaster.outlooks, snapshot.now)
         due = [job for job in self.active.values() if job.wants_prediction(snapshot.now, self._options.promise_spacing)]
         if not due:
             return

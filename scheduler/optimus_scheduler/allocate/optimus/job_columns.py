@@ -115,7 +115,7 @@ class JobColumns(tuple[Outlook, ...]):
     def by_arrival(cls, outlooks: Sequence[Outlook]) -> JobColumns:
         """Sorted by arrival, then by id."""
         by_id = sorted(outlooks, key=attrgetter("id"))
-        order = np.argsort([one.job.submitted_at for one in by_id], kind="stable")
+        order = np.array([one.job.submitted_at for one in by_id]).argsort(kind="stable")
         competing = cls([by_id[place] for place in order.tolist()])
         competing.id_rank = order
         return competing

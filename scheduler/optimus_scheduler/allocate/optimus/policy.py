@@ -78,7 +78,7 @@ class _ResourceArrays:
 
     def demand(self, table: Candidates) -> FloatArray:
         """(k, r) of each candidate."""
-        n_rows = np.diff(table.first)
+        n_rows = table.first[1:] - table.first[:-1]
         worker, server = (each.repeat(n_rows, axis=0) for each in (self.worker, self.server))
         worker *= table.workers[:, None]
         server *= table.servers[:, None]
