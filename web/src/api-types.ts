@@ -1241,9 +1241,15 @@ export interface components {
             step: number;
             rate: number;
         };
-        /** @description What the newest change of size cost, and what it bought. */
+        /**
+         * @description What the newest change of size cost, and what it bought: the whole way from one size that was decided to the
+         *     next, with all sizes between.
+         */
         RescaleEffect: {
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description when all tasks of the new size took part
+             */
             at: string;
             before: components["schemas"]["Allocation"];
             after: components["schemas"]["Allocation"];
@@ -1254,7 +1260,7 @@ export interface components {
             steps_per_second_before: number | null;
             /** @description measured with the size after */
             steps_per_second_after: number | null;
-            /** @description training time saved so far, the stop taken off; may be negative */
+            /** @description training time saved so far, the way taken off; may be negative */
             saved_seconds: number | null;
         };
         /** @description One prediction of a job that has ended, beside what came. */

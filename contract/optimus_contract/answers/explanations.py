@@ -34,9 +34,10 @@ class Expected(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RescaleEffect(Message):
-    """What the newest change of size cost, and what it bought."""
+    """What the newest change of size cost, and what it bought: the whole way from one size that was decided to the
+    next, with all sizes between."""
 
-    at: datetime
+    at: Annotated[datetime, About("when all tasks of the new size took part")]
     before: Allocation
     after: Allocation
     stopped_seconds: float
@@ -44,7 +45,7 @@ class RescaleEffect(Message):
     lost_steps: int
     steps_per_second_before: Annotated[float | None, About("measured with the size before")]
     steps_per_second_after: Annotated[float | None, About("measured with the size after")]
-    saved_seconds: Annotated[float | None, About("training time saved so far, the stop taken off; may be negative")]
+    saved_seconds: Annotated[float | None, About("training time saved so far, the way taken off; may be negative")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

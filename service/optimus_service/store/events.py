@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from optimus_scheduler.model import Allocation
 from optimus_service.store.database.pages import DEFAULT_PAGE, check_limit
 from optimus_service.store.database.subject import Subject
 from optimus_service.store.jobs import awaited, shown_predictions
@@ -88,6 +89,11 @@ class Rounds(Subject):
         check_limit(limit)
         with self._read() as session:
             return history.decisions(session, job_id, cursor, limit)
+
+    def sizes_given(self, job_id: str) -> list[tuple[float, Allocation]]:
+        """When decisions gave a job another size (POSIX seconds), and which; oldest first."""
+        with self._read() as session:
+            return history.sizes_given(session, job_id)
 
     def latest_decisions(self, job_ids: Collection[str]) -> Mapping[str, DecisionRecord]:
         """What was decided last for each of these jobs, by job id; jobs without a decision are left out."""

@@ -1023,6 +1023,98 @@ def test_an_ended_job_is_not_told_that_a_size_before_a_pause_was_its_last(then: 
     assert any(each.startswith(f"Its last change of {which} from 1 worker and 1 server to ") for each in told)
 
 
+def a_growth_on_the_way(*, n_formed: int = 6, asks: tuple[int, int] = (3, 5), step: int = 813) -> Case:
+    """A job that grows from 3 workers and 2 servers to 3 and 5; as two of its workers move, it trains with 1 meanwhile.
+
+    Before that it grew from 3 workers and 1 server.
+    """
+    way = [
+        (1, 10.0, 0, (3, 1), 0.0),
+        (2, 40.0, 300, (3, 2), 0.2),
+        (3, 50.0, 400, (1, 2), 0.1),
+        (3, 69.0, 455, (1, 5), 0.2),
+        (3, 73.0, 468, (3, 5), 0.2),
+        (3, 74.0, 478, (3, 5), 0.0),
+    ]
+    memberships = [
+        a_membership(
+            epoch=epoch,
+            generation=generation,
+            at=at,
+            step=reached,
+            workers=tuple("vwx"[:workers]),
+            servers=tuple("abcde"[:servers]),
+            pause_seconds=pause,
+            **({"cause": "replaced"} if epoch == 6 else {}),
+        )
+        for epoch, (generation, at, reached, (workers, servers), pause) in enumerate(way, 1)
+    ]
+    rates = {(3, 1): 9.0, (3, 2): 10.0, (1, 2): 3.0, (1, 5): 3.5, (3, 5): 9.5}
+    formed = memberships[:n_formed]
+    has = Allocation(len(formed[-1].workers), len(formed[-1].servers))
+    return Case(
+        job=a_record(running=has, wanted=Allocation(*asks), step=step),
+        decision=None,
+        now=100.0,
+        memberships=formed,
+        sizes_given=[(5.0, Allocation(3, 1)), (39.0, Allocation(3, 2)), (49.0, Allocation(3, 5))],
+        speeds=[SpeedSample(*size, rate, 10) for size, rate in rates.items()],
+    )
+
+
+def test_a_change_of_size_is_judged_from_the_size_before_it_with_all_sizes_between() -> None:
+    """Not against 1 worker and 5 servers, with which it trained for 4 seconds of its own growth."""
+    found = explanation_of(a_growth_on_the_way())
+    effect = found.last_rescale
+    assert effect is not None
+    assert (effect.before.workers, effect.before.servers, effect.after.servers) == (3, 2, 5)
+    assert effect.stopped_seconds == pytest.approx(0.5)
+    with_it, between = 813 - 468, 18.8 + 3.8
+    assert effect.saved_seconds == pytest.approx((813 - 400) / 10.0 - (with_it / 9.5 + 0.5 + between))
+    told = next(each for each in found.sentences if each.startswith("Its last change"))
+    assert told.endswith(
+        "from 3 workers and 2 servers to 3 workers and 5 servers took 23 s, on the way with 1 worker and 2 servers, "
+        "then 1 worker and 5 servers, and stopped training for 0.5 s; it makes 9.5 steps per second instead of 10, "
+        "which has cost 18 s more than it saved."
+    )
+
+
+@pytest.mark.parametrize(("n_formed", "has"), [(3, "1 worker and 2 servers"), (4, "1 worker and 5 servers")])
+def test_a_size_on_the_way_is_not_told_as_a_change_of_its_own(n_formed: int, has: str) -> None:
+    told = explanation_of(a_growth_on_the_way(n_formed=n_formed, step=460)).sentences
+    way = "The change from 3 workers and 2 servers to 3 workers and 5 servers is under way"
+    assert f"{way}: until its new tasks take part, it trains with {has}." in told
+    before = "from 3 workers and 1 server to 3 workers and 2 servers stopped training for 0.2 s"
+    last = next(each for each in told if each.startswith("Its last change of size before that, "))
+    assert f"{before}; it made 10 steps per second instead of 9, which saved " in last
+
+
+def test_a_change_that_was_taken_back_on_its_way_is_no_change() -> None:
+    case = a_growth_on_the_way(n_formed=3, asks=(3, 2), step=460)
+    taken_back = replace(case, sizes_given=[*case.sizes_given, (55.0, Allocation(3, 2))])
+    told = explanation_of(taken_back).sentences
+    again = "It trains with 1 worker and 2 servers until new tasks take part, with which it has 3 workers and 2 servers"
+    assert f"{again} again." in told
+    back = a_membership(epoch=4, at=80.0, step=460, workers=("v", "w", "x"), servers=("a", "b"))
+    has = replace(taken_back.job, running=Allocation(3, 2))
+    done = explanation_of(replace(taken_back, job=has, memberships=[*case.memberships, back]))
+    assert done.last_rescale is not None
+    assert (done.last_rescale.before.servers, done.last_rescale.after.servers) == (1, 2)
+
+
+def test_a_replaced_loss_is_no_change_of_size() -> None:
+    """The two of three workers with which the job trained until the third was replaced gave it nothing."""
+    case = a_growth_on_the_way(n_formed=2, asks=(3, 2), step=460)
+    lost = a_membership(
+        epoch=3, generation=2, at=60.0, step=350, workers=("v", "w"), servers=("a", "b"), cause="worker_lost"
+    )
+    again = replace(case.memberships[1], epoch=4, generation=3, at=90.0, step=400)
+    for later in ([lost], [lost, again]):
+        found = explanation_of(replace(case, memberships=[*case.memberships, *later])).last_rescale
+        assert found is not None
+        assert (found.before.servers, found.after.servers) == (1, 2)
+
+
 def test_tasks_that_were_replaced_are_no_change_of_size() -> None:
     memberships = [a_membership(), a_membership(epoch=2, at=15.0, pause_seconds=0.4, cause="replaced")]
     ended = a_record(state=JobState.SUCCEEDED, finished_at=54.0)

@@ -46,7 +46,7 @@ def a_sample(**changes: Any) -> Sample:
 def a_membership(job_id: str = "job-1", epoch: int = 1, **changes: Any) -> MembershipRecord:
     """A membership of two workers and one server that began at step 0."""
     values: dict[str, Any] = {
-        "generation": 1,
+        "generation": epoch,
         "at": 5.0,
         "step": 0,
         "workers": (f"{job_id}-worker-0-0", f"{job_id}-worker-1-0"),

@@ -86,6 +86,19 @@ def test_the_latest_decision_of_each_job(repository: Repository, make_job: MakeJ
     assert repository.rounds.latest_decisions(["job-3"]).get("job-3") is None
 
 
+def test_the_sizes_that_decisions_gave_a_job(repository: Repository, make_job: MakeJob) -> None:
+    for job_id in ("job-1", "job-2"):
+        make_job(job_id)
+    one, two = Allocation(1, 1), Allocation(2, 1)
+    kept = a_decision(at=2.0, previous=one)
+    grown = a_decision(at=3.0, previous=one, allocation=two), a_decision("job-2", at=3.0)
+    repository.rounds.add(a_round(), [a_decision(at=1.0)])
+    repository.rounds.add(a_round(at=2.0), [kept])
+    repository.rounds.add(a_round(at=3.0), grown)
+    assert repository.rounds.sizes_given("job-1") == [(1.0, one), (3.0, two)]
+    assert repository.rounds.sizes_given("ghost") == []
+
+
 @pytest.mark.parametrize("limit", [1, 2, 10])
 def test_rounds_and_decisions_are_read_in_pages(repository: Repository, make_job: MakeJob, limit: int) -> None:
     make_job()

@@ -75,6 +75,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             decision=decisions.get(job_id),
             now=now,
             memberships=memberships,
+            sizes_given=repository.rounds.sizes_given(job_id),
             began=worker_starts(repository, job),
             starts=_worker_starts(services, job),
             last_steps=histories.last_steps(job, memberships),

@@ -21,6 +21,8 @@ class Case:
     now: float
     memberships: Sequence[MembershipRecord] = ()
     """Oldest first."""
+    sizes_given: Sequence[tuple[float, Allocation]] = ()
+    """When decisions gave it another size, and which; oldest first, from the oldest that is kept."""
     began: Mapping[str, float] = field(default_factory=dict)
     """When tasks were started, by name, of a script whose stops lose work."""
     starts: Sequence[float] = ()

@@ -14,7 +14,13 @@ from optimus_scheduler.model import JobState, Reason
 from optimus_scheduler.quota_words import quotas_told
 from optimus_scheduler.what_if import LACKING_CAPACITY, NEXT_ROUND, NOT_COMPETING
 from optimus_service.insight.explanations.case import Case
-from optimus_service.insight.explanations.history import last_rescale, on_its_history, on_the_last_rescale
+from optimus_service.insight.explanations.history import (
+    is_changing,
+    last_rescale,
+    on_its_history,
+    on_the_last_rescale,
+    size_before,
+)
 from optimus_service.insight.explanations.start_and_end import (
     expected_of,
     frees_room,
@@ -91,10 +97,16 @@ def _on_larger_cluster(case: Case, words: Explanation) -> list[str]:
 
 def _on_a_change_under_way(case: Case) -> list[str]:
     """What it trains with while what was decided is still to come."""
-    job, (has, gets) = case.job, (allocation_body(each) for each in (case.job.running, case.job.wanted))
-    if job.state.is_final or job.is_tracked or job.running.is_empty or job.wanted.is_empty or size(has) == size(gets):
+    job, had = case.job, size_before(case)
+    if not is_changing(job):
         return []
-    return [f"It trains with {size(has)} as yet: the change to {size(gets)} is under way."]
+    has, gets = (size(allocation_body(each)) for each in (job.running, job.wanted))
+    if had is None or size(had) == has:
+        return [f"It trains with {has} as yet: the change to {gets} is under way."]
+    if size(had) == gets:
+        return [f"It trains with {has} until new tasks take part, with which it has {gets} again."]
+    change = f"The change from {size(had)} to {gets}"
+    return [f"{change} is under way: until its new tasks take part, it trains with {has}."]
 
 
 def _on_places_held(case: Case) -> list[str]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from itertools import pairwise
+from collections.abc import Sequence
+from itertools import pairwise, zip_longest
+from operator import itemgetter
+from typing import NamedTuple
 
 from optimus_contract import answers
 from optimus_contract.membership import PauseParts
@@ -14,25 +17,74 @@ from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.format import lasted, moment, size, times
 from optimus_service.insight.jobs.lost_work import losses, total
 from optimus_service.observe.spec import deadline_of, promised_at
-from optimus_service.store.records import REPLACED, MembershipRecord
+from optimus_service.store.records import REPLACED, JobRecord, MembershipRecord
 
 
 def last_rescale(case: Case) -> answers.RescaleEffect | None:
     """What the newest change of size cost and bought; None when there was none."""
-    number = _last_rescaled(case)
-    if number is None:
+    change = _last_change(case)
+    return None if change is None else _effect(case, change)
+
+
+class _Change(NamedTuple):
+    """The whole way from a size that a decision gave to the next one, by numbers of memberships.
+
+    Tasks come and leave one after the other, so that a job may train with other sizes on the way.
+    """
+
+    before: int
+    first: int
+    """The first one after the size before."""
+    last: int
+    """Where all tasks of the new size take part."""
+
+
+def _last_change(case: Case) -> _Change | None:
+    """The newest change of size that is done."""
+    pairs = reversed(list(pairwise(_given(case))))
+    return next((found for pair in pairs if (found := _change(case, *pair))), None)
+
+
+def _change(case: Case, before: int, last: int) -> _Change | None:
+    """None: it is of the same size, or of a job that had been paused, or went on after an error."""
+    way = range(before + 1, last + 1)
+    began = [number for number in way if case.memberships[number].cause in ("rescale", REPLACED)]
+    causes = {case.memberships[number].cause for number in began}
+    is_paused = any(not case.memberships[number].workers for number in (before, *way))
+    if is_paused or "rescale" not in causes or _typed(case, before) == _typed(case, last):
         return None
-    before, after = case.memberships[number - 1], case.memberships[number]
-    return _effect(case, before, after, _steps_with(case, number))
+    return _Change(before, began[0], last)
 
 
-def _last_rescaled(case: Case) -> int | None:
-    """The number of the membership that the newest change of size formed."""
-    numbers = range(len(case.memberships) - 1, 0, -1)
-    return next((number for number in numbers if case.memberships[number].cause == "rescale"), None)
+def _typed(case: Case, number: int) -> tuple[answers.Allocation, str | None]:
+    return _members(case.memberships[number]), case.memberships[number].gpu_type
 
 
-_GOES_ON = frozenset({"coordinator_restart", "worker_lost", "server_lost", "batch", REPLACED})
+def _given(case: Case) -> list[int]:
+    """The memberships of a size that a decision gave the job, and not one on the way to it, or after a loss."""
+    began: dict[int, float] = {}
+    for each in case.memberships:
+        began.setdefault(each.generation, each.at)
+    later = [each.generation for each in case.memberships[1:]]
+    return [
+        number
+        for number, (each, next_generation) in enumerate(zip_longest(case.memberships, later))
+        if _is_given(case, each, began[each.generation], is_last=next_generation != each.generation)
+    ]
+
+
+def _is_given(case: Case, membership: MembershipRecord, began: float, *, is_last: bool) -> bool:
+    """`began`: when the first membership of its generation was formed. `is_last`: no later one is of that."""
+    known = bisect_right(case.sizes_given, began, key=itemgetter(0))
+    if not known:  # so long ago that no decision is kept
+        return is_last and membership.cause not in _LOSSES
+    # The clock of its coordinator may be behind that of the decisions.
+    sizes = [size for _, size in case.sizes_given[known - 1 : known + is_last]]
+    return any((len(membership.workers), len(membership.servers)) == (each.workers, each.servers) for each in sizes)
+
+
+_LOSSES = frozenset({"worker_lost", "server_lost"})
+_GOES_ON = _LOSSES | {"coordinator_restart", "batch", REPLACED}
 """Causes of a membership after which a job of the same size goes on with what its last change of size gave it."""
 
 
@@ -52,24 +104,34 @@ def _goes_on(rescaled: MembershipRecord, after: MembershipRecord) -> bool:
     return after.cause in _GOES_ON and _members(after) == _members(rescaled)
 
 
-def _effect(case: Case, before: MembershipRecord, after: MembershipRecord, n_steps: int) -> answers.RescaleEffect:
-    stopped = after.pause_seconds or 0.0
+def _effect(case: Case, change: _Change) -> answers.RescaleEffect:
+    before, first, after = (case.memberships[number] for number in change)
+    way = case.memberships[change.first : change.last + 1]
+    stopped = sum(each.pause_seconds or 0.0 for each in way)
     slow, fast = _speed_with(case, before), _speed_with(case, after)
     saved = None
     if slow and fast:
-        # With the old size the steps made since would have taken their time at its speed, without the stop.
-        saved = n_steps / slow - (n_steps / fast + stopped)
+        # With the old size the steps made since would have taken their time at its speed, without the stops, and
+        # without those that the change lost.
+        n_steps = _steps_with(case, change.last)
+        made_by_now = n_steps + after.step - (first.step + first.lost_steps)
+        saved = made_by_now / slow - (n_steps / fast + stopped + _seconds_between(way))
     return answers.RescaleEffect(
         at=moment(after.at),
         before=_members(before),
         after=_members(after),
         stopped_seconds=stopped,
-        pause_parts=None if after.pause_parts is None else PauseParts(**after.pause_parts),
-        lost_steps=after.lost_steps,
+        pause_parts=None if after.pause_parts is None or len(way) > 1 else PauseParts(**after.pause_parts),
+        lost_steps=sum(each.lost_steps for each in way),
         steps_per_second_before=slow,
         steps_per_second_after=fast,
         saved_seconds=saved,
     )
+
+
+def _seconds_between(way: Sequence[MembershipRecord]) -> float:
+    """For how long a job trained with the sizes on the way to its new one, without the stops."""
+    return sum(max(after.at - (after.pause_seconds or 0.0) - each.at, 0.0) for each, after in pairwise(way))
 
 
 def _speed_with(case: Case, membership: MembershipRecord) -> float | None:
@@ -81,20 +143,28 @@ def _speed_with(case: Case, membership: MembershipRecord) -> float | None:
     return n_steps / seconds if seconds > 0 else None
 
 
+def size_before(case: Case) -> answers.Allocation | None:
+    """The newest size that a decision gave the job, all of whose tasks took part; None: there was none."""
+    given = _given(case)
+    return _members(case.memberships[given[-1]]) if given else None
+
+
 def on_the_last_rescale(case: Case, effect: answers.RescaleEffect | None) -> list[str]:
-    number = _last_rescaled(case)
-    if effect is None or number is None:
+    found = _last_change(case)
+    if effect is None or found is None:
         return []
-    rescaled, later = case.memberships[number], case.memberships[number + 1 :]
+    rescaled, later = case.memberships[found.last], case.memberships[found.last + 1 :]
     is_final, has_none = case.job.state.is_final, case.job.running.is_empty
     is_over = is_final or has_none or not all(_goes_on(rescaled, each) for each in later)
     # What it has now came with a pause, an error or a lost task, which is told elsewhere; or it has nothing.
     has_changed_since = any(each.workers and _members(each) != effect.after for each in later)
-    while_it_trained = " while it trained" if has_changed_since or (has_none and not is_final) else ""
+    which = " while it trained" if has_changed_since or (has_none and not is_final) else ""
+    if is_changing(case.job):
+        which = " before that"
     change = f"from {size(effect.before)} to {size(effect.after)}"
     cost = f"stopped training for {time_words(effect.stopped_seconds)}{_parts(effect.pause_parts)}"
     since = "" if case.job.finished_at is not None else f", {time_words(case.now - effect.at.timestamp())} ago,"
-    change_and_cost = f"Its last change of size{while_it_trained}{since} {change} {cost}"
+    change_and_cost = f"Its last change of size{which}{since} {change} {_on_the_way(case, found)}{cost}"
     slow, fast, saved = effect.steps_per_second_before, effect.steps_per_second_after, effect.saved_seconds
     if slow is None or fast is None or saved is None:
         measured = "was never measured" if is_over else "is not measured yet"
@@ -104,6 +174,29 @@ def on_the_last_rescale(case: Case, effect: answers.RescaleEffect | None) -> lis
         f"{has}saved {time_words(saved)}{far}" if saved > 0 else f"{has}cost {time_words(-saved)} more than it saved"
     )
     return [f"{change_and_cost}; it {makes} {fast:.3g} steps per second instead of {slow:.3g}, which {bought}."]
+
+
+def is_changing(job: JobRecord) -> bool:
+    """Whether it trains with another size than it is to have."""
+    if job.state.is_final or job.is_tracked or job.running.is_empty or job.wanted.is_empty:
+        return False
+    return (job.running.workers, job.running.servers) != (job.wanted.workers, job.wanted.servers)
+
+
+def _on_the_way(case: Case, change: _Change) -> str:
+    """`took 23 s, on the way with 1 worker and 2 servers, and `; empty of a change that was made at once."""
+    way = case.memberships[change.first : change.last + 1]
+    sizes = [size(_members(each)) for each in (case.memberships[change.before], *way[:-1])]
+    sizes = [each for before, each in pairwise(sizes) if each != before]
+    if not sizes:
+        return ""
+    took = way[-1].at - way[0].at + (way[0].pause_seconds or 0.0)
+    listed = ", then ".join(sizes) if len(sizes) <= _MOST_SIZES else "other sizes"
+    return f"took {time_words(took)}, on the way with {listed}, and "
+
+
+_MOST_SIZES = 3
+"""On the way of one change, which are told."""
 
 
 def _parts(parts: PauseParts | None) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Select, Text, func, insert, select, type_coerce
+from sqlalchemy import Select, Text, func, insert, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
 from optimus_scheduler.model import Allocation
@@ -92,6 +92,16 @@ def decisions(session: Session, job_id: str, cursor: str | None, limit: int) -> 
     """See `Rounds.decisions`."""
     statement = select(DecisionRow).where(DecisionRow.job_id == job_id)
     return _page(session, "decisions", statement, DecisionRow, cursor, limit, _decision)
+
+
+def sizes_given(session: Session, job_id: str) -> list[tuple[float, Allocation]]:
+    """See `Rounds.sizes_given`."""
+    one = DecisionRow
+    changes = or_(one.workers != one.previous_workers, one.servers != one.previous_servers)
+    rows = session.execute(
+        select(one.at, one.workers, one.servers).where(one.job_id == job_id, changes).order_by(one.id)
+    )
+    return [(at, Allocation(workers, servers)) for at, workers, servers in rows]
 
 
 def latest_decisions(session: Session, job_ids: Collection[str], known: kept.Kept) -> dict[str, DecisionRecord]:
