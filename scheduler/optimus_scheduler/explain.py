@@ -154,8 +154,9 @@ def _granted_more(outlook: Outlook, grant: Grant) -> str:
     return f"{_change(outlook, grant)}: {_effect(outlook, grant.allocation)}."
 
 
-def _unchanged(_outlook: Outlook, grant: Grant) -> str:
-    return f"Keeps {size_words(grant.allocation)}: no other size is clearly better for it now."
+def _unchanged(outlook: Outlook, grant: Grant) -> str:
+    limits = " within its limits" if is_at_a_limit(grant.allocation, outlook.maximum) else ""
+    return f"Keeps {size_words(grant.allocation)}: no other size{limits} is clearly better for it now."
 
 
 def _better_used_elsewhere(outlook: Outlook, grant: Grant) -> str:
@@ -206,8 +207,12 @@ def _more(grant: Grant) -> str:
 def _no_further_gain(outlook: Outlook, grant: Grant) -> str:
     if grant.allocation != outlook.present:
         return f"{_change(outlook, grant)}: more tasks are of little use to it; {_effect(outlook, grant.allocation)}."
-    little = "more tasks would make it hardly faster"
-    return f"Keeps {size_words(grant.allocation)}: {little}."
+    size, most = grant.allocation, outlook.maximum
+    little = f"more {next_task(size, most)}s would make it hardly faster"
+    if not is_at_a_limit(size, most):
+        return f"Keeps {size_words(size)}: {little}."
+    other = "workers" if size.workers >= most.workers else "servers"
+    return f"Keeps {size_words(size)}: {little}, and its owner allows no more {other}."
 
 
 def _at_maximum(outlook: Outlook, grant: Grant) -> str:
@@ -366,6 +371,19 @@ _MESSAGES: dict[Reason, Callable[[Outlook, Grant], str]] = {
     Reason.CANCELLING: _cancelling,
     Reason.TRACKED: _tracked,
 }
+
+
+def next_task(size: Allocation, most: Allocation) -> str:
+    """What a job of this size may have one more of, if it may have `most`: a worker, a server, or a task of either."""
+    if not is_at_a_limit(size, most):
+        return "task"
+    return "server" if size.workers >= most.workers else "worker"
+
+
+def is_at_a_limit(size: Allocation, most: Allocation) -> bool:
+    """Whether a job that may have `most` may have more of one role, but no more of the other, which it has, too."""
+    at_most = size.workers >= most.workers, size.servers >= most.servers
+    return most.servers > 0 and any(at_most) and not all(at_most)
 
 
 # --- parts of sentences ----------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from operator import attrgetter
 from types import MappingProxyType
@@ -94,6 +94,8 @@ class Advice:
     loses_to: Allocation | None = None
     """What a round as it would be now leaves the job, where that is less than it has: then `changes` are those with
     each of which it keeps what it has. None: it loses nothing."""
+    now: Decision | None = field(default=None, compare=False)
+    """What a round as it would be now decides for the job; None: not asked, or that starts it."""
 
 
 def what_gives_more(
@@ -140,7 +142,7 @@ def what_gives_more(
         if present[job_id].allocation.is_empty:
             found = tries.helpful(alone, present[job_id], present, least)
             found = {kind: f"{words}, once other jobs have ended" for kind, words in found.items()}
-    return Advice(tuple(found.values()), decision.allocation if loses else None)
+    return Advice(tuple(found.values()), decision.allocation if loses else None, decision)
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,8 +144,13 @@ def check(seen: Seen, decision: Decision) -> None:
             assert size == before
         case Reason.GRANTED_MORE:
             assert size != before
-        case Reason.UNCHANGED:
-            assert size == before
+        case Reason.UNCHANGED | Reason.NO_FURTHER_GAIN if told.startswith("Keeps"):
+            most = job.spec.worker.maximum, job.spec.server.maximum
+            at_most = [has >= may for has, may in zip(pair(size), most, strict=True)]
+            refused = re.search(r"its owner allows no more (worker|server)s", told)
+            is_limited = most[1] > 0 and any(at_most) and not all(at_most)
+            assert (refused is not None or "within its limits" in told) == is_limited
+            assert refused is None or at_most[("worker", "server").index(refused[1])]
         case Reason.MEETING_DEADLINE | Reason.DEADLINE_CANNOT_BE_MET:
             assert job.spec.deadline_at is not None
         case Reason.WITHIN_BUDGET:
@@ -441,6 +446,43 @@ def test_advice_gives_the_job_more_when_it_is_followed(world: Snapshot) -> None:
             }
             given = sum(pair(after[job_id]))
             assert given >= has[job_id] if loses else given > sum(pair(size))
+
+
+@settings(max_examples=25, deadline=None)
+@given(world=st.one_of(crowded(), limited()))
+def test_whoever_is_told_that_more_is_of_no_use_is_advised_nothing_but_a_limit_that_is_named(world: Snapshot) -> None:
+    """Of one state of the world: no room, priority or quota gives it more."""
+    for _ in range(3):
+        world, _ = next_round(world, OPTIMUS, PRICES)
+        world = trained(world, 60.0)
+        for decision in plan(world, OPTIMUS, PRICES).decisions:
+            if decision.reason not in (Reason.NO_FURTHER_GAIN, Reason.UNCHANGED):
+                continue
+            note(f"{decision.job_id}: {decision.message}")
+            told = what_gives_more(world, decision.job_id, lambda snapshot: plan(snapshot, OPTIMUS, PRICES)).changes
+            is_of_any = "within its limits" in decision.message
+            assert all(is_of_any or f"no more {limit_in(each)}" in decision.message for each in told), told
+
+
+def limit_in(words: str) -> str:
+    """`workers` of "`workers.max` of 4 (now 2)"."""
+    found = re.match(r"`(workers|servers)\.max` of", words)
+    assert found is not None, f"no limit of its own: {words}"
+    return found[1]
+
+
+def test_a_job_that_may_have_no_more_workers_is_told_that_servers_are_of_no_use() -> None:
+    spec = a_spec(maximum=(2, 4))
+    speed = law(compute=4.0, transfer=0.0)
+    job = a_job("a", has=(2, 1), spec=spec, measured=samples(speed, [(1, 1), (2, 1), (2, 2)]))
+    world = a_snapshot(jobs=[job], nodes=a_cluster(16))
+    (decision,) = plan(world, OPTIMUS, PRICES).decisions
+    assert decision.message == (
+        "Keeps 2 workers and 1 server: more servers would make it hardly faster, and its owner allows no more workers."
+    )
+    told = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES))
+    assert told.changes == ("`workers.max` of 4 (now 2)",)
+    assert told.now == decision
 
 
 def test_more_workers_are_not_advised_to_a_script_of_one_process() -> None:

@@ -26,7 +26,17 @@ from optimus_scheduler.allocate.policies import POLICIES
 from optimus_scheduler.allocate.policy import GOES_FIRST
 from optimus_scheduler.explain import BETTER_USED
 from optimus_scheduler.lifecycle import PauseRequested, TooManyFailures
-from optimus_scheduler.model import NOTHING, Allocation, Directive, Interval, JobState, Quota, Reason, SpeedSample
+from optimus_scheduler.model import (
+    NOTHING,
+    Allocation,
+    Decision,
+    Directive,
+    Interval,
+    JobState,
+    Quota,
+    Reason,
+    SpeedSample,
+)
 from optimus_scheduler.quota_words import SHRUNK, USED_UP
 from optimus_scheduler.what_if import NEXT_ROUND
 from optimus_service.api.jobs.explanation import is_over
@@ -303,6 +313,45 @@ def test_a_job_that_stands_still_is_told_what_to_do_and_not_to_want_tasks(spec: 
         "`optimus cancel job-1` ends it."
     )
     assert not any("task would" in each or "as fast" in each for each in found)
+
+
+def test_a_reason_that_what_is_measured_since_has_overtaken_is_not_told_beside_advice_against_it() -> None:
+    """More is planned with, when advice is tried, than was known at the last round."""
+    enough = "Keeps 2 workers and 1 server: more tasks would make it hardly faster."
+    case = a_running_case(gives_more=("the end of line-e",))
+    assert case.decision is not None
+    had_enough = replace(case.decision, reason="NoFurtherGain", message=enough, next_gain=-0.02)
+    room = "there is no room for 2 workers and 2 servers beside what other jobs keep at least"
+    lacks = Decision(
+        job_id="job-1",
+        allocation=Allocation(2, 1),
+        previous=Allocation(2, 1),
+        reason=Reason.MINIMUM_ELSEWHERE,
+        message=f"Keeps 2 workers and 1 server: {room}.",
+        forecast=had_enough.forecast,
+        next_gain=0.57,
+    )
+    case = replace(case, decision=had_enough)
+    found = explanation_of(replace(case, decided_now=lacks))
+    assert found.sentences[:2] == [enough, f"By what is known since then, it keeps 2 workers and 1 server: {room}."]
+    assert "One more task would make it faster." in found.sentences
+    assert found.next_gain == 0.57
+    grows = lacks._replace(allocation=Allocation(3, 1), reason=Reason.GRANTED_MORE, message="Grows.")
+    found = explanation_of(replace(case, decided_now=grows))
+    assert found.sentences[1] == "By what is known since then, the next round would give it 3 workers and 1 server."
+    assert found.next_gain is None
+    assert not any("One more" in each for each in found.sentences)
+    as_before = lacks._replace(reason=Reason.NO_FURTHER_GAIN, message=enough)
+    for case_now in (case, replace(case, decided_now=as_before)):
+        told = explanation_of(case_now).sentences
+        assert not any("since then" in each for each in told)
+        assert "One more task would not make it faster by enough to be worth a task." in told
+
+
+def test_the_task_that_a_job_may_have_more_of_is_told() -> None:
+    case = a_running_case()
+    limited = a_record(wanted=Allocation(2, 1), spec={"workers": {"max": 2}, "servers": {"max": 4}})
+    assert "One more server would make it faster." in explanation_of(replace(case, job=limited)).sentences
 
 
 def test_a_job_that_stands_still_shows_no_gain_of_one_more_and_no_advice_to_get_more() -> None:

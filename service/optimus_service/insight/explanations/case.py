@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from optimus_scheduler.allocate.optimus.guarantees import Turn
-from optimus_scheduler.model import Allocation, Quota, SpeedSample
+from optimus_scheduler.model import Allocation, Decision, Quota, SpeedSample
 from optimus_service.insight.explanations.queue import Queued
 from optimus_service.observe.standstills import Standstills
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
@@ -42,6 +42,8 @@ class Case:
     loses_to: Allocation | None = None
     """What the next round would leave it, as things are now, where that is less than it has: then `gives_more` is what
     each alone would let it keep what it has."""
+    decided_now: Decision | None = None
+    """What the next round would decide for it, by what is measured now."""
     kept_on_larger_cluster: str | None = None
     """Why it would keep its size with more room, too, in a sentence; None: not known."""
     troubles: Sequence[str] = ()

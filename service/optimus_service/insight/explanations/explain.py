@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from optimus_contract import answers
 from optimus_contract.command import is_distributed
-from optimus_scheduler.model import JobState, Reason
+from optimus_scheduler.explain import next_task
+from optimus_scheduler.model import Allocation, Decision, JobState, Reason
 from optimus_scheduler.quota_words import quotas_told
 from optimus_scheduler.what_if import LACKING_CAPACITY, NEXT_ROUND, NOT_COMPETING
 from optimus_service.insight.explanations.case import Case
@@ -43,11 +44,13 @@ from optimus_service.store.records import JobRecord
 def explanation_of(case: Case) -> answers.Explanation:
     """Everything that can be said of why the job has what it has."""
     job, decision, words = case.job, case.decision, explain(case.job, case.decision)
+    newer = _newer(case, words)
     marginal, effect = marginal_job(case), last_rescale(case)
     expected = expected_of(case)
     troubles = [f"The cluster says: {trouble}" for trouble in case.troubles]
     sentences = [
         words.message,
+        *_on_a_newer_plan(words, newer),
         *quotas_told(words.message, case.quotas),
         *_on_a_change_under_way(case),
         *_on_places_held(case),
@@ -56,7 +59,7 @@ def explanation_of(case: Case) -> answers.Explanation:
         *case.warnings,
         *_on_standstill(case),
         *on_unread(case.job),
-        *_on_gains(case, words, marginal),
+        *_on_gains(case, words, newer, marginal),
         *on_lost_work(case),
         *on_waiting(case, expected),
         *on_the_end(case, expected),
@@ -77,14 +80,36 @@ def explanation_of(case: Case) -> answers.Explanation:
         allocation=allocation_body(words.allocation),
         previous=allocation_body(words.previous),
         gain=None if decision is None else finite(decision.gain),
-        # More tasks are of no use to a job that makes no step.
-        next_gain=None if decision is None or _is_stalled(case) else finite(decision.next_gain),
+        next_gain=_next_gain(case, words, newer),
         marginal=marginal,
         confidence=None if decision is None else finite(decision.forecast.confidence),
         expected=expected,
         last_rescale=effect,
         troubles=list(case.troubles),
     )
+
+
+_HAS_ENOUGH = frozenset({Reason.NO_FURTHER_GAIN, Reason.UNCHANGED})
+"""Reasons of jobs to which more would be of little use."""
+
+
+def _newer(case: Case, words: Explanation) -> Decision | None:
+    """What would be decided now of a job that had enough at the last round, where it lacks something by now. What would
+    give it more is tried with what is measured now."""
+    now = case.decided_now
+    if now is None or case.loses_to is not None or words.reason not in _HAS_ENOUGH or now.reason in _HAS_ENOUGH:
+        return None
+    return None if now.reason in NOT_COMPETING or now.allocation.is_empty else now
+
+
+def _on_a_newer_plan(words: Explanation, newer: Decision | None) -> list[str]:
+    """Why it may get more after all."""
+    if newer is None:
+        return []
+    has, gets = (size(allocation_body(each)) for each in (words.allocation, newer.allocation))
+    if has != gets:
+        return [f"By what is known since then, the next round would give it {gets}."]
+    return [f"By what is known since then, it {newer.message[0].lower()}{newer.message[1:]}"]
 
 
 def _on_larger_cluster(case: Case, words: Explanation) -> list[str]:
@@ -158,17 +183,30 @@ def marginal_job(case: Case) -> answers.Marginal | None:
     return answers.Marginal(job_id=job_id, name=name, gain=gain)
 
 
-def _on_gains(case: Case, words: Explanation, marginal: answers.Marginal | None) -> list[str]:
-    next_gain = None if case.decision is None else finite(case.decision.next_gain)
-    if case.job.state.is_final or next_gain is None or words.allocation.is_empty or _is_stalled(case):
+def _next_gain(case: Case, words: Explanation, newer: Decision | None) -> float | None:
+    """Of one more task; None: not known, or of no use, as the job makes no step."""
+    if case.decision is None or _is_stalled(case):
+        return None
+    if newer is None:
+        return finite(case.decision.next_gain)
+    return finite(newer.next_gain) if newer.allocation == words.allocation else None
+
+
+def _on_gains(case: Case, words: Explanation, newer: Decision | None, marginal: answers.Marginal | None) -> list[str]:
+    next_gain = _next_gain(case, words, newer)
+    if case.job.state.is_final or next_gain is None or words.allocation.is_empty:
         return []
+    spec, reason = readable_spec(case.job), words.reason if newer is None else newer.reason
+    most = words.allocation if spec is None else Allocation(spec.worker.maximum, spec.server.maximum)
+    one_more = next_task(words.allocation, most)
     if next_gain <= 0:
-        return ["One more task would not make it faster by enough to be worth a task."]
-    if words.reason in (Reason.UNCHANGED, Reason.NO_FURTHER_GAIN):
-        return ["One more task would make it a little faster: too little to change its size for."]
+        return [f"One more {one_more} would not make it faster by enough to be worth a task."]
+    if reason in _HAS_ENOUGH:
+        return [f"One more {one_more} would make it a little faster: too little to change its size for."]
     if marginal is None:
         others = case.others.keys() - {case.job.id}
-        return [f"One more task would make it faster{'; no other job has more than it needs at least' * bool(others)}."]
+        alone = "; no other job has more than it needs at least" if others else ""
+        return [f"One more {one_more} would make it faster{alone}."]
     to = f"of the task that was granted with the least gain, to {marginal.name} ({marginal.job_id})"
     if marginal.gain <= 0:
         return [f"Its next task would gain more than that {to}."]

@@ -55,7 +55,7 @@ TEXTS: Mapping[str, ReasonText] = {
         "A larger limit (`workers_together`), or jobs of the same owner or project that end.",
     ),
     Reason.NO_FURTHER_GAIN: ReasonText(
-        "more tasks would make it hardly faster",
+        "more tasks, of those that its owner allows, would make it hardly faster",
         "A larger global batch or a model that communicates less would let it use more tasks.",
     ),
     Reason.AT_MAXIMUM: ReasonText(
