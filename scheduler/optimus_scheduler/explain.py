@@ -9,9 +9,9 @@ from functools import partial
 from optimus_models.rescale import is_prior
 from optimus_scheduler.allocate.policy import OTHERS_GIVE, Grant
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import NOTHING, Allocation, Decision, Reason
+from optimus_scheduler.model import NOTHING, Allocation, Decision, Reason, Role
 from optimus_scheduler.model.format import IS_BEING_STOPPED, ITS_OWNER, QUOTAS, instant_words, size_words, time_words
-from optimus_scheduler.place.place import Placed, Placements, Unplaced
+from optimus_scheduler.place.place import Placed, Placements, TaskSlot, Unplaced
 from optimus_scheduler.quota_words import IN_ITS_QUOTA
 from optimus_scheduler.reconcile import Want
 
@@ -75,7 +75,7 @@ def decide(
     found = []
     for one in outlooks:
         job_id = one.id
-        (_, _, _, batch, by), placed, grant = wants[job_id], placements.get(job_id), grants[job_id]
+        (_, _, nodes, batch, by), placed, grant = wants[job_id], placements.get(job_id), grants[job_id]
         if placed is not None and (type(placed) is not Placed or placed[0] is not grant[0]):
             grant = _as_placed(one, grant, placed)
         size, reason, _, gain, next_gain, note, _, _ = grant
@@ -85,6 +85,8 @@ def decide(
             message = _MESSAGES[reason](one, grant)
         else:
             message = _worded(one, grant, placed, batch, by)
+        if worded and size is not one.present and one.has_tasks and (moves := _on_moves(one, size, nodes)) is not None:
+            message = f"{message} {moves}"
         found.append(_decision((job_id, size, one.present, reason, message, one.forecast, gain, next_gain, batch)))
     return found
 
@@ -384,6 +386,47 @@ def is_at_a_limit(size: Allocation, most: Allocation) -> bool:
     """Whether a job that may have `most` may have more of one role, but no more of the other, which it has, too."""
     at_most = size.workers >= most.workers, size.servers >= most.servers
     return most.servers > 0 and any(at_most) and not all(at_most)
+
+
+# --- tasks that move -------------------------------------------------------------------------------------------------
+
+
+def _on_moves(outlook: Outlook, size: Allocation, nodes: Mapping[TaskSlot, str]) -> str | None:
+    """Which tasks of a job that changes its size go to other nodes, and what it trains with until they take part; None:
+    those that it keeps stay where they are, or it does not train yet.
+
+    Its coordinator lets those that leave go at once, where others of their role stay.
+    """
+    has, before = outlook.present, {(key.role, key.rank): node for key, node in outlook.job.wanted_tasks}
+    moved = [slot for slot, node in nodes.items() if before.get(slot, node) != node]
+    if not moved or _before(outlook).is_empty or has.gpu_type != size.gpu_type:
+        return None
+    stay = [role for (role, _), node in set(nodes.items()) & set(before.items())]
+    counts = [(role, sum(slot[0] is role for slot in moved)) for role in (Role.WORKER, Role.SERVER)]
+    who = [_of_its(count, has.workers if role is Role.WORKER else has.servers, role) for role, count in counts if count]
+    to = sorted({nodes[slot] for slot in moved})
+    where = " and ".join(to) if len(to) <= _NAMED_NODES else "other nodes"
+    told = f"Its tasks are placed anew: {' and '.join(who)} move{'s' * (len(moved) == 1)} to {where}"
+    meanwhile = Allocation(stay.count(Role.WORKER) or has.workers, stay.count(Role.SERVER) or has.servers)
+    is_less = meanwhile.workers < min(has.workers, size.workers) or meanwhile.servers < min(has.servers, size.servers)
+    if not is_less or _pair(_before(outlook)) != _pair(has):  # else not all that stay take part yet
+        return f"{told}."
+    until = "it takes part" if len(moved) == 1 else "they take part"
+    return f"{told}, and until {until} it trains with {size_words(meanwhile)}."
+
+
+_NAMED_NODES = 2
+
+
+def _pair(size: Allocation) -> tuple[int, int]:
+    return size.workers, size.servers
+
+
+def _of_its(count: int, among: int, role: Role) -> str:
+    """`its server`, `all its workers`, `2 of its workers`."""
+    if count < among:
+        return f"{count} of its {role.value}s"
+    return f"its {role.value}" if among == 1 else f"all its {role.value}s"
 
 
 # --- parts of sentences ----------------------------------------------------------------------------------------------

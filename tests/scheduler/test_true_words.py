@@ -28,6 +28,7 @@ from optimus_scheduler.model import (
     Quota,
     Reason,
     Resources,
+    Role,
     Snapshot,
     WorkerLimit,
 )
@@ -379,6 +380,70 @@ def test_every_sentence_is_true_of_its_plan(kind: st.SearchStrategy[Snapshot], d
             note(f"{decision.reason} {decision.message}")
             check(seen, decision)
         world = trained(after, 60.0)
+
+
+# --- tasks that move -------------------------------------------------------------------------------------------------
+
+
+def moves_in(told: str) -> dict[Role, int | None]:
+    """How many tasks of each role are told to move: None for all."""
+    found = re.search(r"placed anew: (.*?) moves? to", told)
+    counted = {} if found is None else {words: words.split(" ")[0] for words in found[1].split(" and ")}
+    return {
+        Role.SERVER if "server" in words else Role.WORKER: int(first) if first.isdigit() else None
+        for words, first in counted.items()
+    }
+
+
+def slots(job: Job) -> dict[tuple[Role, int], str]:
+    return {(placed.key.role, placed.key.rank): placed.node for placed in job.wanted_tasks}
+
+
+@settings(max_examples=60, deadline=None)
+@given(world=crowded(), cpus=st.lists(st.sampled_from([2.0, 3.0, 4.0]), min_size=2, max_size=4))
+def test_tasks_that_move_when_a_job_changes_are_told(world: Snapshot, cpus: list[float]) -> None:
+    """And what it trains with until they take part: those of each role that stay, and if none does, all that there
+    are (`choose_members` of its coordinator)."""
+    world = replace(world, nodes=a_cluster(*cpus), quotas=())
+    for _ in range(5):
+        after, outcome = next_round(world, OPTIMUS, PRICES)
+        jobs = {job.id: job for job in after.jobs}
+        for decision in outcome.decisions:
+            note(decision.message)
+            size, had = decision.allocation, decision.previous
+            if size == had or had.is_empty or size.is_empty:
+                assert "placed anew" not in decision.message
+                continue
+            before, now = (slots(each) for each in (Seen(world, {}).job(decision.job_id), jobs[decision.job_id]))
+            moved = [slot for slot in before if slot in now and now[slot] != before[slot]]
+            told, counts = moves_in(decision.message), {Role.WORKER: had.workers, Role.SERVER: had.servers}
+            assert ("placed anew" in decision.message) == bool(moved)
+            for role, count in counts.items():
+                n_moved = sum(slot[0] is role for slot in moved)
+                assert told.get(role, 0) == (None if n_moved == count else n_moved)
+            stay = [slot[0] for slot in before if now.get(slot) == before[slot]]
+            meanwhile = tuple(stay.count(role) or count for role, count in counts.items())
+            is_slower = any(has < min(both) for has, *both in zip(meanwhile, pair(had), pair(size), strict=True))
+            if not moved or not is_slower:
+                assert "it trains with" not in decision.message
+            else:
+                assert sizes_in(decision.message.partition("it trains with")[2]) == [meanwhile]
+        world = trained(after, 60.0)
+
+
+def test_a_growth_whose_worker_moves_says_with_how_few_it_trains_until_then() -> None:
+    """Three workers and a server fill node-0: with another server they are spread so that less crosses between."""
+    nodes = {(Role.WORKER, rank): "node-0" for rank in range(3)}
+    nodes |= {(Role.SERVER, 0): "node-0", (Role.SERVER, 1): "node-1"}
+    known = samples(law(compute=0.1, transfer=2.0), [(3, 1), (3, 2), (3, 5), (1, 1), (2, 2)])
+    spec = a_spec(minimum=(3, 1), maximum=(3, 5))
+    job = a_job("a", has=(3, 2), nodes=nodes, spec=spec, measured=known, allocated_at=NOW - 1000.0)
+    (decision,) = plan(a_snapshot([job], a_cluster(4.0, 4.0)), OPTIMUS, PRICES).decisions
+    assert pair(decision.allocation) == (3, 3)
+    assert decision.message.endswith(
+        "Its tasks are placed anew: 1 of its workers moves to node-1, and until it takes part it trains with 2 workers "
+        "and 2 servers."
+    )
 
 
 ONE = samples(law(), [(1, 1)])
