@@ -207,14 +207,14 @@ def _more(grant: Grant) -> str:
 
 
 def _no_further_gain(outlook: Outlook, grant: Grant) -> str:
-    if grant.allocation != outlook.present:
-        return f"{_change(outlook, grant)}: more tasks are of little use to it; {_effect(outlook, grant.allocation)}."
     size, most = grant.allocation, outlook.maximum
-    little = f"more {next_task(size, most)}s would make it hardly faster"
-    if not is_at_a_limit(size, most):
-        return f"Keeps {size_words(size)}: {little}."
-    other = "workers" if size.workers >= most.workers else "servers"
-    return f"Keeps {size_words(size)}: {little}, and its owner allows no more {other}."
+    more = f"more {next_task(size, most)}s"
+    limit = ""
+    if is_at_a_limit(size, most):
+        limit = f", and its owner allows no more {'workers' if size.workers >= most.workers else 'servers'}"
+    if size != outlook.present:
+        return f"{_change(outlook, grant)}: {more} are of little use to it{limit}; {_effect(outlook, size)}."
+    return f"Keeps {size_words(size)}: {more} would make it hardly faster{limit}."
 
 
 def _at_maximum(outlook: Outlook, grant: Grant) -> str:

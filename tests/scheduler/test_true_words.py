@@ -145,7 +145,7 @@ def check(seen: Seen, decision: Decision) -> None:
             assert size == before
         case Reason.GRANTED_MORE:
             assert size != before
-        case Reason.UNCHANGED | Reason.NO_FURTHER_GAIN if told.startswith("Keeps"):
+        case Reason.UNCHANGED | Reason.NO_FURTHER_GAIN:
             most = job.spec.worker.maximum, job.spec.server.maximum
             at_most = [has >= may for has, may in zip(pair(size), most, strict=True)]
             refused = re.search(r"its owner allows no more (worker|server)s", told)
