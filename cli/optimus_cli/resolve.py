@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from optimus_cli import output
 from optimus_cli.bodies import Job
@@ -62,11 +63,28 @@ def _one(client: Client, name: str) -> Job | None:
 
 def check_project(client: Client, name: str) -> None:
     """Raises `BadInput` when no job belongs to the project and it has no quota: the name is misspelled, most likely."""
-    quotas = [project["name"] for project in client.projects()]
-    if name in quotas or list(client.jobs({"project": name}, limit=1)):
+    quotas = _others(client, name)
+    if quotas is None:
         return
     known = f" Projects with a quota: {', '.join(quotas)}." if quotas else ""
     raise BadInput(f"--project {name}: no job belongs to it, and it has no quota.{known}")
+
+
+def near_projects(client: Client, documents: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Of each project that these submissions would begin and that has nearly the name of one with a quota: that it is
+    new. A hint refuses no submission: nothing is said where the service does not tell."""
+    named = sorted({document["project"] for document in documents if document.get("project")})
+    try:
+        near = [(name, difflib.get_close_matches(name, _others(client, name) or (), n=1)) for name in named]
+    except Refused:
+        return []
+    return [f"Project {name} is new, and has no quota. Did you mean {found[0]}?" for name, found in near if found]
+
+
+def _others(client: Client, name: str) -> list[str] | None:
+    """The projects with a quota where `name` is none of them, nor has a job; None: it is known."""
+    quotas = [project["name"] for project in client.projects()]
+    return None if name in quotas or list(client.jobs({"project": name}, limit=1)) else quotas
 
 
 def only(reference: str, candidates: Sequence[Job], names: Collection[str]) -> str:

@@ -198,6 +198,29 @@ def test_a_trace_is_written_without_its_end(service: ScriptedService, optimus: O
     assert service.requests[-1].query == {"since": "2026-11-01T00:00:00+00:00", "project": "vision"}
 
 
+@pytest.mark.parametrize(
+    ("name", "jobs", "is_told"),
+    [("visoin", [], True), ("visoin", [builders.job()], False), ("vision", [], False), ("speech", [], False)],
+)
+def test_a_new_project_with_nearly_the_name_of_another_is_hinted_at(
+    service: ScriptedService, optimus: Optimus, name: str, jobs: list[Any], is_told: bool
+) -> None:
+    """It is no error: a project needs no quota."""
+    service.on("POST", "/v1/jobs", Answer(201, builders.job()))
+    service.on("GET", "/v1/jobs", {"jobs": jobs, "next_cursor": None})
+    done = optimus("submit", "--task", "a:b", "--project", name)
+    assert done.exit_code == 0
+    told = f"Project {name} is new, and has no quota. Did you mean vision?\n"
+    assert done.stderr == (told if is_told else "")
+
+
+def test_a_submission_needs_no_list_of_projects(service: ScriptedService, optimus: Optimus) -> None:
+    service.on("POST", "/v1/jobs", Answer(201, builders.job()))
+    service.on("GET", "/v1/projects", problem(503, "the database cannot be reached right now"))
+    done = optimus("submit", "--task", "a:b", "--project", "visoin")
+    assert (done.exit_code, done.stderr) == (0, "")
+
+
 def test_a_trace_can_be_piped(service: ScriptedService, optimus: Optimus) -> None:
     service.on("GET", "/v1/trace", told(*LINES, END))
     done = optimus("export-trace", "-")

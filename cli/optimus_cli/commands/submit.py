@@ -21,7 +21,7 @@ from optimus_cli.job.jobfile import read_job_file
 from optimus_cli.job.specification import Script, Specification, activated_python, assemble
 from optimus_cli.job.sweeps import SWEEP_LABEL, explained, parse_sweeps, swept
 from optimus_cli.options import AsJson, HelpAll, Url, connect, script_command
-from optimus_cli.resolve import find_job
+from optimus_cli.resolve import find_job, near_projects
 from optimus_cli.show import render_predictions
 from optimus_contract.limits import MAX_BATCH_JOBS
 
@@ -123,6 +123,7 @@ def look_up(reference: str, url: str) -> Job:
 def preview(specification: Specification, url: str, *, as_json: bool) -> None:
     """Ask what would happen, and print it; refused fields as with a real submission."""
     with connect(url) as client:
+        hints = near_projects(client, [specification.document])
         try:
             plan = client.plan(specification.document)
         except Refused as refusal:
@@ -131,11 +132,14 @@ def preview(specification: Specification, url: str, *, as_json: bool) -> None:
         output.print_json(plan)
     else:
         output.show(render_predictions.plan(plan))
+    for hint in hints:
+        output.say(hint)
 
 
 def send(specification: Specification, idempotency_key: str, url: str, *, watch: bool, as_json: bool) -> None:
     """Submit and print; a refused field is traced back to the file's line or the flag."""
     with connect(url) as client:
+        hints = near_projects(client, [specification.document])
         try:
             job = client.submit(specification.document, idempotency_key)
         except Refused as refusal:
@@ -144,6 +148,8 @@ def send(specification: Specification, idempotency_key: str, url: str, *, watch:
             output.print_text(job["id"])
         elif not watch:
             output.print_json(job)
+        for hint in hints:
+            output.say(hint)
         if watch:
             watch_to_the_end(client, [job["id"]], watching.REFRESH_SECONDS, as_json=as_json)
 
@@ -158,8 +164,9 @@ def send_many(
     if len(specifications) > MAX_BATCH_JOBS:
         raise BadInput(f"these are {len(specifications)} jobs; one request has at most {MAX_BATCH_JOBS}")
     with connect(url) as client:
+        documents = [each.document for each in specifications]
+        hints = near_projects(client, documents)
         try:
-            documents = [each.document for each in specifications]
             outcome = client.submit_many(documents, idempotency_key, atomic=atomic)
         except Refused as refusal:
             raise explained(refusal, specifications) from refusal
@@ -172,6 +179,8 @@ def send_many(
         for item in outcome["jobs"]:
             if item["problem"] is not None:
                 output.say(f"refused: {item['name']}: {item['problem']['detail']}")
+        for hint in hints:
+            output.say(hint)
         sweep = specifications[0].document.get("labels", {}).get(SWEEP_LABEL)
         if sweep and not as_json:
             output.say(f"{len(made)} jobs; all of the sweep: optimus list --label {SWEEP_LABEL}={sweep}")
