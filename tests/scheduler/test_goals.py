@@ -40,16 +40,18 @@ def found(words: str, *jobs: Job, settings: Settings | None = None) -> NDArray[n
 def test_the_default_is_the_mean_completion_time_to_the_last_bit() -> None:
     jobs = [running("a", LONG), running("b"), a_job("c", spec=a_spec(priority=3.0))]
     outlooks = JobColumns(forecast_all(jobs, NOW, Settings()))
-    best = Frontiers(outlooks, CAPACITY).best_speed_per_share
+    frontiers = Frontiers(outlooks, CAPACITY)
+    by_length = weights(outlooks, frontiers.best_speed_per_share, frontiers.least_shares, Settings())
     assert Settings().objective == MEAN_JCT == Objective.of("jct")
-    np.testing.assert_array_equal(found("jct", *jobs), weights(outlooks, best, Settings()))
+    np.testing.assert_array_equal(found("jct", *jobs), by_length)
 
 
 def test_for_the_makespan_all_jobs_would_end_at_once() -> None:
     """Of jobs of speed k^p: max Σ weight · part^p under Σ part = 1 has parts in proportion to weight^(1 / (1 - p))."""
     jobs, p = [running("a", LONG), running("b"), running("c", 9.0)], 0.5
     outlooks = JobColumns(forecast_all(jobs, NOW, Settings()))
-    work = remaining_work(outlooks, Frontiers(outlooks, CAPACITY).best_speed_per_share)
+    frontiers = Frontiers(outlooks, CAPACITY)
+    work = remaining_work(outlooks, frontiers.best_speed_per_share, frontiers.least_shares)
     parts = found("makespan", *jobs, settings=Settings(speed_exponent=p)) ** (1.0 / (1.0 - p))
     ends = work / parts**p
     np.testing.assert_allclose(ends, ends[0])

@@ -349,6 +349,36 @@ def test_the_turn_of_a_script_goes_by_how_long_ended_runs_of_its_command_took(te
     assert turn_of(unknown, SETTINGS).is_assumed
 
 
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_what_ended_runs_of_its_command_took_ranks_a_script_that_tells_no_length(has_begun: bool) -> None:
+    """One with 3 s left goes before a new one of 40 s, and that one before one of 1,000 s; none told, it goes
+    first."""
+    spec = replace(a_spec(minimum=(1, 0), maximum=(1, 0)), architecture=Architecture.SCRIPT)
+    measured = samples(lambda w, p: float(w), [(1, 0)])
+
+    def ends_after(name: str, steps: int, done: int = 0) -> Job:
+        whole = replace(spec, convergence=ConvergenceRule(max_steps=steps))
+        since = {"started_at": NOW - 50.0, "step": done} if done else {}
+        return a_job(name, spec=whole, submitted_at=NOW - 60.0, measured=measured, attained_share_seconds=done, **since)
+
+    run = EndedJob("before", "t", "default", None, architecture=Architecture.SCRIPT, device="CPU core")
+    run = replace(run, global_batch_size=spec.global_batch_size, total_steps=40, speed_samples=measured)
+    silent = replace(spec, convergence=ConvergenceRule(max_steps=None))
+    new = a_job("new", spec=silent, submitted_at=NOW - 10.0)
+    if has_begun:  # and told steps, but no end
+        new = replace(new, started_at=NOW - 9.0, step=5, speed_samples=measured)
+
+    def order(*jobs: Job) -> list[str]:
+        decisions = plan(a_snapshot(jobs, a_cluster(1.0)), policy_named("optimus")).decisions
+        return [each.job_id for each in decisions if each.allocation.workers]
+
+    nearly, longer = ends_after("nearly", 200, done=197), ends_after("longer", 1200, done=200)
+    told = replace(new, similar=(run, replace(run, id="again")))
+    assert order(nearly, told) == ["nearly"]
+    assert order(longer, told) == ["new"]
+    assert order(nearly, new) == ["new"]
+
+
 def test_no_gain_per_share_is_told_of_a_size_that_takes_no_larger_share() -> None:
     """A worker in the place of a server: 2 and 1 instead of 1 and 2."""
     job = a_job("a", has=(1, 2), spec=a_spec(maximum=(3, 2)), measured=samples(law(compute=4.0), [(1, 2), (4, 6)]))

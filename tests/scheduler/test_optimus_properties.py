@@ -82,8 +82,9 @@ rings = st.builds(
 
 def worth(outlooks: Sequence[Outlook], sizes: Sequence[Allocation], cpu: float) -> float:
     """What the policy maximises: the sum of weight · speed / best speed per share."""
-    best = Frontiers(outlooks, Resources(cpu, 64 * GIB)).best_speed_per_share
-    factors = weights(outlooks, best, SETTINGS) / best
+    frontiers = Frontiers(outlooks, Resources(cpu, 64 * GIB))
+    best = frontiers.best_speed_per_share
+    factors = weights(outlooks, best, frontiers.least_shares, SETTINGS) / best
     return sum(float(factor) * one.speeds.at(size) for factor, one, size in zip(factors, outlooks, sizes, strict=True))
 
 
@@ -262,6 +263,7 @@ def test_jobs_of_about_the_same_work_share_their_weights() -> None:
     outlooks = forecast_all(
         [alike, replace(alike, id="b", submitted_at=alike.submitted_at + 1.0), longer], NOW, SETTINGS
     )
-    found = weights(outlooks, Frontiers(outlooks, Resources(8.0, 64 * GIB)).best_speed_per_share, SETTINGS)
+    frontiers = Frontiers(outlooks, Resources(8.0, 64 * GIB))
+    found = weights(outlooks, frontiers.best_speed_per_share, frontiers.least_shares, SETTINGS)
     by_rank = rank_weights(3, SETTINGS.speed_exponent)
     np.testing.assert_allclose(found, [by_rank[1:].mean()] * 2 + [by_rank[0]])

@@ -535,7 +535,8 @@ class Trajectory:
             waited_seconds=0.0 if has_tasks else unchanged_seconds,
             measured=has_tasks and measured,
             learning=outlook.learning and virtual.n_sizes < _SURE_SIZES,
-            typical_seconds=outlook.typical_seconds,
+            typical_seconds=outlook.typical_seconds * (virtual.left / virtual.work if outlook.is_told else 1.0),
+            is_told=outlook.is_told,
             allocated_seconds=unchanged_seconds if has_tasks else 0.0,
             joining_seconds=outlook.joining_seconds,
         )

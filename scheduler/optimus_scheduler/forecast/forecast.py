@@ -171,7 +171,7 @@ class _Known:
 
     def anew(self, job: Job, stop_seconds: float, now: float, settings: Settings) -> Outlook:
         """The outlook of the job, whose inputs these are. `stop_seconds`: predicted of its next stop."""
-        speeds = self.fitted.speeds
+        speeds, like_ended = self.fitted.speeds, self._like_ended_jobs(job)
         if self.outlook is not None and self._has_clock:
             self._use = Use.of(job, speeds, now, settings, self._use.has_price)
             self.end = End.of(job, self.fitted, self._use, settings)
@@ -184,21 +184,23 @@ class _Known:
             waited_seconds=_waited_seconds(job, now),
             measured=self._is_measured(job, now, settings),
             learning=speeds.model.confidence < settings.sure_speed,
-            typical_seconds=self._typical_seconds(job, settings),
+            typical_seconds=settings.typical_seconds if like_ended is None else like_ended,
+            is_told=like_ended is not None,
             allocated_seconds=_allocated_seconds(job, now),
             joining_seconds=_joining_seconds(job, stop_seconds),
         )
         self.in_parts, self.stop_seconds = self._in_parts(found, settings), stop_seconds
         return found
 
-    def _typical_seconds(self, job: Job, settings: Settings) -> float:
-        """What stands in for the time left: as ended runs like it tell, where its own reports tell nothing."""
+    def _like_ended_jobs(self, job: Job) -> float | None:
+        """Seconds left at its minimum, as ended jobs like it tell, where the job itself tells none; None where these
+        tell nothing, either."""
         speeds, spec = self.fitted.speeds, job.spec
-        if not job.similar or (self.end.remaining is not None and speeds.is_known):
-            return settings.typical_seconds
+        tells_end = self.end.rule is not None or spec.announced_steps is not None
+        if not job.similar or (tells_end and self.end.remaining is not None and speeds.is_known):
+            return None
         least = allocation_of(spec.worker.minimum, spec.server.minimum, spec.gpu_type)
-        found = seconds_like_ended_runs(job, epoch_steps(job), speeds.at(least) if speeds.is_measured else None)
-        return settings.typical_seconds if found is None else found
+        return seconds_like_ended_runs(job, epoch_steps(job), speeds.at(least) if speeds.is_measured else None)
 
     def _in_parts(self, found: Outlook, settings: Settings) -> _InParts | None:
         """Of this outlook, or None where more than its numbers changes with time."""

@@ -26,6 +26,7 @@ _STEADY = {
     "sure_of_speed": "speeds.confidence",
     "learning": "learning",
     "typical_seconds": "typical_seconds",
+    "is_told": "is_told",
     "confidence": "forecast.confidence",
     "stop_seconds": "stop_seconds",
     "joining_seconds": "joining_seconds",
@@ -79,8 +80,10 @@ class _Fields(NamedTuple):
     learning: bool
     """Whether the speed model is too uncertain to trust far away from what was measured."""
     typical_seconds: float
-    """Stands in for the time left where the forecast knows nothing of it: what ended jobs like it tell of it, or the
-    same for all jobs."""
+    """Stands in for the time left at the minimum where the forecast knows nothing of it: what ended jobs like it tell
+    of it (`is_told`), or the same for all jobs."""
+    is_told: bool
+    """Whether ended jobs like it tell its time left, and nothing else does."""
     claimed: bool
     """Whether a quota or deadline gives it a right to its minimum, before anything is compared."""
     joining_seconds: float
@@ -111,13 +114,14 @@ class Outlook(_Fields):
         measured: bool,
         learning: bool,
         typical_seconds: float,
+        is_told: bool = False,
         allocated_seconds: float = 0.0,
         claimed: bool = False,
         joining_seconds: float = 0.0,
     ) -> Outlook:
         size = job.allocation
         by_time = job, forecast, waited_seconds, measured, allocated_seconds
-        rest = speeds, stop_seconds, learning, typical_seconds, claimed, joining_seconds
+        rest = speeds, stop_seconds, learning, typical_seconds, is_told, claimed, joining_seconds
         return tuple.__new__(cls, (*by_time, *rest, job.id, size, not size.is_empty, Steady()))
 
     __eq__ = object.__eq__

@@ -107,8 +107,8 @@ def test_a_waiting_job_says_when_it_starts_and_ends(world: World) -> None:
         "behind second (second). Each round of the policy `optimus` "
         "decides anew who starts: first those that a deadline or their project's quota gives a right to it, and those "
         "that have waited too long; then those that are soon done and have a high priority, where one that has not "
-        "told its length itself counts as if as much were left of it as it has trained, so that a new one goes early, "
-        "whatever ended jobs like it took; and one that needs less may start where those before it do not fit."
+        "told its length itself is as long as ended jobs like it, and without these has as much left as it has "
+        "trained, so that a new one goes early; and one that needs less may start where those before it do not fit."
     ) in third.sentences
 
 

@@ -122,7 +122,7 @@ def candidates(
     first = job.searchsorted(np.arange(len(outlooks) + 1))
     worth[first[:-1]] -= lost
     least_speed = speeds[first[:-1] + 1]
-    work = remaining_work(JobColumns.of(outlooks), best)
+    work = remaining_work(JobColumns.of(outlooks), best, frontiers.least_shares)
     return Candidates(job, workers, servers, cost, speeds, plain, worth, first, least_speed, work, charge, seconds_left)
 
 

@@ -61,6 +61,9 @@ class Frontiers:
         self.each: list[Frontier] = [each[1] for each in known if each is not None]
         self.best_speed_per_share = np.array([frontier.best_speed_per_share for frontier in self.each])
         """(n,)"""
+        least = outlooks.pairs("least_")
+        self.least_shares = least[:, 0] * self.worker_shares + least[:, 1] * self.server_shares
+        """(n,) of the cluster, that each takes at its minimum."""
 
     def speeds_at(self, share: float) -> FloatArray:
         """(n,) steps per second of each job on so much of the cluster, between sizes by a straight line."""

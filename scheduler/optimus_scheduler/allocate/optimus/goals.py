@@ -53,7 +53,7 @@ class Round(NamedTuple):
 def goal_weights(outlooks: Sequence[Outlook], at: Round, settings: Settings) -> FloatArray:
     """(n,) weights by the goals of the settings, each times the job's priority."""
     jobs = JobColumns.of(outlooks)
-    by_length = weights(jobs, at.best_speed_per_share, settings)
+    by_length = weights(jobs, at.best_speed_per_share, at.frontiers.least_shares, settings)
     if settings.objective == MEAN_JCT:
         return by_length
     priority = jobs.column("priority")
@@ -76,7 +76,8 @@ def goal_weights(outlooks: Sequence[Outlook], at: Round, settings: Settings) -> 
 
 def _by_work(jobs: JobColumns, at: Round, settings: Settings) -> FloatArray:
     p = settings.speed_exponent
-    return np.asarray(remaining_work(jobs, at.best_speed_per_share) ** ((1.0 - p) / p))
+    work = remaining_work(jobs, at.best_speed_per_share, at.frontiers.least_shares)
+    return np.asarray(work ** ((1.0 - p) / p))
 
 
 def _by_lateness(jobs: JobColumns, at: Round) -> FloatArray:

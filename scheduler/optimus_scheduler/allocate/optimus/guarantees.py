@@ -184,8 +184,8 @@ def turn_of(outlook: Outlook, settings: Settings) -> Turn:
     speed = np.array([outlook.speeds.at(outlook.minimum) if outlook.speeds.is_known else np.nan])
     waits, needed = float(patience(jobs, speed, settings)[0]), float(_needed(jobs, speed)[0])
     is_unknown, left = bool(jobs.is_unknown[0]), waits - outlook.waited_seconds
-    is_told = is_unknown and outlook.typical_seconds != settings.typical_seconds
-    is_assumed = is_unknown and not is_told
+    is_told = is_unknown and outlook.is_told
+    is_assumed = is_unknown and not outlook.is_told
     is_calculated = outlook.speeds.source is SpeedSource.ANALYSIS and not is_unknown
     constants = settings.patience_seconds, settings.patience_part
     return Turn(left, waits, needed, is_assumed, *constants, is_calculated, is_told)

@@ -28,14 +28,16 @@ _DOUBTED = 0.75
 """Confidence in speeds below which they are in full doubt."""
 
 
-def weights(outlooks: Sequence[Outlook], best_speed_per_share: FloatArray, settings: Settings) -> FloatArray:
-    """(n,) weights, each times the job's priority. `best_speed_per_share` (n,): see `Frontiers`.
+def weights(
+    outlooks: Sequence[Outlook], best_speed_per_share: FloatArray, least_shares: FloatArray, settings: Settings
+) -> FloatArray:
+    """(n,) weights, each times the job's priority. `best_speed_per_share` and `least_shares` (n,): see `Frontiers`.
 
     Jobs with about the same remaining work share the weights of their ranks: which of them is ahead is noise, and would
     resize both whenever it turns. More of them are about the same where speeds are in doubt.
     """
     jobs = JobColumns.of(outlooks)
-    work = np.log(remaining_work(jobs, best_speed_per_share) / jobs.column("priority"))
+    work = np.log(remaining_work(jobs, best_speed_per_share, least_shares) / jobs.column("priority"))
     largest_first = np.lexsort((jobs.id_rank, -jobs.column("submitted_at"), -work))
     descending = -work[largest_first]
     sums = np.concatenate([[0.0], rank_weights(len(jobs), settings.speed_exponent).cumsum()])
@@ -57,14 +59,17 @@ def rank_weights(count: int, exponent: float) -> FloatArray:
     return weights
 
 
-def remaining_work(jobs: JobColumns, best_speed_per_share: FloatArray) -> FloatArray:
+def remaining_work(jobs: JobColumns, best_speed_per_share: FloatArray, least_shares: FloatArray) -> FloatArray:
     """(n,) share-seconds that each job still needs at its most efficient size.
 
     As far as the forecast is unsure, the work that the job has had stands in: of jobs of unknown length, one that
     has had much is likely to need much more (the idea of least attained service: Gu et al., "Tiresias", NSDI 2019).
+    Where ended jobs like it tell how long it takes, and nothing else does, it is as long.
     """
     attained = np.maximum(jobs.column("attained"), _LEAST_WORK)
     steps = np.where(jobs.is_unknown, 1.0, jobs.remaining)
     predicted = np.maximum(steps / best_speed_per_share, _LEAST_WORK)
     trust = jobs.column("confidence")
-    return np.where(jobs.is_unknown, attained, predicted**trust * attained ** (1.0 - trust))
+    alone = np.where(jobs.is_unknown, attained, predicted**trust * attained ** (1.0 - trust))
+    told = np.maximum(jobs.column("typical_seconds") * least_shares, _LEAST_WORK)
+    return np.where(jobs.column("is_told") > 0, told, alone)
