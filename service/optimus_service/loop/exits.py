@@ -240,6 +240,8 @@ def _words(task: Task, record: TaskRecord, job: JobRecord | None, *, unseen: boo
         meaning = "it ended the job, as the job's own code failed in a worker"
     if unseen and code in _STOPPED:
         meaning = "it was stopped, as `optimus stop --tasks` does, or killed"
+    if code == HUNG and not is_failure(code, record.unwanted_since):
+        meaning += ", after it was asked to leave: that is not counted among its hangs"
     if task.trouble is not None:
         meaning = task.trouble.message
     return f"{task.key.name} exited with {code}{when}: {meaning}."

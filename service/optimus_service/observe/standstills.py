@@ -4,7 +4,6 @@ changes."""
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
@@ -151,19 +150,29 @@ def _hung(repository: Repository, jobs: Mapping[str, JobRecord]) -> dict[str, tu
     """See `_hung_again`."""
     if not jobs:
         return {}
-    counts = Counter(
-        task.key.job_id
-        for task in repository.tasks.with_exit_code(HUNG, jobs)
-        if task.attempt == jobs[task.key.job_id].attempt
-    )
+    hung: dict[str, list[str]] = {}
+    for task in repository.tasks.with_exit_code(HUNG, jobs):
+        if task.attempt == jobs[task.key.job_id].attempt:
+            hung.setdefault(task.key.job_id, []).append(task.key.name)
     found = {}
-    for job_id, memberships in repository.memberships.of_jobs(list(counts)).items():
-        at = max((each.step + each.lost_steps for each in memberships if each.cause == "worker_lost"), default=0)
-        if jobs[job_id].step <= at:
-            often = "once" if counts[job_id] == 1 else f"{counts[job_id]} times"
+    for job_id, memberships in repository.memberships.of_jobs(list(hung)).items():
+        step, names = jobs[job_id].step, hung[job_id]
+        at = max((_hung_at(name, memberships, step) for name in names), default=0)
+        if step <= at:
+            often = "once" if len(names) == 1 else f"{len(names)} times"
             where = f"at step {at} or before" if at else "before a step was made"
             found[job_id] = f"its workers hung {often}, {where}", at
     return found
+
+
+def _hung_at(name: str, memberships: Sequence[MembershipRecord], step: int) -> int:
+    """The step by which this worker hung: with it the first membership without the worker began; as long as there is
+    none, the job has made no further one. 0: it had not joined."""
+    last = max((number for number, each in enumerate(memberships) if name in each.workers), default=None)
+    if last is None:
+        return 0
+    after = memberships[last + 1 : last + 2]
+    return after[0].step + after[0].lost_steps if after else step
 
 
 class NewestStandstills:

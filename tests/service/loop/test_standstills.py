@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import event
 from tests.service.loop.loop_world import World
-from tests.service.loop.test_task_exits import crash
+from tests.service.loop.test_task_exits import crash, newest
 from tests.service.store.store_builders import a_membership, a_sample, add_samples
 
 from optimus_scheduler.lifecycle import PauseRequested, ResumeRequested
@@ -97,19 +97,23 @@ def test_of_a_job_that_hung_no_end_is_told_before_it_has_passed_that_step(world:
         jobs = [replace(each, step=each.step + beyond) for each in world.repository.jobs.active()]
         return standstills(world.repository, jobs, {}, world.clock(), 0.0).get("job-1")
 
-    def hang() -> None:
-        crash(world, Role.WORKER, code=5)
-        epoch = world.repository.jobs.get("job-1").membership_epoch + 1
-        lost = a_membership(epoch=epoch, at=world.clock(), step=0, cause="worker_lost", lost_steps=at)
+    def is_replaced(cause: str) -> None:
+        epoch, worker = world.repository.jobs.get("job-1").membership_epoch + 1, newest(world, Role.WORKER)
+        lost = a_membership(
+            epoch=epoch, at=world.clock(), step=0, cause=cause, lost_steps=at, workers=(worker.name,), servers=()
+        )
         world.repository.memberships.report("job-1", lost)
 
     at = world.repository.jobs.get("job-1").step
-    for often in ("once", "2 times"):
-        hang()
-        hung = found()
-        assert hung is not None
-        assert (hung.hung_at, hung.is_stalled) == (at, True)
-        assert f"its workers hung {often}, at step {at} or before" in hung.words
+    for often, cause in (("once", "worker_lost"), ("2 times", "resume")):
+        crash(world, Role.WORKER, code=5)
+        for is_back in (False, True):
+            hung = found()
+            assert hung is not None, is_back
+            assert (hung.hung_at, hung.is_stalled) == (at, True)
+            assert f"its workers hung {often}, at step {at} or before" in hung.words
+            if not is_back:
+                is_replaced(cause)
     jobs = [replace(each, state=JobState.PAUSED) for each in world.repository.jobs.active()]
     assert may_hang_again(world.repository, jobs) == {"job-1"}, "also once it has lost its tasks"
     assert may_hang_again(world.repository, [replace(each, step=at + 1) for each in jobs]) == set()

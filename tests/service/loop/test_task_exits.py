@@ -267,6 +267,23 @@ def test_hangs_that_are_long_ago_do_not_count(world: World) -> None:
     assert world.state() is JobState.RUNNING
 
 
+def test_a_hang_of_a_worker_that_was_to_leave_is_said_not_to_count(world: World) -> None:
+    world.submit()
+    world.round()
+    world.train(5)
+    world.round()
+    key = newest(world, Role.WORKER)
+    world.repository.jobs.advance("job-1", PauseRequested(has_tasks=True), world.clock())
+    world.round()
+    world.cluster.exit(key, 5)
+    world.round("task exited")
+    messages = [each.message for each in world.repository.events.page("job-1", limit=100).items]
+    assert f"{key.name} exited with 5: its training code hung, after it was asked to leave: that is not counted " in (
+        " ".join(messages)
+    )
+    assert not world.events("job-1", WORKER_HUNG)
+
+
 some_tasks = st.lists(
     st.builds(
         Task,
