@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby, pairwise
+from itertools import combinations, groupby, pairwise
 from operator import attrgetter
 from types import MappingProxyType
 
@@ -36,7 +36,8 @@ Planner = Callable[[Snapshot], Plan]
 """`round.plan` with its policy and constants."""
 
 _MOST_OTHERS = 3
-"""Jobs whose end is tried one by one, beyond it only the end of all of them; and closed nodes that are opened."""
+"""Jobs whose end is tried one by one, then of some of them together, beyond it only the end of all other jobs; and
+closed nodes that are opened."""
 _MEASURED_STEPS = 1000
 _MEASURED_AFTER_SECONDS = 60.0
 """By then the present size of a job has been measured, as far as it ever will be."""
@@ -46,7 +47,7 @@ _HALVINGS = 8
 """Of the way from a quota that does not help to one that does: to 1 % of the cluster, or a core, or less."""
 _QUOTAS_OF_OTHERS = "quotas of others"
 _QUOTA_BEYOND = "quota beyond the cluster"
-_ALL_OTHERS = "all others"
+_OTHERS_TOGETHER = "others together"
 _OPEN = "open"
 NEXT_ROUND = "the next round, as things are now"
 """All that gives a job more which was last told to wait: what it waited for has come."""
@@ -164,7 +165,7 @@ class _Tries:
         for change in changes(snapshot, decision, present, names, self.awaited):
             if change.kind in found or (self.only_named and not change.tells_only(names)):
                 continue
-            if change.kind == _ALL_OTHERS and not change.jobs.isdisjoint(found):
+            if change.kind == _OTHERS_TOGETHER and not change.jobs.isdisjoint(found):
                 continue  # the end of one of them does
             if change.kind == _QUOTA_BEYOND and found:
                 continue  # nobody is told to ask for more than there is where anything else helps
@@ -421,7 +422,9 @@ def _of_quota(snapshot: Snapshot, own: Quota, below: Quota, raised: Quota, kind:
 
 
 def _between(low: Quota, high: Quota, part: float) -> Quota:
-    """A quota so far on the way from `low` to `high`, in whole percents, cores, MiB and GPUs upwards."""
+    """A quota so far on the way from `low` to `high`, beyond `low` in whole percents, cores, MiB and GPUs upwards."""
+    if part == 0.0:
+        return low
 
     def amount(least: float | None, most: float | None, unit: float) -> float | None:
         if least is None or most is None:
@@ -526,13 +529,19 @@ def _size_of_node(node: Node) -> tuple[float, str]:
 def _of_others(
     snapshot: Snapshot, others: list[Job], present: Mapping[str, Decision], names: Mapping[str, str]
 ) -> Iterator[Change]:
-    """The end of another job: those first that end soonest. All others are those that wait, too: they would take
-    the room of the others that end."""
+    """The end of another job: those first that end soonest; then of as few of these together as help. All others are
+    those that wait, too: they would take the room of the others that end."""
     holding = sorted((each for each in others if not each.allocation.is_empty), key=lambda each: _end(present[each.id]))
-    yield from (_of_end(snapshot, each.id, names) for each in holding[:_MOST_OTHERS])
+    tried = [each.id for each in holding[:_MOST_OTHERS]]
+    yield from (_of_end(snapshot, each, names) for each in tried)
+    for count in range(2, min(len(tried) + 1, len(others))):
+        for ids in map(frozenset, combinations(tried, count)):
+            *some, last = (names.get(each, each) for each in tried if each in ids)
+            words = f"the end of {', '.join(some)} and {last}"
+            yield Change(words, _without(snapshot, ids), _OTHERS_TOGETHER, ids)
     if holding and len(others) > 1:
         ids = frozenset(each.id for each in others)
-        yield Change("the end of all other jobs", _without(snapshot, ids), _ALL_OTHERS, ids)
+        yield Change("the end of all other jobs", _without(snapshot, ids), _OTHERS_TOGETHER, ids)
 
 
 def _of_end(snapshot: Snapshot, job_id: str, names: Mapping[str, str]) -> Change:

@@ -470,8 +470,8 @@ def done(world: Snapshot, job_id: str, words: str) -> Snapshot:
     if found := re.fullmatch(r"one more node like (.*)", words):
         like = next(node for node in world.nodes if node.name == found[1])
         return replace(world, nodes=(*world.nodes, Node("another", like.capacity)))
-    if found := re.fullmatch(r"the end of (j\d+)", words):
-        return _without(world, {found[1]})
+    if re.fullmatch(r"the end of j\d+((, j\d+)* and j\d+)?", words):
+        return _without(world, set(re.findall(r"j\d+", words)))
     if words == "the end of all other jobs":
         return _without(world, {each.id for each in world.jobs if each.id != job_id})
     raise LookupError(words)
@@ -642,6 +642,20 @@ def test_each_job_whose_end_alone_gives_more_is_named() -> None:
     assert "the end of all other jobs" not in told
 
 
+@pytest.mark.parametrize(("needs", "told"), [(1, None), (2, "the end of b and c"), (3, "the end of b, c and d")])
+def test_no_more_ends_are_told_than_help(needs: int, told: str | None) -> None:
+    """Where one does not: of those that end soonest, as few as give it room, and all other jobs beyond that."""
+    holding = [
+        a_job(name, has=(1, 1), spec=a_spec(maximum=(1, 1), rule=ConvergenceRule(max_steps=steps)), measured=ONE)
+        for name, steps in (("b", 100), ("c", 200), ("d", 300), ("e", 400))
+    ]
+    waiting = a_job("a", spec=a_spec(minimum=(needs, needs), maximum=(needs, needs)))
+    world = a_snapshot(jobs=[*holding, waiting], nodes=a_cluster(8))
+    found = what_gives_more(world, "a", lambda each: plan(each, OPTIMUS, PRICES)).changes
+    together = [each for each in found if " and " in each or "all other" in each]
+    assert together == ([] if told is None else [told]), found
+
+
 @pytest.mark.parametrize("awaited", ["b", "e"])
 def test_the_end_that_a_job_is_told_to_wait_for_is_tried_first(awaited: str) -> None:
     """Though that of more jobs than are tried is expected sooner."""
@@ -737,6 +751,12 @@ def test_the_smallest_larger_quota_that_helps_is_told(cpu: float) -> None:
     found = tried(a_job("a", spec=spec), cpu=32.0, quotas=(Quota("vision", cpu=cpu, may_borrow=False),))
     raised = [each for each in found if "a quota of project vision" in each]
     assert raised == [f"a quota of project vision of 10 cores (now {cpu:g} core{'' if cpu == 1 else 's'})"]
+
+
+def test_a_quota_of_part_of_a_core_is_advised_to_be_one_core_where_that_is_enough() -> None:
+    spec = replace(a_spec(minimum=(1, 0), maximum=(1, 0)), project="vision", architecture=Architecture.SCRIPT)
+    found = tried(a_job("a", spec=spec), cpu=2.0, quotas=(Quota("vision", cpu=0.5, may_borrow=False),))
+    assert "a quota of project vision of 1 core (now 0.5 cores)" in found
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.67])
