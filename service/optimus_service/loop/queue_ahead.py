@@ -44,7 +44,8 @@ from optimus_service.store.rounds.forecasts import known
 THREAD = "queue ahead"
 LOOK_AHEAD_FAILED = "LookAheadFailed"
 _LOAD = 0.1
-"""Part of one core that looks take at most: after a long one the next waits."""
+"""Part of one core that looks take at most: after a long one the next waits. Not after one that itself waited for a
+core: on a busy machine what is told would be old when much happens."""
 _VALID_ROUNDS, _VALID_SECONDS = 3.0, 30.0
 """What is expected is shown for so many periods of rounds, and at least so long, after which it is too old."""
 
@@ -175,17 +176,18 @@ class QueueAhead:
                 self._wake_up.wait_for(lambda: self._stopping or self._newest is not None)
             if self._stopping:
                 return
-            took = self.look()
+            computed = self.look()
             with self._wake_up:
-                self._wake_up.wait_for(lambda: self._stopping, took / _LOAD - took)
+                self._wake_up.wait_for(lambda: self._stopping, computed / _LOAD - computed)
 
     def look(self) -> float:
-        """Look at the newest queue that was noted, if it is another one than before; the seconds that it took."""
+        """Look at the newest queue that was noted, if it is another one than before; the seconds of a core that it
+        took."""
         with self._wake_up:
             seen, self._newest = self._newest, None
         if seen is None:
             return 0.0
-        started = time.monotonic()
+        started, computed = time.monotonic(), time.thread_time()
         try:
             seen = replace(seen, queue=replace(seen.queue, stalled=frozenset(self._stalled())))
             if self._is_known(seen):
@@ -199,7 +201,7 @@ class QueueAhead:
             self._failure = None
             self._last_key = seen.key
             self._metrics.observe_look_ahead(seen.queue.now, time.monotonic() - started)
-        return time.monotonic() - started
+        return time.thread_time() - computed
 
     def _is_known(self, seen: Seen) -> bool:
         """Whether nothing has happened since the last look, and that is young enough to be shown for a while."""
@@ -207,9 +209,9 @@ class QueueAhead:
 
     def _look(self, seen: Seen) -> None:
         queue, now = seen.queue, seen.queue.now
-        started = time.monotonic()
+        started, computed = time.monotonic(), time.thread_time()
         found = corrected_times(queue, self._policy, self._constants)
-        rest = (time.monotonic() - started) / _LOAD
+        rest = (time.thread_time() - computed) / _LOAD + time.monotonic() - started
         valid_until = now + self._valid_seconds + 2.0 * rest
         times = times_of(queue, found, valid_until)
         said = [of(one, found[one.id], now) for one in queue.outlooks for of in (time_prediction, start_prediction)]
