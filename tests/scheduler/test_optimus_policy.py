@@ -356,10 +356,10 @@ def test_what_ended_runs_of_its_command_took_ranks_a_script_that_tells_no_length
     spec = replace(a_spec(minimum=(1, 0), maximum=(1, 0)), architecture=Architecture.SCRIPT)
     measured = samples(lambda w, p: float(w), [(1, 0)])
 
-    def ends_after(name: str, steps: int, done: int = 0) -> Job:
+    def ends_after(name: str, steps: int, done: int) -> Job:
         whole = replace(spec, convergence=ConvergenceRule(max_steps=steps))
-        since = {"started_at": NOW - 50.0, "step": done} if done else {}
-        return a_job(name, spec=whole, submitted_at=NOW - 60.0, measured=measured, attained_share_seconds=done, **since)
+        job = a_job(name, spec=whole, submitted_at=NOW - 60.0, measured=measured, attained_share_seconds=done)
+        return replace(job, started_at=NOW - 50.0, step=done)
 
     run = EndedJob("before", "t", "default", None, architecture=Architecture.SCRIPT, device="CPU core")
     run = replace(run, global_batch_size=spec.global_batch_size, total_steps=40, speed_samples=measured)
