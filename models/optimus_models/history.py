@@ -180,6 +180,8 @@ MAX_LOSS_POINTS = 128
 _WEIGHT, _STEP, _FINITE, _LOSS, _BROKEN, _AT = range(6)
 """Rows of the table: weight; weight · step; weight of finite losses; that weight · loss; the last loss that was not;
 weight · moment."""
+_NO_PLACES, _NO_SUMS = np.zeros(0, dtype=np.int64), np.zeros((6, 0))
+"""Those of every record in which nothing is yet: thousands of jobs wait, each with some such records."""
 
 
 class LossBuckets:
@@ -188,12 +190,14 @@ class LossBuckets:
     There are never more than `max_points` buckets; an empty record takes next to no memory.
     """
 
+    __slots__ = ("_max_points", "_places", "_points", "_stride", "_table")
+
     def __init__(self, max_points: int = MAX_LOSS_POINTS) -> None:
         self._max_points = max_points
         self._stride = 1
-        self._places = np.zeros(0, dtype=np.int64)
+        self._places = _NO_PLACES
         """step // stride of each bucket, increasing."""
-        self._table = np.zeros((6, 0))
+        self._table = _NO_SUMS
         self._points: tuple[tuple[float, ...], tuple[float, ...]] | None = None
         """The answer of `points`, until something is added: every round asks for those of every job."""
 

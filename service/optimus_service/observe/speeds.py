@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
 from types import MappingProxyType
@@ -104,7 +103,7 @@ class SpeedHistory:
         self._epoch = 0
         """The newest membership epoch seen. What older ones still send is late and left out."""
         self._open: _Windows | None = None
-        self._closed: dict[_Place, deque[SpeedSample]] = {}
+        self._closed: dict[_Place, tuple[SpeedSample, ...]] = {}
         self._older: dict[_Place, SpeedSample] = {}
         """Windows that are forgotten, all those of a size as one."""
 
@@ -161,10 +160,10 @@ class SpeedHistory:
 
     def _keep(self, speed: SpeedSample) -> None:
         place = _place_of(speed)
-        known = self._closed.setdefault(place, deque(maxlen=MAX_WINDOWS_PER_SIZE))
+        known = self._closed.get(place, ())
         if len(known) == MAX_WINDOWS_PER_SIZE:
             self._older[place] = _together(self._older.get(place), known[0])
-        known.append(speed)
+        self._closed[place] = (*known, speed)[-MAX_WINDOWS_PER_SIZE:]
 
 
 _Place = tuple[int, int, str, int]

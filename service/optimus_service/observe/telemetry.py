@@ -7,7 +7,6 @@ gives the same, too: nothing here depends on when a sample was seen, or together
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple
 from typing import Any, Final
@@ -75,11 +74,13 @@ class JobHistory:
         """... and how often they had told them by then."""
         self._rates = LossBuckets()
         self._newest_rate: tuple[int, float] | None = None
+        self._learning_rates: Rates | None = NO_RATES
+        """What `learning_rates` says; None: to be made anew."""
         self.speeds = SpeedHistory(mode, measures_parts=measures_parts)
         self.pauses = Pauses()
         self.slow_workers = SlowWorkers()
-        self.noise: deque[tuple[int, float]] = deque(maxlen=MAX_NOISE_SCALES)
-        """Steps and noise scales of the gradients, the newest; empty where they are not measured."""
+        self.noise: list[tuple[int, float]] = []
+        """Steps and noise scales of the gradients, the newest `MAX_NOISE_SCALES`; empty where they are not measured."""
         self._noise_logs = LossBuckets()
         """Logarithms of all of them, as means over neighbouring steps."""
         self.compute_seconds = 0.0
@@ -116,12 +117,16 @@ class JobHistory:
         return tuple((step, math.exp(log)) for step, log in zip(*self._noise_logs.points(), strict=True))
 
     def learning_rates(self) -> Rates:
-        """Steps, counted from 0, and the learning rate of each; the last one is exact, those before it are means."""
-        steps, rates = self._rates.points()
-        if self._newest_rate is None:
-            return steps, rates
-        step, rate = self._newest_rate
-        return (*steps[:-1], float(step)), (*rates[:-1], rate)
+        """Steps, counted from 0, and the learning rate of each; the last one is exact, those before it are means.
+
+        The very same while nothing is added, like the points of losses.
+        """
+        if self._learning_rates is None:
+            steps, rates = (each.tolist() for each in self._rates.arrays())
+            if self._newest_rate is not None:
+                steps[-1:], rates[-1:] = [float(self._newest_rate[0])], [self._newest_rate[1]]
+            self._learning_rates = tuple(steps), tuple(rates)
+        return self._learning_rates
 
     def learn_planned_rates(self, planned: Rates, version: int) -> None:
         """Take the rates that the job is to have in place of those reported before."""
@@ -235,6 +240,7 @@ class JobHistory:
         ]
         if not reported:
             return
+        self._learning_rates = None
         self._rates.add_many(*zip(*reported, strict=True))
         for step, rate in reported:
             if self._newest_rate is None or step >= self._newest_rate[0]:
@@ -242,10 +248,11 @@ class JobHistory:
 
     def _roll_back_rates(self, step: int) -> None:
         """Steps after the first `step` did not happen."""
+        self._learning_rates = None
         self._rates.roll_back(step - 1)
         if self._newest_rate is not None and self._newest_rate[0] >= step:
-            steps, rates = self._rates.points()
-            self._newest_rate = (int(steps[-1]), rates[-1]) if steps else None
+            steps, rates = self._rates.arrays()
+            self._newest_rate = (int(steps[-1]), float(rates[-1])) if len(steps) else None
 
     def _add_noise(self, columns: Columns) -> None:
         if not any(columns["gradients"]):
@@ -257,6 +264,7 @@ class JobHistory:
                 self.noise.append((step, scale))
                 reported.append((step, math.log(scale)))
         if reported:
+            del self.noise[:-MAX_NOISE_SCALES]
             self._noise_logs.add_many(*zip(*reported, strict=True))
 
     def _end_of(self, epoch: int) -> float:
@@ -290,7 +298,7 @@ class JobHistory:
         self.last_steps = dict(state.get("last_steps", ()))
         self._begins, self._gpu_types = dict(state["begins"]), dict(state["gpu_types"])
         self.losses = LossBuckets.of_state(*state["losses"])
-        self._rates = LossBuckets.of_state(*state["rates"])
+        self._rates, self._learning_rates = LossBuckets.of_state(*state["rates"]), None
         self._noise_logs = LossBuckets.of_state(*state["noise_logs"])
         for name, values in state["figures"]:
             is_target = self.evaluations.get(name) is self.metrics

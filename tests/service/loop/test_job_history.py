@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -47,6 +48,18 @@ def history_of(samples: Iterable[SampleRecord], mode: Mode = Mode.SYNC) -> JobHi
     return history
 
 
+def test_a_job_that_waits_takes_little_memory() -> None:
+    """Thousands wait, and each has a history twice: rounds and dry runs have their own."""
+    history_of([sample(1)])  # what is made once is there
+    tracemalloc.start()
+    try:
+        waiting = [JobHistory(Mode.SYNC) for _ in range(200)]
+        n_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert n_bytes / len(waiting) < 2000
+
+
 # --- learning rates --------------------------------------------------------------------------------------------------
 
 
@@ -56,6 +69,8 @@ def test_the_newest_learning_rate_is_exact_and_older_ones_are_means() -> None:
     assert len(steps) <= 128
     assert list(steps) == sorted(set(steps))
     assert (steps[-1], rates[-1]) == (999.0, 0.01), "of the last of a thousand steps, counted from 0"
+    assert history.learning_rates() == (steps, rates)
+    assert history.learning_rates() is history.learning_rates(), "rounds keep those of each job: one copy is enough"
     assert all(rate == pytest.approx(0.1) for step, rate in zip(steps, rates, strict=True) if step < 890)
 
 
