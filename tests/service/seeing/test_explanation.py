@@ -348,6 +348,26 @@ def test_a_reason_that_what_is_measured_since_has_overtaken_is_not_told_beside_a
         assert "One more task would not make it faster by enough to be worth a task." in told
 
 
+def test_a_lack_of_room_that_what_is_measured_since_has_overtaken_is_not_told_where_no_room_helps() -> None:
+    case = a_running_case(gives_more=())
+    assert case.decision is not None
+    enough = Decision(
+        job_id="job-1",
+        allocation=Allocation(2, 1),
+        previous=Allocation(2, 1),
+        reason=Reason.NO_FURTHER_GAIN,
+        message="Keeps 2 workers and 1 server: more tasks would make it hardly faster.",
+        forecast=case.decision.forecast,
+        next_gain=-0.01,
+    )
+    found = explanation_of(replace(case, decided_now=enough)).sentences
+    told = "By what is known since then, it keeps 2 workers and 1 server: more tasks would make it hardly faster."
+    assert found[1] == told
+    assert "One more task would not make it faster by enough to be worth a task." in found
+    full = enough._replace(reason=Reason.MINIMUM_ELSEWHERE, next_gain=0.1)
+    assert not any("since then" in each for each in explanation_of(replace(case, decided_now=full)).sentences)
+
+
 def test_the_task_that_a_job_may_have_more_of_is_told() -> None:
     case = a_running_case()
     limited = a_record(wanted=Allocation(2, 1), spec={"workers": {"max": 2}, "servers": {"max": 4}})
@@ -1136,6 +1156,13 @@ def test_a_size_on_the_way_is_not_told_as_a_change_of_its_own(n_formed: int, has
     before = "from 3 workers and 1 server to 3 workers and 2 servers stopped training for 0.2 s"
     last = next(each for each in told if each.startswith("Its last change of size before that, "))
     assert f"{before}; it made 10 steps per second instead of 9, which saved " in last
+
+
+def test_an_ended_job_was_changed_as_often_as_decisions_gave_it_another_size() -> None:
+    case = a_growth_on_the_way()
+    ended = replace(case.job, state=JobState.SUCCEEDED, finished_at=100.0, running=NOTHING, rescales=4)
+    told = explanation_of(replace(case, job=ended)).sentences[-1]
+    assert "Its size was changed twice, its tasks were replaced once at the same size; changes of size" in told
 
 
 def test_a_change_that_was_taken_back_on_its_way_is_no_change() -> None:

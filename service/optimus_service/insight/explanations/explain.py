@@ -94,16 +94,17 @@ _HAS_ENOUGH = frozenset({Reason.NO_FURTHER_GAIN, Reason.UNCHANGED})
 
 
 def _newer(case: Case, words: Explanation) -> Decision | None:
-    """What would be decided now of a job that had enough at the last round, where it lacks something by now. What would
-    give it more is tried with what is measured now."""
-    now = case.decided_now
-    if now is None or case.loses_to is not None or words.reason not in _HAS_ENOUGH or now.reason in _HAS_ENOUGH:
+    """What would be decided now of a job that had enough at the last round, or lacked room, where that is no longer why
+    it has what it has. What would give it more is tried with what is measured now."""
+    now, kinds = case.decided_now, (_HAS_ENOUGH, LACKING_CAPACITY)
+    said = next((kind for kind in kinds if words.reason in kind), None)
+    if now is None or said is None or case.loses_to is not None or now.allocation.is_empty:
         return None
-    return None if now.reason in NOT_COMPETING or now.allocation.is_empty else now
+    return None if now.reason in said | NOT_COMPETING else now
 
 
 def _on_a_newer_plan(words: Explanation, newer: Decision | None) -> list[str]:
-    """Why it may get more after all."""
+    """Why it may get more after all, or no more with more room."""
     if newer is None:
         return []
     has, gets = (size(allocation_body(each)) for each in (words.allocation, newer.allocation))

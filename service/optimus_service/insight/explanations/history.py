@@ -239,12 +239,12 @@ def on_its_history(case: Case) -> list[str]:
     stopped = (
         sum(each.pause_seconds or 0.0 for each in case.memberships) + stopped_by_pauses + after_errors + after_ends
     )
-    replaced = sum(each.cause == REPLACED for each in case.memberships)
+    given = _given(case)
+    replaced = sum(case.memberships[number].cause == REPLACED for number in given)
     # First tasks that come one after the other are one start.
-    is_more = [bool(each.workers) and each.cause == "start" for each in case.memberships[1:]]
-    complete = [each for each, grows in zip(case.memberships, [*is_more, False], strict=False) if not grows]
-    sizes = [_members(each) for each in complete if each.workers]
-    n_changes = max(job.rescales, sum(before != after for before, after in pairwise(sizes)))  # with a pause, too
+    is_more = [bool(each.workers) and each.cause == "start" for each in case.memberships[1:]] + [False]
+    sizes = [_typed(case, number) for number in given if case.memberships[number].workers and not is_more[number]]
+    n_changes = sum(before != after for before, after in pairwise(sizes))  # with a pause, too
     changed = f"was changed {times(n_changes)}" if n_changes else "was never changed"
     if replaced:
         changed += f", its tasks were replaced {times(replaced)} at the same size"
