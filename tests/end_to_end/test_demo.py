@@ -59,7 +59,7 @@ def test_demo_of_scripts_learns_and_resizes_what_knows_nothing_of_it(tmp_path: P
     assert {job["state"] for job in jobs.values()} == {"succeeded"}
     assert jobs["hugging-face"]["learned_from"] == "kubeflow"
     assert jobs["ddp"]["learned_from"] == "printed"
-    assert jobs["ddp"]["last_step"] == 3600
+    assert jobs["ddp"]["last_step"] == 2400
     sizes = {name: {point["workers"] for point in job["allocations"]} for name, job in jobs.items()}
     assert len(sizes["ddp"] | sizes["hugging-face"]) > 1, "a script was resized"
     assert not Service(output).processes(), "the demo left processes behind"

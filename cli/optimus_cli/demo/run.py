@@ -87,12 +87,12 @@ def script_arrivals(directory: Path) -> Sequence[Arrival]:
     shutil.copytree(SCRIPTS, directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     return (
         _script(0.0, "hugging-face", directory, "hugging_face.py", "--output-dir", "hugging-face-out"),
-        _script(25.0, "ddp", directory, "ddp.py", "--snapshot", "snapshot.pt"),
+        _script(15.0, "ddp", directory, "ddp.py", "--snapshot", "snapshot.pt"),
         _arrival(
-            50.0,
+            30.0,
             "mlp",
             "sync",
-            {"loss_decrease": {"below": 0.005}, "max_epochs": 150},
+            {"loss_decrease": {"below": 0.01}, "max_epochs": 150},
             learning_rate=0.005,
             momentum=0.0,
         ),

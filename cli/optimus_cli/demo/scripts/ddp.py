@@ -1,7 +1,7 @@
 """Trains a small classifier with DistributedDataParallel, as PyTorch's tutorial on torchrun does: a snapshot every few
 steps, from which a later start goes on. It knows nothing of Optimus.
 
-    torchrun ddp.py --steps 3600 --snapshot snapshot.pt
+    torchrun ddp.py --steps 2400 --snapshot snapshot.pt
 """
 
 import argparse
@@ -26,7 +26,7 @@ def pictures(n_examples: int) -> TensorDataset:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=3600)
+    parser.add_argument("--steps", type=int, default=2400)
     parser.add_argument("--batch", type=int, default=256, help="examples of one step over all processes")
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--snapshot", required=True)
