@@ -93,15 +93,20 @@ N_COMPUTING = 2
 _KUBERNETES = "kubernetes"
 _WAITING = (
     _KUBERNETES,
+    "tests/end_to_end/test_allreduce.py::test_allreduce_job_is_resized_while_it_trains",
+    "tests/end_to_end/test_elastic_batch.py",
+    "tests/end_to_end/test_first_steps.py::test_a_first_day_of_",
+    "tests/end_to_end/test_first_steps.py::test_a_service_in_the_background_is_ready_told_and_stopped",
     "tests/end_to_end/test_scripts.py",
     "tests/end_to_end/test_second_chances.py",
     "tests/end_to_end/test_stragglers.py",
+    "tests/end_to_end/test_survival.py::test_a_stopped_coordinator_",
     "tests/end_to_end/test_trouble.py",
     "tests/workers/protocol/test_network_cut.py",
     "tests/workers/protocol/test_script_hangs.py",
     "tests/workers/protocol/test_worker_hangs.py",
 )
-"""For pods, leases, deadlines and trainings whose steps sleep."""
+"""For pods, leases, deadlines, and trainings whose steps sleep."""
 _WITH_A_CONTROL_PLANE = ("tests/service/clusters/", "tests/helm/test_release.py")
 _ALONE = (
     "tests/end_to_end/test_allreduce.py",
