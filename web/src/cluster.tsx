@@ -23,7 +23,9 @@ interface ClusterProps {
 export function Cluster({ world, now, caller }: ClusterProps) {
   const [drawn, setDrawn] = useState<string[]>([]);
   const { cluster, jobs } = world;
-  const training = [...jobs.values()].filter((job) => groupOf(job) === "training").map((job) => job.id);
+  const training = [...jobs.values()]
+    .filter((job) => ["starting", "training"].includes(groupOf(job)))
+    .map((job) => job.id);
   const colours = useMemo(() => coloursOf(drawn, training.sort()), [drawn.join(), training.sort().join()]);
   if (!cluster)
     return (
@@ -77,8 +79,9 @@ function closedWords({ cordoned, nodes }: ClusterLine): string {
 
 export function headline(cluster: ClusterLine, active: JobLine[]): string {
   const training = active.filter((job) => groupOf(job) === "training").length;
+  const starting = active.filter((job) => groupOf(job) === "starting").length;
   const waiting = active.filter(waitsForTasks).length;
-  const paused = active.length - training - waiting;
+  const paused = active.length - training - starting - waiting;
   const onGpus = gpuCount(cluster.used) > 0 || cluster.used.cpu === 0;
   const unit =
     gpuCount(cluster.capacity) > 0 && onGpus
@@ -93,7 +96,8 @@ export function headline(cluster: ClusterLine, active: JobLine[]): string {
   const waits = waiting === 0 ? "nobody waits" : `${count(waiting)} ${waiting === 1 ? "waits" : "wait"}`;
   const owners = paused === 1 ? "is paused by its owner" : "are paused by their owners";
   const pauses = paused === 0 ? "" : `; ${count(paused)} ${owners}`;
-  return `${trains}; ${waits}${pauses}.`;
+  const starts = starting === 0 ? "" : `; ${count(starting)} ${starting === 1 ? "starts" : "start"}`;
+  return `${trains}${starts}; ${waits}${pauses}.`;
 }
 
 function Trouble({ cluster, now }: { cluster: ClusterLine; now: number }) {

@@ -4,7 +4,7 @@ import type { JobLine } from "./api";
 import { groupOf, type Group } from "./groups";
 import { count } from "./words";
 
-export const GROUPS: readonly Group[] = ["all", "waiting", "training", "paused", "ended"];
+export const GROUPS: readonly Group[] = ["all", "waiting", "starting", "training", "paused", "ended"];
 const STATES: readonly JobLine["state"][] = ["queued", "running", "paused", "succeeded", "failed", "cancelled"];
 /** More of them nobody looks through: the field beside finds every one. */
 const MOST_OPTIONS = 200;

@@ -2,12 +2,12 @@
 import type { JobLine } from "./api";
 
 /** As the column of states has it: `waiting` of those queued, `paused` by their owners or by rounds. */
-export type Group = "all" | "waiting" | "training" | "paused" | "ended";
+export type Group = "all" | "waiting" | "starting" | "training" | "paused" | "ended";
 type Lived = Pick<JobLine, "state" | "reason" | "wanted_workers" | "workers" | "finished_at">;
 
 export function groupOf(job: Lived): Group {
   if (job.finished_at) return "ended";
-  if (job.wanted_workers + job.workers > 0) return "training";
+  if (job.wanted_workers + job.workers > 0) return stateWords(job) === "starting" ? "starting" : "training";
   return job.state === "paused" || job.reason === "PausedByOwner" ? "paused" : "waiting";
 }
 
@@ -25,5 +25,5 @@ export function isBeingCancelled(job: Pick<JobLine, "reason" | "finished_at">): 
 export function stateWords(job: Lived): string {
   if (job.state !== "queued" && job.state !== "paused") return job.state;
   if (job.wanted_workers > 0 && !isBeingCancelled(job)) return "starting";
-  return groupOf(job) === "paused" ? "paused" : job.state;
+  return job.state === "paused" || job.reason === "PausedByOwner" ? "paused" : job.state;
 }

@@ -14,7 +14,7 @@ const COLUMNS: readonly Column[] = ["name", "state", "size", "progress", "left",
 /** Of typing, before the address says what is looked for: browsers limit how often it may change. */
 const PAUSE_MS = 300;
 
-const ORDER: Record<Group, number> = { waiting: 0, training: 1, paused: 2, ended: 3, all: 4 };
+const ORDER: Record<Group, number> = { waiting: 0, starting: 1, training: 2, paused: 3, ended: 4, all: 5 };
 
 function sortKey(job: JobLine, column: Column): string | number {
   switch (column) {
@@ -102,7 +102,7 @@ export function Jobs({ jobs, leftOut, now, colours, caller: who }: JobsProps) {
     [jobs, address, caller, text],
   );
   const counts = useMemo(() => {
-    const counts: Record<Group, number> = { all: jobs.size, waiting: 0, training: 0, paused: 0, ended: 0 };
+    const counts: Record<Group, number> = { all: jobs.size, waiting: 0, starting: 0, training: 0, paused: 0, ended: 0 };
     for (const job of jobs.values()) counts[groupOf(job)] += 1;
     return counts;
   }, [jobs]);
@@ -356,6 +356,7 @@ export const BEING_CANCELLED = "being cancelled";
 function timeOf(job: JobLine, age: number): string {
   if (isBeingCancelled(job)) return BEING_CANCELLED;
   switch (groupOf(job)) {
+    case "starting":
     case "training":
       return job.finishing ? "finishing" : left(job.remaining_seconds);
     case "ended":

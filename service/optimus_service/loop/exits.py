@@ -233,8 +233,8 @@ def _words(task: Task, record: TaskRecord, job: JobRecord | None, *, unseen: boo
         128 + signal.SIGKILL: "it was killed",
     }.get(code, "it crashed")
     # A script's worker outlives the command, whatever that ended with; what is not wanted any more is let go.
-    is_let_go = job is None or job.asked.command is not None or record.unwanted_since is not None
-    if code == 0 and task.key.role is Role.WORKER and is_let_go:
+    is_over = job is None or job.state.is_final or record.unwanted_since is not None
+    if code == 0 and (is_over or (task.key.role is Role.WORKER and job is not None and job.asked.command is not None)):
         meaning = "it was let go"
     if code == CODE_OF_THE_USER and task.key.role is Role.COORDINATOR:
         meaning = "it ended the job, as the job's own code failed in a worker"

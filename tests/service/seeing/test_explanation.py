@@ -253,7 +253,8 @@ def test_an_ended_job_tells_its_story(world: World) -> None:
     story = " ".join(found.sentences)
     assert "from submission to end" in story
     assert "It last had" in story
-    assert f"{THE_STOPS} for" in story
+    assert "its training stood still for" in story
+    assert BY in story
 
 
 def test_the_api_explains_before_and_after_a_round(api: Api) -> None:
@@ -839,15 +840,15 @@ def test_that_a_job_goes_first_is_told_only_where_the_round_says_so(message: str
         assert found[0].startswith(told)
 
 
-THE_STOPS = "changes of size, lost tasks, pauses and errors stopped its training"
+BY = "by changes of size, lost or hung tasks, pauses or errors"
 
 
 @pytest.mark.parametrize(
     ("pauses", "told"),
     [
-        ([None], f"{THE_STOPS} once for a time that is not known."),
-        ([2.0, None, None], f"{THE_STOPS} for 2 s in all, and twice for a time that is not known."),
-        ([2.0], f"{THE_STOPS} for 2 s in all."),
+        ([None], f"its training stood still once for a time that is not known, {BY}."),
+        ([2.0, None, None], f"its training stood still for 2 s in all, and twice for a time that is not known, {BY}."),
+        ([2.0], f"its training stood still for 2 s in all, {BY}."),
         ([], "no change of size, lost task, pause or error stopped its training."),
     ],
     ids=["unknown", "both", "known", "none"],
@@ -878,7 +879,7 @@ def test_the_waits_after_errors_are_told_after_the_end() -> None:
     ]
     failed = a_record(state=JobState.FAILED, finished_at=130.0, retries=2)
     story = explanation_of(Case(job=failed, decision=None, now=200.0, memberships=joined, errors=(90.0, 20.0)))
-    assert f"{THE_STOPS} for 1 min 10 s in all" in story.sentences[-1], "30 s, then 40 s to its end"
+    assert f"its training stood still for 1 min 10 s in all, {BY}" in story.sentences[-1], "30 s, then 40 s to its end"
     assert "It was tried again twice after an error, which cost it 1 min 10 s." in story.sentences[-1]
     ended_before = Case(job=replace(failed, retry_at=390.0), decision=None, now=200.0, memberships=joined)
     assert (
@@ -898,12 +899,14 @@ def test_the_time_between_an_end_and_the_resumption_is_told_after_the_last_end()
     ended = a_record(state=JobState.SUCCEEDED, finished_at=150.0, started_at=10.0, retries=0)
     case = Case(job=ended, decision=None, now=200.0, memberships=joined, errors=(60.0, 20.0), ends=(100.0,))
     last = explanation_of(case).sentences[-1]
-    assert f"{THE_STOPS} for 1 min 30 s in all." in last, "30 s, and 60 s with the end in them"
+    assert f"its training stood still for 1 min 30 s in all, {BY}." in last, "30 s, and 60 s with the end in them"
     assert "It was tried again once after an error, which cost it 30 s." in last
     assert "It had ended once before, and was resumed." in last
     failed = replace(case, job=replace(ended, state=JobState.FAILED), errors=(), ends=(150.0, 5.0, 60.0))
     last = explanation_of(failed).sentences[-1]
-    assert f"{THE_STOPS} for 1 min 00 s in all. It had ended twice before" in last, "not what was before it began"
+    assert f"its training stood still for 1 min 00 s in all, {BY}. It had ended twice before" in last, (
+        "not what was before it began"
+    )
 
 
 def test_a_job_without_checkpoint_that_failed_is_not_told_to_be_resumed() -> None:
@@ -1222,7 +1225,7 @@ def test_an_ended_job_was_without_tasks_until_it_had_some_and_stopped_until_they
     case = Case(job=ended, decision=None, now=60.0, memberships=memberships, starts=[1.0, 18.0])
     told = explanation_of(case).sentences[-1]
     assert "it was without tasks once, for 3 s; " in told
-    assert "stopped its training for 14 s in all" in told
+    assert "its training stood still for 14 s in all" in told
 
 
 @pytest.mark.parametrize(("state", "waited"), [(JobState.QUEUED, "15 s"), (JobState.PAUSED, "5 s")])

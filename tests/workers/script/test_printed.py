@@ -40,6 +40,27 @@ def said(reading: Reading) -> dict[str, Any]:
     return found | ({"metrics": dict(reading.metrics)} if reading.metrics else {})
 
 
+@pytest.mark.parametrize("rank", ["", "[rank0]: "])
+def test_steps_that_an_error_names_were_not_made(rank: str) -> None:
+    """Neither in its traceback nor in what it says; what the script prints after it has caught one is read."""
+    error = """Traceback (most recent call last):
+  File "train.py", line 6, in step 70
+ValueError: the checkpoint of step 90 of 150 is broken
+\tsize mismatch at step 80/150
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "train.py", line 9, in <module>
+example.errors.Diverged: loss=9.5 at step 6"""
+    printed = Printed()
+    assert read("step 5/150 loss 0.5472", printed) == [{"step": 5, "total_steps": 150, "loss": 0.5472}]
+    for line in error.splitlines():
+        assert read(f"{rank}{line}", printed) == [], line
+    assert (printed.unread, printed.n_unread) == (None, 0)
+    assert [each["step"] for each in read("step 6/150 loss 0.5\nRuntimeError: no step 7/150", printed)] == [6]
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [

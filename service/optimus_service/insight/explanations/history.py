@@ -279,7 +279,8 @@ def _what_stopped_it(case: Case, stopped: float, n_unknown: int) -> str:
         return f"{until}no change of {sizes}, lost task, pause or error stopped its training"
     known = [f"for {lasted(stopped) if stopped >= 1.0 else time_words(stopped)} in all"] if stopped else []
     unknown = [f"{times(n_unknown)} for a time that is not known"] if n_unknown else []
-    return f"changes of {sizes}, lost tasks, pauses and errors stopped its training {', and '.join(known + unknown)}"
+    by = f"changes of {sizes}, lost or hung tasks, pauses or errors"
+    return f"its training stood still {', and '.join(known + unknown)}, by {by}"
 
 
 def _ended_before_its_try(case: Case, error_at: float) -> bool:

@@ -249,9 +249,11 @@ _LIKELY = 0.5
 
 def _without_end_before(case: Case) -> list[JobRecord]:
     """Jobs that nothing tells the end of: those before it in the queue that are told a start, and those that have
-    tasks; where there are none of these, others before it."""
+    tasks; where there are none of these, others before it. None that waits and has a lower priority: it may be before
+    it only as its own start is not told at the moment."""
     before = takewhile(lambda each: each.job.id != case.job.id, case.queue)
-    starts = {each.job.id: each.start for each in before if each.job.id in case.others}
+    known = [each for each in before if each.job.id in case.others]
+    starts = {each.job.id: each.start for each in known if each.job.asked.priority >= case.job.asked.priority}
     trains = (each.id for each in case.others.values() if not each.wanted.is_empty and not each.is_being_cancelled)
     ends: Ends = {}
 

@@ -7,6 +7,7 @@ epoch 2 step 30 loss 0.5        Step 10/1000, loss=0.1        Epoch [1/5], Step 
 
 from __future__ import annotations
 
+import builtins
 import re
 from collections.abc import Sequence
 
@@ -76,6 +77,12 @@ _ENDED = re.compile(r"stopped: \W?max_steps=(\d{1,9})\W? reached")
 """What Lightning says at its end: "`Trainer.fit` stopped: `max_steps=160` reached."."""
 _FOR = re.compile(r"\bfor (\d{1,9}) (epochs|steps|iterations|iters)\b", re.IGNORECASE)
 """`Starting training for 100 epochs`."""
+_RANK = re.compile(r"^\[(?:rank)?\d+\]: ?")
+"""Before each line of a process that PyTorch started."""
+_TRACEBACK = "Traceback (most recent call last)"
+_ERRORS = [name for name, each in vars(builtins).items() if isinstance(each, type) and issubclass(each, BaseException)]
+_ERROR = re.compile(rf"(?:\w+\.)*(?:{'|'.join(_ERRORS)})\b[:(]")
+"""`ValueError: the checkpoint of step 90 is broken`."""
 _FIGURE = re.compile(r"\d|nan|inf", re.IGNORECASE)
 _EVALUATES_WORDS = ("val", "test", "dev", "predict", "sanity")
 _AT_WORDS = (" at ", " after ", " for ", " in ")
@@ -101,6 +108,10 @@ class Printed:
         self._tables = Tables()
         self._follows_heading = False
         """The heading of an evaluation was printed, and no count since."""
+        self._in_traceback = False
+        """The lines of a traceback come, and the error that it ends with has not come yet."""
+        self._follows_traceback = False
+        """The newest line was of an error."""
         self.n_lines = 0
         """Lines printed so far."""
         self.unread: str | None = None
@@ -169,10 +180,27 @@ class Printed:
         self._lines_left -= 1
         self._bytes_left -= len(line)
         text = (_ANSI.sub(b"", line) if b"\x1b" in line else line).decode(errors="replace")
+        if self._is_of_an_error(text):
+            return []
         reading = self._read(text, at)
         if reading is None and has_figures(text[:MAX_CHARACTERS]):
             self.n_unread, self.unread = self.n_unread + 1, text.strip()[:MAX_CHARACTERS]
         return [] if reading is None else [reading]
+
+    def _is_of_an_error(self, text: str) -> bool:
+        """Whether a line is of a traceback, or the error at its end: steps that it names were not made."""
+        text = _RANK.sub("", text)
+        if self._in_traceback or self._follows_traceback:
+            if text[:1].isspace():
+                return True
+            # The first line that is not indented names the error; of a message of several lines those that are follow.
+            is_error, self._in_traceback = self._in_traceback, False
+        else:
+            is_error = False
+        self._in_traceback = _TRACEBACK in text
+        is_error = is_error or self._in_traceback or _ERROR.match(text) is not None
+        self._follows_traceback = is_error
+        return is_error
 
     def _whole_lines(self, data: bytes) -> bytes | None:
         """The lines that are complete now, without the last line's end; a carriage return ends one as well."""
