@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.cli import builders
+from tests.cli.builders import job as a_job
 from tests.cli.conftest import Answer, Optimus, Request, ScriptedService, problem
 
 from optimus_cli import watching
@@ -129,13 +130,29 @@ def test_list_passes_filters_and_reads_pages_up_to_the_limit(scripted: ScriptedS
     assert filters.items() <= scripted.requests[-1].query.items()
 
 
+def test_jobs_that_are_starting_are_listed_by_the_state_that_is_shown(
+    scripted: ScriptedService, optimus: Optimus
+) -> None:
+    starts = {"workers": 1, "servers": 0}
+    jobs = [
+        a_job(id="waits", state="queued", wanted=starts | {"workers": 0}),
+        a_job(id="starts", state="queued", wanted=starts),
+        a_job(id="again", state="paused", wanted=starts),
+    ]
+    scripted.on("GET", "/v1/jobs", {"jobs": jobs, "next_cursor": None})
+    listed = json.loads(optimus("list", "--state", "starting", "--json", "--url", scripted.url).stdout)["jobs"]
+    assert [job["id"] for job in listed] == ["starts", "again"]
+    one = optimus("list", "--state", "starting", "--limit", "1", "--json", "--url", scripted.url)
+    assert len(json.loads(one.stdout)["jobs"]) == 1
+
+
 def test_an_empty_list_says_so(scripted: ScriptedService, optimus: Optimus) -> None:
     scripted.on("GET", "/v1/jobs", {"jobs": [], "next_cursor": None})
     done = optimus("list", "--url", scripted.url)
     assert (done.stdout.count("\n"), done.stderr) == (1, "")
     assert "No jobs. Submit one" in done.stdout
     filtered = optimus("list", "--label", "team=x", "--state", "failed", "--url", scripted.url)
-    assert (filtered.stdout, filtered.stderr) == ("No job has --state failed --label team=x.\n", "")
+    assert (filtered.stdout, filtered.stderr) == ("No job matches --state failed --label team=x.\n", "")
     assert json.loads(optimus("list", "--json", "--url", scripted.url).stdout) == {"jobs": []}
 
 

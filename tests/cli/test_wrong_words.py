@@ -57,7 +57,7 @@ def test_jobs_of_no_project_name_those_that_have_a_quota(service: ScriptedServic
     assert "vision" in done.stderr
     done = optimus("list", "--project", "vision", "--url", service.url)
     assert done.exit_code == 0
-    assert done.stdout == "No job has --project vision.\n"
+    assert done.stdout == "No job matches --project vision.\n"
     trace = optimus("export-trace", "-", "--project", "visoin", "--url", service.url)
     assert trace.exit_code == 2
 

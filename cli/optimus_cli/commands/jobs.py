@@ -18,11 +18,13 @@ from optimus_cli.show import render_explanation, render_job, render_jobs, render
 
 DEFAULT_LIMIT = 50
 SHOWN_EVENTS = 100
-StateName = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
+StateName = Literal["queued", "starting", "running", "paused", "succeeded", "failed", "cancelled"]
 
 
 def list_jobs(
-    state: Annotated[StateName | None, typer.Option(help="Only jobs in this state.")] = None,
+    state: Annotated[
+        StateName | None, typer.Option(help="Only jobs in this state; starting ones are `queued` as well.")
+    ] = None,
     project: Annotated[str | None, typer.Option(help="Only jobs of this project.")] = None,
     name: Annotated[str | None, typer.Option(help="Only jobs with this in their name.")] = None,
     label: Annotated[
@@ -40,22 +42,23 @@ def list_jobs(
     if mine and owner is not None:
         raise BadInput("Give one of --mine and --owner.")
     given = {"state": state, "project": project, "name": name, "label": label, "owner": owner}
+    asked = " ".join(f"--{key} {each}" for key, value in given.items() if value for each in _each(value))
     filters = {key: value for key, value in given.items() if value}
+    is_starting = state == "starting"
+    if is_starting:
+        filters["state"] = list(render_jobs.BEFORE_TASKS)
     with connect(url) as client:
         if mine:
-            filters["owner"] = client.whoami()["name"]
-        jobs = list(client.jobs(filters, limit=None if everything else limit))
+            filters["owner"], asked = client.whoami()["name"], f"{asked} --mine".strip()
+        most = None if everything else limit
+        found = client.jobs(filters, limit=None if is_starting else most)
+        jobs = [each for each in found if not is_starting or render_jobs.is_starting(each)][:most]
         if not jobs and project is not None:
             check_project(client, project)
-    asked = " ".join(
-        "--mine" if key == "owner" and mine else f"--{key} {each}"
-        for key, value in filters.items()
-        for each in _each(value)
-    )
     if as_json:
         output.print_json({"jobs": jobs})
     elif not jobs and asked:
-        output.print_text(f"No job has {asked}.")
+        output.print_text(f"No job matches {asked}.")
     else:
         output.show(render_jobs.job_list(jobs, datetime.now(UTC)))
 

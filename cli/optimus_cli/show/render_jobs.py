@@ -38,10 +38,14 @@ BEFORE_TASKS = ("queued", "paused")
 """States of a job without tasks: one that has been given some is starting."""
 
 
+def is_starting(job: Job) -> bool:
+    """Whether it waits for tasks that are on their way."""
+    return job["state"] in BEFORE_TASKS and bool(job["wanted"]["workers"]) and not is_being_cancelled(job)
+
+
 def state_of(job: Job) -> Text:
     """A job's state, as the page says it: one that waits and whose tasks are on their way is starting."""
-    starts = job["state"] in BEFORE_TASKS and bool(job["wanted"]["workers"]) and not is_being_cancelled(job)
-    return Text("starting" if starts else job["state"], style=STATE_STYLES.get(job["state"], ""))
+    return Text("starting" if is_starting(job) else job["state"], style=STATE_STYLES.get(job["state"], ""))
 
 
 def job_list(jobs: Sequence[Job], now: datetime) -> RenderableType:
