@@ -8,8 +8,13 @@ import { clock, duration } from "./words";
 /** Fewer predictions are no history. */
 const LEAST = 2;
 
+/** Seconds from submission to the end that is predicted. One that was cancelled, or failed, tells nothing of that. */
+function tookOf(job: Job): number | null {
+  return job.state === "succeeded" ? job.jct_seconds : null;
+}
+
 /** Moments, then seconds from submission to the end: likeliest, low, high, and what came. */
-export function predictedEnds(history: Predictions["history"], job: Pick<Job, "created_at" | "jct_seconds">) {
+function predictedEnds(history: Predictions["history"], job: Job) {
   const begun = Date.parse(job.created_at) / 1000;
   const told = history.flatMap(({ at, remaining_seconds: left }) =>
     left ? [{ at: Date.parse(at) / 1000, left }] : [],
@@ -17,11 +22,12 @@ export function predictedEnds(history: Predictions["history"], job: Pick<Job, "c
   const columns = (["mean", "low", "high"] as const).map((part) =>
     told.map(({ at, left }) => (left[part] === null ? null : at - begun + left[part])),
   );
-  return [told.map(({ at }) => at), ...columns, told.map(() => job.jct_seconds)] as uPlot.AlignedData;
+  return [told.map(({ at }) => at), ...columns, told.map(() => tookOf(job))] as uPlot.AlignedData;
 }
 
 export function Ends({ job, history }: { job: Job; history: Predictions["history"] }) {
-  const data = useMemo(() => predictedEnds(history, job), [history, job.jct_seconds]);
+  const took = tookOf(job);
+  const data = useMemo(() => predictedEnds(history, job), [history, took]);
   const [at, means, lows, highs] = data;
   if (at.length < LEAST || !means || !lows || !highs) return null;
   const options = (): Omit<uPlot.Options, "width" | "height"> => ({
@@ -37,13 +43,13 @@ export function Ends({ job, history }: { job: Job; history: Predictions["history
     ],
   });
   const row = (index: number) => [means, lows, highs].map((values) => duration(values[index]));
-  const came = job.jct_seconds === null ? [] : [["came", duration(job.jct_seconds)] as [string, string]];
+  const came = took === null ? [] : [["came", duration(took)] as [string, string]];
   const read = (index: number) => {
     const [mean = "", low = "", high = ""] = row(index);
     const values: [string, string][] = [["predicted", mean], ["80 %", `${low} – ${high}`], ...came];
     return { at: clock((at[index] ?? 0) * 1000), values };
   };
-  const end = came.length ? ` It took ${duration(job.jct_seconds)}.` : "";
+  const end = came.length ? ` It took ${duration(took)}.` : "";
   return (
     <section aria-labelledby="ends">
       <h2 id="ends">How the predicted end moved</h2>
