@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,16 +59,20 @@ def start(data_directory: Path, arguments: Sequence[str]) -> Running:
     data_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as stream:
         begin = stream.seek(0, os.SEEK_END)
-        # -P: what lies in the current directory is nothing to the service.
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "optimus_cli", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+
+    def begun() -> subprocess.Popen[bytes]:
+        with log.open("ab") as stream:
+            # -P: what lies in the current directory is nothing to the service.
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", "optimus_cli", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
     deadline = time.monotonic() + READY_SECONDS
-    with _ended_with_this_process(process):
+    with _ended_with_this_process(begun) as process:
         while process.poll() is None:
             running = find(data_directory)
             if running is not None and running.pid == process.pid and _is_ready(running.url):
@@ -80,20 +84,35 @@ def start(data_directory: Path, arguments: Sequence[str]) -> Running:
 
 
 @contextmanager
-def _ended_with_this_process(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Who gives up waiting, by Ctrl-C or SIGTERM, too, leaves no service that comes up later."""
+def _ended_with_this_process(begun: Callable[[], subprocess.Popen[bytes]]) -> Iterator[subprocess.Popen[bytes]]:
+    """Who gives up waiting, by Ctrl-C or SIGTERM, too, leaves no service that comes up later; nor does who is
+    interrupted while the process begins: that is heard once it can be ended."""
+    process: subprocess.Popen[bytes] | None = None
+    missed: list[int] = []
 
     def interrupted(number: int, _: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+        if process is None:
+            missed.append(number)
+        elif number == signal.SIGINT:
+            raise KeyboardInterrupt
+        else:
+            raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, interrupted)
+    # A shell has what it runs in the background ignore Ctrl-C.
+    heard = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {each: signal.signal(each, interrupted) for each in heard}
     try:
-        yield
+        process = begun()
+        if missed:
+            interrupted(missed[0], None)
+        yield process
     except BaseException:
-        process.terminate()
+        if process is not None:
+            process.terminate()
         raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def find(data_directory: Path) -> Running | None:

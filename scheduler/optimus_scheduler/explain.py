@@ -156,9 +156,9 @@ def _granted_more(outlook: Outlook, grant: Grant) -> str:
     return f"{_change(outlook, grant)}: {_effect(outlook, grant.allocation)}."
 
 
-def _unchanged(outlook: Outlook, grant: Grant) -> str:
-    limits = " within its limits" if is_at_a_limit(grant.allocation, outlook.maximum) else ""
-    return f"Keeps {size_words(grant.allocation)}: no other size{limits} is clearly better for it now."
+def _unchanged(_: Outlook, grant: Grant) -> str:
+    # Its own limits, or those of its owner and project, which it is not told by here.
+    return f"Keeps {size_words(grant.allocation)}: no other size within its limits is clearly better for it now."
 
 
 def _better_used_elsewhere(outlook: Outlook, grant: Grant) -> str:

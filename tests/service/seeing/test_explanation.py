@@ -736,7 +736,7 @@ def test_a_kept_promise_is_told_after_the_end() -> None:
         (None, None),
         (
             Turn(1440.0, 1500.0, 600.0, True, 300.0, 2.0),
-            "when it has waited for 25 min 00 s, no other job starts before it, but for promised deadlines, guarantees "
+            "when it has waited for 25 min 00 s, no other job starts before it, but for deadlines, guarantees "
             "of quotas, and jobs that have waited too long before it; later if what is left of the jobs that were "
             "there when its wait began takes the whole cluster for longer than that. These are 5 min 00 s, and 20 min "
             "00 s more: 2 times the 10 min 00 s that the rounds assume for it, as its length or speed is not known "
@@ -748,7 +748,7 @@ def test_a_kept_promise_is_told_after_the_end() -> None:
         ),
         (
             Turn(340.0, 400.0, 200.0, False, 300.0, 2.0),
-            "1 min 40 s more: 2 times the 3 min 20 s that it needs at its least size, divided by its priority of 4.",
+            "1 min 40 s more: 2 times the 3 min 20 s that it is predicted to need at its least size, divided by its priority of 4.",
         ),
         (Turn(340.0, 400.0, 9e9, False, 300.0, 2.0), "That is the longest that any job waits for that."),
         (
@@ -806,14 +806,14 @@ def test_a_turn_is_counted_from_the_last_step_of_a_job_that_goes_back_to_a_check
     made = a_decision("job-1", reason=Reason.WAITING_FOR_RESOURCES, allocation=NOTHING)
     resumed = a_record(state=JobState.PAUSED, wanted=NOTHING, running=NOTHING, step=460)
     case = Case(job=resumed, decision=made, now=60.0, turn=Turn(256.0, 316.0, 8.0, False, 300.0, 2.0))
-    told = "2 times the 8 s that it needs from step 460 on: of which step its checkpoint is, the rounds do not know."
+    told = "2 times the 8 s that it is predicted to need from step 460 on: of which step its checkpoint is, the rounds do not know."
     assert any(told in each for each in explanation_of(case).sentences)
 
 
 @pytest.mark.parametrize(
     ("message", "told"),
     [
-        (f"Waits. {GOES_FIRST}", "No other job starts before it, but for promised deadlines, "),
+        (f"Waits. {GOES_FIRST}", "No other job starts before it, but for deadlines, "),
         (
             "Waits.",
             "It has waited for longer than the 50 s after which a job goes first, but others may still start before "
@@ -1165,7 +1165,7 @@ def test_an_ended_job_was_changed_as_often_as_decisions_gave_it_another_size() -
     case = a_growth_on_the_way()
     ended = replace(case.job, state=JobState.SUCCEEDED, finished_at=100.0, running=NOTHING, rescales=4)
     told = explanation_of(replace(case, job=ended)).sentences[-1]
-    assert "Its size was changed twice, its tasks were replaced once at the same size; changes of size" in told
+    assert "Its size was changed twice, its tasks were replaced once at the same size; its training stood still" in told
 
 
 def test_a_change_that_was_taken_back_on_its_way_is_no_change() -> None:

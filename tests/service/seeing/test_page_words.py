@@ -47,7 +47,7 @@ def test_the_counts_above_the_jobs_are_of_what_their_column_of_states_says() -> 
         ({**idle, "state": "paused"}, "paused", "paused", True),
         ({**idle, "state": "paused", "reason": "PausedByOwner"}, "paused", "paused", False),
         ({**idle, "state": "queued", "reason": "PausedByOwner"}, "paused", "paused", False),
-        ({**idle, "state": "queued", "wanted_workers": 1}, "training", "starting", False),
+        ({**idle, "state": "queued", "wanted_workers": 1}, "starting", "starting", False),
         ({**idle, "state": "running", "wanted_workers": 1}, "training", "running", False),
         ({**idle, "state": "failed", "finished_at": "2026-11-27T10:00:00Z"}, "ended", "failed", False),
     ]

@@ -121,7 +121,7 @@ def _before_all(case: Case) -> list[str]:
     turn = case.turn
     if turn is None or case.decision is None or case.decision.reason != Reason.WAITING_FOR_RESOURCES:
         return []
-    but = "but for promised deadlines, guarantees of quotas, and jobs that have waited too long before it"
+    but = "but for deadlines, guarantees of quotas, and jobs that have waited too long before it"
     if goes_first(case.decision):
         return [f"No other job starts before it, {but}."]
     # A decision is kept as long as rounds decide the same; the queue is looked at after each round that has news.
@@ -159,7 +159,7 @@ def _of_its_patience(turn: Turn, job: JobRecord) -> str:
         since = "at its least size"
     if round(turn.needed) < 1:
         return f"These are {lasted(turn.fixed)}: it needs less than a second {since}{why}."
-    return f"{times} that it needs {since}{why}{divided}."
+    return f"{times} that it is predicted to need {since}{why}{divided}."
 
 
 def _when_it_starts(case: Case, expected: answers.Expected) -> str:

@@ -30,7 +30,7 @@ TEXTS: Mapping[str, ReasonText] = {
         "It gets still more as long as its next task saves more time than that of any other job.",
     ),
     Reason.UNCHANGED: ReasonText(
-        "no other size is clearly better for it",
+        "no other size within its limits is clearly better for it",
         "New jobs, finished jobs, or a better knowledge of this one's speed and loss.",
     ),
     Reason.BETTER_USED_ELSEWHERE: ReasonText(
