@@ -15,7 +15,7 @@ from optimus_models.convergence import converged_epoch
 from optimus_scheduler.forecast.end import as_rule, epoch_steps
 from optimus_scheduler.forecast.forecast import RememberingForecaster, forecast, forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.forecast.precedents import ends_under
+from optimus_scheduler.forecast.precedents import ends_under, with_precedents
 from optimus_scheduler.forecast.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
 from optimus_scheduler.model import (
     Allocation,
@@ -304,6 +304,24 @@ def test_a_limit_that_comes_sooner_counts() -> None:
     rule = ConvergenceRule(target_loss=0.17, max_steps=500)
     reported = outlook_of(waiting(replace(precedent("a", 1000), rule=rule), max_steps=500)).forecast
     assert (reported.rule, reported.total_steps and reported.total_steps.mean) == ("max_steps", 500.0)
+
+
+def test_a_run_whose_loss_ended_it_tells_an_end_under_another_limit_of_epochs() -> None:
+    """Beyond the own limit that is the end; where a limit ended the run, it tells nothing of when the loss would."""
+    run = precedent("a", 1000)  # 10 epochs
+    assert run.rule is not None
+    by_loss = replace(run, rule=replace(run.rule, max_epochs=20.0))
+
+    def told(limit: float | None, *runs: EndedJob) -> tuple[str | None, float | None]:
+        found = outlook_of(waiting(*runs, max_epochs=limit)).forecast
+        return found.rule, found.total_steps and round(found.total_steps.mean)
+
+    assert told(None, by_loss) == ("target_loss", 1000)
+    assert told(15.0, by_loss) == ("target_loss", 1000)
+    assert told(6.0, by_loss) == ("max_epochs", 600)
+    by_limit = replace(run, rule=replace(run.rule, max_epochs=10.0))
+    assert with_precedents(waiting(by_limit, max_epochs=15.0), 100.0, None) is None
+    assert with_precedents(waiting(by_loss, max_epochs=15.0), 100.0, None) is not None
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,19 @@ def _is_alike(ended: EndedJob, rule: ConvergenceRule) -> bool:
     return not by_limit and replace(ended.rule, loss_decrease=rule.loss_decrease) == rule
 
 
+def _with_other_limits(rule: ConvergenceRule, ended: Sequence[EndedJob]) -> dict[str, End]:
+    """Where jobs ended that had this rule with another limit of epochs, and did not reach that."""
+    return {
+        one.id: End(one.n_epochs)
+        for one in ended
+        if one.n_epochs
+        and one.rule is not None
+        and one.rule.max_epochs != rule.max_epochs
+        and (one.rule.max_epochs is None or one.n_epochs < one.rule.max_epochs - 0.5)
+        and replace(one.rule, max_epochs=rule.max_epochs) == rule
+    }
+
+
 def confidence(n_precedents: int) -> float:
     """Of a prediction by so many precedents."""
     return _MOST_CONFIDENCE * n_precedents / (n_precedents + 1.0)
@@ -156,7 +169,8 @@ def with_precedents(job: Job, steps_per_epoch: float | None, own: Prediction | N
     name = _curve_rule(job)
     if (own is not None and own.rule not in _LIMITS) or not steps_per_epoch or name is None:
         return own
-    ends = ends_under(job.spec.convergence, [ended for ended in job.similar if ended.project == job.spec.project])
+    rule, mine = job.spec.convergence, [ended for ended in job.similar if ended.project == job.spec.project]
+    ends = ends_under(rule, mine) | _with_other_limits(rule, mine)
     if not ends:
         return own
     logs = [math.log(each.epochs * steps_per_epoch) for each in ends.values()]

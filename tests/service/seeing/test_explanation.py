@@ -748,7 +748,8 @@ def test_a_kept_promise_is_told_after_the_end() -> None:
         ),
         (
             Turn(340.0, 400.0, 200.0, False, 300.0, 2.0),
-            "1 min 40 s more: 2 times the 3 min 20 s that it is predicted to need at its least size, divided by its priority of 4.",
+            "1 min 40 s more: 2 times the 3 min 20 s that it is predicted to need at its least size, divided by its "
+            "priority of 4.",
         ),
         (Turn(340.0, 400.0, 9e9, False, 300.0, 2.0), "That is the longest that any job waits for that."),
         (
@@ -806,7 +807,8 @@ def test_a_turn_is_counted_from_the_last_step_of_a_job_that_goes_back_to_a_check
     made = a_decision("job-1", reason=Reason.WAITING_FOR_RESOURCES, allocation=NOTHING)
     resumed = a_record(state=JobState.PAUSED, wanted=NOTHING, running=NOTHING, step=460)
     case = Case(job=resumed, decision=made, now=60.0, turn=Turn(256.0, 316.0, 8.0, False, 300.0, 2.0))
-    told = "2 times the 8 s that it is predicted to need from step 460 on: of which step its checkpoint is, the rounds do not know."
+    need = "2 times the 8 s that it is predicted to need from step 460 on"
+    told = f"{need}: of which step its checkpoint is, the rounds do not know."
     assert any(told in each for each in explanation_of(case).sentences)
 
 
