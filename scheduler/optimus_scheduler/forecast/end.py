@@ -207,7 +207,10 @@ def step_limit(rule: Rule, steps_per_epoch: float | None) -> float:
 
 
 def _converged_by(job: Job, rule: Rule, fitted: Fitted, use: Use, settings: Settings) -> str | None:
-    """The part of the rule that holds now; None otherwise, and for limits that the coordinator keeps by itself."""
+    """The part of the rule that holds now; None otherwise, and for limits that the coordinator keeps by itself.
+
+    It knows those with which it began: beyond one that the owner has set since, the job trains on until it is told.
+    """
     holds = has_converged(
         fitted.curve,
         rule,
@@ -220,7 +223,20 @@ def _converged_by(job: Job, rule: Rule, fitted: Fitted, use: Use, settings: Sett
     )
     if job.state is JobState.PAUSED and holds in _BY_CURVE:
         return None  # after an error it goes on from a checkpoint, and makes the steps anew that the rule would count
-    return None if holds in _ENFORCED_BY_COORDINATOR else holds
+    return None if holds in _ENFORCED_BY_COORDINATOR and not _is_far_beyond_its_limit(job) else holds
+
+
+_BEYOND = 1.01
+"""A limit of epochs is known in steps about as well as this, and the last step may pass it by a part of a large one."""
+
+
+def _is_far_beyond_its_limit(job: Job) -> bool:
+    spec = job.spec
+    if job.state is not JobState.RUNNING or spec.convergence.ends_itself or spec.announced_steps is not None:
+        return False
+    limit = step_limit(rule_of(job), epoch_steps(job))
+    slack = 1 if spec.elastic_batch is None else spec.elastic_batch.maximum // spec.elastic_batch.minimum
+    return job.step > _BEYOND * limit + slack
 
 
 def _may_end_by_curve(job: Job) -> bool:
