@@ -11,8 +11,10 @@ import pytest
 from tests.service.api.api_harness import NOW, Api, faults, job_spec, problem
 from tests.service.api.people import ADMINISTRATOR, add_token, add_user
 from tests.service.api.test_api_jobs import UNKNOWN, ended_job
+from tests.service.store.store_builders import set_wanted
 
 from optimus_scheduler.lifecycle import CancelRequested, MembershipFormed
+from optimus_scheduler.model import Allocation, Directive
 from optimus_service.store.errors import JobNotFound
 
 
@@ -60,6 +62,21 @@ def test_what_is_changed_is_told_with_old_and_new_value(api: Api) -> None:
     )
     assert event["data"]["workers.max"] == {"from": 4, "to": 3}
     assert [job["id"] for job in api.get("/v1/jobs", params={"name": "other"}).json()["jobs"]] == [job_id]
+
+
+@pytest.mark.parametrize("limit", ["max_steps", "max_epochs"])
+def test_a_limit_is_raised_only_of_a_job_without_tasks(api: Api, limit: str) -> None:
+    """Its coordinator keeps the limit with which it began, and would end the job there; the service ends it sooner."""
+    job_id = api.submit(convergence={limit: 100})
+    changed(api, job_id, convergence={limit: 200})
+    set_wanted(api.repository, job_id, Allocation(1, 1), Directive.RUN, (), NOW)
+    field, message = fault(api, job_id, convergence={limit: 300})
+    assert field == f"convergence.{limit}"
+    assert message == (
+        "the job has tasks, which keep the limit of 200 with which they began: "
+        f"pause it (`optimus pause {job_id}`), change it, and resume it"
+    )
+    assert changed(api, job_id, convergence={limit: 50})["spec"]["convergence"][limit] == 50
 
 
 def test_fields_of_a_newer_release_stay(api: Api) -> None:

@@ -66,6 +66,7 @@ def change_job(
             limits.refuse_size(wanted, in_force, edit.changes)
             _refuse_impossible(services, job, edit)
             _refuse_without_effect(job, edit)
+            _refuse_larger_limit(job, edit)
             audit.data = {field: {"from": old, "to": new} for field, (old, new) in edit.changes.items()}
             is_done = not edit.changed or apply(services, job, edit, audit.caller.words_for(job))
         if is_done:
@@ -106,6 +107,18 @@ def _refuse_without_effect(job: JobRecord, edit: Edit) -> None:
     idle = [field for field in edit.changes if job.is_tracked and field.startswith(_OF_SCHEDULED)]
     if idle:
         raise invalid([answers.ProblemError(field=field, message=why) for field in idle])
+
+
+def _refuse_larger_limit(job: JobRecord, edit: Edit) -> None:
+    """Raise `Problem` (422) where a job with tasks would get more steps or epochs: its coordinator keeps the limit with
+    which it began, and would end the job there."""
+    if job.is_tracked or (job.wanted.is_empty and job.running.is_empty):
+        return
+    for field in ("convergence.max_steps", "convergence.max_epochs"):
+        old, new = edit.changes.get(field, (None, None))
+        if isinstance(old, int | float) and (new is None or (isinstance(new, int | float) and new > old)):
+            keeps = f"the job has tasks, which keep the limit of {old:g} with which they began"
+            raise invalid_field(field, f"{keeps}: pause it (`optimus pause {job.id}`), change it, and resume it")
 
 
 def _refuse_impossible(services: Services, job: JobRecord, edit: Edit) -> None:
