@@ -60,8 +60,7 @@ def start(data_directory: Path, arguments: Sequence[str]) -> Running:
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as stream:
         begin = stream.seek(0, os.SEEK_END)
 
-    def begun() -> subprocess.Popen[bytes]:
-        with log.open("ab") as stream:
+        def begun() -> subprocess.Popen[bytes]:
             # -P: what lies in the current directory is nothing to the service.
             return subprocess.Popen(
                 [sys.executable, "-P", "-m", "optimus_cli", *arguments],
@@ -71,15 +70,15 @@ def start(data_directory: Path, arguments: Sequence[str]) -> Running:
                 start_new_session=True,
             )
 
-    deadline = time.monotonic() + READY_SECONDS
-    with _ended_with_this_process(begun) as process:
-        while process.poll() is None:
-            running = find(data_directory)
-            if running is not None and running.pid == process.pid and _is_ready(running.url):
-                return running
-            if time.monotonic() > deadline:
-                raise DidNotStart(f"The service was not ready after {READY_SECONDS:g} s.\n{_tail(log, begin)}")
-            time.sleep(POLL_SECONDS)
+        deadline = time.monotonic() + READY_SECONDS
+        with _ended_with_this_process(begun) as process:
+            while process.poll() is None:
+                running = find(data_directory)
+                if running is not None and running.pid == process.pid and _is_ready(running.url):
+                    return running
+                if time.monotonic() > deadline:
+                    raise DidNotStart(f"The service was not ready after {READY_SECONDS:g} s.\n{_tail(log, begin)}")
+                time.sleep(POLL_SECONDS)
     raise DidNotStart(f"The service did not start (exit code {process.returncode}).\n{_tail(log, begin)}")
 
 

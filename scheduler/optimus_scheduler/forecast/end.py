@@ -231,11 +231,10 @@ _BEYOND = 1.01
 
 
 def _is_far_beyond_its_limit(job: Job) -> bool:
-    spec = job.spec
-    if job.state is not JobState.RUNNING or spec.convergence.ends_itself or spec.announced_steps is not None:
+    if job.state is not JobState.RUNNING or job.spec.convergence.ends_itself:
         return False
-    limit = step_limit(rule_of(job), epoch_steps(job))
-    slack = 1 if spec.elastic_batch is None else spec.elastic_batch.maximum // spec.elastic_batch.minimum
+    limit, elastic = step_limit(rule_of(job), epoch_steps(job)), job.spec.elastic_batch
+    slack = 1 if elastic is None else elastic.maximum // elastic.minimum
     return job.step > _BEYOND * limit + slack
 
 
