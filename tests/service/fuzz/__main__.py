@@ -35,6 +35,8 @@ N_JOBS = 24
 """Jobs whose tasks' calls are tried: half of them are never told a result, which would end them."""
 START_SECONDS = 120.0
 """A start takes two or three seconds; a machine under load gets more."""
+ANSWER_SECONDS = 60.0
+"""An answer takes milliseconds; a machine under load gets more."""
 
 
 @contextmanager
@@ -61,7 +63,7 @@ def _address(directory: Path, process: subprocess.Popen[bytes]) -> str:
     while time.monotonic() < deadline and process.poll() is None:
         if (directory / "service.json").exists():
             url = str(json.loads((directory / "service.json").read_text())["url"])
-            if httpx.get(f"{url}/readyz", trust_env=False).is_success:
+            if httpx.get(f"{url}/readyz", trust_env=False, timeout=ANSWER_SECONDS).is_success:
                 return url
         time.sleep(0.1)
     raise RuntimeError(f"the service did not start: {_end_of_log(directory)}")
@@ -79,7 +81,7 @@ def job_tokens(url: str, database_url: str, token: str | None) -> dict[str, str]
     repository = Repository(create_engine_from_url(database_url))
     try:
         tokens = {}
-        with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=60.0) as client:
+        with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=ANSWER_SECONDS) as client:
             for number in range(N_JOBS):
                 answer = client.post("/v1/jobs", json={**spec, "name": f"fuzzed-{number}"}).raise_for_status()
                 job_id = answer.json()["id"]
@@ -100,7 +102,7 @@ ROLES: Mapping[str, Mapping[str, object]] = {
 def token_of_role(url: str, role: str) -> str:
     """A token of a new user with the role. It is made when it is needed: who came before may have taken others back."""
     with httpx.Client(
-        base_url=url, headers={"Authorization": f"Bearer {TOKEN}"}, trust_env=False, timeout=60.0
+        base_url=url, headers={"Authorization": f"Bearer {TOKEN}"}, trust_env=False, timeout=ANSWER_SECONDS
     ) as client:
         client.post(f"/v1/users/fuzz-{role}", json=ROLES[role]).raise_for_status()
         made = client.post("/v1/tokens", json={"user": f"fuzz-{role}", "scope": "operate"}).raise_for_status()
@@ -114,7 +116,8 @@ def run(url: str, known: Mapping[str, object], directory: Path, phases: str, opt
     environment = {**os.environ, "SCHEMATHESIS_HOOKS": "tests.service.fuzz.hooks", "OPTIMUS_FUZZ": str(file)}
     headers = {} if known["token"] is None else {"Authorization": f"Bearer {known['token']}"}
     document = directory / "openapi.json"
-    document.write_text(httpx.get(f"{url}/openapi.json", headers=headers, trust_env=False).raise_for_status().text)
+    answer = httpx.get(f"{url}/openapi.json", headers=headers, trust_env=False, timeout=ANSWER_SECONDS)
+    document.write_text(answer.raise_for_status().text)
     program = os.environ.get("FUZZ_SCHEMATHESIS", "schemathesis")
     command = [program, "--config-file", str(ROOT / "tests/service/fuzz/schemathesis.toml"), "run", str(document)]
     command += ["--url", url, "--phases", phases, *options]
