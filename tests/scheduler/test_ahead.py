@@ -410,6 +410,9 @@ def test_no_start_is_named_behind_a_job_that_is_not_known_to_end(policy: str) ->
         found = look_ahead(replace(behind, lengths=lengths), policy_named(policy), Settings())
         assert found["b"] == ExpectedTimes(None, None), "no job took longer than this one has run"
         assert found["a"].end is not None, "the queue has to go on"
+    told = replace(first, losses=(1.0,) * 10, loss_steps=tuple(range(500, 5500, 500)))
+    found = look_ahead(replace(a_queue(told, waits, cpu=2.0), lengths=(3000.0,) * 50), policy_named(policy), Settings())
+    assert found["b"] == ExpectedTimes(None, None), "its losses tell no end: what others took says nothing of it"
     known = a_job("c", has=(1, 1), spec=one_size, measured=samples(law(), ALL_SIZES))
     found = look_ahead(a_queue(first, known, waits, cpu=4.0), policy_named(policy), Settings())
     start, end = found["b"].start, found["c"].end

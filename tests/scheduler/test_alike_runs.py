@@ -63,14 +63,31 @@ def test_one_run_says_little_and_none_nothing() -> None:
     assert steps_of_alike_runs(job(ended("run", 12.0)), None) is None, "nothing is known of an epoch"
 
 
-def test_runs_that_a_limit_ended_tell_nothing_of_when_a_loss_is_reached() -> None:
-    rule, limit = ConvergenceRule(target_loss=0.1), ConvergenceRule(max_epochs=12)
-    waits = job(replace(ended("run", 12.0), rule=limit))
-    waits = replace(waits, spec=replace(waits.spec, convergence=rule))
-    assert steps_of_alike_runs(waits, 10.0) is not None, "nothing else is known yet"
+@pytest.mark.parametrize(
+    ("theirs", "before", "once_it_trains"),
+    [
+        (ConvergenceRule(target_loss=0.1), True, True),
+        (ConvergenceRule(target_loss=0.1, max_epochs=50), True, False),
+        (ConvergenceRule(target_loss=0.1, max_epochs=12), False, False),  # that ended it
+        (ConvergenceRule(target_loss=0.1, max_steps=120), False, False),
+        (ConvergenceRule(target_loss=0.2), False, False),
+        (ConvergenceRule(loss_decrease=0.01), False, False),
+        (ConvergenceRule(max_epochs=12), False, False),
+    ],
+)
+def test_when_a_loss_is_reached_is_told_by_runs_that_came_to_it(
+    theirs: ConvergenceRule, before: bool, once_it_trains: bool
+) -> None:
+    waits = job(replace(ended("run", 12.0), rule=theirs, total_steps=120))
+    waits = replace(waits, spec=replace(waits.spec, convergence=ConvergenceRule(target_loss=0.1)))
+    assert (steps_of_alike_runs(waits, 10.0) is not None) is before
     trains = replace(waits, step=100, losses=(1.0,) * 10, loss_steps=tuple(range(10, 110, 10)))
-    assert steps_of_alike_runs(trains, 10.0) is None
-    assert steps_of_alike_runs(replace(trains, similar=(replace(ended("run", 12.0), rule=rule),)), 10.0) is not None
+    assert (steps_of_alike_runs(trains, 10.0) is not None) is once_it_trains
+
+
+def test_another_decrease_of_the_loss_tells_something_before_the_own_losses_do() -> None:
+    run = replace(ended("run", 12.0), rule=ConvergenceRule(loss_decrease=0.02), total_steps=120)
+    assert steps_of_alike_runs(job(run), 10.0) is not None
 
 
 def test_runs_that_told_no_epochs_are_counted_in_steps() -> None:

@@ -18,6 +18,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from optimus_models.convergence import LEAST_POINTS
 from optimus_scheduler.ahead.cuts import agreed_cut, freed_by
 from optimus_scheduler.ahead.doubts import Doubts, levels_of
 from optimus_scheduler.ahead.earliest_starts import Needed, drawn, earliest_starts
@@ -26,7 +27,7 @@ from optimus_scheduler.ahead.start_ups import is_starting, start_up_seconds
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
 from optimus_scheduler.allocate.policy import PlanningPolicy, Policy
 from optimus_scheduler.forecast.alike_runs import seconds_of_silent_runs, steps_left_like_alike_runs
-from optimus_scheduler.forecast.end import epoch_steps
+from optimus_scheduler.forecast.end import epoch_steps, may_end_by_curve
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.time_left import Habits, step_seconds
 from optimus_scheduler.model import Directive, Interval, Job, Resources, Role
@@ -141,11 +142,16 @@ def _work(outlook: Outlook, queue: Queue) -> Work:
         else:
             rest = until_later(like_it, 0.0, min(running, outlook.allocated_seconds))
         work = Work.of(Interval(rest.mean * speed, rest.low * speed, rest.high * speed))
-        is_known = like_it is not None or any(length > running for length in queue.lengths)
-        return work._replace(is_made_up=not is_known)
+        is_like_others = not _tells_no_end(outlook.job) and any(length > running for length in queue.lengths)
+        return work._replace(is_made_up=like_it is None and not is_like_others)
     known = Work.of(remaining)
     pace = Work.of(step_seconds(outlook.speeds.estimate(size), Habits(running_seconds=running)))
     return Work(known.median, math.hypot(known.down, pace.down), math.hypot(known.up, pace.up))
+
+
+def _tells_no_end(job: Job) -> bool:
+    """Whether, of a job whose end is not predicted, that is so by its losses: what others took says nothing then."""
+    return may_end_by_curve(job) and len(job.losses) >= LEAST_POINTS
 
 
 def is_expected_to_end(outlook: Outlook) -> bool:

@@ -9,9 +9,10 @@ import numpy as np
 from optimus_models.arguments import predicted
 from optimus_models.convergence import LEAST_POINTS
 from optimus_scheduler.forecast.cold_start import device_name
+from optimus_scheduler.forecast.end import may_end_by_curve
 from optimus_scheduler.forecast.precedents import with_belief
 from optimus_scheduler.forecast.time_left import given_not_ended
-from optimus_scheduler.model import REACH, Interval, Job
+from optimus_scheduler.model import REACH, ConvergenceRule, EndedJob, Interval, Job, MetricTarget
 
 
 def steps_of_alike_runs(job: Job, steps_per_epoch: float | None) -> Interval | None:
@@ -20,13 +21,10 @@ def steps_of_alike_runs(job: Job, steps_per_epoch: float | None) -> Interval | N
 
     The middle one of them, from the 10th percentile to the 90th; one alone says little, so its number is halved and
     doubled. Of a script those with the same arguments; where there are none, by how much others differed. Of a job that
-    a loss or a figure is to end, once its own losses tell no end, those that had the same rule: a limit of epochs tells
-    nothing of when a loss is reached.
+    a loss or a figure is to end, those with the same rule; before its own losses tell no end, those as well that came
+    to the same figure or to another decrease of the loss: a limit tells nothing of when that is.
     """
-    rule = job.spec.convergence
-    is_by_curve = any(each is not None for each in (rule.loss_decrease, rule.target_loss, rule.target_metric))
-    tells = is_by_curve and len(job.losses) >= LEAST_POINTS
-    similar = [ended for ended in job.similar if not tells or ended.rule in (None, rule)]
+    similar = [ended for ended in job.similar if _tells_of(job, ended)]
     lengths = [
         (ended.arguments, math.log(ended.loss_steps[-1] / ended.steps_per_epoch))
         for ended in similar
@@ -46,6 +44,21 @@ def steps_of_alike_runs(job: Job, steps_per_epoch: float | None) -> Interval | N
         mean, sigma = predicted(job.spec.arguments, lengths)
         low, middle, high = np.exp(mean + sigma * np.array([-REACH, 0.0, REACH]))
     return Interval(*(float(each) * steps_per_epoch for each in (middle, low, high)))
+
+
+def _tells_of(job: Job, ended: EndedJob) -> bool:
+    """Whether the end of this run tells that of the job, by their rules."""
+    rule, theirs = job.spec.convergence, ended.rule
+    if theirs is None or theirs == rule or not may_end_by_curve(job):
+        return True
+    by_epochs = theirs.max_epochs is not None and ended.n_epochs >= theirs.max_epochs
+    by_limit = by_epochs or (theirs.max_steps is not None and ended.total_steps >= theirs.max_steps)
+    return _awaited(theirs) == _awaited(rule) and not by_limit and len(job.losses) < LEAST_POINTS
+
+
+def _awaited(rule: ConvergenceRule) -> tuple[bool, float | None, MetricTarget | None]:
+    """What a rule waits for in the course of training, whatever the size of the decrease of the loss."""
+    return rule.loss_decrease is not None, rule.target_loss, rule.target_metric
 
 
 def seconds_of_silent_runs(job: Job) -> Interval | None:

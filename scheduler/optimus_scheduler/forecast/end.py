@@ -189,7 +189,7 @@ def _corrected_steps(job: Job, left: Interval, most: float) -> tuple[Interval, W
 
 def _is_beyond_announced(job: Job) -> bool:
     """Whether it goes on after all steps that it announced, and no loss or metric says when it ends."""
-    return job.spec.announced_steps is not None and not _may_end_by_curve(job)
+    return job.spec.announced_steps is not None and not may_end_by_curve(job)
 
 
 def life_of(job: Job, left: Interval) -> float:
@@ -238,7 +238,8 @@ def _is_far_beyond_its_limit(job: Job) -> bool:
     return job.step > _BEYOND * limit + slack
 
 
-def _may_end_by_curve(job: Job) -> bool:
+def may_end_by_curve(job: Job) -> bool:
+    """Whether its rule asks for a loss, a decrease of it, or a figure of evaluations."""
     rule = job.spec.convergence
     return rule.loss_decrease is not None or rule.target_loss is not None or rule.target_metric is not None
 
@@ -246,7 +247,7 @@ def _may_end_by_curve(job: Job) -> bool:
 def _confidence(job: Job, fitted: Fitted, prediction: Prediction | None) -> float:
     if prediction is None:
         return _LINDY_CONFIDENCE if job.step > 0 else 0.0
-    if not _may_end_by_curve(job):
+    if not may_end_by_curve(job):
         # A number of steps or epochs that the owner fixed, or that a command announces.
         return confidence(len(early)) if (early := early_ends(job)) else 1.0
     by_metric = prediction.rule == "target_metric" and fitted.metric is not None

@@ -74,7 +74,7 @@ def test_a_limit_is_raised_only_of_a_job_without_tasks(api: Api, limit: str) -> 
     assert field == f"convergence.{limit}"
     assert message == (
         "the job has tasks, which keep the limit of 200 with which they began: "
-        f"pause it (`optimus pause {job_id}`), change it, and resume it"
+        "pause the job, change this when its tasks are gone, and resume it"
     )
     assert changed(api, job_id, convergence={limit: 50})["spec"]["convergence"][limit] == 50
 

@@ -247,6 +247,7 @@ def test_a_dry_run_tells_of_no_job_of_others() -> None:
         n_similar=2,
         n_alike=2,
         effects=effects,
+        put_off=(),
         gives_more=None,
     )
     assert seen.previewed(found, {"mine"}, OPERATOR) is found

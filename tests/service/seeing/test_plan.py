@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,18 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.service.api.api_harness import Api, job_spec, problem
 from tests.service.api.conftest import serve
-from tests.service.loop.loop_world import World
+from tests.service.loop.loop_world import World, loss_at
 
 from optimus_contract import answers
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_scheduler.ahead.deadlines import Answer, DeadlineAnswer
-from optimus_scheduler.model import JobState
+from optimus_scheduler.model import Interval, JobState
 from optimus_scheduler.what_if import Advice
 from optimus_service import server
 from optimus_service.api.jobs.plan import plan_body
 from optimus_service.insight.predictions import dry_run
-from optimus_service.insight.predictions.dry_run import CANDIDATE, Preview, Previewed, earliest_promised
+from optimus_service.insight.predictions.dry_run import CANDIDATE, Preview, Previewed, PutOff, earliest_promised
 from optimus_service.requests import checked
 
 SPEC: dict[str, Any] = {"workers": {"max": 4}, "servers": {"max": 4}, "convergence": {"loss_decrease": {"below": 0.05}}}
@@ -116,10 +117,11 @@ def test_a_job_of_a_known_kind_is_told_its_end_and_its_price(world: World) -> No
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_job_of_a_kind_that_tells_no_epochs_is_told_its_end(world: World) -> None:
     world.steps_per_epoch = None
-    world.submit("teacher", convergence={"max_seconds": 60})
+    rule = {"target_loss": loss_at(30.0)}
+    world.submit("teacher", convergence=rule)
     world.live_until("it has ended", lambda: world.state("teacher") is JobState.SUCCEEDED)
     world.round()  # learns from it
-    found = body(world, preview_of(world).of(document(workers={"max": 1}, servers={"max": 1}), {}))
+    found = body(world, preview_of(world).of(document(workers={"max": 1}, servers={"max": 1}, convergence=rule), {}))
     assert found.speed_from == "similar jobs"
     assert found.expected.finish_seconds is not None
     assert any("1 finished job of the same task" in sentence for sentence in found.sentences)
@@ -133,6 +135,28 @@ def test_of_an_unknown_kind_no_end_is_made_up(world: World) -> None:
 
 
 # --- over HTTP -------------------------------------------------------------------------------------------------------
+
+
+def test_who_waits_and_would_start_clearly_later_is_named(world: World) -> None:
+    wide = {"workers": {"min": 6, "max": 6}, "servers": {"max": 1}, "convergence": {"max_steps": 400}}
+    world.submit("teacher", **wide)
+    world.live_until("it has ended", lambda: world.state("teacher").is_final)
+    world.submit("runs", **wide, priority=200.0)
+    world.live_until("its end is near", lambda: world.repository.jobs.get("runs").step > 350)
+    world.submit("waits", **wide)
+    world.round()
+
+    def told(priority: float) -> list[str]:
+        found = body(world, preview_of(world).of(document(**wide, priority=priority), {}))
+        return [each for each in found.sentences if "which waits" in each]
+
+    assert told(0.01) == [], "it goes after that one"
+    (sentence,) = told(100.0)
+    assert re.fullmatch(r"waits \(waits\), which waits, would start in about .* instead of about .*\.", sentence)
+    unknown = PutOff("waits", Interval(10.0, 8.0, 12.0), None)
+    previewed = replace(preview_of(world).of(document(**wide), {}), put_off=(unknown,))
+    lost = "When waits (waits), which waits, would start could not be said any more; without it, in about 10 s"
+    assert any(each.startswith(lost) for each in body(world, previewed).sentences)
 
 
 @pytest.fixture

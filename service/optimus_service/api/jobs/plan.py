@@ -27,7 +27,7 @@ from optimus_service.insight.jobs.bodies import allocation_body
 from optimus_service.insight.jobs.lost_work import Loss
 from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.insight.jobs.reasons import gives_more, text_of
-from optimus_service.insight.predictions.dry_run import Effect, Previewed
+from optimus_service.insight.predictions.dry_run import Effect, Previewed, PutOff
 from optimus_service.observe.spec import deadline_of
 from optimus_service.observe.standstills import standstills
 from optimus_service.store.records import JobRecord
@@ -135,6 +135,7 @@ def plan_body(
             *_on_the_deadline(previewed, deadline, now),
             *_on_money(cost),
             *_on_others(effects),
+            *_on_waiting(previewed.put_off, active),
         ],
         expected=expected,
         cost=cost,
@@ -228,6 +229,19 @@ def _on_others(effects: list[answers.Effect]) -> list[str]:
         f"{_delay(each)}{_loss(each)}."
         for each in effects
     ]
+
+
+def _on_waiting(put_off: Sequence[PutOff], active: Mapping[str, JobRecord]) -> list[str]:
+    """Who of those that the caller may read would start later."""
+    found = []
+    for each in put_off:
+        job, before, after = active.get(each.job_id), _interval(each.before), each.after and _interval(each.after)
+        if job is None or before is None:
+            continue
+        name = f"{job.name} ({job.id}), which waits,"
+        later = f"{name} would start in {span(after)} instead of {span(before)}." if after is not None else None
+        found.append(later or f"When {name} would start could not be said any more; without it, in {span(before)}.")
+    return found
 
 
 def _delay(effect: answers.Effect) -> str:

@@ -66,6 +66,17 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
+class PutOff:
+    """A job that waits and would start clearly later."""
+
+    job_id: str
+    before: Interval
+    """Seconds to its start without the new job ..."""
+    after: Interval | None
+    """... and with it; None: nothing can be said."""
+
+
+@dataclass(frozen=True, slots=True)
 class Previewed:
     """The answer."""
 
@@ -83,7 +94,9 @@ class Previewed:
     n_alike: int
     """... and those of them that had the same arguments."""
     effects: tuple[Effect, ...]
-    """Of other jobs that would get another size."""
+    """On other jobs that would get another size ..."""
+    put_off: tuple[PutOff, ...]
+    """... and on others that wait."""
     gives_more: tuple[str, ...] | None
     """What each alone would give it more; None: not tried."""
     borrows: bool = False
@@ -186,6 +199,7 @@ class Preview:
             n_similar=len(candidate.similar),
             n_alike=sum(each.arguments == candidate.spec.arguments for each in candidate.similar),
             effects=_effects(without, present, planned, without_it, with_it, now),
+            put_off=_put_off(present, planned, without_it, with_it, now),
             gives_more=None if advice is None else advice.changes,
             borrows=not decision.allocation.is_empty
             and borrows(world, {each.job_id: each.allocation for each in planned.decisions}, candidate.spec.project),
@@ -328,6 +342,24 @@ def _effects(
         for before in present.decisions
         if sizes[before.job_id] != before.allocation
     )
+
+
+def _put_off(
+    present: Plan,
+    planned: Plan,
+    without_it: Mapping[str, CorrectedTimes],
+    with_it: Mapping[str, CorrectedTimes],
+    now: float,
+) -> tuple[PutOff, ...]:
+    """Those that would start later than the interval of their start without the new job allows for: two looks ahead
+    never tell quite the same."""
+    waits = {each.job_id for each in planned.decisions if each.allocation.is_empty}
+    found = []
+    for job_id in (each.job_id for each in present.decisions if each.allocation.is_empty and each.job_id in waits):
+        before, after = without_it[job_id].shown.waiting(now), with_it[job_id].shown.waiting(now)
+        if before is not None and (after is None or after.mean > before.high):
+            found.append(PutOff(job_id, before, after))
+    return tuple(found)
 
 
 def _after(waiting: Interval | None, left: Interval | None) -> Interval | None:
