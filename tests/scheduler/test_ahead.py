@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.scheduler.builders import ALL_SIZES, GIB, NOW, a_cluster, a_job, a_snapshot, a_spec, law, samples
 
+from optimus_models.calibration import Errors, Experience, Judged
 from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.ahead.corrected_times import corrected_times
 from optimus_scheduler.ahead.cuts import LESS, SOONER, TURN, Cut, agreed_cut, freed_by
@@ -173,24 +174,41 @@ def test_a_waiting_job_starts_when_the_running_one_ends() -> None:
     drawn=jobs_drawn,
     limit=st.floats(1.0, 300.0),
     size=st.integers(0, 1),
-    ran=st.floats(0.0, 600.0),
+    ran=st.none() | st.floats(0.0, 600.0),
     policy=st.sampled_from(POLICIES),
+    errors=st.lists(st.floats(-3.0, 3.0), max_size=3),
 )
 def test_a_limit_of_time_bounds_the_end(
-    drawn: list[tuple[int, tuple[int, int], int]], limit: float, size: int, ran: float, policy: str
+    drawn: list[tuple[int, tuple[int, int], int]],
+    limit: float,
+    size: int,
+    ran: float | None,
+    policy: str,
+    errors: list[float],
 ) -> None:
+    """However wrong the ends were that were told of earlier jobs."""
     queue = drawn_queue(drawn)
     job = running("limited", 5000, (size, size))
     rule = ConvergenceRule(max_steps=5000, max_seconds=limit)
-    job = replace(job, spec=replace(job.spec, convergence=rule), started_at=NOW - ran if size else None)
-    (limited,) = forecast_all([job], NOW, Settings())
-    found = looked(replace(queue, outlooks=(*queue.outlooks, limited)), policy)["limited"]
-    assert found.end is not None
-    if found.start is None:
-        assert found.end.high <= max(NOW - ran + limit, NOW) + 1e-6
-    else:
-        assert found.end.high <= found.start.high + limit + 1e-6
-        assert found.end.mean <= found.start.mean + limit + 1e-6
+    judged = Errors([Judged(f"ended-{number}", "", 0.1, 0.3, error) for number, error in enumerate(errors)])
+    experience = Experience(time=judged, seconds=judged, start=judged)
+    started = NOW - ran if size and ran is not None else None
+    left = limit if started is None else max(started + limit - NOW, 0.0)
+    job = replace(job, started_at=started, experience=experience)
+    (limited,) = forecast_all([replace(job, spec=replace(job.spec, convergence=rule))], NOW, Settings())
+    queue = replace(queue, outlooks=(*queue.outlooks, limited))
+    for found in (
+        looked(queue, policy)["limited"],
+        corrected_times(queue, policy_named(policy), Settings())["limited"].shown,
+    ):
+        assert found.end is not None
+        if found.start is None:
+            assert found.end.high <= NOW + left + 1e-6
+        else:
+            assert found.end.high <= found.start.high + limit + 1e-6
+            assert found.end.mean <= found.start.mean + limit + 1e-6
+    at_its_size = limited.forecast.remaining_seconds
+    assert at_its_size is None or at_its_size.high <= left + 1e-6
 
 
 @pytest.mark.parametrize("emptied", [False, True])

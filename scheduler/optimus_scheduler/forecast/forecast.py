@@ -386,24 +386,29 @@ def _seconds(
     """
     if remaining is None or pace is None:
         return None, AS_PREDICTED
-    most = math.inf
-    if job.spec.convergence.max_seconds is not None and job.started_at is not None:
-        most = max(job.started_at + job.spec.convergence.max_seconds - now, 0.0)
+    most = most_seconds(job, now)
     is_by_time = prediction is not None and prediction.rule == "max_seconds"
     if is_by_time and 0 < remaining.mean == remaining.high:
         return Interval(most, most * min(remaining.low / remaining.mean, 1.0), most), AS_PREDICTED
     return at_present_pace(job, remaining, pace, most)
 
 
-def at_present_pace(
-    job: Job, steps: Interval, pace: Interval, most_seconds: float = math.inf
-) -> tuple[Interval, Widening]:
-    """Seconds that a job needs for so many steps at so many seconds each, corrected by how earlier ones turned out."""
+def most_seconds(job: Job, now: float) -> float:
+    """What the limit of time leaves a job, all of it before its start; inf: it has none."""
+    limit = job.spec.convergence.max_seconds
+    if limit is None:
+        return math.inf
+    return limit if job.started_at is None else max(job.started_at + limit - now, 0.0)
+
+
+def at_present_pace(job: Job, steps: Interval, pace: Interval, most: float = math.inf) -> tuple[Interval, Widening]:
+    """Seconds that a job needs for so many steps at so many seconds each, corrected by how earlier ones turned out.
+    `most`: of which no bound is larger (`most_seconds`)."""
     left = time_left(steps, pace)
     by = correction(job.experience.seconds, job.experience.task, life_of(job, steps), left)
-    if by == AS_PREDICTED and most_seconds == math.inf:
+    if by == AS_PREDICTED and most == math.inf:
         return left, by
-    return time_left(steps, pace, by, most_seconds), by
+    return time_left(steps, pace, by, most), by
 
 
 def cost_of(seconds: Interval | None, cost_per_second: float | None) -> Interval | None:

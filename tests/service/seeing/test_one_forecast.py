@@ -18,7 +18,7 @@ from optimus_contract import answers
 from optimus_contract.interval_words import interval_words
 from optimus_models.cost import Estimate
 from optimus_scheduler.forecast.fits import Fits
-from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState
+from optimus_scheduler.model import NOTHING, Allocation, ConvergenceRule, Interval, JobState
 from optimus_scheduler.settings import Settings
 from optimus_service.api.jobs.queue import queued_body
 from optimus_service.crd.translate import age, status_of
@@ -107,6 +107,26 @@ def kept(draw: st.DrawFn, job_id: str) -> tuple[JobRecord, DecisionRecord]:
     )
     decision = a_decision(job_id, at=at, forecast=a_forecast(job_id, **said), allocation=size, previous=size)
     return record, replace(decision, expected=draw(st.none() | st.just(times)))
+
+
+@given(found=kept("job-1"), limit=st.floats(1.0, 600.0), ran=st.floats(0.0, 700.0))
+def test_no_end_is_told_beyond_the_limit_of_time(
+    found: tuple[JobRecord, DecisionRecord], limit: float, ran: float
+) -> None:
+    """Also while a look is older than the job, or its size is new: of that the time passes."""
+    record, decision = found
+    record = replace(record, spec={**record.spec, "convergence": {"max_seconds": limit}})
+    record = replace(record, started_at=None if record.started_at is None else NOW - ran)
+    shown = job_body(record, decision, None, NOW)
+    start = None if shown.expected is None else shown.expected.start_seconds
+    left = limit if record.started_at is None else max(limit - ran, 0.0)
+    for end in (shown.remaining_seconds, None if shown.expected is None else shown.expected.end_seconds):
+        if end is None:
+            continue
+        for bound in ("mean", "low", "high"):
+            begins = 0.0 if start is None else getattr(start, bound) or 0.0
+            latest = begins + left if record.started_at is None else max(begins, left)
+            assert (getattr(end, bound) or 0.0) <= latest + 1e-6
 
 
 @given(found=st.integers(1, 5).flatmap(lambda n: st.tuples(*(kept(f"job-{number}") for number in range(n)))))
@@ -243,6 +263,34 @@ def test_where_nothing_tells_the_number_of_steps_it_is_said_how_to_tell_it(
     words = " ".join(explanation_of(Case(job=running, decision=decision, now=NOW)).sentences)
     assert "When it ends cannot be said" in words
     assert all(each in words for each in told), words
+
+
+@pytest.mark.parametrize("rule", ["target_loss", "target_metric", "loss_decrease"])
+@pytest.mark.parametrize("n_known", [0, 1, 4, 5])
+def test_of_the_first_losses_nobody_is_told_that_they_tell_no_end(rule: str, n_known: int) -> None:
+    """A loss of the first second says nothing of whether it will come to its target: there is nothing to set yet."""
+    asked = {
+        "target_loss": 1.0,
+        "target_metric": {"name": "accuracy", "at_least": 0.95},
+        "loss_decrease": {"below": 0.01},
+    }
+    total, size = {"mean": 2.0, "low": 1.1, "high": 10.0}, Allocation(1, 0)
+    forecast = a_forecast(total_steps=total, remaining_steps={"mean": 1.0, "low": 0.1, "high": 9.0}, rule=None)
+    job = a_record(wanted=size, running=size, step=1, spec={"convergence": {rule: asked[rule]}})
+    decision = a_decision(at=NOW, forecast=forecast, allocation=size, previous=size)
+    n_figures = {"loss": 9, "accuracy": n_known} if rule == "target_metric" else {"loss": n_known}
+    words = " ".join(explanation_of(Case(job=job, decision=decision, now=NOW, n_figures=n_figures)).sentences)
+    what = "accuracy" if rule == "target_metric" else "loss"
+    assert (f"cannot be said yet: too little of its {what} is known." in words) == (n_known < 5)
+    assert ("`optimus set" in words) == (n_known == 5)
+
+
+def test_no_size_is_told_a_time_beyond_the_limit() -> None:
+    rule = ConvergenceRule(max_steps=5000, max_seconds=100.0)
+    job = replace(JOB, spec=replace(JOB.spec, convergence=rule), started_at=NOW - 40.0)
+    (fitted,) = Fits().of([job], SETTINGS)
+    found = sizes(job, fitted.speeds, SIZES, Estimate(500, 400, 600), Basis(NOW, SETTINGS))
+    assert [each.left.seconds.high for each in found if each.left is not None] == [60.0] * 3
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from optimus_scheduler.model import Interval, JobState
 from optimus_scheduler.what_if import Advice
 from optimus_service import server
 from optimus_service.api.jobs.plan import plan_body
+from optimus_service.insight.jobs.reasons import gives_more
 from optimus_service.insight.predictions import dry_run
 from optimus_service.insight.predictions.dry_run import CANDIDATE, Preview, Previewed, PutOff, earliest_promised
 from optimus_service.requests import checked
@@ -132,6 +133,19 @@ def test_of_an_unknown_kind_no_end_is_made_up(world: World) -> None:
     assert (found.expected.finish_seconds, found.cost, found.speed_from, found.effects) == (None, None, None, [])
     missing = "no finished job like it tells how many steps it makes, and its speed is not known"
     assert f"When it would end cannot be said: {missing}." in found.sentences
+
+
+def test_a_job_that_starts_with_all_that_it_may_have_is_not_told_of_the_next_round(world: World) -> None:
+    """That would start it: it is what the dry run tells of. Once it has its tasks, the same is told."""
+    alone: dict[str, Any] = {"workers": {"max": 1}, "servers": {"max": 1}}
+    found = body(world, preview_of(world).of(document(**alone), {}))
+    assert found.allocation.workers == 1
+    assert "next round" not in found.what_would_change_it
+    world.submit("new", **alone)
+    world.round()
+    advice = preview_of(world).what_gives_more("new", dict)
+    assert advice is not None
+    assert found.what_would_change_it == gives_more(advice.changes, waits=False)
 
 
 # --- over HTTP -------------------------------------------------------------------------------------------------------

@@ -79,6 +79,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             began=worker_starts(repository, job),
             starts=_worker_starts(services, job),
             last_steps=histories.last_steps(job, memberships),
+            n_figures=_n_figures(seen),
             speeds=[
                 replace(each, steps_per_second=counted_speed(seen, each)) for each in histories.speeds(job, memberships)
             ],
@@ -108,6 +109,12 @@ def _turn(services: Services, job: JobRecord, seen: Job, now: float) -> Turn | N
     if not job.waits or job.state.is_final or settings.policy != OptimusPolicy.name:
         return None
     return turn_of(forecast(seen, now, settings.scheduling), settings.scheduling)
+
+
+def _n_figures(seen: Job) -> dict[str, int]:
+    """Of a job whose rule asks for losses or a metric, how many are known of each."""
+    metric, found = seen.spec.convergence.target_metric, {"loss": len(seen.losses)}
+    return found if metric is None else {**found, metric.name: len(seen.metric_values)}
 
 
 def _worker_starts(services: Services, job: JobRecord) -> list[float]:

@@ -29,6 +29,9 @@ class Case:
     """When workers of an ended job were started."""
     last_steps: Mapping[int, float] = field(default_factory=dict)
     """Membership epoch → when the last of its steps came."""
+    n_figures: Mapping[str, int] = field(default_factory=dict)
+    """How many losses are known, and how many values of the metric that it waits for, by `loss` and its name; those
+    that are not in here are many."""
     speeds: Sequence[SpeedSample] = ()
     """Measured speeds, any order."""
     others: Mapping[str, JobRecord] = field(default_factory=dict)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
 from optimus_contract import answers
+from optimus_models.convergence import LEAST_POINTS
 from optimus_scheduler.ahead.cuts import DEADLINE, GUARANTEE, LESS, PRIORITY, SOONER, TURN
 from optimus_scheduler.ahead.deadlines import Answer, answer_to
 from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS
@@ -326,6 +327,10 @@ def _of_no_known_length(case: Case) -> list[str]:
     targets: list[tuple[str, float | None]] = [] if rule.target_loss is None else [("loss", rule.target_loss)]
     if metric is not None:
         targets.append((metric.name, metric.at_most if metric.at_least is None else metric.at_least))
+    if new := [
+        what for what, _ in targets or [("loss", None)] if case.n_figures.get(what, LEAST_POINTS) < LEAST_POINTS
+    ]:
+        return [f"When it ends cannot be said yet: too little of its {' and its '.join(new)} is known."]
     told = [f"its {what} is not seen to come to {target:g}" for what, target in targets if target is not None]
     why = " and ".join(told) or "its losses do not tell when its rule will hold"
     return [

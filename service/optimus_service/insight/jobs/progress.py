@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 from optimus_contract import answers
 from optimus_scheduler.ahead.queue import until_later
@@ -49,6 +50,23 @@ class JobProgress:
     """By the queue simulated forward; None: that has no answer, or one that is too old."""
 
 
+class _TimeLimit(NamedTuple):
+    """What a limit of time leaves a job."""
+
+    seconds: float = math.inf
+    has_begun: bool = True
+    """Whether the job has started, since when they run."""
+
+    def cut(self, end: Interval, start: Interval | None = None) -> Interval:
+        """Seconds until an end, none later than the limit allows: as time passes, what is left of a forecast grows.
+        `start`: the seconds until the expected start; None of a job with tasks."""
+        starts = (0.0, 0.0, 0.0) if start is None else _bounds(start)
+        latest = (max(self.seconds, each) if self.has_begun else each + self.seconds for each in starts)
+        return Interval(*map(min, _bounds(end), latest))
+
+
+_UNLIMITED = _TimeLimit()
+
 _LIKELY = 0.5
 """A start that waits for the end of a stalled job in this part of what may come is not told."""
 Ends = dict[str, Interval | None]
@@ -79,7 +97,7 @@ def progress_of(
     if job.is_being_cancelled:
         return JobProgress(None if end is None or end.is_guessed else part_done(job.step, end.total), None, None)
     if has_made_all(job):
-        return _beyond_announced(job, end)
+        return _beyond_announced(job, end, _time_limit(job, now))
     is_paused = job.owner_paused_at is not None
     expected = _foreseen_times(job, decision, now, ends, still)
     retry_at = job.retry_at if job.retry_at is not None and job.retry_at > now and not is_paused else None
@@ -102,9 +120,10 @@ def progress_of(
     if retry_at is not None or _has_stalled(job, still):
         return JobProgress(part_done(step, total), interval_body(left), None, expected=without_end)
     drift = 1.0 if decision is None else _drift(job, decision, end, now)
-    at_its_size = None if is_paused else interval_body(end.seconds(left, drift))
+    limit, here = _time_limit(job, now), end.seconds(left, drift)
+    at_its_size = None if is_paused or here is None else interval_body(limit.cut(here))
     if expected is not None and not (job.waits or end.by_time or decision is None or decision.expected is None):
-        expected = _by_steps(expected, decision.expected, left, now, drift)
+        expected = _by_steps(expected, decision.expected, left, now, drift, limit)
     is_limited = end.by_time and at_its_size is not None and not job.waits
     to_the_end = None if expected is None or is_limited else expected.end_seconds
     if to_the_end is None and not job.waits:  # one without tasks has no size, so that only its start could tell
@@ -180,7 +199,15 @@ def _foreseen_times(
     found = decision.expected
     if found is not None and _is_let_in_by_no_end(decision):  # the look may be of before a quota was changed
         found = replace(found, start=None, end=None)
-    return expected_times(found, now, ends, still, waits=job.waits)
+    return expected_times(found, now, ends, still, waits=job.waits, limit=_time_limit(job, now))
+
+
+def _time_limit(job: JobRecord, now: float) -> _TimeLimit:
+    limit = job.asked.convergence.max_seconds
+    if limit is None:
+        return _UNLIMITED
+    since = job.started_at
+    return _TimeLimit(limit, has_begun=False) if since is None else _TimeLimit(max(since + limit - now, 0.0))
 
 
 def _is_let_in_by_no_end(decision: DecisionRecord) -> bool:
@@ -209,6 +236,7 @@ def expected_times(
     still: Standstills = MappingProxyType({}),
     *,
     waits: bool,
+    limit: _TimeLimit = _UNLIMITED,
 ) -> answers.ExpectedTimes | None:
     """What the queue simulated forward says, as of now; None when it said nothing, or too long ago.
 
@@ -229,6 +257,8 @@ def expected_times(
         takes = _plus(found.end, found.start, -1.0)
         bounds = sorted(max(*both) for both in zip(_bounds(_plus(takes, start)), _bounds(start), strict=True))
         end = Interval(bounds[1], bounds[0], bounds[2])
+    if end is not None:
+        end = limit.cut(end, start)
     return answers.ExpectedTimes(
         computed_at=moment(found.at),
         start_seconds=interval_body(start),
@@ -353,14 +383,19 @@ def _bounds(value: Interval) -> tuple[float, float, float]:
 
 
 def _by_steps(
-    expected: answers.ExpectedTimes, found: ExpectedTimesRecord, left: Interval, now: float, drift: float
+    expected: answers.ExpectedTimes,
+    found: ExpectedTimesRecord,
+    left: Interval,
+    now: float,
+    drift: float,
+    limit: _TimeLimit,
 ) -> answers.ExpectedTimes:
     """With the end of a job that trains moved by its steps: the time foreseen for those that are made is over, whether
     they took as long as foreseen or not. `drift`: how many times as long the others take."""
     if found.end is None or not found.steps_left:
         return expected
     part = drift * left.mean / found.steps_left
-    seconds = Interval(*(part * max(each - found.at, 0.0) for each in (found.end.mean, found.end.low, found.end.high)))
+    seconds = limit.cut(Interval(*(part * max(each - found.at, 0.0) for each in _bounds(found.end))))
     return replace(expected, end_seconds=interval_body(seconds), end_at=_instants(now, seconds))
 
 
@@ -393,7 +428,7 @@ def _instants(now: float, seconds: Interval) -> answers.Instants:
     )
 
 
-def _beyond_announced(job: JobRecord, end: End | None) -> JobProgress:
+def _beyond_announced(job: JobRecord, end: End | None, limit: _TimeLimit) -> JobProgress:
     left = beyond_announced((job.profile or {})["total_steps"], job.step, most_steps(job) - job.step)
     seconds = None if end is None else end.seconds(left)
     part = part_done(job.step, Interval(job.step + left.mean, job.step + left.low, job.step + left.high))
@@ -401,7 +436,7 @@ def _beyond_announced(job: JobRecord, end: End | None) -> JobProgress:
     return JobProgress(
         part,
         interval_body(left),
-        interval_body(seconds),
+        None if seconds is None else interval_body(limit.cut(seconds)),
         longer_than_predicted=is_beyond,
         finishing=not is_beyond or job.directive is Directive.FINISH,
     )

@@ -15,7 +15,7 @@ from optimus_scheduler.ahead.queue import Queue
 from optimus_scheduler.allocate.allocate_with_quotas import borrows
 from optimus_scheduler.allocate.policy import Policy
 from optimus_scheduler.forecast.alike_runs import steps_of_alike_runs
-from optimus_scheduler.forecast.forecast import Overheard, at_present_pace, cost_of, forecast
+from optimus_scheduler.forecast.forecast import Overheard, at_present_pace, cost_of, forecast, most_seconds
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices
 from optimus_scheduler.forecast.time_left import after
 from optimus_scheduler.model import (
@@ -280,7 +280,7 @@ class Preview:
         if len(snapshot.jobs) > _MOST_JOBS_TO_TRY or job is None:
             return None
         tries = Tries(self._foresight.plan, _MOST_PLANNED // len(snapshot.jobs))
-        waits = job.allocation.is_empty
+        waits = job.allocation.is_empty and job_id != CANDIDATE  # a dry run tells of the next round itself
         found = what_gives_more(snapshot, job_id, tries, names, only_named=only_named, waits=waits, awaited=awaited)
         return None if tries.is_over and not found.changes else found
 
@@ -290,7 +290,7 @@ class Preview:
             size = Allocation(job.spec.worker.minimum, job.spec.server.minimum, job.spec.gpu_type)
         constants, granted = self._foresight.constants, replace(job, allocation=size, allocated_at=now)
         ahead = forecast(granted, now, constants).forecast
-        return ahead if ahead.total_steps is not None else like_similar(granted, ahead, constants)
+        return ahead if ahead.total_steps is not None else like_similar(granted, ahead, now, constants)
 
 
 def earliest_promised(answer: Callable[[float], DeadlineAnswer], refused: float, later: float | None) -> float | None:
@@ -367,7 +367,7 @@ def _after(waiting: Interval | None, left: Interval | None) -> Interval | None:
     return None if left is None or waiting is None else after(waiting, left)
 
 
-def like_similar(job: Job, ahead: Forecast, constants: SchedulerSettings) -> Forecast:
+def like_similar(job: Job, ahead: Forecast, now: float, constants: SchedulerSettings) -> Forecast:
     """Of a job without a single loss no curve can be fitted: it is expected to take as many epochs or steps as similar
     ones did.
     As it is when none has ended, or nothing is known of the speed.
@@ -375,7 +375,7 @@ def like_similar(job: Job, ahead: Forecast, constants: SchedulerSettings) -> For
     steps = steps_of_alike_runs(job, job.steps_per_epoch)
     if steps is None or ahead.seconds_per_step is None:
         return ahead
-    seconds, _ = at_present_pace(job, steps, ahead.seconds_per_step)
+    seconds, _ = at_present_pace(job, steps, ahead.seconds_per_step, most_seconds(job, now))
     price = cost_per_second(job.spec, job.allocation, constants) if has_prices(constants) else None
     return ahead._replace(
         total_steps=steps,

@@ -16,7 +16,7 @@ from optimus_models import cost as money
 from optimus_models.checkpoints import best_interval, lost_share, seconds_between
 from optimus_models.cost import Estimate, NothingFits
 from optimus_models.rescale import RescaleCost
-from optimus_scheduler.forecast.forecast import at_present_pace, habits_of
+from optimus_scheduler.forecast.forecast import at_present_pace, habits_of, most_seconds
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices, job_prices, priced
 from optimus_scheduler.forecast.speeds import Speeds
 from optimus_scheduler.forecast.time_left import step_seconds
@@ -65,16 +65,17 @@ def sizes(
         return [Size(allocation, estimated[allocation], None) for allocation in allocations]
     prices = job_prices(job.spec, allocations[0].gpu_type, basis.settings)
     habits = habits_of(job, basis.now, RescaleCost.fit(job.rescale_seconds).predict())
-    left = Interval(*steps_left)
+    left, most = Interval(*steps_left), most_seconds(job, basis.now)
 
     def seconds_of(speed: Estimate) -> Estimate:
-        return Estimate(*at_present_pace(job, left, step_seconds(speed, habits))[0])
+        return Estimate(*at_present_pace(job, left, step_seconds(speed, habits), most)[0])
 
     factor = _up_to_date(job, speeds, seconds_of, basis)
     found = []
     for size in allocations:
         is_present = size == job.allocation and basis.left is not None
         seconds = basis.left if is_present and basis.left is not None else seconds_of(estimated[size]).times(factor)
+        seconds = Estimate(*(min(each, most) for each in seconds))
         cost = seconds.times(prices.per_second(priced(size)))
         found.append(Size(size, estimated[size], money.TimeAndCost(priced(size), seconds, cost)))
     return found
