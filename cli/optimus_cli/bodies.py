@@ -108,6 +108,7 @@ class Job(TypedDict):
     standstill: str | None
     reason: str | None
     message: str | None
+    limit_reached: str | None
     profile: JobProfile | None
     result: JobResult | None
     failure: str | None

@@ -32,6 +32,23 @@ def test_pause_says_what_becomes_of_the_job(service: ScriptedService, optimus: O
     assert (refused.exit_code, refused.stderr) == (1, "Error: the job has succeeded already\n")
 
 
+def test_a_limit_of_time_runs_on_in_a_pause_and_ends_a_job_that_is_resumed_after_it(
+    scripted: ScriptedService, optimus: Optimus
+) -> None:
+    job = builders.job(state="paused", step=40)
+    job["spec"] = {**job["spec"], "convergence": {"max_seconds": 20.0}}
+    scripted.has_job(job)
+    scripted.on("POST", f"/v1/jobs/{JOB}/pause", Answer(200, job))
+    assert "; its limit of time runs on\n" in optimus("pause", JOB, "--url", scripted.url).stdout
+    over = {**job, "limit_reached": "the time of its limit is over"}
+    scripted.on("POST", f"/v1/jobs/{JOB}/resume", Answer(200, over))
+    told = optimus("resume", JOB, "--url", scripted.url).stdout
+    assert told.startswith(
+        f"{JOB} ends at step 40 as soon as there is room for it: the time of its limit is over. With a"
+    )
+    assert "goes on from" not in told
+
+
 def test_a_pause_asks_where_a_script_loses_its_steps_by_it(scripted: ScriptedService, optimus: Optimus) -> None:
     job = builders.job()
     job |= {"step": 86, "state": "running", "begins_anew": True}
@@ -90,6 +107,12 @@ def test_set_sends_what_is_to_change_and_nothing_else(service: ScriptedService, 
         "unset": ["deadline"],
     }
     assert done.stdout == f"{JOB} is changed; `optimus describe {JOB}` says from what to what\n"
+    ends: Job = {**other, "step": 90, "limit_reached": "it has made all the epochs of its limit"}
+    service.on("PATCH", f"/v1/jobs/{JOB}", ends)
+    at_once = optimus("set", JOB, "--max-epochs", "5", "--url", service.url).stdout
+    assert at_once.startswith(
+        f"{JOB} is changed and ends now, at step 90: it has made all the epochs of its limit; `opt"
+    )
     service.on("PATCH", f"/v1/jobs/{JOB}", before)
     assert "is as it was" in optimus("set", JOB, "--priority", "1", "--url", service.url).stdout
 

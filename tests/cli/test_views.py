@@ -468,6 +468,18 @@ NO_SIZE = {"workers": 0, "servers": 0, "gpu_type": None}
             id="paused by another",
         ),
         pytest.param(
+            {
+                "state": "paused",
+                "reason": "PausedByOwner",
+                "wanted": NO_SIZE,
+                "message": None,
+                "limit_reached": "the time of its limit is over",
+            },
+            "paused by its owner: ends after `optimus resume digits-mlp-x7k2p`, as the time of its limit is over",
+            "paused",
+            id="its time is over",
+        ),
+        pytest.param(
             {"state": "running", "reason": "PausedByOwner", "wanted": NO_SIZE, "message": None},
             "paused by its owner: goes on after `optimus resume digits-mlp-x7k2p`",
             "paused",

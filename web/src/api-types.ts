@@ -412,6 +412,11 @@ export interface components {
             /** @description reason code of the last decision */
             reason: string | null;
             message: string | null;
+            /**
+             * @description the limit that it has reached: it ends, one without tasks as soon as it goes on
+             * @default null
+             */
+            limit_reached: string | null;
             profile: components["schemas"]["JobProfile"] | null;
             result: components["schemas"]["JobResult"] | null;
             failure: string | null;

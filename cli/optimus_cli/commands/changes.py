@@ -42,7 +42,9 @@ def pause(
         return
     anew = f": from its beginning, as far as is known; lost: {lost}" if lost else ""
     how = "is paused" if paused["state"] == "paused" else "saves what it can and is paused then"
-    output.print_text(f"{paused['id']} {how}; `optimus resume {paused['id']}` lets it go on{anew}")
+    has_limit = paused["started_at"] and (paused["spec"].get("convergence") or {}).get("max_seconds")
+    runs_on = "; its limit of time runs on" if has_limit else ""
+    output.print_text(f"{paused['id']} {how}; `optimus resume {paused['id']}` lets it go on{anew}{runs_on}")
 
 
 def resume(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
@@ -52,6 +54,9 @@ def resume(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -
         resumed = client.resume(found["id"])
     if as_json:
         output.print_json(resumed)
+    elif limit := resumed.get("limit_reached"):
+        ends = f"{resumed['id']} ends at step {resumed['step']} as soon as there is room for it: {limit}"
+        output.print_text(f"{ends}. With a larger limit (`optimus set`) before it is resumed, a job goes on")
     else:
         result = found["result"]
         path = None if result is None else result["checkpoint"]
@@ -104,7 +109,12 @@ def _set_fields(
     elif before["spec"] == changed["spec"]:
         output.print_text(f"{changed['id']} is as it was: it had these values already")
     else:
-        output.print_text(f"{changed['id']} is changed; `optimus describe {changed['id']}` says from what to what")
+        limit = changed.get("limit_reached")
+        when = "now" if changed["running"]["workers"] else "as soon as it goes on"
+        ends = f" and ends {when}, at step {changed['step']}: {limit}" if limit else ""
+        output.print_text(
+            f"{changed['id']} is changed{ends}; `optimus describe {changed['id']}` says from what to what"
+        )
 
 
 def _refuse_unknown_labels(job: Job, document: dict[str, Any]) -> None:

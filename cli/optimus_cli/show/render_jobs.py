@@ -174,6 +174,8 @@ def _unknown_time(job: Job) -> str:
     """What is missing of a time left that cannot be told; its steps left may be known, and stand beside it."""
     if is_paused_by_owner(job):
         by = (job["message"] or "").partition(" since ")[0].removeprefix("Paused by ") or "its owner"
+        if limit := job.get("limit_reached"):
+            return f"paused by {by}: ends after `optimus resume {job['id']}`, as {limit}"
         return f"paused by {by}: goes on after `optimus resume {job['id']}`"
     goes = "goes on" if job["first_step"] is not None else "starts"
     if job["state"] in BEFORE_TASKS and job.get("retry_at") is not None:

@@ -142,6 +142,9 @@ class Job(Message):
     standstill: Annotated[str | None, About("why it makes no step now: it hangs, or a worker is replaced")] = None
     reason: Annotated[str | None, About("reason code of the last decision")]
     message: str | None
+    limit_reached: Annotated[
+        str | None, About("the limit that it has reached: it ends, one without tasks as soon as it goes on")
+    ] = None
     profile: JobProfile | None
     result: JobResult | None
     failure: str | None

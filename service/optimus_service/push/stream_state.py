@@ -87,7 +87,7 @@ def job_line(
     still: Standstills = MappingProxyType({}),
 ) -> answers.JobLine:
     """One job in a list. Pure but for what `progress_of` keeps in `ends`."""
-    ahead, words = progress_of(job, decision, now, ends, still), explain(job, decision)
+    ahead, words = progress_of(job, decision, now, ends, still), explain(job, decision, now)
     return answers.JobLine(
         id=job.id,
         name=job.name,

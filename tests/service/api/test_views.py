@@ -364,6 +364,15 @@ def test_no_end_is_made_up_where_only_the_age_is_known_and_that_of_ended_runs_st
             "lets it go on from its last checkpoint, of step 0 of 40; `opt",
         ),
         (
+            {
+                "state": JobState.CANCELLED,
+                "started_at": NOW - 90.0,
+                "finished_at": NOW - 60.0,
+                "spec": {"convergence": {"max_seconds": 80.0}},
+            },
+            "starts another with its parameters. Resumed, it would end at once: the time of its limit is over.",
+        ),
+        (
             {"state": JobState.FAILED, "loss": math.nan},
             "ended. Submit it again with what made its loss NaN or infinite changed, often a smaller learning rate (an",
         ),
@@ -374,7 +383,7 @@ def test_no_end_is_made_up_where_only_the_age_is_known_and_that_of_ended_runs_st
     ],
 )
 def test_what_runs_an_ended_job_again_is_named(changes: dict[str, Any], told: str) -> None:
-    found = explain(job(**{"spec": {}, "step": 40} | changes), None).what_would_change_it
+    found = explain(job(**{"spec": {}, "step": 40} | changes), None, NOW).what_would_change_it
     assert told in found
     assert ("optimus retry" in found) == ("heard_at" not in changes)
 
@@ -434,19 +443,21 @@ def test_a_speed_is_never_negative(points: list[tuple[float, int, float]]) -> No
 
 @pytest.mark.parametrize("reason", list(Reason))
 def test_every_reason_says_what_would_change_it(reason: Reason) -> None:
-    found = explain(job(), decision(reason.value))
+    found = explain(job(), decision(reason.value), NOW)
     assert found.message == "A sentence."
-    others = {explain(job(), decision(other.value)).what_would_change_it for other in Reason if other is not reason}
+    others = {
+        explain(job(), decision(other.value), NOW).what_would_change_it for other in Reason if other is not reason
+    }
     assert found.what_would_change_it
     assert found.what_would_change_it not in others or reason in (Reason.CONVERGED, Reason.CANCELLING)
 
 
 def test_a_reason_of_a_newer_version_is_explained_as_well() -> None:
-    assert explain(job(), decision("SomethingNew")).what_would_change_it
+    assert explain(job(), decision("SomethingNew"), NOW).what_would_change_it
 
 
 def test_a_failed_job_says_why() -> None:
-    assert "out of memory" in explain(job(state=JobState.FAILED, failure="out of memory"), decision()).message
+    assert "out of memory" in explain(job(state=JobState.FAILED, failure="out of memory"), decision(), NOW).message
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------

@@ -7,12 +7,14 @@ from typing import Any
 from tests.service.loop.loop_world import World
 from tests.service.store.store_builders import set_wanted
 
+from optimus_contract import answers
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.lifecycle import PauseRequested, ResumeRequested, TooManyFailures
 from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Reason, Role, TaskKey
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.format import lasted
+from optimus_service.insight.jobs.bodies import job_body
 from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.insight.predictions.predictions import HistoryCache
 from optimus_service.observe.histories import Histories
@@ -123,6 +125,59 @@ def test_the_explanation_says_since_when_and_what_ends_it(world: World) -> None:
     assert told.what_would_change_it == "`optimus resume job-1` lets it go on."
     assert told.expected.start_seconds is told.expected.finish_seconds is None
     assert progress_of(job, decision, world.clock()).remaining_seconds is None
+
+
+def told_now(world: World) -> tuple[answers.Job, answers.Explanation]:
+    job, decision = job_of(world), world.repository.rounds.latest_decisions(["job-1"])["job-1"]
+    members = world.repository.memberships.of_job("job-1")
+    case = Case(job=job, decision=decision, now=world.clock(), memberships=members)
+    return job_body(job, decision, None, world.clock()), explanation_of(case)
+
+
+def test_a_limit_of_time_runs_on_in_a_pause_and_ends_the_job_when_it_is_resumed(world: World) -> None:
+    """As everybody says while it is paused, and when it has ended."""
+    step = trained(world, convergence={"max_seconds": 60.0})
+    pause(world)
+    world.live_until("it is paused", lambda: world.state() is JobState.PAUSED)
+    body, explained = told_now(world)
+    assert body.limit_reached is None
+    assert "Its limit of 60 s runs on: resumed after 1970-01-12 13:47:40 UTC, it ends at once." in explained.message
+    assert explained.what_would_change_it == "`optimus resume job-1` lets it go on."
+    world.clock.now += 60.0
+    for _ in range(2):  # before and after a round that sees it
+        body, explained = told_now(world)
+        assert body.limit_reached == "the time of its limit is over"
+        assert explained.message == body.message
+        assert explained.message.endswith("The time of its limit is over: it ends as soon as it goes on.")
+        assert "`optimus resume job-1` only ends it" in explained.what_would_change_it
+        assert "optimus set job-1 --max-seconds" in explained.what_would_change_it
+        world.round()
+    resume(world)
+    body, explained = told_now(world)
+    assert body.limit_reached == "the time of its limit is over"
+    assert "It ends as soon as it goes on: the time of its limit is over." in explained.sentences
+    world.live_until("it has ended", lambda: world.state().is_final, seconds=1.0)
+    assert job_of(world).step == step
+    _, explained = told_now(world)
+    assert explained.message == "The job succeeded: the time of its limit was over."
+    assert "it was without tasks once, for 1 min" in explained.sentences[-1]
+    assert "by changes of size, lost or hung tasks, pauses or errors" in explained.sentences[-1]
+
+
+def test_a_paused_job_goes_on_with_a_larger_limit_of_time(world: World) -> None:
+    step = trained(world, convergence={"max_seconds": 60.0})
+    pause(world)
+    world.live_until("it is paused", lambda: world.state() is JobState.PAUSED)
+    world.clock.now += 60.0
+    world.round()
+    larger = {**job_of(world).spec, "convergence": {"max_seconds": 600.0}}
+    assert world.repository.jobs.set_spec("job-1", job_of(world).spec, larger, {}, world.clock())
+    world.round()
+    body, explained = told_now(world)
+    assert body.limit_reached is None
+    assert explained.what_would_change_it == "`optimus resume job-1` lets it go on."
+    resume(world)
+    world.live_until("it trains on", lambda: job_of(world).step > step)
 
 
 def test_a_paused_job_stays_paused_over_a_restart_of_the_service(world: World) -> None:

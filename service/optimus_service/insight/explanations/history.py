@@ -231,6 +231,8 @@ def on_its_history(case: Case) -> list[str]:
     last = next((each for each in reversed(case.memberships) if each.workers), None)
     had = "" if last is None else f" It last had {size(_members(last))}."
     pauses = [(each.at, after.at) for each, after in pairwise(case.memberships) if not each.workers]
+    if case.memberships and not case.memberships[-1].workers:  # it did not train again
+        pauses.append((case.memberships[-1].at, max(job.finished_at, case.memberships[-1].at)))
     without = [_had_tasks_again(case, *each) - each[0] for each in pauses]
     stopped_by_pauses = sum(trained_again - since for since, trained_again in pauses)
     stops = _stops(case)

@@ -17,7 +17,7 @@ from optimus_scheduler.what_if import NEXT_ROUND
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.queue import ORDERS, goes_first
 from optimus_service.insight.format import by_deadline, counted, foreseen, lasted, moment, span
-from optimus_service.insight.jobs.end import has_made_all
+from optimus_service.insight.jobs.end import REACHED, has_made_all, reached_limit
 from optimus_service.insight.jobs.lost_work import losses
 from optimus_service.insight.jobs.progress import Ends, awaited_end, awaited_left, is_without_end, progress_of
 from optimus_service.insight.jobs.why import goes_on_from
@@ -282,6 +282,8 @@ def on_the_end(case: Case, expected: answers.Expected) -> list[str]:
         return []
     if _retry_wait(case):
         return ["When it ends cannot be said before it goes on."]
+    if case.job.waits and (limit := reached_limit(case.job, case.decision, case.now)) is not None:
+        return [f"It ends as soon as it goes on: {REACHED[limit]}."]
     if has_made_all(case.job):
         left = "" if expected.finish_seconds is None else f": by that it may end in {span(expected.finish_seconds)}"
         if not progress_of(case.job, case.decision, case.now, None, case.still).longer_than_predicted:

@@ -45,7 +45,7 @@ def job_body(
     """A job with what its latest decision and its newest samples say of it."""
     usage = job_usage(newest)
     ahead = progress_of(job, decision, now, None, still)
-    explanation = explain(job, decision)
+    explanation = explain(job, decision, now)
     step = step_of(job, still)
     loses_all = step < job.step  # what it has told is of steps that it makes again
     # Not validated: rules for requests would be asked of the stored specification again.
@@ -79,6 +79,7 @@ def job_body(
         standstill=still[job.id].words if job.id in still else None,
         reason=explanation.reason,
         message=explanation.message,
+        limit_reached=explanation.limit_reached,
         profile=_profile(job),
         result=None if job.result is None else _result_body(job.result),
         failure=job.failure,

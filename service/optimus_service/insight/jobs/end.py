@@ -13,7 +13,8 @@ from optimus_scheduler.forecast.end import step_limit
 from optimus_scheduler.forecast.precedents import EARLY
 from optimus_scheduler.forecast.time_left import time_left
 from optimus_scheduler.model import Forecast, Interval
-from optimus_service.store.records import JobRecord
+from optimus_service.observe.spec import next_step
+from optimus_service.store.records import DecisionRecord, JobRecord
 from optimus_service.store.rounds.forecasts import known
 
 MOST_PROGRESS = 0.99
@@ -32,6 +33,31 @@ def has_made_all(job: JobRecord) -> bool:
     at which the job is ended, is another matter."""
     announced = (job.profile or {}).get("total_steps") or math.inf
     return not job.state.is_final and announced <= job.step < most_steps(job)
+
+
+REACHED = {
+    "max_steps": "it has made all the steps of its limit",
+    "max_epochs": "it has made all the epochs of its limit",
+    "max_seconds": "the time of its limit is over",
+    "max_cost": "its budget is spent",
+}
+"""Limits that a job has reached, by their field."""
+
+
+def reached_limit(job: JobRecord, decision: DecisionRecord | None, now: float) -> str | None:
+    """The field of the limit by which a job that would train on ends with the step that it goes on from; None: none is
+    reached, as far as is known."""
+    limits, step = job.asked.convergence, next_step(job)
+    if job.is_tracked:
+        return None  # it ends where it runs
+    if limits.max_steps is not None and step >= limits.max_steps:
+        return "max_steps"
+    if limits.max_epochs is not None and step and (job.epoch or 0) >= limits.max_epochs:
+        return "max_epochs"
+    if limits.max_seconds is not None and job.started_at is not None and now >= job.started_at + limits.max_seconds:
+        return "max_seconds"
+    ends = decision is not None and decision.forecast.converged and decision.forecast.rule == "max_cost"
+    return "max_cost" if ends and limits.max_cost is not None else None
 
 
 class End(NamedTuple):

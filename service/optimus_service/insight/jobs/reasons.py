@@ -166,7 +166,9 @@ def ended_words(job: JobRecord, decision: DecisionRecord | None) -> str:
         return "The job failed." if job.failure is None else f"The job failed: {headline(job.failure)}"
     if job.state is JobState.CANCELLED:
         return "The job was cancelled."
-    ends = decision is not None and decision.reason in (Reason.CONVERGED, Reason.LIMIT_REACHED)
+    ended = Reason.CONVERGED, Reason.LIMIT_REACHED
+    # One that is resumed when its time is over is given tasks once more, to end with.
+    ends = decision is not None and (decision.reason in ended or decision.forecast.converged)
     rule = _spent(job) or (decision.forecast.rule if decision is not None and ends else None)
     why = None if rule is None else _ENDED_BY.get(rule)
     # What it has learned is of no use then, though its owner let it train on.

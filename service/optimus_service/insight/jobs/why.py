@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from optimus_contract.result import last_checkpoint
 from optimus_scheduler.model import NOTHING, Allocation, JobState, Reason
-from optimus_scheduler.model.format import IS_BEING_STOPPED, ITS_OWNER
-from optimus_service.insight.format import moment
+from optimus_scheduler.model.format import IS_BEING_STOPPED, ITS_OWNER, time_words
+from optimus_service.insight.format import foreseen, moment
+from optimus_service.insight.jobs.end import REACHED, reached_limit
 from optimus_service.insight.jobs.reasons import ended_words, text_of
 from optimus_service.observe.spec import begins_anew
 from optimus_service.store.records import DecisionRecord, JobRecord
@@ -23,30 +24,35 @@ class Explanation:
     what_would_change_it: str
     allocation: Allocation
     previous: Allocation
+    limit_reached: str | None = None
+    """Of a job that has not ended: the limit by which it ends, one without tasks as soon as it goes on, in words."""
 
 
-def explain(job: JobRecord, decision: DecisionRecord | None) -> Explanation:
+def explain(job: JobRecord, decision: DecisionRecord | None, now: float) -> Explanation:
     """The latest decision in words; what ended the job when it ended; what it waits for before the first round."""
+    limit = reached_limit(job, decision, now)
+    reached = None if limit is None else REACHED[limit]
     if job.state.is_final:
         message = ended_words(job, decision)
-        return Explanation(None, message, f"Nothing: it has ended. {_again(job)}", NOTHING, NOTHING)
+        return Explanation(None, message, f"Nothing: it has ended. {_again(job, reached)}", NOTHING, NOTHING)
     if job.is_being_cancelled and not job.is_tracked:
         change = text_of(Reason.CANCELLING).what_would_change_it
         return Explanation(Reason.CANCELLING, IS_BEING_STOPPED, change, NOTHING, job.running)
     if job.owner_paused_at is not None:
-        return _paused_by_owner(job, job.owner_paused_at)
+        return _paused_by_owner(job, job.owner_paused_at, limit)
     if decision is None:
         waits = "No scheduling round has looked at the job yet."
-        return Explanation(None, waits, "The next scheduling round.", job.wanted, NOTHING)
+        return Explanation(None, waits, "The next scheduling round.", job.wanted, NOTHING, reached)
     change = text_of(decision.reason).what_would_change_it
-    return Explanation(decision.reason, decision.message, change, decision.allocation, decision.previous)
+    return Explanation(decision.reason, decision.message, change, decision.allocation, decision.previous, reached)
 
 
 AS_SPECIFIED = " Its specification stays what it was: what is wrong in that takes a new submission."
 
 
-def _again(job: JobRecord) -> str:
-    """What lets an ended job train again; first what helps where its specification is at fault."""
+def _again(job: JobRecord, reached: str | None) -> str:
+    """What lets an ended job train again; first what helps where its specification is at fault. `reached`: the limit by
+    which it would end at once, in words."""
     if job.is_tracked:
         return "It ran outside the cluster: start it again where it ran."
     failed = job.state is JobState.FAILED
@@ -58,6 +64,9 @@ def _again(job: JobRecord) -> str:
         return f"{anew}.{kept}"
     if begins_anew(job):
         return f"{anew}: it is not known to have a checkpoint.{kept}"
+    if reached is not None:
+        other = "" if job.asked.command else f"; `optimus submit --from {job.id}` starts another with its parameters"
+        return f"{anew}{other}. Resumed, it would end at once: {reached}.{kept}"
     return f"`optimus resume {job.id}` lets it go on from {goes_on_from(job)}; {anew}.{kept}"
 
 
@@ -82,8 +91,23 @@ def goes_on_from(job: JobRecord) -> str:
     return last_checkpoint((job.result or {}).get("checkpoint"), job.step, trained, every)
 
 
-def _paused_by_owner(job: JobRecord, since: float) -> Explanation:
+def _paused_by_owner(job: JobRecord, since: float, limit: str | None) -> Explanation:
+    """`limit`: the field of the one that it has reached."""
     leaves = "its tasks save what they can and leave" if job.running.workers else "it gets nothing until it is resumed"
     message = f"Paused by {job.paused_by or ITS_OWNER} since {moment(since):%Y-%m-%d %H:%M:%S} UTC: {leaves}."
     change = f"`optimus resume {job.id}` lets it go on."
-    return Explanation(Reason.PAUSED_BY_OWNER, message, change, NOTHING, job.running)
+    if limit is None:
+        message += _on_time_that_runs(job)
+        return Explanation(Reason.PAUSED_BY_OWNER, message, change, NOTHING, job.running)
+    message += f" {REACHED[limit].capitalize()}: it ends as soon as it goes on."
+    larger = f"`optimus set {job.id} --{limit.replace('_', '-')} ...`"
+    change = f"`optimus resume {job.id}` only ends it; with a larger limit before that ({larger}) it goes on."
+    return Explanation(Reason.PAUSED_BY_OWNER, message, change, NOTHING, job.running, REACHED[limit])
+
+
+def _on_time_that_runs(job: JobRecord) -> str:
+    """That the pause of a job does not stop its limit of time."""
+    limit = job.asked.convergence.max_seconds
+    if limit is None or job.started_at is None or (over := foreseen(job.started_at + limit)) is None:
+        return ""
+    return f" Its limit of {time_words(limit)} runs on: resumed after {over:%Y-%m-%d %H:%M:%S} UTC, it ends at once."
