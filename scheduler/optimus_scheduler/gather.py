@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import Directive, JobSpec, Node, Resources, Role, Snapshot
+from optimus_scheduler.model import Directive, JobSpec, Node, Nodes, Resources, Role, Snapshot
 from optimus_scheduler.moves import free_capacity, may_move
 from optimus_scheduler.place.free_capacity import rack_of
 from optimus_scheduler.place.requests import TaskSlot
@@ -81,7 +81,7 @@ def gather(
         return dict(wants), {}
     free, moved = free_capacity({job.id: job for job in snapshot.jobs}, snapshot.nodes, wants), dict(wants)
     found: dict[str, Gathered] = {}
-    nodes = {node.name: node for node in snapshot.nodes}
+    nodes = Nodes.of(snapshot.nodes).by_name
     for _, part, one in tried:
         want = moved[one.id]
         need, here = one.job.spec.on(want.allocation.gpu_type).need(Role.WORKER), Counter(want.nodes.values())
@@ -104,9 +104,7 @@ def _exchange(one: Outlook, want: Want, settings: Settings) -> Iterable[tuple[fl
     that could pay; nothing for any other.
     """
     job = one.job
-    if job.spec.architecture.has_servers or want.directive is not Directive.RUN:
-        return
-    if len({node for _, node in job.wanted_tasks}) < 2 or not may_move(one, settings):
+    if job.spec.architecture.has_servers or want.directive is not Directive.RUN or not may_move(one, settings):
         return
     size = job.allocation.workers, job.allocation.gpu_type
     told = next(
@@ -117,7 +115,7 @@ def _exchange(one: Outlook, want: Want, settings: Settings) -> Iterable[tuple[fl
         ),
         None,
     )
-    if told is None or one.end_is_guessed:
+    if told is None or one.end_is_guessed or len({node for _, node in job.wanted_tasks}) < 2:
         return
     left = one.remaining_seconds(one.present)
     margin = settings.rescale_margin + settings.doubt_margin * (1.0 - one.speeds.confidence)

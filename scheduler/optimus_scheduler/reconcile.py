@@ -28,7 +28,6 @@ from optimus_scheduler.model import (
     Directive,
     Job,
     JobState,
-    Node,
     Nodes,
     PlacedTask,
     Resources,
@@ -121,7 +120,7 @@ class Reconciler:
         return (
             *sorted(sets, key=lambda action: action.job_id),
             *sorted(stops, key=lambda action: action.key),
-            *_starts_with_available(moving, ended, snapshot.nodes),
+            *_starts_with_available(moving, ended, nodes),
         )
 
 
@@ -305,7 +304,10 @@ class _JobSide:
         """The tasks that fill the wanted slots, sorted by key, as the slots are."""
         slots, nodes, job_id = task_slots(self._want.allocation), self._want.nodes, self._job.id
         if not self._observed and not self._previous:  # nothing to go on with
-            return tuple([_make(PlacedTask, (_make(TaskKey, (job_id, s[0], s[1], 0)), nodes[s])) for s in slots])
+            placed = nodes.items() if tuple(nodes) == slots else [(slot, nodes[slot]) for slot in slots]  # mostly so
+            return tuple(
+                [_make(PlacedTask, (_make(TaskKey, (job_id, role, rank, 0)), node)) for (role, rank), node in placed]
+            )
         return tuple([self._fill(slot) for slot in slots])
 
     def _fill(self, slot: TaskSlot) -> PlacedTask:
@@ -337,9 +339,7 @@ class _JobSide:
         return finishing and task.phase is TaskPhase.EXITED and task.exit_code == 0
 
 
-def _starts_with_available(
-    sides: Iterable[_JobSide], ended: Iterable[Task], nodes: Iterable[Node]
-) -> Iterator[StartTask]:
+def _starts_with_available(sides: Iterable[_JobSide], ended: Iterable[Task], nodes: Nodes) -> Iterable[StartTask]:
     """The starts, by key, but for those that have to wait until a task of another job has left.
 
     `ended`: live tasks of jobs that have ended; they hold what the cluster says that they were started with.
@@ -353,10 +353,18 @@ def _starts_with_available(
     ended = list(ended)
     left_nodes = {task.node for _, task in leaving} | {task.node for task in ended}
     if not left_nodes:
-        for side in sides:
-            yield from map(_start, zip(side.starts()))
-        return
-    free = {node.name: node.capacity for node in nodes if node.name in left_nodes}
+        return chain.from_iterable(map(_start, zip(side.starts())) for side in sides)
+    free = {name: nodes.by_name[name].capacity for name in left_nodes if name in nodes.by_name}
+    return _starts_in(free, sides, leaving, ended)
+
+
+def _starts_in(
+    free: dict[str, Resources],
+    sides: Sequence[_JobSide],
+    leaving: Sequence[tuple[_JobSide, Task]],
+    ended: Sequence[Task],
+) -> Iterator[StartTask]:
+    """The same where tasks are `leaving`, each with its job. `free`: the capacity of the nodes that they leave."""
     beside = dict.fromkeys(free, Resources())
     for owner, task in (*leaving, *((side, task) for side in sides for task in side.staying())):
         if task.node in free:

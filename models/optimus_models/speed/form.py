@@ -103,8 +103,6 @@ class SpeedForm(NamedTuple):
     """(t, t) of coefficients / unit."""
     noise: float
     """Relative error of a single measurement round the form."""
-    cost: float
-    """Negative log plausibility, up to a constant: mismatch with measurements and prior together."""
 
     def seconds(self, workers: FloatArray, servers: FloatArray) -> FloatArray:
         """(n,) step times, above 0."""
@@ -123,11 +121,22 @@ def fit_plain(points: SpeedPoints, mode: Mode, batch: float) -> SpeedForm:
     """Exactly the paper's forms: minimise Σ v·(Xθ/T - 1)² over θ >= 0, and nothing else."""
     rows = _rows(points, mode, "paper", batch)
     unit = prior_shares(mode, "paper") / rows[points.most_central]  # only sets what is large and small
-    return _solve(rows, points.weights, unit, np.zeros(len(unit)), (mode, "paper", batch))
+    return _least_squares(rows, points.weights, unit, np.zeros(len(unit))).form(mode, "paper", batch)
 
 
-def fit_with_prior(points: SpeedPoints, mode: Mode, terms: Terms, batch: float) -> SpeedForm:
-    """The same with one pseudo-measurement per coefficient: it is its prior value, to within its spread.
+def fit_with_prior(points: SpeedPoints, mode: Mode, batch: float) -> SpeedForm:
+    """That of our two forms that explains the measurements better, each with a weak prior.
+
+    `flat` wins ties: it predicts less of more servers.
+    """
+    flat, shared = _with_prior(points, mode, "flat", batch), _with_prior(points, mode, "shared", batch)
+    if flat.cost <= shared.cost + 1e-6:
+        return flat.form(mode, "flat", batch)
+    return shared.form(mode, "shared", batch)
+
+
+def _with_prior(points: SpeedPoints, mode: Mode, terms: Terms, batch: float) -> _LeastSquares:
+    """Least squares with one pseudo-measurement per coefficient: it is its prior value, to within its spread.
 
     Twice: how stiff the prior is compared with the measurements depends on the noise of the measurements.
     """
@@ -135,7 +144,7 @@ def fit_with_prior(points: SpeedPoints, mode: Mode, terms: Terms, batch: float) 
     unit, shares = _prior(points, rows, mode, terms, batch)
     stiffness = shares / np.maximum(_PRIOR_SPREAD * shares, _LEAST_SPREAD)
     noise = _least_squares(rows, points.weights, unit, stiffness * NOISE).noise
-    return _solve(rows, points.weights, unit, stiffness * noise, (mode, terms, batch))
+    return _least_squares(rows, points.weights, unit, stiffness * noise)
 
 
 class _Prior(NamedTuple):
@@ -183,8 +192,24 @@ class _LeastSquares(NamedTuple):
     """(n + t, t) the rows of the problem."""
     multiples: FloatArray
     """(t,) coefficients / unit."""
+    unit: FloatArray
+    stiffness: FloatArray
+    """(t,) of the prior."""
     evidence: float
     noise: float
+
+    @property
+    def cost(self) -> float:
+        """Negative log plausibility, up to a constant: mismatch with measurements and prior together."""
+        misfit = float(((self.stiffness * (self.multiples - 1.0)) ** 2).sum())
+        return self.evidence * float(np.log(self.noise)) + misfit / self.noise**2 / 2.0
+
+    def form(self, mode: Mode, terms: Terms, batch: float) -> SpeedForm:
+        """With how sure it is: only what is chosen needs that."""
+        gram = self.stacked.T @ self.stacked
+        ridge = (1e-6 + 1e-12 * np.trace(gram)) * np.eye(len(self.unit))
+        covariance = np.linalg.inv(gram + ridge) * self.noise**2
+        return SpeedForm(mode, terms, batch, self.multiples * self.unit, self.unit, covariance, self.noise)
 
 
 def _least_squares(rows: FloatArray, weights: FloatArray, unit: FloatArray, stiffness: FloatArray) -> _LeastSquares:
@@ -198,19 +223,7 @@ def _least_squares(rows: FloatArray, weights: FloatArray, unit: FloatArray, stif
     squared_error = float(weights @ (rows @ (multiples * unit) - 1.0) ** 2)
     evidence = float(weights.sum()) + _NOISE_EVIDENCE
     noise = float(np.sqrt((squared_error + _NOISE_EVIDENCE * NOISE**2) / evidence))
-    return _LeastSquares(stacked, multiples, evidence, noise)
-
-
-def _solve(
-    rows: FloatArray, weights: FloatArray, unit: FloatArray, stiffness: FloatArray, form: tuple[Mode, Terms, float]
-) -> SpeedForm:
-    """The form of `_least_squares`, and how sure it is."""
-    stacked, multiples, evidence, noise = _least_squares(rows, weights, unit, stiffness)
-    gram = stacked.T @ stacked
-    ridge = (1e-6 + 1e-12 * np.trace(gram)) * np.eye(len(unit))
-    misfit = float(((stiffness * (multiples - 1.0)) ** 2).sum())
-    cost = evidence * float(np.log(noise)) + misfit / noise**2 / 2.0
-    return SpeedForm(*form, multiples * unit, unit, np.linalg.inv(gram + ridge) * noise**2, noise, cost)
+    return _LeastSquares(stacked, multiples, unit, stiffness, evidence, noise)
 
 
 MEASUREMENT_NOISE = 0.03
@@ -219,6 +232,8 @@ _NEARBY, _NEARBY_REACH = 0.18, 0.36
 """Size of the deviation that sizes share which are within about this distance in log w and log p."""
 _SAME_SERVERS, _SAME_SERVERS_REACH = 0.13, 2.2
 """Size of the deviation that sizes with the same p share, and its distance in log w."""
+_VARIANCE = _NEARBY**2 + _SAME_SERVERS**2
+"""Prior variance of the deviation at any size."""
 
 
 class SpeedResidual(NamedTuple):
@@ -246,9 +261,18 @@ class SpeedResidual(NamedTuple):
 
     def mean_with_covariance(self, workers: FloatArray, servers: FloatArray) -> tuple[FloatArray, FloatArray]:
         """`mean`, and (n, n) of the same."""
+        mean, known = self._mean_and_known(workers, servers)
+        return mean, _kernel(workers, servers, workers, servers) - known
+
+    def mean_with_variance(self, workers: FloatArray, servers: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """`mean`, and (n,) the diagonal of that: every size has the same variance before anything is measured."""
+        mean, known = self._mean_and_known(workers, servers)
+        return mean, _VARIANCE - known.diagonal()
+
+    def _mean_and_known(self, workers: FloatArray, servers: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """`mean`, and (n, n) by how much measurements have made the prior covariance smaller."""
         cross = _kernel(workers, servers, self.workers, self.servers)
-        covariance = _kernel(workers, servers, workers, servers) - cross @ self.inverse @ cross.T
-        return cross @ self.weights, covariance
+        return cross @ self.weights, cross @ self.inverse @ cross.T
 
 
 def _kernel(w1: FloatArray, p1: FloatArray, w2: FloatArray, p2: FloatArray) -> FloatArray:

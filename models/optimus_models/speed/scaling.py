@@ -67,6 +67,8 @@ class ScalingCurve:
     """(n,) covariance of what arguments do to the level of this job and of the one that measured ..."""
     _own_variance: float = field(repr=False)
     """... and its variance."""
+    _n_sizes: int = field(repr=False)
+    """Distinct sizes of all measurements."""
     _coefficients: dict[str, float] = field(default_factory=dict, repr=False)
     """Empty until somebody asks."""
 
@@ -113,6 +115,7 @@ class ScalingCurve:
             own_level,
             between[0, which],
             float(between[0, 0]),
+            n_shape,
         )
 
     @property
@@ -142,8 +145,8 @@ class ScalingCurve:
         """The mean with these bounds: see `SpeedLaw`."""
         del servers
         at = _logarithm(workers)
-        cross, here = self._cross(at), np.zeros(len(at))
-        prior = np.diag(_kernel(at, here, at, here, self._own_level)) + self._own_variance
+        cross = self._cross(at)
+        prior = _variances(at, self._own_level) + self._own_variance
         variance = prior - np.einsum("ni,ij,nj->n", cross, self._inverse, cross)
         variance = np.maximum(variance, 0.0) + self._doubt_of_prior(at)
         sigma = np.sqrt(variance + self.error**2)  # what lies off the curve widens it, too
@@ -160,7 +163,7 @@ class ScalingCurve:
         if not len(self._at):
             return 0.0
         far = np.abs(at[:, None] - self._at).min(axis=1)
-        wider = (1.0 + FEW_SIZES / _distinct(self._at)) ** 2 - 1.0
+        wider = (1.0 + FEW_SIZES / self._n_sizes) ** 2 - 1.0
         return np.asarray(wider * (_SLOPE**2 * far**2 + _WALK**2 * far))
 
     def _cross(self, at: FloatArray) -> FloatArray:
@@ -245,3 +248,8 @@ def _kernel(
     shape = _SLOPE**2 * np.outer(a, b) + _WALK**2 * np.minimum(a[:, None], b)
     level = _LEVEL**2 + np.square(own_levels) * (a_source[:, None] == b_source)
     return np.asarray(shape + level)
+
+
+def _variances(at: FloatArray, own_level: float) -> FloatArray:
+    """(n,) the diagonal of `_kernel` of one source with itself."""
+    return np.asarray(_SLOPE**2 * (at * at) + _WALK**2 * at + (_LEVEL**2 + own_level * own_level))

@@ -84,12 +84,8 @@ class SpeedModel:
 
     @staticmethod
     def _fit(points: SpeedPoints, mode: Mode, batch: float) -> tuple[SpeedForm, SpeedResidual | None]:
-        """The form that explains the measurements better, with a weak prior, and the correction near them.
-
-        `flat` wins ties: it predicts less of more servers.
-        """
-        flat, shared = fit_with_prior(points, mode, "flat", batch), fit_with_prior(points, mode, "shared", batch)
-        form = flat if flat.cost <= shared.cost + 1e-6 else shared
+        """The form, and the correction of it near the measurements."""
+        form = fit_with_prior(points, mode, batch)
         measured = step_seconds(points.workers, points.speeds, mode)
         return form, SpeedResidual.fit(points, np.log(measured / form.seconds(points.workers, points.servers)))
 
@@ -118,13 +114,13 @@ class SpeedModel:
         """The mean with these bounds: see `SpeedLaw`."""
         w, p = _pairs(workers, servers)
         seconds, of_form = self.form.seconds_with_covariance(w, p)
-        variance = np.diag(of_form)
+        variance = of_form.diagonal()
         if self.residual is None:
             variance = variance + self.error**2
         else:
-            log, of_residual = self.residual.mean_with_covariance(w, p)
+            log, of_residual = self.residual.mean_with_variance(w, p)
             seconds = seconds * np.exp(log)
-            variance = variance + _RESIDUAL_SHARE * (np.diag(of_residual) + MEASUREMENT_NOISE**2)
+            variance = variance + _RESIDUAL_SHARE * (of_residual + MEASUREMENT_NOISE**2)
         sigma = np.sqrt(np.maximum(variance, 0.0)) * (1.0 + FEW_SIZES / max(self.n_points, 1))
         factor = np.exp(half_width(coverage) * np.minimum(sigma, _WIDEST))
         mean = speed(w, seconds, self.mode)

@@ -159,7 +159,8 @@ IntArray = NDArray[np.int64]
 
 FURTHER = ((1, 0), (0, 1), (1, 1))
 """One worker, one server, or one of both: some jobs gain nothing from either alone (Optimus reference, 3.5)."""
-_FURTHER_W, _FURTHER_P = ([step[role] for step in FURTHER] for role in range(2))
+_FURTHER_W, _FURTHER_P = np.array(FURTHER).T
+_UP_TO_ONE = np.array([[0], [1]])
 
 
 class SpeedTable:
@@ -174,7 +175,7 @@ class SpeedTable:
         """`most` (n, 2): the largest workers and servers of each job that will be asked for."""
         self._speeds, self._most = speeds, np.maximum(most, 1).T
         models = [each.model if isinstance(each.model, SpeedModel) else None for each in speeds]
-        self._has_form = np.array([model is not None for model in models], dtype=bool)
+        self._formless = [number for number, model in enumerate(models) if model is None]
         self._coefficients = np.array([_coefficients(model) for model in models]).reshape(-1, 7).T.copy()  # (7, n)
         self._is_async = np.array([model is not None and model.mode == "async" for model in models], dtype=bool)
         workers, servers, self._weights = _measured(models)
@@ -187,7 +188,8 @@ class SpeedTable:
         table = copy(self)
         table._speeds = [self._speeds[job] for job in jobs.tolist()]
         table._most, table._coefficients = self._most[:, jobs], self._coefficients[:, jobs]
-        table._has_form, table._is_async = self._has_form[jobs], self._is_async[jobs]
+        table._is_async = self._is_async[jobs]
+        table._formless = np.flatnonzero(np.isin(jobs, self._formless)).tolist()
         table._weights = self._weights[jobs]
         table._by_workers, table._by_servers = self._by_workers.of(jobs), self._by_servers.of(jobs)
         return table
@@ -202,22 +204,22 @@ class SpeedTable:
     def one_further(self, workers: IntArray, servers: IntArray) -> FloatArray:
         """(3, n) with one more worker, one more server, and one more of both; never more than the most of each."""
         servers = np.maximum(servers, 1)
-        w = np.minimum(np.stack((workers, workers + 1)), self._most[0])  # (2, n): as many, and one more
-        p = np.minimum(np.stack((servers, servers + 1)), self._most[1])
+        w = np.minimum(workers + _UP_TO_ONE, self._most[0])  # (2, n): as many, and one more
+        p = np.minimum(servers + _UP_TO_ONE, self._most[1])
         by_workers = self._by_workers.at(w, again=True)
         by_servers = self._by_servers.at(p, again=True)
         by_servers *= self._weights[:, :, None]
         residual = np.empty((len(FURTHER), len(workers)))
         for step, (more_w, more_p) in enumerate(FURTHER):
             np.einsum("nmf,nmf->n", by_workers[more_w], by_servers[more_p], out=residual[step])
-        return self._speeds_from(residual, w[_FURTHER_W], p[_FURTHER_P])
+        return self._speeds_from(residual, w.take(_FURTHER_W, axis=0), p.take(_FURTHER_P, axis=0))
 
     def _speeds_from(self, residual: FloatArray, workers: IntArray, servers: IntArray) -> FloatArray:
         """(s, n), like all of these."""
         w = workers.astype(np.float64)
         seconds = self._form_seconds(w, servers.astype(np.float64)) * np.exp(residual)
         speeds: FloatArray = np.asarray(np.where(self._is_async, w, 1.0) / seconds)
-        for other in np.flatnonzero(~self._has_form).tolist():
+        for other in self._formless:
             speeds[:, other] = self._speeds[other].many(workers[:, other], servers[:, other])
         return speeds
 

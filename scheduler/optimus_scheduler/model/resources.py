@@ -139,6 +139,11 @@ class Nodes(tuple[Node, ...]):
         return total_of(node.capacity for node in self if node.schedulable)
 
     @cached_property
+    def by_name(self) -> Mapping[str, Node]:
+        """Each node."""
+        return {node.name: node for node in self}
+
+    @cached_property
     def is_open(self) -> Mapping[str, bool]:
         """Whether each node is schedulable, by name, without those that are being emptied."""
         return {node.name: node.schedulable for node in self if not node.emptied}
