@@ -223,16 +223,15 @@ _MOST_WORK = 6_000
 class _Option(NamedTuple):
     """What one node could get."""
 
-    node: int
     workers: int
     servers: int
     cost: int
     new_nodes: int
 
 
-_Chain = tuple[int, _Option | None, Any]
-"""A way through the nodes so far: its value, the last option taken, and the chain before. A plain tuple, as a search
-makes thousands."""
+_Chain = tuple[int, int, _Option | None, Any]
+"""A way through the nodes so far: its value, the last node, what it gets, and the chain before. A plain tuple, as a
+search makes thousands."""
 
 
 def cheapest_of_all(spaces: Sequence[Space], extra: Extra, most_work: int = _MOST_WORK) -> Added | None:
@@ -241,16 +240,19 @@ def cheapest_of_all(spaces: Sequence[Space], extra: Extra, most_work: int = _MOS
     states = (extra.workers + 1) * (extra.servers + 1)
     if states * len(spaces) > most_work:
         return None
-    sites = [list(_options(space, w, p, extra)) for space in spaces]
-    if states * sum(map(len, sites)) > most_work:
+    kinds = [space[1:] for space in spaces]
+    different = dict(zip(kinds, spaces, strict=True))  # few are
+    options = {kind: list(_options(space, w, p, extra)) for kind, space in different.items()}
+    if states * sum([len(options[kind]) for kind in kinds]) > most_work:
         return None
-    cheapest = _best_chain(sites, extra, by_cost=True)
+    nodes = [space.node for space in spaces]
+    cheapest = _best_chain(nodes, [options[kind] for kind in kinds], extra, by_cost=True)
     if cheapest is None:
         return None
-    within = [[option for option in options if option.cost <= cheapest[0]] for options in sites]
-    chain = _best_chain(within, extra, by_cost=False)
+    within = {kind: [each for each in found if each.cost <= cheapest[0]] for kind, found in options.items()}
+    chain = _best_chain(nodes, [within[kind] for kind in kinds], extra, by_cost=False)
     assert chain is not None, "the cheapest spread is among those within its own cost"
-    return {option.node: (option.workers, option.servers) for option in _taken(chain)}
+    return dict(_taken(chain))
 
 
 def _options(space: Space, w: int, p: int, extra: Extra) -> Iterator[_Option]:
@@ -260,20 +262,22 @@ def _options(space: Space, w: int, p: int, extra: Extra) -> Iterator[_Option]:
                 break
             x, y = space.workers + workers, space.servers + servers
             cost = max(w - x if y else 0, p - y if x else 0)
-            yield _Option(space.node, workers, servers, cost, int(workers + servers > 0 and not space.is_used))
+            yield _Option(workers, servers, cost, int(workers + servers > 0 and not space.is_used))
 
 
-def _best_chain(sites: Sequence[Sequence[_Option]], extra: Extra, *, by_cost: bool) -> _Chain | None:
+def _best_chain(
+    nodes: Sequence[int], sites: Sequence[Sequence[_Option]], extra: Extra, *, by_cost: bool
+) -> _Chain | None:
     """The chain with the least value that places all of `extra`: the highest cost of its options, or how many nodes
-    are new. States are (workers, servers) placed so far."""
+    are new. `sites`: what each of `nodes` could get. States are (workers, servers) placed so far."""
     most_workers, most_servers = extra.workers, extra.servers
-    table: dict[tuple[int, int], _Chain] = {(0, 0): (0, None, None)}
-    for options in sites:
+    table: dict[tuple[int, int], _Chain] = {(0, 0): (0, -1, None, None)}
+    for node, options in zip(nodes, sites, strict=True):
         following: dict[tuple[int, int], _Chain] = {}
         for (workers_before, servers_before), chain in table.items():
             before = chain[0]
             for option in options:
-                _, workers, servers, cost, new_nodes = option
+                workers, servers, cost, new_nodes = option
                 workers += workers_before
                 servers += servers_before
                 if workers > most_workers or servers > most_servers:
@@ -281,14 +285,15 @@ def _best_chain(sites: Sequence[Sequence[_Option]], extra: Extra, *, by_cost: bo
                 value = max(cost, before) if by_cost else before + new_nodes
                 known = following.get((workers, servers))
                 if known is None or value < known[0]:
-                    following[workers, servers] = value, option, chain
+                    following[workers, servers] = value, node, option, chain
         table = following
     return table.get((most_workers, most_servers))
 
 
-def _taken(chain: _Chain) -> Iterator[_Option]:
+def _taken(chain: _Chain) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Workers and servers of each node that gets some."""
     link: _Chain | None = chain
-    while link is not None and link[1] is not None:
-        if link[1].workers + link[1].servers:
-            yield link[1]
-        link = link[2]
+    while link is not None:
+        _, node, option, link = link
+        if option is not None and option.workers + option.servers:
+            yield node, (option.workers, option.servers)
