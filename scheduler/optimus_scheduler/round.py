@@ -175,7 +175,7 @@ class _WithTracked:
 
 def _without_tracked(snapshot: Snapshot, forecaster: Forecaster) -> tuple[Snapshot, _WithTracked]:
     """The snapshot of the jobs that are scheduled, and the forecaster of all."""
-    tracked = tuple(job for job in snapshot.jobs if job.spec.tracked)
+    tracked = tuple([job for job in snapshot.jobs if job.spec.tracked])
     if tracked:
         snapshot = replace(snapshot, jobs=tuple(job for job in snapshot.jobs if not job.spec.tracked))
     return snapshot, _WithTracked(forecaster, tracked)

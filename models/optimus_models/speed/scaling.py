@@ -67,6 +67,8 @@ class ScalingCurve:
     """(n,) covariance of what arguments do to the level of this job and of the one that measured ..."""
     _own_variance: float = field(repr=False)
     """... and its variance."""
+    _levels: FloatArray = field(repr=False)
+    """(n,) covariance of the level of this job and of the one that measured."""
     _n_sizes: int = field(repr=False)
     """Distinct sizes of all measurements."""
     _coefficients: dict[str, float] = field(default_factory=dict, repr=False)
@@ -115,6 +117,7 @@ class ScalingCurve:
             own_level,
             between[0, which],
             float(between[0, 0]),
+            _level(own_level, source == 0.0),
             n_shape,
         )
 
@@ -162,12 +165,12 @@ class ScalingCurve:
         """(n,) variance away from the nearest measured size, beyond that of the prior (`FEW_SIZES`)."""
         if not len(self._at):
             return 0.0
-        far = np.abs(at[:, None] - self._at).min(axis=1)
+        far = np.minimum.reduce(np.abs(at[:, None] - self._at), axis=1)
         wider = (1.0 + FEW_SIZES / self._n_sizes) ** 2 - 1.0
         return np.asarray(wider * (_SLOPE**2 * far**2 + _WALK**2 * far))
 
     def _cross(self, at: FloatArray) -> FloatArray:
-        return _kernel(at, np.zeros(len(at)), self._at, self._source, self._own_level) + self._alike
+        return _shape(at, self._at) + self._levels + self._alike
 
 
 def predict_many(curves: Sequence[ScalingCurve], curve: NDArray[np.intp], workers: FloatArray) -> FloatArray:
@@ -245,9 +248,18 @@ def _kernel(
     a: FloatArray, a_source: FloatArray, b: FloatArray, b_source: FloatArray, own_levels: FloatArray | float
 ) -> FloatArray:
     """(n, m) prior covariance; `own_levels`: sigma of the level of each source, of b (m,) or of all."""
-    shape = _SLOPE**2 * np.outer(a, b) + _WALK**2 * np.minimum(a[:, None], b)
-    level = _LEVEL**2 + np.square(own_levels) * (a_source[:, None] == b_source)
-    return np.asarray(shape + level)
+    return _shape(a, b) + _level(own_levels, a_source[:, None] == b_source)
+
+
+def _shape(a: FloatArray, b: FloatArray) -> FloatArray:
+    """(n, m) the part of `_kernel` that is a slope and a walk."""
+    column = a[:, None]
+    return np.asarray(_SLOPE**2 * (column * b) + _WALK**2 * np.minimum(column, b))
+
+
+def _level(own_levels: FloatArray | float, is_same: NDArray[np.bool_]) -> FloatArray:
+    """The part of it that is the level, by whether it is the same job's."""
+    return np.asarray(_LEVEL**2 + np.square(own_levels) * is_same)
 
 
 def _variances(at: FloatArray, own_level: float) -> FloatArray:

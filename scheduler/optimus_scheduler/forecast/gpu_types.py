@@ -183,10 +183,12 @@ def has_a_choice(choices: Mapping[str, Sequence[str]]) -> bool:
 
 def on_the_only_types(jobs: Sequence[Job], choices: Mapping[str, Sequence[str]]) -> tuple[Job, ...]:
     """Every job on the one type that it may run on."""
-    only = {job_id: types[0] for job_id, types in choices.items() if types}
     # Most jobs are on it already.
     return tuple(
-        [job if (one := only.get(job.id)) is None or one == job.spec.gpu_type else _settled(job, one) for job in jobs]
+        [
+            job if not (types := choices.get(job.id)) or types[0] == job.spec.gpu_type else _settled(job, types[0])
+            for job in jobs
+        ]
     )
 
 
