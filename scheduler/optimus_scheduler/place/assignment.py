@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -60,9 +61,9 @@ class Assignments:
         self.jobs: dict[str, Assignment] = {}
         self._surpluses = _Surpluses()
 
-    def above_minimum(self) -> list[Assignment]:
+    def above_minimum(self) -> list[str]:
         """Jobs with task slots beyond their minimum, the largest surplus first."""
-        return [self.jobs[job_id] for job_id in self._surpluses.ordered(self.jobs)]
+        return self._surpluses.ordered(self.jobs)
 
     # --- jobs come and go ----------------------------------------------------------------------------------------
 
@@ -270,24 +271,27 @@ class _Surpluses:
     def __init__(self) -> None:
         self.changed: set[str] = set()
         """Jobs whose surplus may have changed since the last question."""
-        self._ordered: list[tuple[int, str]] = []
-        """Negative surplus and id of each job that has one."""
+        self._of: dict[int, list[str]] = {}
+        """The jobs with each surplus, in order."""
         self._known: dict[str, int] = {}
         """The surplus of each of these."""
 
     def ordered(self, jobs: Mapping[str, Assignment]) -> list[str]:
         """Jobs with a surplus, the largest first."""
-        now = {job_id: jobs[job_id].surplus if job_id in jobs else 0 for job_id in self.changed}
-        moved = [job_id for job_id, surplus in now.items() if max(surplus, 0) != self._known.get(job_id, 0)]
-        others = self._ordered
-        if moved:
-            gone = {(-surplus, job_id) for job_id in moved if (surplus := self._known.pop(job_id, 0))}
-            others = [each for each in self._ordered if each not in gone]
-        self._known.update((job_id, now[job_id]) for job_id in moved if now[job_id] > 0)
-        # Sorting takes next to no time where all but a few are sorted.
-        self._ordered = sorted(others + [(-now[job_id], job_id) for job_id in moved if now[job_id] > 0])
+        for job_id in self.changed:
+            surplus = max(jobs[job_id].surplus, 0) if job_id in jobs else 0
+            before = self._known.pop(job_id, 0)
+            if surplus:
+                self._known[job_id] = surplus
+            if surplus == before:
+                continue
+            if before:
+                with_that = self._of[before]
+                del with_that[bisect_left(with_that, job_id)]
+            if surplus:
+                insort(self._of.setdefault(surplus, []), job_id)
         self.changed.clear()
-        return [job_id for _, job_id in self._ordered]
+        return [job_id for surplus in sorted(self._of, reverse=True) for job_id in self._of[surplus]]
 
 
 def by_node(assignment: Mapping[TaskSlot, int]) -> Present:

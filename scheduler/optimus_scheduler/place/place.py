@@ -129,7 +129,11 @@ def _settle(
     unplaced = [request for request in ordered if not _place_shrinking(assignments, jobs[request.job_id])]
     if unplaced:
         others = assignments.above_minimum()
-        stuck = [request for request in unplaced if not preempt(assignments, jobs[request.job_id], others)]
+        stuck = [
+            request
+            for request in unplaced
+            if not preempt(assignments, jobs[request.job_id], map(jobs.__getitem__, others))  # mostly the first will do
+        ]
         if moves is not None and (waiting := [request.job_id for request in stuck if _waits(request)]):
             _move(assignments, waiting[:_MOST_WAITING], moves)
 

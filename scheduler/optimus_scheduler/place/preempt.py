@@ -15,7 +15,7 @@ from optimus_scheduler.place.free_capacity import FreeCapacity
 from optimus_scheduler.place.requests import TaskSlot
 
 
-def preempt(assignments: Assignments, assignment: Assignment, others: Sequence[Assignment]) -> bool:
+def preempt(assignments: Assignments, assignment: Assignment, others: Iterable[Assignment]) -> bool:
     """Let `others` fall back to their minima, one after the other, until this job's minimum fits."""
     giving = (other for other in others if other is not assignment and other.surplus > 0)
     released = _released(assignments, assignment, giving, lambda other: other.request.minimum)
