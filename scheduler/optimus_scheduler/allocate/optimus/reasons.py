@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import repeat
 
 import numpy as np
@@ -163,26 +163,32 @@ class _Explanation:
 
     def _fits(self, rows: IntArray) -> BoolArray:
         """(n,) whether each job could have the size of `rows` (n,) instead."""
-        added = self._demand.take(rows, axis=0) - self._demand.take(self._result.row, axis=0)
-        return within(added, self._result.available + TOLERANCE)
+        return within(self._demand.take(rows, axis=0) - self._has, self._result.available + TOLERANCE)
 
     def _why_not(self, wanted: IntArray, kept: IntArray | int) -> IntArray:
         """(n,) why jobs do not have the sizes of the rows `wanted` (n,); `kept` where there is room for that."""
-        row, demand = self._result.row, self._demand
-        has, would_have = demand.take(row, axis=0), demand.take(wanted, axis=0)
-        need = would_have - has - self._result.available - TOLERANCE
-        surplus = has - demand.take(self._least, axis=0)
-        others = surplus.sum(axis=0) - surplus
-        cheaper = self._surplus_of_lower_gain(surplus)
+        would_have = self._demand.take(wanted, axis=0)
+        need = would_have - self._has - self._result.available - TOLERANCE
         # The first that applies counts, and so is written last.
-        reasons = np.where(within(need, cheaper), _EXCHANGE, _ELSEWHERE)
-        reasons[~within(need, others)] = _MINIMA
+        reasons = np.where(within(need, self._surplus_of_lower_gain), _EXCHANGE, _ELSEWHERE)
+        reasons[~within(need, self._surplus.sum(axis=0) - self._surplus)] = _MINIMA
         reasons[~within(would_have, self._capacity + TOLERANCE)] = _FULL
         return np.where(within(need, np.zeros(need.shape[1])), kept, reasons)
 
-    def _surplus_of_lower_gain(self, surplus: FloatArray) -> FloatArray:
+    @cached_property
+    def _has(self) -> FloatArray:
+        """(n, r) what each job gets."""
+        return self._demand.take(self._result.row, axis=0)
+
+    @cached_property
+    def _surplus(self) -> FloatArray:
+        """(n, r) ... beyond its minimum."""
+        return self._has - self._demand.take(self._least, axis=0)
+
+    @cached_property
+    def _surplus_of_lower_gain(self) -> FloatArray:
         """(n, r) what jobs whose last task gains less than the next one of each job have beyond their minima."""
-        _, gain = self._last_gain
+        surplus, (_, gain) = self._surplus, self._last_gain
         order = gain.argsort(kind="stable")
         total = np.concatenate([np.zeros((1, surplus.shape[1])), surplus[order].cumsum(axis=0)])
         lower = total[gain[order].searchsorted(self._next_gain, side="left")]
