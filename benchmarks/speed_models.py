@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimus_models import PaperSpeedModel, SpeedModel
-from optimus_models.speed.form import MEASUREMENT_NOISE
+from optimus_models.speed.form import MEASUREMENT_NOISE, SpeedResidual, shared_deviation
 
 FloatArray = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -105,9 +105,19 @@ def next_measurement(model: SpeedModel, candidates: Sequence[tuple[int, int]]) -
     """
     assert model.residual is not None
     w, p = np.array(candidates, dtype=np.float64).T
-    covariance = model.form.seconds_with_covariance(w, p)[1] + model.residual.mean_with_covariance(w, p)[1]
+    covariance = model.form.seconds_with_covariance(w, p)[1] + _covariance(model.residual, w, p)
     taught = (covariance**2).sum(axis=0) / (np.maximum(np.diag(covariance), 0.0) + MEASUREMENT_NOISE**2)
     return candidates[int(np.argmax(taught))]
+
+
+def _covariance(residual: SpeedResidual, w: FloatArray, p: FloatArray) -> FloatArray:
+    """(n, n) of the deviations from the form at these sizes, after what was measured."""
+    own, measured = (np.log(w), np.log(p)), (np.log(residual.workers), np.log(residual.servers))
+    prior, cross = (
+        shared_deviation(*(here[:, None] - there for here, there in zip(own, others, strict=True)))
+        for others in (own, measured)
+    )
+    return prior - cross @ residual.inverse @ cross.T
 
 
 def draw_chosen(job: Measurements, n: int, random: np.random.Generator) -> Rows:

@@ -33,7 +33,7 @@ def test_far_away_the_formula_stands_alone(residual: SpeedResidual) -> None:
 
 
 def test_measuring_takes_uncertainty_away(residual: SpeedResidual) -> None:
-    variance = np.diag(residual.mean_with_covariance(np.array([4.0, 5.0, 30.0]), np.array([6.0, 6.0, 30.0]))[1])
+    _, variance = residual.mean_with_variance(np.array([4.0, 5.0, 30.0]), np.array([6.0, 6.0, 30.0]))
     assert variance[0] < variance[1] < variance[2]
 
 

@@ -259,20 +259,10 @@ class SpeedResidual(NamedTuple):
         mean: FloatArray = _kernel(workers, servers, self.workers, self.servers) @ self.weights
         return mean
 
-    def mean_with_covariance(self, workers: FloatArray, servers: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """`mean`, and (n, n) of the same."""
-        mean, known = self._mean_and_known(workers, servers)
-        return mean, _kernel(workers, servers, workers, servers) - known
-
     def mean_with_variance(self, workers: FloatArray, servers: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """`mean`, and (n,) the diagonal of that: every size has the same variance before anything is measured."""
-        mean, known = self._mean_and_known(workers, servers)
-        return mean, _VARIANCE - known.diagonal()
-
-    def _mean_and_known(self, workers: FloatArray, servers: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """`mean`, and (n, n) by how much measurements have made the prior covariance smaller."""
+        """`mean`, and (n,) the variance of the same: before anything is measured all sizes have the same."""
         cross = _kernel(workers, servers, self.workers, self.servers)
-        return cross @ self.weights, cross @ self.inverse @ cross.T
+        return cross @ self.weights, _VARIANCE - (cross @ self.inverse @ cross.T).diagonal()
 
 
 def _kernel(w1: FloatArray, p1: FloatArray, w2: FloatArray, p2: FloatArray) -> FloatArray:
