@@ -43,9 +43,7 @@ def test_a_limit_of_time_runs_on_in_a_pause_and_ends_a_job_that_is_resumed_after
     over = {**job, "limit_reached": "the time of its limit is over"}
     scripted.on("POST", f"/v1/jobs/{JOB}/resume", Answer(200, over))
     told = optimus("resume", JOB, "--url", scripted.url).stdout
-    assert told.startswith(
-        f"{JOB} ends at step 40 as soon as there is room for it: the time of its limit is over. With a"
-    )
+    assert told.startswith(f"{JOB} ends as soon as there is room for it: the time of its limit is over. With a")
     assert "goes on from" not in told
 
 

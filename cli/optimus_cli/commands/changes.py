@@ -55,7 +55,7 @@ def resume(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -
     if as_json:
         output.print_json(resumed)
     elif limit := resumed.get("limit_reached"):
-        ends = f"{resumed['id']} ends at step {resumed['step']} as soon as there is room for it: {limit}"
+        ends = f"{resumed['id']} ends as soon as there is room for it: {limit}"
         output.print_text(f"{ends}. With a larger limit (`optimus set`) before it is resumed, a job goes on")
     else:
         result = found["result"]
@@ -110,8 +110,8 @@ def _set_fields(
         output.print_text(f"{changed['id']} is as it was: it had these values already")
     else:
         limit = changed.get("limit_reached")
-        when = "now" if changed["running"]["workers"] else "as soon as it goes on"
-        ends = f" and ends {when}, at step {changed['step']}: {limit}" if limit else ""
+        when = f"now, at step {changed['step']}" if changed["running"]["workers"] else "as soon as it goes on"
+        ends = f" and ends {when}: {limit}" if limit else ""
         output.print_text(
             f"{changed['id']} is changed{ends}; `optimus describe {changed['id']}` says from what to what"
         )

@@ -10,6 +10,7 @@ import pytest
 from tests.service.api.api_harness import NOW, Api, faults, job_spec, on_sqlite, problem, sample, telemetry
 from tests.service.store.store_builders import a_membership, put_task, set_wanted
 
+from optimus_contract import answers
 from optimus_scheduler.lifecycle import AllTasksGone, MembershipFormed, ResumeRequested, TooManyFailures
 from optimus_scheduler.model import Allocation, Directive, Node, PlacedTask, Resources, Role, TaskKey
 from optimus_scheduler.what_if import Advice
@@ -17,6 +18,8 @@ from optimus_service.api.jobs import explanation
 from optimus_service.api.jobs.submission import OBJECT_GONE
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.clusters.fake import FakeCluster
+from optimus_service.insight.explanations.case import Case
+from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.loop.exits import WORKER_HUNG
 from optimus_service.store.records import DecisionRecord, RoundRecord
 from optimus_service.store.rounds.forecasts import from_json
@@ -315,6 +318,23 @@ def test_the_explanation_says_why_and_what_would_change_it(api: Api) -> None:
     assert after["what_would_change_it"]
     api.post(f"/v1/jobs/{job_id}/cancel")
     assert "cancelled" in api.get(f"/v1/jobs/{job_id}/explanation").json()["message"]
+
+
+@on_sqlite
+def test_an_explanation_knows_how_many_losses_there_are(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the first ones no advice is made."""
+    job_id = api.submit(convergence={"target_metric": {"name": "accuracy", "at_least": 0.9}})
+    api.start(job_id)
+    api.as_task("POST", job_id, "telemetry", json=telemetry(*(sample(sequence=k, step=10 + k) for k in range(3))))
+    cases: list[Case] = []
+
+    def explained(case: Case) -> answers.Explanation:
+        cases.append(case)
+        return explanation_of(case)
+
+    monkeypatch.setattr(explanation, "explanation_of", explained)
+    api.get(f"/v1/jobs/{job_id}/explanation")
+    assert cases[0].n_figures == {"loss": 3, "accuracy": 0}
 
 
 def test_the_explanation_is_of_the_newest_round_though_advice_takes_a_while(

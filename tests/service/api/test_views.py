@@ -15,7 +15,7 @@ from optimus_contract import answers
 from optimus_scheduler.model import NOTHING, Allocation, Directive, Interval, JobState, Reason, Role, TaskKey
 from optimus_service.insight.format import finite_document
 from optimus_service.insight.jobs.bodies import job_body, prediction_point_body
-from optimus_service.insight.jobs.end import MOST_PROGRESS
+from optimus_service.insight.jobs.end import MOST_PROGRESS, REACHED, reached_limit
 from optimus_service.insight.jobs.progress import is_without_end, measured_speed, progress_of, start_of, step_of
 from optimus_service.insight.jobs.why import explain
 from optimus_service.observe.standstills import Standstill, is_replaced, stalled
@@ -386,6 +386,38 @@ def test_what_runs_an_ended_job_again_is_named(changes: dict[str, Any], told: st
     found = explain(job(**{"spec": {}, "step": 40} | changes), None, NOW).what_would_change_it
     assert told in found
     assert ("optimus retry" in found) == ("heard_at" not in changes)
+
+
+SPENT = {"converged": True, "rule": "max_cost"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes", "forecast", "reached"),
+    [
+        ({"max_steps": 40}, {}, {}, "max_steps"),
+        ({"max_steps": 41}, {}, {}, None),
+        ({}, {"spec": {"command": ["python", "train.py"], "convergence": {"max_steps": 5}}}, {}, None),
+        ({"max_epochs": 2.0}, {"epoch": 2.0}, {}, "max_epochs"),
+        ({"max_epochs": 2.5}, {"epoch": 2.0}, {}, None),
+        ({"max_seconds": 60.0}, {"started_at": NOW - 60.0}, {}, "max_seconds"),
+        ({"max_seconds": 60.0}, {"started_at": NOW - 59.0}, {}, None),
+        ({"max_seconds": 60.0}, {}, {}, None),
+        ({"max_seconds": 60.0}, {"started_at": NOW - 60.0, "heard_at": NOW}, {}, None),
+        ({"max_cost": 5.0}, {}, SPENT, "max_cost"),
+        ({"max_cost": 5.0}, {}, {**SPENT, "converged": False}, None),
+        ({"max_steps": 90}, {}, SPENT, None),
+    ],
+)
+def test_a_paused_job_ends_by_the_limit_that_it_has_reached(
+    rule: dict[str, float], changes: dict[str, Any], forecast: dict[str, Any], reached: str | None
+) -> None:
+    paused = {"state": JobState.PAUSED, "owner_paused_at": NOW - 20.0, "wanted": NOTHING}
+    found = job(**paused | {"spec": {"convergence": rule}} | changes)
+    assert reached_limit(found, decision("PausedByOwner", **forecast), NOW) == reached
+    told = explain(found, decision("PausedByOwner", **forecast), NOW)
+    assert ("only ends it" in told.what_would_change_it) == (reached is not None)
+    assert told.limit_reached == (None if reached is None else REACHED[reached])
+    assert progress_of(found, decision(**{**made_at(40), **forecast}), NOW).remaining_steps is None or reached is None
 
 
 @pytest.mark.parametrize("forecast", [{}, {"total_steps": None}, {"total_steps": total(math.inf)}])

@@ -147,6 +147,7 @@ def test_a_limit_of_time_runs_on_in_a_pause_and_ends_the_job_when_it_is_resumed(
     for _ in range(2):  # before and after a round that sees it
         body, explained = told_now(world)
         assert body.limit_reached == "the time of its limit is over"
+        assert (body.progress, body.remaining_steps) == (None, None), "not 99 %, with no step left"
         assert explained.message == body.message
         assert explained.message.endswith("The time of its limit is over: it ends as soon as it goes on.")
         assert "`optimus resume job-1` only ends it" in explained.what_would_change_it

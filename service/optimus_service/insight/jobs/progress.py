@@ -18,7 +18,7 @@ from optimus_scheduler.forecast.time_left import beyond_announced, given_not_end
 from optimus_scheduler.model import Directive, Interval, JobState
 from optimus_scheduler.model.format import time_words
 from optimus_service.insight.format import foreseen, interval_body, moment
-from optimus_service.insight.jobs.end import End, announced_beyond, has_made_all, most_steps, part_done
+from optimus_service.insight.jobs.end import End, announced_beyond, has_made_all, most_steps, part_done, reached_limit
 from optimus_service.observe.spec import begins_anew, goes_back, has_failed_before, next_step
 from optimus_service.observe.standstills import Standstills
 from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimesRecord, JobRecord, SampleRecord
@@ -99,6 +99,8 @@ def progress_of(
     if has_made_all(job):
         return _beyond_announced(job, end, _time_limit(job, now))
     is_paused = job.owner_paused_at is not None
+    if is_paused and reached_limit(job, decision, now) is not None:
+        return JobProgress(None, None, None)  # how much is left, its owner decides with another limit
     expected = _foreseen_times(job, decision, now, ends, still)
     retry_at = job.retry_at if job.retry_at is not None and job.retry_at > now and not is_paused else None
     if retry_at is not None:

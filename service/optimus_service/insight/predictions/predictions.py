@@ -28,7 +28,7 @@ from optimus_scheduler.what_if import is_one_worker
 from optimus_service.insight.cluster.trace_export import counted_speed
 from optimus_service.insight.format import counted, finite, finite_document, interval_body, moment
 from optimus_service.insight.jobs.bodies import prediction_point_body
-from optimus_service.insight.jobs.end import End
+from optimus_service.insight.jobs.end import End, reached_limit
 from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.insight.predictions.review import outcome_body
 from optimus_service.insight.predictions.sizes import Basis, Limits, Size, advice, cost_body, estimate_of, sizes
@@ -190,6 +190,7 @@ def predictions_body(
     believed = Forecast(record.id, None, None, 0.0) if latest is None else latest.forecast
     ahead = progress_of(record, latest, question.now, None, question.still)
     total_steps, end = interval_body(believed.total_steps), End.of(believed)
+    is_over = record.owner_paused_at is not None and reached_limit(record, latest, question.now) is not None
     fitted = Fits().of([job], settings)[0]
     servers = question.servers if job.spec.server.maximum else range(1)  # none: an all-reduce job
     # Further workers of a script that stays one process, or at its size, would train the same once more.
@@ -205,7 +206,7 @@ def predictions_body(
     is_priced = has_prices(settings)
     return answers.Predictions(
         at=None if latest is None else moment(latest.at),
-        total_steps=None if end is not None and end.is_guessed else total_steps,
+        total_steps=None if is_over or (end is not None and end.is_guessed) else total_steps,
         remaining_steps=ahead.remaining_steps,
         remaining_seconds=ahead.remaining_seconds,
         expected=ahead.expected,
