@@ -233,7 +233,9 @@ def _not_worth_rescaling(outlook: Outlook, grant: Grant) -> str:
         else ""
     )
     joins = outlook.joining_seconds > 0 and (ideal.workers > has.workers or ideal.servers > has.servers)
-    wait = f"new tasks take about {time_words(outlook.joining_seconds)} to join, and " if joins else ""
+    # As it is seen: from their start until they train, the stop included.
+    takes = time_words(outlook.joining_seconds + outlook.stop_seconds)
+    wait = f"new tasks take about {takes} to join, and within that " if joins else ""
     too_dear = (
         "and other jobs would be slower: together that is too much for what it would save, or for how sure that is"
         if OTHERS_GIVE in (grant.note or "")

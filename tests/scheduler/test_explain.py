@@ -124,6 +124,14 @@ def test_sentences(job: Job, grant: Grant, message: str) -> None:
     assert re.fullmatch(pattern, decision(job, grant).message)
 
 
+def test_new_tasks_are_told_to_take_as_long_to_join_as_they_did() -> None:
+    """The stop of training, which is told beside it, is a part of that."""
+    job = replace(RUNNING, joining_seconds=(31.0, 30.0, 29.0), rescale_seconds=(20.0,) * 6)
+    grant = Grant(Allocation(2, 1), Reason.NOT_WORTH_RESCALING, ideal=Allocation(4, 2))
+    message = decision(job, grant).message
+    assert "but new tasks take about 30 s to join, and within that the change is predicted to stop" in message
+
+
 def test_a_predicted_ratio_is_as_wide_as_what_was_measured() -> None:
     """The true ratio is in it, also where the present size was never measured."""
     speed, widths = law(), []
