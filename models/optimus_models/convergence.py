@@ -45,6 +45,9 @@ class Rule:
     max_cost: float | None = None
 
 
+_SURE_FALL = 5.0
+"""A rule is looked at again and again: noise alone makes a fall of two standard errors in one of many looks at a first
+plateau (docs/studies/models.md)."""
 _MORE_LIKELY = 0.5
 """Confidence from which a curve is more likely right than wrong."""
 _TAIL = 0.1
@@ -128,7 +131,8 @@ def has_converged(
     """The field of the rule that holds at `now_step`, or None; limits that are not about steps come first.
 
     The loss is judged on the fitted curve, which noise hardly moves, and not before there is something to fit: neither
-    in the first epoch nor on fewer than `least_points` losses nor on a run that has just diverged.
+    in the first epoch nor on fewer than `least_points` losses nor on a run that has just diverged. A decrease has not
+    become small before the loss has surely fallen.
     """
     epoch = _epoch_steps(steps_per_epoch)
     if rule.max_seconds is not None and elapsed_seconds >= rule.max_seconds:
@@ -183,7 +187,7 @@ def _stays_small(curve: LossCurve, rule: Rule, delta: float, epoch: float, now_s
     patience = max(rule.patience_epochs, 1)
     first = now_step - patience * epoch
     seen_before = first - curve.first_step >= -1e-9 and first >= epoch  # one epoch to start from, at least
-    if not seen_before or not _has_fallen(curve, rule, delta):
+    if not seen_before or not _has_fallen(curve, rule, delta) or not _is_sure_to_fall(curve):
         return False
     return bool(_decreases_stay_small(curve, rule, delta, epoch, np.array([first]))[0])
 
@@ -192,6 +196,11 @@ def _has_fallen(curve: LossCurve, rule: Rule, delta: float) -> bool:
     """Whether there is a fall that can have become small: none if the loss rises, diverges or has not moved yet."""
     present = float(curve.predict([curve.last_step])[0]) if rule.relative else curve.scale
     return curve.n_points >= LEAST_POINTS and curve.fall * curve.scale > delta * abs(present)
+
+
+def _is_sure_to_fall(curve: LossCurve) -> bool:
+    """Whether noise is no explanation of its fall, however often one looks."""
+    return curve.fall > _SURE_FALL * curve.fall_error
 
 
 def _decreases_stay_small(
@@ -342,6 +351,8 @@ def _decrease_end(curve: LossCurve, rule: Rule, delta: float, epoch: float, now_
         return predicted_end("loss_decrease", now_step, own)
     theirs = np.array([_end_of_run(run, rule, epoch) for run in experts.prior.runs])
     spreads = np.array([run.end_spread for run in experts.prior.runs])
+    if not _is_sure_to_fall(curve) and (theirs[experts.shares > 0] < math.inf).any():
+        own = math.inf  # on a first plateau the curve says nothing that they do not say better
     return predicted_end("loss_decrease", now_step, own, experts.own_share, theirs, experts.shares, spreads)
 
 

@@ -396,3 +396,34 @@ def test_a_number_of_epochs_takes_a_whole_number_of_steps(epochs: float, steps: 
     assert whole_steps(epochs * 1437 / 32) == steps
     assert whole_steps(3 * 0.1 / 0.1) == 3.0
     assert whole_steps(math.inf) == math.inf
+
+
+def slow_start(seed: int) -> tuple[Any, Any]:
+    """Noisy losses that hardly fall at first, by more than 5 % an epoch from step 25 on, and are low after step 130."""
+    steps = np.arange(2.0, 600.0, 2.0)
+    falling = 42.0 / (1.0 + np.exp((steps - 70.0) / 20.0)) + 1.0
+    return steps, falling * (1.0 + 0.1 * np.random.default_rng(seed).standard_normal(len(steps))).clip(0.01)
+
+
+def test_a_fall_that_noise_may_be_ends_no_job() -> None:
+    """Two standard errors come by chance in one of many looks: half of these jobs ended before they had begun."""
+    rule, early = Rule(loss_decrease=0.05), 0
+    for seed in range(20):
+        steps, losses = slow_start(seed)
+        early += any(
+            has_converged(LossCurve.fit(steps[:n], losses[:n]), rule, steps_per_epoch=EPOCH, now_step=steps[n - 1])
+            for n in range(5, 35)
+        )
+    assert early <= 6
+    whole = LossCurve.fit(*slow_start(0))
+    assert has_converged(whole, rule, steps_per_epoch=EPOCH, now_step=600.0) == "loss_decrease"
+
+
+def test_before_the_own_fall_is_sure_ended_runs_tell_the_end() -> None:
+    steps, losses = slow_start(1)
+    before = Prior.of([FinishedRun.of(*slow_start(2), same_project=True, end_step=370.0)])
+    curve = LossCurve.fit(steps[:10], losses[:10], history=before)
+    assert curve.fall <= 5.0 * curve.fall_error
+    found = convergence_step(curve, Rule(loss_decrease=0.05), steps_per_epoch=EPOCH, now_step=steps[9])
+    assert found is not None
+    assert found.mean == pytest.approx(370.0, rel=0.1)

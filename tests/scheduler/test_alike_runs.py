@@ -85,6 +85,22 @@ def test_when_a_loss_is_reached_is_told_by_runs_that_came_to_it(
     assert (steps_of_alike_runs(trains, 10.0) is not None) is once_it_trains
 
 
+def test_a_run_tells_when_it_came_to_the_loss_that_another_job_waits_for() -> None:
+    steps = tuple(float(step) for step in range(10, 310, 10))
+    run = replace(
+        ended("run", 30.0),
+        loss_steps=steps,
+        losses=tuple(1.0 / (0.02 * step + 1.0) for step in steps),
+        total_steps=300,
+        rule=ConvergenceRule(target_loss=1.0 / 7.0),
+    )
+    for target, step in ((1.0 / 3.0, 100.0), (1.0 / 5.0, 200.0), (0.1, None)):
+        waits = job(run)
+        waits = replace(waits, spec=replace(waits.spec, convergence=ConvergenceRule(target_loss=target)))
+        found = steps_of_alike_runs(waits, 10.0)
+        assert (found and found.mean) == (None if step is None else pytest.approx(step, rel=0.11))
+
+
 def test_another_decrease_of_the_loss_tells_something_before_the_own_losses_do() -> None:
     run = replace(ended("run", 12.0), rule=ConvergenceRule(loss_decrease=0.02), total_steps=120)
     assert steps_of_alike_runs(job(run), 10.0) is not None

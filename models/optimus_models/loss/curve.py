@@ -69,6 +69,8 @@ class LossCurve:
     fall: float = 0.0
     """How far the loss has fallen since the start, as a fraction of `scale`; 0 where noise may be all of it, and of a
     run that has lost more than half of its fall again."""
+    fall_error: float = 0.0
+    """Standard error of `fall`, from noise alone."""
 
     @classmethod
     def fit(
@@ -124,9 +126,10 @@ class LossCurve:
         batch = LossBatch.of(histories)
         laws, mixtures = fit_inverse_laws(batch), fit_power_mixtures(batch)
         residuals, weighted = cls._residuals(laws, mixtures)
-        fall = _fall(batch, residuals, weighted)
+        fall, fall_error = _fall(batch, residuals, weighted)
         confidence, noise = _confidence(histories, batch, residuals, fall), _late_noise(batch)
-        columns = (*laws[:3], batch.scales, batch.offsets, confidence, residuals, np.maximum(noise, residuals), fall)
+        noise = np.maximum(noise, residuals)
+        columns = (*laws[:3], batch.scales, batch.offsets, confidence, residuals, noise, fall, fall_error)
         numbers = zip(*(column.tolist() for column in columns), strict=True)
         experts = experts_of(batch, priors, schedules)
         informed: list[PowerMixture | None] = [None] * len(histories)
@@ -257,8 +260,8 @@ def _late_noise(batch: LossBatch) -> FloatArray:
     return np.asarray(np.sqrt(np.where(is_late, squares, 0.0).sum(axis=1) / is_late.sum(axis=1)))
 
 
-def _fall(batch: LossBatch, residual: FloatArray, weighted: FloatArray) -> FloatArray:
-    """(j,) how far the mean over a third of the points has fallen; see `LossCurve.fall`.
+def _fall(batch: LossBatch, residual: FloatArray, weighted: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """(j,) how far the mean over a third of the points has fallen, and the standard error; see `LossCurve.fall`.
 
     The `residual` (j,) takes what the fit leaves out of account, the first points of a steep fall, for noise of all.
     Where the present loss keeps half of the fall, too, noise is what the residuals are by the fit's weights,
@@ -271,8 +274,8 @@ def _fall(batch: LossBatch, residual: FloatArray, weighted: FloatArray) -> Float
     means = (total[rows, begins + width] - total[rows, begins]) / width
     fall, half = means[0] - means[-1], (means[0] - means.min(axis=0)) / 2.0
     is_kept = means[0] - (batch.losses * recent_weights(batch)).sum(axis=1) >= half
-    noise = np.where(is_kept, np.minimum(residual, weighted), residual)
-    return np.where((fall > _NOISES_FALL * noise * np.sqrt(2.0 / width)) & (fall >= half), fall, 0.0)
+    error = np.where(is_kept, np.minimum(residual, weighted), residual) * np.sqrt(2.0 / width)
+    return np.where((fall > _NOISES_FALL * error) & (fall >= half), fall, 0.0), error
 
 
 def _confidence(

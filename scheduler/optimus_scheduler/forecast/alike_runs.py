@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
 from optimus_models.arguments import predicted
 from optimus_models.convergence import LEAST_POINTS
+from optimus_models.loss.curve import LossCurve
 from optimus_scheduler.forecast.cold_start import device_name
 from optimus_scheduler.forecast.end import may_end_by_curve
 from optimus_scheduler.forecast.precedents import with_belief
@@ -21,17 +23,16 @@ def steps_of_alike_runs(job: Job, steps_per_epoch: float | None) -> Interval | N
 
     The middle one of them, from the 10th percentile to the 90th; one alone says little, so its number is halved and
     doubled. Of a script those with the same arguments; where there are none, by how much others differed. Of a job that
-    a loss or a figure is to end, those with the same rule; before its own losses tell no end, those as well that came
-    to the same figure or to another decrease of the loss: a limit tells nothing of when that is.
+    a loss or a figure is to end, see `_steps_under`.
     """
-    similar = [ended for ended in job.similar if _tells_of(job, ended)]
+    found = [(ended, steps) for ended in job.similar if (steps := _steps_under(job, ended))]
     lengths = [
-        (ended.arguments, math.log(ended.loss_steps[-1] / ended.steps_per_epoch))
-        for ended in similar
-        if ended.loss_steps and ended.steps_per_epoch and ended.loss_steps[-1] > 0
+        (ended.arguments, math.log(steps / ended.steps_per_epoch))
+        for ended, steps in found
+        if ended.loss_steps and ended.steps_per_epoch
     ]
     if not lengths:
-        lengths = [(ended.arguments, math.log(ended.total_steps)) for ended in similar if ended.total_steps > 0]
+        lengths = [(ended.arguments, math.log(steps)) for ended, steps in found if ended.total_steps > 0]
         steps_per_epoch = 1.0
     if not lengths or not steps_per_epoch:
         return None
@@ -46,14 +47,34 @@ def steps_of_alike_runs(job: Job, steps_per_epoch: float | None) -> Interval | N
     return Interval(*(float(each) * steps_per_epoch for each in (middle, low, high)))
 
 
-def _tells_of(job: Job, ended: EndedJob) -> bool:
-    """Whether the end of this run tells that of the job, by their rules."""
+def _steps_under(job: Job, ended: EndedJob) -> float | None:
+    """After how many steps the job's rule ended this run or would have; None: the run does not tell.
+
+    Of a job that a loss or a figure is to end, runs with the same rule tell; before its own losses say more, those as
+    well that came to its loss, to the same figure, or to another decrease of the loss. A limit tells nothing of these.
+    """
     rule, theirs = job.spec.convergence, ended.rule
+    whole = ended.loss_steps[-1] if ended.loss_steps and ended.steps_per_epoch else float(ended.total_steps)
     if theirs is None or theirs == rule or not may_end_by_curve(job):
-        return True
+        return whole
+    if len(job.losses) >= LEAST_POINTS:
+        return None
     by_epochs = theirs.max_epochs is not None and ended.n_epochs >= theirs.max_epochs
     by_limit = by_epochs or (theirs.max_steps is not None and ended.total_steps >= theirs.max_steps)
-    return _awaited(theirs) == _awaited(rule) and not by_limit and len(job.losses) < LEAST_POINTS
+    if _awaited(theirs) == _awaited(rule) and not by_limit:
+        return whole
+    if _awaited(rule) == (False, rule.target_loss, None) and rule.target_loss is not None:
+        return _step_of_loss(ended.loss_steps, ended.losses, rule.target_loss)
+    return None
+
+
+@lru_cache(maxsize=1024)
+def _step_of_loss(steps: tuple[float, ...], losses: tuple[float, ...], target: float) -> float | None:
+    """The step at which the fitted loss of a run came to `target`; None: it did not, or too few losses tell."""
+    if len(losses) < LEAST_POINTS:
+        return None
+    below = np.flatnonzero(LossCurve.fit(steps, losses).predict_alone(steps) <= target)
+    return steps[below[0]] if len(below) else None
 
 
 def _awaited(rule: ConvergenceRule) -> tuple[bool, float | None, MetricTarget | None]:
