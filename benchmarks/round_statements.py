@@ -158,7 +158,8 @@ def make_rounds(repository: Repository, cluster: FakeCluster, directory: Path) -
     context = LaunchContext("http://127.0.0.1:1", directory / "jobs", JobTokens(b"secret"))
     applier = Applier(cluster, LongPolls(repository.wanted.generations), context, time.time)
     planner = server.make_planner(policy_named("optimus"), settings)
-    return server.make_rounds(settings, repository, cluster, planner, applier, time.time)
+    known = server.Known.of(settings, repository)
+    return server.make_rounds(settings, repository, known, cluster, planner, applier, time.time)
 
 
 def main() -> None:

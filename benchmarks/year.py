@@ -113,9 +113,8 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     cluster = FakeCluster([Node("node", Resources(64.0, 2**38))])
     context = LaunchContext("http://127.0.0.1:1", folder / "jobs", JobTokens(b"secret"))
     applier = Applier(cluster, LongPolls(repository.wanted.generations), context, clock)
-    rounds = server.make_rounds(
-        settings, repository, cluster, server.make_planner(policy_named("optimus"), settings), applier, clock
-    )
+    planner, known = server.make_planner(policy_named("optimus"), settings), server.Known.of(settings, repository)
+    rounds = server.make_rounds(settings, repository, known, cluster, planner, applier, clock)
     sizes = {"workers": {"min": WORKERS, "max": WORKERS}, "servers": {"min": SERVERS, "max": SERVERS}}
     body = {"name": JOB, "task": "m:f", "convergence": {"max_steps": 10**11}, **sizes}
     repository.jobs.create(JOB, write(checked(JobSpec, body)), "nonce", None, "hash", clock())

@@ -31,6 +31,7 @@ import uvicorn
 from optimus_scheduler import round as cycle
 from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.allocate.policies import Policy, UnknownPolicy, policy_named
+from optimus_scheduler.forecast.fits import Fits
 from optimus_scheduler.forecast.forecast import Forecaster, Overheard, RememberingForecaster
 from optimus_scheduler.granted_places import Timer
 from optimus_scheduler.model import Plan, Snapshot
@@ -268,9 +269,10 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
     """
     machine = machine or Machine()
     metrics = Metrics()
-    forecaster = Overheard(RememberingForecaster())
-    planner = make_planner(policy_named(settings.policy), settings, forecaster)
     repository = machine.open_repository(settings, metrics.observe_transaction)
+    known = Known.of(settings, repository)
+    forecaster = Overheard(RememberingForecaster(known.fits))
+    planner = make_planner(policy_named(settings.policy), settings, forecaster)
     still, listens_since = NewestStandstills(), clock()
 
     def stalled() -> Iterator[str]:
@@ -297,7 +299,7 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
         retention.note(leader)
         machine.after_round(snapshot, plan)
 
-    rounds = make_rounds(settings, repository, cluster, planner, applier, clock, on_planned)
+    rounds = make_rounds(settings, repository, known, cluster, planner, applier, clock, on_planned)
     times = LoopTimes(
         settings.round_seconds, settings.learning_round_seconds, settings.debounce_seconds, settings.lease_seconds
     )
@@ -316,16 +318,41 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
         note_step=loop.trained,
         loop_health=loop.health,
         leads=lambda: loop.leads,
-        preview=make_preview(settings, repository, cluster, clock, ahead.recent),
+        preview=make_preview(settings, repository, known, cluster, clock, ahead.recent),
+        finished_runs=known.finished_runs,
         clock=clock,
         listens_since=listens_since,
     )
     return Parts(services, loop, ahead, retention)
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a process has learned of jobs: rounds and requests share it, as of many jobs it takes most of the memory."""
+
+    histories: Histories
+    finished_runs: FinishedRunHistory | None
+    """None: nothing is learned from ended jobs."""
+    fits: Fits
+
+    @classmethod
+    def of(cls, settings: Settings, repository: Repository) -> Known:
+        """Nothing yet: it is read from this database."""
+        learns = settings.learn_from_finished_jobs
+        finished_runs = FinishedRunHistory(repository, settings.keep_seconds) if learns else None
+        return cls(Histories(repository, settings.samples_per_round), finished_runs, Fits())
+
+
+def make_observer(settings: Settings, repository: Repository, known: Known) -> Observer:
+    """What sees the world, for one thread."""
+    members = settings.member_workers_together
+    return Observer(repository, known.histories, settings.scheduling, known.finished_runs, members)
+
+
 def make_rounds(
     settings: Settings,
     repository: Repository,
+    known: Known,
     cluster: Cluster,
     planner: Planner,
     applier: Applier,
@@ -333,16 +360,13 @@ def make_rounds(
     on_planned: RoundListener = nobody,
 ) -> Round:
     """What runs scheduling rounds."""
-    histories = Histories(repository, settings.samples_per_round)
-    finished_runs = FinishedRunHistory(repository, settings.keep_seconds) if settings.learn_from_finished_jobs else None
-    observer = Observer(repository, histories, settings.scheduling, finished_runs, settings.member_workers_together)
-    exits = ExitNotices(cluster, histories, settings.max_task_failures)
+    exits = ExitNotices(cluster, known.histories, settings.max_task_failures)
     unknown = UnknownTasks(cluster, settings.unknown_tasks, settings.drain_seconds)
     return Round(
         repository.as_leader,
         cluster,
         exits,
-        observer,
+        make_observer(settings, repository, known),
         planner,
         applier,
         clock,
@@ -361,15 +385,22 @@ def make_queue_ahead(
 
 
 def make_preview(
-    settings: Settings, repository: Repository, cluster: Cluster, clock: Callable[[], float], recent: RecentJobs
+    settings: Settings,
+    repository: Repository,
+    known: Known,
+    cluster: Cluster,
+    clock: Callable[[], float],
+    recent: RecentJobs,
 ) -> Preview:
-    """What says what a job would get. It has histories and a planner of its own: requests must not delay rounds."""
-    finished_runs = FinishedRunHistory(repository, settings.keep_seconds) if settings.learn_from_finished_jobs else None
-    histories = Histories(repository)
-    observer = Observer(repository, histories, settings.scheduling, finished_runs, settings.member_workers_together)
-    forecaster, policy = Overheard(RememberingForecaster()), policy_named(settings.policy)
-    planner = make_planner(policy, settings, forecaster)
-    return Preview(cluster, observer, Foresight(planner, forecaster, policy, settings.scheduling, recent), clock)
+    """What says what a job would get. It has planners of its own: requests must not delay rounds."""
+    policy = policy_named(settings.policy)
+
+    def foresee() -> Foresight:
+        forecaster = Overheard(RememberingForecaster(known.fits))
+        planner = make_planner(policy, settings, forecaster)
+        return Foresight(planner, forecaster, policy, settings.scheduling, recent)
+
+    return Preview(cluster, make_observer(settings, repository, known), foresee, clock)
 
 
 def make_planner(policy: Policy, settings: Settings, forecaster: Forecaster | None = None) -> Planner:

@@ -110,9 +110,10 @@ class RingSpeed:
         del servers
         w = worker_counts(workers)
         most = int(w.max(initial=1))
-        if most > len(self._known[0].speeds):
-            self._known[0] = _Sizes.of(self._steps, self.batch, most)
-        return self._known[0].speeds[w - 1]
+        known = self._known[0]
+        if most > len(known.speeds):
+            known = self._known[0] = _Sizes.of(self._steps, self.batch, most)
+        return known.speeds[w - 1]
 
     def predict_interval(
         self, workers: ArrayLike, servers: ArrayLike, coverage: float = 0.8

@@ -124,8 +124,8 @@ class _Known(NamedTuple):
 class Fits:
     """Fits models, and keeps the last ones of each job, until it is told which jobs are left (`keep_only`).
 
-    A job without new reports is recognised by its earlier ones, which mostly is the very same values. Belongs
-    to one shell; not to be shared between threads.
+    A job without new reports is recognised by its earlier ones, which mostly is the very same values. Threads may share
+    it: the models of a job are replaced as a whole, with what they were fitted to.
     """
 
     def __init__(self) -> None:
@@ -154,8 +154,9 @@ class Fits:
 
     def keep_only(self, job_ids: Container[str]) -> None:
         """Forget all other jobs."""
-        for gone in [job_id for job_id in self._known if job_id not in job_ids]:
-            del self._known[gone]
+        for job_id in list(self._known):
+            if job_id not in job_ids:
+                self._known.pop(job_id, None)
 
     def _known_step_times(self, new: Sequence[tuple[Job, _Reported]], settings: Settings) -> dict[SpeedData, StepTimes]:
         found: dict[SpeedData, StepTimes] = {}

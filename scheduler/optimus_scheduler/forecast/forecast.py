@@ -50,7 +50,7 @@ class RememberingForecaster:
     """
 
     def __init__(self, fits: Fits | None = None) -> None:
-        """`fits`: fits the models, and remembers them."""
+        """`fits`: fits the models, and remembers them; several forecasters may share it."""
         self._fits, self._stops = fits or Fits(), _Stops()
         self._settings: Settings | None = None
         self._known: dict[str, _Known] = {}

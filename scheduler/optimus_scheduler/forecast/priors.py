@@ -58,7 +58,8 @@ class EndedJobs:
 
 
 class LossPriors:
-    """Makes priors and keeps those last asked for. A prior is a function of its jobs: remembering changes nothing."""
+    """Makes priors and keeps those last asked for. A prior is a function of its jobs: remembering changes nothing, nor
+    does it when threads share it."""
 
     def __init__(self) -> None:
         self._priors: OrderedDict[_PriorKey, Prior] = OrderedDict()
@@ -82,7 +83,7 @@ class LossPriors:
     def _run(self, ended: EndedJob, epoch: float, project: str, end: End | None) -> FinishedRun | None:
         """The very same run as before: what was worked out of it is not worked out again (`convergence`)."""
         key = ended.id, epoch, ended.project == project, end
-        run = self._runs.pop(key) if key in self._runs else _finished_run(ended, epoch, project, end)
+        run = self._runs.pop(key, None) or _finished_run(ended, epoch, project, end)
         self._runs[key] = run
         if len(self._runs) > MAX_RUNS:
             self._runs.popitem(last=False)

@@ -26,7 +26,6 @@ from optimus_service.api.task_checks import TaskChecks
 from optimus_service.api.users import people, sign_in
 from optimus_service.insight.predictions.predictions import HistoryCache
 from optimus_service.metrics.read import metrics_reader
-from optimus_service.observe.finished_runs import FinishedRunHistory
 from optimus_service.sso.provider import Provider
 from optimus_service.store.samples.sample_queue import SampleQueue
 
@@ -51,12 +50,6 @@ _PARTS = (
     health,
 )
 _ROUTERS = (*(module.router for module in _PARTS), sign_in.browser)
-
-
-def _finished_runs(services: Services) -> FinishedRunHistory | None:
-    """What ended jobs taught, for whoever asks for predictions; None when the service is to learn nothing."""
-    settings = services.settings
-    return FinishedRunHistory(services.repository, settings.keep_seconds) if settings.learn_from_finished_jobs else None
 
 
 @cache
@@ -96,7 +89,7 @@ def create_app(services: Services) -> FastAPI:
     app.state.api_routes = endpoints.state.api_routes
     app.state.services = services
     app.state.task_checks = TaskChecks(services.cluster.check_task, services.cluster.try_task)
-    app.state.histories = HistoryCache(services.repository, _finished_runs(services), services.settings.scheduling)
+    app.state.histories = HistoryCache(services.repository, services.finished_runs, services.settings.scheduling)
     app.state.sample_queue = SampleQueue(services.repository.samples.add)
     app.state.watching = Watching(services, app.state.task_checks, app.state.sample_queue)
     app.state.database_check = health.DatabaseCheck(services.repository)

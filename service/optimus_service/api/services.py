@@ -17,6 +17,7 @@ from optimus_service.clusters.base import Cluster
 from optimus_service.insight.predictions.dry_run import Preview
 from optimus_service.insight.predictions.predictions import HistoryCache
 from optimus_service.metrics.registry import Metrics
+from optimus_service.observe.finished_runs import FinishedRunHistory
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.push.long_poll import LongPolls
 from optimus_service.settings import Settings
@@ -70,6 +71,8 @@ class Services:
     """What is wrong with the scheduling loop, None when nothing is."""
     preview: Preview | None = None
     """Says what a job would get; None on a service without a scheduler."""
+    finished_runs: FinishedRunHistory | None = None
+    """What ended jobs taught; None: predictions make nothing of it."""
     leads: Callable[[], bool] = _leads
     """Whether this replica runs the rounds: it is the one that shows figures of jobs and cluster."""
     edits: Turns = field(default_factory=Turns)

@@ -19,9 +19,9 @@ def fails_on_nonfinite(job: JobRecord) -> bool:
     return job.asked.on_nonfinite == "fail"
 
 
-def first_words(history: JobHistory) -> str:
+def first_words(step: int) -> str:
     """That the loss is not finite any more."""
-    return f"The loss is NaN or infinite, by step {history.nonfinite_since}."
+    return f"The loss is NaN or infinite, by step {step}."
 
 
 def why_failed(job: JobRecord, history: JobHistory) -> str | None:

@@ -118,34 +118,29 @@ class FinishedRunHistory:
         if ended.device is not None and ended.percent_of_peak is not None:
             self._percents.setdefault(ended.device, deque(maxlen=_MAX_PERCENTS)).append(ended.percent_of_peak)
 
-    def learn(
-        self, history_of: Callable[[JobRecord], JobHistory], now: float, leader: LeaderRepository
-    ) -> frozenset[str]:
+    def learn(self, history_of: Callable[[JobRecord], JobHistory], now: float, leader: LeaderRepository) -> None:
         """Keep what jobs taught that ended since (some at a time).
 
-        `history_of` gives the sample history of an ended job, or as much of it as can be read now.
-
-        Returns:
-            Jobs of which it was not the whole: their turn comes again.
+        `history_of` gives the sample history of an ended job, or as much of it as can be read now: where it is not the
+        whole, the turn of the job comes again.
 
         Raises:
             StaleLeader: another process leads by now.
         """
         since = now - self._keep_seconds if self._since is None else self._since
         unlearned = self._repository.finished_runs.jobs_without(since, _LEARNED_AT_ONCE)
-        postponed = set()
+        is_done = len(unlearned) < _LEARNED_AT_ONCE
         for job in unlearned:
             history = history_of(job)
             if not history.is_current:
-                postponed.add(job.id)
+                is_done = False
                 continue
-            memberships = self._repository.memberships.of_job(job.id)
-            leader.finished_runs.add(
-                job.id, finished_run_of(job, history, self._repository.jobs.network_of(job.id), memberships)
-            )
-        if len(unlearned) < _LEARNED_AT_ONCE and not postponed:
+            memberships, network = self._repository.memberships.of_job(job.id), self._repository.jobs.network_of(job.id)
+            with history.turn:
+                taught = finished_run_of(job, history, network, memberships)
+            leader.finished_runs.add(job.id, taught)
+        if is_done:
             self._since = now - _OVERLAP_SECONDS
-        return frozenset(postponed)
 
 
 def finished_run_of(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -47,36 +48,45 @@ class _Known:
 
     def kept(self) -> KeptHistory:
         """What is to be stored."""
-        return KeptHistory(self.history.last_id, pack(self.history, self.basis))
+        with self.history.turn:
+            return KeptHistory(self.history.last_id, pack(self.history, self.basis))
 
 
 class Histories:
-    """The sample history of each active job, kept between rounds and, by the leader, between restarts."""
+    """The sample history of each active job, kept between rounds and, by the leader, between restarts.
+
+    Threads may share it: samples are counted once, whoever reads them, and nobody waits for what another one reads, but
+    for the beginning of a history. What a history says is to be read in its `turn`.
+    """
 
     def __init__(self, repository: Repository, samples_at_once: int = SAMPLES_AT_ONCE) -> None:
         """`samples_at_once`: read by one call at most; what is left over is read by the next."""
         self._repository = repository.reading()
         self._samples_at_once = samples_at_once
         self._by_job: dict[str, _Known] = {}
+        self._turn = threading.Lock()
+        """Of who changes which histories there are."""
 
     def updated(self, job: JobRecord, memberships: Iterable[MembershipRecord]) -> JobHistory:
         """The history of this job with the samples that came in since. `is_current` says whether it has all."""
-        self.update([job], {job.id: memberships})
-        return self.of(job.id)
+        return self.update([job], {job.id: memberships})[job.id]
 
-    def update(self, jobs: Iterable[JobRecord], memberships: Mapping[str, Iterable[MembershipRecord]]) -> None:
+    def update(
+        self, jobs: Iterable[JobRecord], memberships: Mapping[str, Iterable[MembershipRecord]]
+    ) -> dict[str, JobHistory]:
         """Read what came in since of all these jobs: one statement, and more for those with many new samples; one more
         where learning rates were planned anew.
 
         No job waits for another one's: each has an equal part of a page.
+
+        Returns:
+            Their histories, by job id.
         """
-        jobs, behind = list(jobs), {}
-        self._begin(jobs)
-        for job in jobs:
-            history = self.of(job.id)
-            history.learn_memberships(memberships.get(job.id, ()))
-            history.is_current = False
-            behind[job.id] = history
+        jobs = list(jobs)
+        histories = behind = self._begin(jobs)
+        for job_id, history in histories.items():
+            with history.turn:
+                history.learn_memberships(memberships.get(job_id, ()))
         left = self._samples_at_once
         while behind and left > 0:
             each = max(1, min(MAX_PAGE, min(_MAX_PAGE_OF_ALL, left) // len(behind)))
@@ -84,38 +94,37 @@ class Histories:
             found = self._repository.samples.after_each(last_ids, each)
             n_found = {job_id: sum(map(len, batches)) for job_id, batches in found.items()}
             for job_id, batches in found.items():
-                behind[job_id].add(batches)
+                with behind[job_id].turn:
+                    behind[job_id].add(batches)
             left -= sum(n_found.values())
-            for history in behind.values():
-                history.is_current = True
             behind = {job_id: behind[job_id] for job_id, n_samples in n_found.items() if n_samples >= each}
-            for history in behind.values():
-                history.is_current = False
-        self._read_planned_rates(jobs)
+        for job_id, history in histories.items():
+            history.is_current = job_id not in behind
+        self._read_planned_rates(jobs, histories)
+        return histories
 
-    def _read_planned_rates(self, jobs: Iterable[JobRecord]) -> None:
+    def _read_planned_rates(self, jobs: Iterable[JobRecord], histories: Mapping[str, JobHistory]) -> None:
         """The learning rates that these jobs are to have, where they were told since."""
         versions = {job.id: job.planned_rates_version for job in jobs}
-        changed = [job for job, version in versions.items() if self.of(job).planned_rates_version != version]
+        changed = [job for job, version in versions.items() if histories[job].planned_rates_version != version]
         found = self._repository.jobs.planned_rates_of(changed) if changed else {}
         for job_id, document in found.items():
             planned = tuple(map(float, document["steps"])), tuple(document["rates"])
-            self.of(job_id).learn_planned_rates(planned, versions[job_id])
+            with histories[job_id].turn:
+                histories[job_id].learn_planned_rates(planned, versions[job_id])
 
-    def of(self, job_id: str) -> JobHistory:
-        """What was read of a job by the last call that updated it."""
-        return self._by_job[job_id].history
-
-    def _begin(self, jobs: Sequence[JobRecord]) -> None:
-        """Begin with what is stored of the histories of jobs that are new here, and of those of which somebody else
-        has read on: the samples between may be gone."""
+    def _begin(self, jobs: Sequence[JobRecord]) -> dict[str, JobHistory]:
+        """The histories of these jobs. Those of jobs that are new here begin with what is stored, and so do those of
+        which somebody else has read on: the samples between may be gone."""
         started = [job.id for job in jobs if job.first_step is not None]
-        reached = self._repository.histories.reach(started) if started else {}
-        behind = {job_id for job_id, last_id in reached.items() if last_id > self._last_id_of(job_id)}
-        stored = self._repository.histories.of_jobs(behind) if behind else {}
-        for job in jobs:
-            if job.id in stored or job.id not in self._by_job:
-                self._by_job[job.id] = _begun(job, stored.get(job.id))
+        with self._turn:
+            reached = self._repository.histories.reach(started) if started else {}
+            behind = {job_id for job_id, last_id in reached.items() if last_id > self._last_id_of(job_id)}
+            stored = self._repository.histories.of_jobs(behind) if behind else {}
+            for job in jobs:
+                if job.id in stored or job.id not in self._by_job:
+                    self._by_job[job.id] = _begun(job, stored.get(job.id))
+            return {job.id: self._by_job[job.id].history for job in jobs}
 
     def _last_id_of(self, job_id: str) -> int:
         known = self._by_job.get(job_id)
@@ -127,18 +136,22 @@ class Histories:
         Raises:
             StaleLeader: another process leads by now.
         """
-        chosen = list(self._by_job if job_ids is None else self._by_job.keys() & set(job_ids))
-        due = [job_id for job_id in chosen if self.of(job_id).last_id - self._by_job[job_id].kept_id >= least]
+        everything = self._by_job.copy()
+        chosen = everything if job_ids is None else everything.keys() & set(job_ids)
+        due = [each for each in chosen if everything[each].history.last_id - everything[each].kept_id >= least]
         for first in range(0, len(due), _KEPT_AT_ONCE):
-            some = {job_id: self._by_job[job_id] for job_id in due[first : first + _KEPT_AT_ONCE]}
-            leader.histories.put({job_id: known.kept() for job_id, known in some.items()})
-            for known in some.values():
-                known.kept_id = known.history.last_id
+            some = {job_id: everything[job_id].kept() for job_id in due[first : first + _KEPT_AT_ONCE]}
+            leader.histories.put(some)
+            for job_id, kept in some.items():
+                everything[job_id].kept_id = kept.last_id
 
     def keep_only(self, job_ids: Iterable[str]) -> None:
-        """Drop the histories of all other jobs."""
-        kept = set(job_ids)
-        self._by_job = {job_id: known for job_id, known in self._by_job.items() if job_id in kept}
+        """Drop the histories of all other jobs, but for those that are half read: they are to teach something once
+        they are read."""
+        with self._turn:
+            for job_id in self.others(job_ids):
+                if self._by_job[job_id].history.is_current:
+                    del self._by_job[job_id]
 
     def others(self, job_ids: Iterable[str]) -> set[str]:
         """The jobs that have a history here and are none of these."""

@@ -35,7 +35,7 @@ from optimus_scheduler.settings import Settings
 from optimus_service.clusters.base import Cluster
 from optimus_service.observe.divergence import LOSS_NOT_FINITE, first_words, why_failed
 from optimus_service.observe.finished_runs import FinishedRunHistory
-from optimus_service.observe.histories import KEPT_AFTER, Histories
+from optimus_service.observe.histories import KEPT_AFTER, Histories, basis_of, begun
 from optimus_service.observe.jobs import job_of
 from optimus_service.observe.joins import Joins
 from optimus_service.observe.silence import end_of_silent
@@ -82,12 +82,10 @@ class Observer:
         self._settings = settings
         self._finished_runs = finished_runs
         self._tasks: dict[TaskKey, Task] = {}
-        """Those of the last look: a round passes over tasks that are the very same objects."""
+        """Those of the last round: it passes over tasks that are the very same objects."""
         self._announced: set[tuple[str, str]] = set()
         self._since: float | None = None
         """When the first look was: before that nobody may have listened."""
-        self._half_read: frozenset[str] = frozenset()
-        """Ended jobs that are to teach something once all their samples have been read."""
         self._unreadable: list[UnreadableSpecification] = []
         """Active jobs that the last look left out."""
         self._joins = Joins(self._repository)
@@ -106,19 +104,29 @@ class Observer:
             observed = leader.observed()
         self._learn(now, leader)
         self._histories.keep(leader, self._histories.others(job.id for job in observed.jobs), least=1)
-        seen = self._seen(cluster_state, now, observed)
+        histories = self._updated(observed)
+        seen = self._seen(cluster_state, now, observed, histories)
+        self._tasks = {task.key: task for task in seen.tasks}
         self._give_up_unreadable(now, leader)
-        seen = self._without_diverged(seen, observed, now, leader)
-        seen = self._without_silent(seen, observed, now, leader)
+        seen = self._without_diverged(seen, observed.jobs, histories, now, leader)
+        seen = self._without_silent(seen, observed.jobs, histories, now, leader)
         self._tell_stragglers(seen, now, leader)
         return seen
 
-    def _without_diverged(self, seen: Snapshot, observed: Observed, now: float, leader: LeaderRepository) -> Snapshot:
+    def _without_diverged(
+        self,
+        seen: Snapshot,
+        jobs: Iterable[JobRecord],
+        histories: Mapping[str, JobHistory],
+        now: float,
+        leader: LeaderRepository,
+    ) -> Snapshot:
         """Say once of each job that its loss is not finite any more, and end those of which that stays so."""
         failed = set()
-        for job in observed.jobs:
-            history = self._histories.of(job.id)
-            since, notice = history.nonfinite_since, (job.id, LOSS_NOT_FINITE)
+        for job in jobs:
+            history, notice = histories[job.id], (job.id, LOSS_NOT_FINITE)
+            with history.turn:
+                since, why = history.nonfinite_since, why_failed(job, history)
             if since is None:
                 self._announced.discard(notice)  # it may become so again, by the same step, too
                 continue
@@ -128,20 +136,27 @@ class Observer:
                 continue  # it is to go on after such an end, and what is known is from before
             if notice not in self._announced:
                 self._announced.add(notice)
-                leader.events.add(job.id, LOSS_NOT_FINITE, first_words(history), {"step": since}, now)
-            if (why := why_failed(job, history)) is not None:
+                leader.events.add(job.id, LOSS_NOT_FINITE, first_words(since), {"step": since}, now)
+            if why is not None:
                 leader.jobs.advance(job.id, TooManyFailures(why), now)
                 failed.add(job.id)
         return replace(seen, jobs=tuple(job for job in seen.jobs if job.id not in failed)) if failed else seen
 
-    def _without_silent(self, seen: Snapshot, observed: Observed, now: float, leader: LeaderRepository) -> Snapshot:
+    def _without_silent(
+        self,
+        seen: Snapshot,
+        jobs: Iterable[JobRecord],
+        histories: Mapping[str, JobHistory],
+        now: float,
+        leader: LeaderRepository,
+    ) -> Snapshot:
         """End the tracked jobs that report no more."""
         self._since = now if self._since is None else min(self._since, now)
         silent = set()
-        for job in observed.jobs:
+        for job in jobs:
             if job.heard_at is None:
                 continue
-            end = end_of_silent(job, self._histories.of(job.id), now - max(job.heard_at, self._since))
+            end = end_of_silent(job, histories[job.id], now - max(job.heard_at, self._since))
             if end is not None:
                 leader.jobs.advance(job.id, end, now)
                 silent.add(job.id)
@@ -169,31 +184,37 @@ class Observer:
 
     def look(self, cluster_state: ClusterState, now: float) -> Snapshot:
         """The same for anybody: nothing is written."""
-        return self._seen(cluster_state, now, self._repository.observed())
+        observed = self._repository.observed()
+        return self._seen(cluster_state, now, observed, self._updated(observed))
 
     def count_active(self) -> int:
         """The number of jobs that have not ended."""
         counts = self._repository.jobs.count_by_state()
         return sum(count for state, count in counts.items() if not state.is_final)
 
-    def _seen(self, cluster_state: ClusterState, now: float, observed: Observed) -> Snapshot:
+    def _updated(self, observed: Observed) -> Mapping[str, JobHistory]:
+        """What ended jobs taught, and the histories of active ones, as of now."""
         if self._finished_runs is not None:
             self._finished_runs.refresh()
+        self._histories.keep_only(record.id for record in observed.jobs)
+        return self._histories.update(observed.jobs, observed.memberships)
+
+    def _seen(
+        self, cluster_state: ClusterState, now: float, observed: Observed, histories: Mapping[str, JobHistory]
+    ) -> Snapshot:
         memberships = observed.memberships
-        self._histories.keep_only({record.id for record in observed.jobs} | self._half_read)
-        self._histories.update(observed.jobs, memberships)
-        self._read_networks(observed)
+        self._read_networks(observed, histories)
         capacity = Snapshot(now, cluster_state.nodes, ()).capacity
         jobs, self._unreadable = [], []
         self._joins.update(observed)
         for record in observed.jobs:
-            wanted, history = observed.wanted[record.id], self._histories.of(record.id)
+            wanted, history = observed.wanted[record.id], histories[record.id]
             try:
-                jobs.append(self._job(record, wanted, memberships.get(record.id, []), history, capacity, now))
+                with history.turn:
+                    jobs.append(self._job(record, wanted, memberships.get(record.id, []), history, capacity, now))
             except UnreadableSpecification as problem:
                 self._unreadable.append(problem)
         tasks = merge_tasks(cluster_state.tasks, observed.tasks, self._tasks)
-        self._tasks = {task.key: task for task in tasks}
         quotas = tuple(each.quota for each in observed.projects if each.quota != Quota(each.quota.project))
         limits = worker_limits(observed, self._member_workers)
         # What the database has no record of takes room all the same: else it would be given away a second time.
@@ -207,10 +228,10 @@ class Observer:
             self._joins.start_ups,
         )
 
-    def _read_networks(self, observed: Observed) -> None:
+    def _read_networks(self, observed: Observed, histories: Mapping[str, JobHistory]) -> None:
         """Of jobs that have told their layers and have not measured anything: all together, once."""
         if self._finished_runs is not None:
-            unmeasured = {job.id for job in observed.jobs if not self._histories.of(job.id).last_id}
+            unmeasured = {job_id for job_id, history in histories.items() if not history.last_id}
             self._finished_runs.read_networks(unmeasured & observed.with_network)
 
     def _calculated_speeds(self, record: JobRecord, spec: JobSpec, history: JobHistory) -> tuple[SpeedSample, ...]:
@@ -223,14 +244,12 @@ class Observer:
         """From jobs that ended since the last round, while their histories are still in memory."""
         if self._finished_runs is not None:
             memberships = self._repository.memberships.of_job
-            self._half_read = self._finished_runs.learn(
-                lambda job: self._histories.updated(job, memberships(job.id)), now, leader
-            )
+            self._finished_runs.learn(lambda job: self._histories.updated(job, memberships(job.id)), now, leader)
 
     def as_submitted(self, record: JobRecord, cluster_state: ClusterState, now: float) -> Job:
         """What `record`, which is not stored, would be in a snapshot if it were submitted now."""
         nothing = WantedRecord(generation=0, directive=record.directive, allocation=record.wanted, tasks=())
-        history = self._histories.updated(record, [])
+        history = begun(basis_of(record))
         return self._job(record, nothing, [], history, Snapshot(now, cluster_state.nodes, ()).capacity, now)
 
     def _job(

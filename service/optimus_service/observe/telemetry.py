@@ -7,6 +7,7 @@ gives the same, too: nothing here depends on when a sample was seen, or together
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple
 from typing import Any, Final
@@ -62,6 +63,8 @@ class JobHistory:
     ) -> None:
         """`metric`: the name of the metric that its convergence rule is about; `measures_parts`: see `SpeedHistory`;
         `max_evaluations`: that are kept beside it, which only people look at."""
+        self.turn = threading.Lock()
+        """Of threads that add to it, or read more than a number of it."""
         self.losses = LossBuckets()
         self.metrics = LossBuckets()
         """Values of that metric; empty without one."""

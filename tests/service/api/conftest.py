@@ -15,6 +15,7 @@ from tests.service.api.api_harness import Api, Surroundings
 from optimus_service.api.app import create_app
 from optimus_service.api.services import Services
 from optimus_service.clusters.closing import with_closed_nodes
+from optimus_service.observe.finished_runs import FinishedRunHistory
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.push.long_poll import LongPolls
 from optimus_service.settings import Settings
@@ -37,6 +38,7 @@ def serve(
         version="1.2.3",
         trigger_round=surroundings.triggers.append,
         loop_health=lambda: surroundings.loop_error,
+        finished_runs=FinishedRunHistory(repository, settings.keep_seconds),
         clock=surroundings.clock,
     )
     app = create_app(services)

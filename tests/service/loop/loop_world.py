@@ -110,15 +110,17 @@ class World:
         self.clock = clock or VirtualClock()
         self.heard = Heard()
         self.settings = Settings(data_directory=directory, **settings)
-        forecaster = Overheard(RememberingForecaster())
+        self.known = server.Known.of(self.settings, repository)
+        forecaster = Overheard(RememberingForecaster(self.known.fits))
         planner = planner or server.make_planner(policy_named("optimus"), self.settings, forecaster)
         context = LaunchContext("http://127.0.0.1:1", directory / "jobs", JobTokens(b"secret"))
         applier = Applier(self.cluster, self.heard, context, self.clock, starts_at_once)
         self.looks_ahead = False
         self.metrics = Metrics()
         self.ahead = server.make_queue_ahead(self.settings, forecaster, self.metrics)
-        told = self.ahead.note
-        self.rounds = server.make_rounds(self.settings, repository, self.cluster, planner, applier, self.clock, told)
+        self.rounds = server.make_rounds(
+            self.settings, repository, self.known, self.cluster, planner, applier, self.clock, self.ahead.note
+        )
         self.fence = self.take_lease()
         self.coordinators: dict[str, Coordinator] = {}
         self.loss_at: Callable[[float], float] = loss_at

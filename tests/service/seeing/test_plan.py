@@ -25,14 +25,24 @@ from optimus_service import server
 from optimus_service.api.jobs.plan import plan_body
 from optimus_service.insight.jobs.reasons import gives_more
 from optimus_service.insight.predictions import dry_run
-from optimus_service.insight.predictions.dry_run import CANDIDATE, Preview, Previewed, PutOff, earliest_promised
+from optimus_service.insight.predictions.dry_run import (
+    CANDIDATE,
+    Foresight,
+    Preview,
+    Previewed,
+    PutOff,
+    earliest_promised,
+)
 from optimus_service.requests import checked
+from optimus_service.settings import Settings
 
 SPEC: dict[str, Any] = {"workers": {"max": 4}, "servers": {"max": 4}, "convergence": {"loss_decrease": {"below": 0.05}}}
 
 
-def preview_of(world: World) -> Preview:
-    return server.make_preview(world.settings, world.repository, world.cluster, world.clock, world.ahead.recent)
+def preview_of(world: World, settings: Settings | None = None) -> Preview:
+    """`settings`: None: those of the world."""
+    settings = settings or world.settings
+    return server.make_preview(settings, world.repository, world.known, world.cluster, world.clock, world.ahead.recent)
 
 
 def document(**spec: Any) -> dict[str, Any]:
@@ -104,8 +114,7 @@ def test_a_job_of_a_known_kind_is_told_its_end_and_its_price(world: World) -> No
     world.round()  # learns from it
     took = (world.repository.jobs.get("teacher").finished_at or 0) - world.repository.jobs.get("teacher").created_at
     priced = world.settings.model_copy(update={"price_per_core_hour": 3600.0})
-    preview = server.make_preview(priced, world.repository, world.cluster, world.clock, world.ahead.recent)
-    found = body(world, preview.of(document(workers={"max": 1}, servers={"max": 1}), {}))
+    found = body(world, preview_of(world, priced).of(document(workers={"max": 1}, servers={"max": 1}), {}))
     assert found.finished_runs == 1
     assert found.expected.finish_seconds is not None
     assert 0.3 * took < found.expected.finish_seconds.mean < 5 * took
@@ -276,13 +285,20 @@ def test_planning_what_gives_more_ends_after_so_many_plans(world: World, monkeyp
     assert everything_tried is not None
     assert everything_tried.changes
     planned: list[int] = []
-    plan = preview._foresight.plan
+    foresee = preview._foresee
 
-    def counted(*arguments: Any) -> Any:
-        planned.append(1)
-        return plan(*arguments)
+    def counted() -> Foresight:
+        foresight = foresee()
+        plan = foresight.plan
 
-    preview._foresight.plan = counted
+        def counting(*arguments: Any) -> Any:
+            planned.append(1)
+            return plan(*arguments)
+
+        foresight.plan = counting
+        return foresight
+
+    preview._foresee = counted
     told = set[Advice | None]()
     for most in range(1, 20):
         planned.clear()

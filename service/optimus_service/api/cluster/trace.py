@@ -112,9 +112,9 @@ def _job_lines(repository: Repository, job_ids: Sequence[str], begins_at: float)
     """In this order, without jobs of which nothing was measured; what is read is read once for all of them."""
     found = repository.jobs.by_id(job_ids)
     jobs = [found[job_id] for job_id in job_ids if job_id in found]  # one may have been deleted meanwhile
-    memberships, histories = repository.memberships.of_jobs(found), Histories(repository)
-    histories.update(jobs, memberships)
+    memberships = repository.memberships.of_jobs(found)
+    histories = Histories(repository).update(jobs, memberships)
     for job in jobs:
-        line = job_line(job, histories.of(job.id), memberships.get(job.id, ()), begins_at)
+        line = job_line(job, histories[job.id], memberships.get(job.id, ()), begins_at)
         if line is not None:
             yield line

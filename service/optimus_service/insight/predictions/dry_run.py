@@ -127,7 +127,8 @@ class Tries:
 
 
 class Foresight:
-    """Plans a world and simulates it forward, as the leader does. To be called by one thread at a time."""
+    """Plans a world, as it is or might be, and simulates it forward, as the leader does. To be called by one thread at
+    a time. It remembers the worlds it planned: of many jobs that takes much memory, so it is made for one answer."""
 
     def __init__(
         self, planner: Planner, forecaster: Overheard, policy: Policy, constants: SchedulerSettings, recent: RecentJobs
@@ -150,11 +151,13 @@ class Foresight:
 class Preview:
     """Looks at the world and plans, without writing anything. Thread-safe; previews take turns."""
 
-    def __init__(self, cluster: Cluster, observer: Observer, foresight: Foresight, clock: Callable[[], float]) -> None:
-        """`observer` and `foresight` are for this alone: they remember what they read and fitted."""
+    def __init__(
+        self, cluster: Cluster, observer: Observer, foresee: Callable[[], Foresight], clock: Callable[[], float]
+    ) -> None:
+        """`observer` is for this alone; `foresee` makes what plans."""
         self._cluster = cluster
         self._observer = observer
-        self._foresight = foresight
+        self._foresee = foresee
         self._clock = clock
         self._turn = threading.Lock()
 
@@ -176,20 +179,20 @@ class Preview:
             DatabaseNotAvailable: nobody can tell.
         """
         with self._turn:
-            now, cluster_state = self._clock(), ClusterState.of(self._cluster)
+            now, cluster_state, foresight = self._clock(), ClusterState.of(self._cluster), self._foresee()
             without = self._observer.look(cluster_state, now)
             record = as_record(spec, now, owner, profile)
             candidate = with_steps_per_epoch(self._observer.as_submitted(record, cluster_state, now))
             world = replace(without, jobs=(*without.jobs, candidate))
-            planned, with_it = self._foresight.planned(world)
-            present, without_it = self._foresight.planned(without)
+            planned, with_it = foresight.planned(world)
+            present, without_it = foresight.planned(without)
             decision = next(decision for decision in planned.decisions if decision.job_id == CANDIDATE)
-            ahead = self._forecast(candidate, decision.allocation, now)
+            ahead = self._forecast(candidate, decision.allocation, now, foresight.constants)
             expected = with_it[CANDIDATE].shown
             waiting = expected.waiting(now) if decision.allocation.is_empty else Interval(0.0, 0.0, 0.0)
             left = expected.left(now) or _after(waiting, ahead.remaining_seconds)
-            deadline = self._answer(world, expected.left(now), left)
-            advice = self._gives_more(world, CANDIDATE, names, only_named=only_named)
+            deadline = self._answer(foresight, world, expected.left(now), left)
+            advice = self._gives_more(foresight, world, CANDIDATE, names, only_named=only_named)
         return Previewed(
             record=record,
             decision=decision,
@@ -206,7 +209,9 @@ class Preview:
             deadline=deadline,
         )
 
-    def _answer(self, world: Snapshot, foreseen: Interval | None, left: Interval | None) -> DeadlineAnswer | None:
+    def _answer(
+        self, foresight: Foresight, world: Snapshot, foreseen: Interval | None, left: Interval | None
+    ) -> DeadlineAnswer | None:
         """To the candidate's deadline. With a later one it may get less: the earliest is one that was tried.
 
         `foreseen`: seconds to its end by the look ahead, else nothing is promised; `left`: those that are told.
@@ -223,7 +228,7 @@ class Preview:
 
         def answer(due: float) -> DeadlineAnswer:
             later = replace(candidate, spec=replace(candidate.spec, deadline_at=due))
-            _, ahead = self._foresight.planned(replace(world, jobs=(*others, later)))
+            _, ahead = foresight.planned(replace(world, jobs=(*others, later)))
             return answer_to(due, ahead[CANDIDATE].shown.left(world.now), world.now)
 
         return replace(said, earliest=earliest_promised(answer, candidate.spec.deadline_at, said.earliest))
@@ -251,7 +256,7 @@ class Preview:
             return None
         with self._turn:
             snapshot = self._observer.look(ClusterState.of(self._cluster), self._clock())
-            return self._gives_more(snapshot, job_id, names(), only_named=only_named, awaited=awaited)
+            return self._gives_more(self._foresee(), snapshot, job_id, names(), only_named=only_named, awaited=awaited)
 
     def kept_on_larger_cluster(self, job_id: str) -> str | None:
         """Why the job, which lacks room, would keep its size with twice the nodes, too, in a sentence; None: it would
@@ -265,10 +270,11 @@ class Preview:
             snapshot = self._observer.look(ClusterState.of(self._cluster), self._clock())
             if len(snapshot.jobs) > _MOST_JOBS_TO_TRY or all(job.id != job_id for job in snapshot.jobs):
                 return None
-            return kept_on_larger_cluster(snapshot, job_id, Tries(self._foresight.plan, 2))
+            return kept_on_larger_cluster(snapshot, job_id, Tries(self._foresee().plan, 2))
 
     def _gives_more(
         self,
+        foresight: Foresight,
         snapshot: Snapshot,
         job_id: str,
         names: Mapping[str, str],
@@ -279,16 +285,16 @@ class Preview:
         job = next((job for job in snapshot.jobs if job.id == job_id), None)
         if len(snapshot.jobs) > _MOST_JOBS_TO_TRY or job is None:
             return None
-        tries = Tries(self._foresight.plan, _MOST_PLANNED // len(snapshot.jobs))
+        tries = Tries(foresight.plan, _MOST_PLANNED // len(snapshot.jobs))
         waits = job.allocation.is_empty and job_id != CANDIDATE  # a dry run tells of the next round itself
         found = what_gives_more(snapshot, job_id, tries, names, only_named=only_named, waits=waits, awaited=awaited)
         return None if tries.is_over and not found.changes else found
 
-    def _forecast(self, job: Job, size: Allocation, now: float) -> Forecast:
+    def _forecast(self, job: Job, size: Allocation, now: float, constants: SchedulerSettings) -> Forecast:
         """What is believed of the job with this size, or with its smallest where that is none."""
         if size.is_empty:
             size = Allocation(job.spec.worker.minimum, job.spec.server.minimum, job.spec.gpu_type)
-        constants, granted = self._foresight.constants, replace(job, allocation=size, allocated_at=now)
+        granted = replace(job, allocation=size, allocated_at=now)
         ahead = forecast(granted, now, constants).forecast
         return ahead if ahead.total_steps is not None else like_similar(granted, ahead, now, constants)
 
