@@ -50,8 +50,10 @@ class PredictedParts:
 
     def __init__(self, *orders: Sequence[str]) -> None:
         """`orders`: the parts of a life, as they follow each other, for each sort of prediction."""
-        self._until = {part: order[: i + 1] for order in orders for i, part in enumerate(order)}
-        self._parts: dict[str, set[str]] = {}
+        self._until = {part: frozenset(order[: i + 1]) for order in orders for i, part in enumerate(order)}
+        self._parts: dict[str, frozenset[str]] = {}
+        self._alike: dict[frozenset[str], frozenset[str]] = {}
+        """The few that thousands of jobs have, each once."""
         self._found_at: dict[str, float] = {}
 
     def unknown(self, job_ids: Iterable[str]) -> set[str]:
@@ -60,7 +62,7 @@ class PredictedParts:
 
     def know(self, parts: Mapping[str, set[str]], steps: Mapping[str, float]) -> None:
         """Take over what is stored of these jobs; `steps`: that they are at, as far as is known, by id."""
-        self._parts |= {job_id: set(parts.get(job_id, ())) for job_id in steps}
+        self._parts |= {job_id: self._of(parts.get(job_id, ())) for job_id in steps}
         self._found_at |= steps
 
     def new(self, predictions: Iterable[PredictionRecord]) -> list[PredictionRecord]:
@@ -77,10 +79,14 @@ class PredictedParts:
         """These are stored now, and only these jobs can make further ones."""
         for each in predictions:
             # A part that was passed between two rounds is over: what is said later is no prediction of then.
-            self._parts.setdefault(each.job_id, set()).update(self._until[each.part])
+            self._parts[each.job_id] = self._of(self._parts.get(each.job_id, frozenset()) | self._until[each.part])
         kept = set(active)
         self._parts = {job_id: parts for job_id, parts in self._parts.items() if job_id in kept}
         self._found_at = {job_id: step for job_id, step in self._found_at.items() if job_id in kept}
+
+    def _of(self, parts: Iterable[str]) -> frozenset[str]:
+        found = frozenset(parts)
+        return self._alike.setdefault(found, found)
 
 
 def plan_predictions(jobs: Iterable[Job], plan: Plan, now: float) -> list[PredictionRecord]:

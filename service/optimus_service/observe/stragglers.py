@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -29,14 +28,15 @@ _FIELDS: Final = (
 class _Work:
     """The newest steps of one worker: (steps, seconds of its own work, examples)."""
 
-    parts: deque[tuple[int, float, int]] = field(default_factory=deque)
+    parts: list[tuple[int, float, int]] = field(default_factory=list)
+    """Few: a deque has room for 64 from the beginning, in each of thousands of workers."""
     n_steps: int = 0
 
     def add(self, n_steps: int, seconds: float, n_examples: int) -> None:
         self.parts.append((n_steps, seconds, n_examples))
         self.n_steps += n_steps
         while self.n_steps - self.parts[0][0] >= WINDOW_STEPS:
-            self.n_steps -= self.parts.popleft()[0]
+            self.n_steps -= self.parts.pop(0)[0]
 
     @property
     def seconds(self) -> float:
@@ -102,7 +102,7 @@ class SlowWorkers:
         for rank, parts in state["parts"]:
             n_steps, seconds, n_examples = parts.reshape(-1, 3).T
             whole = n_steps.astype(np.int64).tolist()
-            counted = deque(zip(whole, seconds.tolist(), n_examples.astype(np.int64).tolist(), strict=True))
+            counted = list(zip(whole, seconds.tolist(), n_examples.astype(np.int64).tolist(), strict=True))
             self._by_rank[rank] = _Work(counted, sum(whole))
 
     def ranks(self) -> tuple[int, ...]:

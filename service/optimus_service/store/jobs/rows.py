@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from sys import intern
 from typing import Any
 
@@ -86,7 +88,7 @@ def records(session: Session, rows: Sequence[kept.AnyRow], known: kept.Kept, *, 
         stored = kept.read(row, COLUMNS, dialect)
         if before is not None:
             return record(stored).after(before)
-        stored.spec = _with_shared_names(stored.spec)
+        stored.spec = _with_shared_parts(stored.spec)
         return record(stored)
 
     if are_all:
@@ -140,8 +142,17 @@ def record(row: JobRow | Row[Any]) -> JobRecord:
     )
 
 
-def _with_shared_names(document: Any) -> Any:
-    """The same, and names of fields are the very same in all documents: else each has its own, half of its memory."""
+def _with_shared_parts(document: Any) -> Any:
+    """The same; names of fields, and parts that are equal, are the very same in all documents: else each has its own,
+    most of its memory. Nobody changes a record's specification."""
     if not isinstance(document, dict):
         return document
-    return {intern(name): _with_shared_names(value) for name, value in document.items()}
+    return {
+        intern(name): _part(json.dumps(value)) if isinstance(value, dict | list | str) else value
+        for name, value in document.items()
+    }
+
+
+@lru_cache(maxsize=1024)
+def _part(text: str) -> Any:
+    return json.loads(text)

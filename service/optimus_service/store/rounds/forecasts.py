@@ -98,7 +98,8 @@ def _widening(document: object) -> Widening:
     if not stored:
         return AS_PREDICTED
     down, up, shift = (_number_or(instead, stored.get(name)) for name, instead in AS_PREDICTED._asdict().items())
-    return Widening(down, up, shift)
+    found = Widening(down, up, shift)
+    return AS_PREDICTED if found == AS_PREDICTED else found
 
 
 def _object(value: object) -> Mapping[str, Any]:
