@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from tests.service.loop.loop_world import World
 from tests.service.store.store_builders import batches_of, samples_of
 
 from optimus_contract.telemetry import Gradients
-from optimus_scheduler.model import Mode
+from optimus_scheduler.model import Mode, Snapshot
 from optimus_service.observe.histories import FORMAT, Histories, basis_of, begun, pack, unpack
 from optimus_service.observe.snapshot import ClusterState, Observer
 from optimus_service.observe.telemetry import JobHistory
@@ -149,6 +151,49 @@ def test_a_restarted_service_sees_what_one_sees_that_went_on(world: World, datab
     restarted, went_on = observer_of(world).look(cluster_state, now), going_on.look(cluster_state, now)
     assert repr(restarted) == repr(went_on), "NaN, too"
     assert all(job.losses and job.speed_samples for job in restarted.jobs)
+
+
+def test_threads_share_what_they_read(world: World) -> None:
+    """Each sample counts once, whoever reads it, and what one was given stays as it is."""
+    for job_id in ("job-1", "job-2"):
+        world.submit(job_id)
+    world.round()
+    shared = Histories(world.repository, samples_at_once=7)
+    is_over = threading.Event()
+
+    def look() -> list[tuple[Snapshot, str]]:
+        observer, seen = Observer(world.repository, shared, world.settings.scheduling), []
+        while not is_over.is_set():
+            snapshot = observer.look(ClusterState.of(world.cluster), world.clock.now)
+            seen.append((snapshot, repr(snapshot)))
+        return seen
+
+    with ThreadPoolExecutor(3) as pool:
+        looks = [pool.submit(look) for _ in range(3)]
+        for _ in range(8):
+            world.train(10.0)
+        is_over.set()
+    assert all(repr(snapshot) == words for each in looks for snapshot, words in each.result())
+    while not all(history.is_current for history in shared.update(world.repository.jobs.active(), {}).values()):
+        pass
+    last = Observer(world.repository, shared, world.settings.scheduling)
+    cluster_state, now = ClusterState.of(world.cluster), world.clock.now
+    assert repr(last.look(cluster_state, now)) == repr(observer_of(world).look(cluster_state, now))
+
+
+def test_a_history_that_is_half_read_is_not_dropped(world: World) -> None:
+    world.submit()
+    world.round()
+    world.train(10.0)
+    (job,) = world.repository.jobs.active()
+    read = Histories(world.repository, samples_at_once=3)
+    before = read.updated(job, ())
+    assert not before.is_current
+    read.keep_only(())
+    while not (history := read.updated(job, ())).is_current:
+        assert history is before
+    read.keep_only(())
+    assert read.updated(job, ()) is not before
 
 
 def test_a_service_that_ends_keeps_all_that_it_knows(world: World) -> None:
