@@ -113,8 +113,15 @@ class Service:
 
     def get(self, path: str) -> float:
         """Processor seconds of one call."""
+        return self._spent(lambda: self.client.get(path))
+
+    def plan(self, job: dict[str, Any]) -> float:
+        """The same of a dry run of this job."""
+        return self._spent(lambda: self.client.post("/v1/plan", json=job))
+
+    def _spent(self, call: Callable[[], httpx.Response]) -> float:
         cpu: float = self.ask("cpu")
-        self.client.get(path).raise_for_status()
+        call().raise_for_status()
         found: float = self.ask("cpu") - cpu
         return found
 

@@ -7,8 +7,8 @@ look at the queue go by that time. A fifth of the jobs have tasks, 10 each, as t
 hour each of these posts `--samples` samples over HTTP, a hundredth of all jobs ends (those that trained longest), as
 many are submitted, the next round follows, and jobs that have other tasks than before report their memberships. So a
 round comes each hour, where the default is one minute: a day of those would take this machine hours. What is older than
-a quarter of the time is deleted. After each eighth of the time (an hour at least) the calls, and the pages that watch,
-are measured.
+a quarter of the time is deleted. After each eighth of the time (an hour at least) the calls, a dry run, and the pages
+that watch, are measured.
 
 Prints one JSON object: by eighths the processor seconds of the service for a round, a look at the queue, calls and
 pages, its memory and the size of its database in MB; of each the mean, and the slope for a day by least squares with
@@ -293,6 +293,7 @@ def stretch(service: Service, workers: Workers, options: argparse.Namespace, n_t
         path = path.format(last=f"job-{service.n_submitted - 1:05d}")
         service.get(path)
         found[name] = statistics.median(service.get(path) for _ in range(3))
+    found["dry run"] = service.plan({"name": "new", "task": "m:f", "workers": {"max": 7}, "servers": {"max": 2}})
     found |= asyncio.run(watched(service, options.viewers, 1))
     found["memory"] = service.ask("memory")[0]
     found["database"] = megabytes(service)
