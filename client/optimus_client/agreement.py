@@ -7,10 +7,10 @@ import time
 import torch
 import torch.distributed as dist
 
-from .reporting import is_at_limit, stop_requested
+from .reporting import is_at_limit, step_limit, stop_requested
 
 CHECK_SECONDS = 0.2
-"""Between two exchanges. One is a sum of three numbers."""
+"""Between two exchanges. One is the largest of four numbers each."""
 MAX_CHECK_SECONDS = 2.0
 """A request to stop is not noticed later than this, even where an exchange is slow."""
 COST = 0.01
@@ -37,27 +37,31 @@ class Agreement:
         self._cost = float("inf")
         """Seconds of the fastest exchange: what is beyond that is waiting for processes that are not so far yet, which
         the next step would wait for."""
+        self._limit = float("inf")
+        """The step that all end at, as they agreed."""
 
     def ask(self, step: int, *, save: bool = False) -> tuple[bool, bool]:
         """Whether all stop, and whether all save, after this step; `save`: this process would like to."""
-        if is_at_limit(step):
-            return True, True  # all come to this step
         if world_size() == 1:
-            return stop_requested(), save
-        if step < self._next_check:
+            is_last = is_at_limit(step)
+            return is_last or stop_requested(), is_last or save
+        is_last = step >= self._limit  # all come to this step, where their owner may have changed it
+        if step < self._next_check and not is_last:
             return False, False
         begun = time.monotonic()
         n_steps = max(1, step - self._checked_step) if self._checked_step else 1
         each = max((begun - self._checked_at) / n_steps, 1e-6)
         pause = min(max(CHECK_SECONDS, min(self._cost, 1.0) / COST), MAX_CHECK_SECONDS)
         ahead = max(1, int(pause / each)) if self._checked_step else 1
-        said = torch.tensor([float(stop_requested()), float(save), float(ahead)], device=exchange_device())
-        dist.all_reduce(said, op=dist.ReduceOp.MAX)
-        stops, saves, ahead_of_all = said.tolist()
+        said = [float(stop_requested()), float(save), float(ahead), step_limit(newest=is_last)]
+        heard = torch.tensor(said, dtype=torch.float64, device=exchange_device())
+        dist.all_reduce(heard, op=dist.ReduceOp.MAX)
+        stops, saves, ahead_of_all, self._limit = heard.tolist()
+        is_last = step >= self._limit
         now = time.monotonic()
         self._cost = min(self._cost, now - begun)
         self._next_check, self._checked_at, self._checked_step = step + int(ahead_of_all), now, step
-        return bool(stops), bool(saves)
+        return is_last or bool(stops), is_last or bool(saves)
 
 
 _agreement = Agreement()

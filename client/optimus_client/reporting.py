@@ -144,10 +144,23 @@ def flush(timeout: float = FLUSH_SECONDS) -> bool:
     return _reporter is None or _reporter.flush(timeout)
 
 
+def step_limit(*, newest: bool = False) -> float:
+    """Steps after which the job is to end at the latest (`--max-steps`), inf without a limit. Its owner may change it:
+    looked at ten times a second at most, unless the `newest` is asked for."""
+    global _limit, _look_at_limit_at
+    now = time.monotonic()
+    if newest or now >= _look_at_limit_at:
+        _look_at_limit_at = now + LOOK_SECONDS
+        limit = os.environ.get("OPTIMUS_STOP_AT_STEP", "")
+        with suppress(KeyError, OSError):
+            limit = Path(os.environ["OPTIMUS_STOP_AT_STEP_FILE"]).read_text()
+        _limit = int(limit) if limit.isdigit() else float("inf")
+    return _limit
+
+
 def is_at_limit(step: int) -> bool:
-    """Whether the job is to end after `step` steps at the latest (`--max-steps`)."""
-    limit = os.environ.get("OPTIMUS_STOP_AT_STEP", "")
-    return limit.isdigit() and step >= int(limit)
+    """Whether the job is to end after `step` steps at the latest."""
+    return step >= step_limit() and step >= step_limit(newest=True)
 
 
 def _stop_at_limit() -> None:
@@ -366,7 +379,8 @@ class Reporter:
 
 
 _reporter: Reporter | None = None
-_look_at = 0.0
+_look_at = _look_at_limit_at = 0.0
+_limit = float("inf")
 _is_stop_requested = False
 
 

@@ -19,8 +19,8 @@ CHANGEABLE: Final[Mapping[Path, str]] = {
     ("servers", "min"): "as of workers",
     ("servers", "max"): "as of workers",
     ("priority",): "the next round decides by it",
-    ("convergence",): "the next round decides by it; a rule that holds already ends the job. A limit of steps or "
-    "epochs is raised only while the job has no tasks",
+    ("convergence",): "the next round decides by it; a rule that holds already ends the job. Its tasks keep to another "
+    "limit of steps or epochs at once",
     ("deadline",): "the next round decides by it; in the place of `deadline_seconds`",
     ("deadline_seconds",): "as `deadline`; counts from the submission",
     ("on_nonfinite",): "the next round decides by it",

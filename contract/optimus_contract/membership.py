@@ -21,10 +21,18 @@ class WantedTask(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Limits(Message):
+    """After what the job ends whatever its loss."""
+
+    max_steps: Annotated[int | None, About("null: no limit")] = None
+    max_epochs: Annotated[float | None, About("null: no limit")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WantedMembership(Message):
     """What a job's coordinator should have (`GET /v1/jobs/{id}/membership`, a long poll)."""
 
-    generation: Annotated[int, About("grows with every change of what is wanted")]
+    generation: Annotated[int, About("grows with every change of what is wanted, and of the limits")]
     directive: Directive
     tasks: list[WantedTask]
     global_batch: Annotated[int | None, About("of a job with an elastic batch: examples of a step")] = None
@@ -35,6 +43,9 @@ class WantedMembership(Message):
         Count,
         About("the newest that the service knows of; a job that is to finish and has lost steps makes them again"),
     ] = 0
+    limits: Annotated[
+        Limits | None, About("from now on, as the owner may change them; none: those with which it began")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -184,7 +184,7 @@ def test_a_diverged_run_has_not_converged() -> None:
 @pytest.mark.parametrize("rule", [ConvergenceRule(max_steps=100), ConvergenceRule(max_epochs=5)])
 @pytest.mark.parametrize(("step", "ends"), [(100, False), (101, False), (10_000, True)])
 def test_a_limit_that_was_set_below_what_is_trained_ends_the_job(rule: ConvergenceRule, step: int, ends: bool) -> None:
-    """Its coordinator keeps the limit with which it began; one that is at its limit is not told anything."""
+    """A coordinator of an earlier release keeps the limit with which it began; one at its limit is told nothing."""
     job = a_job("a", has=(1, 1), step=step, steps_per_epoch=20.0, spec=a_spec(rule=rule))
     assert predict(job).forecast.converged is ends
 

@@ -209,7 +209,7 @@ def step_limit(rule: Rule, steps_per_epoch: float | None) -> float:
 def _converged_by(job: Job, rule: Rule, fitted: Fitted, use: Use, settings: Settings) -> str | None:
     """The part of the rule that holds now; None otherwise, and for limits that the coordinator keeps by itself.
 
-    It knows those with which it began: beyond one that the owner has set since, the job trains on until it is told.
+    One of an earlier release knows those with which it began: it trains on until it is told.
     """
     holds = has_converged(
         fitted.curve,

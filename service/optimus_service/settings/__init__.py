@@ -61,6 +61,7 @@ _VARIABLES_OF_OTHERS = frozenset(
         "REPORT_TOKEN_FILE",
         "REPORT_URL",
         "STOP_AT_STEP",
+        "STOP_AT_STEP_FILE",
         "STOP_FILE",
         "WARMUP_EPOCHS",
         "WORKER_BATCH_SIZE",

@@ -64,19 +64,28 @@ def test_what_is_changed_is_told_with_old_and_new_value(api: Api) -> None:
     assert [job["id"] for job in api.get("/v1/jobs", params={"name": "other"}).json()["jobs"]] == [job_id]
 
 
-@pytest.mark.parametrize("limit", ["max_steps", "max_epochs"])
-def test_a_limit_is_raised_only_of_a_job_without_tasks(api: Api, limit: str) -> None:
-    """Its coordinator keeps the limit with which it began, and would end the job there; the service ends it sooner."""
-    job_id = api.submit(convergence={limit: 100})
-    changed(api, job_id, convergence={limit: 200})
+@pytest.mark.parametrize(("limit", "larger", "less"), [("max_steps", 300, 50), ("max_epochs", 2.5, 0.5)])
+def test_the_coordinator_hears_of_another_limit_at_once(api: Api, limit: str, larger: float, less: float) -> None:
+    job_id = api.submit(convergence={"max_steps": 200, "max_epochs": 2.0})
     set_wanted(api.repository, job_id, Allocation(1, 1), Directive.RUN, (), NOW)
-    field, message = fault(api, job_id, convergence={limit: 300})
-    assert field == f"convergence.{limit}"
-    assert message == (
-        "the job has tasks, which keep the limit of 200 with which they began: "
-        "pause the job, change this when its tasks are gone, and resume it"
-    )
-    assert changed(api, job_id, convergence={limit: 50})["spec"]["convergence"][limit] == 50
+    token = api.job_token(job_id)
+
+    def told() -> dict[str, Any]:
+        found: dict[str, Any] = api.get(f"/v1/jobs/{job_id}/membership", token=token).json()
+        return found
+
+    first = told()
+    assert first["limits"] == {"max_steps": 200, "max_epochs": 2.0}
+    changed(api, job_id, convergence={limit: larger})
+    second = told()
+    assert (second["generation"], second["limits"]) == (first["generation"] + 1, {**first["limits"], limit: larger})
+    changed(api, job_id, convergence={limit: less})
+    assert told()["limits"] == {**first["limits"], limit: less}
+    changed(api, job_id, unset=[f"convergence.{limit}"])
+    assert told()["limits"] == {**first["limits"], limit: None}
+    generation = told()["generation"]
+    changed(api, job_id, convergence={"target_loss": 0.1})
+    assert told()["generation"] == generation, "its coordinator does not judge that"
 
 
 def test_fields_of_a_newer_release_stay(api: Api) -> None:

@@ -14,6 +14,9 @@ Ticket = tuple[str, int]
 class Barrier(Protocol):
     """The steps of one membership epoch."""
 
+    last_step: int | None
+    """Steps after which there is none; the owner may change it meanwhile."""
+
     @property
     def version(self) -> int:
         """Steps completed."""
@@ -38,7 +41,7 @@ class SyncBarrier:
 
     def __init__(self, workers: tuple[str, ...], version: int, last_step: int | None) -> None:
         self._workers = workers
-        self._last_step = last_step
+        self.last_step = last_step
         self._busy: set[str] = set()
         self.version = version
 
@@ -48,7 +51,7 @@ class SyncBarrier:
 
     @property
     def is_exhausted(self) -> bool:
-        return self._last_step is not None and self.version >= self._last_step
+        return self.last_step is not None and self.version >= self.last_step
 
     def tickets(self) -> list[Ticket]:
         if self._busy or self.is_exhausted:
@@ -71,12 +74,12 @@ class ReportedSteps:
 
     def __init__(self, workers: tuple[str, ...], version: int, last_step: int | None) -> None:
         self._waiting = workers
-        self._last_step = last_step
+        self.last_step = last_step
         self.version = version
 
     @property
     def is_exhausted(self) -> bool:
-        return self._last_step is not None and self.version >= self._last_step
+        return self.last_step is not None and self.version >= self.last_step
 
     def tickets(self) -> list[Ticket]:
         """One for each worker, when the membership is formed: what it reports counts from there on."""
@@ -97,7 +100,7 @@ class AsyncBarrier:
     def __init__(self, workers: tuple[str, ...], version: int, last_step: int | None) -> None:
         self._workers = workers
         self._busy: dict[str, int] = {}
-        self._last_step = last_step
+        self.last_step = last_step
         self._next_step = version
         self.version = version
 
@@ -107,7 +110,7 @@ class AsyncBarrier:
 
     @property
     def is_exhausted(self) -> bool:
-        return self._last_step is not None and self._next_step >= self._last_step
+        return self.last_step is not None and self._next_step >= self.last_step
 
     def tickets(self) -> list[Ticket]:
         issued: list[Ticket] = []

@@ -315,9 +315,14 @@ class State:
             return None
         return batch_at(self.training.batches, step, self.profile)
 
-    def new_barrier(self, batch: GlobalBatch | None) -> Barrier:
-        """The barrier of the present members from the present version on, whose steps have `batch` (sync)."""
-        last_step = self.settings.last_step(self.known_profile, batch)
+    @property
+    def last_step(self) -> int | None:
+        """The step at which the job is done whatever its loss, if it goes on with the present batch."""
+        return self.settings.last_step(self.known_profile, self.batch_at(self.version))
+
+    def new_barrier(self) -> Barrier:
+        """The barrier of the present members from the present version on."""
+        last_step = self.last_step
         if self.settings.is_script:
             return ReportedSteps(self.members.workers, self.version, last_step)
         kind = AsyncBarrier if self.settings.is_async else SyncBarrier

@@ -47,6 +47,7 @@ from optimus_workers.wire.messages import (
     Go,
     Hello,
     Leave,
+    Limit,
     Publish,
     Published,
     Recount,
@@ -159,6 +160,8 @@ class Agent(Watching):
                     self._recount(message)
                 case CommandHung():
                     self._hung(message)
+                case Limit():
+                    self._limited(message)
                 case Go():
                     self._formed(message)
                 case Reading():
@@ -234,6 +237,14 @@ class Agent(Watching):
             run.end = replace(run.end, epoch=order.epoch)
             self._send_end(run)
 
+    def _limited(self, message: Limit) -> None:
+        """The processes that run learn of it as well."""
+        self._max_steps = message.max_steps
+        scratch = self._limit_file.with_suffix(".new")
+        with suppress(OSError):
+            scratch.write_text(self._limit())
+            scratch.replace(self._limit_file)
+
     def _published(self, message: Published) -> None:
         if message.key != MASTER_KEY:
             return
@@ -278,6 +289,8 @@ class Agent(Watching):
         rank = place.rank * self._launch.n_processes + local_rank
         size = self._batch_size(place.n_workers)
         found = batch_variables(size, world, rank, at_once=self._spec.max_worker_batch_size)
+        if limit := self._limit():
+            found["OPTIMUS_STOP_AT_STEP"] = limit
         if self._is_weak:
             found |= weak_variables(place.n_workers, self._spec.warmup_epochs)
         if self._launch.is_distributed:

@@ -61,6 +61,8 @@ class State:
         self._host = "127.0.0.1"
         self._channels = Channels(self._queue.put, directory)
         self._stop_file = directory / "stop"
+        self._limit_file = directory / "stop-at-step"
+        self._max_steps = spec.convergence.max_steps
         self._working_directory = Path(spec.working_directory) if spec.working_directory else Path.cwd()
         self._variables = self._base_variables()
         command = list(spec.command or ())
@@ -107,17 +109,20 @@ class State:
         checkpoints = environment.job_directory / "script-checkpoints"
         with suppress(OSError):
             checkpoints.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Where all sizes count the same steps, a script that asks ends at the very step of the limit.
-        limit = spec.convergence.max_steps
-        if limit is not None and not self._is_weak and (spec.global_batch_size or spec.workers.max == 1):
-            found["OPTIMUS_STOP_AT_STEP"] = str(limit)
         return {
             **found,
             **self._channels.variables(found),
             "OPTIMUS_JOB": environment.job_id,
             "OPTIMUS_STOP_FILE": str(self._stop_file),
+            "OPTIMUS_STOP_AT_STEP_FILE": str(self._limit_file),
             "OPTIMUS_CHECKPOINT_DIRECTORY": str(checkpoints),
         }
+
+    def _limit(self) -> str:
+        """The step at which processes that ask end by themselves, where all sizes count the same steps; else empty."""
+        spec = self._spec
+        is_same = not self._is_weak and (spec.global_batch_size or spec.workers.max == 1)
+        return str(self._max_steps) if is_same and self._max_steps is not None else ""
 
     def _remembered(self) -> Learned:
         """What agents of this job have learned of the script so far."""

@@ -171,6 +171,13 @@ class CommandHung:
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """Agent of a script: the job ends after this step from now on, at the latest. None: after no certain one."""
+
+    max_steps: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Exit:
     """Any task: leave, with exit code 0."""
 
@@ -394,7 +401,7 @@ class Failed:
 
 ToTask = (
     Challenge | Welcome | Ping | Halt | Assume | Release | Join | Go | Recount | Save | Evaluate | Published
-    | StopCommand | StartCommand | CommandHung | Exit
+    | StopCommand | StartCommand | CommandHung | Limit | Exit
 )  # fmt: skip
 FromTask = (
     Hello | Pong | Halted | Assumed | AssumeFailed | Joined | Done | DataLost | SnapshotTaken | Saved | SaveFailed

@@ -120,28 +120,7 @@ def _refuse_impossible(services: Services, job: JobRecord, edit: Edit) -> None:
             raise invalid_field("deadline" if asked.deadline else "deadline_seconds", "is in the past")
 
 
-def _larger_limits(job: JobRecord, edit: Edit) -> list[answers.ProblemError]:
-    """Of a job with tasks that would get more steps or epochs: its coordinator keeps the limit with which it began, and
-    would end the job there."""
-    if job.is_tracked or (job.wanted.is_empty and job.running.is_empty):
-        return []
-    found = []
-    for field in ("convergence.max_steps", "convergence.max_epochs"):
-        old, new = edit.changes.get(field, (None, None))
-        if isinstance(old, int | float) and (new is None or (isinstance(new, int | float) and new > old)):
-            keeps = f"the job has tasks, which keep the limit of {old:g} with which they began"
-            fix = "pause the job, change this when its tasks are gone, and resume it"
-            found.append(answers.ProblemError(field=field, message=f"{keeps}: {fix}"))
-    return found
-
-
 def new_objections(services: Services, job: JobRecord, edit: Edit) -> list[answers.ProblemError]:
-    """Why what is new in this edit cannot be: the tasks that run would not know of it, or the job could never run with
-    it, as far as the cluster can be asked."""
-    return _larger_limits(job, edit) or _never_fitting(services, job, edit)
-
-
-def _never_fitting(services: Services, job: JobRecord, edit: Edit) -> list[answers.ProblemError]:
     """Why the job could never run with what is new in this edit; nothing where the cluster cannot be asked."""
     prices = services.settings.scheduling
     wanted = read(JobSpec, edit.spec)

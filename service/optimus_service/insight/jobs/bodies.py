@@ -243,6 +243,7 @@ def wanted_body(wanted: WantedRecord) -> WantedMembership:
         global_batch=wanted.batch,
         membership_epoch=wanted.membership_epoch,
         step=wanted.step,
+        limits=wanted.limits,
     )
 
 

@@ -92,6 +92,10 @@ def forget_keys(session: Session, user: str) -> None:
     session.execute(update(JobRow).where(of_user).values(idempotency_key=None))
 
 
+_LIMITS = frozenset({"convergence.max_steps", "convergence.max_epochs"})
+"""To which a job's coordinator keeps by itself."""
+
+
 def set_spec(session: Session, job_id: str, before: Document, spec: Document, changes: Changes, now: float) -> bool:
     """See `Jobs.set_spec`."""
     row = locked(session, job_id)
@@ -99,6 +103,8 @@ def set_spec(session: Session, job_id: str, before: Document, spec: Document, ch
         return False
     asked = asked_by(spec)
     row.spec, row.name = spec, asked.name
+    if _LIMITS & changes.keys():
+        row.generation += 1  # its coordinator hears of it at once
     words = "; ".join(f"{field}: {_said(old)} → {_said(new)}" for field, (old, new) in changes.items())
     data = {field: {"from": old, "to": new} for field, (old, new) in changes.items()}
     history.add_event(session, job_id, "JobChanged", f"Its owner changed {words}.", data, now)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final
 
 from sqlalchemy import Row, bindparam, select
 from sqlalchemy.orm import Session
 
+from optimus_contract.membership import Limits
 from optimus_scheduler.lifecycle import InvalidTransition, TasksGranted
 from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Role, SetWanted, TaskKey
 from optimus_scheduler.retries import LONGEST_RETRY_SECONDS
@@ -21,7 +23,7 @@ from optimus_service.store.errors import JobNotFound
 from optimus_service.store.jobs.charging import charge
 from optimus_service.store.jobs.rows import ACTIVE_STATES, STORED, locked_together, records
 from optimus_service.store.jobs.transitions import advance_row
-from optimus_service.store.records import JobRecord, WantedRecord
+from optimus_service.store.records import JobRecord, WantedRecord, asked_by
 
 _JOBS: Final = Base.metadata.tables["jobs"]
 _TASKS: Final = _JOBS.c.wanted_tasks
@@ -31,7 +33,9 @@ _WANTED_COLUMNS: Final = (
 )
 _WANTED: Final = attrgetter(*_WANTED_COLUMNS)
 """What a `WantedRecord` is made of, of a row."""
-_OF_JOB: Final = select(_JOBS.c.id, *(_JOBS.c[name] for name in _WANTED_COLUMNS)).where(_JOBS.c.id == bindparam("of"))
+_OF_JOB: Final = select(_JOBS.c.id, _JOBS.c.spec, *(_JOBS.c[name] for name in _WANTED_COLUMNS)).where(
+    _JOBS.c.id == bindparam("of")
+)
 _OF_ACTIVE: Final = select(_JOBS.c.id, *kept.as_stored(_JOBS.c[name] for name in _WANTED_COLUMNS)).where(
     _JOBS.c.state.in_(ACTIVE_STATES)
 )
@@ -80,7 +84,7 @@ class Wanted(Subject):
             return changed
 
     def get(self, job_id: str) -> WantedRecord:
-        """What a job should have; generation 0 and nothing before the first `put`.
+        """What a job should have, with its limits; generation 0 and nothing before the first `put`.
 
         Raises:
             JobNotFound: there is no such job.
@@ -89,7 +93,8 @@ class Wanted(Subject):
             row = session.execute(_OF_JOB, {"of": job_id}).one_or_none()
             if row is None:
                 raise JobNotFound(job_id)
-            return _record(row)
+            rule = asked_by(row.spec).convergence
+            return replace(_record(row), limits=Limits(max_steps=rule.max_steps, max_epochs=rule.max_epochs))
 
     def of_active_jobs(self) -> dict[str, WantedRecord]:
         """What each active job should have, by job id."""

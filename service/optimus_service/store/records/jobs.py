@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from optimus_contract.codec import read
 from optimus_contract.job import JobSpec
+from optimus_contract.membership import Limits
 from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, TaskKey, waits_since
 from optimus_service.store.records.basics import Document
 
@@ -199,6 +200,8 @@ class WantedRecord:
     """The highest that was reported."""
     step: int = 0
     """The newest that is known."""
+    limits: Limits | None = field(default=None, compare=False)
+    """Only where one job is asked for, as its coordinator does."""
 
 
 REPLACED = "replaced"

@@ -14,9 +14,8 @@ from kubernetes import client
 from tests.contract.accepted import FILES, OBJECT, STORED, says
 from tests.service.clusters.kubernetes.door import EXAMPLE, Door, only_job
 from tests.service.clusters.kubernetes.kubernetes_harness import KubernetesHarness
-from tests.service.store.store_builders import set_wanted
 
-from optimus_scheduler.model import NOTHING, Allocation, Directive, JobState
+from optimus_scheduler.model import JobState
 from optimus_service.api.access.callers import LOCAL
 from optimus_service.api.http.problems import Problem
 from optimus_service.api.jobs.changes import pause_job, resume_job
@@ -170,21 +169,6 @@ def test_an_edit_that_the_cluster_could_never_hold_is_refused(door: Door) -> Non
     assert (status["state"], status["reason"]) == ("queued", "Invalid")
     assert "workers.min" in status["message"]
     assert only_job(door).spec == before
-
-
-def test_a_larger_limit_waits_until_the_tasks_that_know_the_smaller_one_are_gone(door: Door) -> None:
-    door.apply(convergence={"max_epochs": 5})
-    door.wait_for_status(state="queued")
-    job_id = only_job(door).id
-    set_wanted(door.repository, job_id, Allocation(1, 1), Directive.RUN, (), door.services.clock())
-    door.apply(convergence={"max_epochs": 9})
-    status = door.wait_for_status(observedGeneration=2)
-    assert status["reason"] == "Invalid"
-    assert "convergence.max_epochs: the job has tasks, which keep the limit of 5" in status["message"]
-    assert only_job(door).spec["convergence"]["max_epochs"] == 5
-    set_wanted(door.repository, job_id, NOTHING, Directive.RUN, (), door.services.clock())
-    door.controller.sync()
-    assert only_job(door).spec["convergence"]["max_epochs"] == 9
 
 
 def test_a_key_that_looks_like_an_objects_cancels_nothing(door: Door) -> None:

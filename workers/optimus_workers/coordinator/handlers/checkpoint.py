@@ -122,8 +122,11 @@ def _after_saving(state: State, purpose: SaveFor) -> Effects:
             return []
         case SaveFor.PAUSE:
             return pause(state)
-        case SaveFor.FINISH:
+        case SaveFor.FINISH if state.training.barrier.is_exhausted or state.may_finish:
             return begin_evaluating(state)
+        case SaveFor.FINISH:  # its owner has given it more steps meanwhile
+            state.phase = Phase.TRAINING
+            return []
         case SaveFor.EVACUATE:
             state.change.since = state.now
             state.phase = Phase.GATHERING

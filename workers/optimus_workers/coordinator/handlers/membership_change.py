@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
+from optimus_contract.membership import Limits
 from optimus_workers.checkpoint.manifest import parameter_mismatch
 from optimus_workers.coordinator.attempt import Attempt, GroupAttempt, ScriptAttempt
 from optimus_workers.coordinator.events import (
@@ -26,7 +28,7 @@ from optimus_workers.coordinator.journal import Formed, Forming, Profiled
 from optimus_workers.coordinator.membership import ConnectedTask, Members, VersionSources
 from optimus_workers.coordinator.state import Checkpoint, LossWindow, Phase, State
 from optimus_workers.errors import LET_GO
-from optimus_workers.wire.messages import Assumed, AssumeFailed, Exit, Halted, Hello, Joined
+from optimus_workers.wire.messages import Assumed, AssumeFailed, Exit, Halted, Hello, Joined, Limit
 from optimus_workers.wire.values import followed
 
 ARRIVAL_SECONDS = 1.5
@@ -54,7 +56,7 @@ STOPPING_SECONDS = 60.0
 def task_arrived(state: State, event: TaskArrived) -> Effects:
     """A task may take part from the next change on; the first worker brings the profile of the job's task."""
     hello = event.hello
-    effects = _connected(state, hello)
+    effects = [*_connected(state, hello), *_told_limit(state, hello.task)]
     if hello.profile is None or hello.profile == state.profile:
         return effects
     error = f"{hello.task} loaded a different task than before: {hello.profile} instead of {state.profile}"
@@ -95,17 +97,34 @@ def wanted_arrived_while_closing(state: State, event: WantedArrived) -> Effects:
     wanted = event.wanted
     if state.wanted is not None and wanted.generation < state.wanted.generation:
         return []
-    state.wanted = wanted
+    before, state.wanted = state.wanted, wanted
     is_to_finish = wanted.directive == "finish"
     state.finish_step = max(state.finish_step, state.reported_version, wanted.step) if is_to_finish else 0
     state.heard_at = state.now
     state.wanted_tasks = frozenset(task.name for task in wanted.tasks)
+    effects = _take_limits(state, None if before is None else before.limits, wanted.limits)
     if wanted.membership_epoch <= state.epoch:
-        return []
+        return effects
     # Only a lost journal explains this. The service takes an epoch that it knows for a repetition.
     state.epoch = wanted.membership_epoch
     lost = "the journal was lost: membership epochs go on after"
-    return [Log(f"{lost} {state.epoch}, which the service knows")]
+    return [*effects, Log(f"{lost} {state.epoch}, which the service knows")]
+
+
+def _take_limits(state: State, before: Limits | None, limits: Limits | None) -> Effects:
+    """The job ends by these limits from now on: at once where it has come so far already."""
+    if limits is None or limits == before:
+        return []
+    state.settings = replace(state.settings, max_steps=limits.max_steps, max_epochs=limits.max_epochs)
+    if state.profile is not None:
+        state.training.barrier.last_step = state.last_step
+    return [each for name in sorted(state.tasks) for each in _told_limit(state, name)]
+
+
+def _told_limit(state: State, agent: str) -> Effects:
+    """The processes of a script may end by themselves at the very step."""
+    limits = None if state.wanted is None else state.wanted.limits
+    return [] if limits is None or not state.settings.is_script else [Send(agent, Limit(limits.max_steps))]
 
 
 def wanted_batch(state: State, members: Members) -> int | None:
@@ -288,7 +307,7 @@ def begin_training(state: State) -> Effects:
     effects = recount_script(state, attempt) if state.settings.is_script else []
     effects += _record_membership(state, attempt) if attempt.members.workers else []
     state.version = attempt.version
-    state.training.barrier = state.new_barrier(None if state.settings.is_async else attempt.batch)
+    state.training.barrier = state.new_barrier()
     if state.checkpoints.newest is None:
         state.checkpoints.due_at = state.now
     state.change.n_attempts = 0

@@ -107,5 +107,5 @@ def _recount(state: State) -> Effects:
     if batch is None:
         return []
     training.batches = followed(training.batches, batch)
-    training.barrier = state.new_barrier(batch)
+    training.barrier = state.new_barrier()
     return [Append(Recounted(batch)), *(Send(worker, Recount(state.epoch, batch)) for worker in state.members.workers)]
