@@ -182,6 +182,28 @@ os._exit(0)
     assert heard.stopped_at == [7]
 
 
+def test_a_script_ends_at_the_step_of_a_limit_that_is_changed_meanwhile(heard: Agent, tmp_path: Path) -> None:
+    file = tmp_path / "stop-at-step"
+    code = f"""
+import pathlib, time
+import optimus_client
+from optimus_client.agreement import Agreement
+file, agreement = pathlib.Path({str(file)!r}), Agreement()
+def goes_on(step):
+    optimus_client.report(step=step)
+    return not optimus_client.stop_requested() and agreement.ask(step) == (False, False)
+assert goes_on(4)
+file.write_text("9")
+assert goes_on(5) and goes_on(8), "raised, which is seen at the limit at the latest"
+file.write_text("")
+assert goes_on(9) and goes_on(1000), "taken away"
+file.write_text("1002")
+time.sleep(0.2)
+assert goes_on(1001) and not goes_on(1002), "set anew"
+"""
+    run(code, {**heard.variables, "OPTIMUS_STOP_AT_STEP": "5", "OPTIMUS_STOP_AT_STEP_FILE": str(file)})
+
+
 def test_a_script_ends_at_the_step_of_its_job_s_limit(heard: Agent) -> None:
     code = """
 import optimus_client

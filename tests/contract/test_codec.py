@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from optimus_contract.codec import field_types, read, write
 from optimus_contract.job import Convergence, JobSpec, TaskDemand
-from optimus_contract.membership import WantedMembership
+from optimus_contract.membership import Limits, WantedMembership
 from optimus_contract.people import ProjectQuota
 from optimus_contract.telemetry import Sample, Telemetry, Usage
 from optimus_service.requests import adapter, checked
@@ -113,7 +113,10 @@ def test_messages_inside_of_messages_are_read_and_written() -> None:
     assert write(telemetry.samples[0].usage, without_none=True) == {"cpu_cores": 1.5, "memory_bytes": 3}
     assert read(Telemetry, write(telemetry)) == telemetry
     wanted = {"generation": 3, "directive": "run", "tasks": [{"name": "j-worker-0-0", "role": "worker", "rank": 0}]}
-    assert write(read(WantedMembership, wanted)) == {**wanted, "global_batch": None, "membership_epoch": 0, "step": 0}
+    added = {"global_batch": None, "membership_epoch": 0, "step": 0, "limits": None}
+    assert write(read(WantedMembership, wanted)) == {**wanted, **added}
+    limits = {"max_steps": 9, "max_seconds": 60.0}  # of the next release
+    assert read(WantedMembership, {**wanted, "limits": limits}).limits == Limits(max_steps=9)
 
 
 def test_reading_leaves_nothing_to_the_garbage_collector() -> None:

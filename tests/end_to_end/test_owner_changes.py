@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,3 +61,26 @@ def test_a_job_is_changed_paused_resumed_run_again_and_deleted(service: Service)
     assert optimus(service, "delete", job_id, "--checkpoints", "--yes")["deleted"] == job_id
     assert [job["id"] for job in service.get("/v1/jobs")["jobs"]] == [again["id"]]
     assert not (service.directory / "jobs" / job_id).exists()
+
+
+def task_job() -> dict[str, Any]:
+    return {"task": "paced:mlp", "task_args": {"seconds_per_pass": 0.01}, "working_directory": str(TASKS)}
+
+
+def script_job() -> dict[str, Any]:
+    script = str(TASKS.parent / "scripts" / "elastic_train.py")
+    options = ["--epochs", "1000", "--step-seconds", "0.03", "--out", "final.pt"]
+    return {"command": ["python", script, *options], "architecture": "script", "global_batch_size": 48}
+
+
+@pytest.mark.parametrize("kind", [task_job, script_job])
+def test_a_running_job_ends_at_the_very_step_of_its_newest_limit(service: Service, kind: Any, tmp_path: Path) -> None:
+    spec = {"name": "longer", "working_directory": str(tmp_path), "workers": {"max": 1}, **kind()}
+    job_id = service.submit(spec | {"convergence": {"max_steps": 100}})
+    wait_until("it makes steps", lambda: service.job(job_id)["step"] > 20)
+    optimus(service, "set", job_id, "--max-steps", "100000")
+    before = wait_until("it goes on", lambda: (job := service.job(job_id))["step"] > 120 and job)
+    last = before["step"] + 100
+    optimus(service, "set", job_id, "--max-steps", str(last))
+    ended = service.wait_for_end(job_id)
+    assert (ended["step"], ended["membership_epoch"]) == (last, before["membership_epoch"]), "its tasks went on"

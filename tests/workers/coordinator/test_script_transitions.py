@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.workers.coordinator.harness import World
 
+from optimus_contract.membership import Limits
 from optimus_workers.coordinator.handlers.script import COMPLETE_SECONDS, END_SECONDS, FAILURE_SECONDS
 from optimus_workers.coordinator.job_settings import JobSettings
 from optimus_workers.coordinator.journal import Past, replay
@@ -21,6 +22,7 @@ from optimus_workers.wire.messages import (
     Done,
     FromTask,
     Hello,
+    Limit,
     StartCommand,
     StopCommand,
     ToTask,
@@ -124,6 +126,55 @@ def test_a_new_coordinator_lets_the_processes_of_a_whole_membership_go_on() -> N
     assert (successor.last.cause, successor.last.step) == ("rescale", 140)
     assert [name for name, message in successor.sent if isinstance(message, StopCommand)] == ["worker-0", "worker-1"]
     assert not successor.runs["worker-0"].keeps_processes
+
+
+@pytest.mark.parametrize(("limit", "ends"), [(90, True), (100, True), (150, False)])
+def test_a_script_is_asked_to_stop_at_another_limit(limit: int, ends: bool) -> None:
+    world = script_world(2)
+    world.sent.clear()
+    world.wants("worker-0", "worker-1", limits=Limits(max_steps=limit))
+    assert world.messages(Limit) == [Limit(limit)] * 2, "its processes may end at the very step"
+    assert (world.result is not None) is ends
+    if not ends:
+        world.comes_to(149)
+        assert world.messages(StopCommand) == []
+        world.comes_to(150)
+    assert world.result is not None
+    assert (world.result.outcome, world.result.step) == ("succeeded", max(100, limit))
+
+
+def test_a_script_trains_on_when_its_limit_is_raised_or_taken_away() -> None:
+    world = script_world(1)
+    world.sent.clear()
+    for limit in (120, 200, None):
+        world.wants("worker-0", limits=Limits(max_steps=limit))
+    world.comes_to(300)
+    assert world.messages(Limit) == [Limit(120), Limit(200), Limit(None)]
+    assert (world.result, world.messages(StopCommand)) == (None, [])
+
+
+def test_a_script_that_stops_at_its_limit_goes_on_when_that_is_raised_meanwhile() -> None:
+    world = script_world(1)
+    world.sent.clear()
+    world.wants("worker-0", limits=Limits(max_steps=120))
+    world.slow = True
+    world.comes_to(120)
+    world.wants("worker-0", limits=Limits(max_steps=200))
+    world.slow = False
+    (order,) = {each for each in world.messages(StopCommand) if isinstance(each, StopCommand)}
+    world.runs.pop("worker-0")
+    world.says("worker-0", CommandStopped(order.epoch, 120, finished=False))
+    assert world.result is None
+    assert world.runs["worker-0"].step == 120
+
+
+def test_an_agent_that_comes_later_hears_of_the_limit_and_none_of_what_an_earlier_service_does_not_tell() -> None:
+    world = script_world(1)
+    assert world.messages(Limit) == []
+    world.wants("worker-0", "worker-1", limits=Limits(max_steps=500))
+    world.sent.clear()
+    world.arrives("worker-1")
+    assert [each for each in world.sent if isinstance(each[1], Limit)] == [("worker-1", Limit(500))]
 
 
 @pytest.mark.parametrize("first", ["start", "resume", "coordinator_restart"])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.workers.coordinator.group_world import GroupWorld, group_world
 from tests.workers.coordinator.harness import (
     PROFILE,
     SlowWorld,
@@ -20,6 +22,9 @@ from tests.workers.coordinator.harness import (
     wanted,
 )
 
+from optimus_contract.codec import read
+from optimus_contract.job import ElasticBatch
+from optimus_contract.membership import Limits
 from optimus_workers.checkpoint.manifest import Manifest
 from optimus_workers.coordinator.events import CheckpointRead, WantedArrived
 from optimus_workers.coordinator.handlers.ending import CLOSING_SECONDS
@@ -51,6 +56,7 @@ from optimus_workers.wire.messages import (
     Join,
     Joined,
     Leave,
+    Save,
     Saved,
     SaveFailed,
     SnapshotTaken,
@@ -58,6 +64,7 @@ from optimus_workers.wire.messages import (
 from optimus_workers.wire.values import ShardFile
 
 BEFORE_JOINING = (Phase.HALTING, Phase.RESTORING, Phase.ASSUMING)
+ELASTIC = ElasticBatch(minimum=10, maximum=40, per_pass=10)
 TRAINED = (Phase.TRAINING, Phase.SAVING, Phase.EVALUATING)
 
 
@@ -435,6 +442,121 @@ def test_attempts_are_bounded() -> None:
 
 
 # --- the end ---------------------------------------------------------------------------------------------------------
+
+
+def limits(**values: float) -> Limits:
+    return read(Limits, values)
+
+
+def make_step(world: World) -> None:
+    if isinstance(world, GroupWorld):
+        world.steps()
+    else:
+        world.step()
+
+
+KINDS_OF_JOBS = [(running_world, {}), (running_world, {"is_async": True}), (group_world, {})]
+
+
+@pytest.mark.parametrize(("make", "settings"), KINDS_OF_JOBS)
+@pytest.mark.parametrize(
+    ("before", "after", "last"),
+    [
+        ({"max_steps": 4}, limits(max_steps=9), 9),
+        ({"max_steps": 9}, limits(max_steps=5), 5),
+        ({}, limits(max_steps=7), 7),
+        ({"max_epochs": 0.4}, limits(max_epochs=0.6), 6),
+        ({"max_steps": 4, "max_epochs": 0.8}, limits(max_epochs=0.8), 8),
+    ],
+)
+def test_a_job_ends_at_the_step_of_a_limit_that_is_changed_meanwhile(
+    make: Callable[..., World], settings: dict[str, Any], before: dict[str, Any], after: Limits, last: int
+) -> None:
+    world = make(2, **settings, **before)
+    while world.state.version < 2:
+        make_step(world)
+    names = world.state.wanted_tasks
+    world.wants(*names, limits=after)
+    n_memberships = len(world.reports)
+    for _ in range(20):
+        if world.going:
+            make_step(world)
+    assert world.result is not None
+    assert (world.result.outcome, world.result.step) == ("succeeded", last)
+    assert len(world.reports) == n_memberships, "nothing stands still for it"
+
+
+@pytest.mark.parametrize(("make", "settings"), KINDS_OF_JOBS)
+def test_a_limit_below_what_is_trained_ends_the_job_after_the_steps_at_hand(
+    make: Callable[..., World], settings: dict[str, Any]
+) -> None:
+    world = make(2, **settings)
+    for _ in range(3):
+        make_step(world)
+    step, at_hand = world.state.version, len({go.step for go in world.going.values()})
+    world.wants(*world.state.wanted_tasks, limits=limits(max_steps=1))
+    assert world.result is None
+    make_step(world)
+    assert world.result is not None
+    assert (world.result.outcome, world.result.step) == ("succeeded", step + at_hand)
+
+
+def test_a_limit_that_is_taken_away_ends_nothing() -> None:
+    world = running_world(max_steps=3)
+    world.wants(*world.state.wanted_tasks, limits=Limits())
+    for _ in range(9):
+        world.step()
+    assert world.state.version == 9
+    world.wants(*world.state.wanted_tasks)
+    assert world.state.settings.max_steps is None, "a service of an earlier release tells none"
+
+
+def test_a_limit_holds_after_a_change_of_the_membership_and_for_the_next_coordinator() -> None:
+    world = running_world(workers=1, max_steps=3)
+    world.wants("server-0", "worker-0", "worker-1", limits=limits(max_steps=6))
+    world.arrives("worker-1")
+    world.step()
+    world.passes(ARRIVAL_SECONDS)
+    world.step()
+    assert world.last.workers == ("worker-0", "worker-1")
+    successor = take_over(world, max_steps=3)
+    successor.wants("server-0", "worker-0", "worker-1", limits=limits(max_steps=6))
+    successor.arrives("server-0", "worker-0", "worker-1")
+    while successor.going:
+        successor.step()
+    assert successor.result is not None
+    assert successor.result.step == 6
+
+
+def test_more_steps_are_made_though_the_last_checkpoint_is_being_written() -> None:
+    world = running_world(max_steps=3)
+    world.mute = {"server-0"}
+    for _ in range(3):
+        world.step()
+    assert phase_of(world) is Phase.SAVING
+    world.wants(*world.state.wanted_tasks, limits=limits(max_steps=5))
+    world.mute = set()
+    save = world.messages(Save)[-1]
+    assert isinstance(save, Save)
+    file = ShardFile(0, 320, "v3", 1, "")
+    world.says("server-0", SnapshotTaken(save.epoch, save.version))
+    world.says("server-0", Saved(save.epoch, save.version, file))
+    while world.going:
+        world.step()
+    assert world.result is not None
+    assert world.result.step == 5
+
+
+@pytest.mark.parametrize(("more", "last"), [({"is_weak": True}, 12), ({"elastic": ELASTIC}, 12)])
+def test_another_limit_counts_in_steps_of_the_base_batch(more: dict[str, Any], last: int) -> None:
+    world = running_world(workers=2, max_steps=100, **more)
+    for _ in range(2):
+        world.step()
+    world.wants(*world.state.wanted_tasks, limits=limits(max_steps=last))
+    while world.going:
+        world.step()
+    assert world.result is not None
+    assert world.result.step == last
 
 
 @pytest.mark.parametrize(

@@ -75,13 +75,21 @@ class FakeService:
             self.wanted = {**self.wanted, "generation": 10**6}  # end the long polls
             self.condition.notify_all()
 
-    def want(self, tasks: list[str], directive: str = "run", global_batch: int | None = None) -> None:
+    def want(
+        self,
+        tasks: list[str],
+        directive: str = "run",
+        global_batch: int | None = None,
+        limits: dict[str, Any] | None = None,
+    ) -> None:
         listed = [{"name": name, "role": name.split("-")[1], "rank": int(name.split("-")[2])} for name in tasks]
         with self.condition:
             generation = self.wanted["generation"] + 1
             self.wanted = {"generation": generation, "directive": directive, "tasks": listed}
             if global_batch is not None:
                 self.wanted["global_batch"] = global_batch
+            if limits is not None:
+                self.wanted["limits"] = limits
             self.condition.notify_all()
 
     def wait_for(self, what: str, condition: Callable[[], Any], timeout: float = PATIENCE_SECONDS) -> Any:

@@ -30,6 +30,7 @@ from optimus_workers.wire.messages import (
     Failed,
     Go,
     Hello,
+    Limit,
     MessageTypes,
     StopCommand,
     Welcome,
@@ -66,6 +67,7 @@ def test_a_nonce_tells_the_protocol_and_an_older_one_tells_none() -> None:
 def test_an_older_end_is_spared_what_it_does_not_know() -> None:
     assert line_for(OLD, CommandQuiet(1, quiet=True, is_asked=False)) is None
     assert line_for(OLD, StopCommand(1, all_quiet=True)) is None, "a repetition"
+    assert line_for(Peer(2, 1), Limit(9)) is None
     stop, stopped = line_for(OLD, StopCommand(1)), line_for(OLD, CommandStopped(1, 5, killed_after=2.0))
     assert stop is not None
     assert stopped is not None

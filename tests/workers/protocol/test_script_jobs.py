@@ -87,6 +87,24 @@ def test_an_elastic_loop_loses_no_step_and_computes_what_one_process_does(
         torch.testing.assert_close(found[name], values, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize(("first", "then"), [(60, 150), (500, 130), (None, 140)])
+def test_processes_end_at_the_very_step_of_a_limit_that_is_changed_meanwhile(
+    make_script_job: Callable[..., Job], tmp_path: Path, first: int | None, then: int
+) -> None:
+    rule = {} if first is None else {"convergence": {"max_steps": first}}
+    options = ["--epochs", "50", "--step-seconds", "0.03", "--out", str(tmp_path / "final.pt")]
+    job = make_script_job("torchrun", str(SCRIPTS / "elastic_train.py"), *options, global_batch_size=48, **rule)
+    workers = [worker(0), worker(1)]
+    job.service.want(workers, limits={"max_steps": first})
+    job.start(*workers)
+    formed = job.wait_for_size(2, 0)
+    job.wait_for_step(20)
+    job.service.want(workers, limits={"max_steps": then})
+    result = job.wait_for_result()
+    assert (result["outcome"], result["step"]) == ("succeeded", then)
+    assert job.service.memberships[-1]["epoch"] == formed["epoch"], "they went on"
+
+
 def test_a_script_with_weak_scaling_counts_steps_of_one_workers_batch(
     make_script_job: Callable[..., Job], tmp_path: Path
 ) -> None:
