@@ -9,6 +9,7 @@ A comparison, not a history: whatever failed before is found again here. Applied
 | wanted task, not there, its place not yet left by a task of another job | none: the exit of that task brings a round |
 | wanted task, exited | `SetWanted` with the next incarnation of it, `StartTask` |
 | task not wanted any more | none: the job's coordinator lets it go; `StopTask` once it has overstayed |
+| worker not wanted any more, before it has joined | `StopTask` at once: no coordinator reaches it while it loads |
 | task of a job that is being cancelled | `StopTask` at once |
 | task of a job that ended | as if it were not wanted any more: it was let go, it leaves, and its place is free then |
 """
@@ -25,6 +26,7 @@ from optimus_scheduler.forecast.gpu_types import has_left_its_type
 from optimus_scheduler.model import (
     Action,
     Allocation,
+    Architecture,
     Directive,
     Job,
     JobState,
@@ -217,21 +219,28 @@ class _JobSide:
         unwanted = [task for task in self._observed if not self._wants(task)]
         if self._want.directive is Directive.CANCEL:
             return _stops(unwanted, now, 0.0, settings.cancel_force_seconds)
-        workers: list[Task] = []
-        if unwanted and self._has_yet_to_train:
-            workers = [task for task in unwanted if task.key.role is Role.WORKER]
-            unwanted = [task for task in unwanted if task.key.role is not Role.WORKER]
+        starting = [task for task in unwanted if self._has_yet_to_join(task)]
+        others = [task for task in unwanted if task not in starting] if starting else unwanted
         return chain(
             self._moved(),
-            _stops(workers, now, 0.0, 2 * settings.drain_seconds),
-            _stops(unwanted, now, settings.drain_seconds, 2 * settings.drain_seconds),
+            _stops(starting, now, 0.0, 2 * settings.drain_seconds),
+            _stops(others, now, settings.drain_seconds, 2 * settings.drain_seconds),
         )
 
-    @property
-    def _has_yet_to_train(self) -> bool:
-        """Whether it loses its tasks before it has trained with them: workers that are still starting take part in no
-        change of membership, so nobody would tell them to leave."""
-        return self._want.allocation.is_empty and self._job.state in (JobState.QUEUED, JobState.PAUSED)
+    def _has_yet_to_join(self, task: Task) -> bool:
+        """Whether it is a worker that the job loses before it has trained with it: one that is still starting takes
+        part in no change of membership, and its coordinator does not reach it before all is loaded.
+
+        Of a job that goes on, those beyond its last membership are stopped once: one that has just joined leaves at
+        the next step boundary. Agents of scripts start within a second, and their processes may be about to save.
+        """
+        if task.key.role is not Role.WORKER:
+            return False
+        job = self._job
+        if self._want.allocation.is_empty:
+            return job.state in (JobState.QUEUED, JobState.PAUSED)
+        is_new = job.formed is not None and task.key.rank >= job.formed.workers
+        return is_new and task.unwanted_since is None and job.spec.architecture is not Architecture.SCRIPT
 
     def _moved(self) -> Iterator[StopTask]:
         """The coordinator, if its node is being emptied and it is the last to leave, as others leave at its word.

@@ -13,6 +13,7 @@ from optimus_scheduler.model import (
     NOTHING,
     Action,
     Allocation,
+    Architecture,
     Directive,
     Job,
     JobState,
@@ -255,6 +256,18 @@ def test_workers_that_have_not_joined_are_stopped_at_once_when_their_job_loses_i
     assert not any(each.force for each in stopped(actions_for(job, pause)))
     assert stopped(actions_for(replace(job, state=JobState.RUNNING), pause)) == [], "its coordinator tells them"
     assert stopped(actions_for(job, want(1, 1))) == [], "nor one of those that are left"
+
+
+def test_a_worker_that_has_not_joined_is_stopped_at_once_when_its_job_shrinks() -> None:
+    """It was still loading, so that its coordinator could not tell it to leave."""
+    job = a_job("a", has=(2, 1), formed=Allocation(1, 1))
+    newest = key("a", Role.WORKER, 1)
+    assert stopped(actions_for(job, want(1, 1))) == [StopTask(newest, force=False)]
+    assert stopped(actions_for(replace(job, formed=Allocation(2, 1)), want(1, 1))) == [], "it has joined"
+    script = replace(job, spec=replace(job.spec, architecture=Architecture.SCRIPT))
+    assert stopped(actions_for(script, want(1, 1))) == [], "it may be about to save"
+    told = [replace(task, unwanted_since=NOW - 1 if task.key == newest else None) for task in live_tasks([job])]
+    assert stopped(actions_for(job, want(1, 1), told)) == [], "once"
 
 
 @pytest.mark.parametrize(("since", "force"), [(None, False), (NOW - 9.9, False), (NOW - 10.0, True)])

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable
 from dataclasses import asdict
+from queue import Queue
+from threading import Event
 from typing import Any
 
 import httpx
@@ -12,6 +15,7 @@ from tests.workers.telemetry_steps import record
 
 from optimus_contract.membership import MembershipReport, WantedMembership
 from optimus_contract.result import JobProfile, JobResult
+from optimus_workers.coordinator.service_calls import watch_wanted
 from optimus_workers.errors import ServiceAway, ServiceBusy, ServiceRefused
 from optimus_workers.service_client import LONG_POLL_GRACE_SECONDS, ServiceClient
 
@@ -26,6 +30,25 @@ def answering(status: int, body: Any = None, **options: Any) -> Handler:
     return lambda _: (
         httpx.Response(status, json=body, **options) if body is not None else httpx.Response(status, **options)
     )
+
+
+def test_who_cannot_wait_for_the_end_of_a_poll_gets_an_answer_at_once() -> None:
+    """Also when the service is away for a moment."""
+    asked, answers, changes = list[dict[str, str]](), Queue[WantedMembership](), Event()
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        asked.append(dict(request.url.params))
+        if request.url.params["after"] == "7":  # the long poll
+            changes.wait()
+        return httpx.Response(503 if len(asked) == 3 else 200, json={"generation": 7, "directive": "run", "tasks": []})
+
+    ask = watch_wanted(client(handler), answers.put)
+    assert answers.get(timeout=10.0).generation == 7
+    while len(asked) < 2:
+        time.sleep(0.01)
+    ask()
+    assert answers.get(timeout=10.0).generation == 7
+    assert asked[2:] == [{"after": "0", "timeout_seconds": "0.0"}] * 2
 
 
 MEMBERSHIP = MembershipReport(epoch=1, generation=2, at=3.0, step=4, workers=["w"], servers=["s"], cause="start")

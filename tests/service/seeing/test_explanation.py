@@ -778,11 +778,14 @@ def test_a_waiting_job_is_told_from_when_on_none_passes_it(turn: Turn | None, to
 def test_a_job_that_starts_is_told_whose_tasks_may_still_hold_its_places() -> None:
     starts = a_record(state=JobState.QUEUED, wanted=Allocation(1, 0), running=NOTHING)
     leaves = a_record("leaves", state=JobState.RUNNING, wanted=NOTHING, running=Allocation(1, 0))
-    case = Case(job=starts, decision=a_decision("job-1"), now=60.0, others={"leaves": leaves})
+    case = Case(
+        job=starts, decision=a_decision("job-1"), now=60.0, others={"leaves": leaves}, held_by=["hidden", "leaves"]
+    )
     told = "Its tasks may have to wait until those of leaves (leaves) have stopped: that takes some seconds."
     assert told in explanation_of(case).sentences
-    for other in (replace(leaves, state=JobState.PAUSED), replace(leaves, wanted=Allocation(1, 0))):
-        assert told not in explanation_of(replace(case, others={"leaves": other})).sentences
+    shrinks = replace(leaves, wanted=Allocation(1, 0), running=Allocation(2, 0))
+    assert told in explanation_of(replace(case, others={"leaves": shrinks})).sentences
+    assert told not in explanation_of(replace(case, held_by=())).sentences
     trains = replace(starts, state=JobState.RUNNING, running=Allocation(1, 0))
     assert told not in explanation_of(replace(case, job=trains)).sentences
 

@@ -11,6 +11,7 @@ from optimus_contract.membership import Directive, WantedMembership, WantedTask
 from optimus_workers.checkpoint.manifest import Manifest
 from optimus_workers.coordinator.events import (
     Append,
+    AskWanted,
     CheckpointRead,
     Effect,
     Event,
@@ -109,6 +110,8 @@ class World:
     exit_code: int | None = None
     going: dict[str, Go] = field(default_factory=dict)
     loss: float = 1.0
+    asked: int = 0
+    """How often the service was asked beside the poll; it answers when a test says so."""
 
     @classmethod
     def of(cls, settings: JobSettings, past: Past, now: float, **options: Any) -> Self:
@@ -192,6 +195,8 @@ class World:
                 self.news.append(effect.note.message)
             case ReportResult():
                 self.result = effect.ended
+            case AskWanted():
+                self.asked += 1
             case ReadCheckpoint():
                 manifest = self.manifests[-1] if self.manifests else None
                 if manifest is None and self.origin is not None:

@@ -248,6 +248,56 @@ def test_a_task_that_nobody_wants_is_let_go_once_the_service_says_so() -> None:
     assert "worker-9" not in world.connected
 
 
+def test_the_service_is_asked_at_once_about_a_task_that_was_left_out_while_it_was_starting() -> None:
+    """It held the place of another job's task until the end of the poll, 25 s later."""
+    world = running_world(workers=1)
+    world.wants("server-0", "worker-0", "worker-1")
+    world.wants("server-0", "worker-0")
+    world.passes(1.0)
+    assert world.asked == 0
+    world.arrives("worker-1")
+    assert world.asked == 1
+    newest = world.state.wanted
+    assert newest is not None
+    world.happens(WantedArrived(newest))
+    assert "worker-1" not in world.connected, "not even at the next step boundary"
+    world.step()
+    assert (world.state.epoch, world.last.workers, world.state.version) == (1, ("worker-0",), 1)
+
+
+def test_nobody_is_asked_about_tasks_that_are_wanted() -> None:
+    world = running_world(workers=1)
+    world.wants("server-0", "worker-0", "worker-1")
+    world.arrives("worker-1")
+    assert world.asked == 0
+
+
+def test_a_worker_that_is_left_out_does_not_wait_for_those_that_it_came_before() -> None:
+    world = make_world()
+    world.wants("server-0", "worker-0", "worker-1")
+    world.arrives("server-0", "worker-1")
+    world.wants("server-0", "worker-0")
+    assert "worker-1" not in world.connected
+    assert "server-0" in world.connected
+    world.arrives("worker-0")
+    assert world.last.workers == ("worker-0",)
+
+
+def test_what_has_the_state_is_not_left_out_before_others_have_it() -> None:
+    """After the death of a coordinator, the next one gathers those that trained."""
+    world = running_world(workers=1)
+    world.step()
+    successor = take_over(world)
+    successor.wants("server-1", "worker-1")
+    successor.arrives("server-0", "worker-0")
+    newest = successor.state.wanted
+    assert newest is not None
+    successor.happens(WantedArrived(newest))
+    assert {"server-0", "worker-0"} <= successor.connected.keys()
+    successor.arrives("server-1", "worker-1")
+    assert (successor.last.workers, successor.last.step) == (("worker-1",), 1)
+
+
 def test_an_older_wanted_set_changes_nothing() -> None:
     world = running_world(workers=2)
     newest = world.state.wanted

@@ -138,6 +138,11 @@ class ReportResult:
 
 
 @dataclass(frozen=True, slots=True)
+class AskWanted:
+    """Ask the service now what it wants; answered by `WantedArrived`, changed or not."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReadCheckpoint:
     """Find the newest undamaged checkpoint; answered by `CheckpointRead` with the same epoch."""
 
@@ -195,6 +200,7 @@ Effect = (
     | ReportCheckpoints
     | ReportSilence
     | ReportNote
+    | AskWanted
     | ReadCheckpoint
     | WriteManifest
     | Log

@@ -34,12 +34,35 @@ MESSAGE_CHARACTERS = 2000
 # --- what the service wants ------------------------------------------------------------------------------------------
 
 
-def watch_wanted(client: ServiceClient, on_wanted: Callable[[WantedMembership], None]) -> None:
-    """Call `on_wanted`, on a thread of its own, with what is wanted: now, at a change, and unchanged after a poll."""
+OnWanted = Callable[[WantedMembership], None]
+
+
+def watch_wanted(client: ServiceClient, on_wanted: OnWanted) -> Callable[[], None]:
+    """Call `on_wanted`, on threads of its own, with what is wanted: now, at a change, and unchanged after a poll.
+
+    Returns:
+        Asks beside the poll, for those to whom its end is too far away. Does not wait for the answer.
+    """
+    asked = threading.Event()
     threading.Thread(target=_watch, args=(client, on_wanted), name="wanted", daemon=True).start()
+    threading.Thread(target=_answer, args=(client, on_wanted, asked), name="wanted now", daemon=True).start()
+    return asked.set
 
 
-def _watch(client: ServiceClient, on_wanted: Callable[[WantedMembership], None]) -> None:
+def _answer(client: ServiceClient, on_wanted: OnWanted, asked: threading.Event) -> None:
+    """Whoever asks while a call is under way gets the answer of the next one."""
+    while asked.wait():
+        asked.clear()
+        try:
+            on_wanted(client.wanted(0, 0.0))
+        except ServiceAway:
+            time.sleep(RETRY_SECONDS)
+            asked.set()
+        except ServiceRefused as error:
+            log.debug("the poll says when this is over: %s", error)
+
+
+def _watch(client: ServiceClient, on_wanted: OnWanted) -> None:
     generation = -1
     logged, pause = "", RETRY_SECONDS
     while True:

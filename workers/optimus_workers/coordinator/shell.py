@@ -13,6 +13,7 @@ from typing import Any
 from optimus_workers.coordinator.checkpoint_io import put_manifest, read_checkpoint
 from optimus_workers.coordinator.events import (
     Append,
+    AskWanted,
     Effect,
     Effects,
     Event,
@@ -123,7 +124,8 @@ class _Shell:
         self._loop.add_signal_handler(signal.SIGTERM, self._terminate)
         self._loop.set_exception_handler(self._loop_in_trouble)
         server = await self._listen()
-        watch_wanted(self._client, self._from_thread(lambda wanted: self._happened(WantedArrived(wanted))))
+        on_wanted = self._from_thread(lambda wanted: self._happened(WantedArrived(wanted)))
+        self._ask_wanted = watch_wanted(self._client, on_wanted)
         self._carry_out_all(self._first_effects)
         ticker = asyncio.create_task(self._tick())
         try:
@@ -339,6 +341,8 @@ class _Shell:
             case ReportResult():
                 log.info("result: %s", effect.ended)
                 self._reporter.result(effect.ended)
+            case AskWanted():
+                self._ask_wanted()
             case ReadCheckpoint():
                 self._start(self._answer(read_checkpoint(self._checkpoints, self._origin, effect.epoch)))
             case WriteManifest():

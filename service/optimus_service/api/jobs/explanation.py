@@ -12,7 +12,7 @@ from optimus_scheduler.allocate.optimus.guarantees import Turn, turn_of
 from optimus_scheduler.allocate.optimus.policy import OptimusPolicy
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.lifecycle import CANCEL_REQUESTED, JOB_CANCELLED, JOB_FAILED, JOB_PAUSED, PAUSED_BY_OWNER
-from optimus_scheduler.model import Job, JobState, TaskPhase
+from optimus_scheduler.model import Job, JobState, Role, TaskPhase
 from optimus_scheduler.what_if import Advice
 from optimus_service.api.access.callers import Caller
 from optimus_service.api.http.body import StrictRoute
@@ -32,7 +32,7 @@ from optimus_service.observe.divergence import LOSS_NOT_FINITE
 from optimus_service.observe.standstills import USUAL_SAMPLES, stalled, standstills
 from optimus_service.store.jobs.transitions import RETRY_SCHEDULED
 from optimus_service.store.records import DecisionRecord, EventRecord, JobRecord, MembershipRecord
-from optimus_service.store.repository import MAX_PAGE
+from optimus_service.store.repository import MAX_PAGE, Repository
 
 _RECENT_SECONDS = 900.0
 """A refusal is reported once; what was reported longer ago may be over."""
@@ -99,8 +99,18 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             turn=_turn(services, job, seen, now),
             errors=errors,
             ends=ends,
+            held_by=_held_by(repository, job) if job.is_starting else (),
         )
     )
+
+
+def _held_by(repository: Repository, job: JobRecord) -> list[str]:
+    """Jobs whose tasks are being stopped on the nodes where tasks of this one have yet to be started."""
+    wanted, tasks = repository.wanted.get(job.id).tasks, repository.tasks.select()
+    begun = {task.key for task in tasks}
+    nodes = {placed.node for placed in wanted if placed.key not in begun}
+    leave = (task for task in tasks if task.unwanted_since is not None and task.key.role is not Role.COORDINATOR)
+    return sorted({task.key.job_id for task in leave if task.node in nodes})
 
 
 def _turn(services: Services, job: JobRecord, seen: Job, now: float) -> Turn | None:

@@ -22,6 +22,7 @@ from optimus_service.api.http.problems import invalid_field, unavailable
 from optimus_service.api.jobs import seen, submission
 from optimus_service.api.services import CallerDep, Services, ServicesDep, TaskChecksDep
 from optimus_service.api.task_checks import TaskChecks
+from optimus_service.insight.explanations.start_and_end import until_places_are_left
 from optimus_service.insight.format import by_deadline, counted, finite, foreseen, moment, size, span
 from optimus_service.insight.jobs.bodies import allocation_body
 from optimus_service.insight.jobs.lost_work import Loss
@@ -130,6 +131,7 @@ def plan_body(
         sentences=[
             decision.message,
             *quotas_told(decision.message, quotas),
+            *_on_places_held(previewed, active),
             *_on_time(expected, previewed),
             *[_BORROWS] * previewed.borrows,
             *_on_the_deadline(previewed, deadline, now),
@@ -155,6 +157,10 @@ def _after(effect: Effect, shown: answers.Interval | None) -> answers.Interval |
     later = after.mean - before.mean
     mean, low, high = (max(each + later, 0.0) for each in (shown.mean, shown.low, shown.high))
     return answers.Interval(mean=mean, low=low, high=high)
+
+
+def _on_places_held(previewed: Previewed, active: Mapping[str, JobRecord]) -> list[str]:
+    return until_places_are_left([active[job_id] for job_id in previewed.held_by if job_id in active])
 
 
 def _on_time(expected: answers.Expected, previewed: Previewed) -> list[str]:

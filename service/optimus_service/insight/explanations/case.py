@@ -68,3 +68,5 @@ class Case:
     """When errors of its owner's code ended its training, after each of which it was tried again."""
     ends: Sequence[float] = ()
     """When it failed or was cancelled, the last time and all times before, after which its owner resumed it."""
+    held_by: Sequence[str] = ()
+    """Jobs whose tasks, that are being stopped, are on the nodes where those that it has been given are to start."""

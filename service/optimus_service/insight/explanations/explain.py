@@ -11,7 +11,7 @@ from __future__ import annotations
 from optimus_contract import answers
 from optimus_contract.command import is_distributed
 from optimus_scheduler.explain import next_task
-from optimus_scheduler.model import Allocation, Decision, JobState, Reason
+from optimus_scheduler.model import Allocation, Decision, Reason
 from optimus_scheduler.quota_words import quotas_told
 from optimus_scheduler.what_if import LACKING_CAPACITY, NEXT_ROUND, NOT_COMPETING
 from optimus_service.insight.explanations.case import Case
@@ -26,12 +26,12 @@ from optimus_service.insight.explanations.start_and_end import (
     expected_of,
     frees_room,
     is_cut,
-    named,
     on_a_cut_ahead,
     on_lost_work,
     on_the_deadline,
     on_the_end,
     on_waiting,
+    until_places_are_left,
 )
 from optimus_service.insight.format import finite, moment, size
 from optimus_service.insight.jobs.bodies import allocation_body
@@ -139,10 +139,7 @@ def _on_places_held(case: Case) -> list[str]:
     """Whose tasks, that are still being stopped, may hold the places of those that it has been given."""
     if not case.job.is_starting:
         return []
-    leaving = [each for each in case.others.values() if each.state is JobState.RUNNING and each.is_without_tasks]
-    if not leaving:
-        return []
-    return [f"Its tasks may have to wait until those of {named(leaving)} have stopped: that takes some seconds."]
+    return until_places_are_left([case.others[job_id] for job_id in case.held_by if job_id in case.others])
 
 
 def _on_standstill(case: Case) -> list[str]:

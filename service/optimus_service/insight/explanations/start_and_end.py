@@ -277,6 +277,13 @@ def named(jobs: Sequence[JobRecord], in_all: int | None = None) -> str:
     return f"{', '.join(names)}{f' and {more} more' if more else ''}"
 
 
+def until_places_are_left(leaving: Sequence[JobRecord]) -> list[str]:
+    """What tasks wait for that have been given places which those of other jobs hold."""
+    if not leaving:
+        return []
+    return [f"Its tasks may have to wait until those of {named(leaving)} have stopped: that takes some seconds."]
+
+
 def on_the_end(case: Case, expected: answers.Expected) -> list[str]:
     if case.job.state.is_final or case.job.owner_paused_at is not None:
         return []

@@ -4,7 +4,7 @@ and without it."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -28,7 +28,13 @@ from optimus_scheduler.model import (
     Job,
     JobState,
     Plan,
+    Role,
+    SetWanted,
     Snapshot,
+    StartTask,
+    Task,
+    TaskKey,
+    TaskPhase,
 )
 from optimus_scheduler.settings import Settings as SchedulerSettings
 from optimus_scheduler.what_if import Advice, kept_on_larger_cluster, what_gives_more
@@ -46,6 +52,8 @@ _MOST_JOBS_TO_TRY = 300
 """Active jobs beyond which it is not tried what would give one of them more: that plans a dozen times."""
 _MOST_PLANNED = 5_000
 """Jobs in all plans that are made to see what gives one of them more: a tenth of a millisecond each at most."""
+_LEAVING = Interval(3.0, 1.0, 10.0)
+"""Seconds until tasks start whose places others have yet to leave: these end their step, and their processes."""
 Planner = Callable[[Snapshot, Callable[[str], AbstractContextManager[object]]], Plan]
 
 
@@ -103,6 +111,8 @@ class Previewed:
     """Whether it would have room that other projects are guaranteed."""
     deadline: DeadlineAnswer | None = None
     """Whether its deadline can be promised, and the earliest that would be; None: it has none."""
+    held_by: tuple[str, ...] = ()
+    """Jobs whose tasks have to stop before those that it would be given can start."""
 
 
 class Tries:
@@ -192,6 +202,9 @@ class Preview:
             waiting = expected.waiting(now) if decision.allocation.is_empty else Interval(0.0, 0.0, 0.0)
             left = expected.left(now) or _after(waiting, ahead.remaining_seconds)
             deadline = self._answer(foresight, world, expected.left(now), left)
+            held_by = _held_by(world, planned)
+            if held_by:
+                waiting, left = _LEAVING, _after(_LEAVING, left)
             advice = self._gives_more(foresight, world, CANDIDATE, names, only_named=only_named)
         return Previewed(
             record=record,
@@ -207,6 +220,7 @@ class Preview:
             borrows=not decision.allocation.is_empty
             and borrows(world, {each.job_id: each.allocation for each in planned.decisions}, candidate.spec.project),
             deadline=deadline,
+            held_by=held_by,
         )
 
     def _answer(
@@ -366,6 +380,23 @@ def _put_off(
         if before is not None and (after is None or after.mean > before.high):
             found.append(PutOff(job_id, before, after))
     return tuple(found)
+
+
+def _held_by(world: Snapshot, planned: Plan) -> tuple[str, ...]:
+    """Whose tasks are in the places of those that the candidate is given, and stop for them or do so already."""
+    wanted = {job.id: job.wanted_tasks for job in world.jobs}
+    wanted |= {action.job_id: action.tasks for action in planned.actions if isinstance(action, SetWanted)}
+    start = {action.task.key for action in planned.actions if isinstance(action, StartTask)}
+    nodes = {placed.node for placed in wanted[CANDIDATE] if placed.key not in start}
+    if not nodes:
+        return ()
+    stay = {placed.key for tasks in wanted.values() for placed in tasks}
+    return tuple(sorted({task.key.job_id for task in world.tasks if task.node in nodes and _leaves(task, stay)}))
+
+
+def _leaves(task: Task, stay: Set[TaskKey]) -> bool:
+    # A coordinator takes no place.
+    return task.key not in stay and task.phase is not TaskPhase.EXITED and task.key.role is not Role.COORDINATOR
 
 
 def _after(waiting: Interval | None, left: Interval | None) -> Interval | None:

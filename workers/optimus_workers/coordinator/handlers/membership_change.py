@@ -10,6 +10,7 @@ from optimus_workers.checkpoint.manifest import parameter_mismatch
 from optimus_workers.coordinator.attempt import Attempt, GroupAttempt, ScriptAttempt
 from optimus_workers.coordinator.events import (
     Append,
+    AskWanted,
     CheckpointRead,
     Effects,
     Log,
@@ -22,7 +23,13 @@ from optimus_workers.coordinator.events import (
 )
 from optimus_workers.coordinator.handlers.ending import close, fail, finish, pause
 from optimus_workers.coordinator.handlers.script import all_stopped, end_of_command, new_attempt, recount_script
-from optimus_workers.coordinator.handlers.tasks import answers_again, desired_members, dismiss_leavers, regroup
+from optimus_workers.coordinator.handlers.tasks import (
+    answers_again,
+    desired_members,
+    dismiss_leavers,
+    dismiss_unwanted,
+    regroup,
+)
 from optimus_workers.coordinator.job_settings import next_batch, steps_per_epoch
 from optimus_workers.coordinator.journal import Formed, Forming, Profiled
 from optimus_workers.coordinator.membership import ConnectedTask, Members, VersionSources
@@ -57,6 +64,8 @@ def task_arrived(state: State, event: TaskArrived) -> Effects:
     """A task may take part from the next change on; the first worker brings the profile of the job's task."""
     hello = event.hello
     effects = [*_connected(state, hello), *_told_limit(state, hello.task)]
+    if state.wanted is not None and hello.task not in state.wanted_tasks:
+        effects.append(AskWanted())  # it may have been left out while it was starting: what is known is from before
     if hello.profile is None or hello.profile == state.profile:
         return effects
     error = f"{hello.task} loaded a different task than before: {hello.profile} instead of {state.profile}"
@@ -138,7 +147,14 @@ def wanted_batch(state: State, members: Members) -> int | None:
 
 
 def gather(state: State) -> Effects:
-    """Begin an attempt once all tasks are there that are worth waiting for; a job that is to stop ends without any."""
+    """Begin an attempt once all tasks are there that are worth waiting for; a job that is to stop ends without any.
+    Until then workers without the job's state leave as soon as they are not wanted."""
+    trained = state.formed.workers if state.formed else ()
+    holders = [name for name, task in state.tasks.items() if task.is_server or name in trained]
+    return [*dismiss_unwanted(state, but=holders), *_gather(state)]
+
+
+def _gather(state: State) -> Effects:
     if state.wanted is None and not state.change.is_takeover:
         return []
     if state.directive == "pause" and _has_never_trained(state):

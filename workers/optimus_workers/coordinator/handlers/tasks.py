@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from optimus_contract.membership import Cause
@@ -155,13 +156,14 @@ def dismiss_leavers(state: State, but: Members) -> Effects:
     return effects
 
 
-def dismiss_unwanted(state: State) -> Effects:
-    """Dismiss tasks that arrived although they are not, or no longer, wanted."""
+def dismiss_unwanted(state: State, but: Collection[str] = ()) -> Effects:
+    """Dismiss tasks that arrived although they are not, or no longer, wanted, except those in `but`."""
     if state.wanted is None or state.wanted.directive != "run":
         return []
     effects: Effects = []
     for name, task in state.tasks.items():
-        if name not in state.members and (task.wants_to_leave or _is_unwanted(state, task)):
+        takes_part = name in state.members or name in but
+        if not takes_part and (task.wants_to_leave or _is_unwanted(state, task)):
             effects += _dismiss(task)
     return effects
 
