@@ -96,6 +96,10 @@ def test_jobs_that_would_have_to_give_are_named(world: World) -> None:
     assert effect.finish_seconds_after is not None
     assert effect.finish_seconds_after.mean > effect.finish_seconds_before.mean
     assert any("greedy" in sentence and "later" in sentence for sentence in found.sentences)
+    waits = "Its tasks may have to wait until those of greedy (greedy) have stopped: that takes some seconds."
+    assert waits in found.sentences
+    assert found.expected.start_seconds is not None
+    assert found.expected.start_seconds.mean > 0
     assert not any("borrow" in sentence for sentence in found.sentences)
     assert any(
         "would borrow room that other" in each for each in body(world, replace(previewed, borrows=True)).sentences
@@ -208,6 +212,17 @@ def test_a_job_that_would_have_to_wait_is_told_for_how_long(planning: Api, world
     assert found["expected"]["start_seconds"]["mean"] == pytest.approx(
         planning.job("first")["remaining_seconds"]["mean"], rel=0.5
     )
+
+
+def test_a_job_that_is_given_the_places_of_others_is_told_whose(planning: Api, world: World) -> None:
+    world.submit("greedy", workers={"max": 16}, servers={"max": 16})
+    world.live_until("it has everything", lambda: world.repository.jobs.get("greedy").running.workers >= 4)
+    world.submit("needy", workers={"min": 4, "max": 4}, servers={"min": 2, "max": 2})
+    world.round()
+    told = "Its tasks may have to wait until those of greedy (greedy) have stopped: that takes some seconds."
+    assert told in planning.get("/v1/jobs/needy/explanation").json()["sentences"]
+    world.live_until("it has started", lambda: world.repository.jobs.get("needy").state is JobState.RUNNING)
+    assert told not in planning.get("/v1/jobs/needy/explanation").json()["sentences"]
 
 
 def test_a_quota_that_others_shrink_is_told_with_what_it_comes_to(planning: Api) -> None:
