@@ -45,7 +45,7 @@ def says_the_same(before: Decision, after: Decision) -> bool:
     all numbers are near."""
     if _decided(before) != _decided(after):
         return False
-    if before.message != after.message and _without_numbers(before.message) != _without_numbers(after.message):
+    if before.message != after.message and not _say_the_same(before.message, after.message):
         return False
     earlier, later = _numbers(before), _numbers(after)
     return earlier == later or all(map(_are_near, earlier, later))  # of most jobs they are equal
@@ -57,8 +57,20 @@ def _decided(decision: Decision) -> tuple[object, ...]:
     return decision.allocation, decision.previous, decision.reason, decision.batch, believed
 
 
-def _without_numbers(message: str) -> str:
-    return _NUMBERS.sub("#", message)
+def _say_the_same(before: str, after: str) -> bool:
+    """Whether the words of two messages are equal, and their numbers near: as a quota that is told in one moves."""
+    if _NUMBERS.sub("#", before) != _NUMBERS.sub("#", after):
+        return False
+    pairs = zip(_NUMBERS.findall(before), _NUMBERS.findall(after), strict=True)
+    return all(was == is_ or _is_near(_as_number(was), _as_number(is_)) for was, is_ in pairs)
+
+
+def _as_number(text: str) -> float:
+    """`1,024.5` and the like; NaN of what is none, such as a version."""
+    try:
+        return float(text.rstrip(".,").replace(",", ""))
+    except ValueError:
+        return math.nan
 
 
 _Number = Interval | float | None

@@ -611,9 +611,9 @@ def test_a_wanted_job_shows_what_it_should_have(api: Api) -> None:
 # --- resuming --------------------------------------------------------------------------------------------------------
 
 
-def ended_job(api: Api, *, trained: bool = True, step: int = 10) -> str:
+def ended_job(api: Api, *, trained: bool = True, step: int = 10, **spec: Any) -> str:
     """A job that was cancelled; when it `trained`, it left a checkpoint."""
-    job_id = api.submit()
+    job_id = api.submit(**spec)
     if trained:
         api.services.repository.jobs.advance(job_id, MembershipFormed(1), api.services.clock())
         api.services.repository.memberships.report(job_id, a_membership(job_id=job_id, step=step))
@@ -649,6 +649,9 @@ def test_resuming_says_why_it_cannot_be(api: Api) -> None:
     lost = ended_job(api)
     shutil.rmtree(api.services.settings.data_directory / "jobs" / lost)
     assert "the job has no checkpoint: nothing is in" in problem(api.post(f"/v1/jobs/{lost}/resume"), 409)["detail"]
+    own = ended_job(api, task=None, command=["python", "train.py"], resumes=True)
+    shutil.rmtree(api.services.settings.data_directory / "jobs" / own)
+    assert api.post(f"/v1/jobs/{own}/resume").status_code == 200, "its command finds its checkpoints by itself"
     orphan = ended_job(api)
     api.services.repository.events.add(orphan, OBJECT_GONE, "Its object was deleted.", {}, NOW)
     assert "TrainingJob was deleted" in problem(api.post(f"/v1/jobs/{orphan}/resume"), 409)["detail"]

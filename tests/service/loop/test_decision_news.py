@@ -18,7 +18,7 @@ DECISION = Decision(
     allocation=Allocation(2, 1),
     previous=Allocation(2, 1),
     reason=Reason.CLUSTER_FULL,
-    message="It waits for 3 jobs.",
+    message="It waits for 1,030 jobs.",
     forecast=FORECAST,
     gain=0.5,
 )
@@ -36,6 +36,7 @@ def plan_of(*decisions: Decision) -> Plan:
         {"reason": Reason.LEARNING_SPEED},
         {"batch": 64},
         {"message": "It waits for some jobs."},
+        {"message": "It waits for 1,100 jobs."},
         {"gain": 0.6},
         {"gain": None},
         {"gain": math.inf},
@@ -53,11 +54,11 @@ def test_what_is_new_is_stored(changes: dict[str, object]) -> None:
 
 
 def test_numbers_that_are_near_are_not_new() -> None:
-    near = DECISION._replace(gain=0.51, message="It waits for 4 jobs.")
+    near = DECISION._replace(gain=0.51, message="It waits for 1,050 jobs.")
     assert says_the_same(DECISION, near)
     odd = DECISION._replace(gain=math.nan, next_gain=math.inf)
     assert says_the_same(odd, odd)
-    assert says_the_same(odd, odd._replace(gain=-math.nan, message="It waits for 4 jobs."))
+    assert says_the_same(odd, odd._replace(gain=-math.nan, message="It waits for 1,050 jobs."))
 
 
 @given(st.lists(st.floats(0.9, 1.1), max_size=50))

@@ -1373,6 +1373,19 @@ def test_a_promise_that_no_quota_allows_any_more_is_not_told_as_one() -> None:
     assert "Its deadline is promised." not in sentences
 
 
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        (10.0, "Its deadline at 1970-01-01 00:01:40 UTC cannot be promised as things are."),
+        (110.0, "Its deadline passed at 1970-01-01 00:01:40 UTC."),
+    ],
+)
+def test_a_job_that_no_quota_lets_start_is_told_of_its_deadline(now: float, told: str) -> None:
+    waits = a_record("waits", state=JobState.QUEUED, wanted=NOTHING, spec={"deadline_seconds": 100.0}, created_at=0.0)
+    decision = replace(a_decision("waits", allocation=NOTHING), message=f"Waits: {NO_END_HELPS}.")
+    assert told in explanation_of(Case(job=waits, decision=decision, now=now)).sentences
+
+
 @pytest.mark.parametrize(("retries", "retry_at", "is_told"), [(1, 5.0, True), (0, 5.0, False), (1, None, False)])
 def test_a_job_whose_wait_after_an_error_is_over_is_told_of_the_error(
     retries: int, retry_at: float | None, is_told: bool

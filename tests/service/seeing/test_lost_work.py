@@ -157,12 +157,15 @@ def test_what_is_left_of_a_stopped_script_counts_from_where_it_begins(
 
 
 def test_a_dry_run_says_what_scripts_would_lose(world: World) -> None:
-    world.submit("old", **SCRIPT, servers={"min": 0, "max": 0}, workers={"max": 1}, working_directory="/srv")
+    old = {**SCRIPT, "convergence": {"max_steps": 500}, "servers": {"min": 0, "max": 0}, "workers": {"max": 1}}
+    world.submit("old", **old, working_directory="/srv")
     world.live_until("it trains", lambda: world.repository.jobs.get("old").step > 0)
     world.train(10)
+    world.round()
     world.repository.projects.put(Quota("a", share=1.0), world.clock())
     has_all = document(project="a", workers={"min": 8, "max": 8}, servers={"min": 0, "max": 0}, **{
-        **SCRIPT, "command": ["torchrun", "train.py"], "working_directory": "/srv", "resumes": True
+        **SCRIPT, "command": ["torchrun", "train.py"], "working_directory": "/srv", "resumes": True,
+        "convergence": {"max_seconds": 20},
     })  # fmt: skip
     found = body(world, preview_of(world).of(has_all, {}))
     assert found.effects, found.sentences
@@ -170,4 +173,8 @@ def test_a_dry_run_says_what_scripts_would_lose(world: World) -> None:
     assert effect.lost_steps == world.repository.jobs.get("old").step
     assert effect.lost_seconds is not None
     assert effect.lost_seconds >= 10.0
+    before, after = effect.finish_seconds_before, effect.finish_seconds_after
+    assert before is not None
+    assert after is not None
+    assert after.mean >= before.mean + effect.lost_seconds, "what it makes again comes on top of its wait"
     assert any("and lose" in each and "not known to go on from a checkpoint" in each for each in found.sentences)

@@ -214,6 +214,8 @@ def _on_the_deadline(previewed: Previewed, said: answers.DeadlineAnswer | None, 
     sentences = by_deadline(_interval(previewed.left), said.at.timestamp() - now)
     if said.answer == "promised":
         return [*sentences, "Its deadline can be promised: it comes before deadlines that are not."]
+    if NO_END_HELPS in previewed.decision.message:
+        return [*sentences, "No deadline can be promised as things are, as it would not start."]
     if said.earliest is None:
         return [*sentences, "No deadline can be promised before it has run: too little is known of its end."]
     soon = f"if it is submitted within {time_words(_TO_SUBMIT_SECONDS)}"

@@ -28,7 +28,7 @@ from optimus_service.clusters import origins
 from optimus_service.clusters.base import ClusterUnavailable, TaskObjection
 from optimus_service.clusters.origins import may_have_checkpoint
 from optimus_service.insight.predictions.feasibility import objections, over_quota, unpriced
-from optimus_service.observe.spec import deadline_of
+from optimus_service.observe.spec import begins_anew, deadline_of
 from optimus_service.settings import Settings
 from optimus_service.store.errors import IdempotencyConflict, JobIdTaken, JobNotFound
 from optimus_service.store.records import JobRecord
@@ -326,7 +326,7 @@ def why_not_resumable(job: JobRecord, settings: Settings, repository: Repository
     """Why an ended job cannot go on, in words; None when nothing speaks against it, as far as the service can see.
 
     Checkpoints on a volume of Kubernetes or in an object store are not the service's to read: of these it only knows
-    whether the job ever wrote one.
+    whether the job ever wrote one; and of those of a script nothing.
     """
     if job.is_tracked:
         return "the job ran outside the cluster: start it again where it ran"
@@ -336,7 +336,8 @@ def why_not_resumable(job: JobRecord, settings: Settings, repository: Repository
         return "the job has no checkpoint to go on from: it never made a step; `optimus retry` runs it again"
     if repository.events.latest_types([OBJECT_GONE], [job.id]):
         return "its TrainingJob was deleted, without which it would be cancelled again: apply it again"
-    if not may_have_checkpoint(job, settings):
+    finds_its_own = job.asked.command is not None and not begins_anew(job)
+    if not finds_its_own and not may_have_checkpoint(job, settings):
         directory = (settings.data_directory / "jobs" / job.id / "checkpoints").absolute()
         return f"the job has no checkpoint: nothing is in {directory}; `optimus retry {job.id}` runs it again"
     return None

@@ -430,9 +430,12 @@ def on_the_deadline(case: Case, expected: answers.Expected) -> list[str]:
     if case.job.owner_paused_at is not None:
         return [_deadline_of_a_paused_job(due, case.now)]
     if due <= case.now:
-        return ["Its deadline has passed, though it was promised."] if is_promised else []
+        if is_promised:
+            return ["Its deadline has passed, though it was promised."]
+        return [f"Its deadline passed at {_at(due)}."] if case.job.waits else []
     if case.decision is not None and NO_END_HELPS in case.decision.message:
-        return ["Its deadline was promised, but cannot be kept as things are."] if is_promised else []
+        kept = "was promised, but cannot be kept" if is_promised else f"at {_at(due)} cannot be promised"
+        return [f"Its deadline {kept} as things are."]
     if is_promised:
         return ["Its deadline is promised."]
     left = expected.finish_seconds
@@ -448,7 +451,10 @@ def on_the_deadline(case: Case, expected: answers.Expected) -> list[str]:
 
 def _deadline_of_a_paused_job(due: float, now: float) -> str:
     """Of a job that its owner paused: no round plans for its deadline."""
-    at = f"{moment(due):%Y-%m-%d %H:%M:%S} UTC"
     if due <= now:
-        return f"Its deadline passed at {at}."
-    return f"Its deadline at {at} runs on: whether it can be promised is answered when it is resumed."
+        return f"Its deadline passed at {_at(due)}."
+    return f"Its deadline at {_at(due)} runs on: whether it can be promised is answered when it is resumed."
+
+
+def _at(instant: float) -> str:
+    return f"{moment(instant):%Y-%m-%d %H:%M:%S} UTC"

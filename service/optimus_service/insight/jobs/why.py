@@ -59,6 +59,8 @@ def _again(job: JobRecord, reached: str | None) -> str:
     if failed and job.loss is not None and not math.isfinite(job.loss):
         return _again_otherwise(job)
     anew = f"`optimus retry {job.id}` runs it again from the beginning"
+    if job.asked.command and not begins_anew(job):
+        anew = f"`optimus retry {job.id}` runs it again as a new job, with what its command finds of its checkpoints"
     kept = AS_SPECIFIED if failed else ""
     if job.state is JobState.SUCCEEDED or job.step == 0:
         return f"{anew}.{kept}"

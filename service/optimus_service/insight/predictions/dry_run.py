@@ -348,6 +348,7 @@ def _effects(
     # What would be stopped without the new job, too, is not lost by it.
     losing = {job.id: job for job in without.jobs if job.unsaved_seconds > 0}
     kept = {each.job_id for each in present.decisions if each.job_id in losing and not each.allocation.is_empty}
+    lost = {job_id: losing[job_id].unsaved_seconds for job_id in kept}
     sizes = {decision.job_id: decision.allocation for decision in planned.decisions}
     return tuple(
         Effect(
@@ -355,13 +356,18 @@ def _effects(
             before=before.allocation,
             after=sizes[before.job_id],
             left_before=without_it[before.job_id].shown.left(now),
-            left_after=with_it[before.job_id].shown.left(now),
-            lost_steps=losing[before.job_id].step if before.job_id in kept else 0,
-            lost_seconds=losing[before.job_id].unsaved_seconds if before.job_id in kept else 0.0,
+            left_after=_later(with_it[before.job_id].shown.left(now), lost.get(before.job_id, 0.0)),
+            lost_steps=losing[before.job_id].step if before.job_id in lost else 0,
+            lost_seconds=lost.get(before.job_id, 0.0),
         )
         for before in present.decisions
         if sizes[before.job_id] != before.allocation
     )
+
+
+def _later(left: Interval | None, lost: float) -> Interval | None:
+    """The look ahead has a job go on with the steps that it has; those that it loses it makes again."""
+    return None if left is None else Interval(*(each + lost for each in (left.mean, left.low, left.high)))
 
 
 def _put_off(
