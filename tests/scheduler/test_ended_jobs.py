@@ -485,6 +485,27 @@ def test_a_command_that_announces_its_steps_may_end_where_earlier_runs_of_it_did
     assert mixed.mean == mixed.high == 2000 > mixed.low
 
 
+def test_a_run_ends_where_those_with_its_arguments_did_whatever_others_did() -> None:
+    """Of 100 steps, a script stopped at 45 twice; runs of it with other arguments ended as they announced."""
+    patient, whole = ("--early", "45"), ("--steps", "60")
+    runs = [
+        EndedJob(f"run-{i}", "train.py", "vision", None, total_steps=steps, announced_steps=announced, arguments=each)
+        for i, (steps, announced, each) in enumerate([(60, 60, whole)] * 4 + [(45, 100, patient)] * 2 + [(60, 60, whole)])
+    ]
+
+    def ending(arguments: tuple[str, ...], step: int = 0) -> Interval:
+        job = replace(announcing(step=step, announced=100), similar=tuple(runs))
+        return total_steps(replace(job, spec=replace(job.spec, arguments=arguments)))
+
+    for step in (0, 12, 25, 40):
+        told = ending(patient, step)
+        assert told.low <= 46 < told.high, "it may be as it says all the same"
+        assert 40 < told.mean < 55
+    assert ending(whole) == Interval(100.0, 100.0, 100.0)
+    unseen = ending(("--early", "30"))
+    assert unseen.low < unseen.mean == unseen.high == 100, "nothing is known of these arguments: all runs count"
+
+
 @given(st.lists(st.floats(0.01, 1.0), max_size=6), st.integers(0, 1999))
 def test_what_earlier_runs_say_of_a_command_lies_between_its_step_and_what_it_announces(
     parts: list[float], step: int

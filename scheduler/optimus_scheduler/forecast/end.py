@@ -249,7 +249,7 @@ def _confidence(job: Job, fitted: Fitted, prediction: Prediction | None) -> floa
         return _LINDY_CONFIDENCE if job.step > 0 else 0.0
     if not may_end_by_curve(job):
         # A number of steps or epochs that the owner fixed, or that a command announces.
-        return confidence(len(early)) if (early := early_ends(job)) else 1.0
+        return confidence(len(early)) if (early := early_ends(job).parts) else 1.0
     by_metric = prediction.rule == "target_metric" and fitted.metric is not None
     own = fitted.metric.confidence if by_metric and fitted.metric is not None else fitted.curve.confidence
     return max(own, confidence(len(precedents(job)))) if fitted.curve.n_points < LEAST_POINTS else own

@@ -40,6 +40,8 @@ EARLY = 0.9
 """A command that ends before this part of the steps that it announced has ended early."""
 _AS_ANNOUNCED = 0.5
 """For so many earlier runs counts what the command says itself; of none is it known then that it ended early."""
+_REPEATED_SPREAD = 0.25
+"""Believed spread of the logarithm of the steps of runs with the same arguments that ended early."""
 _NORMAL = np.array([NormalDist().inv_cdf((place + 0.5) / 20) for place in range(20)])
 """Equally likely values of a normal variable."""
 _MOST_CONFIDENCE = 0.4
@@ -193,14 +195,27 @@ def with_belief(logs: Sequence[float], further_squares: float = 0.0) -> tuple[fl
     return mean, math.sqrt(variance * (1.0 + 1.0 / len(logs)))
 
 
-def early_ends(job: Job) -> list[float]:
-    """Parts of the steps that they announced at which earlier runs of a command ended by themselves; empty where none
-    ended early, or where the job announces nothing."""
+class EarlyEnds(NamedTuple):
+    """Where earlier runs of a command ended by themselves."""
+
+    parts: list[float]
+    """Of the steps that they announced; empty where none ended early."""
+    spread: float
+    """Believed spread of the logarithm of such a part, before any is known."""
+
+
+def early_ends(job: Job) -> EarlyEnds:
+    """Of the runs with the same arguments, or of all where there are none; none where the job announces nothing."""
     if not job.spec.convergence.ends_itself:
-        return []
-    runs = [ended for ended in job.similar if ended.announced_steps and ended.project == job.spec.project]
-    parts = [min(ended.total_steps / (ended.announced_steps or 1), 1.0) for ended in runs if ended.total_steps > 0]
-    return parts if any(part < EARLY for part in parts) else []
+        return EarlyEnds([], _SPREAD)
+    runs = [
+        ended
+        for ended in job.similar
+        if ended.announced_steps and ended.total_steps > 0 and ended.project == job.spec.project
+    ]
+    same = [ended for ended in runs if ended.arguments == job.spec.arguments]
+    parts = [min(ended.total_steps / (ended.announced_steps or 1), 1.0) for ended in same or runs]
+    return EarlyEnds(parts if any(part < EARLY for part in parts) else [], _REPEATED_SPREAD if same else _SPREAD)
 
 
 def with_early_ends(job: Job, own: Prediction | None) -> Prediction | None:
@@ -208,11 +223,11 @@ def with_early_ends(job: Job, own: Prediction | None) -> Prediction | None:
 
     A mixture of ends at what it announces and round the parts at which the others ended, of those that are ahead of it.
     """
-    parts = early_ends(job)
+    parts, believed = early_ends(job)
     if own is None or own.rule != "max_steps" or not parts:
         return own
     early = np.log([part for part in parts if part < EARLY])
-    squares = float(((early - early.mean()) ** 2).sum()) + _SPREAD_COUNT * _SPREAD**2
+    squares = float(((early - early.mean()) ** 2).sum()) + _SPREAD_COUNT * believed**2
     spread = math.sqrt(squares / (len(early) + _SPREAD_COUNT) * (1.0 + 1.0 / len(early)))
     around = own.mean * np.exp(early[:, None] + spread * _NORMAL).ravel()
     ahead = np.sort(around[(around > job.step) & (around < own.mean)])
