@@ -490,7 +490,9 @@ def test_a_run_ends_where_those_with_its_arguments_did_whatever_others_did() -> 
     patient, whole = ("--early", "45"), ("--steps", "60")
     runs = [
         EndedJob(f"run-{i}", "train.py", "vision", None, total_steps=steps, announced_steps=announced, arguments=each)
-        for i, (steps, announced, each) in enumerate([(60, 60, whole)] * 4 + [(45, 100, patient)] * 2 + [(60, 60, whole)])
+        for i, (steps, announced, each) in enumerate(
+            [(60, 60, whole)] * 4 + [(45, 100, patient)] * 2 + [(60, 60, whole)]
+        )
     ]
 
     def ending(arguments: tuple[str, ...], step: int = 0) -> Interval:

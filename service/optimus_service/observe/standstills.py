@@ -4,6 +4,7 @@ changes."""
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
@@ -32,7 +33,9 @@ _LATE_SECONDS = 300.0
 SECONDS_OLD = 5.0
 REPLACING = "a worker is being replaced"
 HUNG = 5
-"""The exit code of a worker whose code hung."""
+"""The exit code of a worker whose code hung ..."""
+_KILLED = 137
+"""... and of one that was killed, by its own code or for its memory."""
 
 
 class Standstill(NamedTuple):
@@ -47,7 +50,8 @@ class Standstill(NamedTuple):
     hung_at: int | None = None
     """The last step where its workers hung, which it has not passed; 0: before they had made one."""
     failed_at: int | None = None
-    """The step by which its last try had ended with an error, which this one has not passed."""
+    """The step by which its last try had ended with an error, or its workers were killed more than once, which this one
+    has not passed."""
 
     @property
     def is_without_end(self) -> bool:
@@ -57,6 +61,8 @@ class Standstill(NamedTuple):
 
 Standstills = Mapping[str, Standstill]
 """By job id, of those that make no step or are likely to make none soon."""
+_EndedTasks = Mapping[str, Sequence[tuple[TaskRecord, int]]]
+"""By job id, of those that have any: tasks that hung or were killed, and the step by which each of them ended."""
 
 
 def standstills(
@@ -99,13 +105,17 @@ def standstills(
     }
     stalls = {each: Standstill(words, is_stalled=True) for each, words in found_words.items() if words is not None}
     replaced = [each for each in tasks if is_replaced(memberships[each], tasks[each])]
-    hung = _hung_again(repository, running, ages)
+    # Few jobs have a worker that was replaced, and only of these what has ended is read.
+    ended = _ended_tasks(
+        repository, {job_id: running[job_id] for job_id, its in ages.items() if its.highest_incarnation > 0}
+    )
+    hung = _hung(running, ended)
     found_now = (
         {each: Standstill(words, is_stalled=True, hung_at=at) for each, (words, at) in hung.items()}
         | stalls
         | {each: _replaced(hung.get(each)) for each in replaced}
     )
-    failed = _failed(repository, running)
+    failed = _killed_again(running, ended) | _failed(repository, running)
     return found_now | {
         each: found_now.get(each, one)._replace(failed_at=one.failed_at) for each, one in failed.items()
     }
@@ -131,42 +141,59 @@ def _failed(repository: Repository, running: Mapping[str, JobRecord]) -> dict[st
     return found
 
 
-def _hung_again(
-    repository: Repository, running: Mapping[str, JobRecord], ages: Mapping[str, TaskAges]
-) -> dict[str, tuple[str, int]]:
-    """Of jobs whose workers hung and that have not passed the steps where they did, so that they may do so again: a
-    phrase, and the last of these steps."""
-    # Few jobs have a worker that was replaced, and only of these what has ended is read.
-    return _hung(repository, {job_id: running[job_id] for job_id, its in ages.items() if its.highest_incarnation > 0})
+def _killed_again(jobs: Mapping[str, JobRecord], ended: _EndedTasks) -> dict[str, Standstill]:
+    """Of jobs one of whose workers was killed at the same step more than once, which they have not passed.
+
+    Once says little, as systems kill workers, too.
+    """
+    found = {}
+    for job_id, tasks in ended.items():
+        steps = Counter((task.key.rank, step) for task, step in tasks if task.exit_code == _KILLED)
+        at, often = max(((step, often) for (_, step), often in steps.items() if often > 1), default=(0, 0))
+        if jobs[job_id].step <= at > 0:
+            words = f"a worker was killed {often} times at step {at}"
+            found[job_id] = Standstill(words, is_stalled=False, failed_at=at)
+    return found
 
 
 def may_hang_again(repository: Repository, waiting: Iterable[JobRecord]) -> set[str]:
     """Jobs without tasks, by id, whose workers hung at a step that they have not passed: when they run again, they may
     do so there once more."""
-    return set(_hung(repository, {job.id: job for job in waiting}))
+    jobs = {job.id: job for job in waiting}
+    return set(_hung(jobs, _ended_tasks(repository, jobs)))
 
 
-def _hung(repository: Repository, jobs: Mapping[str, JobRecord]) -> dict[str, tuple[str, int]]:
-    """See `_hung_again`."""
-    if not jobs:
-        return {}
-    hung: dict[str, list[str]] = {}
-    for task in repository.tasks.with_exit_code(HUNG, jobs):
-        if task.attempt == jobs[task.key.job_id].attempt:
-            hung.setdefault(task.key.job_id, []).append(task.key.name)
+def _hung(jobs: Mapping[str, JobRecord], ended: _EndedTasks) -> dict[str, tuple[str, int]]:
+    """Of jobs whose workers hung and that have not passed the steps where they did, so that they may do so again: a
+    phrase, and the last of these steps."""
     found = {}
-    for job_id, memberships in repository.memberships.of_jobs(list(hung)).items():
-        step, names = jobs[job_id].step, hung[job_id]
-        at = max((_hung_at(name, memberships, step) for name in names), default=0)
-        if step <= at:
-            often = "once" if len(names) == 1 else f"{len(names)} times"
+    for job_id, tasks in ended.items():
+        steps = [step for task, step in tasks if task.exit_code == HUNG]
+        at = max(steps, default=-1)
+        if jobs[job_id].step <= at:
+            often = "once" if len(steps) == 1 else f"{len(steps)} times"
             where = f"at step {at} or before" if at else "before a step was made"
             found[job_id] = f"its workers hung {often}, {where}", at
     return found
 
 
-def _hung_at(name: str, memberships: Sequence[MembershipRecord], step: int) -> int:
-    """The step by which this worker hung: with it the first membership without the worker began; as long as there is
+def _ended_tasks(repository: Repository, jobs: Mapping[str, JobRecord]) -> _EndedTasks:
+    """Of the present attempts, without tasks that were killed because they did not leave when they were asked to."""
+    if not jobs:
+        return {}
+    ended: dict[str, list[TaskRecord]] = {}
+    for task in repository.tasks.with_exit_codes((HUNG, _KILLED), jobs):
+        counts = task.exit_code == HUNG or task.unwanted_since is None
+        if counts and task.attempt == jobs[task.key.job_id].attempt:
+            ended.setdefault(task.key.job_id, []).append(task)
+    return {
+        job_id: [(task, _ended_at(task.key.name, memberships, jobs[job_id].step)) for task in ended[job_id]]
+        for job_id, memberships in repository.memberships.of_jobs(list(ended)).items()
+    }
+
+
+def _ended_at(name: str, memberships: Sequence[MembershipRecord], step: int) -> int:
+    """The step by which this worker ended: with it the first membership without the worker began; as long as there is
     none, the job has made no further one. 0: it had not joined."""
     last = max((number for number, each in enumerate(memberships) if name in each.workers), default=None)
     if last is None:

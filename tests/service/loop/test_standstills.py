@@ -119,3 +119,32 @@ def test_of_a_job_that_hung_no_end_is_told_before_it_has_passed_that_step(world:
     assert may_hang_again(world.repository, [replace(each, step=at + 1) for each in jobs]) == set()
     assert may_hang_again(world.repository, []) == set()
     assert found(at + 1) is None or found(at + 1) == Standstill(REPLACING, is_stalled=False, is_replaced=True)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("second", [0, 3])
+def test_of_a_job_that_is_killed_at_one_step_again_no_end_is_told_before_it_has_passed_that(
+    world: World, second: int
+) -> None:
+    """A script that killed itself at step 20 was told to end in 12 s, six times. Kills at other steps say nothing."""
+    world.submit(workers={"min": 1, "max": 1}, servers={"min": 1, "max": 1})
+    world.round()
+    world.train(40)
+    at = world.repository.jobs.get("job-1").step
+
+    def found(beyond: int = 0) -> int | None:
+        jobs = [replace(each, step=each.step + beyond) for each in world.repository.jobs.active()]
+        standstill = standstills(world.repository, jobs, {}, world.clock(), 0.0).get("job-1")
+        assert standstill is None or standstill.is_without_end == (standstill.failed_at is not None)
+        return standstill and standstill.failed_at
+
+    for made in (at, at + second):
+        assert found() is None, "once says little"
+        crash(world, Role.WORKER, code=137)
+        epoch, worker = world.repository.jobs.get("job-1").membership_epoch + 1, newest(world, Role.WORKER)
+        lost = a_membership(
+            epoch=epoch, at=world.clock(), step=0, cause="worker_lost", lost_steps=made, workers=(worker.name,)
+        )
+        world.repository.memberships.report("job-1", replace(lost, servers=()))
+    assert found() == (None if second else at)
+    assert found(at + 1) is None

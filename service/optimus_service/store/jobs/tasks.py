@@ -32,10 +32,10 @@ class Tasks(Subject):
         with self._read() as session:
             return select_tasks(session, active_only, job_id, job_ids)
 
-    def with_exit_code(self, code: int, job_ids: Collection[str]) -> list[TaskRecord]:
-        """Those of some jobs that ended with this exit code, by key."""
+    def with_exit_codes(self, codes: Collection[int], job_ids: Collection[str]) -> list[TaskRecord]:
+        """Those of some jobs that ended with one of these exit codes, by key."""
         with self._read() as session:
-            ended = _TASKS.c.exit_code == code, _TASKS.c.job_id.in_(set_of(session, job_ids))
+            ended = _TASKS.c.exit_code.in_(codes), _TASKS.c.job_id.in_(set_of(session, job_ids))
             return _records(session.execute(select(_TASKS).where(*ended)))
 
     def ages(self, job_ids: Collection[str]) -> dict[str, TaskAges]:
