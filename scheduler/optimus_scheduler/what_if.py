@@ -117,7 +117,8 @@ def what_gives_more(
 
     No changes when none of those that are tried helps, and for a job that does not compete for anything. Of a job that
     no node may host, also the opening of one that could. Of a job whose speed has to be measured before it gets more,
-    also what gives it more after that.
+    also what gives it more after that: also one that has all that its owner allows, where its last change of size is so
+    new that with a larger limit, too, it would be measured first.
     """
     present = {decision.job_id: decision for decision in planner(snapshot).decisions}
     decision = present[job_id]
@@ -231,11 +232,6 @@ def _stopping(jobs: Sequence[str], names: Mapping[str, str], *, only_named: bool
     return f" (which would pause {' and '.join(named)})" if named else ""
 
 
-def is_one_worker(spec: JobSpec) -> bool:
-    """Whether it is a script that cannot have a second worker: no launcher starts one, or its size stays."""
-    return spec.architecture is Architecture.SCRIPT and spec.worker.maximum == 1
-
-
 def has_fixed_size(spec: JobSpec) -> bool:
     """Whether it is a script that its owner gave one number of workers, so that with fewer it would train otherwise."""
     is_fixed = spec.size_stays or spec.worker.minimum == spec.worker.maximum
@@ -299,8 +295,7 @@ def _of_its_limits(snapshot: Snapshot, job: Job, decision: Decision) -> Iterator
     doubled = replace(worker, maximum=2 * worker.maximum), replace(server, maximum=2 * server.maximum)
     more_workers = f"`workers.max` of {doubled[0].maximum} (now {worker.maximum})"
     more_servers = f"`servers.max` of {doubled[1].maximum} (now {server.maximum})"
-    # Of one whose size stays `worker.maximum` is that size: its owner may allow more already.
-    if size.workers >= worker.maximum and not (is_one_worker(spec) or spec.size_stays):
+    if size.workers >= worker.maximum and spec.may_grow:
         yield Change(more_workers, _specified(snapshot, job, replace(spec, worker=doubled[0])), "maximum")
     if size.servers >= server.maximum > 0:
         yield Change(more_servers, _specified(snapshot, job, replace(spec, server=doubled[1])), "maximum")
@@ -483,7 +478,9 @@ def _within(quota: Quota, own: Quota, capacity: Resources) -> Quota:
 def _of_knowledge(snapshot: Snapshot, job: Job, decision: Decision) -> Iterator[Change]:
     """Speeds at its present size, as predicted, are measured by and by."""
     speed, size = decision.forecast.steps_per_second, job.allocation
-    if decision.reason is not Reason.LEARNING_SPEED or size.is_empty or not speed or not math.isfinite(speed):
+    is_learning = decision.reason is Reason.LEARNING_SPEED
+    is_unmeasured = decision.reason is Reason.AT_MAXIMUM and not _is_measured(job)
+    if not (is_learning or is_unmeasured) or size.is_empty or not speed or not math.isfinite(speed):
         return
     yield Change("a measurement of its speed at this size", _measured(snapshot, job, speed), "knowledge")
 

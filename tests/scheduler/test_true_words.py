@@ -556,21 +556,21 @@ def test_a_job_that_may_have_no_more_workers_is_told_that_servers_are_of_no_use(
 
 def test_more_workers_are_not_advised_to_a_script_of_one_process() -> None:
     told = {}
-    for architecture in (Architecture.SCRIPT, Architecture.ALLREDUCE):
+    for may_grow in (False, True):
         spec = a_spec(minimum=(1, 0), maximum=(1, 0))
-        spec = replace(spec, architecture=architecture, server=replace(spec.server, minimum=0, maximum=0))
+        spec = replace(spec, architecture=Architecture.SCRIPT, may_grow=may_grow, server=replace(spec.server, minimum=0, maximum=0))
         job = a_job("a", has=(1, 0), spec=spec, measured=samples(lambda w, _: float(w), [(1, 0), (2, 0), (4, 0)]))
         world = a_snapshot(jobs=[job], nodes=a_cluster(16))
-        told[architecture] = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES)).changes
-    assert not any("workers.max" in words for words in told[Architecture.SCRIPT])
-    assert any("workers.max" in words for words in told[Architecture.ALLREDUCE])
+        told[may_grow] = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES)).changes
+    assert told == {False: (), True: ("`workers.max` of 2 (now 1)",)}
 
 
 def test_more_workers_are_not_advised_to_a_script_that_keeps_its_size() -> None:
     """Its owner allows them already: another limit changes nothing."""
     told = {}
     for size_stays in (True, False):
-        spec = replace(a_spec(minimum=(2, 0), maximum=(2, 0)), architecture=Architecture.SCRIPT, size_stays=size_stays)
+        spec = replace(a_spec(minimum=(2, 0), maximum=(2, 0)), architecture=Architecture.SCRIPT)
+        spec = replace(spec, size_stays=size_stays, may_grow=not size_stays)
         spec = replace(spec, server=replace(spec.server, minimum=0, maximum=0))
         job = a_job("a", has=(2, 0), spec=spec, measured=samples(lambda w, _: float(w), [(1, 0), (2, 0), (4, 0)]))
         world = a_snapshot(jobs=[job], nodes=a_cluster(16))
@@ -599,6 +599,18 @@ def test_what_gives_more_once_a_speed_is_measured_is_told_where_nothing_does_bef
     assert decision.reason is Reason.LEARNING_SPEED
     told = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES)).changes
     assert "the end of b, once its speed at this size is measured" in told
+
+
+def test_a_larger_limit_is_advised_before_the_speed_at_the_present_one_is_measured() -> None:
+    """With the larger limit, too, it keeps its size until then, and grows after that."""
+    spec = replace(a_spec(minimum=(1, 0), maximum=(2, 0)), architecture=Architecture.SCRIPT)
+    spec = replace(spec, server=replace(spec.server, minimum=0, maximum=0))
+    job = a_job("a", has=(2, 0), spec=spec, measured=samples(lambda w, _: float(w), [(1, 0)]), allocated_at=NOW)
+    world = a_snapshot(jobs=[job], nodes=a_cluster(3))
+    (decision,) = plan(world, OPTIMUS, PRICES).decisions
+    assert decision.reason is Reason.AT_MAXIMUM
+    told = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES)).changes
+    assert told == ("`workers.max` of 4 (now 2), once its speed at this size is measured",)
 
 
 def test_a_job_that_waits_is_told_when_the_next_round_starts_it() -> None:

@@ -107,6 +107,9 @@ class JobSpec:
     """It runs outside the cluster, by its owner's own means: it is forecast, and nothing is decided about it."""
     size_stays: bool = False
     """Its owner allows other sizes, but a change would make it begin anew, or go on from the wrong step."""
+    may_grow: bool = True
+    """Whether it may have more workers where its owner allows more: not a script whose command starts one process, or
+    that a change of size would make begin anew, or go on from the wrong step."""
     gpu_type: str | None = field(init=False, compare=False, repr=False)
     """The GPU type that `worker.resources` names; None for a CPU job."""
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from optimus_contract import job as contract
 from optimus_contract.codec import read
-from optimus_contract.command import script_of
+from optimus_contract.command import is_distributed, script_of
 from optimus_models.speed.goodput import ElasticBatch
 from optimus_scheduler.forecast.gpu_types import ANY_GPU
 from optimus_scheduler.model import (
@@ -133,10 +133,11 @@ def _made(
     gpu_type = said.gpu_types[0] if said.gpu_types else ANY_GPU
     worker = _demand("workers", said.workers, gpu_type, least=1)
     size_stays = False
+    may_grow = said.architecture != "script" or worker.maximum > 1 or is_distributed(said.command or ())
     if said.architecture == "script" and not said.tracked and (fixed_workers or not resumes):
         # A change of size would make it begin anew, or go on from the wrong step.
         size = min(max(fixed_workers or wanted_workers or worker.minimum, worker.minimum), worker.maximum)
-        size_stays = worker.minimum < worker.maximum
+        size_stays, may_grow = worker.minimum < worker.maximum, False
         worker = replace(worker, minimum=size, maximum=size)
     return JobSpec(
         worker=worker,
@@ -154,6 +155,7 @@ def _made(
         elastic_batch=elastic,
         tracked=said.tracked,
         size_stays=size_stays,
+        may_grow=may_grow,
         announced_steps=announced_steps if has_passed_these else None,
     )
 

@@ -251,10 +251,11 @@ def _has_all(job: JobRecord, words: Explanation) -> bool:
 def _of_its_script(job: JobRecord, reason: str | None) -> str:
     """What would let a script have more workers, which no round can try: it is a matter of the script."""
     spec, command = readable_spec(job), job.asked.command
-    if reason != Reason.AT_MAXIMUM or spec is None or not command or spec.tracked:
+    if reason != Reason.AT_MAXIMUM or spec is None or not command or spec.tracked or spec.may_grow:
         return ""
+    resumes = " Submitted with `--resumes`, which says that it goes on from its checkpoint"
     if spec.size_stays:
-        return " Submitted with `--resumes`, which says that it goes on from its checkpoint, its size may change."
+        return f"{resumes}, its size may change."
     if spec.worker.maximum == 1 and not is_distributed(command):
         return " Its command starts one process: with a launcher such as torchrun it may have more workers."
-    return ""
+    return f"{resumes}, and with a larger `workers.max`, it may have more workers."

@@ -24,7 +24,6 @@ from optimus_scheduler.forecast.fits import Fits, Fitted, rates_to_come
 from optimus_scheduler.forecast.prices import has_prices
 from optimus_scheduler.model import Allocation, EndedJob, Forecast, Job, Resources, SpeedSample
 from optimus_scheduler.settings import Settings
-from optimus_scheduler.what_if import is_one_worker
 from optimus_service.insight.cluster.trace_export import counted_speed
 from optimus_service.insight.format import counted, finite, finite_document, interval_body, moment
 from optimus_service.insight.jobs.bodies import prediction_point_body
@@ -194,7 +193,7 @@ def predictions_body(
     fitted = Fits().of([job], settings)[0]
     servers = question.servers if job.spec.server.maximum else range(1)  # none: an all-reduce job
     # Further workers of a script that stays one process, or at its size, would train the same once more.
-    workers = range(1, 2) if is_one_worker(job.spec) else question.workers
+    workers = range(1, 2) if job.spec.worker.maximum == 1 and not job.spec.may_grow else question.workers
     allocations = [Allocation(w, p, _gpu_type(job)) for w in workers for p in servers]
     # One that has no other size is told one time left.
     shown = ahead.remaining_seconds if allocations == [record.intended] else ahead.at_its_size
