@@ -45,6 +45,7 @@ _RAISES = (1, 2, 4, 16)
 """Of a quota, in what the job needs for its next task, or to start."""
 _HALVINGS = 8
 """Of the way from a quota that does not help to one that does: to 1 % of the cluster, or a core, or less."""
+_ONCE_MEASURED = ", once its speed at this size is measured"
 _QUOTAS_OF_OTHERS = "quotas of others"
 _QUOTA_BEYOND = "quota beyond the cluster"
 _OTHERS_TOGETHER = "others together"
@@ -117,8 +118,7 @@ def what_gives_more(
 
     No changes when none of those that are tried helps, and for a job that does not compete for anything. Of a job that
     no node may host, also the opening of one that could. Of a job whose speed has to be measured before it gets more,
-    also what gives it more after that: also one that has all that its owner allows, where its last change of size is so
-    new that with a larger limit, too, it would be measured first.
+    also what gives it more after that.
     """
     present = {decision.job_id: decision for decision in planner(snapshot).decisions}
     decision = present[job_id]
@@ -136,7 +136,7 @@ def what_gives_more(
             present = _planned(planner, measured)
             least = _n_tasks(present[job_id].allocation) + 1
             found = tries.helpful(measured.snapshot, present[job_id], present, least)
-            found = {kind: f"{words}, once its speed at this size is measured" for kind, words in found.items()}
+            found = {kind: f"{words}{_ONCE_MEASURED}" for kind, words in found.items()}
     if not found and decision.reason is Reason.WAITING_FOR_QUOTA:
         # What it needs of its quota is known, also where there would be room for it only after others.
         alone = replace(snapshot, jobs=(job,))
@@ -182,6 +182,13 @@ class _Tries:
                 found[change.kind] = change.words + _stopping(stops, names, only_named=self.only_named)
             elif decision.reason is Reason.NO_FEASIBLE_NODE is not planned[job_id].reason and change.kind == _OPEN:
                 found[_OPEN] = f"{change.words}, and room on it"  # until then it waits in vain
+            elif decision.reason is not Reason.LEARNING_SPEED is planned[job_id].reason:
+                # With it the job is measured first, which what keeps it at its size now does not wait for.
+                job = next(job for job in change.snapshot.jobs if job.id == job_id)
+                keeps = planned[job_id].allocation == job.allocation
+                for measured in _of_knowledge(change.snapshot, job, planned[job_id]) if keeps else ():
+                    if _n_tasks(_planned(self.planner, measured)[job_id].allocation) >= least:
+                        found[change.kind] = f"{change.words}{_ONCE_MEASURED}"
         return found
 
 
@@ -478,9 +485,7 @@ def _within(quota: Quota, own: Quota, capacity: Resources) -> Quota:
 def _of_knowledge(snapshot: Snapshot, job: Job, decision: Decision) -> Iterator[Change]:
     """Speeds at its present size, as predicted, are measured by and by."""
     speed, size = decision.forecast.steps_per_second, job.allocation
-    is_learning = decision.reason is Reason.LEARNING_SPEED
-    is_unmeasured = decision.reason is Reason.AT_MAXIMUM and not _is_measured(job)
-    if not (is_learning or is_unmeasured) or size.is_empty or not speed or not math.isfinite(speed):
+    if decision.reason is not Reason.LEARNING_SPEED or size.is_empty or not speed or not math.isfinite(speed):
         return
     yield Change("a measurement of its speed at this size", _measured(snapshot, job, speed), "knowledge")
 

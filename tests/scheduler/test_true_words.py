@@ -558,7 +558,8 @@ def test_more_workers_are_not_advised_to_a_script_of_one_process() -> None:
     told = {}
     for may_grow in (False, True):
         spec = a_spec(minimum=(1, 0), maximum=(1, 0))
-        spec = replace(spec, architecture=Architecture.SCRIPT, may_grow=may_grow, server=replace(spec.server, minimum=0, maximum=0))
+        spec = replace(spec, architecture=Architecture.SCRIPT, may_grow=may_grow)
+        spec = replace(spec, server=replace(spec.server, minimum=0, maximum=0))
         job = a_job("a", has=(1, 0), spec=spec, measured=samples(lambda w, _: float(w), [(1, 0), (2, 0), (4, 0)]))
         world = a_snapshot(jobs=[job], nodes=a_cluster(16))
         told[may_grow] = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES)).changes

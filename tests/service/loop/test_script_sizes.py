@@ -48,6 +48,26 @@ def test_one_that_goes_on_only_at_the_size_it_began_with_returns_to_it(world: Wo
 
 
 @pytest.mark.parametrize(
+    ("changes", "profile", "may_grow"),
+    [
+        ({"resumes": True, "workers": {"max": 1}}, None, False),
+        ({"resumes": True, "workers": {"max": 2}}, None, True),
+        ({"command": ["torchrun", "train.py"], "resumes": True, "workers": {"max": 1}}, None, True),
+        ({"command": ["torchrun", "train.py"], "workers": {"max": 1}}, None, False),
+        ({"command": ["torchrun", "train.py"], "workers": {"max": 1}}, {"resumes": True}, True),
+        ({"command": ["torchrun", "train.py"], "workers": {"max": 1}}, {"resumes": True, "fixed_workers": 1}, False),
+    ],
+)
+def test_a_script_may_have_more_workers_where_its_owner_allows_more(
+    world: World, changes: dict[str, Any], profile: dict[str, Any] | None, may_grow: bool
+) -> None:
+    """One with a launcher, or allowed several, unless a change of size would make it begin anew."""
+    world.submit(**{**SCRIPT, **changes})
+    job = replace(world.repository.jobs.get("job-1"), profile=profile)
+    assert spec_of(job).may_grow == may_grow
+
+
+@pytest.mark.parametrize(
     ("limit", "rule"), [({}, "command_ends"), ({"max_steps": 9000}, "command_ends"), ({"max_steps": 300}, "max_steps")]
 )
 def test_what_ends_it_is_told(world: World, limit: dict[str, int], rule: str) -> None:

@@ -496,7 +496,7 @@ def test_a_job_that_loses_what_it_has_is_not_told_what_gives_it_more(
 
 @pytest.mark.parametrize(
     ("most", "told"),
-    [(1, "Nothing that was tried gives it more"), (4, "Whether it grows is decided")],
+    [(1, "Whether larger limits would give it more"), (4, "Whether it grows is decided")],
     ids=["all", "more"],
 )
 def test_a_job_that_has_all_it_may_have_is_not_told_that_it_grows(most: int, told: str) -> None:
@@ -674,6 +674,24 @@ def test_a_job_that_keeps_its_size_with_more_room_is_told_why() -> None:
     assert "With more room, too, it keeps 2 workers and 1 server: it is near its end." in explanation_of(case).sentences
     other = replace(case, decision=a_decision("job-1", reason="AtMaximum", allocation=Allocation(2, 1)))
     assert not any("With more room" in each for each in explanation_of(other).sentences)
+
+
+@pytest.mark.parametrize(
+    ("command", "resumes", "told"),
+    [
+        ("torchrun", True, "Whether larger limits would give it more can be said when its speed at this size is mea"),
+        ("torchrun", False, "checkpoint, and with a larger `workers.max`, it may have more workers."),
+        ("python", True, "Its command starts one process: with a launcher such as torchrun it may have more workers."),
+    ],
+)
+def test_a_script_at_its_limit_is_told_how_it_may_have_more_workers(command: str, resumes: bool, told: str) -> None:
+    """Where nothing that was tried gives it more, and its speed is not known yet."""
+    script = {"task": None, "command": [command, "train.py"], "working_directory": "/w", "architecture": "script"}
+    limits = {"workers": {"max": 1}, "servers": {"min": 0, "max": 0}}
+    job = a_record(state=JobState.RUNNING, wanted=Allocation(1, 0), spec={**script, **limits, "resumes": resumes})
+    decision = a_decision("job-1", reason="AtMaximum", allocation=Allocation(1, 0))
+    found = explanation_of(Case(job=job, decision=decision, now=60.0, gives_more=())).what_would_change_it
+    assert told in found
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,28 @@ def test_a_job_that_starts_with_all_that_it_may_have_is_not_told_of_the_next_rou
     assert found.what_would_change_it == gives_more(advice.changes, waits=False)
 
 
+def test_a_larger_limit_that_a_script_with_a_launcher_grows_with_is_advised(world: World) -> None:
+    """Before its speed is measured as well as after that, and it comes true."""
+    script = {"task": None, "command": ["torchrun", "t.py"], "working_directory": "/w", "architecture": "script"}
+    limits = {"workers": {"max": 1}, "servers": {"min": 0, "max": 0}, "convergence": {"max_steps": 5000}}
+    world.submit("new", **script, **limits, resumes=True)
+    told = []
+    for _ in range(10):
+        world.round()
+        world.train(5.0)
+        advice = preview_of(world).what_gives_more("new", dict)
+        assert advice is not None
+        told.append(advice.changes[:1])
+    limit = "`workers.max` of 2 (now 1)"
+    assert set(told) - {()} == {(limit,), (f"{limit}, once its speed at this size is measured",)}
+    assert told[-1] == (limit,)
+    spec = world.repository.jobs.get("new").spec
+    more = {**spec, "workers": {**spec["workers"], "max": 2}}
+    assert world.repository.jobs.set_spec("new", spec, more, {}, world.clock())
+    world.round()
+    assert world.repository.jobs.get("new").wanted.workers == 2
+
+
 # --- over HTTP -------------------------------------------------------------------------------------------------------
 
 

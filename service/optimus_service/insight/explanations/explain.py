@@ -238,6 +238,10 @@ def _change(case: Case, words: Explanation) -> str:
         if not case.gives_more:
             return f"{mend}{nothing}"
         return f"{mend}{nothing} Without that, it would {goes} with {any_of(case.gives_more)}."
+    if not case.gives_more and case.decision.forecast.steps_per_second is None and _is_kept_by_limits(case.job, words):
+        # With larger ones, too, it would be measured first, and there is nothing to foresee by what it would get then.
+        measured = "its speed at this size is measured: nothing that was tried helps now"
+        return f"{mend}Whether larger limits would give it more can be said when {measured}."
     more = gives_more(case.gives_more, words.allocation.is_empty, case.job.started_at is not None)
     return f"{mend}{more}{_of_its_script(case.job, reason)}"
 
@@ -246,6 +250,12 @@ def _has_all(job: JobRecord, words: Explanation) -> bool:
     """Whether it has all that its owner allows."""
     spec, size = readable_spec(job), words.allocation
     return spec is not None and (size.workers, size.servers) == (spec.worker.maximum, spec.server.maximum)
+
+
+def _is_kept_by_limits(job: JobRecord, words: Explanation) -> bool:
+    """Whether it has all that its owner allows, and might have more."""
+    spec = readable_spec(job)
+    return spec is not None and spec.may_grow and not spec.tracked and _has_all(job, words)
 
 
 def _of_its_script(job: JobRecord, reason: str | None) -> str:
