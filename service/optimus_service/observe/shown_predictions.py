@@ -1,14 +1,15 @@
 """The predictions that users were shown, and how they turned out.
 
-Kept is what a round predicted when a job was submitted, when it had made its first step, and when it had done a tenth,
-a quarter, a half and three quarters of what was predicted: the steps and the seconds that were left at its size. Times
-are rows of their own: what the queue simulated forward said at submission and at these parts of the job's life since
-then, waiting included; the start of a waiting job likewise, at parts of its wait. The table is called `promises`: it is
-apart from decisions, which are many and are deleted some day. The end of the job judges its predictions; jobs that
-failed or were cancelled judge nothing, as nobody knows when they would have ended. When its owner pauses a job, what
-was predicted before is forgotten: nobody could know that. What users are not shown is not kept, such as the end of a
-job of which nothing tells how many steps it makes, or one that was told of a step of long ago, after the service was
-away. A prediction binds nobody; what binds the scheduler is a promised deadline (`optimus_scheduler.ahead.deadlines`).
+Kept is what a round predicted when a job was submitted, when it had made its first step, and when it had done a
+tenth, a quarter, a half and three quarters of what was predicted: the steps and the seconds that were left at its
+size. Times are rows of their own: what the queue simulated forward said at submission and at these parts of the job's
+life since then, waiting included; the start of a waiting job likewise, at parts of its wait. The table is called
+`promises`: it is apart from decisions, which are many and are deleted some day. The end of the job judges its
+predictions; jobs that failed or were cancelled judge nothing, as nobody knows when they would have ended. When its
+owner pauses a job or changes its rule, what was predicted before is forgotten: nobody could know that. What users are
+not shown is not kept, such as the end of a job of which nothing tells how many steps it makes, or one that was told
+of a step of long ago, after the service was away. A prediction binds nobody; what binds the scheduler is a promised
+deadline (`optimus_scheduler.ahead.deadlines`).
 """
 
 from __future__ import annotations

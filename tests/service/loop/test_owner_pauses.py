@@ -114,6 +114,20 @@ def test_what_was_predicted_before_a_pause_is_forgotten(world: World) -> None:
     assert not world.repository.shown_predictions.parts_of(["job-1"]), "a job that has nothing predicts nothing"
 
 
+def test_what_was_predicted_under_another_rule_is_forgotten(world: World) -> None:
+    """It was judged by the end under the new one."""
+    trained(world)
+    job = job_of(world)
+    renamed = {**job.spec, "name": "other"}
+    assert world.repository.jobs.set_spec("job-1", job.spec, renamed, {"name": ("job-1", "other")}, world.clock())
+    assert world.repository.shown_predictions.parts_of(["job-1"]), "this changes no end"
+    changed = {**renamed, "convergence": {**renamed["convergence"], "max_epochs": 5}}
+    assert world.repository.jobs.set_spec(
+        "job-1", renamed, changed, {"convergence.max_epochs": (None, 5)}, world.clock()
+    )
+    assert not world.repository.shown_predictions.parts_of(["job-1"])
+
+
 def test_the_explanation_says_since_when_and_what_ends_it(world: World) -> None:
     trained(world)
     pause(world)

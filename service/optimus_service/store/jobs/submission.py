@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from optimus_contract.job import JobSpec
 from optimus_scheduler.model import Directive, JobState
 from optimus_service.store.database.dialects import insert_for
-from optimus_service.store.database.tables import JobLabelRow, JobRow
+from optimus_service.store.database.tables import JobLabelRow, JobRow, PredictionRow
 from optimus_service.store.errors import IdempotencyConflict, JobIdTaken
 from optimus_service.store.jobs.rows import locked, record
 from optimus_service.store.records import Document, JobRecord, NewJob, asked_by
@@ -105,6 +105,8 @@ def set_spec(session: Session, job_id: str, before: Document, spec: Document, ch
     row.spec, row.name = spec, asked.name
     if _LIMITS & changes.keys():
         row.generation += 1  # its coordinator hears of it at once
+    if any(field.startswith("convergence.") for field in changes):  # nobody could foresee another end
+        session.execute(delete(PredictionRow).where(PredictionRow.job_id == job_id))
     words = "; ".join(f"{field}: {_said(old)} → {_said(new)}" for field, (old, new) in changes.items())
     data = {field: {"from": old, "to": new} for field, (old, new) in changes.items()}
     history.add_event(session, job_id, "JobChanged", f"Its owner changed {words}.", data, now)
