@@ -43,8 +43,8 @@ class RescaleEffect(Message):
     stopped_seconds: float
     pause_parts: PauseParts | None
     lost_steps: int
-    steps_per_second_before: Annotated[float | None, About("measured with the size before")]
-    steps_per_second_after: Annotated[float | None, About("measured with the size after")]
+    steps_per_second_before: Annotated[float | None, About("measured just before, without stops")]
+    steps_per_second_after: Annotated[float | None, About("measured since then, without stops")]
     saved_seconds: Annotated[float | None, About("training time saved so far, the way taken off; may be negative")]
 
 

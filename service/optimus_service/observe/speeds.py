@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -104,8 +104,6 @@ class SpeedHistory:
         """The newest membership epoch seen. What older ones still send is late and left out."""
         self._open: _Windows | None = None
         self._closed: dict[_Place, tuple[SpeedSample, ...]] = {}
-        self._older: dict[_Place, SpeedSample] = {}
-        """Windows that are forgotten, all those of a size as one."""
 
     def add(self, columns: Columns, gpu_types: Mapping[int, str | None] = NO_TYPES) -> None:
         """`gpu_types`: of the memberships that the samples are from."""
@@ -131,16 +129,11 @@ class SpeedHistory:
         last = [present] if present is not None else []
         return (*(speed for size in sorted(self._closed) for speed in self._closed[size]), *last)
 
-    def since_the_start(self) -> tuple[SpeedSample, ...]:
-        """The same with all that is older, so that their mean by steps is that of all steps at a size."""
-        return (*self._older.values(), *self.samples())
-
     def state(self) -> Document:
         """All that is known, for `restore`."""
         windows = None if self._open is None else asdict(self._open) | {"by_rank": _pairs_of(self._open.by_rank)}
         closed = [list(astuple(speed)) for size in sorted(self._closed) for speed in self._closed[size]]
-        older = [list(astuple(speed)) for speed in self._older.values()]
-        return {"epoch": self._epoch, "open": windows, "closed": closed, "older": older}
+        return {"epoch": self._epoch, "open": windows, "closed": closed}
 
     def restore(self, state: Document) -> None:
         """Know what the history knew that had this state."""
@@ -148,7 +141,6 @@ class SpeedHistory:
         if state["open"] is not None:
             by_rank = {rank: _Window(*values) for rank, values in state["open"]["by_rank"]}
             self._open = _Windows(**state["open"] | {"by_rank": by_rank})
-        self._older = {_place_of(each): each for each in (SpeedSample(*values) for values in state.get("older", ()))}
         for values in state["closed"]:
             self._keep(SpeedSample(*values))
 
@@ -161,8 +153,6 @@ class SpeedHistory:
     def _keep(self, speed: SpeedSample) -> None:
         place = _place_of(speed)
         known = self._closed.get(place, ())
-        if len(known) == MAX_WINDOWS_PER_SIZE:
-            self._older[place] = _together(self._older.get(place), known[0])
         self._closed[place] = (*known, speed)[-MAX_WINDOWS_PER_SIZE:]
 
 
@@ -171,15 +161,6 @@ _Place = tuple[int, int, str, int]
 
 def _place_of(speed: SpeedSample) -> _Place:
     return speed.workers, speed.servers, speed.gpu_type or "", speed.batch or 0
-
-
-def _together(older: SpeedSample | None, speed: SpeedSample) -> SpeedSample:
-    """Both as one, of one size."""
-    if older is None:
-        return speed
-    n_steps = older.n_steps + speed.n_steps
-    seconds = sum(each.n_steps / each.steps_per_second for each in (older, speed) if each.steps_per_second > 0)
-    return replace(speed, n_steps=n_steps, steps_per_second=n_steps / seconds if seconds > 0 else 0.0)
 
 
 def _pairs_of(by_rank: Mapping[int, _Window]) -> list[list[Any]]:

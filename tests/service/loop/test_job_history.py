@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.service.store.store_builders import batches_of
 
 from optimus_scheduler.model import Mode
-from optimus_service.observe.speeds import MAX_WINDOWS_PER_SIZE, SpeedHistory
+from optimus_service.observe.speeds import MAX_WINDOWS_PER_SIZE
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.store.records import MembershipRecord, SampleRecord
 
@@ -211,18 +211,6 @@ def test_old_windows_of_a_size_are_forgotten() -> None:
     speeds = history.samples()
     assert len(speeds) <= MAX_WINDOWS_PER_SIZE + 1
     assert all(speed.steps_per_second == pytest.approx(4.0) for speed in speeds)
-
-
-def test_speeds_since_the_start_have_the_steps_and_seconds_of_all() -> None:
-    old = ranks(60, seconds=1.0)
-    new = [replace(record, seconds=0.25) for record in ranks(400, seconds=1.0, epoch=2, first_id=1000)]
-    history = history_of([*old, *new]).speeds
-    again = SpeedHistory(Mode.SYNC)
-    again.restore(history.state())
-    for each in (history, again):
-        found = each.since_the_start()
-        n_steps, seconds = sum(one.n_steps for one in found), sum(one.n_steps / one.steps_per_second for one in found)
-        assert (n_steps, seconds) == pytest.approx((458, 59 * 1.0 + 399 * 0.25)), "but for the first of each epoch"
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3), st.floats(0, 10)), max_size=100))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +36,6 @@ from optimus_scheduler.model import (
     JobState,
     Quota,
     Reason,
-    SpeedSample,
 )
 from optimus_scheduler.quota_words import SHRUNK, USED_UP
 from optimus_scheduler.what_if import NEXT_ROUND
@@ -61,7 +61,7 @@ from optimus_service.store.records import (
 from optimus_service.store.rounds.forecasts import from_json
 
 
-def explained(world: World, job_id: str, speeds: Iterable[SpeedSample] = ()) -> answers.Explanation:
+def explained(world: World, job_id: str) -> answers.Explanation:
     """What the service would answer now."""
     repository = world.repository
     active = {each.id: each for each in repository.jobs.active()}
@@ -72,7 +72,6 @@ def explained(world: World, job_id: str, speeds: Iterable[SpeedSample] = ()) -> 
             decision=decisions.get(job_id),
             now=world.clock(),
             memberships=repository.memberships.of_job(job_id),
-            speeds=tuple(speeds),
             others=active,
             decisions=decisions,
             queue=in_queue(active.values(), decisions, world.clock()),
@@ -176,18 +175,22 @@ def test_a_job_that_grew_says_what_that_cost_and_bought(world: World) -> None:
     world.live_until("it has grown", lambda: world.repository.jobs.get("job-1").rescales > 0)
     world.train(30)
     before, after = world.repository.memberships.of_job("job-1")[-2:]
-    speeds = [SpeedSample(len(each.workers), len(each.servers), speed, 10) for each, speed in ((before, 2), (after, 3))]
-    found = explained(world, "job-1", speeds)
-    assert found.last_rescale is not None
-    assert found.last_rescale.stopped_seconds == 0.5
-    made = world.repository.jobs.get("job-1").step - after.step
-    assert made > 0
-    assert found.last_rescale.saved_seconds == pytest.approx(made / 2 - made / 3 - 0.5)
-    assert any("it makes 3 steps per second instead of 2" in each for each in found.sentences)
+    found, now = explained(world, "job-1"), world.repository.jobs.get("job-1")
+    effect = found.last_rescale
+    assert effect is not None
+    assert now.step_at is not None
+    assert effect.stopped_seconds == 0.5
+    slow = (after.step + after.lost_steps - before.step) / (after.at - 0.5 - before.at)
+    made, seconds = now.step - after.step, now.step_at - after.at
+    assert (effect.steps_per_second_before, effect.steps_per_second_after) == pytest.approx((slow, made / seconds))
+    assert effect.saved_seconds == pytest.approx(made / slow - seconds - 0.5)
+    instead = f"{made / seconds:.3g} steps per second instead of {slow:.3g}"
+    assert any(f"it makes {instead}" in each for each in found.sentences)
     world.repository.jobs.advance("job-1", PauseRequested(has_tasks=True), world.clock())
     world.live_until("it is paused", lambda: world.repository.jobs.get("job-1").running.is_empty)
-    paused = explained(world, "job-1", speeds).sentences
-    assert any("it made 3 steps per second instead of 2" in each for each in paused)
+    assert any(
+        re.search(r"it made [\d.]+ steps per second instead of", each) for each in explained(world, "job-1").sentences
+    )
 
 
 @pytest.mark.parametrize(
@@ -203,17 +206,32 @@ def test_a_job_that_grew_says_what_that_cost_and_bought(world: World) -> None:
 def test_a_change_of_size_counts_for_the_steps_made_with_its_size(
     later: list[tuple[str, int, int]], n_steps: int
 ) -> None:
-    given = [("rescale", 100, 0), *later]
-    memberships = [a_membership()] + [
-        a_membership(epoch=number, step=step, cause=cause, workers=("w",), pause_seconds=1.0, lost_steps=lost)
-        for number, (cause, step, lost) in enumerate(given, 2)
-    ]
-    speeds = [SpeedSample(2, 1, 12.0, 10), SpeedSample(1, 1, 4.0, 10)]
-    record = a_record(wanted=Allocation(1, 1), step=400)
-    case = Case(job=record, decision=None, now=4000.0, memberships=memberships, speeds=speeds)
-    found = explanation_of(case).last_rescale
+    memberships, at = [a_membership(at=5.0)], 5.0
+    reached, speed = 0, 12.0
+    for number, (cause, step, lost) in enumerate([("rescale", 100, 0), *later], 2):
+        at += (step + lost - reached) / speed + 1.0
+        formed: dict[str, Any] = {"at": at, "step": step, "cause": cause, "pause_seconds": 1.0, "lost_steps": lost}
+        memberships.append(a_membership(epoch=number, workers=("w",), **formed))
+        reached, speed = step, 4.0
+    record = a_record(wanted=Allocation(1, 1), step=400, step_at=at + (400 - reached) / speed)
+    found = explanation_of(Case(job=record, decision=None, now=4000.0, memberships=memberships)).last_rescale
     assert found is not None
+    assert (found.steps_per_second_before, found.steps_per_second_after) == pytest.approx((12, 4))
     assert found.saved_seconds == pytest.approx(n_steps / 12 - n_steps / 4 - 1.0), "however long a step was awaited"
+
+
+def test_a_size_that_a_job_had_before_does_not_count_for_what_its_last_change_bought() -> None:
+    """From one worker to two, while others load the machine twice as much as when it had two before."""
+    way = [(5.0, 0, 2), (25.0, 400, 1), (45.0, 500, 2)]
+    memberships = [
+        a_membership(epoch=epoch, at=at, step=step, workers=tuple("vw"[:workers]), pause_seconds=0.0)
+        for epoch, (at, step, workers) in enumerate(way, 1)
+    ]
+    record = a_record(running=Allocation(2, 1), wanted=Allocation(2, 1), step=700, step_at=65.0)
+    found = explanation_of(Case(job=record, decision=None, now=65.0, memberships=memberships)).last_rescale
+    assert found is not None
+    assert (found.steps_per_second_before, found.steps_per_second_after) == pytest.approx((5, 10))
+    assert found.saved_seconds == pytest.approx(200 / 5 - 20)
 
 
 def test_the_parts_of_a_scripts_pause_are_told() -> None:
@@ -1076,19 +1094,19 @@ def test_the_change_before_a_pause_is_the_last_while_the_job_trained() -> None:
 
 
 def a_change_of_size_and_then(*then: str) -> Case:
-    """A job at step 88, 30 s after it grew from one to two workers, with these memberships since: cause and workers."""
-    memberships = [a_membership(workers=("x",)), a_membership(epoch=2, at=20.0, workers=("x", "y"), pause_seconds=0.4)]
+    """A job 30 s after it grew from one to two workers, with these memberships since: cause and workers."""
+    grown = a_membership(epoch=2, at=20.0, step=28, workers=("x", "y"), pause_seconds=0.4)
+    memberships = [a_membership(at=5.6, workers=("x",)), grown]
     for epoch, (cause, *workers) in enumerate(map(str.split, then), 3):
-        found = a_membership(epoch=epoch, at=40.0, step=40, cause=cause, workers=tuple(workers))
+        found = a_membership(epoch=epoch, at=40.0, step=88, cause=cause, workers=tuple(workers))
         memberships.append(found if workers else replace(found, servers=()))
     has = Allocation(len(memberships[-1].workers), len(memberships[-1].servers))
-    speeds = [SpeedSample(1, 1, 2.0, 10), SpeedSample(2, 1, 3.0, 10)]
-    job = a_record(running=has, wanted=has, step=88)
-    return Case(job=job, decision=None, now=50.0, memberships=memberships, speeds=speeds)
+    job = a_record(running=has, wanted=has, step=118, step_at=50.0)
+    return Case(job=job, decision=None, now=50.0, memberships=memberships)
 
 
-IT_MAKES = "it makes 3 steps per second instead of 2, which has saved 14 s so far."
-IT_MADE = "it made 3 steps per second instead of 2, which saved 6.3 s."
+IT_MAKES = "it makes 3 steps per second instead of 2, which has saved 15 s so far."
+IT_MADE = "it made 3 steps per second instead of 2, which saved 9.6 s."
 
 
 @pytest.mark.parametrize(
@@ -1124,7 +1142,7 @@ def a_growth_on_the_way(*, n_formed: int = 6, asks: tuple[int, int] = (3, 5), st
     Before that it grew from 3 workers and 1 server.
     """
     way = [
-        (1, 10.0, 0, (3, 1), 0.0),
+        (1, 6.6, 0, (3, 1), 0.0),
         (2, 40.0, 300, (3, 2), 0.2),
         (3, 50.0, 400, (1, 2), 0.1),
         (3, 69.0, 455, (1, 5), 0.2),
@@ -1144,16 +1162,14 @@ def a_growth_on_the_way(*, n_formed: int = 6, asks: tuple[int, int] = (3, 5), st
         )
         for epoch, (generation, at, reached, (workers, servers), pause) in enumerate(way, 1)
     ]
-    rates = {(3, 1): 9.0, (3, 2): 10.0, (1, 2): 3.0, (1, 5): 3.5, (3, 5): 9.5}
     formed = memberships[:n_formed]
     has = Allocation(len(formed[-1].workers), len(formed[-1].servers))
     return Case(
-        job=a_record(running=has, wanted=Allocation(*asks), step=step),
+        job=a_record(running=has, wanted=Allocation(*asks), step=step, step_at=100.0),
         decision=None,
         now=100.0,
         memberships=formed,
         sizes_given=[(5.0, Allocation(3, 1)), (39.0, Allocation(3, 2)), (49.0, Allocation(3, 5))],
-        speeds=[SpeedSample(*size, rate, 10) for size, rate in rates.items()],
     )
 
 
@@ -1164,13 +1180,14 @@ def test_a_change_of_size_is_judged_from_the_size_before_it_with_all_sizes_betwe
     assert effect is not None
     assert (effect.before.workers, effect.before.servers, effect.after.servers) == (3, 2, 5)
     assert effect.stopped_seconds == pytest.approx(0.5)
-    with_it, between = 813 - 468, 18.8 + 3.8
-    assert effect.saved_seconds == pytest.approx((813 - 400) / 10.0 - (with_it / 9.5 + 0.5 + between))
+    with_it, between = 1.0 + 26.0, 18.8 + 3.8
+    slow = (400 - 300) / 9.9
+    assert effect.saved_seconds == pytest.approx((813 - 400) / slow - (with_it + 0.5 + between))
     told = next(each for each in found.sentences if each.startswith("Its last change"))
     assert told.endswith(
         "from 3 workers and 2 servers to 3 workers and 5 servers took 23 s, on the way with 1 worker and 2 servers, "
-        "then 1 worker and 5 servers, and stopped training for 0.5 s; it makes 9.5 steps per second instead of 10, "
-        "which has cost 18 s more than it saved."
+        "then 1 worker and 5 servers, and stopped training for 0.5 s; it makes 12.8 steps per second instead of "
+        "10.1, which has cost 9.2 s more than it saved."
     )
 
 
@@ -1181,7 +1198,7 @@ def test_a_size_on_the_way_is_not_told_as_a_change_of_its_own(n_formed: int, has
     assert f"{way}: until its new tasks take part, it trains with {has}." in told
     before = "from 3 workers and 1 server to 3 workers and 2 servers stopped training for 0.2 s"
     last = next(each for each in told if each.startswith("Its last change of size before that, "))
-    assert f"{before}; it made 10 steps per second instead of 9, which saved " in last
+    assert f"{before}; it made 10.1 steps per second instead of 9.04, which saved " in last
 
 
 def test_an_ended_job_was_changed_as_often_as_decisions_gave_it_another_size() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
 from fastapi import APIRouter
 
@@ -20,7 +19,6 @@ from optimus_service.api.http.problems import documented
 from optimus_service.api.jobs.details import worker_starts
 from optimus_service.api.services import CallerDep, HistoriesDep, Services, ServicesDep
 from optimus_service.clusters.base import ClusterUnavailable
-from optimus_service.insight.cluster.trace_export import counted_speed
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.explanations.queue import in_queue
@@ -80,9 +78,6 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             starts=_worker_starts(services, job),
             last_steps=histories.last_steps(job, memberships),
             n_figures=_n_figures(seen),
-            speeds=[
-                replace(each, steps_per_second=counted_speed(seen, each)) for each in histories.speeds(job, memberships)
-            ],
             others=others,
             decisions={each: decision for each, decision in decisions.items() if each in others or each == job_id},
             queue=in_queue(active, decisions, now, still),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from optimus_scheduler.allocate.optimus.guarantees import Turn
-from optimus_scheduler.model import Allocation, Decision, Quota, SpeedSample
+from optimus_scheduler.model import Allocation, Decision, Quota
 from optimus_service.insight.explanations.queue import Queued
 from optimus_service.observe.standstills import Standstills
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
@@ -32,8 +32,6 @@ class Case:
     n_figures: Mapping[str, int] = field(default_factory=dict)
     """How many losses are known, and how many values of the metric that it waits for, by `loss` and its name; those
     that are not in here are many."""
-    speeds: Sequence[SpeedSample] = ()
-    """Measured speeds, any order."""
     others: Mapping[str, JobRecord] = field(default_factory=dict)
     """All active jobs by id that the reader may know of, this one among them or not."""
     decisions: Mapping[str, DecisionRecord] = field(default_factory=dict)

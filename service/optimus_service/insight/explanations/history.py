@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
 from itertools import pairwise, zip_longest
 from operator import itemgetter
 from typing import NamedTuple
@@ -88,15 +87,52 @@ _GOES_ON = _LOSSES | {"coordinator_restart", "batch", REPLACED}
 """Causes of a membership after which a job of the same size goes on with what its last change of size gave it."""
 
 
-def _steps_with(case: Case, number: int) -> int:
-    """Steps made at the size of membership `number`, those among them that were lost later, to the next other size."""
-    began, made = case.memberships[number].step, 0
-    for after in case.memberships[number + 1 :]:
-        made += max(after.step + after.lost_steps - began, 0)
-        if not _goes_on(case.memberships[number], after):
-            return made
-        began = after.step
-    return made + max(case.job.step - began, 0)
+class _Training(NamedTuple):
+    """What a job did in some of its memberships."""
+
+    n_steps: int
+    """Those among them that were lost later, too."""
+    seconds: float
+    """Without the stops."""
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """None: it trained too shortly to tell."""
+        return self.n_steps / self.seconds if self.n_steps > 0 and self.seconds >= _LEAST_SECONDS else None
+
+
+_LEAST_SECONDS = 5.0
+"""Of training, that a speed is told from: the first steps of a membership are slow."""
+
+
+def _training(case: Case, first: int, last: int) -> _Training:
+    """What it did from the beginning of one membership to the end of another one, by their numbers; the newest one
+    goes on to the newest step that was told."""
+    n_steps, seconds = 0, 0.0
+    for number in range(first, last + 1):
+        began = case.memberships[number]
+        if number + 1 < len(case.memberships):
+            after = case.memberships[number + 1]
+            n_steps += max(after.step + after.lost_steps - began.step, 0)
+            seconds += max(after.at - (after.pause_seconds or 0.0) - began.at, 0.0)
+        elif case.job.step_at is not None:
+            n_steps += max(case.job.step - began.step, 0)
+            seconds += max(case.job.step_at - began.at, 0.0)
+    return _Training(n_steps, seconds)
+
+
+def _before(case: Case, number: int) -> int:
+    """The first membership with which it went on, without another size between, to membership `number`."""
+    while number > 0 and _goes_on(case.memberships[number - 1], case.memberships[number]):
+        number -= 1
+    return number
+
+
+def _since(case: Case, number: int) -> int:
+    """The last membership to which it went on from membership `number` without another size between."""
+    while number + 1 < len(case.memberships) and _goes_on(case.memberships[number], case.memberships[number + 1]):
+        number += 1
+    return number
 
 
 def _goes_on(rescaled: MembershipRecord, after: MembershipRecord) -> bool:
@@ -108,14 +144,17 @@ def _effect(case: Case, change: _Change) -> answers.RescaleEffect:
     before, first, after = (case.memberships[number] for number in change)
     way = case.memberships[change.first : change.last + 1]
     stopped = sum(each.pause_seconds or 0.0 for each in way)
-    slow, fast = _speed_with(case, before), _speed_with(case, after)
+    with_it = _training(case, change.last, _since(case, change.last))
+    between = _training(case, change.first, change.last - 1)
+    last_before = min(_since(case, change.before), change.first - 1)
+    slow = _training(case, _before(case, change.before), last_before).steps_per_second
+    fast = with_it.steps_per_second
     saved = None
     if slow and fast:
         # With the old size the steps made since would have taken their time at its speed, without the stops, and
         # without those that the change lost.
-        n_steps = _steps_with(case, change.last)
-        made_by_now = n_steps + after.step - (first.step + first.lost_steps)
-        saved = made_by_now / slow - (n_steps / fast + stopped + _seconds_between(way))
+        made_by_now = with_it.n_steps + after.step - (first.step + first.lost_steps)
+        saved = made_by_now / slow - (with_it.seconds + stopped + between.seconds)
     return answers.RescaleEffect(
         at=moment(after.at),
         before=_members(before),
@@ -127,20 +166,6 @@ def _effect(case: Case, change: _Change) -> answers.RescaleEffect:
         steps_per_second_after=fast,
         saved_seconds=saved,
     )
-
-
-def _seconds_between(way: Sequence[MembershipRecord]) -> float:
-    """For how long a job trained with the sizes on the way to its new one, without the stops."""
-    return sum(max(after.at - (after.pause_seconds or 0.0) - each.at, 0.0) for each, after in pairwise(way))
-
-
-def _speed_with(case: Case, membership: MembershipRecord) -> float | None:
-    """Mean measured speed with as many workers and servers, weighed by steps."""
-    wanted = len(membership.workers), len(membership.servers)
-    found = [sample for sample in case.speeds if (sample.workers, sample.servers) == wanted]
-    n_steps = sum(sample.n_steps for sample in found)
-    seconds = sum(sample.n_steps / sample.steps_per_second for sample in found if sample.steps_per_second > 0)
-    return n_steps / seconds if seconds > 0 else None
 
 
 def size_before(case: Case) -> answers.Allocation | None:

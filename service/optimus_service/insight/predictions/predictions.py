@@ -22,7 +22,7 @@ from optimus_models.history import LossBuckets
 from optimus_models.loss.curve import LossCurve, MetricCurve
 from optimus_scheduler.forecast.fits import Fits, Fitted, rates_to_come
 from optimus_scheduler.forecast.prices import has_prices
-from optimus_scheduler.model import Allocation, EndedJob, Forecast, Job, Resources, SpeedSample
+from optimus_scheduler.model import Allocation, EndedJob, Forecast, Job, Resources
 from optimus_scheduler.settings import Settings
 from optimus_service.insight.cluster.trace_export import counted_speed
 from optimus_service.insight.format import counted, finite, finite_document, interval_body, moment
@@ -82,12 +82,6 @@ class HistoryCache:
                 allocation=record.intended,
                 batch=record.wanted_batch,
             )
-
-    def speeds(self, record: JobRecord, memberships: Sequence[MembershipRecord]) -> tuple[SpeedSample, ...]:
-        """Its measured speeds since its start: those that no forecast counts any more, too."""
-        entry = self._entry(record.id)
-        with entry.turn:
-            return entry.histories(self._repository).updated(record, memberships).speeds.since_the_start()
 
     def last_steps(self, record: JobRecord, memberships: Sequence[MembershipRecord]) -> Mapping[int, float]:
         """Membership epoch → when the last of its steps came, POSIX seconds; without those in which none came."""
