@@ -187,7 +187,8 @@ def on_the_last_rescale(case: Case, effect: answers.RescaleEffect | None) -> lis
     if is_changing(case.job):
         which = " before that"
     change = f"from {size(effect.before)} to {size(effect.after)}"
-    cost = f"stopped training for {time_words(effect.stopped_seconds)}{_parts(effect.pause_parts)}"
+    stopped = f"stopped training for {time_words(effect.stopped_seconds)}{_parts(effect.pause_parts)}"
+    cost = stopped if effect.stopped_seconds >= _SHORTEST_STOP else "did not stop training"
     since = "" if case.job.finished_at is not None else f", {time_words(case.now - effect.at.timestamp())} ago,"
     change_and_cost = f"Its last change of size{which}{since} {change} {_on_the_way(case, found)}{cost}"
     slow, fast, saved = effect.steps_per_second_before, effect.steps_per_second_after, effect.saved_seconds
@@ -199,6 +200,10 @@ def on_the_last_rescale(case: Case, effect: answers.RescaleEffect | None) -> lis
         f"{has}saved {time_words(saved)}{far}" if saved > 0 else f"{has}cost {time_words(-saved)} more than it saved"
     )
     return [f"{change_and_cost}; it {makes} {fast:.3g} steps per second instead of {slow:.3g}, which {bought}."]
+
+
+_SHORTEST_STOP = 0.05
+"""Seconds, of which is told: a tenth is the smallest figure."""
 
 
 def is_changing(job: JobRecord) -> bool:
