@@ -1261,9 +1261,9 @@ export interface components {
             stopped_seconds: number;
             pause_parts: components["schemas"]["PauseParts"] | null;
             lost_steps: number;
-            /** @description measured with the size before */
+            /** @description measured just before, without stops */
             steps_per_second_before: number | null;
-            /** @description measured with the size after */
+            /** @description measured since then, without stops */
             steps_per_second_after: number | null;
             /** @description training time saved so far, the way taken off; may be negative */
             saved_seconds: number | null;
