@@ -103,11 +103,9 @@ def test_a_waiting_job_says_when_it_starts_and_ends(world: World) -> None:
     assert "In the queue it is number 1 of 2." in second.sentences
     assert (
         "In the queue it is number 2 of 2, where those whose start cannot be said stand last, by priority and age, "
-        "behind second (second). Each round of the policy `optimus` "
-        "decides anew who starts: first those that a deadline or their project's quota gives a right to it, and those "
-        "that have waited too long; then those that are soon done and have a high priority, where one that has not "
-        "told its length itself is as long as ended jobs like it, and without these has as much left as it has "
-        "trained, so that a new one goes early; and one that needs less may start where those before it do not fit."
+        "behind second (second). Each round decides anew who starts (policy `optimus`): first those that a deadline "
+        "or a quota gives a right to start, and those that have waited too long; then those that are soon done or have "
+        "a high priority; a small one may start where a larger one does not fit."
     ) in third.sentences
 
 
@@ -259,7 +257,7 @@ def test_jobs_that_compete_say_against_whom(world: World) -> None:
     for found in with_a_rival():
         assert found.marginal is not None
         assert found.marginal.job_id != found.job_id
-        assert any(found.marginal.name in each and "least gain" in each for each in found.sentences)
+        assert any(found.marginal.name in each and "Its next task would gain" in each for each in found.sentences)
 
 
 def test_an_ended_job_tells_its_story(world: World) -> None:
@@ -1296,7 +1294,11 @@ def test_the_order_of_each_policy_is_told() -> None:
 @pytest.mark.parametrize(
     ("rule", "low", "told"),
     [
-        ({"max_steps": 60, "target_loss": 0.1}, 60.0, ["Its limit of steps ends it: that its loss does before"]),
+        (
+            {"max_steps": 60, "target_loss": 0.1},
+            60.0,
+            ["Its limit of steps is expected to end it: that its loss does so before"],
+        ),
         ({"max_steps": 60, "target_loss": 0.1}, 40.0, []),
         ({"max_steps": 60}, 60.0, []),
     ],
@@ -1309,7 +1311,7 @@ def test_a_limit_that_is_told_without_doubt_may_be_missed(rule: dict[str, Any], 
     decision = a_decision("job-1", allocation=Allocation(1, 1), previous=Allocation(1, 1), forecast=made)
     trains = a_record(wanted=Allocation(1, 1), running=Allocation(1, 1), step=10, spec={"convergence": rule})
     found = explanation_of(Case(job=trains, decision=decision, now=10.0)).sentences
-    assert [each.partition(" is less likely")[0] for each in found if "Its limit" in each] == told
+    assert [each.partition(" has a probability")[0] for each in found if "Its limit" in each] == told
     assert any("is expected to end in" in each for each in found)
 
 

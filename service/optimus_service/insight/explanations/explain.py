@@ -205,10 +205,9 @@ def _on_gains(case: Case, words: Explanation, newer: Decision | None, marginal: 
         others = case.others.keys() - {case.job.id}
         alone = "; no other job has more than it needs at least" if others else ""
         return [f"One more {one_more} would make it faster{alone}."]
-    to = f"of the task that was granted with the least gain, to {marginal.name} ({marginal.job_id})"
-    if marginal.gain <= 0:
-        return [f"Its next task would gain more than that {to}."]
-    return [f"Its next task would gain {next_gain / marginal.gain:.2g} times what was gained by that {to}."]
+    last = f"last task that the round granted, which went to {marginal.name} ({marginal.job_id})"
+    times = "more than" if marginal.gain <= 0 else f"{next_gain / marginal.gain:.2g} times as much as"
+    return [f"Its next task would gain {times} the {last}."]
 
 
 def _change(case: Case, words: Explanation) -> str:

@@ -75,10 +75,8 @@ def _shown(start: answers.Interval | None) -> str | None:
 # --- In which order policies let waiting jobs start, in words --------------------------------------------------------
 
 ORDERS: Mapping[str, str] = {
-    "optimus": "first those that a deadline or their project's quota gives a right to it, and those that have waited "
-    "too long; then those that are soon done and have a high priority, where one that has not told its length itself "
-    "is as long as ended jobs like it, and without these has as much left as it has trained, so that a new one goes "
-    "early; and one that needs less may start where those before it do not fit",
+    "optimus": "first those that a deadline or a quota gives a right to start, and those that have waited too long; "
+    "then those that are soon done or have a high priority; a small one may start where a larger one does not fit",
     "optimus-paper": "those to whom their first tasks save most time come first",
     "fifo": "the oldest comes first",
     "tiresias": "the one that has had least so far comes first",

@@ -110,7 +110,7 @@ def _place_in_the_queue(case: Case) -> list[str]:
     known = [job for job in ahead if job.id in case.others]
     behind = f", behind {named(known, len(ahead))}" if known else ""
     order = ORDERS.get(case.policy) if ahead else None
-    by = "" if order is None else f" Each round of the policy `{case.policy}` decides anew who starts: {order}."
+    by = "" if order is None else f" Each round decides anew who starts (policy `{case.policy}`): {order}."
     return [f"{place}{behind}.{by}"]
 
 
@@ -358,7 +358,8 @@ def _on_its_limit(case: Case) -> list[str]:
     if total.low < total.high:
         return []
     what = "metric" if rule.target_metric is not None else "loss"
-    return [f"Its limit of {forecast.rule[4:]} ends it: that its {what} does before is less likely than 10 %."]
+    before = f"that its {what} does so before has a probability of less than 10 %"
+    return [f"Its limit of {forecast.rule[4:]} is expected to end it: {before}."]
 
 
 _OTHERWISE = 1.2
