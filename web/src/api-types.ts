@@ -1234,7 +1234,7 @@ export interface components {
             priority: number;
             /** Format: date-time */
             submitted_at: string;
-            /** @description reason code of the last decision; null: no round has looked at it yet */
+            /** @description reason code of the last decision; null: no round has looked at it since it came or was resumed */
             reason: string | null;
             /** @description the same in a phrase */
             why: string;

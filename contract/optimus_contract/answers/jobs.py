@@ -209,7 +209,10 @@ class QueuedJob(Message):
     owner: Annotated[str | None, About("who submitted it; null: not known")]
     priority: float
     submitted_at: datetime
-    reason: Annotated[str | None, About("reason code of the last decision; null: no round has looked at it yet")]
+    reason: Annotated[
+        str | None,
+        About("reason code of the last decision; null: no round has looked at it since it came or was resumed"),
+    ]
     why: Annotated[str, About("the same in a phrase")]
     expected: Annotated[ExpectedTimes | None, About("null: the queue was not simulated forward lately")]
 

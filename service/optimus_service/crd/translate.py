@@ -25,6 +25,7 @@ from optimus_service.clusters.kubernetes.names import (
 )
 from optimus_service.crd.definition import GROUP, KIND, VERSION
 from optimus_service.insight.jobs.progress import progress_of
+from optimus_service.insight.jobs.why import Explanation, explain
 from optimus_service.requests import checked
 from optimus_service.settings.kubernetes import KubernetesSettings
 from optimus_service.store.records import DecisionRecord, JobRecord
@@ -157,7 +158,7 @@ def status_of(
     job: JobRecord, decision: DecisionRecord | None, generation: int, now: float, fixed: tuple[str, ...] = ()
 ) -> Json:
     """What `kubectl get tj` shows of the job."""
-    seen = progress_of(job, decision, now)
+    seen, words = progress_of(job, decision, now), explain(job, decision, now)
     status: Json = {
         "jobId": job.id,
         "state": job.state.value,
@@ -169,8 +170,8 @@ def status_of(
         "loss": None if job.loss is None else f"{job.loss:.4g}",
         "progress": None if seen.progress is None else f"{math.floor(100 * seen.progress)}%",
         "eta": None if seen.remaining_seconds is None else age(seen.remaining_seconds.mean),
-        "reason": NOT_CHANGED if fixed else decision.reason if decision is not None else None,
-        "message": _message(job, decision, fixed),
+        "reason": NOT_CHANGED if fixed else words.reason,
+        "message": _message(job, words, fixed),
     }
     return status
 
@@ -200,9 +201,9 @@ def differs(present: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return any(present.get(name) != value for name, value in wanted.items())
 
 
-def _message(job: JobRecord, decision: DecisionRecord | None, fixed: tuple[str, ...]) -> str | None:
+def _message(job: JobRecord, words: Explanation, fixed: tuple[str, ...]) -> str:
     if fixed:
         return f"cannot be changed any more: {', '.join(fixed)}; the job goes on as it was submitted"
     if job.failure is not None:
         return job.failure[:1000]
-    return decision.message if decision is not None else None
+    return words.message

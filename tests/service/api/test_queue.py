@@ -60,7 +60,11 @@ def test_jobs_that_start_first_are_first_and_then_those_of_priority_and_age(api:
     assert first["expected"]["start_seconds"]["mean"] == 20.0
     assert (first["position"], first["reason"]) == (1, "WaitingForResources")
     assert first["why"] == "not even its minimum fits beside jobs that train or go first"
-    assert (last["owner"], last["reason"], last["why"]) == ("owner-of-vision", None, "no round has looked at it yet")
+    assert (last["owner"], last["reason"], last["why"]) == (
+        "owner-of-vision",
+        None,
+        "no round has looked at it since it began to wait",
+    )
     api.surroundings.clock.now += 61.0
     assert order(api) == ["urgent", "late", "soon", "old", "young"], "what was expected is too old"
 

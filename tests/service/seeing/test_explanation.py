@@ -40,6 +40,7 @@ from optimus_scheduler.model import (
 from optimus_scheduler.quota_words import SHRUNK, USED_UP
 from optimus_scheduler.what_if import NEXT_ROUND
 from optimus_service.api.jobs.explanation import is_over
+from optimus_service.api.jobs.queue import queued_body
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.explanations.queue import ORDERS, in_queue
@@ -636,7 +637,7 @@ def test_a_job_that_is_expected_to_get_the_tasks_of_another_is_not_told_that_it_
         return explanation_of(case)
 
     told, paused = found({"job-1": loser}), f"{loser.name} (job-1) is paused for it"
-    assert f", likely when {paused}, by what is expected of all jobs." in " ".join(told.sentences)
+    assert f", likely when {paused}." in " ".join(told.sentences)
     nothing = f"Nothing has to: it may start when {paused}."
     assert told.what_would_change_it == f"{nothing} Without that, it would start with this: the end of job-1."
     assert found({"job-1": loser}, ()).what_would_change_it == nothing
@@ -984,6 +985,30 @@ def test_the_queue_says_which_quota_a_job_waits_for(message: str, phrase: str) -
     decision = replace(a_decision("job-1", reason="WaitingForQuota", allocation=NOTHING), message=message)
     reason, told = waiting_words(decision)
     assert (reason, told.startswith(phrase)) == ("WaitingForQuota", True), told
+
+
+@pytest.mark.parametrize(
+    ("decided", "at", "error", "reason", "told"),
+    [
+        ("PausedByOwner", 9.0, None, None, "The next scheduling round decides what it gets."),
+        ("Cancelling", 9.0, None, None, "The next scheduling round decides what it gets."),
+        ("AtMaximum", 5.0, None, None, "The next scheduling round decides what it gets."),
+        ("AtMaximum", 5.0, "no disk", "WaitingForRetry", "Waits 30 s after an error (retry 1 of 2): no disk"),
+        ("AtMaximum", 9.0, None, "AtMaximum", "It was given its first tasks."),
+        ("WaitingForResources", 5.0, None, "WaitingForResources", "It was given its first tasks."),
+    ],
+)
+def test_a_job_that_was_resumed_or_failed_is_not_told_what_was_decided_before(
+    decided: str, at: float, error: str | None, reason: str | None, told: str
+) -> None:
+    retry = {} if error is None else {"retries": 1, "last_error": error, "retry_at": 40.0, "spec": {"retries": 2}}
+    waits = a_record(state=JobState.PAUSED, wanted=NOTHING, wanted_at=8.0, **retry)
+    size = NOTHING if decided != "AtMaximum" else Allocation(2, 1)
+    decision = a_decision("job-1", at=at, reason=decided, allocation=size)
+    found = explanation_of(Case(job=waits, decision=decision, now=10.0))
+    assert (found.reason, found.sentences[0]) == (reason, told)
+    (queued,) = in_queue([waits], {"job-1": decision}, 10.0)
+    assert (queued_body(queued, 10.0).reason == decided) == (reason == decided)
 
 
 def test_the_queue_says_that_others_make_better_use_of_the_room() -> None:
@@ -1336,11 +1361,11 @@ def test_the_end_that_a_told_start_waits_for_is_named(part: float, at_once: floa
     decision = replace(a_decision("waits", allocation=NOTHING), expected=times)
     case = Case(job=waits, decision=decision, now=10.0, others={"first": first})
     (start,) = [each for each in explanation_of(case).sentences if "expected to start" in each]
-    assert start.endswith(f"80 % probability){told}, by what is expected of all jobs.")
+    assert start.endswith(f"80 % probability){told}.")
     queue = in_queue([waits], {"waits": decision}, 10.0)
     (start,) = [each for each in explanation_of(replace(case, queue=queue)).sentences if "expected to start" in each]
     assert "a job that starts before it" not in start, "it is number 1"
-    assert ("after the end of first (first), by" in start) == ("a job that starts before it" in told)
+    assert ("after the end of first (first)." in start) == ("a job that starts before it" in told)
     late = replace(decision, expected=replace(times, start=Interval(900.0, 50.0, 8000.0)))
     (start,) = [each for each in explanation_of(replace(case, decision=late)).sentences if "expected to start" in each]
     assert "with the end" not in start, "it is told for 14 minutes after that"
@@ -1360,7 +1385,7 @@ def test_a_start_that_is_told_for_later_than_the_end_is_not_told_with_it(at: flo
     decision = replace(a_decision("waits", allocation=NOTHING), expected=times)
     case = Case(job=waits, decision=decision, now=10.0, others={"first": first})
     (start,) = [each for each in explanation_of(case).sentences if "expected to start" in each]
-    assert f", {told} the end of first (first), by" in start
+    assert f", {told} the end of first (first)." in start
 
 
 def test_jobs_before_it_in_the_queue_are_named_where_their_ends_are_not_known() -> None:

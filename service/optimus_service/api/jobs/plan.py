@@ -174,7 +174,7 @@ def _on_the_start(expected: answers.Expected, previewed: Previewed) -> list[str]
         return ["It would not start before a quota, a limit, its specification or the cluster is changed."]
     if expected.start_seconds is None:
         return ["When it would start cannot be said: nobody can tell when there is room for it."]
-    return [f"It would start in {span(expected.start_seconds)}, by what is expected of all jobs."]
+    return [f"It would start in {span(expected.start_seconds)}."]
 
 
 def _on_the_end(expected: answers.Expected, previewed: Previewed) -> str:
@@ -231,7 +231,7 @@ def _on_money(cost: answers.Interval | None) -> list[str]:
 
 def _on_others(effects: list[answers.Effect]) -> list[str]:
     if not effects:
-        return ["No other job would change its size."]
+        return ["No job that runs would change its size."]
     return [
         f"{each.name} ({each.job_id}) would have {size(each.after)} instead of {size(each.before)}"
         f"{_delay(each)}{_loss(each)}."

@@ -15,6 +15,7 @@ from optimus_service.insight.explanations.queue import Queued, in_queue
 from optimus_service.insight.format import moment
 from optimus_service.insight.jobs.progress import times_of
 from optimus_service.insight.jobs.reasons import waiting_words
+from optimus_service.insight.jobs.why import is_overtaken
 from optimus_service.observe.standstills import Standstills, standstills
 from optimus_service.store.database.pages import decode_cursor, make_page
 
@@ -44,7 +45,8 @@ def list_queue(
 
 def queued_body(queued: Queued, now: float, still: Standstills = MappingProxyType({})) -> answers.QueuedJob:
     """A job that waits, as a line of the queue. Pure."""
-    job, (reason, why) = queued.job, waiting_words(queued.decision)
+    job, decision = queued.job, queued.decision
+    reason, why = waiting_words(None if decision is not None and is_overtaken(job, decision) else decision)
     return answers.QueuedJob(
         position=queued.position,
         id=job.id,

@@ -295,7 +295,8 @@ def on_its_history(case: Case) -> list[str]:
     if case.silence_at_its_end is not None:
         ended = "failed" if job.state is JobState.FAILED else "was cancelled"
         changes += f" Before it {ended}, {case.silence_at_its_end}."
-    return [f"{', '.join(parts)}, and ended at step {job.step}.{missed}{had}{changes if case.memberships else ''}"]
+    at = "" if job.first_step is None and not job.step else f", and ended at step {job.step}"
+    return [f"{', '.join(parts)}{at}.{missed}{had}{changes if case.memberships else ''}"]
 
 
 def _had_tasks_again(case: Case, since: float, trained_again: float) -> float:

@@ -169,7 +169,7 @@ def _when_it_starts(case: Case, expected: answers.Expected) -> str:
         return f"It is expected to {goes} with the next round, as things are now."
     if expected.start_seconds is not None:
         if max(expected.start_seconds.mean, expected.start_seconds.high or 0.0) < 0.5:
-            return f"It is expected to {goes} in a moment, by what is expected of all jobs."
+            return f"It is expected to {goes} in a moment."
         how = _freed(case) or _with_the_end_of(case, expected)
         return f"It is expected to {goes} in {span(expected.start_seconds)}{how}."
     if case.decision is not None and NO_END_HELPS in case.decision.message:
@@ -193,7 +193,7 @@ def _when_it_starts(case: Case, expected: answers.Expected) -> str:
 def _freed(case: Case) -> str | None:
     """That another job is expected to lose tasks for it; None: none is."""
     loser = frees_room(case)
-    return None if loser is None else f", likely when {is_cut(case, loser)} for it, by what is expected of all jobs"
+    return None if loser is None else f", likely when {is_cut(case, loser)} for it"
 
 
 def is_cut(case: Case, loser: JobRecord) -> str:
@@ -208,21 +208,20 @@ def _with_the_end_of(case: Case, expected: answers.Expected) -> str:
     times = None if case.decision is None else case.decision.expected
     likeliest = max(() if times is None else times.behind, key=lambda one: one.part, default=None)
     job = None if likeliest is None else likeliest.job
-    by = ", by what is expected of all jobs"
     if likeliest is None or times is None or job is None or job.id not in case.others or job.state.is_final:
-        return by
+        return ""
     if (part := times.at_once.get(job.id, 0.0)) > _LIKELY:
         if not _may_be_at_once(times, likeliest):
-            return by
+            return ""
         left, told = awaited_left(likeliest, case.now, {}), expected.start_seconds
         if left is not None and told is not None and told.mean > left.high + _ABOUT_SECONDS:
-            return f", {'most likely ' if part < 1 else ''}after the end of {named([job])}{by}"
-        return f", {'most likely ' if part < 1 else ''}with the end of {named([job])}{by}"
+            return f", {'most likely ' if part < 1 else ''}after the end of {named([job])}"
+        return f", {'most likely ' if part < 1 else ''}with the end of {named([job])}"
     if likeliest.part > _LIKELY:
         sure = "most likely " if likeliest.part < 1 else ""
         also = "" if _is_first(case) else " and that of a job that starts before it"
-        return f", {sure}after the end of {named([job])}{also}{by}"
-    return by
+        return f", {sure}after the end of {named([job])}{also}"
+    return ""
 
 
 def _is_first(case: Case) -> bool:
@@ -326,8 +325,11 @@ def _of_no_known_length(case: Case) -> list[str]:
     """Why nothing tells the end of a job that trains, and what would."""
     asked = case.job.asked
     if asked.command is not None:
+        why = "neither its command nor what it prints tells how many steps it makes"
+        if not case.job.step:
+            why = "it has told no step so far, and its command does not tell how many it makes"
         return [
-            "When it ends cannot be said: neither its command nor what it prints tells how many steps it makes.",
+            f"When it ends cannot be said: {why}.",
             "`report(total_steps=...)` of optimus_client tells it, --progress-pattern reads it from its output, and "
             "--max-steps sets a limit.",
         ]

@@ -131,7 +131,7 @@ def text_of(reason: str) -> ReasonText:
 def waiting_words(decision: DecisionRecord | None) -> tuple[str | None, str]:
     """Why a job waits: the reason code, and a phrase that names no other job."""
     if decision is None:
-        return None, "no round has looked at it yet"
+        return None, "no round has looked at it since it began to wait"
     if decision.reason == Reason.WAITING_FOR_RESOURCES and BETTER_USED in decision.message:
         return decision.reason, "other jobs make better use of the room that its minimum would need"
     of_quotas = _OF_QUOTAS.items() if decision.reason == Reason.WAITING_FOR_QUOTA else ()

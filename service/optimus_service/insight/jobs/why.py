@@ -43,8 +43,30 @@ def explain(job: JobRecord, decision: DecisionRecord | None, now: float) -> Expl
     if decision is None:
         waits = "No scheduling round has looked at the job yet."
         return Explanation(None, waits, "The next scheduling round.", job.wanted, NOTHING, reached)
+    if is_overtaken(job, decision):
+        return _before_the_next_round(job, now, reached)
     change = text_of(decision.reason).what_would_change_it
     return Explanation(decision.reason, decision.message, change, decision.allocation, decision.previous, reached)
+
+
+def is_overtaken(job: JobRecord, decision: DecisionRecord) -> bool:
+    """Whether the job has lost its tasks to an error or was resumed since it was decided."""
+    if not job.waits:
+        return False
+    if decision.reason in (Reason.PAUSED_BY_OWNER, Reason.CANCELLING):
+        return True
+    return not decision.allocation.is_empty and job.wanted_at is not None and decision.at < job.wanted_at
+
+
+def _before_the_next_round(job: JobRecord, now: float, reached: str | None) -> Explanation:
+    """Of a job whose decision is overtaken."""
+    decides = "The next scheduling round decides what it gets."
+    if job.retry_at is None or job.retry_at <= now or job.last_error is None:
+        return Explanation(None, decides, "The next scheduling round.", NOTHING, NOTHING, reached)
+    retry = f"retry {job.retries} of {job.asked.retries}"
+    message = f"Waits {time_words(job.retry_at - now)} after an error ({retry}): {job.last_error}"
+    change = text_of(Reason.WAITING_FOR_RETRY).what_would_change_it
+    return Explanation(Reason.WAITING_FOR_RETRY, message, change, NOTHING, NOTHING, reached)
 
 
 AS_SPECIFIED = " Its specification stays what it was: what is wrong in that takes a new submission."
