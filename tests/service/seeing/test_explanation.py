@@ -1001,7 +1001,9 @@ def test_the_queue_says_which_quota_a_job_waits_for(message: str, phrase: str) -
 def test_a_job_that_was_resumed_or_failed_is_not_told_what_was_decided_before(
     decided: str, at: float, error: str | None, reason: str | None, told: str
 ) -> None:
-    retry = {} if error is None else {"retries": 1, "last_error": error, "retry_at": 40.0, "spec": {"retries": 2}}
+    retry: dict[str, Any] = (
+        {} if error is None else {"retries": 1, "last_error": error, "retry_at": 40.0, "spec": {"retries": 2}}
+    )
     waits = a_record(state=JobState.PAUSED, wanted=NOTHING, wanted_at=8.0, **retry)
     size = NOTHING if decided != "AtMaximum" else Allocation(2, 1)
     decision = a_decision("job-1", at=at, reason=decided, allocation=size)
