@@ -211,7 +211,7 @@ HANGS = (
     rf"(\d+ s ago: )?{HUNG}",
     r"(A worker is being replaced; i|I)ts workers hung once, (at step \d+ or before|before a step was made)\.",
     r"A worker is being replaced\.|No step came for .*, where one took .*\.",
-    r"If its code hangs, the worker is replaced after 3 s; `optimus logs {job}` .* `optimus cancel {job}` ends it\.",
+    r"If its code hangs( again)?, the worker is replaced after 3 s; `optimus logs {job}` .* `optimus cancel {job}` .*",
     r"Its next task would gain .*|One more (task|worker|server) would .*",
     r"If its training goes on, it is expected to end in about .*",
     r"At the size that it has(, (without waiting and stops|by (its newest|the) speed.*),)? it would take .*\.",

@@ -54,6 +54,11 @@ class Standstill(NamedTuple):
     has not passed."""
 
     @property
+    def is_silent(self) -> bool:
+        """Whether no step comes at the moment."""
+        return self.is_replaced or (self.is_stalled and self.hung_at is None)
+
+    @property
     def is_without_end(self) -> bool:
         """Whether nothing tells when it ends."""
         return self.is_stalled or self.failed_at is not None

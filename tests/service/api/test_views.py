@@ -433,13 +433,21 @@ def test_an_ended_job_has_nothing_left(state: JobState, progress: float) -> None
     assert (found.progress, found.remaining_steps, found.remaining_seconds) == (progress, None, None)
 
 
-def test_a_command_that_ended_long_before_it_said_it_would_is_not_whole() -> None:
+def test_a_command_that_ended_long_before_it_said_it_would_is_done_as_well() -> None:
     command = {"command": ["python", "loop.py"], "convergence": {"command_ends": True}}
     ended = {"state": JobState.SUCCEEDED, "profile": {"total_steps": 100}}
-    assert progress_of(job(**ended, spec=command), None, NOW).progress == 0.4
-    assert progress_of(job(**ended, spec=command, step=99), None, NOW).progress == 1.0
-    by_target = command | {"convergence": {"target_loss": 0.1}}
-    assert progress_of(job(**ended, spec=by_target), None, NOW).progress == 1.0
+    assert progress_of(job(**ended, spec=command), None, NOW).progress == 1.0
+
+
+def test_no_speed_is_told_while_no_step_comes() -> None:
+    """The average of the last half minute is that of before."""
+    running, hung = job(state=JobState.RUNNING), "its workers hung once, at step 40 or before"
+    for standstill, speed in (
+        (Standstill("no step came for 20 s, where one took 0.5 s", is_stalled=True), None),
+        (Standstill("a worker is being replaced", is_stalled=False, is_replaced=True), None),
+        (Standstill(hung, is_stalled=True, hung_at=40), 2.0),
+    ):
+        assert job_body(running, None, 2.0, NOW, still={running.id: standstill}).steps_per_second == speed
 
 
 # --- speed -----------------------------------------------------------------------------------------------------------

@@ -99,14 +99,20 @@ def test_a_job_that_loses_what_the_round_looked_at_gave_it_is_told_no_start_unti
     assert expected_times(times, NOW + 10.0, waits=True) is None
 
 
-def test_the_end_that_is_told_of_a_job_that_waits_is_not_told_once_it_has_tasks() -> None:
-    """The wait is in it, which may have ended sooner."""
+def test_once_a_job_has_tasks_its_end_is_counted_from_then_on_until_the_next_look() -> None:
+    """The wait may have ended sooner than was foreseen."""
     waited = ExpectedTimesRecord(
         job_id="a", at=NOW, valid_until=NOW + 99.0, start=Interval(*(NOW + each for each in (60.0, 50.0, 80.0))),
         end=Interval(*(NOW + each for each in (90.0, 70.0, 120.0))),
     )  # fmt: skip
     assert expected_times(waited, NOW + 10.0, waits=True) is not None
-    assert expected_times(waited, NOW + 10.0, waits=False) is None
+    assert expected_times(waited, NOW + 10.0, waits=False, granted_at=NOW - 5.0) is None, "another grant is meant"
+    found = expected_times(waited, NOW + 10.0, waits=False, granted_at=NOW + 8.0)
+    assert found is not None
+    assert found.start_seconds is None
+    assert found.end_seconds is not None
+    assert found.end_seconds.mean == pytest.approx(30.0 - 2.0, abs=1.0)
+    assert (found.end_seconds.low or 0.0) == pytest.approx(20.0 - 2.0, abs=1.0)
 
 
 def test_waiting_jobs_have_intervals_of_start_and_end(queue: World) -> None:

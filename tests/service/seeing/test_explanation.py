@@ -317,6 +317,7 @@ def test_other_jobs_are_told_of_only_where_there_are_some() -> None:
     [
         ({}, "60 s or more (`--hang-seconds` of a submission sets another time)"),
         ({"hang_seconds": 90.0}, "90 s"),
+        ({"hang_seconds": 90.0, "task": None, "command": ["python", "train.py"]}, "90 to 105 s"),
     ],
 )
 def test_a_job_that_stands_still_is_told_what_to_do_and_not_to_want_tasks(spec: dict[str, Any], after: str) -> None:
@@ -401,6 +402,10 @@ def test_a_job_that_stands_still_shows_no_gain_of_one_more_and_no_advice_to_get_
     assert "one more node" in trains.what_would_change_it
     mended = "what keeps it from making steps is mended: `optimus logs job-1` shows what it printed"
     assert stands.what_would_change_it == f"Nothing before {mended}."
+    hung = Standstill("its workers hung once, at step 40 or before", is_stalled=True, hung_at=40)
+    goes_on = explanation_of(replace(case, still={"job-1": hung}))
+    assert goes_on.what_would_change_it.startswith("Nothing before what makes its workers hang is mended: ")
+    assert any(each.startswith("If its code hangs again, the worker is replaced after ") for each in goes_on.sentences)
 
 
 def test_of_a_job_whose_worker_is_replaced_the_gain_of_a_task_is_told_on() -> None:

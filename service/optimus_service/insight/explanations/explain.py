@@ -150,13 +150,19 @@ def _on_standstill(case: Case) -> list[str]:
     said = f"{found.words[0].upper()}{found.words[1:]}."
     if not found.is_stalled or job.is_tracked:
         return [said]
-    seconds = job.asked.hang_seconds
+    seconds, again = job.asked.hang_seconds, "" if found.is_silent else " again"
     after = "60 s or more (`--hang-seconds` of a submission sets another time)" if seconds is None else f"{seconds:g} s"
+    if seconds is not None and job.asked.command is not None:
+        after = f"{seconds:g} to {seconds + _SCRIPT_LATE_SECONDS:g} s"
     return [
         said,
-        f"If its code hangs, the worker is replaced after {after}; `optimus logs {job.id}` shows what it printed, and "
-        f"`optimus cancel {job.id}` ends it.",
+        f"If its code hangs{again}, the worker is replaced after {after}; `optimus logs {job.id}` shows what it "
+        f"printed, and `optimus cancel {job.id}` ends it.",
     ]
+
+
+_SCRIPT_LATE_SECONDS = 15.0
+"""The processes of a script are looked at every 5 s, and those that do nothing are told of every 10 s."""
 
 
 def _is_stalled(case: Case) -> bool:
@@ -222,8 +228,9 @@ def _change(case: Case, words: Explanation) -> str:
     if case.loses_to is not None:
         return keeps(case.gives_more, case.loses_to)
     if _is_stalled(case) and not words.allocation.is_empty:
-        cause = f"what keeps it from making steps is mended: `optimus logs {case.job.id}` shows what it printed"
-        return f"Nothing before {cause}."
+        hangs = not case.still[case.job.id].is_silent
+        cause = "what makes its workers hang is mended" if hangs else "what keeps it from making steps is mended"
+        return f"Nothing before {cause}: `optimus logs {case.job.id}` shows what it printed."
     reason = words.reason
     if reason == Reason.LEARNING_SPEED and _has_all(case.job, words):
         reason = Reason.AT_MAXIMUM  # there is nothing to learn for

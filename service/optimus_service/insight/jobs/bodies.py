@@ -65,7 +65,7 @@ def job_body(
         step=step,
         epoch=None if loses_all else finite(job.epoch),
         loss=None if loses_all else finite(job.loss),
-        steps_per_second=finite(steps_per_second),
+        steps_per_second=None if job.id in still and still[job.id].is_silent else finite(steps_per_second),
         wanted=allocation_body(job.intended),
         running=allocation_body(job.running),
         membership_epoch=job.membership_epoch,

@@ -18,7 +18,7 @@ from optimus_scheduler.forecast.time_left import beyond_announced, given_not_end
 from optimus_scheduler.model import Directive, Interval, JobState
 from optimus_scheduler.model.format import time_words
 from optimus_service.insight.format import foreseen, interval_body, moment
-from optimus_service.insight.jobs.end import End, announced_beyond, has_made_all, most_steps, part_done, reached_limit
+from optimus_service.insight.jobs.end import End, has_made_all, most_steps, part_done, reached_limit
 from optimus_service.observe.spec import begins_anew, goes_back, has_failed_before, next_step
 from optimus_service.observe.standstills import Standstills
 from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimesRecord, JobRecord, SampleRecord
@@ -90,10 +90,7 @@ def progress_of(
     end = None if decision is None else End.of(decision.forecast)
     if job.state.is_final:
         made = None if end is None or end.is_guessed else part_done(job.step, end.total)
-        if job.state is JobState.SUCCEEDED:
-            announced = announced_beyond(job, job.step)
-            made = 1.0 if announced is None else job.step / announced
-        return JobProgress(made, None, None)
+        return JobProgress(1.0 if job.state is JobState.SUCCEEDED else made, None, None)
     if job.is_being_cancelled:
         return JobProgress(None if end is None or end.is_guessed else part_done(job.step, end.total), None, None)
     if has_made_all(job):
@@ -201,7 +198,8 @@ def _foreseen_times(
     found = decision.expected
     if found is not None and _is_let_in_by_no_end(decision):  # the look may be of before a quota was changed
         found = replace(found, start=None, end=None)
-    return expected_times(found, now, ends, still, waits=job.waits, limit=_time_limit(job, now))
+    limit = _time_limit(job, now)
+    return expected_times(found, now, ends, still, waits=job.waits, granted_at=job.wanted_at, limit=limit)
 
 
 def _time_limit(job: JobRecord, now: float) -> _TimeLimit:
@@ -238,22 +236,27 @@ def expected_times(
     still: Standstills = MappingProxyType({}),
     *,
     waits: bool,
+    granted_at: float | None = None,
     limit: _TimeLimit = _UNLIMITED,
 ) -> answers.ExpectedTimes | None:
     """What the queue simulated forward says, as of now; None when it said nothing, or too long ago.
 
-    `waits`: whether the job does now; of one that got its tasks since, or lost them, nothing is known before the next
-    look.
+    `waits`: whether the job does now; of one that lost its tasks since nothing is known before the next look.
+    `granted_at`: when it got those that it has.
     """
     if found is None or now > found.valid_until:
         return None
-    had_tasks = found.start is None and found.end is not None
-    if had_tasks if waits else found.start is not None:
+    had_tasks, waited = found.start is None and found.end is not None, found.start is not None
+    if had_tasks if waits else waited and (granted_at is None or granted_at < found.at):
         return None
     start = _foreseen_start(found, now, {} if ends is None else ends, still) if waits else None
     end = None
     if found.end is not None and not waits:
-        end = until_later(found.end, found.at, now)
+        said_at, ends_at = found.at, found.end
+        if found.start is not None and granted_at is not None:  # it takes as long as was foreseen, from its start on
+            low, mean, high = sorted(max(each, 0.0) for each in _bounds(_plus(found.end, found.start, -1.0)))
+            said_at, ends_at = granted_at, Interval(granted_at + mean, granted_at + low, granted_at + high)
+        end = until_later(ends_at, said_at, now)
     elif found.end is not None and start is not None and found.start is not None:
         # It takes as long as was foreseen, from a start that may have moved.
         takes = _plus(found.end, found.start, -1.0)
@@ -394,7 +397,7 @@ def _by_steps(
 ) -> answers.ExpectedTimes:
     """With the end of a job that trains moved by its steps: the time foreseen for those that are made is over, whether
     they took as long as foreseen or not. `drift`: how many times as long the others take."""
-    if found.end is None or not found.steps_left:
+    if found.end is None or found.start is not None or not found.steps_left:
         return expected
     part = drift * left.mean / found.steps_left
     seconds = limit.cut(Interval(*(part * max(each - found.at, 0.0) for each in _bounds(found.end))))
