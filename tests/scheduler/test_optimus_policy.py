@@ -314,8 +314,9 @@ def test_room_is_kept_for_a_job_that_has_waited_as_long_as_it_is_told() -> None:
     (outlook,) = outlooks(gang)
     turn = turn_of(outlook, SETTINGS)
     patience = turn.in_seconds + 400.0
-    assert (turn.is_assumed, turn.needed) == (True, SETTINGS.typical_seconds)
     assert turn.patience == pytest.approx(patience)
+    assumed = SETTINGS.patience_seconds + SETTINGS.patience_part * SETTINGS.typical_seconds
+    assert patience == pytest.approx(assumed), "nothing tells its length"
     for waited, passes in ((patience - 1.0, True), (patience + 1.0, False)):
         waits = a_job("gang", spec=a_spec(minimum=(2, 1)), submitted_at=NOW - waited)
         grants = allocate([running, waits, a_job("later", submitted_at=NOW - 10.0)], 4)
@@ -328,8 +329,7 @@ def test_the_turn_of_a_job_whose_length_is_known_is_told_by_what_it_needs_alone(
     (outlook,) = outlooks(known("a", spec=a_spec(rule=ConvergenceRule(max_steps=60))))
     turn, alone = turn_of(outlook, SETTINGS), outlook.remaining_seconds(outlook.minimum)
     waits = SETTINGS.patience_seconds + SETTINGS.patience_part * alone
-    assert not turn.is_assumed
-    assert [turn.needed, turn.patience] == pytest.approx([alone, waits])
+    assert turn.patience == pytest.approx(waits)
 
 
 @pytest.mark.parametrize("tells", ["no step", "its steps"])
@@ -343,10 +343,8 @@ def test_the_turn_of_a_script_goes_by_how_long_ended_runs_of_its_command_took(te
     (outlook,) = outlooks(replace(waits, similar=(run,)))
     turn, (unknown,) = turn_of(outlook, SETTINGS), outlooks(waits)
     seconds = 40.0 if tells == "no step" else 40.0 / outlook.speeds.at(outlook.minimum)
-    assert (turn.is_assumed, turn.is_of_ended_jobs) == (False, True)
-    assert turn.needed == pytest.approx(seconds, rel=0.01)
-    assert turn.patience == pytest.approx(SETTINGS.patience_seconds + SETTINGS.patience_part * turn.needed)
-    assert turn_of(unknown, SETTINGS).is_assumed
+    assert turn.patience == pytest.approx(SETTINGS.patience_seconds + SETTINGS.patience_part * seconds, rel=0.01)
+    assert turn_of(unknown, SETTINGS).patience > turn.patience
 
 
 @pytest.mark.parametrize("has_begun", [False, True])

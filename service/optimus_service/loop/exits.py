@@ -119,7 +119,9 @@ class ExitNotices:
             times = f"its workers hung {self._max_failures} times within {time_words(HANG_SECONDS)}"
             reason = f"{times}, the last time {task.key.name}: {_no_further(job)}"
         elif (n_failures := self._failures_without_progress(task.key, job, leader)) >= self._max_failures:
-            times = f"{task.key.role} {task.key.rank} failed {n_failures} times without any progress between"
+            times = (
+                f"{task.key.role} {task.key.rank} failed {n_failures} times in a row, and no step was made in between"
+            )
             reason = f"{times}; the last time {_words(task, record, job).rstrip('.')}"
         else:
             return

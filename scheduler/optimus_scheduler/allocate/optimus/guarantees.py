@@ -11,7 +11,7 @@ from optimus_scheduler.allocate.optimus.arrays import BoolArray, FloatArray, Int
 from optimus_scheduler.allocate.optimus.candidates import Candidates
 from optimus_scheduler.allocate.optimus.job_columns import JobColumns
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import TOLERANCE, SpeedSource
+from optimus_scheduler.model import TOLERANCE
 from optimus_scheduler.settings import Settings
 
 
@@ -163,32 +163,14 @@ class Turn:
     """Negative: it is so already. Later if the `backlog` of the job takes longer."""
     patience: float
     """Seconds that it waits until then, in all."""
-    needed: float
-    """Seconds by which these are counted: what is left of it at its minimum ..."""
-    is_assumed: bool
-    """... or what stands in, for its length or its speed is not known, and no ended job like it tells how long it
-    takes."""
-    fixed: float
-    """The part of `patience` that every job has, seconds ..."""
-    part: float
-    """... and by how many times `needed`, divided by its priority, a job waits longer."""
-    is_calculated: bool = False
-    """`needed` goes by speeds that only the layers of its network tell."""
-    is_of_ended_jobs: bool = False
-    """`needed` is what ended jobs like it took."""
 
 
 def turn_of(outlook: Outlook, settings: Settings) -> Turn:
     """The turn of a waiting job, by the rule of the rounds."""
     jobs = JobColumns.of([outlook])
     speed = np.array([outlook.speeds.at(outlook.minimum) if outlook.speeds.is_known else np.nan])
-    waits, needed = float(patience(jobs, speed, settings)[0]), float(_needed(jobs, speed)[0])
-    is_unknown, left = bool(jobs.is_unknown[0]), waits - outlook.waited_seconds
-    is_told = is_unknown and outlook.is_told
-    is_assumed = is_unknown and not outlook.is_told
-    is_calculated = outlook.speeds.source is SpeedSource.ANALYSIS and not is_unknown
-    constants = settings.patience_seconds, settings.patience_part
-    return Turn(left, waits, needed, is_assumed, *constants, is_calculated, is_told)
+    waits = float(patience(jobs, speed, settings)[0])
+    return Turn(waits - outlook.waited_seconds, waits)
 
 
 def _kept(jobs: JobColumns, candidates: Candidates, settings: Settings, unchanged: Collection[int]) -> IntArray:

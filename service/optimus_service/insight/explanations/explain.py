@@ -209,7 +209,7 @@ def _on_gains(case: Case, words: Explanation, newer: Decision | None, marginal: 
         return [f"One more {one_more} would make it a little faster: too little to change its size for."]
     if marginal is None:
         others = case.others.keys() - {case.job.id}
-        alone = "; no other job has more than it needs at least" if others else ""
+        alone = "; no other job was given more than its smallest size" if others else ""
         return [f"One more {one_more} would make it faster{alone}."]
     last = f"last task that the round granted, which went to {marginal.name} ({marginal.job_id})"
     times = "more than" if marginal.gain <= 0 else f"{next_gain / marginal.gain:.2g} times as much as"

@@ -10,7 +10,6 @@ from optimus_models.convergence import LEAST_POINTS
 from optimus_scheduler.ahead.cuts import DEADLINE, GUARANTEE, LESS, PRIORITY, SOONER, TURN
 from optimus_scheduler.ahead.deadlines import Answer, answer_to
 from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS
-from optimus_scheduler.allocate.optimus.guarantees import Turn
 from optimus_scheduler.model import Interval, Reason
 from optimus_scheduler.model.format import time_words
 from optimus_scheduler.what_if import NEXT_ROUND
@@ -21,7 +20,7 @@ from optimus_service.insight.jobs.end import REACHED, has_made_all, reached_limi
 from optimus_service.insight.jobs.lost_work import losses
 from optimus_service.insight.jobs.progress import Ends, awaited_end, awaited_left, is_without_end, progress_of
 from optimus_service.insight.jobs.why import goes_on_from
-from optimus_service.observe.spec import begins_anew, deadline_of, goes_back, has_failed_before, promised_at
+from optimus_service.observe.spec import begins_anew, deadline_of, has_failed_before, promised_at
 from optimus_service.store.records import Awaited, ExpectedTimesRecord, JobRecord
 from optimus_service.store.rounds.forecasts import known
 
@@ -134,33 +133,7 @@ def _before_all(case: Case) -> list[str]:
     if turn.in_seconds <= 0:
         at = "From the next round on"
     waits = f"{at}, when it has waited for {lasted(turn.patience)}, no other job starts before it, {but}"
-    later = f"{waits}; later if {_BACKLOG} than that"
-    return [f"{later}. {_of_its_patience(turn, case.job)}"]
-
-
-def _of_its_patience(turn: Turn, job: JobRecord) -> str:
-    """What the time is made of that a job waits before room is kept for it."""
-    priority = job.asked.priority
-    more = turn.part * turn.needed / priority
-    if turn.patience < turn.fixed + more - 0.5:
-        return "That is the longest that any job waits for that."
-    divided = "" if priority == 1 else f", divided by its priority of {priority:g}"
-    times = f"These are {lasted(turn.fixed)}, and {lasted(more)} more: {turn.part:g} times the {lasted(turn.needed)}"
-    if turn.is_assumed:
-        return (
-            f"{times} that the rounds assume for it, as its length or speed is not known yet{divided}: that decides "
-            "its turn, and is no prediction of its end."
-        )
-    if turn.is_of_ended_jobs:
-        return f"{times} that it takes at its least size, as ended jobs like it tell{divided}."
-    why = ", as the layers of its network tell: nothing is measured yet" if turn.is_calculated else ""
-    if goes_back(job):
-        since = f"from step {job.step} on: of which step its checkpoint is, the rounds do not know"
-    else:
-        since = "at its least size"
-    if round(turn.needed) < 1:
-        return f"These are {lasted(turn.fixed)}: it needs less than a second {since}{why}."
-    return f"{times} that it is predicted to need {since}{why}{divided}."
+    return [f"{waits}; later if {_BACKLOG} than that."]
 
 
 def _when_it_starts(case: Case, expected: answers.Expected) -> str:
@@ -440,7 +413,7 @@ def on_the_deadline(case: Case, expected: answers.Expected) -> list[str]:
         kept = "was promised, but cannot be kept" if is_promised else f"at {_at(due)} cannot be promised"
         return [f"Its deadline {kept} as things are."]
     if is_promised:
-        return ["Its deadline is promised."]
+        return ["Its deadline was promised: it goes before jobs that were promised none."]
     left = expected.finish_seconds
     if left is None or left.high is None:
         return ["Its deadline is not promised: too little is known of its end."]
