@@ -1311,6 +1311,22 @@ def test_a_limit_that_is_told_without_doubt_may_be_missed(rule: dict[str, Any], 
     trains = a_record(wanted=Allocation(1, 1), running=Allocation(1, 1), step=10, spec={"convergence": rule})
     found = explanation_of(Case(job=trains, decision=decision, now=10.0)).sentences
     assert [each.partition(" has a probability")[0] for each in found if "Its limit" in each] == told
+
+
+@pytest.mark.parametrize(("profile", "is_told"), [(None, True), ({"total_steps": 60}, False)])
+def test_a_script_of_unknown_length_may_end_before_its_limit_of_steps(
+    profile: dict[str, Any] | None, is_told: bool
+) -> None:
+    total, left = {"mean": 60.0, "low": 60.0, "high": 60.0}, {"mean": 50.0, "low": 50.0, "high": 50.0}
+    pace = {"mean": 1.0, "low": 0.9, "high": 1.1}
+    made = a_forecast(total_steps=total, remaining_steps=left, rule="max_steps", seconds_per_step=pace)
+    size = Allocation(1, 0)
+    spec = {"task": None, "command": ["python", "train.py"], "convergence": {"max_steps": 60}}
+    trains = a_record(wanted=size, running=size, step=10, spec=spec, profile=profile)
+    decision = a_decision("job-1", allocation=size, previous=size, forecast=made)
+    found = explanation_of(Case(job=trains, decision=decision, now=10.0)).sentences
+    told = "Its limit of steps ends it then, if its command does not end by itself before."
+    assert (told in found) == is_told
     assert any("is expected to end in" in each for each in found)
 
 
