@@ -10,7 +10,15 @@ from optimus_models.rescale import is_prior
 from optimus_scheduler.allocate.policy import OTHERS_GIVE, Grant
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, Allocation, Decision, Reason, Role
-from optimus_scheduler.model.format import IS_BEING_STOPPED, ITS_OWNER, QUOTAS, instant_words, size_words, time_words
+from optimus_scheduler.model.format import (
+    IS_BEING_STOPPED,
+    ITS_OWNER,
+    QUOTAS,
+    instant_words,
+    retry_words,
+    size_words,
+    time_words,
+)
 from optimus_scheduler.place.place import Placed, Placements, TaskSlot, Unplaced
 from optimus_scheduler.quota_words import IN_ITS_QUOTA
 from optimus_scheduler.reconcile import Want
@@ -322,7 +330,7 @@ def _as_constrained(outlook: Outlook, grant: Grant) -> str:
 def _waiting_for_retry(outlook: Outlook, _grant: Grant) -> str:
     retry = outlook.job.retry
     assert retry is not None, "the reason says so"
-    return f"Waits {time_words(retry.seconds)} after an error (retry {retry.number} of {retry.most}): {retry.error}"
+    return retry_words(retry.seconds, retry.number, retry.most, retry.error)
 
 
 def _paused_by_owner(outlook: Outlook, _grant: Grant) -> str:

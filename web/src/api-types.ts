@@ -379,7 +379,7 @@ export interface components {
             step: number;
             epoch: number | null;
             loss: number | null;
-            /** @description measured over the last half minute */
+            /** @description mean of the last half minute; None when no step comes */
             steps_per_second: number | null;
             wanted: components["schemas"]["Allocation"];
             /** @description what the current membership has */

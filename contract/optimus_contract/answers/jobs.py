@@ -124,7 +124,7 @@ class Job(Message):
     step: Annotated[int, About("that it is at; 0 for one that has no tasks and keeps no checkpoint")]
     epoch: float | None
     loss: float | None
-    steps_per_second: Annotated[float | None, About("measured over the last half minute")]
+    steps_per_second: Annotated[float | None, About("mean of the last half minute; None when no step comes")]
     wanted: Allocation
     running: Annotated[Allocation, About("what the current membership has")]
     membership_epoch: int

@@ -76,3 +76,8 @@ def time_words(seconds: float) -> str:
     if seconds < 7200:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
+
+
+def retry_words(seconds: float, number: int, most: int, error: str) -> str:
+    """What a job is told that waits for so long before retry `number` of `most`."""
+    return f"Waits {time_words(seconds)} after an error (retry {number} of {most}): {error}"

@@ -923,7 +923,8 @@ def test_the_time_between_an_end_and_the_resumption_is_told_after_the_last_end()
 
 def test_a_job_without_checkpoint_that_failed_is_not_told_to_be_resumed() -> None:
     script = {"task": None, "command": ["python", "train.py"], "working_directory": "/w", "architecture": "script"}
-    waits = a_record(state=JobState.PAUSED, retries=1, retry_at=90.0, step=20, started_at=1.0, spec=script)
+    error: dict[str, Any] = {"retries": 1, "retry_at": 90.0, "last_error": "no disk"}
+    waits = a_record(state=JobState.PAUSED, step=20, started_at=1.0, spec=script, **error)
     made = a_decision("job-1", reason=Reason.WAITING_FOR_RETRY)
     kept = replace(waits, profile={"resumes": True})
     told = [explanation_of(Case(job=each, decision=made, now=60.0)).what_would_change_it for each in (waits, kept)]
@@ -966,6 +967,8 @@ def test_the_queue_says_which_quota_a_job_waits_for(message: str, phrase: str) -
         ("Cancelling", 9.0, None, None, "The next scheduling round decides what it gets."),
         ("AtMaximum", 5.0, None, None, "The next scheduling round decides what it gets."),
         ("AtMaximum", 5.0, "no disk", "WaitingForRetry", "Waits 30 s after an error (retry 1 of 2): no disk"),
+        ("WaitingForRetry", 9.0, "no disk", "WaitingForRetry", "Waits 30 s after an error (retry 1 of 2): no disk"),
+        ("WaitingForRetry", 9.0, None, None, "The next scheduling round decides what it gets."),
         ("AtMaximum", 9.0, None, "AtMaximum", "It was given its first tasks."),
         ("WaitingForResources", 5.0, None, "WaitingForResources", "It was given its first tasks."),
     ],

@@ -9,7 +9,6 @@ is a file, and knows those before it:
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import socket
 import sys
@@ -205,7 +204,7 @@ class Agent(Watching):
         self._stop_dialling.set()
         if self._control is None:
             self._kill()
-            os._exit(TERMINATED)
+            self._exit(TERMINATED)
         self._control.send(Leave())
         self._leave_by = time.monotonic() + self._spec.stop_seconds + 2 * KILL_SECONDS
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
 import time
@@ -218,4 +217,4 @@ class Ending(Learning):
         self._kill()
         self._telemetry.close(TELEMETRY_SECONDS)
         sys.stdout.flush()
-        os._exit(code)
+        self._exit(code)

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import shutil
 import sys
 import threading
 import time
@@ -14,6 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from queue import SimpleQueue
+from typing import NoReturn
 
 from optimus_contract.command import launch
 from optimus_contract.limits import MAX_COUNT
@@ -84,10 +86,17 @@ class State:
         self._done_at = self._learned_at = self._files_at = float("-inf")
         self._sent: JobProfile | None = None
         """What the service knows of the script."""
+        self._had_total = False
+        """Whether it was known after how many steps the script ends when its profile was made last."""
         self._output = threading.Lock()
         """Guards what is passed on ..."""
         self._reading = threading.Lock()
         """... and what of it is read."""
+
+    def _exit(self, code: int) -> NoReturn:
+        """End this process at once, without the agent's own directory: the job's token is in it."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+        os._exit(code)
 
     def _send(self, message: FromTask) -> None:
         if self._control is not None:
@@ -159,7 +168,8 @@ log = logging.getLogger(__name__)
 DONE_SECONDS = 0.25
 """Least time between two reports of steps to the coordinator."""
 LEARNED_SECONDS = 2.0
-"""Least time between two reports of what was learned."""
+"""Least time between two reports of what was learned. How long the training is, is reported at once: people see the
+steps that tell it at the same time."""
 MISPLACED = (
     "the command counts its steps by its number of processes, and with %d workers went on from the wrong step: nothing "
     "of this counts, and the job is started again with %d workers"
@@ -261,9 +271,10 @@ class Learning(State):
 
     def _report_learned(self, run: Run) -> None:
         learned, now = run.progress.learned, time.monotonic()
-        if now < self._learned_at + LEARNED_SECONDS and run.end is None:
+        has_total, had_total = learned.total_steps is not None, self._had_total
+        if now < self._learned_at + LEARNED_SECONDS and run.end is None and has_total == had_total:
             return
-        self._learned_at = now
+        self._learned_at, self._had_total = now, has_total
         self._remember(learned, run.progress.step or self._remembered_step())
         if self._is_weak:
             if not run.is_formed or run.progress.has_old_total:

@@ -255,7 +255,8 @@ class Tracker:
 
     def _report_learned(self, now: float) -> None:
         profile = profile_of(self._progress.learned, None)
-        if profile == self._sent or now < self._learned_at + LEARNED_SECONDS:
+        is_length = (profile.total_steps is None) != (self._sent.total_steps is None)
+        if profile == self._sent or (now < self._learned_at + LEARNED_SECONDS and not is_length):
             return
         self._learned_at = now
         if self._try(lambda client: client.put_profile(profile)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import threading
 import time
@@ -48,7 +47,7 @@ class Watching(Ending):
         now, run = time.monotonic(), self._run
         if self._leave_by is not None and now >= self._leave_by:
             self._kill()
-            os._exit(TERMINATED)
+            self._exit(TERMINATED)
         if run is None:
             return
         if now >= self._files_at + FILES_SECONDS:

@@ -46,7 +46,7 @@ def list_queue(
 def queued_body(queued: Queued, now: float, still: Standstills = MappingProxyType({})) -> answers.QueuedJob:
     """A job that waits, as a line of the queue. Pure."""
     job, decision = queued.job, queued.decision
-    reason, why = waiting_words(None if decision is not None and is_overtaken(job, decision) else decision)
+    reason, why = waiting_words(None if decision is not None and is_overtaken(job, decision, now) else decision)
     return answers.QueuedJob(
         position=queued.position,
         id=job.id,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from optimus_contract.result import last_checkpoint
 from optimus_scheduler.model import NOTHING, Allocation, JobState, Reason
-from optimus_scheduler.model.format import IS_BEING_STOPPED, ITS_OWNER, time_words
+from optimus_scheduler.model.format import IS_BEING_STOPPED, ITS_OWNER, retry_words, time_words
 from optimus_service.insight.format import foreseen, moment
 from optimus_service.insight.jobs.end import REACHED, reached_limit
 from optimus_service.insight.jobs.reasons import ended_words, text_of
@@ -43,28 +43,31 @@ def explain(job: JobRecord, decision: DecisionRecord | None, now: float) -> Expl
     if decision is None:
         waits = "No scheduling round has looked at the job yet."
         return Explanation(None, waits, "The next scheduling round.", job.wanted, NOTHING, reached)
-    if is_overtaken(job, decision):
+    if (
+        is_overtaken(job, decision, now) or decision.reason == Reason.WAITING_FOR_RETRY
+    ):  # whose message has the whole wait
         return _before_the_next_round(job, now, reached)
     change = text_of(decision.reason).what_would_change_it
     return Explanation(decision.reason, decision.message, change, decision.allocation, decision.previous, reached)
 
 
-def is_overtaken(job: JobRecord, decision: DecisionRecord) -> bool:
-    """Whether the job has lost its tasks to an error or was resumed since it was decided."""
+def is_overtaken(job: JobRecord, decision: DecisionRecord, now: float) -> bool:
+    """Whether the job has lost its tasks to an error, was resumed, or has waited for its retry since it was decided."""
     if not job.waits:
         return False
     if decision.reason in (Reason.PAUSED_BY_OWNER, Reason.CANCELLING):
         return True
+    if decision.reason == Reason.WAITING_FOR_RETRY:
+        return job.retry_at is None or job.retry_at <= now
     return not decision.allocation.is_empty and job.wanted_at is not None and decision.at < job.wanted_at
 
 
 def _before_the_next_round(job: JobRecord, now: float, reached: str | None) -> Explanation:
-    """Of a job whose decision is overtaken."""
+    """Of a job whose decision is overtaken, or that waits for its retry."""
     decides = "The next scheduling round decides what it gets."
     if job.retry_at is None or job.retry_at <= now or job.last_error is None:
         return Explanation(None, decides, "The next scheduling round.", NOTHING, NOTHING, reached)
-    retry = f"retry {job.retries} of {job.asked.retries}"
-    message = f"Waits {time_words(job.retry_at - now)} after an error ({retry}): {job.last_error}"
+    message = retry_words(job.retry_at - now, job.retries, job.asked.retries, job.last_error)
     change = text_of(Reason.WAITING_FOR_RETRY).what_would_change_it
     return Explanation(Reason.WAITING_FOR_RETRY, message, change, NOTHING, NOTHING, reached)
 

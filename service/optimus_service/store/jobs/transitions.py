@@ -22,7 +22,7 @@ from optimus_scheduler.lifecycle import (
     StoreResult,
 )
 from optimus_scheduler.model import NOTHING, Directive, JobState
-from optimus_scheduler.model.format import time_words
+from optimus_scheduler.model.format import retry_words
 from optimus_scheduler.retries import Backoff
 from optimus_service.store.database.tables import JobRow, PredictionRow, split_float
 from optimus_service.store.jobs import ended
@@ -108,7 +108,7 @@ def _carry_out(session: Session, row: JobRow, effect: lifecycle.Effect, now: flo
 def _schedule_retry(session: Session, row: JobRow, retry: ScheduleRetry, now: float, seconds: float) -> None:
     row.retry_at, row.last_error, row.formed_at = now + seconds, retry.error, None
     _want_nothing(row, now)
-    message = f"Waits {time_words(seconds)} after an error (retry {retry.number} of {retry.most}): {retry.error}"
+    message = retry_words(seconds, retry.number, retry.most, retry.error)
     data = {"retry": retry.number, "of": retry.most, "retry_at": row.retry_at, "error": retry.error}
     history.add_event(session, row.id, RETRY_SCHEDULED, message, data, now)
 
