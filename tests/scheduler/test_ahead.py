@@ -134,14 +134,31 @@ def test_no_instant_holds_more_than_the_cluster_has(drawn: list[tuple[int, tuple
         assert held.fits_in(capacity)
 
 
-@given(left=st.integers(20, 20_000), size=st.integers(1, 3))
+@given(left=st.integers(20, 20_000), size=st.integers(1, 3), busy_part=st.floats(0.4, 1.0))
 @settings(max_examples=25)
-def test_a_job_alone_at_its_only_size_ends_when_its_work_is_done(left: int, size: int) -> None:
+def test_a_job_alone_at_its_only_size_ends_when_its_work_is_done_and_its_evaluations_are(
+    left: int, size: int, busy_part: float
+) -> None:
     spec = a_spec(minimum=(size, size), maximum=(size, size), rule=ConvergenceRule(max_steps=left + 100))
-    job = a_job("a", has=(size, size), spec=spec, measured=samples(law(), ALL_SIZES), step=100)
+    job = a_job("a", has=(size, size), spec=spec, measured=samples(law(), ALL_SIZES), step=100, busy_part=busy_part)
     queue = a_queue(job)
-    speed = queue.outlooks[0].speeds.at(Allocation(size, size))
-    assert end_of(queue, "a").mean - NOW == pytest.approx(left / speed, rel=1e-6)
+    speed, told = queue.outlooks[0].speeds.at(Allocation(size, size)), queue.outlooks[0].forecast.remaining_seconds
+    end = end_of(queue, "a").mean
+    assert end - NOW == pytest.approx(left / speed / busy_part, rel=1e-6)
+    assert told is not None
+    assert end - NOW == pytest.approx(told.mean, rel=1e-6), "the queue and the time at the present size agree"
+
+
+@given(busy_part=st.floats(0.4, 1.0))
+@settings(max_examples=10)
+def test_a_job_that_tells_neither_steps_nor_losses_ends_as_others_did_whatever_part_it_evaluates(
+    busy_part: float,
+) -> None:
+    spec = a_spec(minimum=(1, 1), maximum=(1, 1), rule=ConvergenceRule())
+    job = a_job("a", has=(1, 1), spec=spec, measured=samples(law(), ALL_SIZES), busy_part=busy_part)
+    queue = replace(a_queue(job), lengths=[600.0] * 50)
+    plain = replace(a_queue(replace(job, busy_part=1.0)), lengths=[600.0] * 50)
+    assert end_of(queue, "a").mean == pytest.approx(end_of(plain, "a").mean, abs=1.0)
 
 
 @given(steps=st.integers(20, 5000), more=st.integers(0, 5000))

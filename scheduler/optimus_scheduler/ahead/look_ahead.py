@@ -22,7 +22,7 @@ from optimus_models.convergence import LEAST_POINTS
 from optimus_scheduler.ahead.cuts import agreed_cut, freed_by
 from optimus_scheduler.ahead.doubts import Doubts, levels_of
 from optimus_scheduler.ahead.earliest_starts import Needed, drawn, earliest_starts
-from optimus_scheduler.ahead.queue import ExpectedTimes, Queue, Work, rest_of_life, until_later
+from optimus_scheduler.ahead.queue import ExpectedTimes, Queue, Work, pace_of, rest_of_life, until_later
 from optimus_scheduler.ahead.start_ups import is_starting, start_up_seconds
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
 from optimus_scheduler.allocate.policy import PlanningPolicy, Policy
@@ -136,7 +136,7 @@ def _work(outlook: Outlook, queue: Queue) -> Work:
     size = outlook.minimum if size.is_empty else size
     running = 0.0 if outlook.job.started_at is None else queue.now - outlook.job.started_at
     if remaining is None:
-        like_it, speed = seconds_of_silent_runs(outlook.job), outlook.speeds.at(size)
+        like_it, speed = seconds_of_silent_runs(outlook.job), pace_of(outlook, size)
         if like_it is None:
             rest = rest_of_life(queue.lengths, running, outlook.typical_seconds)
         else:

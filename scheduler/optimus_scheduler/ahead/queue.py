@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.forecast.time_left import given_not_ended
+from optimus_scheduler.forecast.time_left import Habits, given_not_ended
 from optimus_scheduler.model import (
     NOTHING,
     REACH,
@@ -135,6 +135,11 @@ def until_later(instant: Interval, said_at: float, now: float) -> Interval:
     waited = max(now - said_at, 0.0)
     total = given_not_ended(until(instant, said_at), 0.0, waited)
     return Interval(*(max(each - waited, 0.0) for each in (total.mean, total.low, total.high)))
+
+
+def pace_of(outlook: Outlook, size: Allocation) -> float:
+    """Steps/s with this size over the rest of a job: it evaluates and writes checkpoints as much as until now."""
+    return outlook.speeds.at(size) / Habits(outlook.job.busy_part).by_pauses
 
 
 class Work(NamedTuple):

@@ -19,7 +19,7 @@ import numpy as np
 
 from optimus_scheduler.ahead.cuts import Cut, Seen, why_for
 from optimus_scheduler.ahead.progress import Progress
-from optimus_scheduler.ahead.queue import Arrival, Queue
+from optimus_scheduler.ahead.queue import Arrival, Queue, pace_of
 from optimus_scheduler.ahead.start_ups import is_starting, start_up_seconds
 from optimus_scheduler.allocate.allocate import allocate, usable_capacity
 from optimus_scheduler.allocate.allocate_with_quotas import confinements, is_beyond
@@ -324,7 +324,7 @@ class Trajectory:
         else:
             resumes = now + outlook.stop_seconds if changed else now
         virtual = _Virtual(outlook, work, size, since, resumes, attained=job.attained_share_seconds)
-        virtual.speed = outlook.speeds.at(size)
+        virtual.speed = pace_of(outlook, size)
         virtual.n_sizes = int(outlook.measured) if outlook.learning else _SURE_SIZES
         if not size.is_empty:
             virtual.started_at = now
@@ -340,10 +340,10 @@ class Trajectory:
         worker_seconds: defaultdict[tuple[str | None, str | None], float] = defaultdict(float)
         for job in self._jobs:
             size = job.outlook.minimum
-            speed = max(job.outlook.speeds.at(size), 1e-12)
+            speed = max(pace_of(job.outlook, size), 1e-12)
             share = min(max(job.outlook.demand(size).dominant_share(capacity), 0.0), 1.0)
             shares += job.left / speed * share
-            longest = max(longest, job.left / max(job.outlook.speeds.at(job.outlook.maximum), 1e-12))
+            longest = max(longest, job.left / max(pace_of(job.outlook, job.outlook.maximum), 1e-12))
             for holder in ((job.outlook.job.owner, None), (None, job.outlook.job.spec.project)):
                 worker_seconds[holder] += job.left / speed * size.workers
         limited = (worker_seconds[each.owner, each.project] / max(each.most, 1) for each in self._queue.worker_limits)
@@ -460,7 +460,7 @@ class Trajectory:
             return
         self._has_changed, had_tasks = True, not job.size.is_empty
         job.size, job.changed_at, job.waits_as = size, self._now, None
-        job.speed = job.outlook.speeds.at(size)
+        job.speed = pace_of(job.outlook, size)
         job.slots = _within(job.slots, size)
         if not size.is_empty:
             stop = job.outlook.stop_seconds if had_tasks else self._start_up_seconds(job.outlook)
