@@ -2,6 +2,7 @@
 
     python -m benchmarks.promises --data FOLDER [--runs pollux,paper] [--workloads 1,2] [--seeds 0] [--runs-known 1,0]
     python -m benchmarks.promises --data FOLDER --runs paper --oracle
+    python -m benchmarks.promises --data FOLDER --runs paper --runs-known 1 --attribute
     python -m benchmarks.promises --data FOLDER --runs pollux --workloads 1,2 --runs-known 1 --load 3
     python -m benchmarks.promises --data FOLDER --runs pcs [--traces 2869ce] [--policies optimus,srtf] [--jobs 600]
     python -m benchmarks.promises --data FOLDER --runs elasticflow [--clusters 195job,cluster04] [--jobs 400] [--oracle]
@@ -17,6 +18,10 @@ quarter and 0.12 at half. `start` are predictions of when a waiting job begins, 
 lengths and speeds are told: what is left is the error that later arrivals and changes of size make, which nobody knows.
 `score` is the mean interval score of the time left in logarithms (width plus ten times the miss; less is better), of
 predictions as they were shown and, `score_uncorrected`, before they were corrected by how earlier ones turned out.
+
+`--attribute` adds what the errors come from, a quarter and half of a life over (`benchmarks.attribution`): the median
+error before the correction, and the mean |ln|, if parts of the truth are told; of jobs with and without an ended one of
+their task.
 
 `pcs` is the comparison with PCS (OSDI 2024): the mean of |predicted - true| / true completion time of predictions at
 submission, with lengths and speeds told (`--blind`: not), beside the mean completion time under several policies. As in
@@ -40,6 +45,8 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+
+from benchmarks.attribution import WatchedReplay
 
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.model import Interval
@@ -68,6 +75,7 @@ class Run:
     options: Options
     jobs: int | None = None
     """Only the first so many."""
+    attribute: bool = False
 
 
 def measure(run: Run) -> dict[str, Any]:
@@ -75,7 +83,8 @@ def measure(run: Run) -> dict[str, Any]:
     begin = time.process_time()
     trace = load(run.trace, run.options, run.seed, run.policy)
     trace = replace(trace, jobs=trace.jobs[: run.jobs])
-    outcome = Replay(trace, policy_named(run.policy), run.options, seed=run.seed).run()
+    replay = (WatchedReplay if run.attribute else Replay)(trace, policy_named(run.policy), run.options, seed=run.seed)
+    outcome = replay.run()
     return {
         "kind": run.kind,
         "trace": outcome.trace,
@@ -90,6 +99,7 @@ def measure(run: Run) -> dict[str, Any]:
         **(_of_deadlines(outcome) if run.kind == "elasticflow" else {}),
         **_scores(outcome),
         "time_left": [row for row in time_left([outcome]) if row["kind"] in (AT_SUBMISSION, IN_LIFE, START)],
+        **({"attribution": replay.attribution()} if isinstance(replay, WatchedReplay) else {}),
     }
 
 
@@ -144,9 +154,9 @@ def runs_of(options: argparse.Namespace) -> Iterator[Run]:
             if "pollux" in kinds:
                 for number in _numbers(options.workloads):
                     path = data / "pollux" / "workloads" / f"workload-{number}.csv"
-                    yield Run("pollux", f"pollux:{path}", "optimus", seed, each)
+                    yield Run("pollux", f"pollux:{path}", "optimus", seed, each, attribute=options.attribute)
             if "paper" in kinds:
-                yield Run("paper", "paper", "optimus", seed, each)
+                yield Run("paper", "paper", "optimus", seed, each, attribute=options.attribute)
             if "philly" in kinds:
                 sparse = replace(
                     each, promise_spacing=1.3, round_seconds=_ROUND_SECONDS, cluster=options.philly_cluster
@@ -184,6 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--runs-known", default="1,0", help="1: ended jobs teach later ones; 0: they do not")
     parser.add_argument("--oracle", action="store_true", help="lengths and speeds are told: what arrivals alone cost")
+    parser.add_argument("--attribute", action="store_true", help="of pollux and paper: what errors come from")
     parser.add_argument("--load", type=float, default=1.0, help="3: jobs come three times as fast, so that many wait")
     parser.add_argument("--jobs", type=int, default=1500, help="of philly, pcs and elasticflow only the first so many")
     parser.add_argument("--philly-cluster", type=float, default=0.02, help="part of the 2,500 GPUs that these get")

@@ -269,9 +269,11 @@ class Replay:
 
     def _expected_times(self, snapshot: Snapshot, outcome: Plan) -> dict[str, CorrectedTimes]:
         """By the queue simulated forward."""
+        return corrected_times(self._queue(snapshot, outcome), self._policy, self._settings)
+
+    def _queue(self, snapshot: Snapshot, outcome: Plan) -> Queue:
         arrivals = self._recent.arrivals(snapshot.now)
-        queue = Queue.after_round(snapshot, outcome, self._forecaster.outlooks, arrivals, self._recent.lengths)
-        return corrected_times(queue, self._policy, self._settings)
+        return Queue.after_round(snapshot, outcome, self._forecaster.outlooks, arrivals, self._recent.lengths)
 
     def _set_wanted(self, action: SetWanted) -> None:
         """The job goes on with these tasks after a stop; tasks that stay keep their places."""
