@@ -1,6 +1,6 @@
 """How true is what jobs are told on a day like any other: random jobs on a real service on this machine.
 
-    python -m benchmarks.random_day [--seed 1] [--minutes 8] [--slots 4] [--sentences FOLDER]
+    python -m benchmarks.random_day [--seed 1] [--minutes 8] [--slots 4] [--out FOLDER]
 
 Starts `optimus serve` with a data directory of its own. For so many minutes, owners submit jobs of all kinds (tasks
 with rules of loss and limits, scripts that end, fail, hang, stop early or are silent), with and without a dry run, and
@@ -13,7 +13,8 @@ stdout:
 * `silent_untold`: looks at jobs that made no step for 12 s and were told of no standstill;
 * `unfinished_successes`: succeeded jobs with a progress other than 1.
 
-`--sentences FOLDER`: every kind of sentence that was told, once, to be read by somebody. Jobs are random by the seed;
+`--out FOLDER`: `sentences.txt` with every kind of sentence that was told, once, to be read by somebody, and
+`wrong.txt` with each look of which something is counted above. Jobs are random by the seed;
 times are those of the machine.
 """
 
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--slots", type=int, default=4)
-    parser.add_argument("--sentences", type=Path, metavar="FOLDER")
+    parser.add_argument("--out", type=Path, metavar="FOLDER")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="optimus-day-", ignore_cleanup_errors=True) as temporary:
         data = Path(temporary) / "data"
@@ -50,8 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             service.stop()
     row = {"seed": options.seed, "minutes": options.minutes, "load": os.getloadavg()[0], **day.figures()}
     print(json.dumps(row), flush=True)
-    if options.sentences is not None:
-        write(day, options.sentences)
+    if options.out is not None:
+        write(day, options.out)
     return 0
 
 

@@ -107,7 +107,8 @@ def live(url: str, seed: int, minutes: float) -> Day:
 
 
 def write(day: Day, folder: Path) -> None:
-    """Every kind of sentence with its first example, to read and judge."""
+    """`sentences.txt`: every kind of sentence with its first example, to read and judge; `wrong.txt`: what was."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = [f"{kind.n} {kind.job} {kind.example}" for kind in day.sentences()]
     (folder / "sentences.txt").write_text("\n".join([*lines, ""]))
+    (folder / "wrong.txt").write_text("\n".join([*day.wrong(), ""]))

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from benchmarks.random_day.jobs import kind_of
@@ -39,8 +39,15 @@ class Look(NamedTuple):
 class Judged(NamedTuple):
     """What was said of an interval, beside what came."""
 
+    look: Look
     said: Mapping[str, Any]
     came: float
+
+    @property
+    def words(self) -> str:
+        said = self.said
+        high = "?" if said["high"] is None else f"{said['high']:.0f}"
+        return f"{said['mean']:.0f} s ({said['low'] or 0.0:.0f} to {high}) was said, {self.came:.0f} s came"
 
     @property
     def holds(self) -> bool:
@@ -81,6 +88,20 @@ class Day:
             ),
         }
 
+    def wrong(self) -> list[str]:
+        """A line for each look with an interval that did not hold, a wrong speed or an untold standstill."""
+        found: list[tuple[Look, str]] = []
+        for looks in self.looks.values():
+            for what, judged in (("end", ends(looks)), ("start", starts(looks))):
+                found += [(each.look, f"{what} {each.words}") for each in judged if not each.holds]
+            found += [(each, f"{each.job['steps_per_second']:.2f} steps/s") for each in wrong_speeds(looks)]
+            found += [(each, "no step, untold") for each in silent(looks)]
+        return [
+            f"{datetime.fromtimestamp(look.at, UTC):%H:%M:%S} {look.job['id']} {look.job['state']} "
+            f"step {look.job['step']}: {what}"
+            for look, what in found
+        ]
+
     def sentences(self) -> list[Sentence]:
         """Every kind of sentence, in the order in which they came."""
         found: dict[str, Sentence] = {}
@@ -101,7 +122,7 @@ def ends(looks: Sequence[Look]) -> Iterator[Judged]:
     ended_at = _seconds(last["finished_at"])
     for look in looks:
         if not look.is_ended and look.job["remaining_seconds"] is not None:
-            yield Judged(look.job["remaining_seconds"], ended_at - look.at)
+            yield Judged(look, look.job["remaining_seconds"], ended_at - look.at)
 
 
 def starts(looks: Sequence[Look]) -> Iterator[Judged]:
@@ -113,7 +134,7 @@ def starts(looks: Sequence[Look]) -> Iterator[Judged]:
     for look in looks:
         said = (look.job["expected"] or {}).get("start_seconds")
         if look.at < started_at and said is not None:
-            yield Judged(said, started_at - look.at)
+            yield Judged(look, said, started_at - look.at)
 
 
 def wrong_speeds(looks: Sequence[Look]) -> list[Look]:

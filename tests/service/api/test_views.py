@@ -459,6 +459,14 @@ def test_the_speed_is_that_of_the_job_over_the_last_half_minute() -> None:
     assert measured_speed([*recent[::-1], old], NOW) == pytest.approx(10.0)
 
 
+def test_a_job_that_stands_still_becomes_slower() -> None:
+    made = [sample(at=NOW - 20 + n, step=100 + 10 * n, received_at=NOW - 20 + n) for n in range(11)]
+    assert measured_speed(made, NOW - 9) == pytest.approx(10.0), "the next report is not late yet"
+    assert measured_speed(made, NOW) == pytest.approx(100 / 19), "no step for 10 s, of which 1 is between two reports"
+    at_once = [replace(each, received_at=NOW - 9) for each in made]
+    assert measured_speed(at_once, NOW) == pytest.approx(10.0), "a worker reports each 10 s"
+
+
 def test_a_single_record_is_timed_by_itself() -> None:
     assert measured_speed([sample(n_steps=2, seconds=0.5)], NOW) == 4.0
     assert measured_speed([sample(seconds=0.0)], NOW) is None
@@ -481,12 +489,16 @@ def test_a_speed_is_never_negative(points: list[tuple[float, int, float]]) -> No
 # --- explanation -----------------------------------------------------------------------------------------------------
 
 
+AWAITS = "Waits 9.0 s after an error (retry 1 of 2): no disk"
+
+
 @pytest.mark.parametrize("reason", list(Reason))
 def test_every_reason_says_what_would_change_it(reason: Reason) -> None:
-    found = explain(job(), decision(reason.value), NOW)
-    assert found.message == "A sentence."
+    waits = job(retry_at=NOW + 9, last_error="no disk", retries=1, spec={"retries": 2})
+    found = explain(waits, decision(reason.value), NOW)
+    assert found.message == ("A sentence." if reason is not Reason.WAITING_FOR_RETRY else AWAITS)
     others = {
-        explain(job(), decision(other.value), NOW).what_would_change_it for other in Reason if other is not reason
+        explain(waits, decision(other.value), NOW).what_would_change_it for other in Reason if other is not reason
     }
     assert found.what_would_change_it
     assert found.what_would_change_it not in others or reason in (Reason.CONVERGED, Reason.CANCELLING)

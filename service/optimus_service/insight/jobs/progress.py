@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -450,7 +451,8 @@ def _beyond_announced(job: JobRecord, end: End | None, limit: _TimeLimit) -> Job
 def measured_speed(newest: Sequence[SampleRecord], now: float) -> float | None:
     """Steps per second of the whole job over the last `SPEED_WINDOW_SECONDS`, from its newest samples (any order).
 
-    None when it has not made a step in that time, or only one that cannot be timed.
+    Seconds for which none has come count, beyond the longest between two reports: a job that stands still is shown to
+    become slower. None when it has not made a step in that time, or only one that cannot be timed.
     """
     recent = [sample for sample in newest if sample.received_at > now - SPEED_WINDOW_SECONDS]
     if not recent:
@@ -460,5 +462,7 @@ def measured_speed(newest: Sequence[SampleRecord], now: float) -> float | None:
     recent = [sample for sample in recent if sample.membership_epoch == epoch]
     first, last = (pick(recent, key=lambda sample: (sample.at, sample.step)) for pick in (min, max))
     if last.at > first.at and last.step > first.step:
-        return (last.step - first.step) / (last.at - first.at)
+        seconds, came = last.at - first.at, sorted({sample.received_at for sample in recent})
+        longest = max((later - sooner for sooner, later in pairwise(came)), default=seconds)
+        return (last.step - first.step) / (seconds + max(now - came[-1] - longest, 0.0))
     return last.n_steps / last.seconds if last.seconds > 0 else None
