@@ -8,7 +8,8 @@ pause, resume, change and cancel some. Each second, every job's status and expla
 stdout:
 
 * `end`, by kind of job: looks at jobs that succeeded in which a time left was told, and the part of these 80 %
-  intervals that held; `start`: the same for starts of jobs that waited;
+  intervals that held; `start`: the same for starts of jobs that waited; both without what was told
+  before a job's owner changed, paused or resumed it;
 * `wrong_speeds`: looks with a speed 1.7 times what the steps of the last 12 s show, or less than that part of it;
 * `silent_untold`: looks at jobs that made no step for 12 s and were told of no standstill;
 * `unfinished_successes`: succeeded jobs with a progress other than 1.

@@ -52,6 +52,8 @@ class Owners:
 
     def __init__(self, url: str, seed: int) -> None:
         self._client, self._random, self._n = Client(url), Random(seed), 0
+        self.changed: dict[str, float] = {}
+        """When each job was last changed, POSIX seconds."""
 
     def act(self) -> None:
         """Do what somebody does now; what the service refuses (a job has just ended) is left."""
@@ -60,14 +62,18 @@ class Owners:
         try:
             for job in active:
                 if job.body["directive"] == "pause" and self._random.random() < 0.4:
-                    self._client.resume(job.id)
+                    self._change(job.id, self._client.resume)
             if len(active) < FEW or (draw < 0.5 and len(active) < MANY):
                 self._submit()
             elif draw < 0.7:
-                self._random.choice(self._changes())(self._random.choice(active).id)
+                self._change(self._random.choice(active).id, self._random.choice(self._changes()))
         except ApiError as error:
             if error.status >= 500:
                 raise
+
+    def _change(self, job_id: str, change: Callable[[str], Any]) -> None:
+        change(job_id)
+        self.changed[job_id] = time.time()
 
     def _submit(self) -> None:
         self._n += 1
@@ -103,6 +109,7 @@ def live(url: str, seed: int, minutes: float) -> Day:
         finally:
             recorder.stop()
         looks.result()
+    recorder.day.changed = owners.changed
     return recorder.day
 
 

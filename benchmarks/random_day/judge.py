@@ -68,6 +68,16 @@ class Day:
     """All looks, by job id."""
 
     looks: dict[str, list[Look]] = field(default_factory=dict)
+    changed: dict[str, float] = field(default_factory=dict)
+    """When each job's owner last changed, paused or resumed it, POSIX seconds: what was told before cannot know it."""
+
+    def _judged(self, looks: Sequence[Look]) -> tuple[list[Judged], list[Judged]]:
+        """What was told of its end and its start since its owner changed the job."""
+        since = self.changed.get(looks[-1].job["id"], 0.0)
+        return (
+            [each for each in ends(looks) if each.look.at > since],
+            [each for each in starts(looks) if each.look.at > since],
+        )
 
     def figures(self) -> dict[str, Any]:
         """Of jobs that came to their own end: parts of 80 % intervals that held, by the kind of job; and how often what
@@ -78,8 +88,10 @@ class Day:
         return {
             "jobs": len(self.looks),
             "states": Counter(looks[-1].job["state"] for looks in self.looks.values()),
-            "end": {kind: _held(each for looks in those for each in ends(looks)) for kind, those in kinds.items()},
-            "start": _held(each for looks in self.looks.values() for each in starts(looks)),
+            "end": {
+                kind: _held(each for looks in those for each in self._judged(looks)[0]) for kind, those in kinds.items()
+            },
+            "start": _held(each for looks in self.looks.values() for each in self._judged(looks)[1]),
             "wrong_speeds": sum(len(wrong_speeds(looks)) for looks in self.looks.values()),
             "silent_untold": sum(len(silent(looks)) for looks in self.looks.values()),
             "unfinished_successes": sum(
@@ -92,7 +104,7 @@ class Day:
         """A line for each look with an interval that did not hold, a wrong speed or an untold standstill."""
         found: list[tuple[Look, str]] = []
         for looks in self.looks.values():
-            for what, judged in (("end", ends(looks)), ("start", starts(looks))):
+            for what, judged in zip(("end", "start"), self._judged(looks), strict=True):
                 found += [(each.look, f"{what} {each.words}") for each in judged if not each.holds]
             found += [(each, f"{each.job['steps_per_second']:.2f} steps/s") for each in wrong_speeds(looks)]
             found += [(each, "no step, untold") for each in silent(looks)]

@@ -15,6 +15,7 @@ def looks(n: int = 30, **fields: Any) -> list[Look]:
     found = []
     for at in range(n + 1):
         job = {
+            "id": "a",
             "name": "ends-1",
             "state": "succeeded" if at == n else "running" if at >= 10 else "queued",
             "step": max(at - 10, 0),
@@ -57,10 +58,12 @@ def test_a_job_without_steps_is_to_be_told_so() -> None:
 
 
 def test_a_day_counts_kinds_of_sentences_without_their_figures() -> None:
-    day = Day({"a": looks(), "b": looks(20, progress=0.9)})
+    day = Day({"a": looks(), "b": looks(20, id="b", progress=0.9)})
     figures = day.figures()
     assert figures["jobs"] == 2
     assert figures["end"] == {"ends": {"told": 50, "held": 1.0}}
+    day.changed["a"] = 19.5
+    assert day.figures()["end"] == {"ends": {"told": 30, "held": 1.0}}, "told before the change that they had"
     assert figures["unfinished_successes"] == 1
     assert [(each.n, each.example) for each in day.sentences()] == [
         (50, "It ends in 30 s."),
