@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -73,7 +74,7 @@ class Day:
 
     def _judged(self, looks: Sequence[Look]) -> tuple[list[Judged], list[Judged]]:
         """What was told of its end and its start since its owner changed the job."""
-        since = self.changed.get(looks[-1].job["id"], 0.0)
+        since = self.changed.get(looks[-1].job["id"], -math.inf)
         return (
             [each for each in ends(looks) if each.look.at > since],
             [each for each in starts(looks) if each.look.at > since],
