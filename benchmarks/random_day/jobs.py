@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-SCRIPT = Path(__file__).with_name("loop.py")
+SCRIPTS = Path(__file__).with_name("scripts")
 HANG_SECONDS = 15.0
 
 Spec = Mapping[str, Any]
@@ -23,14 +23,14 @@ def random_job(random: Random, number: int) -> Spec:
         _task(loss_decrease=0.01, max_epochs=200),
         _task(target_loss=choose([0.05, 0.1, 0.2])),
         _task(loss_decrease=0.02, max_epochs=200) | {"mode": "async"},
-        _script("ends", "--steps", choose([400, 800, 1500])),
-        _script("ends", "--epochs", choose([20, 40])),
-        _script("fails", "--fail-at", 300) | {"retries": choose([0, 1, 2])},
-        _script("hangs", "--hang-at", 150) | {"hang_seconds": HANG_SECONDS},
-        _script("stops-early", "--epochs", 60, "--stop-at", 15),
-        _script("stops-early", "--steps", 2000, "--stop-at", 400),
-        _script("silent", "--quiet-seconds", choose([20, 40])),
-        _script("limited", "--steps", 1500) | {"convergence": {"max_steps": choose([300, 5000])}},
+        _script("ends", "by_steps", "--steps", choose([400, 800, 1500])),
+        _script("ends", "by_epochs", "--epochs", choose([20, 40])),
+        _script("fails", "by_steps", "--fail-at", 300) | {"retries": choose([0, 1, 2])},
+        _script("hangs", "by_steps", "--hang-at", 150) | {"hang_seconds": HANG_SECONDS},
+        _script("stops-early", "by_epochs", "--epochs", 60, "--stop-at", 15),
+        _script("stops-early", "by_steps", "--steps", 2000, "--stop-at", 400),
+        _script("silent", "silent", "--seconds", choose([20, 40])),
+        _script("limited", "by_steps", "--steps", 1500) | {"convergence": {"max_steps": choose([300, 5000])}},
     ]
     job = dict(random.choices(kinds, weights=[3, *[1] * (len(kinds) - 1)])[0])
     if random.random() < 0.25:
@@ -48,6 +48,6 @@ def _task(workers: int = 1, servers: int = 1, **rules: float) -> dict[str, Any]:
     return {"name": "task", "task": "optimus_workers.zoo.digits:mlp", "convergence": rules, **counts}
 
 
-def _script(kind: str, *words: object) -> dict[str, Any]:
-    command = [sys.executable, str(SCRIPT), *map(str, words)]
-    return {"name": kind, "command": command, "working_directory": str(SCRIPT.parent)}
+def _script(kind: str, script: str, *words: object) -> dict[str, Any]:
+    command = [sys.executable, f"{script}.py", *map(str, words)]
+    return {"name": kind, "command": command, "working_directory": str(SCRIPTS)}
