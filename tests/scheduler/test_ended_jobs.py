@@ -16,7 +16,7 @@ from optimus_scheduler.forecast.end import as_rule, epoch_steps
 from optimus_scheduler.forecast.forecast import RememberingForecaster, forecast, forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.precedents import ends_under, with_precedents
-from optimus_scheduler.forecast.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
+from optimus_scheduler.forecast.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs, counted_alike
 from optimus_scheduler.model import (
     Allocation,
     Architecture,
@@ -25,6 +25,7 @@ from optimus_scheduler.model import (
     Interval,
     Job,
     Mode,
+    SilentRun,
     SpeedSample,
     SpeedSource,
 )
@@ -255,6 +256,37 @@ def test_a_job_that_became_slower_is_seen_at_its_present_speed() -> None:
 def test_a_job_told_twice_counts_once_and_one_without_losses_not_at_all() -> None:
     jobs = EndedJobs([ended("a"), ended("b"), ended("a"), ended("c", losses=(1.0,), loss_steps=(1.0,))])
     assert [job.id for job in jobs.of("zoo:cnn")] == ["b", "a"]
+
+
+def test_only_the_jobs_that_are_still_there_are_kept() -> None:
+    jobs = EndedJobs([ended("a"), ended("b"), ended("c", task="other")])
+    before = jobs.of("zoo:cnn")
+    jobs.keep({"a", "b", "c"})
+    assert jobs.of("zoo:cnn") is before
+    jobs.keep({"b"})
+    assert [job.id for job in jobs.of("zoo:cnn")] == ["b"]
+    assert jobs.of("other") == ()
+
+
+def test_runs_that_count_epochs_say_nothing_of_one_that_counts_steps() -> None:
+    """The same script with another way to print: its 5 steps are epochs."""
+
+    def run(name: str, each: float | None, *arguments: str) -> EndedJob:
+        return ended(name, steps_per_epoch=each, arguments=arguments)
+
+    steps, epochs = run("steps", None, "--n"), run("epochs", 1.0, "--style")
+    other, silent = run("other", 20.0, "--m"), replace(run("silent", None), silent=SilentRun(1, 0, 9.0))
+    runs = (steps, other, silent, epochs)
+
+    def alike(*runs: EndedJob, arguments: str = "--n", counts_epochs: bool | None = None) -> list[str]:
+        return [each.id for each in counted_alike(runs, (arguments,), counts_epochs)]
+
+    assert alike(*runs) == ["steps", "other", "silent"]
+    assert alike(*runs, arguments="--style") == ["silent", "epochs"], "as the runs with its arguments"
+    assert alike(*runs, arguments="--new") == ["steps", "other", "silent"], "as most"
+    assert alike(steps, epochs, arguments="--new") == ["epochs"], "as the newest of as many"
+    assert alike(*runs, arguments="--style", counts_epochs=False) == ["steps", "other", "silent"], "it has told"
+    assert counted_alike(same := (steps, other), ("--n",), True) is same
 
 
 # --- changes of size -------------------------------------------------------------------------------------------------

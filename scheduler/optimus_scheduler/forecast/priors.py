@@ -7,7 +7,7 @@ into the `Prior` that loss curves are fitted with.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from optimus_models.loss.finished_runs import FinishedRun, Prior
 from optimus_models.loss.rate_schedule import RateSchedule
@@ -52,9 +52,37 @@ class EndedJobs:
         if len(self._by_task) > MAX_TASKS:
             self._by_task.popitem(last=False)
 
+    def keep(self, job_ids: Collection[str]) -> None:
+        """Forget all others."""
+        for task, known in list(self._by_task.items()):
+            kept = tuple(job for job in known if job.id in job_ids)
+            if not kept:
+                del self._by_task[task]
+            elif len(kept) < len(known):
+                self._by_task[task] = kept
+
     def of(self, task: str) -> tuple[EndedJob, ...]:
         """Those of one task, oldest first; the same tuple as long as there is no new one."""
         return self._by_task.get(task, ())
+
+
+def counted_alike(
+    runs: tuple[EndedJob, ...], arguments: tuple[str, ...], counts_epochs: bool | None
+) -> tuple[EndedJob, ...]:
+    """Those of a script's ended runs whose steps are what those of its job with these arguments are.
+
+    One script may report its steps in one run and only its epochs in another, where each counts as a step.
+    `counts_epochs`: whether the job does so; None: it has told nothing. Then it counts as most runs do that have its
+    arguments, or as most of all where none has; as the newest where both are as many.
+    """
+    told = [each for each in runs if each.silent is None]
+    if len({each.counts_epochs for each in told}) < 2:
+        return runs
+    if counts_epochs is None:
+        same = [each.counts_epochs for each in told if each.arguments == arguments]
+        votes = same or [each.counts_epochs for each in told]
+        counts_epochs = votes[-1] if 2 * sum(votes) == len(votes) else 2 * sum(votes) > len(votes)
+    return tuple(each for each in runs if each.silent is not None or each.counts_epochs is counts_epochs)
 
 
 class LossPriors:

@@ -222,6 +222,11 @@ class EndedJob:
         """Epochs at its end; 0 when that is not known."""
         return self.total_steps / self.steps_per_epoch if self.steps_per_epoch else 0.0
 
+    @property
+    def counts_epochs(self) -> bool:
+        """Whether an epoch is a step, as of a script that reports nothing else."""
+        return self.steps_per_epoch == 1.0
+
 
 def waits_since(state: JobState, submitted_at: float, allocated_at: float | None, held_until: float | None) -> float:
     """Since when a job without tasks waits for some, POSIX seconds: since it came, or lost those that it trained with,

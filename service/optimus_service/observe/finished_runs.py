@@ -56,7 +56,8 @@ class FinishedRunHistory:
         self._keep_seconds = keep_seconds
         self._lock = threading.Lock()
         self._known = EndedJobs()
-        self._last_id = 0
+        self._first_id = self._last_id = self._n_rows = 0
+        """Of the rows that were read, and how many of them there were."""
         self._percents: dict[str, deque[float]] = {}
         """Percent of peak that the newest ended jobs reached, by device."""
         self._calculated: OrderedDict[str, tuple[SpeedSample, ...]] = OrderedDict()
@@ -78,7 +79,11 @@ class FinishedRunHistory:
     def refresh(self) -> None:
         """Read what was learned since, by whichever replica."""
         with self._lock:
+            self._forget_deleted()
             runs = self._repository.finished_runs.after(self._last_id, MAX_LOADED)
+            if runs and not self._first_id:
+                self._first_id = runs[0].id
+            self._n_rows += len(runs)
             for run in runs:
                 self._last_id = run.id
                 ended = _readable_run(run)
@@ -87,6 +92,16 @@ class FinishedRunHistory:
                     self._note_percent(ended)
             if runs:  # a job that succeeded teaches and judges at the same time
                 self._scores.add(self._repository.shown_predictions.ended(self._scores.since, MAX_PREDICTIONS))
+
+    def _forget_deleted(self) -> None:
+        """A job that was deleted teaches no more; which ones were is looked up only when there are fewer."""
+        runs, first, last = self._repository.finished_runs, self._first_id, self._last_id
+        if not last:
+            return
+        n_rows = runs.n_between(first, last)
+        if n_rows < self._n_rows:
+            self._known.keep(runs.jobs_between(first, last))
+        self._n_rows = n_rows
 
     def read_networks(self, job_ids: Collection[str]) -> None:
         """Read the layers of these jobs together, for `calculated_speeds`, where they are not known yet."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from optimus_models.calibration import Experience
+from optimus_scheduler.forecast.priors import counted_alike
 from optimus_scheduler.model import (
     NOTHING,
     Allocation,
@@ -50,6 +51,7 @@ def job_of(
     metric_steps, metric_values = history.metrics.points()
     rate_steps, learning_rates = history.learning_rates()
     planned_rate_steps, planned_rates = history.planned_rates
+    each = (record.profile or {}).get("steps_per_epoch")
     return Job(
         id=record.id,
         spec=spec,
@@ -58,7 +60,7 @@ def job_of(
         owner=record.owner,
         started_at=record.started_at,
         step=next_step(record),
-        steps_per_epoch=(record.profile or {}).get("steps_per_epoch"),
+        steps_per_epoch=each,
         loss_steps=loss_steps,
         losses=losses,
         rate_steps=rate_steps,
@@ -71,7 +73,7 @@ def job_of(
         noise_steps=tuple(float(step) for step, _ in history.noise),
         noise_scales=tuple(scale for _, scale in history.noise),
         calculated_speeds=calculated_speeds,
-        similar=similar,
+        similar=counted_alike(similar, spec.arguments, each == 1.0 if record.step else None),
         spent=spent,
         allocation=allocation,
         formed=formed,

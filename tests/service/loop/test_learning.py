@@ -65,6 +65,22 @@ def test_the_next_job_of_a_task_knows_what_the_first_one_did(world: World) -> No
     assert forecast.total_steps.mean == pytest.approx(world.repository.jobs.get("job-1").step, rel=0.25)
 
 
+def test_a_job_that_was_deleted_teaches_no_more(world: World) -> None:
+    finished_runs = FinishedRunHistory(world.repository, 1e6)
+    for name in ("job-1", "job-2", "job-3"):
+        finish(world, name)
+    family = spec_of(world.repository.jobs.get("job-1")).family
+    finished_runs.refresh()
+    assert [each.id for each in finished_runs.similar_to(family)] == ["job-1", "job-2", "job-3"]
+    world.repository.retention.delete_job("job-2")
+    finish(world, "job-4")
+    finished_runs.refresh()
+    assert [each.id for each in finished_runs.similar_to(family)] == ["job-1", "job-3", "job-4"]
+    world.repository.retention.delete_job("job-1")
+    finished_runs.refresh()
+    assert [each.id for each in finished_runs.similar_to(family)] == ["job-3", "job-4"]
+
+
 @once
 def test_the_same_script_with_other_arguments_is_not_the_same_work(world: World) -> None:
     script: dict[str, Any] = {

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import Select, bindparam, delete, select
+from sqlalchemy import Select, bindparam, delete, func, select
 from sqlalchemy.orm import aliased
 
 from optimus_scheduler.model import JobState
@@ -114,6 +114,16 @@ class FinishedRuns(Subject):
             rows = session.execute(_AFTER, {"after_id": after_id, "newest": newest}).all()
             return [FinishedRunRecord(id=row.id, job_id=row.job_id, document=row.document) for row in reversed(rows)]
 
+    def n_between(self, first_id: int, last_id: int) -> int:
+        """How many of these ids there are: fewer than before, once jobs were deleted."""
+        with self._read() as session:
+            return session.scalar(_N_BETWEEN, {"first_id": first_id, "last_id": last_id}) or 0
+
+    def jobs_between(self, first_id: int, last_id: int) -> set[str]:
+        """The jobs of these ids."""
+        with self._read() as session:
+            return set(session.scalars(_JOBS_BETWEEN, {"first_id": first_id, "last_id": last_id}))
+
     def jobs_without(self, since: float, limit: int) -> list[JobRecord]:
         """Jobs that succeeded at `since` or later and of which nothing is kept yet, the first to end first."""
         with self._read() as session:
@@ -138,6 +148,9 @@ _RUNS: Final = Base.metadata.tables["finished_runs"]
 _AFTER: Final = (
     select(_RUNS).where(_RUNS.c.id > bindparam("after_id")).order_by(_RUNS.c.id.desc()).limit(bindparam("newest"))
 )
+_BETWEEN: Final = _RUNS.c.id.between(bindparam("first_id"), bindparam("last_id"))
+_N_BETWEEN: Final = select(func.count()).select_from(_RUNS).where(_BETWEEN)
+_JOBS_BETWEEN: Final = select(_RUNS.c.job_id).where(_BETWEEN)
 _WITHOUT_RUN: Final = (
     select(*COLUMNS)
     .where(
