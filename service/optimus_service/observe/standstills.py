@@ -26,6 +26,8 @@ from optimus_service.store.repository import Repository
 _STALLED_STEPS, _STALLED_SECONDS = 5.0, 15.0
 """A job is said to have stalled when no step came for as long as so many took, and for so long; telemetry may be a few
 seconds late, and comes up to 5 s after the service listens again."""
+_LISTENING_SECONDS = 10.0
+"""When the service has listened for so long, all that workers had made before has come."""
 USUAL_SAMPLES = 20
 """Of so many of the newest samples the steps of a job are timed."""
 _LATE_SECONDS = 300.0
@@ -89,6 +91,7 @@ def standstills(
     running = {job.id: job for job in found.values() if job.state is JobState.RUNNING and _trains(job)}
     if not running:
         return {}
+    listens_since = listens_since if now < listens_since + _LISTENING_SECONDS else 0.0
     # Most jobs tell of steps and have had their tasks for long: of these no sample and no task is read.
     ages, newest = repository.tasks.ages(running), dict(samples)
     in_doubt = {each for each, job in running.items() if _is_in_doubt(job, ages.get(each), now, listens_since)}
@@ -225,8 +228,8 @@ class NewestStandstills:
 def stalled(newest: Sequence[SampleRecord], now: float, since: float) -> str | None:
     """That no step comes where they came steadily, in words; None: they come, or nothing is known of how.
 
-    Silence counts from the last step, but not from before `since`: the service could not hear, or the job's present
-    tasks took no part yet.
+    Silence counts from the last step, but not from before `since`: the service has just begun to listen, or the job's
+    present tasks took no part yet.
     """
     if not newest:
         return None

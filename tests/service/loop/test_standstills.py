@@ -32,6 +32,9 @@ def test_the_usual_time_of_a_step_is_that_of_the_newest_samples_not_of_the_last(
     usual = sum(each.seconds for each in newest) / sum(each.n_steps for each in newest)
     assert usual > 0.1, "of the burst alone 0.00025 s"
     assert found == Standstill(f"no step came for 60 s, where one took {usual:.2g} s", is_stalled=True)
+    for listened, told in ((5.0, {}), (12.0, {"job-1": found})):
+        heard = standstills(repository, jobs, {}, now + 60.0, now + 60.0 - listened)
+        assert heard == told, "a service that begins to listen waits for what was made before, and counts it all then"
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

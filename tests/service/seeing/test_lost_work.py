@@ -131,7 +131,7 @@ def test_a_silent_scripts_work_counts_from_the_start_of_its_worker() -> None:
     ("step", "words"), [(15, "15 steps (3 min 00 s of work)"), (0, "3 min 00 s of work")], ids=["known", "silent"]
 )
 def test_the_owner_of_a_paused_script_is_told_what_is_lost(step: int, words: str) -> None:
-    told = f"It is not known to go on from a checkpoint: it begins anew, and {words} are lost."
+    told = f"It is not known to have a checkpoint: without one it begins anew, and {words} are lost."
     case = Case(job=a_script(step=step), decision=None, now=200.0, memberships=[BEGAN, PAUSED])
     assert told in explanation_of(case).sentences
     ended = a_script(step=60, state=JobState.SUCCEEDED, finished_at=400.0)

@@ -46,14 +46,13 @@ def _retry_wait(case: Case) -> float:
 def on_waiting(case: Case, expected: answers.Expected) -> list[str]:
     if case.job.state.is_final or not case.job.waits:
         return []
-    lost = f"it is not known to have a checkpoint, so that its {counted(case.job.step, 'step')} are made again"
+    made = counted(case.job.step, "step")
+    anew = f" It is not known to have a checkpoint: without one, its {made} are made again."
+    anew = anew if begins_anew(case.job) else ""
     if wait := _retry_wait(case):
         soonest = time_words(wait) if expected.start_seconds is None else span(expected.start_seconds)
-        if begins_anew(case.job):
-            return [f"It may begin anew in {soonest}, if there is room for it then: {lost}."]
-        saved = f", from {goes_on_from(case.job)}" if case.job.step else ""
-        return [f"It may go on in {soonest}, if there is room for it then{saved}."]
-    anew = f" It begins anew: {lost}." if begins_anew(case.job) else ""
+        saved = f", from {goes_on_from(case.job)}" if case.job.step and not anew else ""
+        return [f"It may go on in {soonest}, if there is room for it then{saved}.{anew}"]
     return [
         *(f"{error}{anew}" for error in _its_error(case)),
         *_how_long(case),
@@ -84,7 +83,7 @@ def on_lost_work(case: Case) -> list[str]:
     lost = losses(case.job, case.memberships, case.began, case.last_steps)[-1]
     if not lost.words or not begins_anew(case.job):
         return []
-    return [f"It is not known to go on from a checkpoint: it begins anew, and {lost.words} are lost."]
+    return [f"It is not known to have a checkpoint: without one it begins anew, and {lost.words} are lost."]
 
 
 def _how_long(case: Case) -> list[str]:

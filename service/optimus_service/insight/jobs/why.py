@@ -90,7 +90,7 @@ def _again(job: JobRecord, reached: str | None) -> str:
     if job.state is JobState.SUCCEEDED or job.step == 0:
         return f"{anew}.{kept}"
     if begins_anew(job):
-        return f"{anew}: it is not known to have a checkpoint.{kept}"
+        return f"{anew}, if it has no checkpoint: it is not known to have one.{kept}"
     if reached is not None:
         other = "" if job.asked.command else f"; `optimus submit --from {job.id}` starts another with its parameters"
         return f"{anew}{other}. Resumed, it would end at once: {reached}.{kept}"
