@@ -914,6 +914,22 @@ def test_nobody_waits_for_the_end_of_a_job_that_makes_no_step() -> None:
     assert second is None or second.mean > first.mean
 
 
+@pytest.mark.parametrize("silent", [0.0, 5.0, 40.0])
+def test_a_job_that_has_made_all_its_steps_and_those_that_wait_for_it_take_as_long_again(silent: float) -> None:
+    one = a_spec(minimum=(1, 1), maximum=(1, 1), rule=ConvergenceRule())
+    saves = a_job("saves", has=(1, 1), spec=one, measured=samples(law(), ALL_SIZES), step=60)
+    saves = replace(saves, spec=replace(one, announced_steps=60), silent_since=NOW - silent)
+    waits = a_job("waits", spec=one, measured=samples(law(), ALL_SIZES))
+    found = look_ahead(a_queue(saves, waits, cpu=2.0), policy_named("fifo"), Settings())
+    end, start = found["saves"].end, found["waits"].start
+    assert end is not None
+    assert start is not None
+    since = max(silent, 1.0)
+    assert 0.8 * since < end.mean - NOW < 1.3 * since + 1.0
+    assert end.high - NOW > 4.0 * since
+    assert 0.5 * since < start.mean - NOW < 1.3 * since + 1.0
+
+
 @pytest.mark.parametrize("ends", [(15, 35), (15, 35, 37), (15, 35, 37, 50)])
 def test_nobody_is_expected_to_start_before_the_job_that_room_is_kept_for(ends: tuple[int, ...]) -> None:
     """Room that is kept is used by nobody, so that all work takes longer than at the full use of the cluster."""

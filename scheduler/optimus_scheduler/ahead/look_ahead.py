@@ -27,9 +27,9 @@ from optimus_scheduler.ahead.start_ups import is_starting, start_up_seconds
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
 from optimus_scheduler.allocate.policy import PlanningPolicy, Policy
 from optimus_scheduler.forecast.alike_runs import seconds_of_silent_runs, steps_left_like_alike_runs
-from optimus_scheduler.forecast.end import epoch_steps, may_end_by_curve
+from optimus_scheduler.forecast.end import epoch_steps, has_made_all, may_end_by_curve
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.forecast.time_left import Habits, step_seconds
+from optimus_scheduler.forecast.time_left import Habits, after_last_step, longer_of, step_seconds
 from optimus_scheduler.model import Directive, Interval, Job, Resources, Role
 from optimus_scheduler.settings import Settings
 
@@ -144,6 +144,10 @@ def _work(outlook: Outlook, queue: Queue) -> Work:
         work = Work.of(Interval(rest.mean * speed, rest.low * speed, rest.high * speed))
         is_like_others = not _tells_no_end(outlook.job) and any(length > running for length in queue.lengths)
         return work._replace(is_made_up=like_it is None and not is_like_others)
+    job = outlook.job
+    if has_made_all(job) and job.silent_since is not None and not outlook.present.is_empty:
+        speed, seconds = pace_of(outlook, size), after_last_step(queue.now - job.silent_since)
+        remaining = longer_of(remaining, Interval(*(each * speed for each in seconds)))
     known = Work.of(remaining)
     pace = Work.of(step_seconds(outlook.speeds.estimate(size), Habits(running_seconds=running)))
     return Work(known.median, math.hypot(known.down, pace.down), math.hypot(known.up, pace.up))

@@ -49,7 +49,7 @@ class End(NamedTuple):
         whole, epoch = rule_of(job), epoch_steps(job)
         limit = step_limit(whole, epoch)
         holds = _converged_by(job, whole, fitted, use, settings)
-        prediction = None if _is_beyond_announced(job) else _predict_total(job, whole, epoch, fitted, use)
+        prediction = None if has_made_all(job) else _predict_total(job, whole, epoch, fitted, use)
         remaining, by_steps = _remaining_steps(job, prediction, limit)
         is_here = holds is not None or job.directive is Directive.FINISH
         if is_here:
@@ -174,7 +174,7 @@ def as_rule(rule: ConvergenceRule) -> Rule:
 def _remaining_steps(job: Job, prediction: Prediction | None, limit: float) -> tuple[Interval | None, Widening]:
     """With how it was corrected. `limit`: steps after which it ends in any case."""
     most = max(limit - job.step, 0.0)
-    if job.spec.announced_steps is not None and _is_beyond_announced(job):
+    if job.spec.announced_steps is not None and has_made_all(job):
         return _corrected_steps(job, beyond_announced(job.spec.announced_steps, job.step, most), most)
     if prediction is None:
         lindy = Interval(job.step, job.step / LINDY, job.step * LINDY) if job.step > 0 else None
@@ -187,7 +187,7 @@ def _corrected_steps(job: Job, left: Interval, most: float) -> tuple[Interval, W
     return widened(left, by, most), by
 
 
-def _is_beyond_announced(job: Job) -> bool:
+def has_made_all(job: Job) -> bool:
     """Whether it goes on after all steps that it announced, and no loss or metric says when it ends."""
     return job.spec.announced_steps is not None and not may_end_by_curve(job)
 

@@ -293,6 +293,22 @@ def beyond_announced(announced: int, step: int, most: float = math.inf) -> Inter
     return Interval(*(min(each, most) for each in (since, since / LINDY, since * LINDY)))
 
 
+_LEAST_SILENT_SECONDS = 1.0
+"""The end of a command is told about so late."""
+
+
+def after_last_step(silent_seconds: float) -> Interval:
+    """Seconds left of a command that has made all steps that it announced: it saves or evaluates, and nothing says for
+    how long, so that Lindy's law holds of the seconds since its last step."""
+    since = max(silent_seconds, _LEAST_SILENT_SECONDS)
+    return Interval(since, since / LINDY, since * LINDY)
+
+
+def longer_of(one: Interval, other: Interval) -> Interval:
+    """The larger of each of both medians and bounds."""
+    return Interval(*map(max, one, other))
+
+
 def _beyond(total: Interval, foreseen_at: float, step: float, survivals: Sequence[float]) -> list[float]:
     """The total that a job which is at `step` exceeds with each of these probabilities."""
     above = _log_ratio(total.high, total.mean) / _TAIL_ODDS if total.high < math.inf else 1.0

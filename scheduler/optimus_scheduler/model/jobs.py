@@ -250,6 +250,8 @@ class Job:
     step: int = 0
     """Steps completed. As in all reports, a job with an elastic batch counts scale-invariant
     steps: so many with its smallest batch would have achieved the same."""
+    silent_since: float | None = None
+    """When the newest step came, or what trains took part after it, POSIX seconds; None: not known."""
     steps_per_epoch: float | None = None
     """None until the job's tasks have reported it."""
     epochs: float | None = None

@@ -20,7 +20,7 @@ from optimus_scheduler.model import (
     TaskKey,
 )
 from optimus_scheduler.retries import Backoff, Retry
-from optimus_service.observe.spec import next_step, promised_at
+from optimus_service.observe.spec import next_step, promised_at, silent_since
 from optimus_service.observe.standstills import rescale_seconds
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.store.records import JobRecord, MembershipRecord
@@ -60,6 +60,7 @@ def job_of(
         owner=record.owner,
         started_at=record.started_at,
         step=next_step(record),
+        silent_since=silent_since(record),
         steps_per_epoch=each,
         loss_steps=loss_steps,
         losses=losses,

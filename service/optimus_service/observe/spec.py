@@ -18,7 +18,9 @@ from typing import TypeVar
 from optimus_contract import job as contract
 from optimus_contract.codec import read
 from optimus_contract.command import is_distributed, script_of
+from optimus_models.convergence import Rule
 from optimus_models.speed.goodput import ElasticBatch
+from optimus_scheduler.forecast.end import step_limit
 from optimus_scheduler.forecast.gpu_types import ANY_GPU
 from optimus_scheduler.model import (
     Architecture,
@@ -105,7 +107,7 @@ def _spec(document: object, job: JobRecord) -> JobSpec:
         fixed_workers=reported.get("fixed_workers"),
         wanted_workers=job.wanted.workers if said.architecture == "script" else None,
         announced_steps=total or None,
-        has_passed_these=bool(total and total <= job.step),
+        has_passed_these=bool(total and total <= next_step(job)),
         batch=reported.get("global_batch_size"),
         created_at=None if said.deadline_seconds is None else job.created_at,
     )
@@ -171,6 +173,30 @@ def next_step(job: JobRecord) -> int:
     """The step that a job goes on from, as far as is known: 0 for an active one that does not run and begins anew."""
     is_stopped = not job.state.is_final and job.step > 0 and (job.is_without_tasks or job.running.is_empty)
     return 0 if is_stopped and begins_anew(job) else job.step
+
+
+def has_made_all(job: JobRecord) -> bool:
+    """Whether a command with tasks goes on that has made all steps it announced: no step says when it ends. A limit of
+    the rule, at which the job is ended, is another matter."""
+    announced = (job.profile or {}).get("total_steps") or math.inf
+    return not (job.state.is_final or job.is_without_tasks) and announced <= next_step(job) < most_steps(job)
+
+
+def is_finishing(job: JobRecord) -> bool:
+    """Whether it has made all of these and none more: it saves or evaluates and ends."""
+    return has_made_all(job) and job.step == (job.profile or {}).get("total_steps")
+
+
+def most_steps(job: JobRecord) -> float:
+    """Steps after which it ends in any case."""
+    rules = job.asked.convergence
+    steps_per_epoch = (job.profile or {}).get("steps_per_epoch")
+    return step_limit(Rule(max_steps=rules.max_steps, max_epochs=rules.max_epochs), steps_per_epoch)
+
+
+def silent_since(job: JobRecord) -> float | None:
+    """When the newest step came, or its newest membership began after it; None before the first one."""
+    return None if job.step_at is None else max(job.step_at, job.formed_at or 0.0)
 
 
 def goes_back(job: JobRecord) -> bool:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from optimus_scheduler.model import Directive, JobState
 from optimus_scheduler.model.format import time_words
+from optimus_service.observe.spec import has_made_all
 from optimus_service.store.records import (
     REPLACED,
     DecisionRecord,
@@ -110,6 +111,7 @@ def standstills(
     found_words = {
         job_id: stalled(newest.get(job_id, ()), now, max(listens_since, job.formed_at or 0.0))
         for job_id, job in running.items()
+        if not has_made_all(job)  # no further step is to come: it saves or evaluates
     }
     stalls = {each: Standstill(words, is_stalled=True) for each, words in found_words.items() if words is not None}
     replaced = [each for each in tasks if is_replaced(memberships[each], tasks[each])]

@@ -107,14 +107,38 @@ def test_a_command_goes_on_after_all_its_steps_for_as_long_as_it_has_since_then(
     assert (found.longer_than_predicted, found.finishing) == (step > 100, step == 100)
     left = found.remaining_steps
     assert left is not None
-    assert (left.mean, left.high) == (since, since * 9)
-    assert left.low == pytest.approx(since / 9)
+    assert (left.mean, left.high) == (since if step > 100 else 0, since * 9)
+    assert left.low == pytest.approx(since / 9 if step > 100 else 0)
     assert found.remaining_seconds is not None
     assert found.remaining_seconds.mean > 0
-    assert found.progress == pytest.approx(min(step / (step + since), MOST_PROGRESS))
+    assert found.progress == pytest.approx(1.0 if step == 100 else min(step / (step + since), MOST_PROGRESS))
     limited = job(step=step, profile={"total_steps": 100}, spec={"convergence": {"max_steps": step}})
     at_its_limit = progress_of(limited, decision(**certain), NOW)
     assert at_its_limit.remaining_steps == answers.Interval(mean=0, low=0, high=0)
+
+
+@pytest.mark.parametrize("silent", [0.0, 16.0, 600.0])
+@pytest.mark.parametrize("formed", [None, -1000.0, -4.0])
+def test_what_a_command_does_after_all_its_steps_takes_as_long_again(silent: float, formed: float | None) -> None:
+    """It saves or evaluates: nothing says for how long."""
+    certain = made_at(100) | {"total_steps": total(100, 100, 100), "remaining_steps": total(0, 0, 0)}
+    formed_at = None if formed is None else NOW + formed
+    script = job(step=100, step_at=NOW - silent, formed_at=formed_at, profile={"total_steps": 100})
+    found, by_steps = progress_of(script, decision(**certain), NOW), 0.5
+    since = max(silent if formed is None else min(silent, -formed), 1.0, by_steps)
+    assert (found.progress, found.finishing) == (1.0, True)
+    left = found.remaining_seconds
+    assert left is not None
+    assert left.mean == pytest.approx(since)
+    assert left.low == pytest.approx(since / 9, rel=0.1)
+    assert left.high == pytest.approx(since * 9, rel=0.5)
+    assert progress_of(script, None, NOW).remaining_seconds is not None, "also before a speed is known"
+    waits = progress_of(replace(script, wanted=NOTHING), decision(**certain), NOW)
+    assert not waits.finishing
+    limited = replace(script, spec={"convergence": {"max_seconds": 900}}, started_at=NOW - 899.0)
+    at_its_limit = progress_of(limited, decision(**certain), NOW).remaining_seconds
+    assert at_its_limit is not None
+    assert at_its_limit.high == 1.0
 
 
 @pytest.mark.parametrize("step", [101, 199, 250, 10_000])

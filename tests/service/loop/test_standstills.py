@@ -38,6 +38,17 @@ def test_the_usual_time_of_a_step_is_that_of_the_newest_samples_not_of_the_last(
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_job_that_has_made_all_its_steps_does_not_stand_still(world: World) -> None:
+    world.submit(workers={"min": 1, "max": 1}, servers={"min": 1, "max": 1})
+    world.round()
+    world.train(40)
+    (job,) = world.repository.jobs.active()
+    for announced, stands_still in ((job.step, False), (job.step + 1, True)):
+        jobs = [replace(job, profile={"total_steps": announced})]
+        assert bool(standstills(world.repository, jobs, {}, world.clock() + 60.0, 0.0)) == stands_still
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_the_time_without_tasks_is_no_time_without_a_step(world: World) -> None:
     """From when its tasks take part again, steps may be missed."""
     size = {"min": 1, "max": 1}

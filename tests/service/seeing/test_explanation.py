@@ -1070,6 +1070,12 @@ def test_a_command_that_goes_on_after_all_its_steps_is_not_said_to_end_now() -> 
     assert found.expected.finish_seconds is not None
     assert found.expected.finish_seconds.mean == pytest.approx(3.0), "one step has gone on longer: one more is likely"
     assert any("it is finishing" in each for each in found.sentences)
+    saves = Case(job=replace(record, step_at=4.0), decision=a_decision(forecast=forecast), now=20.0, gives_more=())
+    found = explanation_of(saves)
+    (said,) = [each for each in found.sentences if "announced, the last one 16 s ago: it is finishing" in each]
+    assert "by that it may end in about 16 s (" in said
+    assert found.what_would_change_it.startswith("Nothing: it has made all steps")
+    assert found.next_gain is None
     beyond = explanation_of(Case(job=replace(record, step=61), decision=a_decision(forecast=forecast), now=20.0))
     assert any("longer than predicted: by that it may end in " in each for each in beyond.sentences)
 

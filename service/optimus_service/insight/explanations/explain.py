@@ -37,7 +37,7 @@ from optimus_service.insight.format import finite, moment, size
 from optimus_service.insight.jobs.bodies import allocation_body
 from optimus_service.insight.jobs.reasons import any_of, gives_more, keeps, on_unread
 from optimus_service.insight.jobs.why import Explanation, explain
-from optimus_service.observe.spec import begins_anew, readable_spec
+from optimus_service.observe.spec import begins_anew, is_finishing, readable_spec
 from optimus_service.store.records import JobRecord
 
 
@@ -116,7 +116,7 @@ def _on_a_newer_plan(words: Explanation, newer: Decision | None) -> list[str]:
 def _on_larger_cluster(case: Case, words: Explanation) -> list[str]:
     """Why the room is not all that it lacks."""
     kept = case.kept_on_larger_cluster
-    if kept is None or words.reason not in LACKING_CAPACITY or words.allocation.is_empty or _is_stalled(case):
+    if kept is None or words.reason not in LACKING_CAPACITY or words.allocation.is_empty or _makes_no_step(case):
         return []
     return [f"With more room, too, it {kept[0].lower()}{kept[1:]}"]
 
@@ -171,6 +171,10 @@ def _is_stalled(case: Case) -> bool:
     return found is not None and found.is_stalled
 
 
+def _makes_no_step(case: Case) -> bool:
+    return _is_stalled(case) or is_finishing(case.job)
+
+
 def marginal_job(case: Case) -> answers.Marginal | None:
     """Of the other active jobs, by what holds of each: who was granted a task with the least gain. None: nobody was."""
     if case.decision is None or case.job.state.is_final or case.job.is_being_cancelled:
@@ -189,7 +193,7 @@ def marginal_job(case: Case) -> answers.Marginal | None:
 
 def _next_gain(case: Case, words: Explanation, newer: Decision | None) -> float | None:
     """Of one more task; None: not known, or of no use, as the job makes no step."""
-    if case.decision is None or _is_stalled(case):
+    if case.decision is None or _makes_no_step(case):
         return None
     if newer is None:
         return finite(case.decision.next_gain)
@@ -221,9 +225,11 @@ def _change(case: Case, words: Explanation) -> str:
     if words.reason == Reason.WAITING_FOR_RETRY and begins_anew(case.job):
         again = f"cancel it, and run it again: `optimus retry {case.job.id}`"
         return f"The end of the wait: mend what failed before that. Or {again}."
-    if case.job.state.is_final or case.decision is None or case.gives_more is None:
+    if case.job.state.is_final or case.decision is None or words.reason in NOT_COMPETING:
         return words.what_would_change_it
-    if words.reason in NOT_COMPETING:
+    if is_finishing(case.job) and case.loses_to is None:
+        return "Nothing: it has made all steps that it announced, and more would not make its end come sooner."
+    if case.gives_more is None:
         return words.what_would_change_it
     if case.loses_to is not None:
         return keeps(case.gives_more, case.loses_to)

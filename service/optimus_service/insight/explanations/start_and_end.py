@@ -16,11 +16,19 @@ from optimus_scheduler.what_if import NEXT_ROUND
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.queue import ORDERS, goes_first
 from optimus_service.insight.format import by_deadline, counted, foreseen, lasted, moment, span
-from optimus_service.insight.jobs.end import REACHED, has_made_all, reached_limit
+from optimus_service.insight.jobs.end import REACHED, reached_limit
 from optimus_service.insight.jobs.lost_work import losses
 from optimus_service.insight.jobs.progress import Ends, awaited_end, awaited_left, is_without_end, progress_of
 from optimus_service.insight.jobs.why import goes_on_from
-from optimus_service.observe.spec import begins_anew, deadline_of, has_failed_before, promised_at
+from optimus_service.observe.spec import (
+    begins_anew,
+    deadline_of,
+    has_failed_before,
+    has_made_all,
+    is_finishing,
+    promised_at,
+    silent_since,
+)
 from optimus_service.store.records import Awaited, ExpectedTimesRecord, JobRecord
 from optimus_service.store.rounds.forecasts import known
 
@@ -262,11 +270,12 @@ def on_the_end(case: Case, expected: answers.Expected) -> list[str]:
         return ["When it ends cannot be said before it goes on."]
     if case.job.waits and (limit := reached_limit(case.job, case.decision, case.now)) is not None:
         return [f"It ends as soon as it goes on: {REACHED[limit]}."]
-    if has_made_all(case.job):
-        left = "" if expected.finish_seconds is None else f": by that it may end in {span(expected.finish_seconds)}"
-        if not progress_of(case.job, case.decision, case.now, None, case.still).longer_than_predicted:
-            return ["It has made all steps that it announced: it is finishing."]
-        return [f"It has made all steps that it announced and goes on, longer than predicted{left}."]
+    if has_made_all(case.job) and expected.finish_seconds is not None:
+        by_that, since = f"by that it may end in {span(expected.finish_seconds)}", silent_since(case.job)
+        if not is_finishing(case.job):
+            return [f"It has made all steps that it announced and goes on, longer than predicted: {by_that}."]
+        ago = "" if since is None else f", the last one {lasted(case.now - since)} ago"
+        return [f"It has made all steps that it announced{ago}: it is finishing, and {by_that}."]
     if progress_of(case.job, case.decision, case.now, None, case.still).is_guessed:
         return _of_no_known_length(case)
     if expected.finish_seconds is None and case.job.step > 0 and (case.job.waits or has_failed_before(case.job)):

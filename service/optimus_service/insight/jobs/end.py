@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import NamedTuple
 
 from optimus_contract.job import Convergence
 from optimus_models.calibration import Widening
-from optimus_models.convergence import Rule
-from optimus_scheduler.forecast.end import step_limit
 from optimus_scheduler.forecast.precedents import EARLY
 from optimus_scheduler.forecast.time_left import time_left
 from optimus_scheduler.model import Forecast, Interval
@@ -18,7 +15,7 @@ from optimus_service.store.records import DecisionRecord, JobRecord
 from optimus_service.store.rounds.forecasts import known
 
 MOST_PROGRESS = 0.99
-"""A job that has not ended is not at 100 %, whatever was predicted."""
+"""A job that has not made all its steps is not at 100 %, whatever was predicted."""
 
 
 def announced_beyond(job: JobRecord, step: int) -> int | None:
@@ -26,13 +23,6 @@ def announced_beyond(job: JobRecord, step: int) -> int | None:
     total: int | None = (job.profile or {}).get("total_steps")
     is_limited = replace(job.asked.convergence, command_ends=None) != Convergence()
     return total if total and not is_limited and step < EARLY * total else None
-
-
-def has_made_all(job: JobRecord) -> bool:
-    """Whether a command goes on that has made all steps it announced: no step says when it ends. A limit of the rule,
-    at which the job is ended, is another matter."""
-    announced = (job.profile or {}).get("total_steps") or math.inf
-    return not job.state.is_final and announced <= job.step < most_steps(job)
 
 
 REACHED = {
@@ -98,13 +88,6 @@ class End(NamedTuple):
             return Interval(left.mean * mean, left.low * mean, left.high * mean)
         pace = self.seconds_per_step
         return time_left(left, Interval(drift * pace.mean, drift * pace.low, drift * pace.high), self.widening)
-
-
-def most_steps(job: JobRecord) -> float:
-    """Steps after which it ends in any case."""
-    rules = job.asked.convergence
-    steps_per_epoch = (job.profile or {}).get("steps_per_epoch")
-    return step_limit(Rule(max_steps=rules.max_steps, max_epochs=rules.max_epochs), steps_per_epoch)
 
 
 def part_done(step: int, total: Interval) -> float | None:

@@ -15,12 +15,21 @@ from typing import NamedTuple
 from optimus_contract import answers
 from optimus_scheduler.ahead.queue import until_later
 from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS
-from optimus_scheduler.forecast.time_left import beyond_announced, given_not_ended
+from optimus_scheduler.forecast.time_left import after_last_step, beyond_announced, given_not_ended, longer_of
 from optimus_scheduler.model import Directive, Interval, JobState
 from optimus_scheduler.model.format import time_words
 from optimus_service.insight.format import foreseen, interval_body, moment
-from optimus_service.insight.jobs.end import End, has_made_all, most_steps, part_done, reached_limit
-from optimus_service.observe.spec import begins_anew, goes_back, has_failed_before, next_step
+from optimus_service.insight.jobs.end import End, part_done, reached_limit
+from optimus_service.observe.spec import (
+    begins_anew,
+    goes_back,
+    has_failed_before,
+    has_made_all,
+    is_finishing,
+    most_steps,
+    next_step,
+    silent_since,
+)
 from optimus_service.observe.standstills import Standstills
 from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimesRecord, JobRecord, SampleRecord
 
@@ -95,7 +104,7 @@ def progress_of(
     if job.is_being_cancelled:
         return JobProgress(None if end is None or end.is_guessed else part_done(job.step, end.total), None, None)
     if has_made_all(job):
-        return _beyond_announced(job, end, _time_limit(job, now))
+        return _beyond_announced(job, end, now)
     is_paused = job.owner_paused_at is not None
     if is_paused and reached_limit(job, decision, now) is not None:
         return JobProgress(None, None, None)  # how much is left, its owner decides with another limit
@@ -188,7 +197,7 @@ def _waits_plainly(job: JobRecord, now: float) -> bool:
     """Whether the queue simulated forward has said all that is told of its start and end."""
     retries = job.retry_at is not None and job.retry_at > now
     tried = retries or goes_back(job) or has_failed_before(job)
-    return job.waits and not (job.state.is_final or tried or has_made_all(job))
+    return job.waits and not (job.state.is_final or tried)
 
 
 def _foreseen_times(
@@ -434,15 +443,18 @@ def _instants(now: float, seconds: Interval) -> answers.Instants:
     )
 
 
-def _beyond_announced(job: JobRecord, end: End | None, limit: _TimeLimit) -> JobProgress:
-    left = beyond_announced((job.profile or {})["total_steps"], job.step, most_steps(job) - job.step)
-    seconds = None if end is None else end.seconds(left)
+def _beyond_announced(job: JobRecord, end: End | None, now: float) -> JobProgress:
+    announced = (job.profile or {})["total_steps"]
+    left = beyond_announced(announced, job.step, most_steps(job) - job.step)
+    is_beyond = not is_finishing(job)
     part = part_done(job.step, Interval(job.step + left.mean, job.step + left.low, job.step + left.high))
-    is_beyond = job.step > ((job.profile or {}).get("total_steps") or math.inf)
+    by_steps, since = None if end is None else end.seconds(left), silent_since(job)
+    seconds = after_last_step(0.0 if since is None else now - since)
+    seconds = seconds if by_steps is None else longer_of(seconds, by_steps)
     return JobProgress(
-        part,
-        interval_body(left),
-        None if seconds is None else interval_body(limit.cut(seconds)),
+        part if is_beyond else 1.0,
+        interval_body(left if is_beyond else Interval(0.0, 0.0, left.high)),
+        interval_body(_time_limit(job, now).cut(seconds)),
         longer_than_predicted=is_beyond,
         finishing=not is_beyond or job.directive is Directive.FINISH,
     )
