@@ -18,6 +18,7 @@ from optimus_service.insight.jobs.bodies import job_body, prediction_point_body
 from optimus_service.insight.jobs.end import MOST_PROGRESS, REACHED, reached_limit
 from optimus_service.insight.jobs.progress import is_without_end, measured_speed, progress_of, start_of, step_of
 from optimus_service.insight.jobs.why import explain
+from optimus_service.observe.spec import spec_of
 from optimus_service.observe.standstills import Standstill, is_replaced, stalled
 from optimus_service.store.records import (
     Awaited,
@@ -135,6 +136,8 @@ def test_what_a_command_does_after_all_its_steps_takes_as_long_again(silent: flo
     assert progress_of(script, None, NOW).remaining_seconds is not None, "also before a speed is known"
     waits = progress_of(replace(script, wanted=NOTHING), decision(**certain), NOW)
     assert not waits.finishing
+    waiting = replace(script, wanted=NOTHING, created_at=0.0, spec={"command": ["python", "x.py"], "name": "x"})
+    assert spec_of(waiting).convergence.max_steps == 100, "it begins anew, and makes them all again"
     limited = replace(script, spec={"convergence": {"max_seconds": 900}}, started_at=NOW - 899.0)
     at_its_limit = progress_of(limited, decision(**certain), NOW).remaining_seconds
     assert at_its_limit is not None
