@@ -228,6 +228,20 @@ def test_what_ends_a_script_is_named() -> None:
     assert "the script itself" in shown(found)
 
 
+@pytest.mark.parametrize(
+    ("rule", "low", "told"),
+    [
+        ("command_ends", 400.0, "the script itself"),
+        ("command_ends", 167.0, "the script itself, if nothing does before"),
+        ("max_epochs", 167.0, "max_epochs, if nothing does before"),
+        ("target_loss", 167.0, "target_loss"),
+        (None, 167.0, wording.UNKNOWN),
+    ],
+)
+def test_what_may_end_a_job_before_its_limit_is_allowed_for(rule: str | None, low: float, told: str) -> None:
+    assert wording.ends_by(rule, {"mean": 400.0, "low": low, "high": 400.0}) == told
+
+
 def test_a_list_shows_what_tells_its_jobs_apart() -> None:
     spec = builders.job()["spec"]
     alike = [builders.job(), builders.job(id="other-abcd1234")]

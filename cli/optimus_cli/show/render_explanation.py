@@ -71,7 +71,7 @@ def _forecast_facts(forecast: Forecast, *, with_fit: bool) -> list[tuple[str, st
     return [
         ("Steps in total", wording.count_interval(total)),
         ("Predicted speed", speed if speed == wording.UNKNOWN else f"{speed} steps/s{whence}"),
-        ("Ends by", wording.ends_by(forecast.get("rule"))),
+        ("Ends by", wording.ends_by(forecast.get("rule"), total)),
         *(fit if with_fit else []),
     ]
 

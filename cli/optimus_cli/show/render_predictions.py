@@ -53,7 +53,7 @@ def _active(job: Job, predictions: Predictions, asked: Asked) -> Iterator[Render
         ("Steps in total", wording.count_interval(predictions["total_steps"])),
         ("Steps left", wording.count_interval(predictions["remaining_steps"])),
         ("Time left", wording.duration_interval(predictions["remaining_seconds"])),
-        ("Ends by", wording.ends_by(predictions["rule"])),
+        ("Ends by", wording.ends_by(predictions["rule"], predictions["total_steps"])),
         ("Judged by", _sources(predictions)),
     ]
     rates = learning_rates(predictions)

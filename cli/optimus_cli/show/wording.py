@@ -97,9 +97,14 @@ def percent(fraction: float | None) -> str:
     return f"{math.floor(100 * min(max(fraction, 0.0), 1.0))} %"
 
 
-def ends_by(rule: str | None) -> str:
-    """What is predicted to end a job: a part of its convergence rule by its field, or the script."""
-    return "the script itself" if rule == "command_ends" else rule or UNKNOWN
+def ends_by(rule: str | None, total: Interval | None) -> str:
+    """What is predicted to end a job: a part of its convergence rule by its field, or the script. `total`: its steps,
+    of which fewer may be likely as well."""
+    if rule is None:
+        return UNKNOWN
+    is_limit = rule in ("command_ends", "max_steps", "max_epochs")
+    may_end_before = is_limit and total is not None and (total["low"] or 0.0) < total["mean"]
+    return f"{'the script itself' if rule == 'command_ends' else rule}{', if nothing does before' * may_end_before}"
 
 
 def tasks(allocation: Allocation) -> str:
