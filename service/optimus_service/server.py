@@ -318,7 +318,7 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
         note_step=loop.trained,
         loop_health=loop.health,
         leads=lambda: loop.leads,
-        preview=make_preview(settings, repository, known, cluster, clock, ahead.recent),
+        preview=make_preview(settings, repository, known, cluster, clock, ahead.recent, stalled),
         finished_runs=known.finished_runs,
         clock=clock,
         listens_since=listens_since,
@@ -391,14 +391,16 @@ def make_preview(
     cluster: Cluster,
     clock: Callable[[], float],
     recent: RecentJobs,
+    stalled: Callable[[], Iterable[str]] = tuple,
 ) -> Preview:
-    """What says what a job would get. It has planners of its own: requests must not delay rounds."""
+    """What says what a job would get. It has planners of its own: requests must not delay rounds. `stalled`: see
+    `QueueAhead`."""
     policy = policy_named(settings.policy)
 
     def foresee() -> Foresight:
         forecaster = Overheard(RememberingForecaster(known.fits))
         planner = make_planner(policy, settings, forecaster)
-        return Foresight(planner, forecaster, policy, settings.scheduling, recent)
+        return Foresight(planner, forecaster, policy, settings.scheduling, recent, stalled)
 
     return Preview(cluster, make_observer(settings, repository, known), foresee, clock)
 

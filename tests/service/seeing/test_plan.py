@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,12 @@ from optimus_service.settings import Settings
 SPEC: dict[str, Any] = {"workers": {"max": 4}, "servers": {"max": 4}, "convergence": {"loss_decrease": {"below": 0.05}}}
 
 
-def preview_of(world: World, settings: Settings | None = None) -> Preview:
+def preview_of(world: World, settings: Settings | None = None, stalled: Iterable[str] = ()) -> Preview:
     """`settings`: None: those of the world."""
-    settings = settings or world.settings
-    return server.make_preview(settings, world.repository, world.known, world.cluster, world.clock, world.ahead.recent)
+    known, recent = world.known, world.ahead.recent
+    return server.make_preview(
+        settings or world.settings, world.repository, known, world.cluster, world.clock, recent, lambda: stalled
+    )
 
 
 def document(**spec: Any) -> dict[str, Any]:
@@ -234,6 +236,33 @@ def test_a_job_that_would_have_to_wait_is_told_for_how_long(planning: Api, world
     assert found["expected"]["start_seconds"]["mean"] == pytest.approx(
         planning.job("first")["remaining_seconds"]["mean"], rel=0.5
     )
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_dry_run_waits_for_no_job_that_the_queue_waits_for_no_end_of(world: World) -> None:
+    """It says the start that the job is told when it is submitted, not one with an end that may never come."""
+    rest = {"min": 2, "max": 2}
+    for name, steps in (("hangs", 120), ("ends", 400)):
+        world.submit(name, workers=rest, servers=rest, convergence={"max_steps": steps})
+    for _ in range(4):
+        world.round()
+        world.train(5)
+    dry = {
+        stalled: preview_of(world, stalled=stalled).of(document(workers=rest, servers=rest), {}).waiting
+        for stalled in ((), ("hangs",))
+    }
+    world.ahead._stalled = lambda: ["hangs"]
+    world.looks_ahead = True
+    world.submit("new", workers=rest, servers=rest)
+    world.round()
+    times = world.repository.rounds.latest_decisions(["new"])["new"].expected
+    assert times is not None
+    assert times.start is not None
+    soon, as_told = dry[()], dry[("hangs",)]
+    assert soon is not None
+    assert as_told is not None
+    assert as_told.mean == pytest.approx(times.start.mean - world.clock(), rel=0.1)
+    assert soon.mean < 0.5 * as_told.mean
 
 
 def test_a_job_that_is_given_the_places_of_others_is_told_whose(planning: Api, world: World) -> None:

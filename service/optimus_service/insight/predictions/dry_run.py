@@ -4,9 +4,10 @@ and without it."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.ahead.corrected_times import CorrectedTimes, corrected_times
@@ -141,21 +142,34 @@ class Foresight:
     a time. It remembers the worlds it planned: of many jobs that takes much memory, so it is made for one answer."""
 
     def __init__(
-        self, planner: Planner, forecaster: Overheard, policy: Policy, constants: SchedulerSettings, recent: RecentJobs
+        self,
+        planner: Planner,
+        forecaster: Overheard,
+        policy: Policy,
+        constants: SchedulerSettings,
+        recent: RecentJobs,
+        stalled: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """`forecaster`: the planner's; `recent`: the submissions by which later ones are foreseen."""
+        """`forecaster`: the planner's; `recent`: the submissions by which later ones are foreseen; `stalled`: see
+        `QueueAhead`."""
         self.plan = planner
         self.constants = constants
         self._forecaster = forecaster
         self._policy = policy
         self._recent = recent
+        self._read_stalled = stalled
+
+    @cached_property
+    def _stalled(self) -> frozenset[str]:
+        """The same in all worlds of one answer; a plan alone does not ask for them."""
+        return frozenset(self._read_stalled())
 
     def planned(self, world: Snapshot) -> tuple[Plan, dict[str, CorrectedTimes]]:
         """What a round would decide in this world, and what is expected of each job then."""
         plan = self.plan(world, _untimed)
         recent = self._recent
         queue = Queue.after_round(world, plan, self._forecaster.outlooks, recent.arrivals(world.now), recent.lengths)
-        return plan, corrected_times(queue, self._policy, self.constants)
+        return plan, corrected_times(replace(queue, stalled=self._stalled), self._policy, self.constants)
 
 
 class Preview:
