@@ -43,9 +43,8 @@ def explain(job: JobRecord, decision: DecisionRecord | None, now: float) -> Expl
     if decision is None:
         waits = "No scheduling round has looked at the job yet."
         return Explanation(None, waits, "The next scheduling round.", job.wanted, NOTHING, reached)
-    if (
-        is_overtaken(job, decision, now) or decision.reason == Reason.WAITING_FOR_RETRY
-    ):  # whose message has the whole wait
+    # The message of a decision to wait for a retry has the whole wait, not what is left of it.
+    if is_overtaken(job, decision, now) or decision.reason == Reason.WAITING_FOR_RETRY:
         return _before_the_next_round(job, now, reached)
     change = text_of(decision.reason).what_would_change_it
     return Explanation(decision.reason, decision.message, change, decision.allocation, decision.previous, reached)
