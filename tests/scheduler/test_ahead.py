@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.scheduler.builders import ALL_SIZES, GIB, NOW, a_cluster, a_job, a_snapshot, a_spec, law, samples
@@ -326,6 +326,53 @@ def test_room_in_pieces_is_no_room_for_one_task() -> None:
     assert earliest_starts(0.0, free, held, ends, [small])[0, 0] == 10.0, "a core on each"
     after = earliest_starts(0.0, free, held, ends, [wide, small])[:, 0]
     assert after.tolist() == [20.0, 30.0], "what the first needs is kept for it"
+
+
+def of_both(drawn: tuple[int, int]) -> Resources:
+    """So many cores, and GPUs of a type."""
+    return Resources(cpu=float(drawn[0]), gpus={"a100": drawn[1]} if drawn[1] else {})
+
+
+SOME = st.tuples(st.integers(0, 3), st.integers(0, 1)).map(of_both)
+NEEDS = st.tuples(st.integers(1, 6), st.integers(0, 2)).map(of_both)
+
+
+@given(
+    held=st.lists(st.lists(st.tuples(st.sampled_from(["n0", "n1", "n2"]), SOME), max_size=3), max_size=24),
+    worker=NEEDS,
+    server=NEEDS,
+    counts=st.tuples(st.integers(1, 3), st.integers(0, 2)),
+)
+@example(  # the worker needs n1 and the server n0, until n0 has what the worker needs, too, and is the first to fit
+    held=[
+        [("n0", of_both((3, 0))), ("n1", of_both((1, 1))), ("n2", of_both((3, 0)))],
+        *[[]] * 5,
+        [("n0", of_both((1, 0))), ("n1", of_both((1, 0)))],
+        [("n0", of_both((0, 1)))],
+        *[[]] * 3,
+        [("n1", of_both((9, 9)))],
+    ],
+    worker=of_both((2, 1)),
+    server=of_both((4, 0)),
+    counts=(1, 1),
+)
+@settings(max_examples=200)
+def test_a_job_starts_with_the_first_end_after_which_there_are_nodes_for_its_tasks(
+    held: list[list[tuple[str, Resources]]], worker: Resources, server: Resources, counts: tuple[int, int]
+) -> None:
+    """As if they were tried one by one: none is passed over, though they may fit no more after the next."""
+    asked = [Needed(worker, counts[0], server, counts[1])]
+    free = {node: Resources() for node in ("n0", "n1", "n2")}
+    ends = [np.array([1.0 + each]) for each in range(len(held))]
+    found = earliest_starts(0.0, free, held, ends, asked)[0]
+    first = math.inf
+    for after in range(len(held) + 1):
+        for node, amount in held[after - 1] if after else ():
+            free[node] += amount
+        if earliest_starts(0.0, free, [], [], asked)[0, 0] == 0.0:
+            first = float(after)
+            break
+    assert (found == first).all()
 
 
 @settings(max_examples=15)

@@ -7,6 +7,7 @@ waiting jobs take the capacity that they free, in their order, the first ones no
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -22,6 +23,8 @@ DRAWS = 63
 """Of all ends together."""
 BY_NODE = 8
 """So many jobs, the first that wait, are placed on nodes; those behind them by what all nodes have together."""
+_IN_TURN = 4
+"""Where a job has room by the sum of all nodes, it mostly fits on them, too: so many ends are tried one by one."""
 _SEED = 0
 
 
@@ -110,14 +113,20 @@ class _Room:
     def first_end(self, sizes: FloatArray, counts: tuple[int, int], total: FloatArray) -> int:
         """After how many ends there are nodes for these tasks, which are taken; 1 + ends: never. `sizes`: (2, kinds) of
         a worker and a server."""
-        n_ends = self._together.shape[1] - 1
-        for after in range(int(_by_sum(self._together, total[None])[0]), n_ends + 1):
+        n_ends = int(self._together.shape[1] - 1)
+        after = least = int(_by_sum(self._together, total[None])[0])
+        while after <= n_ends:
             taken = _taken(self._after(after), sizes, counts)
             if taken is not None:
                 self._free -= taken
                 self._together -= total[:, None]
                 return after
-        return int(n_ends + 1)
+            after += 1
+            if after == least + _IN_TURN:  # what is free on each node only grows: until they may fit they do not
+                after = bisect_left(
+                    range(n_ends + 1), True, after, key=lambda n: _may_fit(self._after(n), sizes, counts)
+                )
+        return n_ends + 1
 
     def _after(self, ends: int) -> FloatArray:
         """(nodes, kinds)"""
@@ -136,8 +145,7 @@ def _taken(free: FloatArray, sizes: FloatArray, counts: tuple[int, int]) -> Floa
     for size, count in zip(sizes, counts, strict=True):
         if not count:
             continue
-        asked = np.flatnonzero(size)
-        fits = np.floor((free[:, asked] - taken[:, asked] + TOLERANCE) / size[asked]).min(axis=1, initial=float(count))
+        fits = _how_many(free - taken, size, count)
         roomiest = int(fits.argmax())
         if fits[roomiest] >= count:
             taken[roomiest] += count * size
@@ -148,6 +156,26 @@ def _taken(free: FloatArray, sizes: FloatArray, counts: tuple[int, int]) -> Floa
             return None
         taken[most_first] += np.diff(np.minimum(after, count), prepend=0.0)[:, None] * size
     return taken
+
+
+def _may_fit(free: FloatArray, sizes: FloatArray, counts: tuple[int, int]) -> bool:
+    """Whether there is room for the tasks of each role alone, and for as many as both have of what each of them needs
+    at least. Without it there are no nodes for them; with it, workers may still take the room of the servers."""
+    # Twice the tolerance: tasks of both roles on one node, each within it, need no more than that.
+    alone = all(_has_room(free, size, count) for size, count in zip(sizes, counts, strict=True))
+    return alone and _has_room(free + TOLERANCE, sizes.min(axis=0), sum(counts))
+
+
+def _has_room(free: FloatArray, size: FloatArray, count: int) -> bool:
+    """Whether nodes have room for so many tasks of this size."""
+    return bool(np.maximum(_how_many(free, size, count), 0.0).sum() >= count)
+
+
+def _how_many(free: FloatArray, size: FloatArray, most: int) -> FloatArray:
+    """(nodes,) tasks of this size for which there is room on each; `most` at most, below 0 where too much is taken."""
+    asked = np.flatnonzero(size)
+    fits: FloatArray = np.floor((free[:, asked] + TOLERANCE) / size[asked]).min(axis=1, initial=float(most))
+    return fits
 
 
 def _by_sum(free: FloatArray, totals: FloatArray) -> IntArray:

@@ -122,7 +122,8 @@ def _trajectory(queue: Queue, work: Sequence[Work], rules: Rules, number: int, n
     """Every job gets another part of its distribution in each trajectory; with a single one, its median."""
     parts = [((number + job) % n_trajectories + 0.5) / n_trajectories for job in range(len(work))]
     drawn = [each.at(NormalDist().inv_cdf(part)) for each, part in zip(work, parts, strict=True)]
-    trajectory = Trajectory(queue, drawn, rules, [each.is_made_up for each in work])
+    endless = [each.is_made_up for each in work]
+    trajectory = Trajectory(queue, drawn, rules, endless, is_only=n_trajectories == 1)
     trajectory.run()
     return trajectory
 

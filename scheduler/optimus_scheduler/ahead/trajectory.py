@@ -177,10 +177,14 @@ def _is_of(outlook: Outlook, what: WorkerLimit | str | None) -> bool:
 class Trajectory:
     """`run` it once; then ask for the starts and the progress of the jobs."""
 
-    def __init__(self, queue: Queue, work: Sequence[float], rules: Rules, endless: Sequence[bool] = ()) -> None:
+    def __init__(
+        self, queue: Queue, work: Sequence[float], rules: Rules, endless: Sequence[bool] = (), *, is_only: bool = False
+    ) -> None:
         """`work`: steps left of each outlook in this trajectory. `endless`: of which of them it is made up; by a policy
-        that decides anew in each round, these do not end."""
+        that decides anew in each round, these do not end. `is_only`: no other is looked at, so that its `cuts` are
+        told nobody and left out: where all jobs take turns, there are as many as pairs of jobs."""
         self._queue, self._rules, self._placer = queue, rules, Placer()
+        self._is_only = is_only
         self._emptied = Nodes.of(queue.nodes).emptied_names
         self._confined = confinements(queue.quotas, Snapshot(queue.now, queue.nodes, ()).capacity)
         self._jobs = [self._begin(*each) for each in zip(queue.outlooks, work, strict=True)]
@@ -418,7 +422,7 @@ class Trajectory:
                 self._resize(job, grants[job.outlook.id].allocation)
         for job in active:
             job.is_feasible = grants[job.outlook.id].reason is not Reason.NO_FEASIBLE_NODE
-        if self._has_changed:
+        if self._has_changed and not self._is_only:
             self._note_cuts({one.id: one for one in outlooks}, grants)
         self._decided_at, self._n_decided = self._now, self._n_decided + 1
 
