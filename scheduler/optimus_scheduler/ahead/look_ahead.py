@@ -36,9 +36,11 @@ from optimus_scheduler.settings import Settings
 FloatArray = NDArray[np.float64]
 
 MOST_DECISIONS = 2400
-"""Decisions about one job's size, all instants of all trajectories together: what 200 ms on one core allow."""
+"""Decisions about one job's size, all instants of all trajectories together: what 200 ms on one core allow. More where
+`_LEAST_INSTANTS` of all jobs are more: with over 200 of them."""
 MOST_PLACED = 1200
-"""Of these decisions so many, the first ones, look for nodes, too; later ones count what all nodes have together."""
+"""Of these decisions so many, the first ones, look for nodes, too; later ones count what all nodes have together. The
+first instant looks for nodes in any case."""
 _MOST_TRAJECTORIES, _MOST_INSTANTS, _LEAST_INSTANTS = 2, 24, 12
 _STARTS = 21
 """About so many of its equally likely starts are put together with the times that a job takes."""
