@@ -961,6 +961,23 @@ def test_nobody_waits_for_the_end_of_a_job_that_makes_no_step() -> None:
     assert second is None or second.mean > first.mean
 
 
+@given(tail=st.floats(0.1, 1e4), step=st.integers(0, 60), silent=st.floats(0.0, 1e4))
+def test_an_end_counts_what_ended_runs_took_after_their_last_step(tail: float, step: int, silent: float) -> None:
+    one = a_spec(minimum=(1, 1), maximum=(1, 1), rule=ConvergenceRule(max_steps=60, ends_itself=True))
+    spec = one if step < 60 else replace(one, convergence=ConvergenceRule(), announced_steps=60)
+    job = a_job("a", has=(1, 1), spec=spec, measured=samples(law(), ALL_SIZES), step=step)
+    queue = a_queue(replace(job, silent_since=NOW - silent))
+    (outlook,) = queue.outlooks
+    usual = Interval(tail, tail / 2.0, tail * 2.0)
+    told = outlook._replace(forecast=outlook.forecast._replace(seconds_after_steps=usual))
+    before, end = end_of(queue, "a").mean - NOW, end_of(replace(queue, outlooks=[told]), "a")
+    if step < 60:
+        assert end.mean - NOW == pytest.approx(before + tail, rel=0.1)
+    elif silent < tail / 4.0:
+        assert end.mean - NOW == pytest.approx(max(tail - silent, 0.1), rel=0.3, abs=2.0)
+    assert NOW <= end.low <= end.mean <= end.high
+
+
 @pytest.mark.parametrize("silent", [0.0, 5.0, 40.0])
 def test_a_job_that_has_made_all_its_steps_and_those_that_wait_for_it_take_as_long_again(silent: float) -> None:
     one = a_spec(minimum=(1, 1), maximum=(1, 1), rule=ConvergenceRule())

@@ -517,6 +517,22 @@ def test_a_command_that_announces_its_steps_may_end_where_earlier_runs_of_it_did
     assert mixed.mean == mixed.high == 2000 > mixed.low
 
 
+@pytest.mark.parametrize("tails", [(45.0,), (40.0, 50.0), (0.0, 0.0)])
+def test_what_runs_with_its_arguments_did_after_their_last_step_is_told_of_a_command(tails: tuple[float, ...]) -> None:
+    job = announcing(*[1.0] * len(tails))
+    assert forecast(job, NOW, Settings()).forecast.seconds_after_steps is None, "an older release did not keep it"
+    runs = [replace(run, seconds_after_steps=tail) for run, tail in zip(job.similar, tails, strict=True)]
+    job = replace(job, similar=tuple(runs))
+    found = forecast(job, NOW, Settings()).forecast.seconds_after_steps
+    assert found is not None
+    assert found.mean == pytest.approx(max(float(np.mean(tails)), 0.1), rel=0.02)
+    assert found.low < found.mean < found.high
+    other = replace(job, similar=tuple(replace(run, arguments=("--epochs", "9")) for run in runs))
+    assert forecast(other, NOW, Settings()).forecast.seconds_after_steps is None
+    limited = replace(job, spec=replace(job.spec, convergence=ConvergenceRule(max_steps=10)))
+    assert forecast(limited, NOW, Settings()).forecast.seconds_after_steps is None, "it is ended before"
+
+
 def test_a_run_ends_where_those_with_its_arguments_did_whatever_others_did() -> None:
     """Of 100 steps, a script stopped at 45 twice; runs of it with other arguments ended as they announced."""
     patient, whole = ("--early", "45"), ("--steps", "60")

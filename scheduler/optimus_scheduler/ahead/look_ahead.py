@@ -147,10 +147,12 @@ def _work(outlook: Outlook, queue: Queue) -> Work:
         work = Work.of(Interval(rest.mean * speed, rest.low * speed, rest.high * speed))
         is_like_others = not _tells_no_end(outlook.job) and any(length > running for length in queue.lengths)
         return work._replace(is_made_up=like_it is None and not is_like_others)
-    job = outlook.job
+    job, usual, speed = outlook.job, outlook.forecast.seconds_after_steps, pace_of(outlook, size)
     if has_made_all(job) and job.silent_since is not None and not outlook.present.is_empty:
-        speed, seconds = pace_of(outlook, size), after_last_step(queue.now - job.silent_since)
+        seconds = after_last_step(queue.now - job.silent_since, usual)
         remaining = longer_of(remaining, Interval(*(each * speed for each in seconds)))
+    elif usual is not None:
+        remaining = Interval(*(each + more * speed for each, more in zip(remaining, usual, strict=True)))
     known = Work.of(remaining)
     pace = Work.of(step_seconds(outlook.speeds.estimate(size), Habits(running_seconds=running)))
     return Work(known.median, math.hypot(known.down, pace.down), math.hypot(known.up, pace.up))

@@ -85,8 +85,6 @@ def _awaited(rule: ConvergenceRule) -> tuple[bool, float | None, MetricTarget | 
 def seconds_of_silent_runs(job: Job) -> Interval | None:
     """Seconds in all of a job that has told no step, by ended ones that told none either: those with the same
     arguments, size and device. None where the newest run with its arguments did tell steps.
-
-    Log-normal: their lengths, and beside them what is believed of the spread before (`precedents`).
     """
     if job.step > 0 or job.speed_samples:
         return None
@@ -103,8 +101,26 @@ def seconds_of_silent_runs(job: Job) -> Interval | None:
         and (ended.silent.workers, ended.silent.servers) == size
         and ended.device == device
     ]
-    if not logs:
+    return _log_normal(logs) if logs else None
+
+
+def seconds_after_steps_of_alike_runs(job: Job) -> Interval | None:
+    """Seconds from the last step of a command that ends by itself to its end, in which it saves or evaluates, by ended
+    runs with the same arguments; None where there are none, or the job is ended by another rule."""
+    rule = job.spec.convergence
+    if may_end_by_curve(job) or rule.max_epochs is not None or not (rule.max_steps is None or rule.ends_itself):
         return None
+    seconds = [each.seconds_after_steps for each in job.similar if each.arguments == job.spec.arguments]
+    logs = [math.log(max(each, _LEAST_SECONDS)) for each in seconds if each is not None]
+    return _log_normal(logs) if logs else None
+
+
+_LEAST_SECONDS = 0.1
+"""Reports come no more exactly than that."""
+
+
+def _log_normal(logs: list[float]) -> Interval:
+    """Beside these, what is believed of the spread before (`precedents`)."""
     mean, spread = with_belief(logs)
     return Interval(math.exp(mean), math.exp(mean - REACH * spread), math.exp(mean + REACH * spread))
 

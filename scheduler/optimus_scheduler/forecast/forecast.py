@@ -30,7 +30,7 @@ import numpy as np
 from optimus_models.calibration import AS_PREDICTED, NO_EXPERIENCE, Calibration, Widening
 from optimus_models.loss.ends import Prediction
 from optimus_models.rescale import RescaleCost
-from optimus_scheduler.forecast.alike_runs import seconds_like_ended_runs
+from optimus_scheduler.forecast.alike_runs import seconds_after_steps_of_alike_runs, seconds_like_ended_runs
 from optimus_scheduler.forecast.end import End, Use, epoch_steps, inputs_of_end, life_of
 from optimus_scheduler.forecast.fits import Fits, Fitted
 from optimus_scheduler.forecast.outlook import Outlook, all_later, allocation_of
@@ -347,6 +347,7 @@ def _forecast(job: Job, fitted: Fitted, use: Use, end: End, stop_seconds: float,
         speeds.source,
         cost,
         end.is_here,
+        seconds_after_steps_of_alike_runs(job),
     )
 
 

@@ -297,9 +297,12 @@ _LEAST_SILENT_SECONDS = 1.0
 """The end of a command is told about so late."""
 
 
-def after_last_step(silent_seconds: float) -> Interval:
-    """Seconds left of a command that has made all steps that it announced: it saves or evaluates, and nothing says for
-    how long, so that Lindy's law holds of the seconds since its last step."""
+def after_last_step(silent_seconds: float, usual: Interval | None = None) -> Interval:
+    """Seconds left of a command that has made all steps that it announced and saves or evaluates since its last step.
+    `usual`: what ended runs took for that; None: nothing says how long it takes, so that Lindy's law holds."""
+    if usual is not None:
+        total = given_not_ended(usual, 0.0, silent_seconds)
+        return Interval(*(max(each - silent_seconds, 0.0) for each in total))
     since = max(silent_seconds, _LEAST_SILENT_SECONDS)
     return Interval(since, since / LINDY, since * LINDY)
 

@@ -216,6 +216,8 @@ class EndedJob:
     """As in `JobSpec`."""
     silent: SilentRun | None = field(default=None, compare=False)
     """Of one that told no step: all that it teaches is how long it took."""
+    seconds_after_steps: float | None = field(default=None, compare=False)
+    """From its last step to its end, of a command that made all steps that it announced and ended by itself."""
 
     @property
     def n_epochs(self) -> float:

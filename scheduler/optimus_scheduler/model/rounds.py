@@ -92,6 +92,8 @@ class Forecast(NamedTuple):
     cost: Interval | None = None
     """Predicted money still to be spent at the present allocation; None without prices."""
     converged: bool = False
+    seconds_after_steps: Interval | None = None
+    """From its last step to its end, as of ended runs like it; in no time left above, by which decisions are made."""
 
     def later(
         self, left: Interval | None, pace: Interval | None, calibration: Calibration, cost: Interval | None
@@ -99,7 +101,7 @@ class Forecast(NamedTuple):
         """The same at another time, with the seconds that are left, those of a step, how they were corrected, and what
         they cost: in a tenth of the time that `_replace` takes."""
         steps, learned = self[:_LEFT], self[_FINISHED_RUNS:_COST]
-        return tuple.__new__(Forecast, (*steps, left, pace, calibration, *learned, cost, self.converged))
+        return tuple.__new__(Forecast, (*steps, left, pace, calibration, *learned, cost, *self[_COST + 1 :]))
 
     @property
     def around_times(self) -> tuple[tuple[object, ...], tuple[object, ...]]:

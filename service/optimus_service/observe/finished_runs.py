@@ -27,7 +27,7 @@ from optimus_scheduler.forecast.forecast import STOPS_PER_JOB
 from optimus_scheduler.forecast.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
 from optimus_scheduler.model import Architecture, Directive, EndedJob, JobSpec, JobState, Mode, SilentRun, SpeedSample
 from optimus_service.observe.shown_predictions import MAX_PREDICTIONS, Scores
-from optimus_service.observe.spec import readable_spec, rule_of
+from optimus_service.observe.spec import readable_spec, rule_of, silent_since
 from optimus_service.observe.standstills import rescale_seconds
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.store.records import Document, FinishedRunRecord, JobRecord, MembershipRecord
@@ -190,6 +190,7 @@ def finished_run_of(
         "device": device_name(spec),
         "percent_of_peak": _percent_of_peak(spec, history, network),
         "silent": silent,
+        "seconds_after_steps": _seconds_after_steps(job, _announced(job, spec)),
     }
 
 
@@ -205,6 +206,13 @@ def _announced(job: JobRecord, spec: JobSpec) -> int | None:
     """What its command had announced when it ended by itself, after these steps or before them."""
     ended_itself = spec.convergence.ends_itself and job.directive is not Directive.FINISH
     return spec.convergence.max_steps if ended_itself else spec.announced_steps
+
+
+def _seconds_after_steps(job: JobRecord, announced: int | None) -> float | None:
+    since, ended_itself = silent_since(job), job.directive is not Directive.FINISH
+    if announced is None or job.step < announced or since is None or job.finished_at is None or not ended_itself:
+        return None
+    return max(job.finished_at - since, 0.0)
 
 
 def _percent_of_peak(spec: JobSpec, history: JobHistory, network: Document | None) -> float | None:
@@ -252,4 +260,5 @@ def ended_job(job_id: str, document: Document) -> EndedJob | None:
         noise_scales=tuple(scale for _, scale in document.get("noise", ())),
         rescale_seconds=tuple(document.get("rescale_seconds", ())),
         silent=SilentRun(*document["silent"]) if document.get("silent") else None,
+        seconds_after_steps=document.get("seconds_after_steps"),
     )

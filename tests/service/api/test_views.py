@@ -144,6 +144,29 @@ def test_what_a_command_does_after_all_its_steps_takes_as_long_again(silent: flo
     assert at_its_limit.high == 1.0
 
 
+def test_a_command_is_told_what_ended_runs_did_after_their_last_step() -> None:
+    """From its first step on, by the look ahead or without, and until it ends."""
+    usual: dict[str, Any] = {"rule": "command_ends", "seconds_after_steps": total(45, 40, 50)}
+    usual |= {"total_steps": total(100, 100, 100), "remaining_steps": total(60, 60, 60)}
+    usual |= {"seconds_per_step": total(0.5, 0.5, 0.5)}
+    end = Interval(NOW + 75.0, NOW + 70.0, NOW + 80.0)
+    foreseen = ExpectedTimesRecord(job_id="job-1", at=NOW, valid_until=NOW + 99.0, start=None, end=end, steps_left=60.0)
+    for step, left in ((40, 75.0), (70, 60.0), (99, 45.5)):
+        script = job(step=step, profile={"total_steps": 100})
+        for expected in (None, foreseen):
+            found = progress_of(script, replace(decision(**usual), expected=expected), NOW).remaining_seconds
+            assert found is not None
+            assert found.mean == pytest.approx(left)
+            assert found.low is not None
+            assert found.high is not None
+            assert found.low < found.mean < found.high
+    for silent, low, high in ((5.0, 35.0, 45.0), (40.0, 1.0, 12.0), (500.0, 50.0, 1000.0)):
+        script = job(step=100, step_at=NOW - silent, profile={"total_steps": 100})
+        left_now = progress_of(script, decision(**usual), NOW).remaining_seconds
+        assert left_now is not None
+        assert low < left_now.mean < high
+
+
 @pytest.mark.parametrize("step", [101, 199, 250, 10_000])
 def test_a_job_beyond_its_forecast_says_so_and_has_something_left(step: int) -> None:
     found = progress_of(job(step=step), decision(**made_at(40)), NOW)

@@ -111,14 +111,18 @@ def test_what_a_command_announced_is_learned_where_it_ended_by_itself(world: Wor
     history.add(batches_of(samples_of(world.repository, "job-1")))
     record = world.repository.jobs.get("job-1")
     record = replace(record, profile={**(record.profile or {}), "total_steps": 2000})
-    for directive, step, announced in (
-        (Directive.RUN, 300, 2000),
-        (Directive.RUN, 2100, 2000),
-        (Directive.FINISH, 300, None),
+    ended_at = (record.step_at or 0.0) + 45.0
+    record = replace(record, finished_at=ended_at)
+    for directive, step, announced, after in (
+        (Directive.RUN, 300, 2000, None),
+        (Directive.RUN, 2000, 2000, 45.0),
+        (Directive.RUN, 2100, 2000, 45.0),
+        (Directive.FINISH, 300, None, None),
     ):
         taught = ended_job("job-1", finished_run_of(replace(record, directive=directive, step=step), history))
         assert taught is not None
         assert (taught.total_steps, taught.announced_steps) == (step, announced)
+        assert taught.seconds_after_steps == (None if after is None else pytest.approx(after))
 
 
 @once

@@ -63,6 +63,8 @@ class End(NamedTuple):
     """A limit of time will end it: what is left is not doubtful."""
     is_guessed: bool
     """Nothing says where the end is: the job is expected to go on for as long as it has."""
+    seconds_after_steps: Interval | None
+    """As ended runs like it took from their last step to their end."""
 
     @classmethod
     def of(cls, forecast: Forecast) -> End | None:
@@ -77,6 +79,7 @@ class End(NamedTuple):
             forecast.calibration.seconds,
             forecast.rule == "max_seconds",
             forecast.rule is None and left is not None and left.mean > 0,
+            known(forecast.seconds_after_steps),
         )
 
     def seconds(self, left: Interval, drift: float = 1.0) -> Interval | None:

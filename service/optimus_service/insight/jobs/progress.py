@@ -77,6 +77,7 @@ class _TimeLimit(NamedTuple):
 
 _UNLIMITED = _TimeLimit()
 
+_NO_SECONDS = Interval(0.0, 0.0, 0.0)
 _LIKELY = 0.5
 """A start that waits for the end of a stalled job in this part of what may come is not told."""
 Ends = dict[str, Interval | None]
@@ -129,10 +130,10 @@ def progress_of(
     if retry_at is not None or _has_stalled(job, still):
         return JobProgress(part_done(step, total), interval_body(left), None, expected=without_end)
     drift = 1.0 if decision is None else _drift(job, decision, end, now)
-    limit, here = _time_limit(job, now), end.seconds(left, drift)
-    at_its_size = None if is_paused or here is None else interval_body(limit.cut(here))
+    limit, here, rest = _time_limit(job, now), end.seconds(left, drift), end.seconds_after_steps or _NO_SECONDS
+    at_its_size = None if is_paused or here is None else interval_body(limit.cut(_plus(here, rest)))
     if expected is not None and not (job.waits or end.by_time or decision is None or decision.expected is None):
-        expected = _by_steps(expected, decision.expected, left, now, drift, limit)
+        expected = _by_steps(expected, decision.expected, left, rest, now, drift, limit)
     is_limited = end.by_time and at_its_size is not None and not job.waits
     to_the_end = None if expected is None or is_limited else expected.end_seconds
     if to_the_end is None and not job.waits:  # one without tasks has no size, so that only its start could tell
@@ -401,16 +402,20 @@ def _by_steps(
     expected: answers.ExpectedTimes,
     found: ExpectedTimesRecord,
     left: Interval,
+    rest: Interval,
     now: float,
     drift: float,
     limit: _TimeLimit,
 ) -> answers.ExpectedTimes:
     """With the end of a job that trains moved by its steps: the time foreseen for those that are made is over, whether
-    they took as long as foreseen or not. `drift`: how many times as long the others take."""
+    they took as long as foreseen or not. `drift`: how many times as long the others take; `rest`: seconds of the time
+    foreseen that come after all steps."""
     if found.end is None or found.start is not None or not found.steps_left:
         return expected
     part = drift * left.mean / found.steps_left
-    seconds = limit.cut(Interval(*(part * max(each - found.at, 0.0) for each in _bounds(found.end))))
+    ends = zip(_bounds(found.end), _bounds(rest), strict=True)
+    low, mean, high = sorted(max(part * max(each - found.at, 0.0) + (1.0 - part) * more, 0.0) for each, more in ends)
+    seconds = limit.cut(Interval(mean, low, high))
     return replace(expected, end_seconds=interval_body(seconds), end_at=_instants(now, seconds))
 
 
@@ -449,7 +454,8 @@ def _beyond_announced(job: JobRecord, end: End | None, now: float) -> JobProgres
     is_beyond = not is_finishing(job)
     part = part_done(job.step, Interval(job.step + left.mean, job.step + left.low, job.step + left.high))
     by_steps, since = None if end is None else end.seconds(left), silent_since(job)
-    seconds = after_last_step(0.0 if since is None else now - since)
+    usual = None if end is None else end.seconds_after_steps
+    seconds = after_last_step(0.0 if since is None else now - since, usual)
     seconds = seconds if by_steps is None else longer_of(seconds, by_steps)
     return JobProgress(
         part if is_beyond else 1.0,

@@ -60,6 +60,7 @@ def from_json(job_id: str, document: object) -> Forecast:
         speed_from=_source(stored.get("speed_from")),
         cost=interval(stored.get("cost")),
         converged=stored.get("converged") is True,
+        seconds_after_steps=interval(stored.get("seconds_after_steps")),
     )
 
 
