@@ -390,7 +390,7 @@ export interface components {
              * @default null
              */
             global_batch: number | null;
-            /** @description step / predicted total steps, 0 to 1; 1 of a job that has succeeded */
+            /** @description step / predicted total steps, 0 to 1; 1 with all announced steps made, or after success */
             progress: number | null;
             remaining_steps: components["schemas"]["Interval"] | null;
             /** @description to its end, as `expected` says; without that at its present size, without any waiting */

@@ -129,7 +129,9 @@ class Job(Message):
     running: Annotated[Allocation, About("what the current membership has")]
     membership_epoch: int
     global_batch: Annotated[int | None, About("of a job with an elastic batch: what it is to have")] = None
-    progress: Annotated[float | None, About("step / predicted total steps, 0 to 1; 1 of a job that has succeeded")]
+    progress: Annotated[
+        float | None, About("step / predicted total steps, 0 to 1; 1 with all announced steps made, or after success")
+    ]
     remaining_steps: Interval | None
     remaining_seconds: Annotated[
         Interval | None, About("to its end, as `expected` says; without that at its present size, without any waiting")
