@@ -36,6 +36,7 @@ from optimus_service.observe.shown_predictions import (
     start_prediction,
     time_prediction,
 )
+from optimus_service.observe.standstills import SECONDS_OLD
 from optimus_service.store.errors import DatabaseNotAvailable, StaleLeader
 from optimus_service.store.records import ExpectedTimesRecord, PredictionRecord, PromisedDeadline
 from optimus_service.store.repository import LeaderRepository
@@ -46,6 +47,9 @@ LOOK_AHEAD_FAILED = "LookAheadFailed"
 _LOAD = 0.1
 """Part of one core that looks take at most: after a long one the next waits. Not after one that itself waited for a
 core: on a busy machine what is told would be old when much happens."""
+_AGAIN_SECONDS, _AGAIN_LOAD = SECONDS_OLD, 0.02
+"""After so long without a round, and so small a part of one core, it is asked which jobs have stalled: where these are
+others than before, the newest queue is looked at again. Rounds may be a minute apart."""
 _VALID_ROUNDS, _VALID_SECONDS = 3.0, 30.0
 """What is expected is shown for so many periods of rounds, and at least so long, after which it is too old."""
 
@@ -138,6 +142,8 @@ class QueueAhead:
         self._predicted = PredictedParts(TIME_PARTS, START_PARTS)
         self._wake_up = threading.Condition()
         self._newest: Seen | None = None
+        self._last: Seen | None = None
+        """Looked at last, and well."""
         self._last_key: object = None
         self._valid_until = 0.0
         self._failure: str | None = None
@@ -171,9 +177,11 @@ class QueueAhead:
     # --- the thread --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        computed = 0.0
         while not self._stopping:
             with self._wake_up:
-                self._wake_up.wait_for(lambda: self._stopping or self._newest is not None)
+                again = max(_AGAIN_SECONDS, computed / _AGAIN_LOAD)
+                self._wake_up.wait_for(lambda: self._stopping or self._newest is not None, again)
             if self._stopping:
                 return
             computed = self.look()
@@ -181,26 +189,24 @@ class QueueAhead:
                 self._wake_up.wait_for(lambda: self._stopping, computed / _LOAD - computed)
 
     def look(self) -> float:
-        """Look at the newest queue that was noted, if it is another one than before; the seconds of a core that it
-        took."""
+        """Look at the newest queue that was noted, if it is another one than before, or other jobs of it have stalled;
+        the seconds of a core that it took."""
         with self._wake_up:
-            seen, self._newest = self._newest, None
+            seen, self._newest, self._last = self._newest or self._last, None, None
         if seen is None:
             return 0.0
         started, computed = time.monotonic(), time.thread_time()
         try:
             seen = replace(seen, queue=replace(seen.queue, stalled=frozenset(self._stalled())))
-            if self._is_known(seen):
-                return 0.0
-            self._look(seen)
+            if not self._is_known(seen):
+                self._look(seen)
+                self._metrics.observe_look_ahead(seen.queue.now, time.monotonic() - started)
         except (DatabaseNotAvailable, StaleLeader) as error:
             _log.warning("what is expected of jobs could not be stored", error=str(error))
         except Exception as error:  # noqa: BLE001 - without this thread nothing would be expected any more
             self._fail(seen, error)
         else:
-            self._failure = None
-            self._last_key = seen.key
-            self._metrics.observe_look_ahead(seen.queue.now, time.monotonic() - started)
+            self._failure, self._last, self._last_key = None, seen, seen.key
         return time.thread_time() - computed
 
     def _is_known(self, seen: Seen) -> bool:

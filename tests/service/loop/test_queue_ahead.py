@@ -174,6 +174,33 @@ def test_an_unchanged_queue_is_not_looked_at_again(queue: World) -> None:
 
 
 @once
+def test_what_stalls_between_two_rounds_is_looked_at_without_another_one(queue: World) -> None:
+    """Else who waits for its end is told no start until the next round, or too late a one once it goes on."""
+    looked_at, foreseen = stored(queue, "second").at, stored(queue, "second").start
+    assert foreseen is not None
+    queue.ahead.look()
+    queue.ahead._stalled = lambda: ["first"]
+    queue.ahead.look()
+    found = stored(queue, "second")
+    assert (found.at, found.start) == (looked_at, None)
+    queue.ahead._stalled = tuple
+    queue.ahead.look()
+    assert stored(queue, "second").start == foreseen
+
+
+@once
+def test_the_thread_looks_again_when_a_job_stalls(queue: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("optimus_service.loop.queue_ahead._AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("optimus_service.loop.queue_ahead._AGAIN_LOAD", 1.0)
+    queue.ahead._stalled = lambda: ["first"]
+    queue.ahead.start()
+    try:
+        wait_until("another look", lambda: stored(queue, "second").start is None)
+    finally:
+        queue.ahead.stop(30.0)
+
+
+@once
 def test_a_look_that_fails_hurts_no_round_and_is_seen(queue: World, monkeypatch: pytest.MonkeyPatch) -> None:
     before = stored(queue, "second")
 

@@ -1370,6 +1370,27 @@ def test_the_end_that_a_told_start_waits_for_is_named(part: float, at_once: floa
     assert "with the end" not in start, "it is told for 14 minutes after that"
 
 
+def test_a_start_with_the_end_of_a_job_that_has_stalled_since_the_look_is_said_to_be_no_longer_known() -> None:
+    """Another one's end may let it in: the next look says so."""
+    runs = {"state": JobState.RUNNING, "step": 5, "wanted": Allocation(1, 1), "running": Allocation(1, 1)}
+    hangs, waits = a_record("hangs", **runs), a_record("waits", state=JobState.QUEUED, wanted=NOTHING)
+    at = Interval(60.0, 50.0, 80.0)
+    end = ExpectedTimesRecord(job_id="hangs", at=10.0, valid_until=99.0, start=None, end=at)
+    behind = (Awaited(1.0, hangs, replace(a_decision("hangs", allocation=Allocation(1, 1)), expected=end)),)
+    times = replace(end, job_id="waits", start=at, end=None, behind=behind, at_once={"hangs": 1.0})
+    decision = replace(a_decision("waits", allocation=NOTHING), expected=times)
+    still = {"hangs": Standstill("no step came for 40 s, where one took 2.0 s", is_stalled=True)}
+    case = Case(job=waits, decision=decision, now=20.0, others={"hangs": hangs}, still=still)
+    told = (
+        "When it will start cannot be said yet: at the last look at the queue that was likely with the end of hangs "
+        "(hangs), and nothing tells any more when that is."
+    )
+    assert told in explanation_of(case).sentences
+    assert told not in explanation_of(replace(case, still={})).sentences
+    unseen = explanation_of(replace(case, others={})).sentences
+    assert not any("hangs" in each for each in unseen)
+
+
 @pytest.mark.parametrize(("at", "told"), [(55.0, "with"), (60.0, "after")])
 def test_a_start_that_is_told_for_later_than_the_end_is_not_told_with_it(at: float, told: str) -> None:
     """The end comes by 51 s, and a start-up is a few seconds."""

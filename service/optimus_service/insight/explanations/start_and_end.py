@@ -18,7 +18,14 @@ from optimus_service.insight.explanations.queue import ORDERS, goes_first
 from optimus_service.insight.format import by_deadline, counted, foreseen, lasted, moment, span
 from optimus_service.insight.jobs.end import REACHED, reached_limit
 from optimus_service.insight.jobs.lost_work import losses
-from optimus_service.insight.jobs.progress import Ends, awaited_end, awaited_left, is_without_end, progress_of
+from optimus_service.insight.jobs.progress import (
+    Ends,
+    awaited_end,
+    awaited_left,
+    is_without_end,
+    progress_of,
+    stalled_since,
+)
 from optimus_service.insight.jobs.why import goes_on_from
 from optimus_service.observe.spec import (
     begins_anew,
@@ -163,11 +170,24 @@ def _when_it_starts(case: Case, expected: answers.Expected) -> str:
         )
     if case.decision is not None and case.decision.reason == Reason.NO_FEASIBLE_NODE:
         return "It starts when a node has room for its tasks: when that is cannot be said."
+    if stalled := _stalled_since_the_look(case):
+        return (
+            f"When it will {goes} cannot be said yet: at the last look at the queue that was likely with the end of "
+            f"{named(stalled)}, and nothing tells any more when that is."
+        )
     endless = _without_end_before(case)
     if not endless:
         return f"When it will {goes} cannot be said: nothing tells when there is room for it."
     ends = "it ends" if len(endless) == 1 else "they end"
     return f"When it will {goes} cannot be said: {named(endless)} may be in its way, and nothing tells when {ends}."
+
+
+def _stalled_since_the_look(case: Case) -> list[JobRecord]:
+    """Whose ends it was told to start with, and of which none is told since. The next look may know of others."""
+    times = None if case.decision is None else case.decision.expected
+    if times is None or times.start is None or case.now > times.valid_until:
+        return []
+    return [job for job in stalled_since(times, case.still) if job.id in case.others]
 
 
 def _freed(case: Case) -> str | None:

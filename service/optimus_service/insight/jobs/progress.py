@@ -236,8 +236,8 @@ def _begins_anew_now(job: JobRecord, still: Standstills) -> bool:
     return job.id in still and still[job.id].is_replaced and begins_anew(job)
 
 
-def _has_stalled(job: JobRecord | None, still: Standstills) -> bool:
-    return job is not None and not job.waits and job.id in still and still[job.id].is_without_end
+def _has_stalled(job: JobRecord, still: Standstills) -> bool:
+    return not job.waits and job.id in still and still[job.id].is_without_end
 
 
 def expected_times(
@@ -311,10 +311,15 @@ _FAR_APART = 2.0
 
 def _foreseen_start(found: ExpectedTimesRecord, now: float, ends: Ends, still: Standstills) -> Interval | None:
     """Seconds until the start of a job that waits; None: nothing can be said, or was said too long ago."""
-    has_stalled = sum(one.part for one in found.behind if _has_stalled(one.job, still)) >= _LIKELY
-    if found.start is None or now > found.valid_until or has_stalled:
+    if found.start is None or now > found.valid_until or stalled_since(found, still):
         return None
     return _start(found, found.start, now, ends)
+
+
+def stalled_since(found: ExpectedTimesRecord, still: Standstills) -> list[JobRecord]:
+    """Jobs whose ends a start was foreseen with and of which none is told any more, where it likely was with theirs."""
+    stalled = [(one.job, one.part) for one in found.behind if one.job is not None and _has_stalled(one.job, still)]
+    return [job for job, _ in stalled] if sum(part for _, part in stalled) >= _LIKELY else []
 
 
 _OVERDUE_SECONDS = 1.0
