@@ -43,7 +43,7 @@ def test_a_limit_of_time_runs_on_in_a_pause_and_ends_a_job_that_is_resumed_after
     over = {**job, "limit_reached": "the time of its limit is over"}
     scripted.on("POST", f"/v1/jobs/{JOB}/resume", Answer(200, over))
     told = optimus("resume", JOB, "--url", scripted.url).stdout
-    assert told.startswith(f"{JOB} ends as soon as there is room for it: the time of its limit is over. With a")
+    assert told.startswith(f"{JOB} ends as soon as a round gives it room: the time of its limit is over. With a")
     assert "goes on from" not in told
 
 
@@ -67,7 +67,7 @@ def test_a_pause_asks_where_a_script_loses_its_steps_by_it(scripted: ScriptedSer
     assert json.loads(optimus(*calls, "--json", "--yes").stdout)["id"] == JOB
     scripted.on("POST", f"/v1/jobs/{JOB}/resume", job)
     resume = ["resume", JOB, "--url", scripted.url]
-    assert "goes on from step 0, as far as is known, as soon as there is room" in optimus(*resume).stdout
+    assert "goes on from step 0, as far as is known, as soon as a round gives it room" in optimus(*resume).stdout
     scripted.has_job(cast("Job", {**job, "standstill": "no step came for 21 s"}))
     assert optimus(*calls, input="n\n").stderr.startswith(f"{question[:-2]}.")
     scripted.has_job(cast("Job", {**job, "steps_per_second": 4.0}))  # a step stays away, but not for long yet
@@ -109,7 +109,7 @@ def test_set_sends_what_is_to_change_and_nothing_else(service: ScriptedService, 
     service.on("PATCH", f"/v1/jobs/{JOB}", ends)
     at_once = optimus("set", JOB, "--max-epochs", "5", "--url", service.url).stdout
     assert at_once.startswith(
-        f"{JOB} is changed and ends now, at step 90: it has made all the epochs of its limit; `opt"
+        f"{JOB} is changed and ends now, after step 90: it has made all the epochs of its limit; `opt"
     )
     service.on("PATCH", f"/v1/jobs/{JOB}", before)
     assert "is as it was" in optimus("set", JOB, "--priority", "1", "--url", service.url).stdout

@@ -390,7 +390,7 @@ def test_resume_says_what_the_job_does_now(service: ScriptedService, optimus: Op
     done = optimus("resume", JOB, "--url", service.url)
     assert (done.exit_code, done.stdout) == (
         0,
-        f"{JOB} goes on from its last checkpoint as soon as there is room for it\n",
+        f"{JOB} goes on from its last checkpoint as soon as a round gives it room\n",
     )
     result = {"checkpoint": "/d/checkpoints/manifest-000000000000.json"}
     service.has_job({**builders.job(state="failed", step=25), "result": result})

@@ -433,7 +433,7 @@ def test_the_present_size_is_what_trains_while_a_change_is_under_way() -> None:
     same = builders.job(**sizes | {"wanted": sizes["running"]})
     kept = " ".join(shown(render_predictions.prediction(same, builders.predictions())).split())
     assert "*: the present size." in kept
-    assert "time left if it kept that size and nothing stopped it" in kept
+    assert "time left at that size, with stops, evaluations and checkpoints as often as until now" in kept
 
 
 @pytest.mark.parametrize("still", [None, "no step came for 37 s, where one took 0.065 s"])

@@ -55,7 +55,7 @@ def resume(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -
     if as_json:
         output.print_json(resumed)
     elif limit := resumed.get("limit_reached"):
-        ends = f"{resumed['id']} ends as soon as there is room for it: {limit}"
+        ends = f"{resumed['id']} ends as soon as a round gives it room: {limit}"
         output.print_text(f"{ends}. With a larger limit (`optimus set`) before it is resumed, a job goes on")
     else:
         result = found["result"]
@@ -63,7 +63,7 @@ def resume(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -
         checkpoint = last_checkpoint(path, found["step"], *_trained_and_every(found))
         saved = f" from {checkpoint}," if is_final(found) else " from its last checkpoint" * bool(resumed["step"])
         whence = " from step 0, as far as is known," if found["started_at"] and found["begins_anew"] else saved
-        output.print_text(f"{resumed['id']} goes on{whence} as soon as there is room for it")
+        output.print_text(f"{resumed['id']} goes on{whence} as soon as a round gives it room")
 
 
 def _trained_and_every(job: Job) -> tuple[float | None, float | None]:
@@ -110,7 +110,7 @@ def _set_fields(
         output.print_text(f"{changed['id']} is as it was: it had these values already")
     else:
         limit = changed.get("limit_reached")
-        when = f"now, at step {changed['step']}" if changed["running"]["workers"] else "as soon as it goes on"
+        when = f"now, after step {changed['step']}" if changed["running"]["workers"] else "as soon as it goes on"
         ends = f" and ends {when}: {limit}" if limit else ""
         output.print_text(
             f"{changed['id']} is changed{ends}; `optimus describe {changed['id']}` says from what to what"

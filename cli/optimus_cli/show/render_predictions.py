@@ -145,8 +145,8 @@ def _sizes(job: Job, predictions: Predictions) -> Iterator[RenderableType]:
         )
     yield speed_table(speeds, job)
     money_too = " and the cost to finish" if cost is not None else ""
-    cell = "Each cell: time left if it kept that size and nothing stopped it"
-    yield Text(f"{cell}, with steps per second{money_too} below; *: {_present(job)}.", style="dim")
+    cell = "Each cell: time left at that size, with stops, evaluations and checkpoints as often as until now"
+    yield Text(f"{cell}; below, its steps per second while it trains{money_too}; *: {_present(job)}.", style="dim")
     beyond = list(dict.fromkeys(what for point in speeds if (what := point.get("beyond")) is not None))
     if beyond:
         yield Text(f"(no): beyond {', '.join(beyond)}. What other jobs hold is not counted.", style="dim")

@@ -24,6 +24,8 @@ _LOST_COORDINATOR = 4
 HANG_SECONDS = 3600.0
 """A job whose workers hang as often within this time as tasks may crash without progress is failed, whatever its other
 workers did meanwhile."""
+RESULT_SECONDS = 6.0
+"""A job's result comes no later than this after the service listens again: workers try each 5 s."""
 _STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
 WORKER_HUNG = "WorkerHung"
 """The event of a job that lost a worker whose code hung."""
@@ -44,6 +46,9 @@ class ExitNotices:
         """What was reported of each task's trouble, so that it is reported once (again after a restart)."""
         self._has_looked = False
         """What had ended before this process first looked did so while the service was away."""
+        self._awaited: dict[str, float] = {}
+        """Until when the results of jobs are awaited whose tasks seem to have been let go while the service was away,
+        POSIX seconds."""
 
     def notice(self, cluster_state: ClusterState, observed: Observed, now: float, leader: LeaderRepository) -> bool:
         """Record exits that are new, give up jobs that keep failing, end jobs whose last task has left.
@@ -71,6 +76,16 @@ class ExitNotices:
         gone = self._tasks_gone(cluster_state, jobs, now, leader)
         self._has_looked = True
         return exited or vanished or gone
+
+    def awaits_results(self, observed: Observed, now: float) -> bool:
+        """Whether a job that seems to train may have ended while the service was away: its result is on its way."""
+        active = {job.id for job in observed.jobs if not job.state.is_final}
+        self._awaited = {
+            job_id: until
+            for job_id, until in self._awaited.items()
+            if job_id in active and 0.0 < until - now <= RESULT_SECONDS
+        }
+        return bool(self._awaited)
 
     def _troubled(self, task: Task, now: float, leader: LeaderRepository) -> None:
         """Report to the job's owner why a task does not run (any more)."""
@@ -101,6 +116,8 @@ class ExitNotices:
             tx.tasks.mark_exited(key, task.exit_code, now)
         if job is None or job.directive is Directive.CANCEL:
             return
+        if not self._has_looked and task.exit_code == 0 and record.unwanted_since is None:
+            self._awaited[job.id] = now + RESULT_SECONDS
         if is_failure(task.exit_code, record.unwanted_since):
             self._judge(task, record, job, now, leader)
 
@@ -238,6 +255,8 @@ def _words(task: Task, record: TaskRecord, job: JobRecord | None, *, unseen: boo
     is_over = job is None or job.state.is_final or record.unwanted_since is not None
     if code == 0 and (is_over or (task.key.role is Role.WORKER and job is not None and job.asked.command is not None)):
         meaning = "it was let go"
+    elif code == 0 and unseen:
+        meaning = "it was let go, or ended by itself"
     if code == CODE_OF_THE_USER and task.key.role is Role.COORDINATOR:
         meaning = "it ended the job, as the job's own code failed in a worker"
     if unseen and code in _STOPPED:

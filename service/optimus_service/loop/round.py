@@ -37,6 +37,8 @@ def nobody(_snapshot: Snapshot, _plan: Plan, _leader: LeaderRepository) -> None:
 
 
 _FORGET_LOGS_SECONDS = 3600.0
+_AWAITED_SECONDS = 1.0
+"""So soon a round that waits for results looks again, if none of them brings it about."""
 
 _log = structlog.get_logger(__name__)
 
@@ -126,6 +128,17 @@ class Round:
             observed = leader.observed()
             if self._exits.notice(cluster_state, observed, now, leader):
                 observed = leader.observed()
+            if self._exits.awaits_results(observed, now):
+                # Until they are there, tasks would be started for jobs that have ended.
+                self.wakes_at = now + _AWAITED_SECONDS
+                return RoundRecord(
+                    at=now,
+                    trigger=trigger,
+                    seconds=phases.total_seconds,
+                    phase_seconds=phases.seconds,
+                    n_jobs=len(observed.jobs),
+                    n_actions=0,
+                )
             snapshot = self._observer.snapshot(cluster_state, now, leader, observed)
             records = observed.jobs
             del observed  # of many jobs tens of megabytes, and what follows needs as much

@@ -212,7 +212,7 @@ def _seconds_after_steps(job: JobRecord, announced: int | None) -> float | None:
     since, ended_itself = silent_since(job), job.directive is not Directive.FINISH
     if announced is None or job.step < announced or since is None or job.finished_at is None or not ended_itself:
         return None
-    return max(job.finished_at - since, 0.0)
+    return job.finished_at - since if since <= job.finished_at else None  # steps that came late
 
 
 def _percent_of_peak(spec: JobSpec, history: JobHistory, network: Document | None) -> float | None:

@@ -9,7 +9,7 @@ from tests.service.loop.loop_world import World
 from tests.service.store.store_builders import add_samples
 
 from optimus_contract.telemetry import Sample
-from optimus_scheduler.lifecycle import PauseRequested
+from optimus_scheduler.lifecycle import Outcome, PauseRequested, ResultReported
 from optimus_scheduler.model import JobState, Resources, Role, Task, TaskKey, TaskPhase, Trouble
 from optimus_service.loop.exits import WORKER_HUNG, is_failure
 from optimus_service.observe.snapshot import merge_tasks
@@ -158,6 +158,35 @@ def test_what_ended_while_the_service_was_away_is_told_as_that(world: World) -> 
     why = "it was stopped, as `optimus stop --tasks` does, or killed"
     assert worker.message == f"{WORKER.name} exited with 137 while the service was away: {why}."
     assert server.message == f"{SERVER.name} exited with 137: it was killed."
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_the_result_of_a_job_that_ended_unseen_is_awaited(world: World, has_ended: bool) -> None:
+    """Its coordinator let the server go, and reports the result when the service listens again."""
+    world.submit()
+    world.round()
+    world.train(10)
+    world.cluster.exit(SERVER, 0)
+    world = world.restarted()
+    decided = world.repository.rounds.latest_decisions(["job-1"])
+    record = world.round()
+    assert record.n_actions == 0
+    assert world.running("job-1", Role.SERVER) == []
+    assert world.repository.rounds.latest_decisions(["job-1"]) == decided, "nothing is said of a job that may be over"
+    (told,) = (each.message for each in world.repository.events.page("job-1").items if each.type == "TaskExited")
+    assert told == f"{SERVER.name} exited with 0 while the service was away: it was let go, or ended by itself."
+    world.clock.now += 2.0
+    if has_ended:
+        result = ResultReported(Outcome.SUCCEEDED, 10)
+        world.repository.jobs.advance("job-1", result, world.clock())
+        world.round()
+        assert world.state() is JobState.SUCCEEDED
+        assert world.running("job-1", Role.SERVER) == []
+    else:
+        assert world.round().n_actions == 0
+        world.clock.now += 6.0
+        world.round()
+        assert world.running("job-1", Role.SERVER), "it had ended without being told to"
 
 
 def test_task_that_was_never_seen_is_started_again(world: World) -> None:

@@ -116,8 +116,9 @@ def _training(case: Case, first: int, last: int) -> _Training:
             n_steps += max(after.step + after.lost_steps - began.step, 0)
             seconds += max(after.at - (after.pause_seconds or 0.0) - began.at, 0.0)
         elif case.job.step_at is not None:
+            ended = case.job.step_at if case.job.finished_at is None else case.job.finished_at
             n_steps += max(case.job.step - began.step, 0)
-            seconds += max(case.job.step_at - began.at, 0.0)
+            seconds += max(min(case.job.step_at, ended) - began.at, 0.0)  # of a service that was away steps come late
     return _Training(n_steps, seconds)
 
 

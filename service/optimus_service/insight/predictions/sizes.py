@@ -207,7 +207,7 @@ class _Choice:
         return answers.Advice(
             kind=kind,
             message=f"{size_words(self.other)} instead of {size_words(self.present)}: "
-            f"{_change(self.seconds.mean, 'slower', 'faster')}, {_change(self.cost.mean, *terms)}.",
+            f"{_change(self.seconds.mean, 'more time', 'less time')}, {_change(self.cost.mean, *terms)}.",
             workers=self.other.workers,
             servers=self.other.servers,
             seconds_ratio=seconds,
@@ -231,8 +231,8 @@ def _price(job: Job, size: Allocation, settings: Settings) -> float:
 
 
 def _change(ratio: float, more: str, less: str) -> str:
-    """A ratio of times or costs in words: 1.03 is `3 % slower`, 0.5 is `2.0 times as fast`."""
-    if ratio <= 0.5 and less == "faster":
+    """A ratio of times or costs in words: 1.03 is `3 % more time`, 0.5 is `2.0 times as fast`."""
+    if ratio <= 0.5 and less == "less time":
         return f"{1 / ratio:.1f} times as fast"
     percent = round(abs(ratio - 1) * 100)
     if percent == 0:
