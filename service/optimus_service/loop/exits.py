@@ -116,7 +116,8 @@ class ExitNotices:
             tx.tasks.mark_exited(key, task.exit_code, now)
         if job is None or job.directive is Directive.CANCEL:
             return
-        if not self._has_looked and task.exit_code == 0 and record.unwanted_since is None:
+        seems_wanted = record.unwanted_since is None and not job.wanted.is_empty
+        if not self._has_looked and task.exit_code == 0 and seems_wanted:
             self._awaited[job.id] = now + RESULT_SECONDS
         if is_failure(task.exit_code, record.unwanted_since):
             self._judge(task, record, job, now, leader)
