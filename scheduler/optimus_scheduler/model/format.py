@@ -81,3 +81,8 @@ def time_words(seconds: float) -> str:
 def retry_words(seconds: float, number: int, most: int, error: str) -> str:
     """What a job is told that waits for so long before retry `number` of `most`."""
     return f"Waits {time_words(seconds)} after an error (retry {number} of {most}): {error}"
+
+
+def money_words(amount: float) -> str:
+    """12.34, 0.0034: in whatever currency prices are. Small amounts keep two digits that tell them from nothing."""
+    return f"{amount:.2f}" if amount <= 0.0 or amount >= 0.1 else f"{amount:.2g}"

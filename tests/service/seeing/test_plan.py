@@ -127,6 +127,10 @@ def test_a_job_of_a_known_kind_is_told_its_end_and_its_price(world: World) -> No
     assert found.cost is not None
     # Two tasks with one core each, at one unit of money for each second of a core.
     assert found.cost.mean == pytest.approx(2 * found.expected.finish_seconds.mean, rel=0.2)
+    cheap = world.settings.model_copy(update={"price_per_core_hour": 0.036})
+    sentences = body(world, preview_of(world, cheap).of(document(workers={"max": 1}, servers={"max": 1}), {})).sentences
+    [told] = [each for each in sentences if each.startswith("It would cost about ")]
+    assert not re.search(r"\b0\.00\b", told), "a small amount is no nothing"
     assert any("1 finished job of the same task" in sentence for sentence in found.sentences)
 
 

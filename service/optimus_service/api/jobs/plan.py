@@ -13,7 +13,7 @@ from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS
 from optimus_scheduler.model import Interval, Quota
-from optimus_scheduler.model.format import time_words
+from optimus_scheduler.model.format import money_words, time_words
 from optimus_scheduler.quota_words import quotas_told
 from optimus_service.api.access.callers import Caller
 from optimus_service.api.http import examples
@@ -225,8 +225,9 @@ def _on_the_deadline(previewed: Previewed, said: answers.DeadlineAnswer | None, 
 def _on_money(cost: answers.Interval | None) -> list[str]:
     if cost is None:
         return []
-    bounds = "" if cost.low is None or cost.high is None else f" ({cost.low:.2f} to {cost.high:.2f})"
-    return [f"It would cost about {cost.mean:.2f}{bounds}, at the prices that the service is set to."]
+    low, high = cost.low, cost.high
+    bounds = "" if low is None or high is None else f" ({money_words(low)} to {money_words(high)})"
+    return [f"It would cost about {money_words(cost.mean)}{bounds}, at the prices that the service is set to."]
 
 
 def _on_others(effects: list[answers.Effect]) -> list[str]:
