@@ -31,6 +31,7 @@ import uvicorn
 from optimus_scheduler import round as cycle
 from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.allocate.policies import Policy, UnknownPolicy, policy_named
+from optimus_scheduler.forecast.end import Ends
 from optimus_scheduler.forecast.fits import Fits
 from optimus_scheduler.forecast.forecast import Forecaster, Overheard, RememberingForecaster
 from optimus_scheduler.granted_places import Timer
@@ -271,7 +272,7 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
     metrics = Metrics()
     repository = machine.open_repository(settings, metrics.observe_transaction)
     known = Known.of(settings, repository)
-    forecaster = Overheard(RememberingForecaster(known.fits))
+    forecaster = Overheard(RememberingForecaster(known.fits, known.ends))
     planner = make_planner(policy_named(settings.policy), settings, forecaster)
     still, listens_since = NewestStandstills(), clock()
 
@@ -321,6 +322,7 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
         preview=make_preview(settings, repository, known, cluster, clock, ahead.recent, stalled),
         finished_runs=known.finished_runs,
         clock=clock,
+        still=still,
         listens_since=listens_since,
     )
     return Parts(services, loop, ahead, retention)
@@ -334,13 +336,14 @@ class Known:
     finished_runs: FinishedRunHistory | None
     """None: nothing is learned from ended jobs."""
     fits: Fits
+    ends: Ends
 
     @classmethod
     def of(cls, settings: Settings, repository: Repository) -> Known:
         """Nothing yet: it is read from this database."""
         learns = settings.learn_from_finished_jobs
         finished_runs = FinishedRunHistory(repository, settings.keep_seconds) if learns else None
-        return cls(Histories(repository, settings.samples_per_round), finished_runs, Fits())
+        return cls(Histories(repository, settings.samples_per_round), finished_runs, Fits(), Ends())
 
 
 def make_observer(settings: Settings, repository: Repository, known: Known) -> Observer:
@@ -398,7 +401,7 @@ def make_preview(
     policy = policy_named(settings.policy)
 
     def foresee() -> Foresight:
-        forecaster = Overheard(RememberingForecaster(known.fits))
+        forecaster = Overheard(RememberingForecaster(known.fits, known.ends))
         planner = make_planner(policy, settings, forecaster)
         return Foresight(planner, forecaster, policy, settings.scheduling, recent, stalled)
 

@@ -19,6 +19,8 @@ from optimus_models.calibration import NO_EXPERIENCE, Errors, Experience, Judged
 from optimus_scheduler import round as cycle
 from optimus_scheduler.allocate.allocate import CurrentSlots
 from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.forecast.end import Ends
+from optimus_scheduler.forecast.fits import Fits
 from optimus_scheduler.forecast.forecast import RememberingForecaster
 from optimus_scheduler.model import (
     Allocation,
@@ -103,12 +105,17 @@ def _anew(value: Any) -> Any:
 def test_every_round_is_what_it_would_be_without_memory(
     read: Callable[[Snapshot], Snapshot], happened: list[tuple[object, ...]], price: float
 ) -> None:
-    memory, forecaster, constants = cycle.RoundMemory(), RememberingForecaster(), Settings(price_per_core_hour=price)
+    fits, ends, constants = Fits(), Ends(), Settings(price_per_core_hour=price)
+    memory, forecaster = cycle.RoundMemory(), RememberingForecaster(fits, ends)
     snapshot = a_snapshot([newcomer("first", 4, 1.0)], a_cluster(4, 6, 3, 8))
     for number, change in enumerate(happened):
         snapshot = read(replace(_after(snapshot, number, change), now=NOW + 60.0 * number))
         remembered = cycle.plan(snapshot, OPTIMUS, constants, memory=memory, forecaster=forecaster)
         assert remembered == cycle.plan(snapshot, OPTIMUS, constants)
+        # A dry run, which shares what rounds know of jobs, by settings of its own that are equal.
+        more, equal = replace(snapshot, jobs=(*snapshot.jobs, newcomer("dry-run", 3, 1.0))), replace(constants)
+        dry_run = cycle.plan(more, OPTIMUS, equal, forecaster=RememberingForecaster(fits, ends))
+        assert dry_run == cycle.plan(more, OPTIMUS, equal)
         snapshot = applied(snapshot, remembered.actions)
 
 

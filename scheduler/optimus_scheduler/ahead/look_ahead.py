@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from statistics import NormalDist
 
 import numpy as np
@@ -57,7 +58,8 @@ def look_ahead(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Ex
     queue = replace(queue, outlooks=outlooks)
     if settings.scale_batches and not policy.scales_batches:
         settings = replace(settings, scale_batches=False)
-    work = [_work(one, queue) for one in outlooks]
+    rest = cache(partial(rest_of_life, tuple(queue.lengths)))  # that of most jobs that wait is the same
+    work = [_work(one, queue, rest) for one in outlooks]
     work = [
         each._replace(is_made_up=True) if one.id in queue.stalled else each
         for one, each in zip(outlooks, work, strict=True)
@@ -130,8 +132,9 @@ def _trajectory(queue: Queue, work: Sequence[Work], rules: Rules, number: int, n
     return trajectory
 
 
-def _work(outlook: Outlook, queue: Queue) -> Work:
-    """Steps left, with the doubt about the speed in it: a slower job than predicted is like one with more steps."""
+def _work(outlook: Outlook, queue: Queue, rest_of: Callable[[float, float], Interval]) -> Work:
+    """Steps left, with the doubt about the speed in it: a slower job than predicted is like one with more steps.
+    `rest_of`: `rest_of_life` by the lengths of the queue."""
     remaining = expected_steps(outlook)
     if outlook.forecast.converged or outlook.job.directive is Directive.CANCEL:
         return Work(1e-9, 0.0, 0.0)
@@ -141,7 +144,7 @@ def _work(outlook: Outlook, queue: Queue) -> Work:
     if remaining is None:
         like_it, speed = seconds_of_silent_runs(outlook.job), pace_of(outlook, size)
         if like_it is None:
-            rest = rest_of_life(queue.lengths, running, outlook.typical_seconds)
+            rest = rest_of(running, outlook.typical_seconds)
         else:
             rest = until_later(like_it, 0.0, min(running, outlook.allocated_seconds))
         work = Work.of(Interval(rest.mean * speed, rest.low * speed, rest.high * speed))
@@ -215,7 +218,8 @@ def _or_earliest(queue: Queue, doubts: Sequence[Doubts], starts: dict[int, Float
     allocated = [_by_node(queue, queue.outlooks[j].job) for j in running]
     ends = [np.concatenate([each.predicted_ends(j) for each in doubts]) for j in running]
     waiting = [j for j in starts if sizes[j].is_empty]
-    waiting.sort(key=lambda j: (float(np.median(starts[j])), queue.outlooks[j].id))
+    middles = np.median([starts[j] for j in waiting], axis=1).tolist() if waiting else []
+    waiting = [j for _, _, j in sorted(zip(middles, (queue.outlooks[j].id for j in waiting), waiting, strict=True))]
     needed = [_needed(queue.outlooks[j]) for j in waiting]
     free = _free_by_node(queue, allocated)
     found = {}
@@ -253,7 +257,9 @@ def _expected_times(
     if starts is None:
         ends = np.concatenate([each.ends_or_undisturbed(job) for each in doubts])
         return ExpectedTimes(None, _interval(ends, queue.now))
-    if not math.isfinite(np.median(starts)):  # it likely waits for an end of which nothing is known, or for ever
+    if 2 * np.isfinite(starts).sum() <= len(
+        starts
+    ):  # it likely waits for an end of which nothing is known, or for ever
         return ExpectedTimes(None, None)
     granted, trains = _interval(starts, queue.now), _takes_part(queue, job, starts)
     start = granted if trains is starts else _interval(trains, queue.now)

@@ -184,6 +184,9 @@ class Trajectory:
         that decides anew in each round, these do not end. `is_only`: no other is looked at, so that its `cuts` are
         told nobody and left out: where all jobs take turns, there are as many as pairs of jobs."""
         self._queue, self._rules, self._placer = queue, rules, Placer()
+        is_free = not (queue.quotas or queue.worker_limits)
+        self.is_planned = is_free and isinstance(rules.policy, PlanningPolicy)
+        """Whether it follows a plan of whole lives to the second."""
         self._is_only = is_only
         self._emptied = Nodes.of(queue.nodes).emptied_names
         self._confined = confinements(queue.quotas, Snapshot(queue.now, queue.nodes, ()).capacity)
@@ -210,12 +213,6 @@ class Trajectory:
     def began(self) -> float:
         """The present."""
         return self._queue.now
-
-    @property
-    def is_planned(self) -> bool:
-        """Whether it follows a plan of whole lives to the second."""
-        is_free = not (self._queue.quotas or self._queue.worker_limits)
-        return is_free and isinstance(self._rules.policy, PlanningPolicy)
 
     def run(self) -> None:
         """Until all jobs have ended that are there, or the instants are used up."""

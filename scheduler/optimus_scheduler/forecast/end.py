@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
@@ -71,6 +71,34 @@ inputs_of_end = attrgetter(
     "state", "step", "steps_per_epoch", "epochs", "directive", "experience.task", "experience.steps"
 )
 """Of a job all that its end depends on beside its models, where no limit of time or money does."""
+
+
+class Ends:
+    """The last end of each job, until it is told which jobs are left (`keep_only`): as long as nothing has changed that
+    it depends on, it is not predicted anew. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Fitted, Settings, End]] = {}
+
+    def of(self, job: Job, fitted: Fitted, use: Use, settings: Settings) -> End:
+        """See `End.of`."""
+        if job.spec.convergence.has_clock:
+            return End.of(job, fitted, use, settings)
+        before = self._known.get(job.id)
+        if before is not None:
+            of, under, end = before
+            is_same = of is fitted and (under is settings or under == settings)
+            if is_same and end.asked == inputs_of_end(job):
+                return end
+        end = End.of(job, fitted, use, settings)
+        self._known[job.id] = fitted, settings, end
+        return end
+
+    def keep_only(self, job_ids: Container[str]) -> None:
+        """Forget all other jobs."""
+        for job_id in list(self._known):
+            if job_id not in job_ids:
+                self._known.pop(job_id, None)
 
 
 def _what_ends(

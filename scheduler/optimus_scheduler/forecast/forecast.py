@@ -31,7 +31,7 @@ from optimus_models.calibration import AS_PREDICTED, NO_EXPERIENCE, Calibration,
 from optimus_models.loss.ends import Prediction
 from optimus_models.rescale import RescaleCost
 from optimus_scheduler.forecast.alike_runs import seconds_after_steps_of_alike_runs, seconds_like_ended_runs
-from optimus_scheduler.forecast.end import End, Use, epoch_steps, inputs_of_end, life_of
+from optimus_scheduler.forecast.end import End, Ends, Use, epoch_steps, life_of
 from optimus_scheduler.forecast.fits import Fits, Fitted
 from optimus_scheduler.forecast.outlook import Outlook, all_later, allocation_of
 from optimus_scheduler.forecast.prices import has_prices
@@ -49,9 +49,10 @@ class RememberingForecaster:
     Gives what `forecast_all` gives, sooner. Belongs to one shell; not to be shared between threads.
     """
 
-    def __init__(self, fits: Fits | None = None) -> None:
-        """`fits`: fits the models, and remembers them; several forecasters may share it."""
-        self._fits, self._stops = fits or Fits(), _Stops()
+    def __init__(self, fits: Fits | None = None, ends: Ends | None = None) -> None:
+        """`fits`: fits the models, and remembers them; `ends`: the same of what they predict. Several forecasters may
+        share both."""
+        self._fits, self._ends, self._stops = fits or Fits(), ends or Ends(), _Stops()
         self._settings: Settings | None = None
         self._known: dict[str, _Known] = {}
 
@@ -68,11 +69,12 @@ class RememberingForecaster:
         for at, fitted in zip(changed, fits, strict=True):
             job = ordered[at]
             use = Use.of(job, fitted.speeds, now, settings, has_price)
-            known[at] = _Known(job, inputs[at], fitted, use, _end(job, fitted, use, settings, known[at]))
+            known[at] = _Known(job, inputs[at], fitted, use, self._ends.of(job, fitted, use, settings))
         present = [one for one in known if one is not None]
         found = _outlooks(ordered, present, self._stops.of(ordered), now, settings)
         self._settings, self._known = settings, dict(zip(ids, present, strict=True))
         self._fits.keep_only(self._known)
+        self._ends.keep_only(self._known)
         return found
 
 
@@ -250,13 +252,6 @@ class _Known:
         if self._steps_here < settings.measuring_steps:
             return False
         return job.allocated_at is None or now - job.allocated_at >= settings.measuring_seconds
-
-
-def _end(job: Job, fitted: Fitted, use: Use, settings: Settings, before: _Known | None) -> End:
-    """The end of a job; that of before where nothing has changed that it depends on, whatever else has."""
-    if before is None or before.fitted is not fitted or job.spec.convergence.has_clock:
-        return End.of(job, fitted, use, settings)
-    return before.end if before.end.asked == inputs_of_end(job) else End.of(job, fitted, use, settings)
 
 
 Forecaster = Callable[[Sequence[Job], float, Settings], tuple[Outlook, ...]]

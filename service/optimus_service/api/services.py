@@ -18,6 +18,7 @@ from optimus_service.insight.predictions.dry_run import Preview
 from optimus_service.insight.predictions.predictions import HistoryCache
 from optimus_service.metrics.registry import Metrics
 from optimus_service.observe.finished_runs import FinishedRunHistory
+from optimus_service.observe.standstills import NewestStandstills
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.push.long_poll import LongPolls
 from optimus_service.settings import Settings
@@ -79,6 +80,8 @@ class Services:
     """Changes of a job, in turn."""
     clock: Callable[[], float] = time.time
     """POSIX seconds."""
+    still: NewestStandstills = field(default_factory=NewestStandstills)
+    """What keeps jobs from making steps, a few seconds old."""
     listens_since: float = 0.0
     """When this process began to, POSIX seconds: of what came before it knows only what another heard."""
 

@@ -87,8 +87,7 @@ def standstills(
     which they were read already.
     """
     found = {job.id: job for job in jobs}
-    awaited = [one.job for each in decisions.values() if each.expected for one in each.expected.behind]
-    found |= {job.id: job for job in awaited if job is not None}
+    found |= awaited_by(decisions.values())
     running = {job.id: job for job in found.values() if job.state is JobState.RUNNING and _trains(job)}
     if not running:
         return {}
@@ -129,6 +128,12 @@ def standstills(
     return found_now | {
         each: found_now.get(each, one)._replace(failed_at=one.failed_at) for each, one in failed.items()
     }
+
+
+def awaited_by(decisions: Iterable[DecisionRecord]) -> dict[str, JobRecord]:
+    """The jobs whose ends are waited for by these decisions, by id."""
+    awaited = [one.job for each in decisions if each.expected for one in each.expected.behind]
+    return {job.id: job for job in awaited if job is not None}
 
 
 def _replaced(hung: tuple[str, int] | None) -> Standstill:
@@ -213,18 +218,18 @@ def _ended_at(name: str, memberships: Sequence[MembershipRecord], step: int) -> 
 
 
 class NewestStandstills:
-    """Those of all jobs, a few seconds old: for views that are read each second."""
+    """Those of all jobs, a few seconds old: for whatever is read each second or tells of many jobs. Thread-safe."""
 
     def __init__(self) -> None:
-        self._found: Standstills = {}
-        self._at = -math.inf
+        self._known: tuple[float, Standstills] = -math.inf, {}
 
     def at(self, repository: Repository, now: float, listens_since: float) -> Standstills:
         """As of now, or of up to `SECONDS_OLD` ago."""
-        if not 0.0 <= now - self._at < SECONDS_OLD:
-            self._found = standstills(repository, repository.jobs.running(), {}, now, listens_since)
-            self._at = now
-        return self._found
+        at, found = self._known
+        if not 0.0 <= now - at < SECONDS_OLD:
+            found = standstills(repository, repository.jobs.running(), {}, now, listens_since)
+            self._known = now, found
+        return found
 
 
 def stalled(newest: Sequence[SampleRecord], now: float, since: float) -> str | None:

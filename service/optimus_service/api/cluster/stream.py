@@ -20,7 +20,6 @@ from optimus_service.api.http.problems import documented
 from optimus_service.api.services import CallerDep, Services, ServicesDep
 from optimus_service.insight.cluster.timeline import timeline, unit_of
 from optimus_service.metrics.registry import Metrics
-from optimus_service.observe.standstills import NewestStandstills
 from optimus_service.push.feed import Change, Feed, Places
 from optimus_service.push.stream_state import StreamState, read_stream_state
 
@@ -42,7 +41,6 @@ class Feeds:
         self._services = services
         self._places = Places()
         self._feeds: dict[frozenset[str] | None, Feed] = {}
-        self._still = NewestStandstills()
 
     @contextmanager
     def watching(self, projects: frozenset[str] | None, user: str | None = None) -> Iterator[AsyncGenerator[Change]]:
@@ -63,7 +61,7 @@ class Feeds:
 
         def read() -> StreamState:
             repository, now = services.repository, services.clock()
-            still = self._still.at(repository, now, services.listens_since)
+            still = services.still.at(repository, now, services.listens_since)
             return read_stream_state(
                 repository, services.cluster, settings.policy, services.version, now, projects, still
             )

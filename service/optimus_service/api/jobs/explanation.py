@@ -27,7 +27,7 @@ from optimus_service.insight.jobs.reasons import CHECKPOINTS, PRINTS_TOO_MUCH, W
 from optimus_service.loop.exits import WORKER_HUNG
 from optimus_service.loop.silent_coordinators import COORDINATOR_SILENT
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
-from optimus_service.observe.standstills import USUAL_SAMPLES, stalled, standstills
+from optimus_service.observe.standstills import USUAL_SAMPLES, Standstills, awaited_by, stalled, standstills
 from optimus_service.store.jobs.transitions import RETRY_SCHEDULED
 from optimus_service.store.records import DecisionRecord, EventRecord, JobRecord, MembershipRecord
 from optimus_service.store.repository import MAX_PAGE, Repository
@@ -64,8 +64,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
     others = {each.id: each for each in active if caller.reads(each.project)}
     now = services.clock()
     seen = histories.job(job, memberships, now)
-    in_its_way = (each for each in active if not each.wanted.is_empty) if job.waits else ()
-    still = standstills(repository, [job, *in_its_way], decisions, now, services.listens_since)
+    still = _still(services, job, decisions.get(job_id), now)
     errors, ends = _stops(services, job)
     return explanation_of(
         Case(
@@ -97,6 +96,17 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             held_by=_held_by(repository, job) if job.is_starting else (),
         )
     )
+
+
+def _still(services: Services, job: JobRecord, decision: DecisionRecord | None, now: float) -> Standstills:
+    """Of the job and those that it awaits as of now; of all others, which are in the way of one that waits, as of a few
+    seconds ago: they are many."""
+    repository, since = services.repository, services.listens_since
+    own = {} if decision is None else {job.id: decision}
+    near = {job.id, *awaited_by(own.values())}
+    others = services.still.at(repository, now, since) if job.waits else {}
+    still = {job_id: each for job_id, each in others.items() if job_id not in near}
+    return still | standstills(repository, [job], own, now, since)
 
 
 def _held_by(repository: Repository, job: JobRecord) -> list[str]:
