@@ -143,7 +143,7 @@ def _before_all(case: Case) -> list[str]:
     if turn.in_seconds <= min(max(case.decision.at, looked) - case.now, 0.0):
         waited = f"It has waited for longer than the {lasted(turn.patience)} after which a job goes first"
         return [f"{waited}, but others may still start before it: {_BACKLOG} than it has waited."]
-    at = f"From {moment(case.now + turn.in_seconds):%Y-%m-%d %H:%M:%S} UTC on"
+    at = f"From about {moment(case.now + turn.in_seconds):%Y-%m-%d %H:%M:%S} UTC on"  # by the time that it needs
     if turn.in_seconds <= 0:
         at = "From the next round on"
     waits = f"{at}, when it has waited for {lasted(turn.patience)}, no other job starts before it, {but}"
