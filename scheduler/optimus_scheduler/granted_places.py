@@ -27,6 +27,18 @@ def untimed(_: str) -> AbstractContextManager[object]:
     return nullcontext()
 
 
+class Asked(NamedTuple):
+    """What both steps read."""
+
+    outlooks: Sequence[Outlook]
+    snapshot: Snapshot
+    current: CurrentNodes
+    """The nodes of each job's tasks."""
+    placer: Placer
+    policy: Policy
+    settings: Settings
+
+
 class GrantedPlaces(NamedTuple):
     """What each job gets, and where."""
 
@@ -36,61 +48,37 @@ class GrantedPlaces(NamedTuple):
     """Of other jobs, so that some have a place."""
 
 
-def granted_places(
-    outlooks: Sequence[Outlook],
-    snapshot: Snapshot,
-    current: CurrentNodes,
-    placer: Placer,
-    policy: Policy,
-    settings: Settings,
-    timer: Timer = untimed,
-    placeless: Collection[str] = (),
-) -> GrantedPlaces:
+def granted_places(asked: Asked, timer: Timer = untimed, placeless: Collection[str] = ()) -> GrantedPlaces:
     """One pass of both steps. `placeless` get nothing: no node has room for them."""
+    outlooks, snapshot, current, placer, policy, settings = asked
     with timer("allocate"):
         grants = allocate(outlooks, snapshot, current, policy, settings, placer, placeless)
     with timer("place"):
         moves = Moves(outlooks, snapshot.capacity, settings)
-        return GrantedPlaces(grants, _place(outlooks, grants, current, snapshot, policy, placer, moves), moves)
+        return GrantedPlaces(grants, _place(asked, grants, moves), moves)
 
 
-def with_lent_room(
-    granted: GrantedPlaces,
-    outlooks: Sequence[Outlook],
-    snapshot: Snapshot,
-    current: CurrentNodes,
-    placer: Placer,
-    policy: Policy,
-    settings: Settings,
-    timer: Timer = untimed,
-) -> GrantedPlaces:
+def with_lent_room(granted: GrantedPlaces, asked: Asked, timer: Timer = untimed) -> GrantedPlaces:
     """The same, but what jobs were granted that have no place yet is lent to others until their turn has come.
 
     Those that come in their stead may have no place, either: then they are passed over, too.
     """
     lent, stuck = granted, dict[str, tuple[Grant, Placed | Unplaced]]()
     for _ in range(_MOST_PASSED_OVER):
-        placeless = _without_place(outlooks, lent.placements, policy, settings)
+        placeless = _without_place(asked, lent.placements)
         stuck |= {job_id: (lent.grants[job_id], lent.placements[job_id]) for job_id in placeless}
         if not placeless or not _others_want_more(lent.grants, stuck):
             break
-        lent = granted_places(outlooks, snapshot, current, placer, policy, settings, timer, stuck)
+        lent = granted_places(asked, timer, stuck)
     if lent is granted:
         return granted
     grants = {**lent.grants, **{job_id: grant for job_id, (grant, _) in stuck.items()}}
     return GrantedPlaces(grants, {**lent.placements, **{job_id: at for job_id, (_, at) in stuck.items()}}, lent.moves)
 
 
-def _place(
-    outlooks: Sequence[Outlook],
-    grants: Mapping[str, Grant],
-    current: CurrentNodes,
-    snapshot: Snapshot,
-    policy: Policy,
-    placer: Placer,
-    moves: Moves,
-) -> Placements:
+def _place(asked: Asked, grants: Mapping[str, Grant], moves: Moves) -> Placements:
     """Places for all jobs with a grant, in order of arrival or in that of the grants."""
+    outlooks, snapshot, current, placer, policy, _ = asked
     granted = [outlook for outlook in outlooks if not grants[outlook.id].allocation.is_empty]
     granted.sort(key=attrgetter("job.submitted_at"))  # they come by id
     if policy.places_in_order:
@@ -101,12 +89,11 @@ def _place(
     return placer.place(requests, snapshot.nodes, policy.spread, smallest_first=not in_order, moves=moves)
 
 
-def _without_place(
-    outlooks: Sequence[Outlook], placements: Placements, policy: Policy, settings: Settings
-) -> frozenset[str]:
+def _without_place(asked: Asked, placements: Placements) -> frozenset[str]:
     """Waiting jobs that were granted something and have no place for it, but for those whose turn has come: for these
     room is kept until they have a place. None under a policy that knows no turns."""
-    placeless = [one for one in outlooks if not one.has_tasks and isinstance(placements.get(one.id), Unplaced)]
+    policy, settings = asked.policy, asked.settings
+    placeless = [one for one in asked.outlooks if not one.has_tasks and isinstance(placements.get(one.id), Unplaced)]
     if not placeless or not isinstance(policy, PatientPolicy):  # to ask that takes longer than to look
         return frozenset()
     return frozenset(one.id for one in placeless if policy.seconds_to_turn(one, settings) > 0)

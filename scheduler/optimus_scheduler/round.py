@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cached_property
 from operator import attrgetter
 
 from optimus_scheduler.allocate.allocate import CurrentSlots, batch_for
@@ -14,7 +14,7 @@ from optimus_scheduler.forecast.forecast import Forecaster, forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.gather import Gathered, WithoutRoom, gather
 from optimus_scheduler.gpu_types.choose import choose_and_forecast, with_fallback_types
-from optimus_scheduler.granted_places import Timer, granted_places, untimed, with_lent_room
+from optimus_scheduler.granted_places import Asked, GrantedPlaces, Timer, granted_places, untimed, with_lent_room
 from optimus_scheduler.model import (
     NOTHING,
     Directive,
@@ -97,7 +97,36 @@ def plan(
         settings = replace(settings, scale_batches=False)
 
     snapshot, watched = _without_tracked(snapshot, forecaster)
-    reported = snapshot
+    asked, (grants, placements, moves) = _granted(snapshot, watched, policy, settings, timer, memory)
+    snapshot, outlooks = asked.snapshot, asked.outlooks
+
+    # 4. Reconcile: what has to be started, stopped and sent, given what is there?
+    with timer("reconcile"):
+        pausers = _Pausers(outlooks, grants, placements, policy)
+        wants = {one.id: _want(one, placements, settings, pausers) for one in outlooks}
+        wants = move_stragglers(snapshot, wants)
+        gathered: Mapping[str, Gathered] = {}
+        if policy.gathers:
+            wants, gathered = gather(snapshot, outlooks, wants, settings, memory.without_room)
+        actions = memory.reconciler.reconcile(snapshot, wants, settings)
+
+    # 5. Say why: what moves, then for which quota. Jobs that run outside the cluster are forecast, too.
+    by_id = {one.id: one for one in outlooks} if moves.made else {}
+    for moved, waiting in moves.made.items():
+        grants[moved] = with_move(grants[moved], by_id[moved], by_id[waiting])
+    for job_id, move in gathered.items():
+        grants[job_id] = with_fewer_nodes(grants[job_id], *move)
+    if snapshot.quotas:
+        grants |= with_quotas_told(outlooks, grants, snapshot)
+    decisions = decide(outlooks, grants, placements, wants, worded=worded)
+    decisions += [decide_tracked(outlook) for outlook in watched.outlooks]
+    return Plan(tuple(sorted(decisions, key=attrgetter("job_id"))), actions)
+
+
+def _granted(
+    reported: Snapshot, watched: _WithTracked, policy: Policy, settings: Settings, timer: Timer, memory: RoundMemory
+) -> tuple[Asked, GrantedPlaces]:
+    """Steps 1 to 3, again with other GPU types for jobs that found no place on theirs."""
     for passes_left in reversed(range(MOST_PASSES)):
         # 1. Forecast: what will each job do, on the GPU type that suits it?
         with timer("forecast"):
@@ -106,51 +135,13 @@ def plan(
         # 2. Allocate: how many workers and servers does each job get?
         # 3. Place: on which nodes? Fragmentation may leave a job with less than it was granted.
         with timer("allocate"):
-            current = memory.slots.of(snapshot)
-        granted = granted_places(outlooks, snapshot, current, memory.placer, policy, settings, timer)
+            asked = Asked(outlooks, snapshot, memory.slots.of(snapshot), memory.placer, policy, settings)
+        granted = granted_places(asked, timer)
         elsewhere = with_fallback_types(reported, outlooks, granted.placements) if passes_left else None
         if elsewhere is None:
             break
         reported = elsewhere
-
-    granted = with_lent_room(granted, outlooks, snapshot, current, memory.placer, policy, settings, timer)
-    grants, placements, moves = granted
-
-    # 4. Reconcile: what has to be started, stopped and sent, given what is there?
-    with timer("reconcile"):
-
-        @cache  # in most rounds, no job has others pause
-        def growing() -> list[tuple[Outlook, Grant]]:
-            return by_urgency((one, grants[one.id]) for one in outlooks if _grows(one, placements))
-
-        def pauser(one: Outlook) -> str | None:
-            found = growing()
-            if grants[one.id].reason is Reason.WAITING_FOR_QUOTA:
-                found = [each for each in found if each[0].job.spec.project == one.job.spec.project]
-                got = total_of(_growth(grower, placements) for grower, _ in found)
-                if not one.demand(one.minimum).fits_in(got):  # they got only what quotas leave of its room
-                    found = []
-            return paused_by(one, found, policy.name)
-
-        wants = {one.id: _want(one, grants[one.id], placements, settings, pauser) for one in outlooks}
-        wants = move_stragglers(snapshot, wants)
-        gathered: Mapping[str, Gathered] = {}
-        if policy.gathers:
-            wants, gathered = gather(snapshot, outlooks, wants, settings, memory.without_room)
-        actions = memory.reconciler.reconcile(snapshot, wants, settings)
-
-    by_id = {one.id: one for one in outlooks} if moves.made else {}
-    for moved, waiting in moves.made.items():
-        grants[moved] = with_move(grants[moved], by_id[moved], by_id[waiting])
-    for job_id, move in gathered.items():
-        grants[job_id] = with_fewer_nodes(grants[job_id], *move)
-
-    # 5. Say why: first for which quota. Jobs that run outside the cluster are forecast, too.
-    if snapshot.quotas:
-        grants |= with_quotas_told(outlooks, grants, snapshot)
-    decisions = decide(outlooks, grants, placements, wants, worded=worded)
-    decisions += [decide_tracked(outlook) for outlook in watched.outlooks]
-    return Plan(tuple(sorted(decisions, key=attrgetter("job_id"))), actions)
+    return asked, with_lent_room(granted, asked, timer)
 
 
 class _WithTracked:
@@ -196,14 +187,39 @@ def _growth(outlook: Outlook, placements: Placements) -> Resources:
     return outlook.demand(size) - outlook.demand(outlook.present)
 
 
-def _want(
-    outlook: Outlook,
-    grant: Grant,
-    placements: Placements,
-    settings: Settings,
-    pauser: Callable[[Outlook], str | None],
-) -> Want:
-    """What the job should have: what was placed, with the directive that goes with it. `pauser`: who has it pause."""
+class _Pausers:
+    """Who has jobs pause: those that grow."""
+
+    def __init__(
+        self, outlooks: Sequence[Outlook], grants: Mapping[str, Grant], placements: Placements, policy: Policy
+    ) -> None:
+        self._outlooks, self._grants, self._placements, self._policy = outlooks, grants, placements, policy
+
+    @cached_property
+    def _growing(self) -> list[tuple[Outlook, Grant]]:
+        """In most rounds, no job pauses, and nobody asks."""
+        return by_urgency((one, self._grants[one.id]) for one in self._outlooks if _grows(one, self._placements))
+
+    def cause(self, one: Outlook) -> str | None:
+        """Who takes the tasks of a job, also where it has not trained with them yet."""
+        reason = self._grants[one.id].reason
+        if reason is Reason.WAITING_FOR_QUOTA:
+            return self._pauser(one, reason) or QUOTAS
+        return self._pauser(one, reason) if reason is Reason.WAITING_FOR_RESOURCES else None
+
+    def _pauser(self, one: Outlook, reason: Reason) -> str | None:
+        found = self._growing
+        if reason is Reason.WAITING_FOR_QUOTA:
+            # A job of its own project may have taken the room that quotas leave it.
+            found = [each for each in found if each[0].job.spec.project == one.job.spec.project]
+            got = total_of(_growth(grower, self._placements) for grower, _ in found)
+            if not one.demand(one.minimum).fits_in(got):  # they got only what quotas leave of its room
+                found = []
+        return paused_by(one, found, self._policy.name)
+
+
+def _want(outlook: Outlook, placements: Placements, settings: Settings, pausers: _Pausers) -> Want:
+    """What the job should have: what was placed, with the directive that goes with it."""
     job, placed, known = outlook.job, placements.get(outlook.id), outlook.steady.want
     if known is not None and known[0] is placed:
         want: Want = known[1]
@@ -213,17 +229,10 @@ def _want(
     if not isinstance(placed, Placed):
         if job.allocation.is_empty:
             return Want(job.directive, NOTHING, {}, job.batch)
-        return Want(Directive.PAUSE, NOTHING, {}, job.batch, _cause(outlook, grant, pauser))
+        return Want(Directive.PAUSE, NOTHING, {}, job.batch, pausers.cause(outlook))
     directive = Directive.FINISH if outlook.forecast.converged else Directive.RUN
     batch = job.batch if job.spec.elastic_batch is None else batch_for(outlook, placed.allocation, settings)
     want = tuple.__new__(Want, (directive, *placed, batch, None))  # in half the time that `Want` itself takes
     if batch is None:  # else it is a function of settings, too
         outlook.steady.want = placed, want
     return want
-
-
-def _cause(outlook: Outlook, grant: Grant, pauser: Callable[[Outlook], str | None]) -> str | None:
-    """Who takes the tasks of a job, also where it has not trained with them yet."""
-    if grant.reason is Reason.WAITING_FOR_QUOTA:
-        return pauser(outlook) or QUOTAS  # a job of its own project may have taken the room that quotas leave it
-    return pauser(outlook) if grant.reason is Reason.WAITING_FOR_RESOURCES else None

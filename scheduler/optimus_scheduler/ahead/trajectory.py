@@ -27,7 +27,7 @@ from optimus_scheduler.allocate.policy import AllocationInput, Grant, PlanningPo
 from optimus_scheduler.allocate.worker_limits import is_about, is_beyond_limit
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.speeds import Speeds
-from optimus_scheduler.granted_places import granted_places, with_lent_room
+from optimus_scheduler.granted_places import Asked, granted_places, with_lent_room
 from optimus_scheduler.model import (
     NOTHING,
     Allocation,
@@ -409,8 +409,8 @@ class Trajectory:
         policy, settings = self._rules.policy, self._rules.settings
         self._has_changed = False
         if self._n_decided < self._rules.on_nodes:
-            world = outlooks, snapshot, current, self._placer, policy, settings
-            grants, placements, _ = with_lent_room(granted_places(*world), *world)
+            asked = Asked(outlooks, snapshot, current, self._placer, policy, settings)
+            grants, placements, _ = with_lent_room(granted_places(asked), asked)
             for job in active:
                 self._place(job, placements.get(job.outlook.id))
         else:

@@ -776,9 +776,9 @@ def test_a_kept_promise_is_told_after_the_end() -> None:
         (None, None),
         (
             Turn(340.0, 400.0),
-            "From about 1970-01-01 00:06:40 UTC on, when it has waited for 6 min 40 s, no other job starts before it, but "
-            "for deadlines, guarantees of quotas, and jobs that have waited too long before it; later if what is left "
-            "of the jobs that were there when its wait began takes the whole cluster for longer than that.",
+            "From about 1970-01-01 00:06:40 UTC on, when it has waited for 6 min 40 s, no other job starts before it, "
+            "but for deadlines, guarantees of quotas, and jobs that have waited too long before it; later if what is "
+            "left of the jobs that were there when its wait began takes the whole cluster for longer than that.",
         ),
         (Turn(-10.0, 70.0), "From the next round on, when it has waited for 1 min 10 s, no other job starts before it"),
     ],
