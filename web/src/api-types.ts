@@ -253,7 +253,7 @@ export interface components {
         };
         /** @description When a job is expected to start and to end; null: not known. */
         Expected: {
-            /** @description from now, of a job that waits; 0: with the next round */
+            /** @description until its first tasks take part, of a job that waits; 0: at once */
             start_seconds: components["schemas"]["Interval"] | null;
             /** @description from now; without `computed_at` if it keeps what it has */
             finish_seconds: components["schemas"]["Interval"] | null;
@@ -282,7 +282,7 @@ export interface components {
         ExpectedTimes: {
             /** Format: date-time */
             computed_at: string;
-            /** @description from now; null: it has started, or nothing can be said */
+            /** @description until its first tasks take part; null: they do, or nothing can be said */
             start_seconds: components["schemas"]["Interval"] | null;
             start_at: components["schemas"]["Instants"] | null;
             /** @description from now; null: nothing is known of its length */

@@ -24,7 +24,7 @@ class Marginal(Message):
 class Expected(Message):
     """When a job is expected to start and to end; null: not known."""
 
-    start_seconds: Annotated[Interval | None, About("from now, of a job that waits; 0: with the next round")]
+    start_seconds: Annotated[Interval | None, About("until its first tasks take part, of a job that waits; 0: at once")]
     finish_seconds: Annotated[Interval | None, About("from now; without `computed_at` if it keeps what it has")]
     finish_at: Annotated[datetime | None, About("null beyond the year 9999, too")]
     computed_at: Annotated[

@@ -243,6 +243,21 @@ def test_a_job_that_would_have_to_wait_is_told_for_how_long(planning: Api, world
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_the_start_that_is_told_is_that_of_the_first_tasks_also_where_there_is_room(world: World) -> None:
+    one = {"workers": {"max": 1}, "servers": {"max": 1}}
+    assert preview_of(world).of(document(**one), {}).waiting == Interval(0.0, 0.0, 0.0), "none has started yet"
+    for name in ("first", "second"):
+        world.submit(name, **one)
+        world.round()
+        world.clock.now += 7.0
+        world.train(5)
+        world.round()
+    waiting = preview_of(world).of(document(**one), {}).waiting
+    assert waiting is not None
+    assert waiting.mean == pytest.approx(7.0, rel=0.01)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_dry_run_waits_for_no_job_that_the_queue_waits_for_no_end_of(world: World) -> None:
     """It says the start that the job is told when it is submitted, not one with an end that may never come."""
     rest = {"min": 2, "max": 2}

@@ -13,6 +13,7 @@ from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.ahead.corrected_times import CorrectedTimes, corrected_times
 from optimus_scheduler.ahead.deadlines import Answer, DeadlineAnswer, answer_to
 from optimus_scheduler.ahead.queue import Queue
+from optimus_scheduler.ahead.start_ups import start_up_seconds
 from optimus_scheduler.allocate.allocate_with_quotas import borrows
 from optimus_scheduler.allocate.policy import Policy
 from optimus_scheduler.forecast.alike_runs import steps_of_alike_runs
@@ -53,8 +54,9 @@ _MOST_JOBS_TO_TRY = 300
 """Active jobs beyond which it is not tried what would give one of them more: that plans a dozen times."""
 _MOST_PLANNED = 5_000
 """Jobs in all plans that are made to see what gives one of them more: a tenth of a millisecond each at most."""
+_AT_ONCE = Interval(0.0, 0.0, 0.0)
 _LEAVING = Interval(3.0, 1.0, 10.0)
-"""Seconds until tasks start whose places others have yet to leave: these end their step, and their processes."""
+"""Seconds until tasks are started whose places others have yet to leave: these end their step, and their processes."""
 Planner = Callable[[Snapshot, Callable[[str], AbstractContextManager[object]]], Plan]
 
 
@@ -95,7 +97,7 @@ class Previewed:
     forecast: Forecast
     """With the size that it would get, or its smallest where it would get none yet."""
     waiting: Interval | None
-    """Seconds until it would start; None: nothing can be said."""
+    """Seconds until its first tasks would take part; None: nothing can be said."""
     left: Interval | None
     """Seconds until it would end; None: nothing can be said."""
     n_similar: int
@@ -213,12 +215,13 @@ class Preview:
             decision = next(decision for decision in planned.decisions if decision.job_id == CANDIDATE)
             ahead = self._forecast(candidate, decision.allocation, now, foresight.constants)
             expected = with_it[CANDIDATE].shown
-            waiting = expected.waiting(now) if decision.allocation.is_empty else Interval(0.0, 0.0, 0.0)
+            begins = start_up_seconds(world.start_ups, candidate.spec, 0.0) or _AT_ONCE
+            waiting = expected.waiting(now) if decision.allocation.is_empty else begins
             left = expected.left(now) or _after(waiting, ahead.remaining_seconds)
             deadline = self._answer(foresight, world, expected.left(now), left)
             held_by = _held_by(world, planned)
             if held_by:
-                waiting, left = _LEAVING, _after(_LEAVING, left)
+                waiting, left = _after(_LEAVING, waiting), _after(_LEAVING, left)
             advice = self._gives_more(foresight, world, CANDIDATE, names, only_named=only_named)
         return Previewed(
             record=record,
