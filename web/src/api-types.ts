@@ -282,7 +282,7 @@ export interface components {
         ExpectedTimes: {
             /** Format: date-time */
             computed_at: string;
-            /** @description until its first tasks take part; null: they do, or nothing can be said */
+            /** @description until its first tasks take part; null: they do, or not known */
             start_seconds: components["schemas"]["Interval"] | null;
             start_at: components["schemas"]["Instants"] | null;
             /** @description from now; null: nothing is known of its length */

@@ -58,7 +58,7 @@ class ExpectedTimes(Message):
     """
 
     computed_at: datetime
-    start_seconds: Annotated[Interval | None, About("until its first tasks take part; null: they do, or nothing can be said")]
+    start_seconds: Annotated[Interval | None, About("until its first tasks take part; null: they do, or not known")]
     start_at: Instants | None
     end_seconds: Annotated[Interval | None, About("from now; null: nothing is known of its length")]
     end_at: Instants | None
