@@ -282,7 +282,7 @@ def room(ends: list[list[float]], *needed: Resources, free: float = 0.0) -> NDAr
     """(len(needed), DRAWS) with a job of one core for each of `ends`."""
     asked = [Needed(each, 1, Resources(), 0) for each in needed]
     held = [[("node-0", ONE)]] * len(ends)
-    return earliest_starts(0.0, {"node-0": Resources(cpu=free)}, held, [np.array(each) for each in ends], asked)
+    return earliest_starts(0.0, {"node-0": Resources(cpu=free)}, held, [np.array(each) for each in ends], asked).at
 
 
 def test_of_many_doubtful_ends_the_first_comes_before_the_likeliest() -> None:
@@ -311,7 +311,7 @@ def test_room_comes_in_the_order_of_the_jobs_that_wait(ends: list[list[float]], 
 def test_room_of_another_type_is_no_room() -> None:
     free = {"node-0": Resources(cpu=8.0, gpus={"v100": 4})}
     asked = [Needed(Resources(cpu=1.0, gpus={gpu_type: 1}), 4, Resources(), 0) for gpu_type in ("a100", "v100")]
-    found = earliest_starts(0.0, free, [], [], asked)
+    found = earliest_starts(0.0, free, [], [], asked).at
     assert np.isinf(found[0]).all()
     assert (found[1] == 0.0).all()
 
@@ -322,9 +322,9 @@ def test_room_in_pieces_is_no_room_for_one_task() -> None:
     held = [[("node-0", ONE)], [("node-1", ONE)], [("node-1", ONE)]]
     ends = [np.array([at]) for at in (30.0, 10.0, 20.0)]
     wide, small = Needed(Resources(cpu=2.0), 1, Resources(), 0), Needed(ONE, 1, ONE, 1)
-    assert earliest_starts(0.0, free, held, ends, [wide])[0, 0] == 20.0, "both cores of the second node"
-    assert earliest_starts(0.0, free, held, ends, [small])[0, 0] == 10.0, "a core on each"
-    after = earliest_starts(0.0, free, held, ends, [wide, small])[:, 0]
+    assert earliest_starts(0.0, free, held, ends, [wide]).at[0, 0] == 20.0, "both cores of the second node"
+    assert earliest_starts(0.0, free, held, ends, [small]).at[0, 0] == 10.0, "a core on each"
+    after = earliest_starts(0.0, free, held, ends, [wide, small]).at[:, 0]
     assert after.tolist() == [20.0, 30.0], "what the first needs is kept for it"
 
 
@@ -364,12 +364,12 @@ def test_a_job_starts_with_the_first_end_after_which_there_are_nodes_for_its_tas
     asked = [Needed(worker, counts[0], server, counts[1])]
     free = {node: Resources() for node in ("n0", "n1", "n2")}
     ends = [np.array([1.0 + each]) for each in range(len(held))]
-    found = earliest_starts(0.0, free, held, ends, asked)[0]
+    found = earliest_starts(0.0, free, held, ends, asked).at[0]
     first = math.inf
     for after in range(len(held) + 1):
         for node, amount in held[after - 1] if after else ():
             free[node] += amount
-        if earliest_starts(0.0, free, [], [], asked)[0, 0] == 0.0:
+        if earliest_starts(0.0, free, [], [], asked).at[0, 0] == 0.0:
             first = float(after)
             break
     assert (found == first).all()
@@ -809,6 +809,50 @@ def test_a_start_with_the_end_of_one_that_starts_before_it_is_told_apart() -> No
     found = looked(a_queue(first, alone, last, cpu=2.0))
     assert found["alone"].awaited == found["last"].awaited == {"first": 1.0}
     assert (found["alone"].at_once, found["last"].at_once) == ({"first": 1.0}, {})
+
+
+def a_script(name: str, workers: int, seconds: int, *, has: bool, waited: float = 0.0) -> Job:
+    """Of exactly so many workers, of one step a second."""
+    size = (workers, 0)
+    spec = a_spec(minimum=size, maximum=size, rule=ConvergenceRule(max_steps=seconds))
+    spec = replace(spec, architecture=Architecture.SCRIPT)
+    measured = samples(lambda _w, _p: 1.0, [size])
+    return a_job(name, has=size if has else (0, 0), spec=spec, measured=measured, submitted_at=NOW - waited)
+
+
+def room_for_two() -> Queue:
+    """Four slots, of which the end of `wide` frees two: for both jobs that wait."""
+    jobs = [a_script("n1", 1, 600, has=True), a_script("n2", 1, 700, has=True), a_script("wide", 2, 45, has=True)]
+    jobs += [a_script("n4", 1, 25, has=False, waited=8.0), a_script("n5", 1, 150, has=False, waited=5.0)]
+    return a_queue(*jobs, cpu=4.0)
+
+
+@pytest.mark.parametrize("comes", [(), (10.0, 25.0, 30.0, 44.0, 60.0, 90.0, 120.0)], ids=["nobody comes", "short ones"])
+def test_one_end_that_frees_room_for_two_lets_both_start(comes: tuple[float, ...]) -> None:
+    """Though guessed jobs, which are shorter, may take the room of the second before it."""
+    like = forecast_all([a_script("like", 1, 20, has=True)], NOW, Settings())[0]
+    arrivals = [Arrival(NOW + at, as_fresh(like, f"like-{at}", NOW + at), 20.0) for at in comes]
+    found = looked(replace(room_for_two(), arrivals=arrivals))
+    for name in ("n4", "n5"):
+        assert found[name].awaited == {"wide": 1.0}
+        assert found[name].at_once["wide"] > 0.8
+
+
+def test_a_start_with_a_doubtful_end_is_told_for_the_time_of_that_end() -> None:
+    """All that may come has it start with that end: it is not sooner because it is foreseen in several ways."""
+    queue = room_for_two()
+    doubtful = Interval(45.0, 9.0, 300.0)
+    outlooks = [
+        one._replace(forecast=one.forecast._replace(remaining_steps=doubtful)) if one.id == "wide" else one
+        for one in queue.outlooks
+    ]
+    found = looked(replace(queue, outlooks=outlooks))
+    end = found["wide"].end
+    assert end is not None
+    for name in ("n4", "n5"):
+        start = found[name].start
+        assert start is not None
+        assert start.mean - NOW == pytest.approx(end.mean - NOW, rel=0.02)
 
 
 @pytest.mark.parametrize("names", list(permutations(("a", "b", "c"))), ids="".join)

@@ -41,14 +41,26 @@ class Needed(NamedTuple):
         return self.worker * self.workers + self.server * self.servers
 
 
+class EarliestStarts(NamedTuple):
+    """Of the jobs that wait, in their order, in each draw."""
+
+    at: FloatArray
+    """(n, DRAWS) instants at which what each needs is free, with what those before it take; inf where it does not fit
+    even after all ends."""
+    by: IntArray
+    """(n, DRAWS) whose end that is, by its place among the jobs with tasks; -1: nobody's."""
+    ranks: IntArray
+    """(jobs with tasks, DRAWS): where the drawn end of each is among its own, from 0 to DRAWS - 1."""
+
+
 def earliest_starts(
     now: float,
     free: Mapping[str, Resources],
     allocated: Sequence[Sequence[tuple[str, Resources]]],
     ends: Sequence[FloatArray],
     needed: Sequence[Needed],
-) -> FloatArray:
-    """(len(needed), DRAWS) instants at which what each waiting job needs is free, with what those before it take.
+) -> EarliestStarts:
+    """When what each waiting job needs is free, with what those before it take, and by whose end.
 
     Args:
         now: the present.
@@ -58,7 +70,7 @@ def earliest_starts(
         needed: by the jobs that wait, in their order.
 
     Returns:
-        Not before `now`; inf where it does not fit even after all ends.
+        Instants not before `now`.
     """
     tasks = [(job, node, each) for job, there in enumerate(allocated) for node, each in there if node in free]
     asked = [each for one in needed for each in (one.worker, one.server)]
@@ -73,24 +85,33 @@ def earliest_starts(
     each_needs = [(_columns([one.worker, one.server], gpu_types), (one.workers, one.servers)) for one in needed]
     by_job = np.zeros((len(allocated), len(gpu_types) + 2))
     np.add.at(by_job, held.job, held.amounts)
-    coming, order = _together(ends)
+    ranks = _ranks(len(ends))
+    coming, order = _together(ends, ranks)
     freed = np.cumsum(by_job[order], axis=1)  # (DRAWS, n, kinds)
     freed = np.concatenate([np.zeros((DRAWS, 1, by_job.shape[1])), freed], axis=1) + now_free.sum(axis=0)
     at = np.concatenate([np.full((DRAWS, 1), now), np.maximum(coming, now), np.full((DRAWS, 1), np.inf)], axis=1)
     totals = _columns([one.total for one in needed], gpu_types)
-    found = np.empty((len(needed), DRAWS))
+    whose = np.concatenate([np.full((DRAWS, 1), -1), order, np.full((DRAWS, 1), -1)], axis=1)
+    found, by = np.empty((len(needed), DRAWS)), np.empty((len(needed), DRAWS), dtype=np.int64)
     for draw, (free_by_kind, instants) in enumerate(zip(freed.transpose(0, 2, 1), at, strict=True)):
         first = _by_sum(free_by_kind, np.cumsum(totals, axis=0))
         room = _Room(now_free, held, np.argsort(order[draw]), free_by_kind)
         for job, (sizes, counts) in enumerate(each_needs[:BY_NODE]):
             first[job] = room.first_end(sizes, counts, totals[job])
-        found[:, draw] = instants[first]
-    return found
+        found[:, draw], by[:, draw] = instants[first], whose[draw, first]
+    by[~np.isfinite(found)] = -1
+    return EarliestStarts(found, by, ranks)
 
 
-def drawn(instants: FloatArray, random: np.random.Generator) -> FloatArray:
-    """(DRAWS,) of equally likely instants (n,), in any order, each about equally often."""
-    return np.sort(instants)[random.permutation(DRAWS) * len(instants) // DRAWS]
+def drawn(instants: FloatArray, ranks: IntArray) -> FloatArray:
+    """(DRAWS,) of equally likely instants (n,), each about equally often. `ranks` (DRAWS,): a permutation."""
+    return np.sort(instants)[ranks * len(instants) // DRAWS]
+
+
+def _ranks(n: int) -> IntArray:
+    """(n, DRAWS) permutations, independent of each other."""
+    random = np.random.default_rng(_SEED)
+    return np.array([random.permutation(DRAWS) for _ in range(n)], dtype=np.int64).reshape(n, DRAWS)
 
 
 class _Held(NamedTuple):
@@ -186,10 +207,10 @@ def _by_sum(free: FloatArray, totals: FloatArray) -> IntArray:
     return found
 
 
-def _together(ends: Sequence[FloatArray]) -> tuple[FloatArray, IntArray]:
+def _together(ends: Sequence[FloatArray], ranks: IntArray) -> tuple[FloatArray, IntArray]:
     """(DRAWS, n) ends that come together, in order of time, and (DRAWS, n) whose they are."""
-    random = np.random.default_rng(_SEED)
-    found = np.stack([drawn(each, random) for each in ends], axis=1) if ends else np.zeros((DRAWS, 0))
+    each_drawn = [drawn(*each) for each in zip(ends, ranks, strict=True)]
+    found = np.stack(each_drawn, axis=1) if ends else np.zeros((DRAWS, 0))
     order = np.argsort(found, axis=1, kind="stable")
     return np.take_along_axis(found, order, axis=1), order
 

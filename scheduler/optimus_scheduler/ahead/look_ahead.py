@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from optimus_models.convergence import LEAST_POINTS
 from optimus_scheduler.ahead.cuts import agreed_cut, freed_by
 from optimus_scheduler.ahead.doubts import Doubts, levels_of
-from optimus_scheduler.ahead.earliest_starts import Needed, drawn, earliest_starts
+from optimus_scheduler.ahead.earliest_starts import DRAWS, Needed, drawn, earliest_starts
 from optimus_scheduler.ahead.queue import ExpectedTimes, Queue, Work, pace_of, rest_of_life, until_later
 from optimus_scheduler.ahead.start_ups import is_starting, start_up_seconds
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
@@ -35,6 +36,7 @@ from optimus_scheduler.model import Directive, Interval, Job, Resources, Role
 from optimus_scheduler.settings import Settings
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 MOST_DECISIONS = 2400
 """Decisions about one job's size, all instants of all trajectories together: what 200 ms on one core allow. More where
@@ -45,6 +47,8 @@ first instant looks for nodes in any case."""
 _MOST_TRAJECTORIES, _MOST_INSTANTS, _LEAST_INSTANTS = 2, 24, 12
 _STARTS = 21
 """About so many of its equally likely starts are put together with the times that a job takes."""
+_MOST_CAUSES = 5
+"""Of all jobs by whose end one may start, so many are told: the likeliest."""
 _NEVER = 10.0
 """A job that has not ended by then is taken to take so many times as long as the longest that did."""
 
@@ -78,16 +82,19 @@ def look_ahead(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Ex
         for number in range(n_trajectories)
     ]
     doubts = [Doubts(trajectory, work) for trajectory in trajectories]
-    starts = _starts(queue, doubts)
-    awaiting = doubts
+    foreseen = _foreseen(queue, doubts)
+    starts = {j: _Starts(each, _causes(j, doubts)) for j, each in foreseen.items()}
     if queue.quotas or queue.worker_limits:
         if starts and queue.arrivals:
             alone = Doubts(_trajectory(present, work, rules, 0, 1), work)
-            starts = {j: _with_and_without_arrivals(each, alone.starts(j)) for j, each in starts.items()}
-            awaiting = [*doubts, *[alone] * n_trajectories]
+            both = [*doubts, *[alone] * n_trajectories]
+            starts = {
+                j: _Starts(_with_and_without_arrivals(each, alone.starts(j)), _causes(j, both))
+                for j, each in foreseen.items()
+            }
     elif not isinstance(policy, PlanningPolicy):
-        starts |= _or_earliest(queue, doubts, starts)
-    found = {one.id: _expected_times(queue, j, doubts, starts.get(j), awaiting) for j, one in enumerate(outlooks)}
+        starts |= _or_earliest(queue, doubts, foreseen)
+    found = {one.id: _expected_times(queue, j, doubts, starts.get(j)) for j, one in enumerate(outlooks)}
     for j in starts:  # of one that has tasks, whoever tells its end knows whether steps come again
         if outlooks[j].id in queue.stalled:
             found[outlooks[j].id] = found[outlooks[j].id]._replace(end=None)
@@ -184,7 +191,40 @@ def expected_steps(outlook: Outlook) -> Interval | None:
     return steps_left_like_alike_runs(outlook.job, epoch_steps(outlook.job))
 
 
-def _starts(queue: Queue, doubts: Sequence[Doubts]) -> dict[int, FloatArray]:
+class _Causes(NamedTuple):
+    """By whose end a job starts, in which part of what may come: parts of 1, by the place of the other job."""
+
+    awaited: Mapping[int, float]
+    """With it, or after others that start in between ..."""
+    at_once: Mapping[int, float]
+    """... and of these with that end itself."""
+
+
+class _Starts(NamedTuple):
+    """Of one job."""
+
+    at: FloatArray
+    """Equally likely instants."""
+    causes: _Causes
+
+
+def _causes(job: int, doubts: Sequence[Doubts]) -> _Causes:
+    """In equally likely trajectories."""
+    return _parts([(each.awaited(job), each.is_at_once(job)) for each in doubts], [1] * len(doubts))
+
+
+def _parts(causes: Sequence[tuple[int | None, bool]], numbers: Sequence[int]) -> _Causes:
+    """`causes`: whose end and whether at once, each of which comes so many times as `numbers` says."""
+    awaited, at_once = Counter[int](), Counter[int]()
+    for (job, is_at_once), number in zip(causes, numbers, strict=True):
+        if job is not None and number:
+            awaited[job] += number
+            at_once[job] += number * is_at_once
+    n, likeliest = sum(numbers), sorted(awaited, key=lambda j: (-awaited[j], j))[:_MOST_CAUSES]
+    return _Causes({j: awaited[j] / n for j in likeliest}, {j: at_once[j] / n for j in likeliest if at_once[j]})
+
+
+def _foreseen(queue: Queue, doubts: Sequence[Doubts]) -> dict[int, FloatArray]:
     """Equally likely instants, in the trajectories, at which each job gets tasks that has none or never had any; inf
     where one of them tells none: later jobs, of which one trajectory has none, are no reason to name a start."""
     outlooks = enumerate(queue.outlooks)
@@ -206,7 +246,7 @@ def _with_and_without_arrivals(foreseen: FloatArray, alone: FloatArray) -> Float
     return np.concatenate([foreseen, alone, np.minimum(foreseen, alone)])
 
 
-def _or_earliest(queue: Queue, doubts: Sequence[Doubts], starts: dict[int, FloatArray]) -> dict[int, FloatArray]:
+def _or_earliest(queue: Queue, doubts: Sequence[Doubts], foreseen: Mapping[int, FloatArray]) -> dict[int, _Starts]:
     """Those of jobs without tasks once more, where there are no quotas or limits: what is free is free for all.
 
     In a trajectory jobs grow where it is worth it by their predicted speeds, and shrink for those that wait. Rounds do
@@ -217,18 +257,45 @@ def _or_earliest(queue: Queue, doubts: Sequence[Doubts], starts: dict[int, Float
     running = [j for j, size in enumerate(sizes) if size.workers]
     allocated = [_by_node(queue, queue.outlooks[j].job) for j in running]
     ends = [np.concatenate([each.predicted_ends(j) for each in doubts]) for j in running]
-    waiting = [j for j in starts if sizes[j].is_empty]
-    middles = np.median([starts[j] for j in waiting], axis=1).tolist() if waiting else []
+    waiting = [j for j in foreseen if sizes[j].is_empty]
+    middles = np.median([foreseen[j] for j in waiting], axis=1).tolist() if waiting else []
     waiting = [j for _, _, j in sorted(zip(middles, (queue.outlooks[j].id for j in waiting), waiting, strict=True))]
     needed = [_needed(queue.outlooks[j]) for j in waiting]
-    free = _free_by_node(queue, allocated)
-    found = {}
-    for j, earliest in zip(waiting, earliest_starts(queue.now, free, allocated, ends, needed), strict=True):
-        foreseen = drawn(starts[j], np.random.default_rng(j))
+    earliest = earliest_starts(queue.now, _free_by_node(queue, allocated), allocated, ends, needed)
+    ranks = dict(zip(running, earliest.ranks, strict=True))
+    return {
+        j: _first_of(j, doubts, foreseen[j].reshape(len(doubts), -1), at, [None, *running], by, ranks)
+        for j, at, by in zip(waiting, earliest.at, earliest.by, strict=True)
+    }
+
+
+def _first_of(
+    job: int,
+    doubts: Sequence[Doubts],
+    foreseen: FloatArray,
+    earliest: FloatArray,
+    running: Sequence[int | None],
+    by: IntArray,
+    ranks: Mapping[int, IntArray],
+) -> _Starts:
+    """Starts as `foreseen` (trajectories, LEVELS), the `earliest` (DRAWS,) and the first of both, in the same draws of
+    all ends: two starts with one end are not independent of each other.
+
+    `by` (DRAWS,): whose end the earliest comes with, from -1 by place in `running`; `ranks`: of the drawn ends of
+    each."""
+    found, causes, numbers = list[FloatArray](), list[tuple[int | None, bool]](), list[int]()
+    own = np.random.default_rng(job).permutation(DRAWS)
+    for each, levels in zip(doubts, foreseen, strict=True):
+        cause = each.awaited(job), each.is_at_once(job)
+        then = drawn(levels, own if cause[0] is None else ranks.get(cause[0], own))
         # What those before it take is not freed by the ends of those that have tasks now.
-        earliest = np.where(np.isfinite(earliest), earliest, foreseen)
-        found[j] = np.concatenate([foreseen, earliest, np.minimum(foreseen, earliest)])
-    return found
+        first = np.where(np.isfinite(earliest), earliest, then)
+        is_later = ~np.isfinite(earliest)  # in which draws it is not the earliest that counts
+        found += [then, first, np.minimum(then, first)]
+        for is_foreseen in (np.full(DRAWS, True), is_later, is_later | (then < first)):
+            causes += [cause, *((j, True) for j in running)]
+            numbers += [int(is_foreseen.sum()), *np.bincount(by[~is_foreseen] + 1, minlength=len(running)).tolist()]
+    return _Starts(np.concatenate(found), _parts(causes, numbers))
 
 
 def _by_node(queue: Queue, job: Job) -> list[tuple[str, Resources]]:
@@ -250,16 +317,13 @@ def _needed(outlook: Outlook) -> Needed:
     return Needed(spec.need(Role.WORKER), least.workers, spec.need(Role.SERVER), least.servers)
 
 
-def _expected_times(
-    queue: Queue, job: int, doubts: Sequence[Doubts], starts: FloatArray | None, awaiting: Sequence[Doubts]
-) -> ExpectedTimes:
-    """`awaiting`: equally likely trajectories, by which the start comes with the end of another job."""
-    if starts is None:
+def _expected_times(queue: Queue, job: int, doubts: Sequence[Doubts], found: _Starts | None) -> ExpectedTimes:
+    """`found`: None for a job that has tasks."""
+    if found is None:
         ends = np.concatenate([each.ends_or_undisturbed(job) for each in doubts])
         return ExpectedTimes(None, _interval(ends, queue.now))
-    if 2 * np.isfinite(starts).sum() <= len(
-        starts
-    ):  # it likely waits for an end of which nothing is known, or for ever
+    starts = found.at
+    if 2 * np.isfinite(starts).sum() <= len(starts):  # it likely waits for an unknown end, or for ever
         return ExpectedTimes(None, None)
     granted, trains = _interval(starts, queue.now), _takes_part(queue, job, starts)
     start = granted if trains is starts else _interval(trains, queue.now)
@@ -273,12 +337,7 @@ def _expected_times(
         least = float(takes.min())
         bounds = zip(granted, start, end, strict=True)
         end = Interval(*(max(each + least, begins, ends) for each, begins, ends in bounds))
-    by_end = Counter(each.awaited(job) for each in awaiting)
-    at_once = Counter(each.awaited(job) for each in awaiting if each.is_at_once(job))
-    parts, direct = (
-        {queue.outlooks[k].id: n / len(awaiting) for k, n in sorted(counts.items(), key=str) if k is not None}
-        for counts in (by_end, at_once)
-    )
+    parts, direct = ({queue.outlooks[k].id: part for k, part in sorted(each.items())} for each in found.causes)
     return ExpectedTimes(start, end, parts, direct)
 
 

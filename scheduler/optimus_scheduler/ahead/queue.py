@@ -108,7 +108,7 @@ class ExpectedTimes(NamedTuple):
     end: Interval | None
     """None: nothing is known of its length."""
     awaited: Mapping[str, float] = {}
-    """Jobs with tasks by whose end it starts, and in which part of the trajectories it is that one."""
+    """Jobs with tasks by whose end it starts, the likeliest, and in which part of what may come it is that one."""
     at_once: Mapping[str, float] = {}
     """In which part it starts with that end itself, not with that of a job that starts in between."""
     cut: ExpectedCut | None = None

@@ -1345,7 +1345,8 @@ def test_a_script_of_unknown_length_may_end_before_its_limit_of_steps(
         (1.0, 1.0, 50.0, ", with the end of first (first)"),
         (1.0, 1.0, 20.0, ""),
         (0.8, 0.6, 50.0, ", most likely with the end of first (first)"),
-        (1.0, 0.5, 20.0, ", after the end of first (first) and that of a job that starts before it"),
+        (1.0, 0.5, 20.0, ", after the end of first (first)"),
+        (1.0, 0.4, 20.0, ", after the end of first (first) and that of a job that starts before it"),
         (0.6, 0.0, 20.0, ", most likely after the end of first (first) and that of a job that starts before it"),
         (0.5, 0.5, 50.0, ""),
     ],
@@ -1364,7 +1365,7 @@ def test_the_end_that_a_told_start_waits_for_is_named(part: float, at_once: floa
     queue = in_queue([waits], {"waits": decision}, 10.0)
     (start,) = [each for each in explanation_of(replace(case, queue=queue)).sentences if "expected to start" in each]
     assert "a job that starts before it" not in start, "it is number 1"
-    assert ("after the end of first (first)." in start) == ("a job that starts before it" in told)
+    assert ("after the end of first (first)." in start) == ("after the end" in told)
     late = replace(decision, expected=replace(times, start=Interval(900.0, 50.0, 8000.0)))
     (start,) = [each for each in explanation_of(replace(case, decision=late)).sentences if "expected to start" in each]
     assert "with the end" not in start, "it is told for 14 minutes after that"

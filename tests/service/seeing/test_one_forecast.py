@@ -314,6 +314,26 @@ def test_a_start_moves_with_the_end_that_it_waits_for(start: float, after: float
     assert found.start_seconds.high == pytest.approx(900.0 * left)
 
 
+def test_a_start_may_come_with_the_first_of_two_ends() -> None:
+    """It was foreseen with the one, 45 s away, or with the other, 105 s away. The first comes on, the other stays."""
+    of_it = ExpectedTimesRecord(job_id="near", at=NOW, valid_until=NOW + 60.0, start=None, end=None, steps_left=None)
+    ends: dict[str, Interval | None] = {"near": Interval(9.0, 8.0, 11.0), "far": Interval(80.0, 75.0, 90.0)}
+    behind = []
+    for name, end in (("near", 45.0), ("far", 105.0)):
+        trains = a_record(name, state=JobState.RUNNING, wanted=Allocation(1, 0), running=Allocation(1, 0))
+        its = replace(of_it, job_id=name, end=Interval(NOW + end, NOW + end - 3.0, NOW + end + 4.0))
+        behind.append(Awaited(0.5, trains, replace(a_decision(name), expected=its)))
+    start = Interval(NOW + 58.0, NOW + 42.0, NOW + 107.0)
+    times = replace(of_it, job_id="waits", start=start, behind=tuple(behind))
+    found = expected_times(times, NOW + 36.0, ends, waits=True)
+    assert found is not None
+    assert found.start_seconds is not None
+    assert found.start_seconds.low is not None
+    assert found.start_seconds.high is not None
+    assert found.start_seconds.low <= 9.0
+    assert found.start_seconds.high >= 80.0 - 36.0
+
+
 @pytest.mark.parametrize(("ago", "told"), [(0.0, 2.0), (1.5, 0.5), (2.5, 0.0), (5.0, None)])
 def test_a_start_that_has_not_come_with_the_end_that_it_waits_for_is_told_no_longer(
     ago: float, told: float | None

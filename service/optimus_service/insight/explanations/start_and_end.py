@@ -219,7 +219,8 @@ def _with_the_end_of(case: Case, expected: answers.Expected) -> str:
         return f", {'most likely ' if part < 1 else ''}with the end of {named([job])}"
     if likeliest.part > _LIKELY:
         sure = "most likely " if likeliest.part < 1 else ""
-        also = "" if _is_first(case) else " and that of a job that starts before it"
+        is_later = likeliest.part - part > _LIKELY and not _is_first(case)
+        also = " and that of a job that starts before it" if is_later else ""
         return f", {sure}after the end of {named([job])}{also}"
     return ""
 

@@ -322,6 +322,9 @@ def stalled_since(found: ExpectedTimesRecord, still: Standstills) -> list[JobRec
     return [job for job, _ in stalled] if sum(part for _, part in stalled) >= _LIKELY else []
 
 
+_MAY_BE_FIRST = 0.2
+"""A tenth of the starts come before the low bound. It is no later than with an end that so many wait for: of these one
+in two, or more, comes before it."""
 _OVERDUE_SECONDS = 1.0
 """A start that was foreseen with an end and has not come so long after it waits for something else."""
 
@@ -332,16 +335,19 @@ def _start(found: ExpectedTimesRecord, start: Interval, now: float, ends: Ends) 
 
     Those of jobs of which no end is said (of unknown length, without tasks since) go on as was foreseen, by the time.
     """
-    total, rest = Interval(0.0, 0.0, 0.0), 1.0
+    total, rest, lows = Interval(0.0, 0.0, 0.0), 1.0, list[float]()
     for one in found.behind:
         then, left = awaited_end(one, found), awaited_left(one, now, ends)
         if then is not None and left is not None:
             times = zip(_bounds(start), _bounds(then), _bounds(left), strict=True)
-            total = _plus(total, Interval(*(_moved(*each, found.at) for each in times)), one.part)
+            moved = Interval(*(_moved(*each, found.at) for each in times))
+            total = _plus(total, moved, one.part)
             rest -= one.part
+            lows += [min(moved)] * (one.part >= _MAY_BE_FIRST)
     if rest > 0.0:
         total = _plus(total, until_later(start, found.at, now), rest)
     low, mean, high = sorted(_bounds(total))
+    low = min([low, *lows])  # an end that comes closer than the others lets it in alone
     return None if high < -_OVERDUE_SECONDS else Interval(*(max(each, 0.0) for each in (mean, low, high)))
 
 
