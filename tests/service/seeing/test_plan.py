@@ -22,7 +22,8 @@ from optimus_scheduler.ahead.deadlines import Answer, DeadlineAnswer
 from optimus_scheduler.model import Interval, JobState
 from optimus_scheduler.what_if import Advice
 from optimus_service import server
-from optimus_service.api.jobs.plan import plan_body
+from optimus_service.api.jobs.plan import Shown, plan_body
+from optimus_service.insight.format import span
 from optimus_service.insight.jobs.reasons import gives_more
 from optimus_service.insight.predictions import dry_run
 from optimus_service.insight.predictions.dry_run import (
@@ -107,7 +108,7 @@ def test_jobs_that_would_have_to_give_are_named(world: World) -> None:
         "would borrow room that other" in each for each in body(world, replace(previewed, borrows=True)).sentences
     )
     told = answers.Interval(mean=1000.0, low=900.0, high=1200.0)  # in lists and explanations
-    (same,) = plan_body(previewed, {}, world.clock(), {"greedy": told}).effects
+    (same,) = plan_body(previewed, {}, world.clock(), {"greedy": Shown(told, None)}).effects
     assert same.finish_seconds_before == told
     assert same.finish_seconds_after is not None
     later = effect.finish_seconds_after.mean - effect.finish_seconds_before.mean
@@ -208,8 +209,15 @@ def test_who_waits_and_would_start_clearly_later_is_named(world: World) -> None:
     assert told(0.01) == [], "it goes after that one"
     (sentence,) = told(100.0)
     assert re.fullmatch(r"waits \(waits\), which waits, would start in about .* instead of about .*\.", sentence)
+    previewed = preview_of(world).of(document(**wide), {})
+    active = {"waits": world.repository.jobs.get("waits")}
+    shown = {"waits": Shown(None, answers.Interval(mean=80.0, low=46.0, high=212.0))}  # in lists and explanations
+    later = PutOff("waits", Interval(38.0, 30.0, 64.0), Interval(98.0, 70.0, 120.0))
+    said = plan_body(replace(previewed, put_off=(later,)), active, world.clock(), shown).sentences
+    at = "about 2.3 min (1.8 to 4.5 with 80 % probability) instead of about 80 s (46 to 212 with 80 % probability)"
+    assert f"waits (waits), which waits, would start in {at}." in said
     unknown = PutOff("waits", Interval(10.0, 8.0, 12.0), None)
-    previewed = replace(preview_of(world).of(document(**wide), {}), put_off=(unknown,))
+    previewed = replace(previewed, put_off=(unknown,))
     lost = "When waits (waits), which waits, would start could not be said any more; without it, in about 10 s"
     assert any(each.startswith(lost) for each in body(world, previewed).sentences)
 
@@ -221,6 +229,29 @@ def planning(world: World, tmp_path: Path, surroundings: Any, database_url: str)
     with serve(world.repository, settings, surroundings) as api:
         object.__setattr__(api.services, "preview", preview_of(world))
         yield api
+
+
+def test_what_lists_show_of_the_start_of_a_job_a_dry_run_says_it_is_put_off_from(
+    planning: Api, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The dry run looks at the queue anew. That look is by some seconds another one than that of lists."""
+    wide: dict[str, Any] = {"workers": {"min": 6, "max": 6}, "servers": {"max": 1}, "convergence": {"max_steps": 400}}
+    world.looks_ahead = True
+    world.submit("teacher", **wide)
+    world.live_until("it has ended", lambda: world.state("teacher").is_final)
+    world.submit("runs", **wide, priority=200.0)
+    world.live_until("its end is near", lambda: world.repository.jobs.get("runs").step > 350)
+    world.submit("waits", **wide)
+    world.round()
+    world.train(5.0)
+    later = PutOff("waits", Interval(500.0, 400.0, 600.0), Interval(900.0, 800.0, 950.0))
+    looked = preview_of(world).of(document(), {})
+    preview = planning.services.preview
+    monkeypatch.setattr(preview, "of", lambda *_args, **_named: replace(looked, put_off=(later,)))
+    start = planning.job("waits")["expected"]["start_seconds"]
+    said = planning.post("/v1/plan", json=job_spec()).json()["sentences"]
+    (sentence,) = [each for each in said if "which waits" in each]
+    assert sentence.endswith(f" instead of {span(answers.Interval(**start))}.")
 
 
 def test_the_api_answers_and_stores_nothing(planning: Api) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Body
 
@@ -28,7 +28,7 @@ from optimus_service.insight.jobs.bodies import allocation_body
 from optimus_service.insight.jobs.lost_work import Loss
 from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.insight.jobs.reasons import gives_more, text_of
-from optimus_service.insight.predictions.dry_run import Effect, Previewed, PutOff
+from optimus_service.insight.predictions.dry_run import Previewed, PutOff
 from optimus_service.observe.spec import deadline_of
 from optimus_service.observe.standstills import standstills
 from optimus_service.store.records import JobRecord
@@ -38,7 +38,18 @@ _TO_SUBMIT_SECONDS, _ANOTHER_LOOK = 30.0, 0.1
 it."""
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
-TimesLeft = Mapping[str, answers.Interval | None]
+
+
+class Shown(NamedTuple):
+    """What lists and explanations say of a job now."""
+
+    left: answers.Interval | None
+    """Seconds to its end ..."""
+    start: answers.Interval | None
+    """... and until its start; None: nothing, or it has tasks."""
+
+
+ShownNow = Mapping[str, Shown]
 
 
 @router.post("/v1/plan")
@@ -74,15 +85,23 @@ def _planned(services: Services, task_checks: TaskChecks, spec: JobSpec, caller:
     )
     previewed, now = seen.previewed(previewed, active, caller), services.clock()
     quotas = [] if caller.projects is not None else [each.quota for each in services.repository.projects.all()]
-    return plan_body(previewed, active, now, _times_left(services, previewed, active, now), quotas)
+    return plan_body(previewed, active, now, _shown_now(services, previewed, active, now), quotas)
 
 
-def _times_left(services: Services, previewed: Previewed, active: Mapping[str, JobRecord], now: float) -> TimesLeft:
-    """What lists and explanations say now of the time left of the jobs that would change."""
-    found = [active[each.job_id] for each in previewed.effects if each.job_id in active]
+def _shown_now(services: Services, previewed: Previewed, active: Mapping[str, JobRecord], now: float) -> ShownNow:
+    """Of the jobs that would change or start later."""
+    changed = [*(each.job_id for each in previewed.effects), *(each.job_id for each in previewed.put_off)]
+    found = [active[each] for each in changed if each in active]
     decisions = services.repository.rounds.latest_decisions([job.id for job in found])
     still = standstills(services.repository, found, decisions, now, services.listens_since)
-    return {job.id: progress_of(job, decisions.get(job.id), now, None, still).remaining_seconds for job in found}
+    ahead = {job.id: progress_of(job, decisions.get(job.id), now, None, still) for job in found}
+    return {
+        job_id: Shown(each.remaining_seconds, None if each.expected is None else each.expected.start_seconds)
+        for job_id, each in ahead.items()
+    }
+
+
+_NOTHING_SHOWN = Shown(None, None)
 
 
 _BORROWS = (
@@ -95,11 +114,11 @@ def plan_body(
     previewed: Previewed,
     active: Mapping[str, JobRecord],
     now: float,
-    times_left: TimesLeft = MappingProxyType({}),
+    shown: ShownNow = MappingProxyType({}),
     quotas: Sequence[Quota] = (),
 ) -> answers.Plan:
-    """The answer in words and figures. Pure. `times_left`: of jobs that would change, as other pages show it; `quotas`:
-    of all projects, for a reader who may know of all of them."""
+    """The answer in words and figures. Pure. `shown`: of jobs that would change or start later; `quotas`: of all
+    projects, for a reader who may know of all of them."""
     decision, ahead = previewed.decision, previewed.forecast
     start, finish, deadline = _interval(previewed.waiting), _interval(previewed.left), _deadline(previewed, now)
     effects = [
@@ -108,8 +127,10 @@ def plan_body(
             name=active[effect.job_id].name if effect.job_id in active else effect.job_id,
             before=allocation_body(effect.before),
             after=allocation_body(effect.after),
-            finish_seconds_before=times_left.get(effect.job_id) or _interval(effect.left_before),
-            finish_seconds_after=_after(effect, times_left.get(effect.job_id)),
+            finish_seconds_before=shown.get(effect.job_id, _NOTHING_SHOWN).left or _interval(effect.left_before),
+            finish_seconds_after=_after(
+                effect.left_before, effect.left_after, shown.get(effect.job_id, _NOTHING_SHOWN).left
+            ),
             lost_steps=effect.lost_steps,
             lost_seconds=effect.lost_seconds or None,
         )
@@ -137,7 +158,7 @@ def plan_body(
             *_on_the_deadline(previewed, deadline, now),
             *_on_money(cost),
             *_on_others(effects),
-            *_on_waiting(previewed.put_off, active),
+            *_on_waiting(previewed.put_off, active, shown),
         ],
         expected=expected,
         cost=cost,
@@ -149,9 +170,8 @@ def plan_body(
     )
 
 
-def _after(effect: Effect, shown: answers.Interval | None) -> answers.Interval | None:
-    """What is shown of a job now, as much later or sooner as the look ahead finds."""
-    before, after = effect.left_before, effect.left_after
+def _after(before: Interval | None, after: Interval | None, shown: answers.Interval | None) -> answers.Interval | None:
+    """What is shown of a job now, as much later or sooner as the look ahead finds it, from `before` to `after`."""
     if shown is None or shown.low is None or shown.high is None or before is None or after is None:
         return _interval(after)
     later = after.mean - before.mean
@@ -240,11 +260,12 @@ def _on_others(effects: list[answers.Effect]) -> list[str]:
     ]
 
 
-def _on_waiting(put_off: Sequence[PutOff], active: Mapping[str, JobRecord]) -> list[str]:
+def _on_waiting(put_off: Sequence[PutOff], active: Mapping[str, JobRecord], shown: ShownNow) -> list[str]:
     """Who of those that the caller may read would start later."""
     found = []
     for each in put_off:
-        job, before, after = active.get(each.job_id), _interval(each.before), each.after and _interval(each.after)
+        job, told = active.get(each.job_id), shown.get(each.job_id, _NOTHING_SHOWN).start
+        before, after = told or _interval(each.before), _after(each.before, each.after, told)
         if job is None or before is None:
             continue
         name = f"{job.name} ({job.id}), which waits,"
