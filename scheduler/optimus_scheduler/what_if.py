@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import combinations, groupby, pairwise
 from operator import attrgetter
 from types import MappingProxyType
@@ -32,6 +33,7 @@ from optimus_scheduler.model import (
 from optimus_scheduler.model.format import instant_words
 from optimus_scheduler.quota_words import quota_words, right_words
 
+_Planned = dict[str, Decision]
 Planner = Callable[[Snapshot], Plan]
 """`round.plan` with its policy and constants."""
 
@@ -172,7 +174,7 @@ class _Tries:
                 continue  # nobody is told to ask for more than there is where anything else helps
             planned = _planned(self.planner, change)
             if _n_tasks(planned[job_id].allocation) >= least:
-                change, planned = _smallest(change, planned, job_id, least, self.planner)
+                change, planned = _smallest(change, planned, partial(self._giving, job_id=job_id, least=least))
                 gone = {job_id, *change.jobs}
                 stops = [
                     each
@@ -182,14 +184,30 @@ class _Tries:
                 found[change.kind] = change.words + _stopping(stops, names, only_named=self.only_named)
             elif decision.reason is Reason.NO_FEASIBLE_NODE is not planned[job_id].reason and change.kind == _OPEN:
                 found[_OPEN] = f"{change.words}, and room on it"  # until then it waits in vain
-            elif decision.reason is not Reason.LEARNING_SPEED is planned[job_id].reason:
+            elif decision.reason is not Reason.LEARNING_SPEED and self._once_measured(change, planned, job_id, least):
                 # With it the job is measured first, which what keeps it at its size now does not wait for.
-                job = next(job for job in change.snapshot.jobs if job.id == job_id)
-                keeps = planned[job_id].allocation == job.allocation
-                for measured in _of_knowledge(change.snapshot, job, planned[job_id]) if keeps else ():
-                    if _n_tasks(_planned(self.planner, measured)[job_id].allocation) >= least:
-                        found[change.kind] = f"{change.words}{_ONCE_MEASURED}"
+                helps = partial(self._giving_once_measured, job_id=job_id, least=least)
+                change, _ = _smallest(change, planned, helps)
+                found[change.kind] = f"{change.words}{_ONCE_MEASURED}"
         return found
+
+    def _giving(self, change: Change, job_id: str, least: int) -> _Planned | None:
+        """What is planned with the change, if that gives the job so many tasks."""
+        planned = _planned(self.planner, change)
+        return planned if _n_tasks(planned[job_id].allocation) >= least else None
+
+    def _giving_once_measured(self, change: Change, job_id: str, least: int) -> _Planned | None:
+        """The same of a change with which the job is measured at its size first."""
+        planned = _planned(self.planner, change)
+        return planned if self._once_measured(change, planned, job_id, least) else None
+
+    def _once_measured(self, change: Change, planned: _Planned, job_id: str, least: int) -> bool:
+        if planned[job_id].reason is not Reason.LEARNING_SPEED:
+            return False
+        job = next(job for job in change.snapshot.jobs if job.id == job_id)
+        keeps = planned[job_id].allocation == job.allocation
+        measured = _of_knowledge(change.snapshot, job, planned[job_id]) if keeps else ()
+        return any(self._giving(each, job_id, least) for each in measured)
 
 
 def kept_on_larger_cluster(snapshot: Snapshot, job_id: str, planner: Planner) -> str | None:
@@ -204,14 +222,14 @@ def kept_on_larger_cluster(snapshot: Snapshot, job_id: str, planner: Planner) ->
     return None if lacks_capacity or is_more(after.allocation, before.allocation) else after.message
 
 
-def _planned(planner: Planner, change: Change) -> dict[str, Decision]:
+def _planned(planner: Planner, change: Change) -> _Planned:
     return {each.job_id: each for each in planner(change.snapshot).decisions}
 
 
 def _smallest(
-    change: Change, planned: dict[str, Decision], job_id: str, least: int, planner: Planner
-) -> tuple[Change, dict[str, Decision]]:
-    """The smallest form of a change that gives so many tasks at `least`, and what is planned with it."""
+    change: Change, planned: _Planned, giving: Callable[[Change], _Planned | None]
+) -> tuple[Change, _Planned]:
+    """The smallest form of a change that helps, and what is planned with it: `giving` has that of one that does."""
     less, low, high = change.less, 0.0, 1.0
     if less is None:
         return change, planned
@@ -223,7 +241,7 @@ def _smallest(
             high = part
         elif tried.words in tried_words:
             low = part
-        elif _n_tasks((found := _planned(planner, tried))[job_id].allocation) >= least:
+        elif (found := giving(tried)) is not None:
             change, planned, high = tried, found, part
         else:
             tried_words.add(tried.words)
@@ -299,15 +317,31 @@ def _of_its_limits(snapshot: Snapshot, job: Job, decision: Decision) -> Iterator
                 yield Change(f"`{role}.min` of 1 (now {demand.minimum})", _specified(snapshot, job, fewer), "minimum")
     if size.is_empty:
         return
-    doubled = replace(worker, maximum=2 * worker.maximum), replace(server, maximum=2 * server.maximum)
-    more_workers = f"`workers.max` of {doubled[0].maximum} (now {worker.maximum})"
-    more_servers = f"`servers.max` of {doubled[1].maximum} (now {server.maximum})"
-    if size.workers >= worker.maximum and spec.may_grow:
-        yield Change(more_workers, _specified(snapshot, job, replace(spec, worker=doubled[0])), "maximum")
+    more_workers = size.workers >= worker.maximum and spec.may_grow
+    if more_workers:
+        yield _of_maxima(snapshot, job, workers=True)
     if size.servers >= server.maximum > 0:
-        yield Change(more_servers, _specified(snapshot, job, replace(spec, server=doubled[1])), "maximum")
-        both = replace(spec, worker=doubled[0], server=doubled[1])
-        yield Change(f"{more_workers} and {more_servers}", _specified(snapshot, job, both), "maximum")
+        yield _of_maxima(snapshot, job, servers=True)
+        if more_workers:
+            yield _of_maxima(snapshot, job, workers=True, servers=True)
+
+
+def _of_maxima(snapshot: Snapshot, job: Job, *, workers: bool = False, servers: bool = False) -> Change:
+    """A limit of twice as many workers or servers, or of both, and smaller ones down to one more."""
+    spec, roles = job.spec, {"workers": workers, "servers": servers}
+
+    def change(part: float) -> Change:
+        raised = {
+            role: replace(demand, maximum=demand.maximum + math.ceil(part * demand.maximum))
+            for role, demand in (("workers", spec.worker), ("servers", spec.server))
+            if roles[role]
+        }
+        larger = replace(spec, worker=raised.get("workers", spec.worker), server=raised.get("servers", spec.server))
+        now = {"workers": spec.worker.maximum, "servers": spec.server.maximum}
+        words = " and ".join(f"`{role}.max` of {each.maximum} (now {now[role]})" for role, each in raised.items())
+        return Change(words, _specified(snapshot, job, larger), "maximum", less=change)
+
+    return change(1.0)
 
 
 def _of_worker_limits(

@@ -17,7 +17,17 @@ from optimus_scheduler.allocate.policies import POLICIES, policy_named
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.prices import cost_per_second
-from optimus_scheduler.model import Allocation, ConvergenceRule, Job, Node, Reason, Resources, Snapshot, SpeedSample
+from optimus_scheduler.model import (
+    Allocation,
+    ConvergenceRule,
+    Interval,
+    Job,
+    Node,
+    Reason,
+    Resources,
+    Snapshot,
+    SpeedSample,
+)
 from optimus_scheduler.model.format import instant_words
 from optimus_scheduler.round import plan
 from optimus_scheduler.settings import Settings
@@ -81,7 +91,7 @@ def test_the_owner_is_told() -> None:
     assert "cannot be met: it needs about " in (limits(job_due(60.0)).note or "")
     assert limits(job_due(-120.0)).note == f"Its deadline passed at {instant_words(NOW - 120.0)}."
     nearly = limits(job_due(_soonest() - 5.0))
-    assert "is missed by about 5.0 s: it ends soonest with" in (nearly.note or "")
+    assert "will probably be missed by about 5.0 s: it ends soonest with" in (nearly.note or "")
     assert nearly.reason is Reason.DEADLINE_CANNOT_BE_MET
     assert (limits(job_due(90_000.0)).note or "").startswith(
         f"To meet its deadline at {instant_words(NOW + 90_000.0)} it needs "
@@ -206,6 +216,19 @@ def test_a_deadline_that_cannot_be_met_has_no_precedence() -> None:
     constrained, without = (plan(a_snapshot(each, cluster(16)), OPTIMUS) for each in (jobs, plain))
     assert [d.allocation for d in constrained.decisions] == [d.allocation for d in without.decisions]
     assert constrained.decisions[0].reason is Reason.DEADLINE_CANNOT_BE_MET
+
+
+def test_a_deadline_that_may_be_met_is_not_said_to_be_impossible() -> None:
+    """At the low end of the steps that it may take it is in time."""
+    outlook = forecast(job_due(0.5 * _soonest()), NOW, PRICED)
+    left = outlook.forecast.remaining_steps
+    assert left is not None
+    doubtful = outlook.forecast._replace(remaining_steps=Interval(left.mean, 0.3 * left.mean, 2.0 * left.mean))
+    for forecasted, told in ((outlook.forecast, "cannot be met"), (doubtful, "will probably be missed")):
+        found = limits_of(outlook._replace(forecast=forecasted), ROOM, NOW, PRICED)
+        assert found is not None
+        assert (found.reason, found.claim) == (Reason.DEADLINE_CANNOT_BE_MET, None)
+        assert f"{told}: it needs about " in (found.note or "")
 
 
 def test_nothing_is_claimed_beyond_what_is_learned() -> None:

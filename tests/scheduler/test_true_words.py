@@ -550,7 +550,7 @@ def test_a_job_that_may_have_no_more_workers_is_told_that_servers_are_of_no_use(
         "Keeps 2 workers and 1 server: more servers would make it hardly faster, and its owner allows no more workers."
     )
     told = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES))
-    assert told.changes == ("`workers.max` of 4 (now 2)",)
+    assert told.changes == ("`workers.max` of 3 (now 2)",)
     assert told.now == decision
 
 
@@ -576,7 +576,7 @@ def test_more_workers_are_not_advised_to_a_script_that_keeps_its_size() -> None:
         job = a_job("a", has=(2, 0), spec=spec, measured=samples(lambda w, _: float(w), [(1, 0), (2, 0), (4, 0)]))
         world = a_snapshot(jobs=[job], nodes=a_cluster(16))
         told[size_stays] = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES)).changes
-    assert told == {True: (), False: ("`workers.max` of 4 (now 2)",)}
+    assert told == {True: (), False: ("`workers.max` of 3 (now 2)",)}
 
 
 @pytest.mark.parametrize("architecture", [Architecture.SCRIPT, Architecture.ALLREDUCE])
@@ -602,6 +602,16 @@ def test_what_gives_more_once_a_speed_is_measured_is_told_where_nothing_does_bef
     assert "the end of b, once its speed at this size is measured" in told
 
 
+@pytest.mark.parametrize(("most", "room", "told"), [(3, 4, 4), (3, 16, 4), (4, 16, 5)])
+def test_no_larger_limit_is_advised_than_the_smallest_that_helps(most: int, room: int, told: int) -> None:
+    spec = replace(a_spec(minimum=(1, 0), maximum=(most, 0)), architecture=Architecture.SCRIPT)
+    spec = replace(spec, server=replace(spec.server, minimum=0, maximum=0))
+    speeds = samples(lambda w, _: float(w), [(1, 0), (2, 0), (3, 0), (4, 0)])
+    world = a_snapshot(jobs=[a_job("a", has=(most, 0), spec=spec, measured=speeds)], nodes=a_cluster(room))
+    found = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES)).changes
+    assert found == (f"`workers.max` of {told} (now {most})",)
+
+
 def test_a_larger_limit_is_advised_before_the_speed_at_the_present_one_is_measured() -> None:
     """With the larger limit, too, it keeps its size until then, and grows after that."""
     spec = replace(a_spec(minimum=(1, 0), maximum=(2, 0)), architecture=Architecture.SCRIPT)
@@ -611,7 +621,7 @@ def test_a_larger_limit_is_advised_before_the_speed_at_the_present_one_is_measur
     (decision,) = plan(world, OPTIMUS, PRICES).decisions
     assert decision.reason is Reason.AT_MAXIMUM
     told = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES)).changes
-    assert told == ("`workers.max` of 4 (now 2), once its speed at this size is measured",)
+    assert told == ("`workers.max` of 3 (now 2), once its speed at this size is measured",)
 
 
 def test_a_job_that_waits_is_told_when_the_next_round_starts_it() -> None:

@@ -22,7 +22,7 @@ from optimus_scheduler.forecast.alike_runs import seconds_of_silent_runs, steps_
 from optimus_scheduler.forecast.end import epoch_steps
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices
-from optimus_scheduler.model import Allocation, JobSpec, Reason, Resources, TaskDemand
+from optimus_scheduler.model import Allocation, Interval, JobSpec, Reason, Resources, TaskDemand
 from optimus_scheduler.model.format import instant_words, size_words, time_words
 from optimus_scheduler.settings import Settings
 
@@ -133,7 +133,7 @@ def _before(deadline: float, limits: Limits, capacity: Resources, now: float, se
     if outlook.learning and left > 0 and _might_do(outlook, possible, remaining.mean, left):
         note = f"Which size meets its deadline at {instant_words(deadline)} is still being measured."
         return replace(_reported(limits, None, note), claim=_most_hopeful(outlook, possible, capacity, settings))
-    return _without_slack(deadline, limits, possible, remaining.mean, left, capacity, settings)
+    return _without_slack(deadline, limits, possible, remaining, left, capacity, settings)
 
 
 def _least_by_alike_runs(outlook: Outlook, capacity: Resources) -> float | None:
@@ -179,13 +179,13 @@ def _without_slack(
     deadline: float,
     limits: Limits,
     possible: list[Allocation],
-    steps: float,
+    remaining: Interval,
     left: float,
     capacity: Resources,
     settings: Settings,
 ) -> Limits:
     """Of a job that no size brings there with a margin: the best size, for as long as it is not hopelessly late."""
-    outlook = limits.outlook
+    outlook, steps = limits.outlook, remaining.mean
     if not possible:
         note = f"Its deadline at {instant_words(deadline)} cannot be met: the cluster has no room for it."
         return _reported(limits, Reason.DEADLINE_CANNOT_BE_MET, note)
@@ -202,13 +202,14 @@ def _without_slack(
         return replace(_reported(limits, None, note), claim=claim)
     missed = f"Its deadline {'passed ' if left <= 0 else ''}at {instant_words(deadline)}"
     if late <= grace:
-        tells = "" if left <= 0 else f" is missed by about {time_words(late)}"
+        tells = "" if left <= 0 else f" will probably be missed by about {time_words(late)}"
         note = f"{missed}{tells}: it ends soonest with {size_words(best)}."
         return replace(_reported(limits, Reason.DEADLINE_CANNOT_BE_MET, note), claim=claim)
     if left <= 0:
         return _reported(limits, Reason.DEADLINE_CANNOT_BE_MET, f"{missed}.")
     needs = f"it needs about {time_words(soonest)} even with {size_words(best)}"
-    return _reported(limits, Reason.DEADLINE_CANNOT_BE_MET, f"{missed} cannot be met: {needs}.")
+    fails = "will probably be missed" if _might_do(outlook, possible, remaining.low, left) else "cannot be met"
+    return _reported(limits, Reason.DEADLINE_CANNOT_BE_MET, f"{missed} {fails}: {needs}.")
 
 
 def _reported(limits: Limits, reason: Reason | None, note: str) -> Limits:

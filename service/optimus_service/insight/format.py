@@ -31,7 +31,7 @@ def by_deadline(left: answers.Interval | None, until_due: float) -> list[str]:
     if left is None or left.high is None or (left.low or 0.0) >= left.high or is_limit(left.mean, left.low, left.high):
         return []
     will = "will probably meet" if left.high <= until_due else "may miss"
-    return [f"By this it {'will probably miss' if (left.low or 0.0) > until_due else will} its deadline."]
+    return [f"By this it {'will probably miss' if left.mean > until_due else will} its deadline."]
 
 
 def lasted(seconds: float) -> str:

@@ -252,10 +252,11 @@ def _words(task: Task, record: TaskRecord, job: JobRecord | None, *, unseen: boo
         128 + signal.SIGTERM: "it was stopped",
         128 + signal.SIGKILL: "it was killed",
     }.get(code, "it crashed")
-    # A script's worker outlives the command, whatever that ended with; what is not wanted any more is let go.
     is_over = job is None or job.state.is_final or record.unwanted_since is not None
-    if code == 0 and (is_over or (task.key.role is Role.WORKER and job is not None and job.asked.command is not None)):
-        meaning = "it was let go"
+    runs_command = task.key.role is Role.WORKER and job is not None and job.asked.command is not None
+    if code == 0 and (is_over or runs_command):
+        # Of a script this is the code of the worker, which outlives the command.
+        meaning = f"it was let go{', whatever the code of its command' * runs_command}"
     elif code == 0 and unseen:
         meaning = "it was let go, or ended by itself"
     if code == CODE_OF_THE_USER and task.key.role is Role.COORDINATOR:

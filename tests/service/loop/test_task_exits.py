@@ -146,6 +146,16 @@ def test_a_worker_that_its_job_gives_back_was_let_go(world: World) -> None:
     assert not any("by itself" in each for each in told), told
 
 
+def test_the_code_of_a_scripts_worker_is_not_told_as_that_of_its_command(world: World) -> None:
+    """The worker ends with 0 after a command that ended with 1."""
+    servers = {"min": 0, "max": 0}
+    world.submit("job-1", task=None, architecture="script", command=["python", "a.py"], servers=servers)
+    world.round()
+    crash(world, Role.WORKER, code=0)
+    (told,) = (each.message for each in world.repository.events.page("job-1").items if each.type == "TaskExited")
+    assert told.endswith("exited with 0: it was let go, whatever the code of its command.")
+
+
 def test_what_ended_while_the_service_was_away_is_told_as_that(world: World) -> None:
     world.submit()
     world.round()

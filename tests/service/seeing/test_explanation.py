@@ -583,7 +583,8 @@ def test_whether_the_deadline_was_met_is_told_after_the_end(seconds: float, told
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"), [(25.0, "will probably miss"), (45.0, "may miss"), (100.0, "will probably meet")]
+    ("seconds", "told"),
+    [(25.0, "will probably miss"), (38.0, "will probably miss"), (45.0, "may miss"), (100.0, "will probably meet")],
 )
 def test_a_running_job_is_judged_by_the_interval_of_its_end(seconds: float, told: str) -> None:
     running = a_record(state=JobState.RUNNING, step=40, wanted=Allocation(1, 0), spec={"deadline_seconds": seconds})
@@ -776,19 +777,44 @@ def test_a_kept_promise_is_told_after_the_end() -> None:
         (None, None),
         (
             Turn(340.0, 400.0),
-            "From about 1970-01-01 00:06:40 UTC on, when it has waited for 6 min 40 s, no other job starts before it, "
-            "but for deadlines, guarantees of quotas, and jobs that have waited too long before it; later if what is "
-            "left of the jobs that were there when its wait began takes the whole cluster for longer than that.",
+            "If it still waits at about 1970-01-01 00:06:40 UTC (6 min 40 s of waiting), no other job starts before "
+            "it, except one with a deadline or a guarantee of its quota, or whose wait became too long earlier. That "
+            "comes later while the jobs that were there before its wait need the whole cluster for longer than it has "
+            "waited.",
         ),
-        (Turn(-10.0, 70.0), "From the next round on, when it has waited for 1 min 10 s, no other job starts before it"),
+        (
+            Turn(-10.0, 70.0),
+            "If it still waits in the next round (1 min 10 s of waiting), no other job starts before it",
+        ),
     ],
 )
 def test_a_waiting_job_is_told_from_when_on_none_passes_it(turn: Turn | None, told: str | None) -> None:
     made = a_decision("job-1", reason=Reason.WAITING_FOR_RESOURCES, allocation=NOTHING)
     waits = a_record(state=JobState.QUEUED, wanted=NOTHING, spec={"priority": 4})
     case = Case(job=waits, decision=made, now=60.0, turn=turn, policy="optimus")
-    found = [each for each in explanation_of(case).sentences if "no other job starts before it" in each]
-    assert found == [] if told is None else told in found[0]
+    found = " ".join(explanation_of(case).sentences)
+    assert "no other job starts before it" not in found if told is None else told in found
+
+
+@pytest.mark.parametrize(("latest", "is_told"), [(390.0, False), (410.0, True)])
+def test_a_job_that_starts_before_its_turn_is_not_told_of_that(latest: float, is_told: bool) -> None:
+    start = Interval(100.0, 80.0, latest)
+    times = ExpectedTimesRecord(job_id="job-1", at=60.0, valid_until=900.0, start=start, end=None)
+    made = replace(a_decision("job-1", reason=Reason.WAITING_FOR_RESOURCES, allocation=NOTHING), expected=times)
+    waits = a_record(state=JobState.QUEUED, wanted=NOTHING, spec={"priority": 4})
+    case = Case(job=waits, decision=made, now=60.0, turn=Turn(340.0, 400.0), policy="optimus")
+    assert ("no other job starts before it" in " ".join(explanation_of(case).sentences)) == is_told
+
+
+def test_of_a_tracked_job_no_change_of_size_is_told() -> None:
+    spec = {"tracked": True, "task": None, "convergence": {"max_steps": 10}}
+    trains = a_record(state=JobState.RUNNING, step=40, wanted=Allocation(1, 0), running=Allocation(1, 0), spec=spec)
+    trains = replace(trains, heard_at=9.0)
+    end = ExpectedTimesRecord(job_id="job-1", at=10.0, valid_until=99.0, start=None, end=Interval(40.0, 30.0, 60.0))
+    made = replace(a_decision("job-1", reason=Reason.TRACKED, forecast=A_LIMIT), expected=end)
+    told = explanation_of(Case(job=trains, decision=made, now=10.0)).sentences
+    assert any(each.startswith("It is expected to end in about ") for each in told), told
+    assert not any("changes of size" in each for each in told)
 
 
 def test_a_job_that_starts_is_told_whose_tasks_may_still_hold_its_places() -> None:
@@ -825,12 +851,11 @@ def test_no_start_is_told_of_a_job_that_no_end_lets_in_though_an_older_look_has_
 @pytest.mark.parametrize(
     ("message", "told"),
     [
-        (f"Waits. {GOES_FIRST}", "No other job starts before it, but for deadlines, "),
+        (f"Waits. {GOES_FIRST}", "No other job starts before it, except one with a deadline "),
         (
             "Waits.",
             "It has waited for longer than the 50 s after which a job goes first, but others may still start before "
-            "it: what is left of the jobs that were there when its wait began takes the whole cluster for longer than "
-            "it has waited.",
+            "it: the jobs that were there before its wait need the whole cluster for longer than it has waited.",
         ),
     ],
 )

@@ -72,7 +72,7 @@ def on_waiting(case: Case, expected: answers.Expected) -> list[str]:
         *(f"{error}{anew}" for error in _its_error(case)),
         *_how_long(case),
         *_place_in_the_queue(case),
-        *_before_all(case),
+        *_before_all(case, expected),
         _when_it_starts(case, expected),
     ]
 
@@ -127,15 +127,15 @@ def _place_in_the_queue(case: Case) -> list[str]:
     return [f"{place}{behind}.{by}"]
 
 
-_BACKLOG = "what is left of the jobs that were there when its wait began takes the whole cluster for longer"
+_BACKLOG = "the jobs that were there before its wait need the whole cluster for longer"
 
 
-def _before_all(case: Case) -> list[str]:
-    """From when on room is kept for it."""
+def _before_all(case: Case, expected: answers.Expected) -> list[str]:
+    """From when on room is kept for it; nothing where it is expected to have started by then."""
     turn = case.turn
     if turn is None or case.decision is None or case.decision.reason != Reason.WAITING_FOR_RESOURCES:
         return []
-    but = "but for deadlines, guarantees of quotas, and jobs that have waited too long before it"
+    but = "except one with a deadline or a guarantee of its quota, or whose wait became too long earlier"
     if goes_first(case.decision):
         return [f"No other job starts before it, {but}."]
     # A decision is kept as long as rounds decide the same; the queue is looked at after each round that has news.
@@ -143,11 +143,14 @@ def _before_all(case: Case) -> list[str]:
     if turn.in_seconds <= min(max(case.decision.at, looked) - case.now, 0.0):
         waited = f"It has waited for longer than the {lasted(turn.patience)} after which a job goes first"
         return [f"{waited}, but others may still start before it: {_BACKLOG} than it has waited."]
-    at = f"From about {moment(case.now + turn.in_seconds):%Y-%m-%d %H:%M:%S} UTC on"  # by the time that it needs
+    start = expected.start_seconds
+    if start is not None and start.high is not None and start.high <= turn.in_seconds:
+        return []
+    at = f"at about {moment(case.now + turn.in_seconds):%Y-%m-%d %H:%M:%S} UTC"  # by the time that it needs
     if turn.in_seconds <= 0:
-        at = "From the next round on"
-    waits = f"{at}, when it has waited for {lasted(turn.patience)}, no other job starts before it, {but}"
-    return [f"{waits}; later if {_BACKLOG} than that."]
+        at = "in the next round"
+    waits = f"If it still waits {at} ({lasted(turn.patience)} of waiting), no other job starts before it, {but}."
+    return [waits, f"That comes later while {_BACKLOG} than it has waited."]
 
 
 def _when_it_starts(case: Case, expected: answers.Expected) -> str:
@@ -318,6 +321,8 @@ def on_the_end(case: Case, expected: answers.Expected) -> list[str]:
     due = deadline_of(case.job.asked, case.job.created_at)
     meets = [] if due is None or due <= case.now else by_deadline(expected.finish_seconds, due - case.now)
     meets = [*_on_its_limit(case), *meets]
+    if case.job.is_tracked:  # no round changes its size
+        return [f"{ends}.", *meets]
     if expected.computed_at is None:
         return [f"{ends} if it keeps what it has: later changes of size are not counted in yet.", *meets]
     return [f"{ends}, waiting, stops and later changes of size included.", *_on_changes_ahead(case, expected), *meets]
