@@ -95,6 +95,32 @@ def test_who_waits_behind_one_that_has_no_room_is_not_told_of_a_limit_that_nobod
     assert found["e0"].allocation.workers == 2
 
 
+@pytest.mark.parametrize("waited", [0.0, 8000.0])
+def test_a_job_that_its_limit_stops_is_told_of_it_in_a_full_cluster_too(waited: float) -> None:
+    """When a place gets free another job has it, also if this one has waited for longer: so its limit is why."""
+    jobs = [job_of("ada", "a0", maximum=(1, 1), has=(1, 1)), job_of("ada", "a1", maximum=(1, 1), age=waited)]
+    other = job_of("eve", "e0", maximum=(1, 1), has=(1, 1))
+    limit = WorkerLimit(1, owner="ada")
+    full = replace(world_of([*jobs, other], limit), nodes=(Node("node-0", Resources(4.0, 16 * GIB)),))
+    told = "Waits: a limit leaves no room now for 1 worker and 1 server. All jobs of ada together may hold 1 worker "
+    found = decided(full)["a1"]
+    assert found.reason is Reason.WAITING_FOR_WORKER_LIMIT
+    assert found.message == f"{told}(workers_together). Without that limit, too, it would wait for room now."
+    found = decided(world_of([*jobs, other], limit))["a1"]
+    assert found.reason is Reason.WAITING_FOR_WORKER_LIMIT
+    assert found.message == f"{told}(workers_together)."
+    assert decided(replace(full, worker_limits=()))["a1"].reason is Reason.WAITING_FOR_RESOURCES
+
+
+def test_a_deadline_is_told_beside_a_limit() -> None:
+    jobs = [job_of("ada", "a0", maximum=(1, 1), has=(1, 1)), job_of("ada", "a1", maximum=(1, 1))]
+    jobs[1] = replace(jobs[1], spec=replace(jobs[1].spec, deadline_at=NOW + 1.0))
+    full = replace(world_of(jobs, WorkerLimit(1, owner="ada")), nodes=(Node("node-0", Resources(2.0, 16 * GIB)),))
+    message = decided(full)["a1"].message
+    assert "All jobs of ada together may hold 1 worker" in message
+    assert "Its deadline at " in message
+
+
 def test_a_job_that_a_limit_keeps_small_is_told_which() -> None:
     job = job_of("ada", "a0", has=(2, 2))
     found = decided(world_of([job], WorkerLimit(2, project="p")))["a0"]

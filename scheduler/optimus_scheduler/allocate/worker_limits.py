@@ -16,11 +16,12 @@ from dataclasses import replace
 
 from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS, allocate_with_quotas
 from optimus_scheduler.allocate.deadline_budget import bounded
-from optimus_scheduler.allocate.policy import AllocationInput, Grant, Policy
+from optimus_scheduler.allocate.policy import GOES_FIRST, AllocationInput, Grant, Policy
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, Quota, Reason, WorkerLimit
 from optimus_scheduler.settings import Settings
 
+_WAITS_ANYWAY = "Without that limit, too, it would wait for room now."
 _REPLACEABLE = frozenset({Reason.AT_MAXIMUM, Reason.NO_FURTHER_GAIN, Reason.UNCHANGED, Reason.BETTER_USED_ELSEWHERE})
 """Reasons of a bounded job that are true of what is left to it, where the bound is what holds it back."""
 
@@ -46,7 +47,7 @@ def allocate_within_limits(
     if never:  # whether there is room or not: no end of a job lets these start, and nothing is kept for them
         inputs = replace(inputs, competing=tuple(one for one in inputs.competing if one.id not in never))
         groups = list(_groups(ordered, inputs.competing, finishing))
-    grants = _shared_within(inputs, groups, shared)
+    grants = _told(_shared_within(inputs, groups, shared), groups)
     return {**grants, **never} if never else grants
 
 
@@ -114,6 +115,13 @@ class _Group:
         if sum(one.minimum.workers for one in having) + outlook.minimum.workers > self._most:
             return ()
         return tuple(one.id for one in having if grants[one.id].allocation.workers > one.minimum.workers)
+
+    def not_let_in(self, grants: Mapping[str, Grant]) -> Iterator[Outlook]:
+        """Those that wait and for whose minimum it has no room beside what the others have."""
+        waiting = [one for one in self._jobs if not one.has_tasks and grants[one.id].allocation.is_empty]
+        if waiting:
+            left = self._most - sum(grants[one.id].allocation.workers for one in self._jobs)
+            yield from (one for one in waiting if one.minimum.workers > left)
 
     def never_let_in(self) -> Iterator[tuple[str, Grant]]:
         """Those that wait and need more workers at least than the limit has, by id."""
@@ -198,6 +206,25 @@ def _left_out(outlook: Outlook, groups: Sequence[_Group], grants: Mapping[str, G
             grown = group.grown_beside(outlook, grants)
             return Grant(NOTHING, Reason.WAITING_FOR_WORKER_LIMIT, note=_words(group.limit), grown=grown)
     return Grant(NOTHING, Reason.WAITING_FOR_RESOURCES)
+
+
+def _told(grants: Mapping[str, Grant], groups: Sequence[_Group]) -> Mapping[str, Grant]:
+    """With their limit in the grants of waiting jobs that it would not let in now, whether there is room or not."""
+    told: dict[str, Grant] = {}
+    for group in groups:
+        for one in group.not_let_in(grants):
+            grant, words = grants[one.id], _words(group.limit)
+            # While the limit stops it, it does not go first: no room is kept for it.
+            note = (grant.note or "").replace(GOES_FIRST, "").strip()
+            if one.id in told:
+                continue
+            if grant.reason is Reason.WAITING_FOR_RESOURCES:
+                note = f"{words} {_WAITS_ANYWAY} {note}".strip()
+                grown = group.grown_beside(one, grants)
+                told[one.id] = grant._replace(reason=Reason.WAITING_FOR_WORKER_LIMIT, note=note, grown=grown)
+            elif grant.reason is Reason.WAITING_FOR_QUOTA:
+                told[one.id] = grant._replace(note=f"{note} {words}".strip())
+    return {**grants, **told} if told else grants
 
 
 def _limited(outlook: Outlook, without: Grant, grant: Grant, limit: WorkerLimit | None) -> Grant:
