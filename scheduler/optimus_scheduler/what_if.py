@@ -47,6 +47,8 @@ _RAISES = (1, 2, 4, 16)
 """Of a quota, in what the job needs for its next task, or to start."""
 _HALVINGS = 8
 """Of the way from a quota that does not help to one that does: to 1 % of the cluster, or a core, or less."""
+MEASUREMENT = "a measurement of its speed at this size"
+"""This change comes by itself."""
 _ONCE_MEASURED = ", once its speed at this size is measured"
 _QUOTAS_OF_OTHERS = "quotas of others"
 _QUOTA_BEYOND = "quota beyond the cluster"
@@ -279,11 +281,12 @@ def changes(
     names: Mapping[str, str],
     awaited: Sequence[str] = (),
 ) -> Iterator[Change]:
-    """All that is tried for the job of `decision`: the ends that it waits for (`awaited`), then what its owner can do,
-    then the rest."""
+    """All that is tried for the job of `decision`: what comes by itself (measurements, and the ends that it waits for,
+    `awaited`), then what its owner can do, then the rest."""
     job = next(job for job in snapshot.jobs if job.id == decision.job_id)
     others = [each for each in snapshot.jobs if each.id != job.id and not each.spec.tracked]
     having = {each.id for each in others if not each.allocation.is_empty}
+    yield from _of_knowledge(snapshot, job, decision)
     yield from (_of_end(snapshot, each, names) for each in awaited if each in having)
     yield from _of_its_limits(snapshot, job, decision)
     yield from _of_worker_limits(snapshot, job, decision, present)
@@ -291,7 +294,6 @@ def changes(
         yield from _of_priority(snapshot, job)
     yield from _of_terms(snapshot, job)
     yield from _of_quotas(snapshot, job)
-    yield from _of_knowledge(snapshot, job, decision)
     yield from _of_nodes(snapshot)
     yield from _of_others(snapshot, others, present, names)
     yield from _of_quotas_beyond(snapshot, job)
@@ -521,7 +523,7 @@ def _of_knowledge(snapshot: Snapshot, job: Job, decision: Decision) -> Iterator[
     speed, size = decision.forecast.steps_per_second, job.allocation
     if decision.reason is not Reason.LEARNING_SPEED or size.is_empty or not speed or not math.isfinite(speed):
         return
-    yield Change("a measurement of its speed at this size", _measured(snapshot, job, speed), "knowledge")
+    yield Change(MEASUREMENT, _measured(snapshot, job, speed), "knowledge")
 
 
 def _measured(snapshot: Snapshot, job: Job, speed: float) -> Snapshot:

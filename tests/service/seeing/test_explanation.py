@@ -38,7 +38,7 @@ from optimus_scheduler.model import (
     Reason,
 )
 from optimus_scheduler.quota_words import SHRUNK, USED_UP
-from optimus_scheduler.what_if import NEXT_ROUND
+from optimus_scheduler.what_if import MEASUREMENT, NEXT_ROUND
 from optimus_service.api.jobs.explanation import is_over
 from optimus_service.api.jobs.queue import queued_body
 from optimus_service.insight.explanations.case import Case
@@ -526,6 +526,31 @@ def test_a_job_that_has_all_it_may_have_is_not_told_that_it_grows(most: int, tol
     decision = a_decision(reason=Reason.LEARNING_SPEED, allocation=Allocation(1, 1))
     case = Case(job=a_record(spec=spec, wanted=Allocation(1, 1)), decision=decision, now=10.0, gives_more=())
     assert explanation_of(case).what_would_change_it.startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("decided", "now", "told"),
+    [
+        ("LearningSpeed", None, "Whether it grows by itself is decided when its speed at this size is measured. "),
+        ("MinimumElsewhere", "LearningSpeed", "Whether it grows by itself is decided when its speed at this size is "),
+        ("NotWorthRescaling", None, "Its size may change by itself as more is known of its speed and its end. It "),
+        ("MinimumElsewhere", "MinimumElsewhere", "It would get more with this: a node."),
+        ("ClusterFull", "GrantedMore", "As things are now, the next round gives it 3 workers and 1 server. It would "),
+    ],
+)
+def test_that_a_job_may_grow_by_itself_comes_before_advice(decided: str, now: str | None, told: str) -> None:
+    """It would grow without what is advised."""
+    spec = {"workers": {"min": 1, "max": 4}, "servers": {"min": 1, "max": 4}}
+    has = Allocation(1, 1)
+    decision = a_decision(reason=decided, allocation=has)
+    gets = Allocation(3, 1) if now == "GrantedMore" else has
+    newer = None if now is None else Decision("job-1", gets, has, Reason(now), "Keeps it.", A_LIMIT)
+    case = Case(job=a_record(spec=spec, wanted=has), decision=decision, now=10.0, decided_now=newer)
+    found = explanation_of(replace(case, gives_more=("a node",))).what_would_change_it
+    assert found.startswith(told), found
+    assert found.endswith("more with this: a node.")
+    known = explanation_of(replace(case, gives_more=(MEASUREMENT, "a node"))).what_would_change_it
+    assert "by itself" not in known, "it is told of the measurement"
 
 
 def test_what_keeps_tasks_from_running_comes_first() -> None:

@@ -13,7 +13,7 @@ from optimus_contract.command import is_distributed
 from optimus_scheduler.explain import next_task
 from optimus_scheduler.model import Allocation, Decision, Reason
 from optimus_scheduler.quota_words import quotas_told
-from optimus_scheduler.what_if import LACKING_CAPACITY, NEXT_ROUND, NOT_COMPETING
+from optimus_scheduler.what_if import LACKING_CAPACITY, MEASUREMENT, NEXT_ROUND, NOT_COMPETING, is_more
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.history import (
     is_changing,
@@ -240,7 +240,7 @@ def _change(case: Case, words: Explanation) -> str:
     reason = words.reason
     if reason == Reason.LEARNING_SPEED and _has_all(case.job, words):
         reason = Reason.AT_MAXIMUM  # there is nothing to learn for
-    if reason == Reason.LEARNING_SPEED and not case.gives_more:
+    if reason == Reason.LEARNING_SPEED and not case.gives_more and not _gets_more(case, words):
         return "Whether it grows is decided when its speed at this size is measured: nothing that was tried helps now."
     mend = "What keeps its tasks from running has to be mended first. " if case.troubles else ""
     loser = frees_room(case)
@@ -254,8 +254,33 @@ def _change(case: Case, words: Explanation) -> str:
         # With larger ones, too, it would be measured first, and there is nothing to foresee by what it would get then.
         measured = "its speed at this size is measured: nothing that was tried helps now"
         return f"{mend}Whether larger limits would give it more can be said when {measured}."
+    if _gets_more(case, words) and case.decided_now is not None:
+        itself = f"As things are now, the next round gives it {size(allocation_body(case.decided_now.allocation))}."
+        still = f" It would get still more with {any_of(case.gives_more)}." if case.gives_more else ""
+        return f"{mend}{itself}{still}"
     more = gives_more(case.gives_more, words.allocation.is_empty, case.job.started_at is not None)
-    return f"{mend}{more}{_of_its_script(case.job, reason)}"
+    return f"{mend}{_by_itself(case, words)}{more}{_of_its_script(case.job, reason)}"
+
+
+def _gets_more(case: Case, words: Explanation) -> bool:
+    """Whether the next round gives a job that trains more, without a change."""
+    now = case.decided_now
+    return now is not None and not words.allocation.is_empty and is_more(now.allocation, words.allocation)
+
+
+def _by_itself(case: Case, words: Explanation) -> str:
+    """That its size may change without any of what was tried."""
+    if words.allocation.is_empty or _has_all(case.job, words) or MEASUREMENT in (case.gives_more or ()):
+        return ""
+    reasons = {words.reason, None if case.decided_now is None else case.decided_now.reason}
+    if Reason.LEARNING_SPEED in reasons:
+        return "Whether it grows by itself is decided when its speed at this size is measured. "
+    if reasons & _GROWS_WITH_KNOWLEDGE:
+        return "Its size may change by itself as more is known of its speed and its end. "
+    return ""
+
+
+_GROWS_WITH_KNOWLEDGE = frozenset({Reason.NOT_WORTH_RESCALING, Reason.UNCHANGED})
 
 
 def _has_all(job: JobRecord, words: Explanation) -> bool:
