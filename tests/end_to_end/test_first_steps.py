@@ -217,7 +217,7 @@ HANGS = (
     r"At the size that it has(, (without waiting and stops|by (its newest|the) speed.*),)? it would take .*\.",
     r"When it ends cannot be said (yet: |before it (goes on|has passed step|makes a step)|while no step comes).*",
     r"It has waited for .*",
-    r"In the queue it is number 1 of 1\.",
+    r"In the queue it is now number 1 of 1\.",
     r"(It is expected to|When it will) (start|go on) .*",
 )
 """All that may be said of a job that has hung once."""

@@ -101,9 +101,9 @@ def test_a_waiting_job_says_when_it_starts_and_ends(world: World) -> None:
     assert start.mean == pytest.approx(end.mean, rel=0.5, abs=20.0)
     assert any("expected to start in" in each for each in second.sentences)
     assert third.expected.finish_seconds is None, "nothing is known of its length"
-    assert "In the queue it is number 1 of 2." in second.sentences
+    assert "In the queue it is now number 1 of 2." in second.sentences
     assert (
-        "In the queue it is number 2 of 2, where those whose start cannot be said stand last, by priority and age, "
+        "In the queue it is now number 2 of 2, where those whose start cannot be said stand last, by priority and age, "
         "behind second (second). Each round decides anew who starts (policy `optimus`): first those that a deadline "
         "or a quota gives a right to start, and those that have waited too long; then those that are soon done or have "
         "a high priority; a small one may start where a larger one does not fit."

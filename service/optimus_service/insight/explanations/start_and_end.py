@@ -116,7 +116,7 @@ def _place_in_the_queue(case: Case) -> list[str]:
     mine = next((each for each in case.queue if each.job.id == case.job.id), None)
     if mine is None:
         return []
-    place = f"In the queue it is number {mine.position} of {len(case.queue)}"
+    place = f"In the queue it is now number {mine.position} of {len(case.queue)}"
     if mine.start is None and len(case.queue) > 1:
         place += ", where those whose start cannot be said stand last, by priority and age"
     ahead = [each.job for each in case.queue[: mine.position - 1]]
