@@ -855,6 +855,24 @@ def test_a_start_with_a_doubtful_end_is_told_for_the_time_of_that_end() -> None:
         assert start.mean - NOW == pytest.approx(end.mean - NOW, rel=0.02)
 
 
+def test_a_start_that_needs_an_end_and_a_loss_of_another_waits_for_both() -> None:
+    """It needs two slots: that of `short`, and one that `large` loses at that instant."""
+
+    def elastic(name: str, steps: int, has: tuple[int, int], **fields: Any) -> Job:
+        spec = replace(a_spec(maximum=(2, 1), rule=ConvergenceRule(max_steps=steps)), priority=fields.pop("priority"))
+        return a_job(name, has=has, spec=spec, measured=samples(law(), [(1, 1), (2, 1)]), **fields)
+
+    since = NOW - 70.0
+    large = elastic(
+        "large", 400, (2, 1), priority=1.0, submitted_at=since, started_at=since, allocated_at=since, step=20
+    )
+    waits = elastic("waits", 30, (0, 0), priority=3.0, submitted_at=NOW - 36.0)
+    queue = a_queue(a_script("short", 1, 14, has=True), large, waits, cpu=4.0)
+    found = looked(replace(queue, outlooks=[one._replace(learning=False) for one in queue.outlooks]))["waits"]
+    assert found.freed_by == "large"
+    assert found.at_once["short"] > 0.5
+
+
 @pytest.mark.parametrize("names", list(permutations(("a", "b", "c"))), ids="".join)
 def test_of_equal_jobs_of_doubtful_length_the_older_starts_first(names: tuple[str, ...]) -> None:
     """Whatever they are called: as rounds do, which know no more of the one than of the other."""

@@ -101,9 +101,10 @@ class Doubts:
         return first if first is not None and self._trajectory.start_of(first) <= self._trajectory.began else None
 
     def is_at_once(self, job: int) -> bool:
-        """Whether it starts with the end of the job that it awaits, not with that of one that started in between."""
+        """Whether it starts with the end of the job that it awaits, not later: as with that of one that started in
+        between, of a guessed one, or where another loses tasks to it."""
         cause = self._trajectory.cause_of(job)
-        return cause is not None and cause.job == self.awaited(job)
+        return cause is not None and cause.job == self.awaited(job) and not cause.lag
 
 
 def _sum(one: FloatArray, other: FloatArray) -> FloatArray:

@@ -669,11 +669,43 @@ def test_a_job_that_is_expected_to_get_the_tasks_of_another_is_not_told_that_it_
 
     told, paused = found({"job-1": loser}), f"{loser.name} (job-1) is paused for it"
     assert f", likely when {paused}." in " ".join(told.sentences)
-    nothing = f"Nothing has to: it may start when {paused}."
-    assert told.what_would_change_it == f"{nothing} Without that, it would start with this: the end of job-1."
+    nothing = f"Nothing has to: it is expected to start, likely when {paused}."
+    at_present = "As things are now, it would start with this: the end of job-1."
+    assert told.what_would_change_it == f"{nothing} {at_present}"
     assert found({"job-1": loser}, ()).what_would_change_it == nothing
     gone = found({"job-1": replace(loser, wanted=NOTHING, running=NOTHING)})
     assert gone.what_would_change_it == "It would start with this: the end of job-1."
+
+
+@pytest.mark.parametrize(
+    ("at_once", "told"),
+    [
+        ({"ends": 0.7}, "most likely with the end of ends (ends), when job-1 (job-1) is made smaller for it"),
+        ({"ends": 0.3}, "likely when job-1 (job-1) is made smaller for it"),
+        ({}, "likely when job-1 (job-1) is made smaller for it"),
+        ({"job-1": 0.7}, "most likely with the end of job-1 (job-1)"),
+    ],
+)
+def test_a_start_that_needs_an_end_and_a_loss_names_both(at_once: dict[str, float], told: str) -> None:
+    """At the end of `ends`, `job-1` loses a task: the room that the waiting job needs is that of both."""
+    jobs = {each: a_record(each, state=JobState.RUNNING, wanted=Allocation(1, 0)) for each in ("job-1", "ends")}
+    waits = a_record("job-2", state=JobState.QUEUED, wanted=NOTHING)
+    end = ExpectedTimesRecord(job_id="ends", at=10.0, valid_until=200.0, start=None, end=Interval(40.0, 35.0, 50.0))
+    decisions = {
+        "ends": replace(a_decision("ends"), expected=end),
+        "job-1": replace(a_decision("job-1"), expected=replace(a_cut(pauses=False), end=end.end)),
+    }
+    behind = tuple(Awaited(part, jobs[each], decisions[each]) for each, part in at_once.items())
+    starts = replace(end, job_id="job-2", start=Interval(40.0, 35.0, 90.0), end=None, freed_by="job-1")
+    starts = replace(starts, at_once=at_once, behind=behind)
+    decision = replace(a_decision("job-2", reason=Reason.WAITING_FOR_RESOURCES, allocation=NOTHING), expected=starts)
+    case = Case(job=waits, decision=decision, now=10.0, others=jobs, decisions=decisions, gives_more=("one more node",))
+    found = explanation_of(case)
+    assert any(
+        each.startswith("It is expected to start in ") and each.endswith(f", {told}.") for each in found.sentences
+    )
+    present = "As things are now, it would start with this: one more node."
+    assert found.what_would_change_it == f"Nothing has to: it is expected to start, {told}. {present}"
 
 
 @pytest.mark.parametrize(

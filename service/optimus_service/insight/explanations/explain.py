@@ -23,9 +23,9 @@ from optimus_service.insight.explanations.history import (
     size_before,
 )
 from optimus_service.insight.explanations.start_and_end import (
+    by_what,
     expected_of,
     frees_room,
-    is_cut,
     on_a_cut_ahead,
     on_lost_work,
     on_the_deadline,
@@ -74,7 +74,7 @@ def explanation_of(case: Case) -> answers.Explanation:
         at=None if decision is None else moment(decision.at),
         reason=words.reason,
         message=words.message,
-        what_would_change_it=_change(case, words),
+        what_would_change_it=_change(case, words, expected),
         # It never trains again: nothing counts but what may keep its tasks from stopping.
         sentences=[words.message, *troubles] if job.is_being_cancelled else sentences,
         allocation=allocation_body(words.allocation),
@@ -220,7 +220,7 @@ def _on_gains(case: Case, words: Explanation, newer: Decision | None, marginal: 
     return [f"Its next task would gain {times} the {last}."]
 
 
-def _change(case: Case, words: Explanation) -> str:
+def _change(case: Case, words: Explanation, expected: answers.Expected) -> str:
     """What gives it more: only what was tried, where that was possible."""
     if words.reason == Reason.WAITING_FOR_RETRY and begins_anew(case.job):
         again = f"cancel it, and run it again: `optimus retry {case.job.id}`"
@@ -246,10 +246,10 @@ def _change(case: Case, words: Explanation) -> str:
     loser = frees_room(case)
     if loser is not None and NEXT_ROUND not in case.gives_more:
         goes = "start" if case.job.started_at is None else "go on"
-        nothing = f"Nothing has to: it may {goes} when {is_cut(case, loser)} for it."
+        nothing = f"Nothing has to: it is expected to {goes}{by_what(case, expected)}."
         if not case.gives_more:
             return f"{mend}{nothing}"
-        return f"{mend}{nothing} Without that, it would {goes} with {any_of(case.gives_more)}."
+        return f"{mend}{nothing} As things are now, it would {goes} with {any_of(case.gives_more)}."
     if not case.gives_more and case.decision.forecast.steps_per_second is None and _is_kept_by_limits(case.job, words):
         # With larger ones, too, it would be measured first, and there is nothing to foresee by what it would get then.
         measured = "its speed at this size is measured: nothing that was tried helps now"

@@ -160,7 +160,7 @@ def _when_it_starts(case: Case, expected: answers.Expected) -> str:
     if expected.start_seconds is not None:
         if max(expected.start_seconds.mean, expected.start_seconds.high or 0.0) < 0.5:
             return f"It is expected to {goes} in a moment."
-        how = _freed(case) or _with_the_end_of(case, expected)
+        how = by_what(case, expected)
         return f"It is expected to {goes} in {span(expected.start_seconds)}{how}."
     if case.decision is not None and NO_END_HELPS in case.decision.message:
         return f"It does not {goes} before a quota, a limit, its specification or the cluster is changed."
@@ -193,13 +193,19 @@ def _stalled_since_the_look(case: Case) -> list[JobRecord]:
     return [job for job in stalled_since(times, case.still) if job.id in case.others]
 
 
-def _freed(case: Case) -> str | None:
-    """That another job is expected to lose tasks for it; None: none is."""
-    loser = frees_room(case)
-    return None if loser is None else f", likely when {is_cut(case, loser)} for it"
+def by_what(case: Case, expected: answers.Expected) -> str:
+    """What lets it start: an end, another job that is expected to lose tasks for it, or both together."""
+    end, loser = _with_the_end_of(case, expected), frees_room(case)
+    times = None if case.decision is None else case.decision.expected
+    if loser is None or times is None:
+        return end
+    at_once = {job_id for job_id, part in times.at_once.items() if part > _LIKELY}
+    if not end or not at_once:
+        return f", likely when {_is_cut(case, loser)} for it"
+    return end if loser.id in at_once else f"{end}, when {_is_cut(case, loser)} for it"
 
 
-def is_cut(case: Case, loser: JobRecord) -> str:
+def _is_cut(case: Case, loser: JobRecord) -> str:
     """`one (job-1) is paused`, of a job that is expected to lose tasks."""
     times = case.decisions[loser.id].expected if loser.id in case.decisions else None
     pauses = times is not None and times.cut is not None and times.cut.pauses
