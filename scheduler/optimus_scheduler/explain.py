@@ -86,6 +86,8 @@ def decide(
         (_, _, nodes, batch, by), placed, grant = wants[job_id], placements.get(job_id), grants[job_id]
         if placed is not None and (type(placed) is not Placed or placed[0] is not grant[0]):
             grant = _as_placed(one, grant, placed)
+        if grant[0] is not one.present and one.has_tasks:
+            grant = _as_its_owner_allows(one, grant)
         size, reason, _, gain, next_gain, note, _, _ = grant
         if not worded:
             message = ""
@@ -145,6 +147,29 @@ def _as_placed(outlook: Outlook, grant: Grant, placed: Placed | Unplaced | None)
     grows = _tasks(placed.allocation) > _tasks(outlook.present)
     reason = grant.reason if grows else Reason.NO_FEASIBLE_NODE
     return grant._replace(allocation=placed.allocation, ideal=grant.allocation, reason=reason)
+
+
+def _as_its_owner_allows(outlook: Outlook, grant: Grant) -> Grant:
+    """The grant of a job that has tasks. Where it had more than its owner allows by now, that is why it has fewer."""
+    if not _is_cut(outlook, grant.allocation) or grant.reason not in _BY_ITSELF:
+        return grant
+    return grant._replace(reason=Reason.AT_MAXIMUM)
+
+
+def _is_cut(outlook: Outlook, size: Allocation) -> bool:
+    """Whether a job gets as much of what it has as its owner allows by now, which is less."""
+    has, most = outlook.present, outlook.maximum
+    kept = min(has.workers, most.workers), min(has.servers, most.servers)
+    return (size.workers, size.servers) == kept != (has.workers, has.servers)
+
+
+_BY_ITSELF = frozenset(
+    {
+        *(Reason.NO_FURTHER_GAIN, Reason.BETTER_USED_ELSEWHERE, Reason.CLUSTER_FULL, Reason.MINIMUM_ELSEWHERE),
+        *(Reason.UNCHANGED, Reason.GRANTED_MORE, Reason.LEARNING_SPEED, Reason.NOT_WORTH_RESCALING),
+    }
+)
+"""Reasons why a job has no more than it gets, which are not why it has to give something back."""
 
 
 def _tasks(size: Allocation) -> int:
@@ -229,6 +254,9 @@ def _at_maximum(outlook: Outlook, grant: Grant) -> str:
     if outlook.job.spec.size_stays:
         why = "it is not known to go on from checkpoints at another size"
         return f"Has {size_words(grant.allocation)}, and its size stays: {why}."
+    if _is_cut(outlook, grant.allocation):
+        allowed = f"its owner allows no more than {size_words(outlook.maximum)}"
+        return f"{_change(outlook, grant)}: {allowed}; {_effect(outlook, grant.allocation)}."
     return f"Has all that its owner allows: {size_words(grant.allocation)}."
 
 

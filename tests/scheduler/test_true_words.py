@@ -108,7 +108,9 @@ def check(seen: Seen, decision: Decision) -> None:
     asked = seen.demand(job, Allocation(*wanted[0], size.gpu_type or before.gpu_type)) if wanted else Resources()
     match decision.reason:
         case Reason.AT_MAXIMUM:
-            assert pair(size) == (job.spec.worker.maximum, job.spec.server.maximum)
+            most = job.spec.worker.maximum, job.spec.server.maximum
+            cut = tuple(map(min, pair(before), most))
+            assert pair(size) == (cut if "its owner allows no more than" in told else most)
         case Reason.CLUSTER_FULL:
             assert not seen.fits(asked), "it would not fit even alone"
         case Reason.MINIMUM_ELSEWHERE:
@@ -622,6 +624,20 @@ def test_a_larger_limit_is_advised_before_the_speed_at_the_present_one_is_measur
     assert decision.reason is Reason.AT_MAXIMUM
     told = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES)).changes
     assert told == ("`workers.max` of 3 (now 2), once its speed at this size is measured",)
+
+
+def test_a_job_whose_owner_lowers_its_maximum_is_told_that_as_the_cause() -> None:
+    measured = samples(lambda workers, _: float(workers), ALL_SIZES)
+    before = a_job("a", has=(3, 1), spec=a_spec(maximum=(3, 1)), measured=measured)
+    for most in (1, 2):
+        lowered = replace(before, spec=a_spec(maximum=(most, 1)))
+        (decision,) = plan(a_snapshot([lowered], a_cluster(8)), OPTIMUS, PRICES).decisions
+        assert decision.reason is Reason.AT_MAXIMUM
+        workers = f"{most} worker{'s' * (most > 1)}"
+        begins = (
+            f"Shrinks from 3 workers and 1 server to {workers} and 1 server: its owner allows no more than {workers}"
+        )
+        assert decision.message.startswith(begins)
 
 
 def test_a_job_that_waits_is_told_when_the_next_round_starts_it() -> None:
