@@ -186,6 +186,7 @@ def _rows(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes) -> tu
     if not beside.any() and not further:
         return columns, is_present
     asked = [(j, outlooks[j].present) for j in beside.nonzero()[0].tolist()]
+    asked = [(j, size) for j, has in asked if not _has_row(columns, j, size := _as_allowed(outlooks[j], has))]
     for j in further:  # one more of either alone, for room that does not hold one of each
         workers_now, servers_now = _pair(outlooks[j].present)
         asked += [
@@ -263,6 +264,20 @@ def _with_sizes(
         np.insert(columns[3], at, costs),
         np.insert(columns[4], at, speeds),
     )
+
+
+def _as_allowed(outlook: Outlook, size: Allocation) -> Allocation:
+    """What a job may keep of this size: its owner may have lowered its maximum since it was granted that."""
+    most = outlook.maximum
+    if size.workers <= most.workers and size.servers <= most.servers:
+        return size
+    return outlook.size(min(size.workers, most.workers), min(size.servers, most.servers))
+
+
+def _has_row(columns: _Columns, j: int, size: Allocation) -> bool:
+    """Whether this size is among the rows of a job already."""
+    job, workers, servers = columns[:3]
+    return bool(((job == j) & (workers == size.workers) & (servers == size.servers)).any())
 
 
 def _pair(size: Allocation) -> tuple[int, int]:
