@@ -29,6 +29,7 @@ from optimus_scheduler.allocate.allocate import allocate
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.forecast.forecast import forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.forecast.time_left import LIMIT_ENDS_SECONDS
 from optimus_scheduler.model import (
     NOTHING,
     Allocation,
@@ -220,12 +221,35 @@ def test_a_limit_of_time_bounds_the_end(
     ):
         assert found.end is not None
         if found.start is None:
-            assert found.end.high <= NOW + left + 1e-6
+            assert found.end.high <= NOW + left + LIMIT_ENDS_SECONDS + 1e-6
         else:
-            assert found.end.high <= found.start.high + limit + 1e-6
-            assert found.end.mean <= found.start.mean + limit + 1e-6
+            begins = limited.stop_seconds + LIMIT_ENDS_SECONDS  # where nobody knows how long first tasks take
+            assert found.end.high <= found.start.high + limit + begins + 1e-6
+            assert found.end.mean <= found.start.mean + limit + begins + 1e-6
     at_its_size = limited.forecast.remaining_seconds
-    assert at_its_size is None or at_its_size.high <= left + 1e-6
+    assert at_its_size is None or at_its_size.high <= left + LIMIT_ENDS_SECONDS + 1e-6
+
+
+@pytest.mark.parametrize("has", [(1, 1), (4, 4)], ids=["may grow", "may shrink"])
+def test_a_job_that_only_its_limit_of_time_ends_ends_then_whatever_its_size_becomes(has: tuple[int, int]) -> None:
+    job = running("limited", 5000, has, most=4)
+    rule = ConvergenceRule(max_seconds=100.0)
+    job = replace(job, started_at=NOW - 40.0, spec=replace(job.spec, convergence=rule))
+    found = looked(a_queue(job, running("waits", 5000, (0, 0), most=4), cpu=8.0))["limited"].end
+    assert found is not None
+    assert NOW + 60.0 <= found.low <= found.mean <= found.high <= NOW + 60.0 + LIMIT_ENDS_SECONDS
+    (limited,) = forecast_all([job], NOW, Settings())
+    total = limited.forecast.total_steps
+    assert total is not None
+    assert total.low < total.mean < total.high, "its steps are as doubtful as its speed"
+
+
+def test_the_limit_of_time_of_a_job_runs_from_when_its_first_tasks_take_part() -> None:
+    job = running("limited", 5000, (0, 0), most=1)
+    job = replace(job, started_at=None, spec=replace(job.spec, convergence=ConvergenceRule(max_seconds=100.0)))
+    (found,) = (looked(replace(a_queue(job), start_ups=SEEN))[each] for each in ("limited",))
+    assert found.start is not None and found.end is not None  # noqa: PT018
+    assert found.end.mean - found.start.mean == pytest.approx(100.0, abs=LIMIT_ENDS_SECONDS)
 
 
 @pytest.mark.parametrize("emptied", [False, True])

@@ -14,7 +14,7 @@ from optimus_scheduler.ahead.look_ahead import is_expected_to_end, look_ahead
 from optimus_scheduler.ahead.queue import ExpectedTimes, Queue
 from optimus_scheduler.allocate.policy import Policy
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.forecast.time_left import correction, widened
+from optimus_scheduler.forecast.time_left import AFTER_A_LIMIT, correction, widened
 from optimus_scheduler.model import Interval, Job
 from optimus_scheduler.settings import Settings
 
@@ -62,18 +62,24 @@ def _corrected(outlook: Outlook, times: ExpectedTimes, now: float) -> CorrectedT
         # From a corrected start on it still takes as long: each end is at least that much later.
         bounds = zip(_bounds(end), _bounds(start), _bounds(times.start), _bounds(times.end), strict=True)
         end = Interval(*(max(late, begins + max(last - first, 0.0)) for late, begins, first, last in bounds))
-    end = _within_its_time(job, start, end, now)
+    end = _within_its_time(job, start, end, times.end, now)
     return CorrectedTimes(times._replace(start=start, end=end), times, by, start_by)
 
 
-def _within_its_time(job: Job, start: Interval | None, end: Interval, now: float) -> Interval:
+def _within_its_time(
+    job: Job, start: Interval | None, end: Interval, foreseen: Interval | None, now: float
+) -> Interval:
     """An end, POSIX seconds, no later than the job's limit of time allows, which runs from its first start on.
-    `start`: the one that is expected; None: it trains."""
+    `start`: the one that is expected; None: it has tasks. `foreseen`: the end before it was corrected, which knows when
+    the limit begins to run for tasks that do not take part yet."""
     limit = job.spec.convergence.max_seconds
     if limit is None:
         return end
     starts = (now, now, now) if start is None else _bounds(start)
-    latest = (at + limit if job.started_at is None else max(job.started_at + limit, at) for at in starts)
+    latest = [at + limit if job.started_at is None else max(job.started_at + limit, at) for at in starts]
+    latest = [each + after for each, after in zip(latest, _bounds(AFTER_A_LIMIT), strict=True)]
+    if job.started_at is None and start is None and foreseen is not None:
+        latest = list(map(max, latest, _bounds(foreseen)))
     return Interval(*map(min, _bounds(end), latest))
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from optimus_scheduler.ahead.queue import Work
 from optimus_scheduler.ahead.trajectory import Trajectory
+from optimus_scheduler.forecast.time_left import LIMIT_ENDS_SECONDS, LIMIT_NOTICED_SECONDS
 
 FloatArray = NDArray[np.float64]
 
@@ -69,7 +70,7 @@ class Doubts:
         """Instants at which a job that has tasks ends. A pause is foreseen of rounds that are to come: where it loses
         its tasks in this trajectory, it may as likely keep what it has."""
         ends, kept = self.ends(job), self._trajectory.progress.end_without_pause(job, self._levels(job))
-        kept = ends if kept is None else np.minimum(kept, self._trajectory.limit_of(job))
+        kept = ends if kept is None else np.minimum(kept, self._limits(job))
         both: FloatArray = np.concatenate([ends, kept])
         return both
 
@@ -85,13 +86,20 @@ class Doubts:
 
     def _own_ends(self, job: int) -> FloatArray:
         """Started as in this trajectory."""
-        ends: FloatArray = np.minimum(
-            self._trajectory.progress.end(job, self._levels(job)), self._trajectory.limit_of(job)
-        )
+        ends: FloatArray = np.minimum(self._trajectory.progress.end(job, self._levels(job)), self._limits(job))
         return ends
 
+    def _limits(self, job: int) -> FloatArray:
+        """Instants (LEVELS,) at which its limit of time ends it: about a moment after that, some doubt."""
+        after = np.minimum(LIMIT_NOTICED_SECONDS * _WAITS, LIMIT_ENDS_SECONDS)
+        limits: FloatArray = self._trajectory.limit_of(job) - LIMIT_NOTICED_SECONDS + after
+        return limits
+
     def _levels(self, job: int) -> FloatArray:
-        return levels_of(self._work[job])
+        """Steps (LEVELS,) after which it ends; inf: its limit of time ends it."""
+        work = self._work[job]
+        levels = levels_of(work)
+        return np.where(levels >= work.median, np.inf, levels) if work.is_until_limit else levels
 
     def awaited(self, job: int) -> int | None:
         """The job with tasks by whose end it starts, at once or after others in between."""

@@ -133,7 +133,10 @@ def _trajectory(queue: Queue, work: Sequence[Work], rules: Rules, number: int, n
     """Every job gets another part of its distribution in each trajectory; with a single one, its median."""
     parts = [((number + job) % n_trajectories + 0.5) / n_trajectories for job in range(len(work))]
     drawn = [each.at(NormalDist().inv_cdf(part)) for each, part in zip(work, parts, strict=True)]
-    endless = [each.is_made_up for each in work]
+    endless = [
+        each.is_made_up or (each.is_until_limit and steps >= each.median)
+        for each, steps in zip(work, drawn, strict=True)
+    ]
     trajectory = Trajectory(queue, drawn, rules, endless, is_only=n_trajectories == 1)
     trajectory.run()
     return trajectory
@@ -164,6 +167,8 @@ def _work(outlook: Outlook, queue: Queue, rest_of: Callable[[float, float], Inte
     elif usual is not None:
         remaining = Interval(*(each + more * speed for each, more in zip(remaining, usual, strict=True)))
     known = Work.of(remaining)
+    if outlook.forecast.rule == "max_seconds" and remaining.mean == remaining.high:
+        return known._replace(is_until_limit=True)
     pace = Work.of(step_seconds(outlook.speeds.estimate(size), Habits(running_seconds=running)))
     return Work(known.median, math.hypot(known.down, pace.down), math.hypot(known.up, pace.up))
 

@@ -27,6 +27,7 @@ from optimus_scheduler.allocate.policy import AllocationInput, Grant, PlanningPo
 from optimus_scheduler.allocate.worker_limits import is_about, is_beyond_limit
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.speeds import Speeds
+from optimus_scheduler.forecast.time_left import LIMIT_NOTICED_SECONDS
 from optimus_scheduler.granted_places import Asked, granted_places, with_lent_room
 from optimus_scheduler.model import (
     NOTHING,
@@ -94,6 +95,9 @@ class _Virtual:
     attained: float = 0.0
     n_sizes: int = 0
     started_at: float = math.inf
+    """When it got its first tasks ..."""
+    begins_at: float = math.inf
+    """... and when these take part, from when on its limit of time runs."""
     ended_at: float = math.inf
     ended_seen_at: float = math.inf
     """The first instant after its end."""
@@ -123,10 +127,10 @@ class _Virtual:
 
     @property
     def limit_at(self) -> float:
-        """When its limit of time ends it; inf: it has none, or has not started."""
+        """When its limit of time ends it, about; inf: it has none, or has not started."""
         job, limit = self.outlook.job, self.outlook.job.spec.convergence.max_seconds
-        started = self.started_at if job.started_at is None else job.started_at
-        return math.inf if limit is None else started + limit
+        started = self.begins_at if job.started_at is None else job.started_at
+        return math.inf if limit is None else started + limit + LIMIT_NOTICED_SECONDS
 
     def advance(self, begin: float, end: float) -> None:
         if self.ended_at < math.inf or (self.speed <= 0 and end < self.limit_at):
@@ -239,7 +243,7 @@ class Trajectory:
     def _holds_room_for_ever(self) -> bool:
         """Whether a job that does not end has tasks: who waits for its room starts at no known time, however many
         later jobs come and go."""
-        return any(job.is_endless and not job.size.is_empty for job in self._jobs)
+        return any(job.is_endless and not job.size.is_empty and job.limit_at == math.inf for job in self._jobs)
 
     def _wait_on(self, present: Sequence[_Virtual]) -> None:
         """Go on from event to event while jobs wait: room that is kept for one of them is used by nobody, so that it
@@ -328,7 +332,7 @@ class Trajectory:
         virtual.speed = pace_of(outlook, size)
         virtual.n_sizes = int(outlook.measured) if outlook.learning else _SURE_SIZES
         if not size.is_empty:
-            virtual.started_at = now
+            virtual.started_at, virtual.begins_at = now, resumes
             slots = self._queue.slots_of(job)
             virtual.slots = {slot: node for slot, node in _within(slots, size).items() if node not in self._emptied}
         return virtual
@@ -470,6 +474,7 @@ class Trajectory:
                 at = _retry_at(job.outlook)
                 # The wait after an error may end between two instants that are looked at.
                 job.started_at = at if self._decided_at < at <= self._now else self._now
+                job.begins_at = job.started_at + stop
                 job.cause = None if job.started_at < self._now else self._newest_end(job)
             job.n_sizes += 1
 

@@ -35,7 +35,16 @@ from optimus_scheduler.forecast.end import End, Ends, Use, epoch_steps, life_of
 from optimus_scheduler.forecast.fits import Fits, Fitted
 from optimus_scheduler.forecast.outlook import Outlook, all_later, allocation_of
 from optimus_scheduler.forecast.prices import has_prices
-from optimus_scheduler.forecast.time_left import Course, Habits, correction, step_seconds, time_left, times_of_many
+from optimus_scheduler.forecast.time_left import (
+    LIMIT_ENDS_SECONDS,
+    Course,
+    Habits,
+    correction,
+    step_seconds,
+    time_left,
+    times_of_many,
+    until_limit,
+)
 from optimus_scheduler.model import Forecast, Interval, Job
 from optimus_scheduler.settings import Settings
 
@@ -327,7 +336,7 @@ def _forecast(job: Job, fitted: Fitted, use: Use, end: End, stop_seconds: float,
     left, pace, calibration, cost = _times(job, use, end, stop_seconds, now)
     return Forecast(
         job.id,
-        end.total,
+        _total_steps(end, pace),
         end.remaining,
         end.confidence,
         end.rule,
@@ -383,18 +392,30 @@ def _seconds(
     if remaining is None or pace is None:
         return None, AS_PREDICTED
     most = most_seconds(job, now)
-    is_by_time = prediction is not None and prediction.rule == "max_seconds"
-    if is_by_time and 0 < remaining.mean == remaining.high:
-        return Interval(most, most * min(remaining.low / remaining.mean, 1.0), most), AS_PREDICTED
+    if _is_by_time(prediction) and 0 < remaining.mean == remaining.high:
+        return until_limit(most - LIMIT_ENDS_SECONDS, min(remaining.low / remaining.mean, 1.0)), AS_PREDICTED
     return at_present_pace(job, remaining, pace, most)
 
 
+def _is_by_time(prediction: Prediction | None) -> bool:
+    return prediction is not None and prediction.rule == "max_seconds"
+
+
+def _total_steps(end: End, pace: Interval | None) -> Interval | None:
+    """Where a limit of time decides, the steps that are made until then are as doubtful as the seconds of each."""
+    total, left = end.total, end.remaining
+    if total is None or left is None or pace is None or not _is_by_time(end.prediction) or not 0 < pace.low < math.inf:
+        return total
+    made = total.mean - left.mean
+    return Interval(total.mean, made + left.low * pace.mean / pace.high, made + left.high * pace.mean / pace.low)
+
+
 def most_seconds(job: Job, now: float) -> float:
-    """What the limit of time leaves a job, all of it before its start; inf: it has none."""
+    """How long a job goes on at most, by its limit of time, all of which is left before its start; inf: it has none."""
     limit = job.spec.convergence.max_seconds
     if limit is None:
         return math.inf
-    return limit if job.started_at is None else max(job.started_at + limit - now, 0.0)
+    return LIMIT_ENDS_SECONDS + (limit if job.started_at is None else max(job.started_at + limit - now, 0.0))
 
 
 def at_present_pace(job: Job, steps: Interval, pace: Interval, most: float = math.inf) -> tuple[Interval, Widening]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.service.store.store_builders import a_membership
 
 from optimus_contract import answers
+from optimus_scheduler.forecast.time_left import LIMIT_ENDS_SECONDS
 from optimus_scheduler.model import NOTHING, Allocation, Directive, Interval, JobState, Reason, Role, TaskKey
 from optimus_service.insight.format import finite_document
 from optimus_service.insight.jobs.bodies import job_body, prediction_point_body
@@ -141,7 +142,7 @@ def test_what_a_command_does_after_all_its_steps_takes_as_long_again(silent: flo
     limited = replace(script, spec={"convergence": {"max_seconds": 900}}, started_at=NOW - 899.0)
     at_its_limit = progress_of(limited, decision(**certain), NOW).remaining_seconds
     assert at_its_limit is not None
-    assert at_its_limit.high == 1.0
+    assert at_its_limit.high == 1.0 + LIMIT_ENDS_SECONDS
 
 
 def test_a_command_is_told_what_ended_runs_did_after_their_last_step() -> None:

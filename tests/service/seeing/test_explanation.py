@@ -114,7 +114,7 @@ def test_what_is_too_old_is_not_shown(world: World) -> None:
     world.looks_ahead = True
     world.submit("first", convergence={"max_steps": 5000})
     world.live_until("its end is predicted", lambda: explained(world, "first").expected.finish_seconds is not None)
-    assert any("later changes of size included" in each for each in explained(world, "first").sentences)
+    assert any("jobs that may still be submitted included" in each for each in explained(world, "first").sentences)
     world.clock.now += 3600.0
     found = explained(world, "first")
     assert found.expected.computed_at is None

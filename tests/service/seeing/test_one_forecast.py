@@ -18,6 +18,7 @@ from optimus_contract import answers
 from optimus_contract.interval_words import interval_words
 from optimus_models.cost import Estimate
 from optimus_scheduler.forecast.fits import Fits
+from optimus_scheduler.forecast.time_left import LIMIT_ENDS_SECONDS
 from optimus_scheduler.model import NOTHING, Allocation, ConvergenceRule, Interval, JobState
 from optimus_scheduler.settings import Settings
 from optimus_service.api.jobs.queue import queued_body
@@ -28,7 +29,7 @@ from optimus_service.insight.explanations.queue import in_queue
 from optimus_service.insight.format import span
 from optimus_service.insight.jobs.bodies import job_body
 from optimus_service.insight.jobs.progress import expected_times
-from optimus_service.insight.predictions.predictions import learned_then
+from optimus_service.insight.predictions.predictions import Question, learned_then, predictions_body
 from optimus_service.insight.predictions.sizes import Basis, sizes
 from optimus_service.metrics.read import job_metrics
 from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimesRecord, JobRecord
@@ -52,6 +53,29 @@ def test_the_cell_of_the_present_size_is_the_time_left_that_is_shown() -> None:
     assert alone[1].mean != shown.mean
     for before, now in zip(alone, beside, strict=True):
         assert abs(now.mean / shown.mean - before.mean / alone[1].mean) < 1e-9
+
+
+@pytest.mark.parametrize("previous", [Allocation(1, 1), Allocation(2, 1)], ids=["has changed", "has kept its size"])
+def test_times_of_sizes_are_not_by_a_forecast_of_a_size_that_the_job_has_no_more(previous: Allocation) -> None:
+    """It was made before the round gave the job another size; until the next round, it is the newest."""
+    said: dict[str, Any] = {"total_steps": {"mean": 500.0, "low": 400.0, "high": 600.0}, "rule": "max_steps"}
+    said |= {"remaining_steps": said["total_steps"], "seconds_per_step": {"mean": 9.0, "low": 8.0, "high": 10.0}}
+    made = a_decision(at=NOW, allocation=JOB.allocation, previous=previous, forecast=a_forecast(**said))
+    record = a_record(state=JobState.RUNNING, wanted=JOB.allocation, running=JOB.allocation)
+    question = Question(range(1, 5), range(1, 3), now=NOW)
+    for decision in (made, replace(made, expected=expected_at(NOW, 700.0))):
+        body = predictions_body(record, JOB, [decision], question, SETTINGS)
+        (cell,) = [each for each in body.speeds if (each.workers, each.servers) == (2, 1)]
+        assert cell.remaining_seconds is not None
+        by_speed = 500.0 / cell.steps_per_second
+        is_by_speed = cell.remaining_seconds.mean == pytest.approx(by_speed, rel=0.2)
+        assert is_by_speed == (previous != JOB.allocation), (cell, by_speed)
+
+
+def expected_at(now: float, seconds: float) -> ExpectedTimesRecord:
+    """A look at the queue that saw so many seconds left."""
+    end = Interval(now + seconds, now + 0.5 * seconds, now + 2.0 * seconds)
+    return ExpectedTimesRecord(job_id="job-1", at=now, valid_until=now + 99.0, start=None, end=end, steps_left=500.0)
 
 
 def test_of_an_ended_job_the_last_forecast_says_what_it_rested_on() -> None:
@@ -126,7 +150,7 @@ def test_no_end_is_told_beyond_the_limit_of_time(
         for bound in ("mean", "low", "high"):
             begins = 0.0 if start is None else getattr(start, bound) or 0.0
             latest = begins + left if record.started_at is None else max(begins, left)
-            assert (getattr(end, bound) or 0.0) <= latest + 1e-6
+            assert (getattr(end, bound) or 0.0) <= latest + LIMIT_ENDS_SECONDS + 1e-6
 
 
 @given(found=st.integers(1, 5).flatmap(lambda n: st.tuples(*(kept(f"job-{number}") for number in range(n)))))
@@ -290,7 +314,16 @@ def test_no_size_is_told_a_time_beyond_the_limit() -> None:
     job = replace(JOB, spec=replace(JOB.spec, convergence=rule), started_at=NOW - 40.0)
     (fitted,) = Fits().of([job], SETTINGS)
     found = sizes(job, fitted.speeds, SIZES, Estimate(500, 400, 600), Basis(NOW, SETTINGS))
-    assert [each.left.seconds.high for each in found if each.left is not None] == [60.0] * 3
+    assert [each.left.seconds.high for each in found if each.left is not None] == [60.0 + LIMIT_ENDS_SECONDS] * 3
+
+
+def test_a_job_that_its_limit_of_time_ends_takes_as_long_with_every_size() -> None:
+    rule = ConvergenceRule(max_seconds=100.0)
+    job = replace(JOB, spec=replace(JOB.spec, convergence=rule), started_at=NOW - 40.0)
+    (fitted,) = Fits().of([job], SETTINGS)
+    left = Estimate(61.0, 60.0, 63.0)
+    found = sizes(job, fitted.speeds, SIZES, Estimate(500, 500, 500), Basis(NOW, SETTINGS, left, is_by_time=True))
+    assert [each.left.seconds for each in found if each.left is not None] == [left] * 3
 
 
 @pytest.mark.parametrize(

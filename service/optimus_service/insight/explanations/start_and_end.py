@@ -331,7 +331,8 @@ def on_the_end(case: Case, expected: answers.Expected) -> list[str]:
         return [f"{ends}.", *meets]
     if expected.computed_at is None:
         return [f"{ends} if it keeps what it has: later changes of size are not counted in yet.", *meets]
-    return [f"{ends}, waiting, stops and later changes of size included.", *_on_changes_ahead(case, expected), *meets]
+    counted_in = "waiting, stops, later changes of size and jobs that may still be submitted included"
+    return [f"{ends}, {counted_in}.", *_on_changes_ahead(case, expected), *meets]
 
 
 def _of_no_known_length(case: Case) -> list[str]:

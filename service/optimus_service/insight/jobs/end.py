@@ -60,7 +60,9 @@ class End(NamedTuple):
     """None: no speed is measured; by one that was calculated no time is predicted."""
     widening: Widening
     by_time: bool
-    """A limit of time will end it: what is left is not doubtful."""
+    """A limit of time will end it, unless something else does before ..."""
+    soonest: float
+    """... not before this part of what is left; 1: nothing else does."""
     is_guessed: bool
     """Nothing says where the end is: the job is expected to go on for as long as it has."""
     seconds_after_steps: Interval | None
@@ -78,6 +80,7 @@ class End(NamedTuple):
             known(forecast.seconds_per_step),
             forecast.calibration.seconds,
             forecast.rule == "max_seconds",
+            1.0 if left is None or not 0 < left.low < left.mean else left.low / left.mean,
             forecast.rule is None and left is not None and left.mean > 0,
             known(forecast.seconds_after_steps),
         )
@@ -86,9 +89,6 @@ class End(NamedTuple):
         """Of so many steps that are left; each takes `drift` times as long as the forecast said."""
         if self.seconds_per_step is None:
             return None
-        if self.by_time:
-            mean = self.seconds_per_step.mean
-            return Interval(left.mean * mean, left.low * mean, left.high * mean)
         pace = self.seconds_per_step
         return time_left(left, Interval(drift * pace.mean, drift * pace.low, drift * pace.high), self.widening)
 

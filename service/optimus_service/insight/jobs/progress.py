@@ -15,7 +15,14 @@ from typing import NamedTuple
 from optimus_contract import answers
 from optimus_scheduler.ahead.queue import until_later
 from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS
-from optimus_scheduler.forecast.time_left import after_last_step, beyond_announced, given_not_ended, longer_of
+from optimus_scheduler.forecast.time_left import (
+    AFTER_A_LIMIT,
+    after_last_step,
+    beyond_announced,
+    given_not_ended,
+    longer_of,
+    until_limit,
+)
 from optimus_scheduler.model import Directive, Interval, JobState
 from optimus_scheduler.model.format import time_words
 from optimus_service.insight.format import foreseen, interval_body, moment
@@ -72,7 +79,8 @@ class _TimeLimit(NamedTuple):
         `start`: the seconds until the expected start; None of a job with tasks."""
         starts = (0.0, 0.0, 0.0) if start is None else _bounds(start)
         latest = (max(self.seconds, each) if self.has_begun else each + self.seconds for each in starts)
-        return Interval(*map(min, _bounds(end), latest))
+        bounds = zip(_bounds(end), latest, _bounds(AFTER_A_LIMIT), strict=True)
+        return Interval(*(min(each, most + after) for each, most, after in bounds))
 
 
 _UNLIMITED = _TimeLimit()
@@ -130,7 +138,12 @@ def progress_of(
     if retry_at is not None or _has_stalled(job, still):
         return JobProgress(part_done(step, total), interval_body(left), None, expected=without_end)
     drift = 1.0 if decision is None else _drift(job, decision, end, now)
-    limit, here, rest = _time_limit(job, now), end.seconds(left, drift), end.seconds_after_steps or _NO_SECONDS
+    limit, rest = _time_limit(job, now), end.seconds_after_steps or _NO_SECONDS
+    here = end.seconds(left, drift)
+    if end.by_time and limit.seconds < math.inf:
+        here, rest = until_limit(limit.seconds, end.soonest), _NO_SECONDS
+    elif expected is not None and decision is not None and decision.changes_size:
+        here = None  # the forecast is of the size that it had, and the look at the queue of the one that it has now
     at_its_size = None if is_paused or here is None else interval_body(limit.cut(_plus(here, rest)))
     if expected is not None and not (job.waits or end.by_time or decision is None or decision.expected is None):
         expected = _by_steps(expected, decision.expected, left, rest, now, drift, limit)

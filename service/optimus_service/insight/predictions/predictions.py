@@ -191,7 +191,10 @@ def predictions_body(
     allocations = [Allocation(w, p, _gpu_type(job)) for w in workers for p in servers]
     # One that has no other size is told one time left.
     shown = ahead.remaining_seconds if allocations == [record.intended] else ahead.at_its_size
-    basis = Basis(question.now, settings, estimate_of(shown))
+    if latest is not None and latest.changes_size:  # until the next round its forecast is of the size that it had
+        shown = None
+    is_by_time = end is not None and end.by_time and end.soonest == 1.0
+    basis = Basis(question.now, settings, estimate_of(shown), is_by_time)
     found = sizes(job, fitted.speeds, allocations, estimate_of(ahead.remaining_steps), basis)
     # While a change of size is under way it has what trains; the forecast tells of what it gets.
     present = job.allocation if record.running.is_empty else record.running._replace(gpu_type=_gpu_type(job))

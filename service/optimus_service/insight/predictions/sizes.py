@@ -42,7 +42,10 @@ class Basis(NamedTuple):
     now: float
     settings: Settings
     left: Estimate | None = None
-    """Seconds left with the present size, by the forecast that is shown; other sizes are told relative to it."""
+    """Seconds left with the present size, by the forecast that is shown; other sizes are told relative to it. None: it
+    is of a size that the job has no more, or says nothing."""
+    is_by_time: bool = False
+    """Whether a limit of time ends the job, and not its steps."""
 
 
 class Limits(NamedTuple):
@@ -70,15 +73,21 @@ def sizes(
     def seconds_of(speed: Estimate) -> Estimate:
         return Estimate(*at_present_pace(job, left, step_seconds(speed, habits), most)[0])
 
+    if basis.is_by_time and basis.left is not None:
+        same = basis.left  # its limit of time ends it with any size
+        return [_size(size, estimated[size], same, prices) for size in allocations]
     factor = _up_to_date(job, speeds, seconds_of, basis)
     found = []
     for size in allocations:
         is_present = size == job.allocation and basis.left is not None
         seconds = basis.left if is_present and basis.left is not None else seconds_of(estimated[size]).times(factor)
         seconds = Estimate(*(min(each, most) for each in seconds))
-        cost = seconds.times(prices.per_second(priced(size)))
-        found.append(Size(size, estimated[size], money.TimeAndCost(priced(size), seconds, cost)))
+        found.append(_size(size, estimated[size], seconds, prices))
     return found
+
+
+def _size(size: Allocation, speed: Estimate, seconds: Estimate, prices: money.Prices) -> Size:
+    return Size(size, speed, money.TimeAndCost(priced(size), seconds, seconds.times(prices.per_second(priced(size)))))
 
 
 def _up_to_date(job: Job, speeds: Speeds, seconds_of: Callable[[Estimate], Estimate], basis: Basis) -> float:

@@ -114,6 +114,11 @@ class DecisionRecord:
     expected: ExpectedTimesRecord | None = None
     """The newest of the job; of `Rounds.latest_decisions` only."""
 
+    @property
+    def changes_size(self) -> bool:
+        """Whether it gives a job with tasks another size, so that the forecast is of one that it has no more."""
+        return self.allocation != self.previous and not self.previous.is_empty
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionRecord:
