@@ -214,7 +214,8 @@ def _on_the_end(expected: answers.Expected, previewed: Previewed) -> str:
     known = f", from {counted(previewed.n_similar, 'finished job')} of the same task" if previewed.n_similar else ""
     if known and previewed.n_alike < previewed.n_similar:
         known += f" ({previewed.n_alike or 'none'} submitted with these arguments)"
-    return f"It would end in {span(limit)}{known}; waiting, later changes of size and jobs that may still be submitted are in it."
+    counted_in = "waiting, later changes of size and jobs that may still be submitted are in it"
+    return f"It would end in {span(limit)}{known}; {counted_in}."
 
 
 def _deadline(previewed: Previewed, now: float) -> answers.DeadlineAnswer | None:
