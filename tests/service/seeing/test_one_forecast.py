@@ -67,6 +67,7 @@ def test_times_of_sizes_are_not_by_a_forecast_of_a_size_that_the_job_has_no_more
         body = predictions_body(record, JOB, [decision], question, SETTINGS)
         (cell,) = [each for each in body.speeds if (each.workers, each.servers) == (2, 1)]
         assert cell.remaining_seconds is not None
+        assert cell.steps_per_second is not None
         by_speed = 500.0 / cell.steps_per_second
         is_by_speed = cell.remaining_seconds.mean == pytest.approx(by_speed, rel=0.2)
         assert is_by_speed == (previous != JOB.allocation), (cell, by_speed)
