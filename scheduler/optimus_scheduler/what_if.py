@@ -28,6 +28,7 @@ from optimus_scheduler.model import (
     Resources,
     Snapshot,
     SpeedSample,
+    TaskDemand,
     WorkerLimit,
 )
 from optimus_scheduler.model.format import instant_words
@@ -311,12 +312,10 @@ def _of_its_limits(snapshot: Snapshot, job: Job, decision: Decision) -> Iterator
     spec, size = job.spec, decision.allocation
     worker, server = spec.worker, spec.server
     if size.is_empty and not has_fixed_size(spec):
-        for role, demand, fewer in (
-            ("workers", worker, replace(spec, worker=replace(worker, minimum=1))),
-            ("servers", server, replace(spec, server=replace(server, minimum=1))),
-        ):
-            if demand.minimum > 1:
-                yield Change(f"`{role}.min` of 1 (now {demand.minimum})", _specified(snapshot, job, fewer), "minimum")
+        if worker.minimum > 1:
+            yield _of_minimum(snapshot, job, "workers", worker, lambda fewer: replace(spec, worker=fewer))
+        if server.minimum > 1:
+            yield _of_minimum(snapshot, job, "servers", server, lambda fewer: replace(spec, server=fewer))
     if size.is_empty:
         return
     more_workers = size.workers >= worker.maximum and spec.may_grow
@@ -326,6 +325,20 @@ def _of_its_limits(snapshot: Snapshot, job: Job, decision: Decision) -> Iterator
         yield _of_maxima(snapshot, job, servers=True)
         if more_workers:
             yield _of_maxima(snapshot, job, workers=True, servers=True)
+
+
+def _of_minimum(
+    snapshot: Snapshot, job: Job, role: str, demand: TaskDemand, spec_with: Callable[[TaskDemand], JobSpec]
+) -> Change:
+    """A minimum of 1, and larger ones up to one less than now."""
+
+    def change(part: float) -> Change:
+        least = demand.minimum - math.ceil(part * (demand.minimum - 1))
+        fewer = spec_with(replace(demand, minimum=least))
+        words = f"`{role}.min` of {least} (now {demand.minimum})"
+        return Change(words, _specified(snapshot, job, fewer), "minimum", less=change)
+
+    return change(1.0)
 
 
 def _of_maxima(snapshot: Snapshot, job: Job, *, workers: bool = False, servers: bool = False) -> Change:

@@ -604,6 +604,16 @@ def test_what_gives_more_once_a_speed_is_measured_is_told_where_nothing_does_bef
     assert "the end of b, once its speed at this size is measured" in told
 
 
+@pytest.mark.parametrize(("room", "told"), [(2, 2), (3, 3), (1, 1)])
+def test_no_smaller_minimum_is_advised_than_the_largest_that_helps(room: int, told: int) -> None:
+    spec = replace(a_spec(minimum=(4, 0), maximum=(4, 0)), architecture=Architecture.ALLREDUCE)
+    spec = replace(spec, server=replace(spec.server, minimum=0, maximum=0))
+    job = a_job("a", spec=spec, measured=samples(lambda w, _: float(w), [(1, 0), (2, 0), (3, 0), (4, 0)]))
+    world = a_snapshot(jobs=[job], nodes=a_cluster(room))
+    found = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES)).changes
+    assert found[0] == f"`workers.min` of {told} (now 4)", found
+
+
 @pytest.mark.parametrize(("most", "room", "told"), [(3, 4, 4), (3, 16, 4), (4, 16, 5)])
 def test_no_larger_limit_is_advised_than_the_smallest_that_helps(most: int, room: int, told: int) -> None:
     spec = replace(a_spec(minimum=(1, 0), maximum=(most, 0)), architecture=Architecture.SCRIPT)
