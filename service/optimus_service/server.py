@@ -18,7 +18,7 @@ import sqlite3
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -30,6 +30,7 @@ import uvicorn
 
 from optimus_scheduler import round as cycle
 from optimus_scheduler.ahead.arrivals import RecentJobs
+from optimus_scheduler.ahead.queue import Stalled
 from optimus_scheduler.allocate.policies import Policy, UnknownPolicy, policy_named
 from optimus_scheduler.forecast.end import Ends
 from optimus_scheduler.forecast.fits import Fits
@@ -276,10 +277,10 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
     planner = make_planner(policy_named(settings.policy), settings, forecaster)
     still, listens_since = NewestStandstills(), clock()
 
-    def stalled() -> Iterator[str]:
+    def stalled() -> Stalled:
         found = still.at(repository, clock(), listens_since)
-        yield from (job_id for job_id, each in found.items() if each.is_without_end)
-        yield from may_hang_again(repository, repository.jobs.paused())
+        without_end = {job_id: each.fails_at for job_id, each in found.items() if each.is_without_end}
+        return without_end | dict.fromkeys(may_hang_again(repository, repository.jobs.paused()))
 
     ahead = make_queue_ahead(settings, forecaster, metrics, stalled)
     if machine.make_cluster is not None:
@@ -380,7 +381,7 @@ def make_rounds(
 
 
 def make_queue_ahead(
-    settings: Settings, forecaster: Overheard, metrics: Metrics, stalled: Callable[[], Iterable[str]] = tuple
+    settings: Settings, forecaster: Overheard, metrics: Metrics, stalled: Callable[[], Stalled] = dict
 ) -> QueueAhead:
     """What simulates the queue forward. `forecaster`: that of the rounds; `stalled`: see `QueueAhead`."""
     policy, period = policy_named(settings.policy), settings.round_seconds
@@ -394,7 +395,7 @@ def make_preview(
     cluster: Cluster,
     clock: Callable[[], float],
     recent: RecentJobs,
-    stalled: Callable[[], Iterable[str]] = tuple,
+    stalled: Callable[[], Stalled] = dict,
 ) -> Preview:
     """What says what a job would get. It has planners of its own: requests must not delay rounds. `stalled`: see
     `QueueAhead`."""

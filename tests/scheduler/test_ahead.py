@@ -879,6 +879,25 @@ def test_a_start_with_a_doubtful_end_is_told_for_the_time_of_that_end() -> None:
         assert start.mean - NOW == pytest.approx(end.mean - NOW, rel=0.02)
 
 
+def test_who_waits_may_start_when_a_job_fails_again_where_its_last_try_did() -> None:
+    """It fails 40 s from now, or passes that step; the next end that is known comes after 209 s."""
+    fails = replace(a_script("fails", 1, 200, has=True), step=20)
+    waits = a_script("waits", 1, 100, has=False)
+    queue = a_queue(fails, a_script("long", 1, 209, has=True), waits, cpu=2.0)
+    unknown = looked(replace(queue, stalled=frozenset({"fails"})))["waits"].start
+    found = looked(queue.with_stalled({"fails": 60}))
+    start = found["waits"].start
+    assert unknown is not None
+    assert unknown.low > NOW + 150.0
+    assert start is not None
+    assert start.low <= NOW + 41.0
+    assert start.high >= NOW + 190.0
+    assert 0.3 < found["waits"].at_once["fails"] < 0.7
+    end = found["fails"].end
+    assert end is not None
+    assert end.low > NOW + 100.0, "that is told of it when it has passed the step"
+
+
 def test_a_start_that_needs_an_end_and_a_loss_of_another_waits_for_both() -> None:
     """It needs two slots: that of `short`, and one that `large` loses at that instant."""
 

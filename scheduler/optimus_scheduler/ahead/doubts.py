@@ -8,8 +8,9 @@ that: such waits are exponential, with the foreseen one as their median. Doubts 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import NormalDist
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,9 +37,11 @@ def levels_of(work: Work) -> FloatArray:
 class Doubts:
     """Of all jobs along one trajectory, that was run."""
 
-    def __init__(self, trajectory: Trajectory, work: Sequence[Work]) -> None:
-        """`work`: of the jobs of the queue."""
-        self._trajectory, self._work = trajectory, work
+    def __init__(
+        self, trajectory: Trajectory, work: Sequence[Work], fails: Mapping[int, Work] = MappingProxyType({})
+    ) -> None:
+        """`work`: of the jobs of the queue; `fails`: of those that leave their room before their end, until then."""
+        self._trajectory, self._work, self._fails = trajectory, work, fails
         self._starts: dict[int, FloatArray] = {}
         self._ends: dict[int, FloatArray] = {}
 
@@ -81,7 +84,10 @@ class Doubts:
 
     def predicted_ends(self, job: int) -> FloatArray:
         """The same for those who wait for it: a job of a made-up length is not assumed to end before its limit of
-        time, inf without one."""
+        time, inf without one; and one that fails leaves its room with that."""
+        if job in self._fails:
+            failed: FloatArray = self._trajectory.progress.end(job, levels_of(self._fails[job]))
+            return np.minimum(failed, self._trajectory.limit_of(job))
         return np.full(LEVELS, self._trajectory.limit_of(job)) if self._work[job].is_made_up else self.ends(job)
 
     def _own_ends(self, job: int) -> FloatArray:

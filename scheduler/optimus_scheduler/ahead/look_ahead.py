@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from statistics import NormalDist
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -74,14 +75,15 @@ def look_ahead(queue: Queue, policy: Policy, settings: Settings) -> dict[str, Ex
         # Its plan is its prediction. The doubts of others would mix it with plans that it does not have.
         n_trajectories = 1
     n_more = max(MOST_DECISIONS // (n_jobs * n_trajectories) - n_instants, 0)
+    fails = _failing(outlooks, queue) if n_trajectories > 1 else {}
     rules = Rules(policy, settings, n_instants, n_more, max(MOST_PLACED // (n_jobs * n_trajectories), 1))
     # Later jobs are guesses. Of two trajectories one has none: in truth as many may not come.
     present = replace(queue, arrivals=())
     trajectories = [
-        _trajectory(present if number % 2 else queue, work, rules, number, n_trajectories)
+        _trajectory(present if number % 2 else queue, work, rules, number, n_trajectories, fails if number % 2 else {})
         for number in range(n_trajectories)
     ]
-    doubts = [Doubts(trajectory, work) for trajectory in trajectories]
+    doubts = [Doubts(trajectory, work, fails if number % 2 else {}) for number, trajectory in enumerate(trajectories)]
     foreseen = _foreseen(queue, doubts)
     starts = {j: _Starts(each, _causes(j, doubts)) for j, each in foreseen.items()}
     if queue.quotas or queue.worker_limits:
@@ -129,8 +131,17 @@ def _extent(n_jobs: int) -> tuple[int, int]:
     return n_trajectories, min(max(decisions // n_trajectories, _LEAST_INSTANTS), _MOST_INSTANTS)
 
 
-def _trajectory(queue: Queue, work: Sequence[Work], rules: Rules, number: int, n_trajectories: int) -> Trajectory:
-    """Every job gets another part of its distribution in each trajectory; with a single one, its median."""
+def _trajectory(
+    queue: Queue,
+    work: Sequence[Work],
+    rules: Rules,
+    number: int,
+    n_trajectories: int,
+    fails: Mapping[int, Work] = MappingProxyType({}),
+) -> Trajectory:
+    """Every job gets another part of its distribution in each trajectory; with a single one, its median. `fails`: those
+    that leave their room before their end, and the steps until then."""
+    work = [fails.get(j, each) for j, each in enumerate(work)]
     parts = [((number + job) % n_trajectories + 0.5) / n_trajectories for job in range(len(work))]
     drawn = [each.at(NormalDist().inv_cdf(part)) for each, part in zip(work, parts, strict=True)]
     endless = [
@@ -140,6 +151,19 @@ def _trajectory(queue: Queue, work: Sequence[Work], rules: Rules, number: int, n
     trajectory = Trajectory(queue, drawn, rules, endless, is_only=n_trajectories == 1)
     trajectory.run()
     return trajectory
+
+
+def _failing(outlooks: Sequence[Outlook], queue: Queue) -> dict[int, Work]:
+    """Steps until those jobs may fail again whose last try did so at a known step. In one of two trajectories they do:
+    what failed once at a step mostly does so again, if not by chance."""
+    found = {}
+    for j, one in enumerate(outlooks):
+        at, size = queue.fails_at.get(one.id), queue.sizes.get(one.id, one.present)
+        if at is not None and not size.is_empty and one.speeds.is_measured:
+            running = 0.0 if one.job.started_at is None else queue.now - one.job.started_at
+            pace = Work.of(step_seconds(one.speeds.estimate(size), Habits(running_seconds=running)))
+            found[j] = Work(max(at - one.job.step, 1.0), pace.down, pace.up)
+    return found
 
 
 def _work(outlook: Outlook, queue: Queue, rest_of: Callable[[float, float], Interval]) -> Work:

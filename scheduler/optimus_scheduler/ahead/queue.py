@@ -32,6 +32,10 @@ from optimus_scheduler.place.requests import TaskSlot
 _MADE_UP = 5
 
 
+Stalled = Mapping[str, int | None]
+"""Jobs of which nothing tells whether they go on, by id; and the step by which they may fail, if it is known."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Queue:
     """The jobs that are there, right after a round."""
@@ -54,6 +58,9 @@ class Queue:
     stalled: frozenset[str] = frozenset()
     """Jobs that make no step, or hung before they lost their tasks, by id: nothing tells whether they go on, so that
     nobody waits for their end."""
+    fails_at: Mapping[str, int] = field(default_factory=dict)
+    """The step by which the last try of a job had failed, of those among them that have not passed it in this try: they
+    may fail by it again, and leave their room."""
 
     @classmethod
     def after_round(
@@ -70,6 +77,11 @@ class Queue:
         after = snapshot.now, snapshot.nodes, scheduled, sizes, snapshot.quotas
         moved = {each.job_id: each.tasks for each in plan.actions if isinstance(each, SetWanted)}
         return cls(*after, arrivals, lengths, snapshot.worker_limits, snapshot.start_ups, moved)
+
+    def with_stalled(self, found: Stalled) -> Queue:
+        """With what is known of standstills."""
+        fails_at = {job_id: at for job_id, at in found.items() if at is not None}
+        return replace(self, stalled=frozenset(found), fails_at=fails_at)
 
     def slots_of(self, job: Job) -> Mapping[TaskSlot, str]:
         """The node of each task of a job."""

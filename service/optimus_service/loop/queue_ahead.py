@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -22,7 +22,7 @@ from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.ahead.corrected_times import CorrectedTimes, corrected_times
 from optimus_scheduler.ahead.deadlines import Answer, answer_to
 from optimus_scheduler.ahead.look_ahead import expected_steps
-from optimus_scheduler.ahead.queue import Queue
+from optimus_scheduler.ahead.queue import Queue, Stalled
 from optimus_scheduler.allocate.policy import Policy
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import Plan, Snapshot
@@ -80,7 +80,7 @@ class Seen:
             for each in self.queue.outlooks
             for job in (each.job,)
         )
-        return jobs, self.queue.sizes, self.queue.nodes, self.queue.quotas, self.queue.stalled
+        return jobs, self.queue.sizes, self.queue.nodes, self.queue.quotas, self.queue.stalled, self.queue.fails_at
 
 
 def promised_deadlines(queue: Queue, found: Mapping[str, CorrectedTimes]) -> list[PromisedDeadline]:
@@ -128,7 +128,7 @@ class QueueAhead:
         constants: Settings,
         metrics: Metrics,
         round_seconds: float,
-        stalled: Callable[[], Iterable[str]] = tuple,
+        stalled: Callable[[], Stalled] = dict,
     ) -> None:
         """`outlooks`: what the newest round believed of its jobs; `policy`: not shared with the rounds; `stalled`: the
         ids of jobs of which nothing tells whether they go on."""
@@ -197,7 +197,7 @@ class QueueAhead:
             return 0.0
         started, computed = time.monotonic(), time.thread_time()
         try:
-            seen = replace(seen, queue=replace(seen.queue, stalled=frozenset(self._stalled())))
+            seen = replace(seen, queue=seen.queue.with_stalled(self._stalled()))
             if not self._is_known(seen):
                 self._look(seen)
                 self._metrics.observe_look_ahead(seen.queue.now, time.monotonic() - started)

@@ -55,11 +55,18 @@ class Standstill(NamedTuple):
     failed_at: int | None = None
     """The step by which its last try had ended with an error, or its workers were killed more than once, which this one
     has not passed."""
+    may_fail: bool = False
+    """Whether it ended with an error there: it may do so again, and leave its room."""
 
     @property
     def is_silent(self) -> bool:
         """Whether no step comes at the moment."""
         return self.is_replaced or (self.is_stalled and self.hung_at is None)
+
+    @property
+    def fails_at(self) -> int | None:
+        """The step by which it may fail again, if it comes to it; None: nothing tells."""
+        return self.failed_at if self.may_fail and not self.is_stalled else None
 
     @property
     def is_without_end(self) -> bool:
@@ -126,7 +133,8 @@ def standstills(
     )
     failed = _killed_again(running, ended) | _failed(repository, running)
     return found_now | {
-        each: found_now.get(each, one)._replace(failed_at=one.failed_at) for each, one in failed.items()
+        each: found_now.get(each, one)._replace(failed_at=one.failed_at, may_fail=one.may_fail)
+        for each, one in failed.items()
     }
 
 
@@ -152,7 +160,7 @@ def _failed(repository: Repository, running: Mapping[str, JobRecord]) -> dict[st
         at = max((each.step + each.lost_steps for each in tries), default=0)
         if running[job_id].step <= at > 0:
             words = f"its last try ended with an error by step {at}"
-            found[job_id] = Standstill(words, is_stalled=False, failed_at=at)
+            found[job_id] = Standstill(words, is_stalled=False, failed_at=at, may_fail=True)
     return found
 
 

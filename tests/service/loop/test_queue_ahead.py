@@ -179,11 +179,11 @@ def test_what_stalls_between_two_rounds_is_looked_at_without_another_one(queue: 
     looked_at, foreseen = stored(queue, "second").at, stored(queue, "second").start
     assert foreseen is not None
     queue.ahead.look()
-    queue.ahead._stalled = lambda: ["first"]
+    queue.ahead._stalled = lambda: {"first": None}
     queue.ahead.look()
     found = stored(queue, "second")
     assert (found.at, found.start) == (looked_at, None)
-    queue.ahead._stalled = tuple
+    queue.ahead._stalled = dict
     queue.ahead.look()
     assert stored(queue, "second").start == foreseen
 
@@ -192,7 +192,7 @@ def test_what_stalls_between_two_rounds_is_looked_at_without_another_one(queue: 
 def test_the_thread_looks_again_when_a_job_stalls(queue: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("optimus_service.loop.queue_ahead._AGAIN_SECONDS", 0.05)
     monkeypatch.setattr("optimus_service.loop.queue_ahead._AGAIN_LOAD", 1.0)
-    queue.ahead._stalled = lambda: ["first"]
+    queue.ahead._stalled = lambda: {"first": None}
     queue.ahead.start()
     try:
         wait_until("another look", lambda: stored(queue, "second").start is None)

@@ -677,6 +677,26 @@ def test_a_job_that_is_expected_to_get_the_tasks_of_another_is_not_told_that_it_
     assert gone.what_would_change_it == "It would start with this: the end of job-1."
 
 
+def test_a_start_that_comes_if_a_job_fails_again_says_so() -> None:
+    """Until it has passed the step no end of it is told, so that the start goes by the clock."""
+    retried = a_record("retried", state=JobState.RUNNING, wanted=Allocation(1, 0), step=20)
+    waits = a_record("job-2", state=JobState.QUEUED, wanted=NOTHING)
+    end = ExpectedTimesRecord(
+        job_id="retried", at=10.0, valid_until=200.0, start=None, end=Interval(190.0, 180.0, 200.0)
+    )
+    its = replace(a_decision("retried"), expected=end)
+    starts = replace(end, job_id="job-2", start=Interval(50.0, 45.0, 220.0), end=None, at_once={"retried": 0.6})
+    starts = replace(starts, behind=(Awaited(0.6, retried, its),))
+    decision = replace(a_decision("job-2", reason=Reason.WAITING_FOR_RESOURCES, allocation=NOTHING), expected=starts)
+    still = {"retried": Standstill("its last try failed", is_stalled=False, failed_at=60, may_fail=True)}
+    case = Case(job=waits, decision=decision, now=20.0, others={"retried": retried}, still=still)
+    (start,) = [each for each in explanation_of(case).sentences if "expected to start" in each]
+    assert start.startswith("It is expected to start in about 30 s ")
+    assert start.endswith(", perhaps when retried (retried) fails by step 60 again, as its last try did.")
+    killed = {"retried": still["retried"]._replace(may_fail=False)}
+    assert not any("expected to start" in each for each in explanation_of(replace(case, still=killed)).sentences)
+
+
 @pytest.mark.parametrize(
     ("at_once", "told"),
     [

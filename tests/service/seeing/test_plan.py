@@ -44,7 +44,13 @@ def preview_of(world: World, settings: Settings | None = None, stalled: Iterable
     """`settings`: None: those of the world."""
     known, recent = world.known, world.ahead.recent
     return server.make_preview(
-        settings or world.settings, world.repository, known, world.cluster, world.clock, recent, lambda: stalled
+        settings or world.settings,
+        world.repository,
+        known,
+        world.cluster,
+        world.clock,
+        recent,
+        lambda: dict.fromkeys(stalled),
     )
 
 
@@ -301,7 +307,7 @@ def test_a_dry_run_waits_for_no_job_that_the_queue_waits_for_no_end_of(world: Wo
         stalled: preview_of(world, stalled=stalled).of(document(workers=rest, servers=rest), {}).waiting
         for stalled in ((), ("hangs",))
     }
-    world.ahead._stalled = lambda: ["hangs"]
+    world.ahead._stalled = lambda: {"hangs": None}
     world.looks_ahead = True
     world.submit("new", workers=rest, servers=rest)
     world.round()

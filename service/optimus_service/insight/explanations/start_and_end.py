@@ -219,6 +219,9 @@ def _with_the_end_of(case: Case, expected: answers.Expected) -> str:
     job = None if likeliest is None else likeliest.job
     if likeliest is None or times is None or job is None or job.id not in case.others or job.state.is_final:
         return ""
+    if job.id in case.still and (fails_at := case.still[job.id].fails_at) is not None:
+        again = f", perhaps when {named([job])} fails by step {fails_at} again, as its last try did"
+        return again if likeliest.part > _LIKELY else ""
     if (part := times.at_once.get(job.id, 0.0)) > _LIKELY:
         if not _may_be_at_once(times, likeliest):
             return ""

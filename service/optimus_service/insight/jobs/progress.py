@@ -326,12 +326,14 @@ def _foreseen_start(found: ExpectedTimesRecord, now: float, ends: Ends, still: S
     """Seconds until the start of a job that waits; None: nothing can be said, or was said too long ago."""
     if found.start is None or now > found.valid_until or stalled_since(found, still):
         return None
-    return _start(found, found.start, now, ends)
+    return _start(found, found.start, now, ends, still)
 
 
 def stalled_since(found: ExpectedTimesRecord, still: Standstills) -> list[JobRecord]:
     """Jobs whose ends a start was foreseen with and of which none is told any more, where it likely was with theirs."""
-    stalled = [(one.job, one.part) for one in found.behind if one.job is not None and _has_stalled(one.job, still)]
+    # Looks count that one may fail again: then it leaves its room, as with an end.
+    awaited = [(one.job, one.part) for one in found.behind if one.job is not None and _has_stalled(one.job, still)]
+    stalled = [(job, part) for job, part in awaited if still[job.id].fails_at is None]
     return [job for job, _ in stalled] if sum(part for _, part in stalled) >= _LIKELY else []
 
 
@@ -342,14 +344,17 @@ _OVERDUE_SECONDS = 1.0
 """A start that was foreseen with an end and has not come so long after it waits for something else."""
 
 
-def _start(found: ExpectedTimesRecord, start: Interval, now: float, ends: Ends) -> Interval | None:
+def _start(found: ExpectedTimesRecord, start: Interval, now: float, ends: Ends, still: Standstills) -> Interval | None:
     """Seconds until a start: as much later or sooner than foreseen as the ends are now that it waits for. None: these
     have come, and it has not.
 
-    Those of jobs of which no end is said (of unknown length, without tasks since) go on as was foreseen, by the time.
+    Those of jobs of which no end is said (of unknown length, without tasks since, or that may fail before) go on as was
+    foreseen, by the time.
     """
     total, rest, lows = Interval(0.0, 0.0, 0.0), 1.0, list[float]()
     for one in found.behind:
+        if one.job is not None and one.job.id in still and still[one.job.id].fails_at is not None:
+            continue
         then, left = awaited_end(one, found), awaited_left(one, now, ends)
         if then is not None and left is not None:
             times = zip(_bounds(start), _bounds(then), _bounds(left), strict=True)

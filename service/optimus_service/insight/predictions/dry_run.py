@@ -4,7 +4,7 @@ and without it."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,7 +12,7 @@ from functools import cached_property
 from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.ahead.corrected_times import CorrectedTimes, corrected_times
 from optimus_scheduler.ahead.deadlines import Answer, DeadlineAnswer, answer_to
-from optimus_scheduler.ahead.queue import Queue
+from optimus_scheduler.ahead.queue import Queue, Stalled
 from optimus_scheduler.ahead.start_ups import start_up_seconds
 from optimus_scheduler.allocate.allocate_with_quotas import borrows
 from optimus_scheduler.allocate.policy import Policy
@@ -150,7 +150,7 @@ class Foresight:
         policy: Policy,
         constants: SchedulerSettings,
         recent: RecentJobs,
-        stalled: Callable[[], Iterable[str]] = tuple,
+        stalled: Callable[[], Stalled] = dict,
     ) -> None:
         """`forecaster`: the planner's; `recent`: the submissions by which later ones are foreseen; `stalled`: see
         `QueueAhead`."""
@@ -162,16 +162,16 @@ class Foresight:
         self._read_stalled = stalled
 
     @cached_property
-    def _stalled(self) -> frozenset[str]:
+    def _stalled(self) -> Stalled:
         """The same in all worlds of one answer; a plan alone does not ask for them."""
-        return frozenset(self._read_stalled())
+        return self._read_stalled()
 
     def planned(self, world: Snapshot) -> tuple[Plan, dict[str, CorrectedTimes]]:
         """What a round would decide in this world, and what is expected of each job then."""
         plan = self.plan(world, _untimed)
         recent = self._recent
         queue = Queue.after_round(world, plan, self._forecaster.outlooks, recent.arrivals(world.now), recent.lengths)
-        return plan, corrected_times(replace(queue, stalled=self._stalled), self._policy, self.constants)
+        return plan, corrected_times(queue.with_stalled(self._stalled), self._policy, self.constants)
 
 
 class Preview:
