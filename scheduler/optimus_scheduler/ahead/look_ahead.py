@@ -246,7 +246,7 @@ def _parts(causes: Sequence[tuple[int | None, bool]], numbers: Sequence[int]) ->
     """`causes`: whose end and whether at once, each of which comes so many times as `numbers` says."""
     awaited, at_once = Counter[int](), Counter[int]()
     for (job, is_at_once), number in zip(causes, numbers, strict=True):
-        if job is not None and number:
+        if job is not None:
             awaited[job] += number
             at_once[job] += number * is_at_once
     n, likeliest = sum(numbers), sorted(awaited, key=lambda j: (-awaited[j], j))[:_MOST_CAUSES]
@@ -313,17 +313,21 @@ def _first_of(
     `by` (DRAWS,): whose end the earliest comes with, from -1 by place in `running`; `ranks`: of the drawn ends of
     each."""
     found, causes, numbers = list[FloatArray](), list[tuple[int | None, bool]](), list[int]()
-    own = np.random.default_rng(job).permutation(DRAWS)
+    own, of_ends = np.random.default_rng(job).permutation(DRAWS), list[IntArray]()
     for each, levels in zip(doubts, foreseen, strict=True):
         cause = each.awaited(job), each.is_at_once(job)
         then = drawn(levels, own if cause[0] is None else ranks.get(cause[0], own))
         # What those before it take is not freed by the ends of those that have tasks now.
-        first = np.where(np.isfinite(earliest), earliest, then)
         is_later = ~np.isfinite(earliest)  # in which draws it is not the earliest that counts
+        first = np.where(is_later, then, earliest)
         found += [then, first, np.minimum(then, first)]
-        for is_foreseen in (np.full(DRAWS, True), is_later, is_later | (then < first)):
-            causes += [cause, *((j, True) for j in running)]
-            numbers += [int(is_foreseen.sum()), *np.bincount(by[~is_foreseen] + 1, minlength=len(running)).tolist()]
+        as_foreseen = is_later | (then < first)
+        of_ends += [by[~is_later], by[~as_foreseen]]
+        causes.append(cause)
+        numbers.append(DRAWS + int(is_later.sum()) + int(as_foreseen.sum()))
+    by_end = np.bincount(np.concatenate(of_ends) + 1, minlength=len(running)).tolist()
+    causes += [(j, True) for j, number in zip(running, by_end, strict=True) if number]
+    numbers += [number for number in by_end if number]
     return _Starts(np.concatenate(found), _parts(causes, numbers))
 
 
