@@ -368,6 +368,23 @@ def test_a_start_may_come_with_the_first_of_two_ends() -> None:
     assert found.start_seconds.high >= 80.0 - 36.0
 
 
+@pytest.mark.parametrize("at_once", [1.0, 0.0])
+def test_a_start_with_an_end_that_has_come_close_may_come_with_it(at_once: float) -> None:
+    """It was told for a bit later than the end, 46 s away, as it is more doubtful. Now the end is 8 s away."""
+    end = Interval(NOW + 46.0, NOW + 38.0, NOW + 55.0)
+    trains = a_record("trains", state=JobState.RUNNING, wanted=Allocation(1, 0), running=Allocation(1, 0))
+    of_it = ExpectedTimesRecord(job_id="trains", at=NOW, valid_until=NOW + 60.0, start=None, end=end, steps_left=None)
+    decided = replace(a_decision("trains"), expected=of_it)
+    start = Interval(NOW + 48.0, NOW + 42.0, NOW + 63.0)
+    times = replace(of_it, job_id="waits", start=start, behind=(Awaited(1.0, trains, decided),))
+    times = replace(times, at_once={"trains": at_once})
+    found = expected_times(times, NOW + 38.0, {"trains": Interval(8.0, 7.0, 9.0)}, waits=True)
+    assert found is not None
+    assert found.start_seconds is not None
+    assert found.start_seconds.low is not None
+    assert (found.start_seconds.low <= 8.0) == bool(at_once), "else something comes between"
+
+
 @pytest.mark.parametrize(("ago", "told"), [(0.0, 2.0), (1.5, 0.5), (2.5, 0.0), (5.0, None)])
 def test_a_start_that_has_not_come_with_the_end_that_it_waits_for_is_told_no_longer(
     ago: float, told: float | None

@@ -361,11 +361,16 @@ def _start(found: ExpectedTimesRecord, start: Interval, now: float, ends: Ends, 
             moved = Interval(*(_moved(*each, found.at) for each in times))
             total = _plus(total, moved, one.part)
             rest -= one.part
-            lows += [min(moved)] * (one.part >= _MAY_BE_FIRST)
+            if one.part >= _MAY_BE_FIRST:
+                lows.append(min(moved))
+            if one.job is not None and found.at_once.get(one.job.id, 0.0) >= _MAY_BE_FIRST:
+                lows.append(_in_proportion(start.low, then.low, left.low, found.at))
     if rest > 0.0:
         total = _plus(total, until_later(start, found.at, now), rest)
     low, mean, high = sorted(_bounds(total))
-    low = min([low, *lows])  # an end that comes closer than the others lets it in alone
+    # An end that comes closer than the others lets it in alone, and with it there is nothing to come after it: what the
+    # start was told for later was doubt.
+    low = min([low, *lows])
     return None if high < -_OVERDUE_SECONDS else Interval(*(max(each, 0.0) for each in (mean, low, high)))
 
 
@@ -375,9 +380,12 @@ def _moved(start: float, then: float, left: float, found_at: float) -> float:
     What comes after the end stays as long after it. A start before it, which is possible where both are doubtful, is at
     the same part of the way to it: so far before an end that has come much closer, it would be over.
     """
-    if found_at < then > start:
-        return left * (start - found_at) / (then - found_at)
-    return left + start - then
+    return _in_proportion(start, then, left, found_at) if then > start else left + start - then
+
+
+def _in_proportion(start: float, then: float, left: float, found_at: float) -> float:
+    """Seconds until a start at the same part of the way to that end."""
+    return left * (start - found_at) / (then - found_at) if then > found_at else left + start - then
 
 
 def _after_retry(expected: answers.ExpectedTimes | None, retry_at: float, now: float) -> answers.ExpectedTimes | None:
