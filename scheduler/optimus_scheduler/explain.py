@@ -257,7 +257,7 @@ def _at_maximum(outlook: Outlook, grant: Grant) -> str:
     if _is_cut(outlook, grant.allocation):
         allowed = f"its owner allows no more than {size_words(outlook.maximum)}"
         return f"{_change(outlook, grant)}: {allowed}; {_effect(outlook, grant.allocation)}."
-    return f"Has all that its owner allows: {size_words(grant.allocation)}."
+    return f"Gets all that its owner allows: {size_words(grant.allocation)}."
 
 
 def _not_worth_rescaling(outlook: Outlook, grant: Grant) -> str:

@@ -90,7 +90,11 @@ def decision(job: Job, grant: Grant, where: Placed | Unplaced | None = None) -> 
             "Shrinks from 2 workers and 1 server to 1 worker and 1 server, as other jobs need the room more: "
             "predicted N times as fast (N to N with 80 % probability).",
         ),
-        (RUNNING, Grant(Allocation(2, 1), Reason.AT_MAXIMUM), "Has all that its owner allows: 2 workers and 1 server."),
+        (
+            RUNNING,
+            Grant(Allocation(2, 1), Reason.AT_MAXIMUM),
+            "Gets all that its owner allows: 2 workers and 1 server.",
+        ),
         (
             replace(RUNNING, spec=replace(RUNNING.spec, size_stays=True)),
             Grant(Allocation(2, 1), Reason.AT_MAXIMUM),

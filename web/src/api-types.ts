@@ -440,7 +440,7 @@ export interface components {
              * @default null
              */
             last_error: string | null;
-            /** @description changes of size while training */
+            /** @description changes of size while it trained: its allocations with the cause `rescale`, steps on the way included */
             rescales: number;
             /** @description when it was promised that it meets its deadline; null: it was not */
             deadline_promised_at: string | null;

@@ -154,7 +154,10 @@ class Job(Message):
     retries: Annotated[int, About("how many of these were retries after an error, since the last resume")] = 0
     retry_at: Annotated[datetime | None, About("paused after an error: when it may go on")] = None
     last_error: Annotated[str | None, About("what the job's code raised last, in one line")] = None
-    rescales: Annotated[int, About("changes of size while training")]
+    rescales: Annotated[
+        int,
+        About("changes of size while it trained: its allocations with the cause `rescale`, steps on the way included"),
+    ]
     deadline_promised_at: Annotated[
         datetime | None, About("when it was promised that it meets its deadline; null: it was not")
     ]

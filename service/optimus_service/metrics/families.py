@@ -104,7 +104,9 @@ JOB_COST = _job_gauge("cost_per_hour", "What its membership costs, in the curren
 JOB_REMAINING_COST = _job_gauge(
     "predicted_remaining_cost", "Predicted money to be spent until the end, with its 80 % interval", "bound"
 )
-JOB_RESCALES = _job_counter("rescales", "Changes of size that the scheduler asked for while it trained")
+JOB_RESCALES = _job_counter(
+    "rescales", "Changes of size while it trained, each step on the way to a wanted size included"
+)
 JOB_DOWNTIME = _job_counter("stopped_seconds", "Time that training stood still at membership changes")
 JOB_LOST_STEPS = _job_counter("lost_steps", "Steps rolled back after deaths")
 

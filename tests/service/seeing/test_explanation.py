@@ -1227,6 +1227,7 @@ IT_MADE = "it made 3 steps per second instead of 2, which saved 9.6 s."
         (["pause", "resume x y z"], "size while it trained, 30 s ago,", IT_MADE),
         (["pause", "resume x"], "size while it trained, 30 s ago,", IT_MADE),
         (["worker_lost x"], "size while it trained, 30 s ago,", IT_MADE),
+        (["worker_lost x", "replaced x z"], "size, 30 s ago,", IT_MAKES),
     ],
 )
 def test_a_change_of_size_is_told_in_the_past_once_it_was_paused_or_has_another_size(
@@ -1309,11 +1310,12 @@ def test_a_size_on_the_way_is_not_told_as_a_change_of_its_own(n_formed: int, has
     assert f"{before}; it made 10.1 steps per second instead of 9.04, which saved " in last
 
 
-def test_an_ended_job_was_changed_as_often_as_decisions_gave_it_another_size() -> None:
+def test_an_ended_job_was_changed_as_often_as_its_description_counts() -> None:
     case = a_growth_on_the_way()
     ended = replace(case.job, state=JobState.SUCCEEDED, finished_at=100.0, running=NOTHING, rescales=4)
     told = explanation_of(replace(case, job=ended)).sentences[-1]
-    assert "Its size was changed twice, its tasks were replaced once at the same size; its training stood still" in told
+    changed = "Its size was changed 4 times while it trained, its tasks were replaced once at the same size"
+    assert f"{changed}; its training stood still" in told
 
 
 def test_a_change_that_was_taken_back_on_its_way_is_no_change() -> None:
@@ -1342,15 +1344,67 @@ def test_a_replaced_loss_is_no_change_of_size() -> None:
         assert (found.before.servers, found.after.servers) == (1, 2)
 
 
+def test_a_loss_is_told_and_what_a_change_bought_counts_on_when_all_tasks_are_back() -> None:
+    way = [
+        ("start", 10.0, 0, 1, None),
+        ("rescale", 29.0, 68, 3, 0.02),
+        ("worker_lost", 42.0, 203, 2, 0.07),
+        ("replaced", 45.0, 224, 3, 0.02),
+    ]
+    memberships = [
+        a_membership(
+            epoch=epoch,
+            cause=cause,
+            at=at,
+            step=step,
+            workers=tuple("uvw"[:workers]),
+            servers=("s",),
+            pause_seconds=still,
+        )
+        for epoch, (cause, at, step, workers, still) in enumerate(way, 1)
+    ]
+    asks = Allocation(3, 1)
+    sizes_given = [(9.0, Allocation(1, 1)), (20.0, asks), (80.0, Allocation(2, 1))]
+    job = a_record(running=Allocation(2, 1), wanted=asks, step=214, step_at=43.5)
+    case = Case(job=job, decision=None, now=44.0, memberships=memberships[:3], sizes_given=sizes_given[:2])
+    told = explanation_of(case).sentences
+    assert "It lost w 2.0 s ago." in told
+    trains = replace(
+        case, now=60.0, memberships=memberships, job=replace(job, running=Allocation(3, 1), step=374, step_at=60.0)
+    )
+    found = explanation_of(trains)
+    assert "It lost w 18 s ago; it has had 3 workers and 1 server again for 15 s." in found.sentences
+    steps, seconds = (203 - 68) + (374 - 224), (42.0 - 0.07 - 29.0) + (60.0 - 45.0)
+    slow = 68 / (29.0 - 0.02 - 10.0)
+    assert found.last_rescale is not None
+    assert found.last_rescale.steps_per_second_after == pytest.approx(steps / seconds)
+    assert found.last_rescale.saved_seconds == pytest.approx(steps / slow - seconds - 0.02)
+    assert any(each.startswith("Its last change of size, 31 s ago, from 1 worker and") for each in found.sentences)
+    # A size that is decided later is not one that the loss gave it.
+    later = explanation_of(replace(trains, sizes_given=sizes_given)).last_rescale
+    assert later == found.last_rescale
+    ended = replace(trains.job, state=JobState.SUCCEEDED, finished_at=61.0, running=NOTHING, rescales=1)
+    story = explanation_of(replace(trains, job=ended)).sentences[-1]
+    assert "Its size was changed once while it trained, it lost tasks once; its training stood still" in story
+
+
+def test_a_connection_that_broke_is_no_lost_task() -> None:
+    memberships = [a_membership(), a_membership(epoch=2, at=15.0, cause="worker_lost", pause_seconds=0.1)]
+    record = a_record(running=Allocation(2, 1), wanted=Allocation(2, 1))
+    told = explanation_of(Case(job=record, decision=None, now=20.0, memberships=memberships)).sentences
+    assert not any("lost" in each for each in told)
+
+
 def test_tasks_that_were_replaced_are_no_change_of_size() -> None:
     memberships = [a_membership(), a_membership(epoch=2, at=15.0, pause_seconds=0.4, cause="replaced")]
     ended = a_record(state=JobState.SUCCEEDED, finished_at=54.0)
     found = explanation_of(Case(job=ended, decision=None, now=60.0, memberships=memberships))
     assert found.last_rescale is None
-    assert "Its size was never changed, its tasks were replaced once at the same size" in found.sentences[-1]
+    changed = "Its size was never changed while it trained, its tasks were replaced once at the same size"
+    assert changed in found.sentences[-1]
 
 
-def test_a_job_that_goes_on_after_a_pause_with_another_size_has_changed_it() -> None:
+def test_another_size_after_a_pause_is_no_change_while_it_trained() -> None:
     none: tuple[str, ...] = ()
     memberships = [
         a_membership(workers=("w",), cause="start"),
@@ -1360,7 +1414,7 @@ def test_a_job_that_goes_on_after_a_pause_with_another_size_has_changed_it() -> 
     ]
     ended = a_record(state=JobState.SUCCEEDED, finished_at=54.0)
     found = explanation_of(Case(job=ended, decision=None, now=60.0, memberships=memberships))
-    assert "Its size was changed once, and it was without tasks once" in found.sentences[-1]
+    assert "Its size was never changed while it trained, and it was without tasks once" in found.sentences[-1]
 
 
 def test_an_ended_job_was_without_tasks_until_it_had_some_and_stopped_until_they_trained() -> None:

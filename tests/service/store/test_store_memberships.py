@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.service.store.store_builders import MakeJob, a_membership, a_sample, add_samples
+from tests.service.store.store_builders import MakeJob, a_membership, a_sample, add_samples, placed, set_wanted
 
 from optimus_scheduler.lifecycle import CancelRequested, MembershipFormed, Outcome, ResultReported
-from optimus_scheduler.model import NOTHING, Allocation
+from optimus_scheduler.model import NOTHING, Allocation, Directive, Role
 from optimus_service.store.errors import JobNotFound
 from optimus_service.store.repository import Repository
 
@@ -55,22 +55,44 @@ def test_other_tasks_at_the_same_size_are_no_rescale(repository: Repository, mak
     assert repository.jobs.get("job-1").rescales == 1
 
 
+def test_tasks_that_come_for_lost_ones_are_no_rescale(repository: Repository, make_job: MakeJob) -> None:
+    make_job()
+    way = [(1, "start"), (3, "rescale"), (1, "worker_lost"), (2, "rescale"), (3, "rescale"), (2, "rescale")]
+    for epoch, (workers, cause) in enumerate(way, 1):
+        if wanted := {1: 1, 2: 3, 6: 2}.get(epoch):
+            tasks = [placed("job-1", Role.WORKER, rank) for rank in range(wanted)]
+            set_wanted(repository, "job-1", Allocation(wanted, 0), Directive.RUN, tasks, 10.0 * epoch)
+        names = tuple(f"job-1-worker-{rank}-0" for rank in range(workers))
+        report = a_membership(epoch=epoch, at=10.0 * epoch + 5.0, workers=names, servers=(), cause=cause)
+        repository.memberships.report("job-1", report)
+    causes = [membership.cause for membership in repository.memberships.of_job("job-1")]
+    assert causes == ["start", "rescale", "worker_lost", "replaced", "replaced", "rescale"]
+    assert repository.jobs.get("job-1").rescales == 2
+
+
 def test_a_rollback_takes_the_step_back(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     repository.memberships.report("job-1", a_membership(epoch=1))
     add_samples(repository, "job-1", [a_sample(step=100)], 1.0)
     repository.memberships.report("job-1", a_membership(epoch=2, step=90, lost_steps=10, cause="server_lost"))
-    assert repository.jobs.get("job-1").step == 90
+    job = repository.jobs.get("job-1")
+    assert (job.step, job.epoch, job.loss) == (90, None, None), "what was told of lost steps holds no more"
+    add_samples(repository, "job-1", [a_sample(membership_epoch=2, step=91, loss=2.75, data_epoch=0.25)], 2.0)
+    job = repository.jobs.get("job-1")
+    assert (job.step, job.epoch, job.loss) == (91, 0.25, 2.75)
 
 
 def test_a_rollback_keeps_what_the_new_membership_told_already(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     repository.memberships.report("job-1", a_membership(epoch=1))
     add_samples(repository, "job-1", [a_sample(step=100)], 1.0)
-    add_samples(repository, "job-1", [a_sample(membership_epoch=2, step=95)], 2.0)  # overtook the report
+    again = a_sample(membership_epoch=2, step=95, loss=2.75, data_epoch=0.25)
+    without = a_sample(membership_epoch=2, sequence=1, step=96, loss=None, data_epoch=0.5)
+    add_samples(repository, "job-1", [again, without], 2.0)  # overtook the report
     assert repository.jobs.get("job-1").step == 100
     repository.memberships.report("job-1", a_membership(epoch=2, step=90, lost_steps=10, cause="server_lost"))
-    assert repository.jobs.get("job-1").step == 95
+    job = repository.jobs.get("job-1")
+    assert (job.step, job.epoch, job.loss) == (96, 0.5, 2.75)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from optimus_service.api.http import examples
 from optimus_service.api.http.body import StrictRoute
 from optimus_service.api.http.problems import Problem, documented, invalid_field
 from optimus_service.api.services import SampleQueueDep, Services, ServicesDep
+from optimus_service.insight.format import counted
 from optimus_service.insight.jobs.bodies import wanted_body
 from optimus_service.insight.jobs.end import announced_beyond
 from optimus_service.insight.jobs.reasons import CHECKPOINTS, NO_STEP, WORKER_SILENT, unread_words
@@ -272,8 +273,8 @@ def _ended_early(job: JobRecord, event: ResultReported) -> str | None:
     if not job.rescales:
         return f"{words}. If it should have gone on, see what it printed last (optimus logs {job.id})."
     return (
-        f"{words}, after {job.rescales} changes of its size. A training that counts its steps by its number of "
-        "processes takes a resumed one for further than it is (docs/script-sizes.md)."
+        f"{words}, after {counted(job.rescales, 'change')} of its size. A training that counts its steps by its number "
+        "of processes takes a resumed one for further than it is (docs/script-sizes.md)."
     )
 
 

@@ -19,6 +19,7 @@ from optimus_service.insight.explanations.history import (
     is_changing,
     last_rescale,
     on_its_history,
+    on_lost_tasks,
     on_the_last_rescale,
     size_before,
 )
@@ -53,6 +54,7 @@ def explanation_of(case: Case) -> answers.Explanation:
         *_on_a_newer_plan(words, newer),
         *quotas_told(words.message, case.quotas),
         *_on_a_change_under_way(case),
+        *on_lost_tasks(case),
         *_on_places_held(case),
         *_on_larger_cluster(case, words),
         *troubles,

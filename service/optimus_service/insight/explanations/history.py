@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from itertools import pairwise, zip_longest
+from collections.abc import Iterable
+from itertools import pairwise, takewhile, zip_longest
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from optimus_contract.membership import PauseParts
 from optimus_scheduler.model import JobState
 from optimus_scheduler.model.format import time_words
 from optimus_service.insight.explanations.case import Case
-from optimus_service.insight.format import lasted, moment, size, times
+from optimus_service.insight.format import counted, lasted, moment, size, times
 from optimus_service.insight.jobs.lost_work import losses, total
 from optimus_service.observe.spec import deadline_of, promised_at
 from optimus_service.store.records import REPLACED, JobRecord, MembershipRecord
@@ -77,8 +78,8 @@ def _is_given(case: Case, membership: MembershipRecord, began: float, *, is_last
     known = bisect_right(case.sizes_given, began, key=itemgetter(0))
     if not known:  # so long ago that no decision is kept
         return is_last and membership.cause not in _LOSSES
-    # The clock of its coordinator may be behind that of the decisions.
-    sizes = [size for _, size in case.sizes_given[known - 1 : known + is_last]]
+    # The clock of its coordinator may be behind that of the decisions, but no loss answers one.
+    sizes = [size for _, size in case.sizes_given[known - 1 : known + (is_last and membership.cause not in _LOSSES)]]
     return any((len(membership.workers), len(membership.servers)) == (each.workers, each.servers) for each in sizes)
 
 
@@ -105,11 +106,10 @@ _LEAST_SECONDS = 5.0
 """Of training, that a speed is told from: the first steps of a membership are slow."""
 
 
-def _training(case: Case, first: int, last: int) -> _Training:
-    """What it did from the beginning of one membership to the end of another one, by their numbers; the newest one
-    goes on to the newest step that was told."""
+def _training(case: Case, numbers: Iterable[int]) -> _Training:
+    """What it did in these memberships, by number; the newest one goes on to the newest step that was told."""
     n_steps, seconds = 0, 0.0
-    for number in range(first, last + 1):
+    for number in numbers:
         began = case.memberships[number]
         if number + 1 < len(case.memberships):
             after = case.memberships[number + 1]
@@ -122,33 +122,33 @@ def _training(case: Case, first: int, last: int) -> _Training:
     return _Training(n_steps, seconds)
 
 
-def _before(case: Case, number: int) -> int:
-    """The first membership with which it went on, without another size between, to membership `number`."""
-    while number > 0 and _goes_on(case.memberships[number - 1], case.memberships[number]):
+def _before(case: Case, number: int) -> list[int]:
+    """The memberships up to this one with which it had the same without another size between, newest first; those that
+    lacked a lost task are left out."""
+    found, size_then = [number], _members(case.memberships[number])
+    while number > 0 and case.memberships[number].cause in _GOES_ON:
         number -= 1
-    return number
+        if _members(case.memberships[number]) == size_then:
+            found.append(number)
+    return found
 
 
-def _since(case: Case, number: int) -> int:
-    """The last membership to which it went on from membership `number` without another size between."""
-    while number + 1 < len(case.memberships) and _goes_on(case.memberships[number], case.memberships[number + 1]):
-        number += 1
-    return number
-
-
-def _goes_on(rescaled: MembershipRecord, after: MembershipRecord) -> bool:
-    """Whether the job goes on in `after` with what the change of size before gave it."""
-    return after.cause in _GOES_ON and _members(after) == _members(rescaled)
+def _since(case: Case, number: int) -> list[int]:
+    """The same from this one on, oldest first."""
+    later = range(number + 1, len(case.memberships))
+    goes_on = takewhile(lambda each: case.memberships[each].cause in _GOES_ON, later)
+    size_then = _members(case.memberships[number])
+    return [number, *(each for each in goes_on if _members(case.memberships[each]) == size_then)]
 
 
 def _effect(case: Case, change: _Change) -> answers.RescaleEffect:
     before, first, after = (case.memberships[number] for number in change)
     way = case.memberships[change.first : change.last + 1]
     stopped = sum(each.pause_seconds or 0.0 for each in way)
-    with_it = _training(case, change.last, _since(case, change.last))
-    between = _training(case, change.first, change.last - 1)
-    last_before = min(_since(case, change.before), change.first - 1)
-    slow = _training(case, _before(case, change.before), last_before).steps_per_second
+    with_it = _training(case, _since(case, change.last))
+    between = _training(case, range(change.first, change.last))
+    had = {*_before(case, change.before), *_since(case, change.before)}
+    slow = _training(case, (each for each in sorted(had) if each < change.first)).steps_per_second
     fast = with_it.steps_per_second
     saved = None
     if slow and fast:
@@ -179,11 +179,13 @@ def on_the_last_rescale(case: Case, effect: answers.RescaleEffect | None) -> lis
     found = _last_change(case)
     if effect is None or found is None:
         return []
-    rescaled, later = case.memberships[found.last], case.memberships[found.last + 1 :]
+    later = case.memberships[found.last + 1 :]
     is_final, has_none = case.job.state.is_final, case.job.running.is_empty
-    is_over = is_final or has_none or not all(_goes_on(rescaled, each) for each in later)
+    newest = next((_members(each) for each in reversed(later) if each.workers), effect.after)
     # What it has now came with a pause, an error or a lost task, which is told elsewhere; or it has nothing.
-    has_changed_since = any(each.workers and _members(each) != effect.after for each in later)
+    has_changed_since = newest != effect.after
+    goes_on = not has_none and all(each.cause in _GOES_ON for each in later)
+    is_over = is_final or not goes_on or has_changed_since
     which = " while it trained" if has_changed_since or (has_none and not is_final) else ""
     if is_changing(case.job):
         which = " before that"
@@ -194,7 +196,9 @@ def on_the_last_rescale(case: Case, effect: answers.RescaleEffect | None) -> lis
     change_and_cost = f"Its last change of size{which}{since} {change} {_on_the_way(case, found)}{cost}"
     slow, fast, saved = effect.steps_per_second_before, effect.steps_per_second_after, effect.saved_seconds
     if slow is None or fast is None or saved is None:
-        measured = "was never measured" if is_over else "is not measured yet"
+        # A lost task may still be replaced, and the job goes on with what it had.
+        is_known_never = is_final or not goes_on or (has_changed_since and not is_changing(case.job))
+        measured = "was never measured" if is_known_never else "is not measured yet"
         return [f"{change_and_cost}; what it bought {measured}."]
     makes, has, far = ("made", "", "") if is_over else ("makes", "has ", " so far")
     bought = (
@@ -272,14 +276,10 @@ def on_its_history(case: Case) -> list[str]:
     stopped = (
         sum(each.pause_seconds or 0.0 for each in case.memberships) + stopped_by_pauses + after_errors + after_ends
     )
-    given = _given(case)
-    replaced = sum(case.memberships[number].cause == REPLACED for number in given)
-    # First tasks that come one after the other are one start.
-    is_more = [bool(each.workers) and each.cause == "start" for each in case.memberships[1:]] + [False]
-    sizes = [_typed(case, number) for number in given if case.memberships[number].workers and not is_more[number]]
-    n_changes = sum(before != after for before, after in pairwise(sizes))  # with a pause, too
-    changed = f"was changed {times(n_changes)}" if n_changes else "was never changed"
-    if replaced:
+    changed = f"was {f'changed {times(job.rescales)}' if job.rescales else 'never changed'} while it trained"
+    if n_lost := sum(bool(_lost(case, number)) for number in range(len(case.memberships))):
+        changed += f", it lost tasks {times(n_lost)}"
+    if replaced := _times_replaced(case):
         changed += f", its tasks were replaced {times(replaced)} at the same size"
     if without:
         changed += f", and it was without tasks {times(len(without))}, for {lasted(sum(without))}"
@@ -298,6 +298,50 @@ def on_its_history(case: Case) -> list[str]:
         changes += f" Before it {ended}, {case.silence_at_its_end}."
     at = "" if job.first_step is None and not job.step else f", and ended at step {job.step}"
     return [f"{', '.join(parts)}{at}.{missed}{had}{changes if case.memberships else ''}"]
+
+
+def on_lost_tasks(case: Case) -> list[str]:
+    """What it lost last, and since when it has all again, while it goes on with what it had then."""
+    if case.job.state.is_final or case.job.running.is_empty:
+        return []
+    goes_on = list(takewhile(lambda number: case.memberships[number].cause in _GOES_ON, _newest_first(case)))
+    number = next((each for each in goes_on if _lost(case, each)), None)
+    if number is None:
+        return []
+    names, whole = _lost(case, number), number - 1
+    while whole and case.memberships[whole].cause in _LOSSES:
+        whole -= 1
+    had = _members(case.memberships[whole])
+    what = ", ".join(names) if len(names) <= _MOST_NAMES else counted(len(names), "task")
+    said = f"It lost {what} {time_words(case.now - case.memberships[number].at)} ago"
+    since = next((each.at for each in case.memberships[number:] if _members(each) == had), None)
+    again = "" if since is None else f"; it has had {size(had)} again for {time_words(case.now - since)}"
+    return [f"{said}{again}."]
+
+
+_MOST_NAMES = 3
+"""Of lost tasks, which are told."""
+
+
+def _newest_first(case: Case) -> range:
+    return range(len(case.memberships) - 1, 0, -1)
+
+
+def _lost(case: Case, number: int) -> list[str]:
+    """Names of the tasks that were lost when this membership began; none where only a connection broke."""
+    if not number or case.memberships[number].cause not in _LOSSES:
+        return []
+    had, has = ({*each.workers, *each.servers} for each in case.memberships[number - 1 : number + 1])
+    return sorted(had - has)
+
+
+def _times_replaced(case: Case) -> int:
+    """How often other tasks took the places of those that it had, none of which were lost."""
+    ways = [range(before + 1, last + 1) for before, last in pairwise(_given(case))]
+    return sum(
+        case.memberships[way[-1]].cause == REPLACED and all(case.memberships[each].cause not in _LOSSES for each in way)
+        for way in ways
+    )
 
 
 def _had_tasks_again(case: Case, since: float, trained_again: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Final
@@ -13,11 +14,12 @@ from optimus_scheduler.model import Allocation, Directive, JobState, Role, TaskK
 from optimus_scheduler.model.format import size_words
 from optimus_service.store.database.dialects import chunks, insert_for
 from optimus_service.store.database.subject import Subject
-from optimus_service.store.database.tables import Base, JobRow, MembershipRow, SampleBlockRow, TaskRow
+from optimus_service.store.database.tables import Base, JobRow, MembershipRow, SampleBlockRow, TaskRow, split_float
 from optimus_service.store.jobs.rows import ACTIVE_STATES, COLUMNS, in_projects, locked
 from optimus_service.store.jobs.rows import record as job_record
 from optimus_service.store.records import REPLACED, JobRecord, MembershipRecord, asked_by
 from optimus_service.store.rounds import history
+from optimus_service.store.samples.samples import newest
 
 _JOBS: Final = Base.metadata.tables["jobs"]
 _MEMBERSHIPS: Final = Base.metadata.tables["memberships"]
@@ -61,9 +63,10 @@ class Memberships(Subject):
     def report(self, job_id: str, report: MembershipRecord) -> bool:
         """Store a membership epoch that a coordinator formed, with the event `MembershipChanged`. Again is harmless.
 
-        Sets the job's `membership_epoch` and `running` (unless a newer epoch was reported) and counts a `rescale`. With
-        `lost_steps` the job's `step` goes back to where the new membership began. State and start time are
-        `Jobs.advance`'s: call it (`MembershipFormed` or `Paused`) after this, whatever this returns.
+        Sets the job's `membership_epoch` and `running` (unless a newer epoch was reported) and counts a `rescale`, but
+        not one that only puts tasks in the places of others: that is stored as `replaced`. With `lost_steps` the job's
+        `step` goes back to where the new membership began, and loss and epoch are what was told since then. State and
+        start time are `Jobs.advance`'s: call it (`MembershipFormed` or `Paused`) after this, whatever this returns.
 
         Returns:
             Whether this epoch had not been reported before.
@@ -81,7 +84,7 @@ class Memberships(Subject):
                 report = replace(report, lost_steps=max(report.lost_steps, row.step - report.step))
             if report.cause == "coordinator_restart" and report.pause_seconds is None:
                 report = replace(report, pause_seconds=_stood_still(session, row, report))
-            if report.cause == "rescale" and _size_before(session, report) == _size(report):
+            if report.cause == "rescale" and _is_replacement(session, row, report):
                 report = replace(report, cause=REPLACED)
             if not _insert(session, report):
                 return False
@@ -200,9 +203,19 @@ def _before(session: Session, report: MembershipRecord) -> MembershipRow | None:
     return session.scalars(earlier.order_by(MembershipRow.epoch.desc()).limit(1)).first()
 
 
-def _size_before(session: Session, report: MembershipRecord) -> Size | None:
+def _is_replacement(session: Session, row: JobRow, report: MembershipRecord) -> bool:
+    """Whether tasks took the place of others: its size is as before, or it has had, since that size is wanted, all that
+    is wanted, so that what was missing had been lost or had left."""
     before = _before(session, report)
-    return None if before is None else _size(before)
+    if before is not None and _size(before) == _size(report):
+        return True
+    since = select(MembershipRow).where(
+        MembershipRow.job_id == report.job_id,
+        MembershipRow.epoch < report.epoch,
+        MembershipRow.at >= (math.inf if row.wanted_at is None else row.wanted_at),
+    )
+    wanted = row.wanted_workers, row.wanted_servers, row.wanted_gpu_type
+    return any(_size(each) == wanted for each in session.scalars(since))
 
 
 def _size(membership: MembershipRecord | MembershipRow) -> Size:
@@ -265,9 +278,20 @@ def _make_current(session: Session, row: JobRow, report: MembershipRecord) -> No
         row.running_workers, row.running_servers = len(report.workers), len(report.servers)
         row.running_gpu_type = report.gpu_type
         row.formed_at = report.at
-    # Samples of the new epoch may have come before its report: they are beyond the rollback, if there was one.
-    reached = _newest_step(session, report) if report.lost_steps else row.step
-    row.step = max(report.step, reached)
+    if not report.lost_steps:
+        row.step = max(report.step, row.step)
+        return
+    # Samples of the new epoch may have come before its report: they are beyond the rollback, and what was told of the
+    # steps that are lost holds no more.
+    row.step = max(report.step, _newest_step(session, report))
+    told = [each for each in newest(session, report.job_id, _OVERTOOK) if each.membership_epoch >= report.epoch]
+    told.sort(key=lambda each: each.step, reverse=True)
+    row.epoch = told[0].data_epoch if told else None
+    row.loss, row.loss_kind = split_float(next((each.loss for each in told if each.loss is not None), None))
+
+
+_OVERTOOK: Final = 500
+"""So many samples are looked at for those that came before the report of their membership."""
 
 
 def _newest_step(session: Session, report: MembershipRecord) -> int:

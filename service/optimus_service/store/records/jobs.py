@@ -124,7 +124,8 @@ class JobRecord:
     token_nonce: str
     coordinator_address: str | None
     rescales: int
-    """Changes of size that the scheduler asked for while it trained."""
+    """Its memberships with the cause `rescale`: changes of size while it trained, each step on the way to a wanted size
+    included; no lost tasks, none in their places, no pauses."""
     version: int
     """Grows with every change of this record."""
 
@@ -205,7 +206,8 @@ class WantedRecord:
 
 
 REPLACED = "replaced"
-"""Cause of a membership of other tasks at the same size, which coordinators tell as a rescale."""
+"""Cause of a membership with tasks in the places of others, at the same size or in the end, which coordinators tell as
+a rescale."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
