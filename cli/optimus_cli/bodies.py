@@ -220,6 +220,7 @@ class PauseParts(TypedDict):
     stop_seconds: float | None
     start_seconds: float | None
     load_seconds: float | None
+    told_every: int | None
 
 
 class RescaleEffect(TypedDict):

@@ -56,6 +56,10 @@ class PauseParts(Message):
     stop_seconds: Annotated[Duration | None, About("after that, until its processes had ended")] = None
     start_seconds: Annotated[Duration | None, About("new processes came up, met and made the first step")] = None
     load_seconds: Annotated[Duration | None, About("of that, not in `start_seconds`: files were loaded")] = None
+    told_every: Annotated[
+        int | None,
+        About("the script tells only each so many steps: it stood still at most, and lost about, what is told", ge=2),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -193,7 +193,8 @@ def test_commands_wait_for_a_service_that_is_starting(shell: Shell) -> None:
 
 
 ENDED = (
-    r"It took [\d a-z]+ from submission to end, [\d a-z]+ of it before it started(, and ended at step \d+)?\. "
+    r"It took [\d a-z]+ from submission to end, [\d a-z]+ of it before it started"
+    r"(, and (ended at step|the last step that it told was) \d+)?\. "
     r"It last had .*\. Its size was .*; "
     r"((until then )?no change of size, lost task, pause or error stopped|changes of size, .* and errors stopped) "
     r"its training.*\."

@@ -1010,6 +1010,11 @@ export interface components {
              * @default null
              */
             load_seconds: number | null;
+            /**
+             * @description the script tells only each so many steps: it stood still at most, and lost about, what is told
+             * @default null
+             */
+            told_every: number | null;
         };
         /** @description What would happen if a job were submitted now (`POST /v1/plan`). Nothing has been stored. */
         Plan: {

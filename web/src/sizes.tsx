@@ -105,7 +105,7 @@ export function Allocations({
                     {losing(each)}
                   </td>
                   <td class="figure" title={parts(each)}>
-                    {each.pause_seconds == null ? UNKNOWN : `${number(each.pause_seconds)} s`}
+                    {each.pause_seconds == null ? UNKNOWN : `${atMost(each)}${number(each.pause_seconds)} s`}
                   </td>
                   <td class="figure wide">{count(each.step)}</td>
                 </tr>
@@ -120,7 +120,13 @@ export function Allocations({
 
 function losing(each: AllocationPoint): string {
   const words = lost(each.lost_steps, each.lost_seconds);
-  return words && `; lost: ${words}`;
+  const about = each.pause_parts?.told_every && each.lost_steps ? "about " : "";
+  return words && `; lost: ${about}${words}`;
+}
+
+/** Of a script that tells only some of its steps, it is not known when it made the others. */
+function atMost(each: AllocationPoint): string {
+  return each.pause_parts?.told_every && each.pause_seconds ? "at most " : "";
 }
 
 /** A stair: each size from when it was formed until the next. */

@@ -241,7 +241,11 @@ def allocation_table(points: Sequence[AllocationPoint]) -> RenderableType:
     for point in points:
         pause = point["pause_seconds"]
         cause = "tasks replaced" if point["cause"] == "replaced" else point["cause"].replace("_", " ")
-        still = wording.UNKNOWN if pause is None else f"{wording.number(pause)} s{_parts(point)}"
+        parts = point["pause_parts"]
+        tells_some = parts is not None and bool(parts.get("told_every"))  # of its steps
+        at_most = "at most " if tells_some and pause else ""
+        still = wording.UNKNOWN if pause is None else f"{at_most}{wording.number(pause)} s{_parts(point)}"
+        lost = wording.lost(point["lost_steps"], point.get("lost_seconds"))
         rows.append(
             {
                 "after": wording.duration(point["at_seconds"]),
@@ -249,7 +253,7 @@ def allocation_table(points: Sequence[AllocationPoint]) -> RenderableType:
                 "at step": wording.count(point["step"]),
                 "cause": cause,
                 "stood still": still,
-                "lost": wording.lost(point["lost_steps"], point.get("lost_seconds")) or wording.UNKNOWN,
+                "lost": f"{'about ' if tells_some and point['lost_steps'] else ''}{lost}" or wording.UNKNOWN,
             }
         )
     return FittingTable(rows, left_out=(), right=["at step"], folded=["stood still", "lost"])

@@ -83,6 +83,14 @@ class Learned:
     """It reports losses or epochs only, which count as steps."""
     first_step: int | None = None
     """The first one that it reports after a start from step 0."""
+    steps_apart: int | None = None
+    """The fewest steps between two that its newest processes reported."""
+
+    @property
+    def told_every(self) -> int | None:
+        """It reports only each so many steps, and may make others unseen; None: each, or that is not known."""
+        apart = None if self.steps_apart is None or self.channel is Channel.CLIENT else int(self.steps_apart)
+        return apart if apart is not None and apart > 1 else None
 
 
 class Progress:
@@ -138,6 +146,18 @@ class Progress:
         self._rate: float | None = None
         self._planned_rates: tuple[tuple[int, float], ...] = ()
         self._unreported: dict[str, float] = {}
+        self._first: tuple[int, float] | None = None
+        """The first step that these processes reported, and when."""
+        self._apart: int | None = None
+        """The fewest steps between two of them."""
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        """What a step took between the first and the newest one that these processes reported; None: not known."""
+        if self._first is None or self.step is None or self.step <= self._first[0]:
+            return None
+        seconds = self.last_at - self._first[1]
+        return seconds / (self.step - self._first[0]) if seconds > 0 else None
 
     def add(self, reading: Reading) -> list[Advance]:
         """Take in a reading; what it added, oldest first: also of earlier ones whose steps are known only now."""
@@ -388,6 +408,11 @@ class Progress:
             self._judge(before)
         was_set_back = reading.at < self.last_at - SET_BACK_SECONDS
         self.step, self.last_at = step, reading.at if was_set_back else max(self.last_at, reading.at)
+        if self._first is None or was_set_back:
+            self._first = step, self.last_at
+        elif self._apart is None or n_steps < self._apart:
+            self._apart = n_steps
+            self.learned = replace(self.learned, steps_apart=n_steps)
         return Advance(
             at=reading.at,
             step=step,
@@ -410,7 +435,8 @@ class Progress:
             return 0  # as those that began there
         # A step without a loss, not beyond what is known, is where the processes begin, and not one of theirs.
         begins = reading.loss is None and step <= self._version
-        return step if begins else min(self._version, step - 1)
+        # One that reports each tenth step has made nine before the first that it reports.
+        return step if begins else max(0, min(self._version, step - (self.learned.told_every or 1)))
 
     # --- what is learned ---------------------------------------------------------------------------------------------
 

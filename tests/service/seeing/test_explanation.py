@@ -234,7 +234,7 @@ def test_a_size_that_a_job_had_before_does_not_count_for_what_its_last_change_bo
 
 
 def test_the_parts_of_a_scripts_pause_are_told() -> None:
-    parts = {"save_seconds": 1.0, "stop_seconds": 0.5, "start_seconds": 3.0, "load_seconds": None}
+    parts: dict[str, Any] = {"save_seconds": 1.0, "stop_seconds": 0.5, "start_seconds": 3.0, "load_seconds": None}
     after = a_membership(epoch=2, at=15.0, pause_seconds=5.0, pause_parts=parts)
     before = a_membership(workers=("w",))
     case = Case(job=a_record(wanted=Allocation(2, 0)), decision=None, now=20.0, memberships=[before, after])

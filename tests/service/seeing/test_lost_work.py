@@ -35,6 +35,21 @@ def test_all_losses_together_have_a_time_only_where_each_has() -> None:
     assert total([Loss(6, 8.0), Loss(), Loss(0, 5.0)]) == Loss(6, 13.0)
 
 
+def test_what_a_script_that_tells_some_steps_lost_is_told_as_about_and_its_stops_as_at_most() -> None:
+    parts = {"stop_seconds": 0.5, "start_seconds": 1.0, "told_every": 5}
+    after = a_membership(epoch=2, at=20.0, step=40, lost_steps=7, pause_seconds=1.5, pause_parts=parts)
+    memberships = [BEGAN, after]
+    ended = a_script(state=JobState.SUCCEEDED, step=100, finished_at=60.0)
+    told = explanation_of(Case(job=ended, decision=None, now=60.0, memberships=memberships)).sentences
+    assert any("stopped training for at most 1.5 s (stopping 0.5 s, starting 1.0 s)" in each for each in told)
+    assert "its training stood still for at most 2 s in all" in told[-1]
+    assert "Lost with its stops: about 7 steps" in told[-1]
+    assert "the last step that it told was 100" in told[-1]
+    exact = replace(after, pause_parts={**parts, "told_every": None})
+    told = explanation_of(Case(job=ended, decision=None, now=60.0, memberships=[BEGAN, exact])).sentences
+    assert not any("at most" in each or "about" in each for each in told)
+
+
 @pytest.mark.parametrize(
     ("memberships", "changes", "lost"),
     [

@@ -33,6 +33,10 @@ def test_what_a_change_costs_and_why_is_told(repository: Repository, make_job: M
     event, _ = repository.events.page("job-1").items
     begun = "Membership epoch 1 began at step 0 with 1 worker and 1 server (rescale)"
     assert event.message == f"{begun}: 12 steps are lost; {why}."
+    some = a_membership(epoch=2, workers=("w",), cause="worker_lost", lost_steps=7, pause_parts={"told_every": 5})
+    repository.memberships.report("job-1", some)
+    event, *_ = repository.events.page("job-1").items
+    assert event.message.endswith("(worker_lost): about 7 steps are lost.")
 
 
 def test_the_job_shows_the_newest_membership(repository: Repository, make_job: MakeJob) -> None:

@@ -42,6 +42,7 @@ class ScriptWorld(World):
     hung: set[str] = field(default_factory=set)
     """Workers that were told that nobody gets any further."""
     pause: PauseParts = field(default_factory=PauseParts)
+    trained_seconds: float = 0.0
     slow: bool = False
     """Processes do not stop before the world says so."""
 
@@ -86,7 +87,8 @@ class ScriptWorld(World):
                 if message.rank != 0:
                     return [CommandStarted(message.epoch)]
                 loads, starts = self.pause.load_seconds, self.pause.start_seconds
-                return [CommandStarted(message.epoch, self.version, loads, starts)]
+                told_every = self.pause.told_every
+                return [CommandStarted(message.epoch, self.version, loads, starts, self.trained_seconds, told_every)]
             case CommandHung():
                 self.hung.add(name)
                 return []
@@ -301,6 +303,24 @@ def test_the_parts_of_a_pause_are_those_of_the_worker_that_knows_the_steps() -> 
     world.wants("worker-0", "worker-1")
     world.arrives("worker-1")
     assert world.last.pause_parts == world.pause
+
+
+def test_what_a_script_trained_without_telling_is_lost_and_is_no_standstill() -> None:
+    world = script_world(1)
+    world.slow = True
+    world.wants("worker-0", "worker-1")
+    world.arrives("worker-1")
+    world.passes(5.0)
+    assert "worker-0" in world.runs
+    world.pause, world.trained_seconds, world.version = PauseParts(start_seconds=0.5, told_every=5), 0.25, 95
+    world.runs.pop("worker-0")
+    epoch = world.state.epoch
+    world.says("worker-0", CommandStopped(epoch, 100, since_step=2.0, save_seconds=0.0, untold_steps=3))
+    assert (world.last.epoch, world.last.step) == (epoch, 95)
+    assert world.last.lost_steps == 8, "5 that were told, 3 that were not"
+    assert world.last.at == world.now - 0.25, "it has trained since then"
+    assert world.last.pause_seconds == pytest.approx(1.75)
+    assert world.last.pause_parts == PauseParts(0.0, 2.0, 0.5, None, 5)
 
 
 def test_a_job_that_waits_for_its_size_can_be_paused() -> None:

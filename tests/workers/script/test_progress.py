@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from optimus_contract.readings.progress import PATIENCE_SECONDS, Advance, Learned, Progress
 from optimus_contract.readings.reading import Announced, Channel, Reading
 from optimus_workers.script.channels.printed import Printed
+from optimus_workers.script.ending import trained_untold
 
 START = 1_000.0
 
@@ -48,6 +49,44 @@ def test_processes_that_report_the_first_step_of_a_fresh_start_begin_anew(versio
     went_on = read(resumed, step=151, loss=1.0)
     assert went_on is not None
     assert (went_on.n_steps, resumed.learned.resumes) == (1, True)
+
+
+def told_every_fifth(channel: Channel = Channel.PRINTED) -> Progress:
+    """Processes that tell each fifth step, of 0.5 s."""
+    progress = Progress(START, 0)
+    for step in range(5, 50, 5):
+        read(progress, channel, step=step, loss=2.0, at=START + 0.5 * step)
+    return progress
+
+
+@pytest.mark.parametrize(
+    ("channel", "first", "began"),
+    [
+        (Channel.PRINTED, 45, 40),
+        (Channel.PRINTED, 50, 45),
+        (Channel.PRINTED, 65, 45),
+        (Channel.CLIENT, 45, 44),
+    ],
+    ids=["a checkpoint before the last told step", "of it", "further on", "all steps are told"],
+)
+def test_a_script_that_tells_some_steps_began_before_the_first_that_it_tells(
+    channel: Channel, first: int, began: int
+) -> None:
+    again = Progress(START, 45, told_every_fifth(channel).learned)
+    found = read(again, channel, step=first, loss=1.0)
+    assert found is not None
+    assert found.step - found.n_steps == began
+
+
+def test_a_script_that_tells_some_steps_made_others_until_it_was_asked_to_stop() -> None:
+    before = told_every_fifth()
+    assert (before.learned.told_every, before.seconds_per_step) == (5, 0.5)
+    assert [trained_untold(before, seconds) for seconds in (-0.1, 1.25, 60.0)] == [0.0, 1.25, 2.0]
+    each = Progress(START, 0)
+    for step in range(1, 10):
+        read(each, step=step, loss=2.0, at=START + 0.5 * step)
+    assert (each.learned.told_every, trained_untold(each, 1.25)) == (None, 0.0)
+    assert Progress(START, 0).seconds_per_step is None
 
 
 @pytest.mark.parametrize("hours", [-1, 1])

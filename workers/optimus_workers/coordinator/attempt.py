@@ -218,6 +218,10 @@ class ScriptAttempt(Attempt):
         """Workers whose processes write nothing."""
         self.pause = PauseParts()
         """As worker 0 of the last membership and of this one say."""
+        self.untold_steps = 0
+        """That were made in the last membership after `version`, by its pace."""
+        self.trained_seconds = 0.0
+        """For how long this one has trained when its first step is told."""
 
     def halts(self, tasks: Iterable[ConnectedTask]) -> list[Send]:
         """Stop the processes on all workers, and wait for those that leave as well: they may be saving."""
@@ -245,6 +249,7 @@ class ScriptAttempt(Attempt):
         """A worker's processes have ended."""
         self.awaiting.discard(task)
         self.version = max(self.version, message.step or 0)
+        self.untold_steps = max(self.untold_steps, message.untold_steps)
         if message.since_step is not None and message.save_seconds is not None:
             stop = message.since_step - message.save_seconds
             self.pause = dataclasses.replace(self.pause, save_seconds=message.save_seconds, stop_seconds=stop)
@@ -258,7 +263,8 @@ class ScriptAttempt(Attempt):
         if message.step is not None:
             self.version = message.step
             start, load = message.start_seconds, message.load_seconds
-            self.pause = dataclasses.replace(self.pause, start_seconds=start, load_seconds=load)
+            told_every, self.trained_seconds = message.told_every, message.trained_seconds
+            self.pause = dataclasses.replace(self.pause, start_seconds=start, load_seconds=load, told_every=told_every)
 
     def newest_sources(self, tasks: Mapping[str, ConnectedTask], oldest_epoch: int) -> VersionSources:  # noqa: ARG002 - scripts keep state
         """As far as any worker came. No task hands anything over."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import sys
 import time
@@ -11,6 +12,7 @@ from dataclasses import replace
 from queue import Empty
 from typing import NoReturn
 
+from optimus_contract.readings.progress import Progress
 from optimus_contract.readings.reading import Channel, Reading
 from optimus_workers.script.checkpoints import Writes
 from optimus_workers.script.learning import Learning
@@ -45,6 +47,13 @@ def _explained(process: Process, code: int) -> str:
     """What a process printed last, and how it ended."""
     how = f"signal {code - 128}" if code > 128 else f"exit code {code}"
     return f"the command ended with {how}; it printed last:\n{process.tail()[-ERROR_CHARACTERS:].strip()}"
+
+
+def trained_untold(progress: Progress, asked_after: float) -> float:
+    """For how many seconds after the last step that was told the processes made others, of which they tell only some:
+    until they were asked to stop, `asked_after` seconds, and no longer than until the next one that they would tell."""
+    every, pace = progress.learned.told_every, progress.seconds_per_step
+    return 0.0 if every is None or pace is None else min(max(asked_after, 0.0), (every - 1) * pace)
 
 
 class Ending(Learning):
@@ -99,6 +108,7 @@ class Ending(Learning):
         run, stopping, self._stopping = self._run, self._stopping, None
         finished = run is not None and run.end is not None and run.end.exit_code == 0 and run.end.counts
         step = since_step = saved = None
+        untold_steps = 0
         killed_after = None if stopping is None else stopping.killed_after
         if run is not None:
             step = run.progress.stopped_at or run.progress.step
@@ -109,10 +119,16 @@ class Ending(Learning):
                 since_step = max(0.0, time.time() - run.progress.last_at)
                 seen = 0.0 if stopping is None else stopping.writes.seconds(time.monotonic() - since_step)
                 saved = min(seen if run.save_seconds is None else run.save_seconds, since_step)
+                asked_ago = since_step if stopping is None else time.monotonic() - stopping.since
+                trained = trained_untold(run.progress, since_step - asked_ago)
+                since_step -= trained
+                if saved <= 0:  # else they may be saved
+                    untold_steps = int(trained / (run.progress.seconds_per_step or math.inf))
+                saved = min(saved, since_step)
             self._saved = set(run.checkpoints.files) | (set() if stopping is None else stopping.writes.files)
         self._run = None
         self._telemetry.flush(0.0)
-        self._send(CommandStopped(epoch, step, finished, since_step, saved, killed_after))
+        self._send(CommandStopped(epoch, step, finished, since_step, saved, killed_after, untold_steps))
 
     def _kill(self) -> None:
         """End all processes by force."""

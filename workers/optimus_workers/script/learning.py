@@ -154,9 +154,27 @@ class State:
             return 0
         return step if isinstance(step, int) and step > 0 else 0
 
+    def _remembered_paces(self) -> dict[int, float]:
+        """Seconds of a step by the number of workers, as far as agents of this job have seen."""
+        try:
+            found = json.loads((self._environment.job_directory / MEMORY_NAME).read_text()).get("paces", {})
+            paces = {int(workers): float(seconds) for workers, seconds in found.items()}
+        except (OSError, ValueError, AttributeError, TypeError):
+            return {}
+        return {workers: seconds for workers, seconds in paces.items() if workers > 0 and 0 < seconds < math.inf}
+
+    def _least_pace(self, n_workers: int) -> float:
+        """The least seconds that a step may take with so many workers, as far as is known: more workers are faster in
+        proportion at best, and fewer are not faster. 0: nothing is known."""
+        known = self._remembered_paces()
+        least = (seconds * min(1.0, workers / n_workers) for workers, seconds in known.items())
+        return known.get(n_workers) or max(least, default=0.0)
+
     def _remember(self, learned: Learned, step: int) -> None:
-        path = self._environment.job_directory / MEMORY_NAME
-        document = {**asdict(learned), "step": step}
+        path, paces = self._environment.job_directory / MEMORY_NAME, self._remembered_paces()
+        if self._run is not None and (pace := self._run.progress.seconds_per_step) is not None:
+            paces[self._run.order.n_workers] = pace
+        document = {**asdict(learned), "step": step, "paces": paces}
         scratch = path.with_name(f"{MEMORY_NAME}.{os.getpid()}")
         with suppress(OSError):
             scratch.write_text(json.dumps(document))

@@ -84,9 +84,14 @@ class Watching(Ending):
         """What worker 0 says of how they came up, if they made a step."""
         if run.first_step is None:
             return CommandStarted(run.order.epoch)
-        took = now - run.begun_at
+        took, told_every = now - run.begun_at, run.progress.learned.told_every
         loads = min(run.loads.seconds if run.load_seconds is None else run.load_seconds, took)
-        return CommandStarted(run.order.epoch, run.first_step, loads, took - loads)
+        trained = 0.0
+        if told_every is not None and run.progress.step is not None:
+            n_steps = run.progress.step - run.first_step
+            trained = min(n_steps * self._least_pace(run.order.n_workers), took - loads)
+        starts = took - loads - trained
+        return CommandStarted(run.order.epoch, run.first_step, loads, starts, trained, told_every)
 
     def _look_at_unread(self, run: Run, now: float) -> None:
         """Report what is printed while no step is recognised, and stop with the first one that is."""

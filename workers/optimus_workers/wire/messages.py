@@ -346,6 +346,9 @@ class CommandStopped:
     """For how many of them files were written."""
     killed_after: float | None = None
     """They did not end within so many seconds, and were killed."""
+    untold_steps: int = 0
+    """That they made after it, by their pace, and told no more: they tell only some, and seem not to have saved since.
+    The time that these took is not in `since_step`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +362,10 @@ class CommandStarted:
     """For which they loaded files before that step ..."""
     start_seconds: float | None = None
     """... and what else they took from their start to it."""
+    trained_seconds: float = 0.0
+    """For which they made steps by then, of which they tell only some: not in `start_seconds`."""
+    told_every: int | None = None
+    """They tell only each so many steps; None: each, or that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,6 +133,7 @@ class PauseParts:
     stop_seconds: float | None = None
     start_seconds: float | None = None
     load_seconds: float | None = None
+    told_every: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

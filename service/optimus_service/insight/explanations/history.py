@@ -190,7 +190,8 @@ def on_the_last_rescale(case: Case, effect: answers.RescaleEffect | None) -> lis
     if is_changing(case.job):
         which = " before that"
     change = f"from {size(effect.before)} to {size(effect.after)}"
-    stopped = f"stopped training for {time_words(effect.stopped_seconds)}{_parts(effect.pause_parts)}"
+    at_most = "at most " * any(each.tells_some for each in case.memberships[found.first : found.last + 1])
+    stopped = f"stopped training for {at_most}{time_words(effect.stopped_seconds)}{_parts(effect.pause_parts)}"
     cost = stopped if effect.stopped_seconds >= _SHORTEST_STOP else "did not stop training"
     since = "" if case.job.finished_at is not None else f", {time_words(case.now - effect.at.timestamp())} ago,"
     change_and_cost = f"Its last change of size{which}{since} {change} {_on_the_way(case, found)}{cost}"
@@ -296,7 +297,9 @@ def on_its_history(case: Case) -> list[str]:
     if case.silence_at_its_end is not None:
         ended = "failed" if job.state is JobState.FAILED else "was cancelled"
         changes += f" Before it {ended}, {case.silence_at_its_end}."
-    at = "" if job.first_step is None and not job.step else f", and ended at step {job.step}"
+    is_told = job.first_step is not None or job.step > 0
+    ended_at = "the last step that it told was" if job.asked.command is not None else "ended at step"
+    at = f", and {ended_at} {job.step}" if is_told else ""
     return [f"{', '.join(parts)}{at}.{missed}{had}{changes if case.memberships else ''}"]
 
 
@@ -355,7 +358,8 @@ def _what_stopped_it(case: Case, stopped: float, n_unknown: int) -> str:
     if not stopped and not n_unknown:
         until = "until then " if case.job.state is JobState.FAILED else ""
         return f"{until}no change of {sizes}, lost task, pause or error stopped its training"
-    known = [f"for {lasted(stopped) if stopped >= 1.0 else time_words(stopped)} in all"] if stopped else []
+    at_most = "at most " * any(each.tells_some for each in case.memberships)
+    known = [f"for {at_most}{lasted(stopped) if stopped >= 1.0 else time_words(stopped)} in all"] if stopped else []
     unknown = [f"{times(n_unknown)} for a time that is not known"] if n_unknown else []
     by = f"changes of {sizes}, lost or hung tasks, pauses or errors"
     return f"its training stood still {', and '.join(known + unknown)}, by {by}"

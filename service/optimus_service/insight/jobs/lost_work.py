@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from optimus_service.insight.format import counted, lasted
@@ -23,11 +23,13 @@ class Loss:
     steps: int = 0
     seconds: float | None = None
     """Training time; None: nothing, or not known."""
+    is_about: bool = False
+    """The script tells only some of its steps."""
 
     @property
     def words(self) -> str:
         """`69 steps (2 min 18 s of work)`, `2 min 18 s of work`; empty: nothing is known to be lost."""
-        steps = counted(self.steps, "step") if self.steps else ""
+        steps = f"{'about ' * self.is_about}{counted(self.steps, 'step')}" if self.steps else ""
         work = f"{lasted(self.seconds)} of work" if self.seconds is not None and self.seconds >= 1 else ""
         return f"{steps} ({work})" if steps and work else steps or work
 
@@ -44,14 +46,21 @@ def losses(
     `last_steps`: membership epoch → when the last of its steps came, of those in which any came: time in which none
     came is no work. Empty: its steps are not known.
     """
-    return [_loss(job, memberships, began, last_steps, number) for number in range(len(memberships))]
+    found = [_loss(job, memberships, began, last_steps, number) for number in range(len(memberships))]
+    # What a pause has lost is told by the membership after it.
+    later = [*memberships[1:], None][: len(memberships)]
+    return [
+        replace(each, is_about=before.tells_some or (not before.workers and after is not None and after.tells_some))
+        for each, before, after in zip(found, memberships, later, strict=True)
+    ]
 
 
 def total(found: Sequence[Loss]) -> Loss:
     """All of them together: no time, where that of some steps is not known."""
     is_known = all(each.seconds is not None for each in found if each.steps)
     seconds = [each.seconds for each in found if each.seconds is not None] if is_known else []
-    return Loss(sum(each.steps for each in found), sum(seconds) if seconds else None)
+    is_about = any(each.steps and each.is_about for each in found)
+    return Loss(sum(each.steps for each in found), sum(seconds) if seconds else None, is_about)
 
 
 def _loss(

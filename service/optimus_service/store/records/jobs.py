@@ -227,7 +227,7 @@ class MembershipRecord:
     cause: str
     pause_seconds: float | None = None
     """How long training stood still."""
-    pause_parts: Mapping[str, float | None] | None = None
+    pause_parts: Mapping[str, Any] | None = None
     """Of a script: `PauseParts`."""
     lost_steps: int = 0
     """Steps rolled back."""
@@ -236,6 +236,11 @@ class MembershipRecord:
     """What its workers run on; filled in by the store, from the tasks that were started."""
     global_batch: int | None = None
     """With an elastic batch: examples of each of its steps."""
+
+    @property
+    def tells_some(self) -> bool:
+        """Whether its script tells only some of its steps: it stood still at most, and lost about, what is told."""
+        return bool((self.pause_parts or {}).get("told_every"))
 
 
 class TaskAges(NamedTuple):

@@ -36,7 +36,7 @@ from optimus_workers.coordinator.membership import ConnectedTask, Members, Versi
 from optimus_workers.coordinator.state import Checkpoint, LossWindow, Phase, State
 from optimus_workers.errors import LET_GO
 from optimus_workers.wire.messages import Assumed, AssumeFailed, Exit, Halted, Hello, Joined, Limit
-from optimus_workers.wire.values import followed
+from optimus_workers.wire.values import PauseParts, followed
 
 ARRIVAL_SECONDS = 1.5
 """Tasks that arrive within this time of each other come in together: one change instead of several."""
@@ -341,20 +341,28 @@ def _record_membership(state: State, attempt: Attempt) -> Effects:
         change.cause = "rescale"
     if change.cause == "start" and state.formed is not None and state.formed.generation != state.generation:
         change.cause = "rescale"  # another size is wanted than the one that it began to start with
-    stopped_at = training.last_step_at
-    if isinstance(attempt, ScriptAttempt) and attempt.keeps_processes:
-        stopped_at = state.now  # they never stopped
+    stopped_at, began_at, untold_steps, pause = training.last_step_at, state.now, 0, None
+    if isinstance(attempt, ScriptAttempt):
+        if attempt.keeps_processes:
+            stopped_at = state.now  # they never stopped
+        began_at -= attempt.trained_seconds
+        untold_steps = attempt.untold_steps
+        if stopped_at is not None:
+            pause = attempt.pause
+        elif attempt.pause.told_every is not None:
+            pause = PauseParts(told_every=attempt.pause.told_every)
+    step = attempt.version if batch is None else batch.reported_step(attempt.version)
     state.formed = Formed(
         epoch=attempt.epoch,
         generation=state.generation,
-        at=state.now,
+        at=began_at,
         step=attempt.version,
         workers=attempt.members.workers,
         servers=attempt.members.servers,
         cause=change.cause,
-        pause_seconds=None if stopped_at is None else max(0.0, state.now - stopped_at),
-        pause_parts=attempt.pause if isinstance(attempt, ScriptAttempt) and stopped_at is not None else None,
-        lost_steps=max(0, before - (attempt.version if batch is None else batch.reported_step(attempt.version))),
+        pause_seconds=None if stopped_at is None else max(0.0, began_at - stopped_at),
+        pause_parts=pause,
+        lost_steps=max(0, before + untold_steps - step),
         message=change.message,
         batch=batch,
     )
