@@ -421,13 +421,18 @@ def test_planning_what_gives_more_ends_after_so_many_plans(world: World, monkeyp
         return foresight
 
     preview._foresee = counted
+
+    def kinds(advice: Advice) -> set[str]:
+        return {re.sub("[0-9]+", "", words) for words in advice.changes}
+
     told = set[Advice | None]()
-    for most in range(1, 20):
+    for most in range(1, 30):
         planned.clear()
         monkeypatch.setattr(dry_run, "_MOST_PLANNED", 2 * most)
         found = preview.what_gives_more("greedy", dict)
         assert len(planned) <= most
-        assert found is None or set(found.changes) <= set(everything_tried.changes)
+        # One that helps is told though no plan is left to find the smallest that does.
+        assert found is None or kinds(found) <= kinds(everything_tried)
         told.add(found)
     assert told >= {None, everything_tried}
 
