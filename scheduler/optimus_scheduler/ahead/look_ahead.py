@@ -291,9 +291,9 @@ def _or_earliest(queue: Queue, doubts: Sequence[Doubts], foreseen: Mapping[int, 
     waiting = [j for _, _, j in sorted(zip(middles, (queue.outlooks[j].id for j in waiting), waiting, strict=True))]
     needed = [_needed(queue.outlooks[j]) for j in waiting]
     earliest = earliest_starts(queue.now, _free_by_node(queue, allocated), allocated, ends, needed)
-    ranks = dict(zip(running, earliest.ranks, strict=True))
+    ranks, places = dict(zip(running, earliest.ranks, strict=True)), [None, *running]
     return {
-        j: _first_of(j, doubts, foreseen[j].reshape(len(doubts), -1), at, [None, *running], by, ranks)
+        j: _first_of(j, doubts, foreseen[j].reshape(len(doubts), -1), at, places, by, ranks)
         for j, at, by in zip(waiting, earliest.at, earliest.by, strict=True)
     }
 
@@ -325,9 +325,9 @@ def _first_of(
         of_ends += [by[~is_later], by[~as_foreseen]]
         causes.append(cause)
         numbers.append(DRAWS + int(is_later.sum()) + int(as_foreseen.sum()))
-    by_end = np.bincount(np.concatenate(of_ends) + 1, minlength=len(running)).tolist()
-    causes += [(j, True) for j, number in zip(running, by_end, strict=True) if number]
-    numbers += [number for number in by_end if number]
+    places, n_by_place = np.unique(np.concatenate(of_ends) + 1, return_counts=True)  # few of thousands
+    causes += [(running[place], True) for place in places.tolist()]
+    numbers += n_by_place.tolist()
     return _Starts(np.concatenate(found), _parts(causes, numbers))
 
 
