@@ -52,7 +52,7 @@ from optimus_service.store.database.engine import create_engine_from_url, upgrad
 from optimus_service.store.records import RoundRecord
 from optimus_service.store.repository import Repository
 
-REPEATS = 5
+REPEATS, DRY_RUNS = 5, 3
 TRAIN_PART, CHANGED_PART = 5, 100
 """One of so many jobs trains; of one of so many something changes between two looks, or it ends in a turn."""
 SAMPLES, FIRST_OF_TURNS, SAMPLES_OF_TURN = 100, 1000, 10
@@ -67,6 +67,8 @@ CALLS = {
     "cluster": "/v1/cluster",
     "scrape": "/metrics",
 }
+
+DRY_RUN = {"name": "new", "task": "m:f", "workers": {"max": 7}, "servers": {"max": 2}}
 
 
 class Service:
@@ -233,6 +235,7 @@ def measured_calls(service: Service, running: list[str]) -> dict[str, float]:
         if name == "scrape":
             found["scrape, first"] = first
         found[name] = statistics.median(service.get(path) for _ in range(REPEATS))
+    found["dry run"] = statistics.median(service.plan(DRY_RUN) for _ in range(DRY_RUNS))
     changed = _changed(service, running)
     for name in ("scrape", "explanation of one that waits"):
         path = CALLS[name].format(last=f"job-{service.n_jobs - 1:05d}")

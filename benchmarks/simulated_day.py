@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from benchmarks.at_size import CHANGED_PART, Service, begin, memory, newest_round, watched
+from benchmarks.at_size import CHANGED_PART, DRY_RUN, Service, begin, memory, newest_round, watched
 from benchmarks.restart import submit
 from benchmarks.round_statements import a_sample
 from benchmarks.soak import slope
@@ -293,7 +293,7 @@ def stretch(service: Service, workers: Workers, options: argparse.Namespace, n_t
         path = path.format(last=f"job-{service.n_submitted - 1:05d}")
         service.get(path)
         found[name] = statistics.median(service.get(path) for _ in range(3))
-    found["dry run"] = service.plan({"name": "new", "task": "m:f", "workers": {"max": 7}, "servers": {"max": 2}})
+    found["dry run"] = service.plan(DRY_RUN)
     found |= asyncio.run(watched(service, options.viewers, 1))
     found["memory"] = service.ask("memory")[0]
     found["database"] = megabytes(service)
