@@ -205,6 +205,38 @@ def test_steps_of_an_epoch_count_on_through_a_change_of_size(
     assert (profile["total_steps"], profile["steps_per_epoch"], profile["resumes"]) == (240, 40.0, True)
 
 
+def test_a_plain_command_that_is_allowed_more_workers_later_trains_with_them_together(
+    make_script_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    """Its owner had allowed one worker when this one was started: its process was alone, and told of no others."""
+    script = tmp_path / "loop.py"
+    script.write_text(
+        "import os, pathlib, time\n"
+        "rank, world = int(os.environ.get('RANK', '0')), int(os.environ.get('WORLD_SIZE', '1'))\n"
+        "kept = pathlib.Path('step')\n"
+        "first = int(kept.read_text()) if kept.exists() else 0\n"
+        "print(f'rank {rank} of {world}', flush=True)\n"
+        "for step in range(first + 1, 101):\n"
+        "    while step > 50 and world == 1:\n"
+        "        time.sleep(0.05)\n"
+        "    time.sleep(0.02)\n"
+        "    if rank == 0:\n"
+        "        pathlib.Path('step.new').write_text(str(step))\n"
+        "        pathlib.Path('step.new').replace(kept)\n"
+        "        print(f'step {step}/100 loss {1 / step:.4f}', flush=True)\n"
+    )
+    job = make_script_job("python", str(script), workers={"min": 1, "max": 1, "resources": {}})
+    job.scale(worker(0))
+    job.wait_for_size(1, 0)
+    job.wait_for_step(50)
+    job.scale(worker(0), worker(1))
+    job.wait_for_size(2, 0)
+    result = job.wait_for_result()
+    assert (result["outcome"], result["step"]) == ("succeeded", 100), result["error"]
+    assert "rank 0 of 2" in job.logs()
+    assert "rank 1 of 2" in job.logs()
+
+
 def test_how_a_script_writes_its_checkpoints_is_learned(make_script_job: Callable[..., Job], tmp_path: Path) -> None:
     script = tmp_path / "saves.py"
     script.write_text(

@@ -257,6 +257,8 @@ class Agent(Watching):
         if order is None or order.epoch not in self._masters:
             return
         self._order = None
+        # The owner may have allowed more workers since this one was started.
+        self._launch = self._launch_for(max(self._spec.workers.max, order.n_workers))
         place = Place(order.rank, order.n_workers, self._masters[order.epoch], restarts=order.epoch - 1)
         with suppress(OSError):
             self._stop_file.unlink()

@@ -17,7 +17,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import NoReturn
 
-from optimus_contract.command import launch
+from optimus_contract.command import Launch, launch
 from optimus_contract.limits import MAX_COUNT
 from optimus_contract.readings.progress import Advance, Learned
 from optimus_contract.readings.reading import Channel, Reading
@@ -67,8 +67,7 @@ class State:
         self._max_steps = spec.convergence.max_steps
         self._working_directory = Path(spec.working_directory) if spec.working_directory else Path.cwd()
         self._variables = self._base_variables()
-        command = list(spec.command or ())
-        self._launch = launch(command, gpus=spec.workers.resources.gpus, workers=spec.workers.max)
+        self._launch = self._launch_for(spec.workers.max)
         self._starter = Starter(self._launch.argv, self._working_directory, self._variables, preload=spec.preload)
         self._client = ServiceClient(environment.service_url, environment.job_id, environment.job_token)
         self._telemetry = Telemetry(self._client.post_telemetry, aggregator=Gathered())
@@ -92,6 +91,10 @@ class State:
         """Guards what is passed on ..."""
         self._reading = threading.Lock()
         """... and what of it is read."""
+
+    def _launch_for(self, workers: int) -> Launch:
+        """What this worker starts in a job of up to so many workers."""
+        return launch(list(self._spec.command or ()), gpus=self._spec.workers.resources.gpus, workers=workers)
 
     def _exit(self, code: int) -> NoReturn:
         """End this process at once, without the agent's own directory: the job's token is in it."""
