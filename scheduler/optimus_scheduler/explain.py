@@ -290,9 +290,22 @@ def _learning_speed(outlook: Outlook, grant: Grant) -> str:
         later = "; whether it grows is decided once its speed is measured"
         return f"{starts}{'' if grant.allocation == outlook.maximum else later}."
     if grant.allocation != outlook.present:
-        learns = " to learn how its speed grows" if _tasks(grant.allocation) > _tasks(_before(outlook)) > 0 else ""
+        grows = _tasks(grant.allocation) > _tasks(_before(outlook)) > 0
+        learns = " to learn how its speed grows" if grows and not _was_measured(outlook, grant.allocation) else ""
         return f"{_change(outlook, grant)}{learns}: {_effect(outlook, grant.allocation)}."
+    if _was_measured(outlook, grant.allocation):
+        return (
+            f"Keeps {size_words(grant.allocation)} for now: its speed with them is measured anew after each change of "
+            "size, before the next one."
+        )
     return f"Keeps {size_words(grant.allocation)} until its speed with them is measured."
+
+
+def _was_measured(outlook: Outlook, size: Allocation) -> bool:
+    """Whether the job trained with this size before it was granted what it has."""
+    since = outlook.job.allocated_at
+    before = (each for each in outlook.job.speed_samples if since is None or each.at < since)
+    return any((each.workers, each.servers) == (size.workers, size.servers) for each in before)
 
 
 def _waiting(outlook: Outlook, grant: Grant) -> str:

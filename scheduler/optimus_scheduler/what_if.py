@@ -48,7 +48,7 @@ _RAISES = (1, 2, 4, 16)
 """Of a quota, in what the job needs for its next task, or to start."""
 _HALVINGS = 8
 """Of the way from a quota that does not help to one that does: to 1 % of the cluster, or a core, or less."""
-MEASUREMENT = "a measurement of its speed at this size"
+MEASUREMENT = "a measurement of its speed at this size since it has it"
 """This change comes by itself."""
 _ONCE_MEASURED = ", once its speed at this size is measured"
 _QUOTAS_OF_OTHERS = "quotas of others"

@@ -22,7 +22,7 @@ def effect(workers: int, later: float) -> answers.Effect:
 @pytest.mark.parametrize(
     ("workers", "later", "words"),
     [
-        (0, -3.0, " at first, and still end 3.0 s sooner"),
+        (0, -3.0, " at first, and end no later, by what is foreseen"),
         (0, 20.0, " and end 20 s later"),
         (2, -20.0, " and end 20 s sooner"),
     ],

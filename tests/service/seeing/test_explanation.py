@@ -781,7 +781,11 @@ def test_a_job_that_keeps_its_size_with_more_room_is_told_why() -> None:
     [
         ("torchrun", True, "Whether larger limits would give it more can be said when its speed at this size is mea"),
         ("torchrun", False, "checkpoint, and with a larger `workers.max`, it may have more workers."),
-        ("python", True, "Its command starts one process: with a launcher such as torchrun it may have more workers."),
+        (
+            "python",
+            True,
+            "If it trains with several (by RANK and WORLD_SIZE), a larger `workers.max` or a launcher ",
+        ),
     ],
 )
 def test_a_script_at_its_limit_is_told_how_it_may_have_more_workers(command: str, resumes: bool, told: str) -> None:
@@ -892,6 +896,20 @@ def test_of_a_tracked_job_no_change_of_size_is_told() -> None:
     told = explanation_of(Case(job=trains, decision=made, now=10.0)).sentences
     assert any(each.startswith("It is expected to end in about ") for each in told), told
     assert not any("changes of size" in each for each in told)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"state": JobState.QUEUED, "wanted": NOTHING}, "It ends 1 min 30 s after its start at the latest"),
+        ({"state": JobState.RUNNING, "started_at": 40.0}, "It ends in 70 s at the latest: its limit is 1 min 30 s."),
+    ],
+)
+def test_a_job_of_which_only_its_limit_of_time_is_known_is_told_when_it_ends_at_the_latest(
+    changes: dict[str, Any], told: str
+) -> None:
+    limited = a_record(**changes, spec={"convergence": {"max_seconds": 90.0}})
+    assert told in " ".join(explanation_of(Case(job=limited, decision=None, now=60.0)).sentences)
 
 
 def test_a_job_that_starts_is_told_whose_tasks_may_still_hold_its_places() -> None:

@@ -23,7 +23,7 @@ from optimus_service.api.jobs import seen, submission
 from optimus_service.api.services import CallerDep, Services, ServicesDep, TaskChecksDep
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.insight.explanations.start_and_end import until_places_are_left
-from optimus_service.insight.format import by_deadline, counted, finite, foreseen, moment, size, span
+from optimus_service.insight.format import by_deadline, counted, finite, foreseen, lasted, moment, size, span
 from optimus_service.insight.jobs.bodies import allocation_body
 from optimus_service.insight.jobs.lost_work import Loss
 from optimus_service.insight.jobs.progress import progress_of
@@ -198,16 +198,18 @@ def _on_the_start(expected: answers.Expected, previewed: Previewed) -> list[str]
 
 
 def _on_the_end(expected: answers.Expected, previewed: Previewed) -> str:
-    limit = expected.finish_seconds
+    limit, most = expected.finish_seconds, previewed.record.asked.convergence.max_seconds
+    bound = "" if most is None else f" It would end {lasted(most)} after its start at the latest: that is its limit."
     if limit is None and previewed.decision.allocation.is_empty and expected.start_seconds is None:
-        return "When it would end cannot be said before it starts."
+        return f"When it would end cannot be said before it starts.{bound}"
     if limit is None:
         unknown = {
             "no finished job like it tells how many steps it makes": previewed.forecast.total_steps is None,
             "its speed is not known": previewed.forecast.seconds_per_step is None,
         }
         missing = [what for what, is_so in unknown.items() if is_so]
-        return f"When it would end cannot be said: {', and '.join(missing) or 'too little is known of other jobs'}."
+        why = ", and ".join(missing) or "too little is known of other jobs"
+        return f"When it would end cannot be said: {why}.{bound}"
     if limit.low is None and limit.high == limit.mean:
         ends = f"It would end in {span(limit)}, which is its limit"
         return f"{ends}: when it converges is not known before it has run."
@@ -282,7 +284,7 @@ def _delay(effect: answers.Effect) -> str:
     later = after.mean - before.mean
     has_fewer = effect.after.workers < effect.before.workers
     if later < 0 and has_fewer:
-        return f" at first, and still end {time_words(-later)} sooner"
+        return " at first, and end no later, by what is foreseen"  # two looks ahead never tell quite the same
     return f" and end {time_words(abs(later))} {'later' if later >= 0 else 'sooner'}"
 
 

@@ -306,5 +306,8 @@ def _of_its_script(job: JobRecord, reason: str | None) -> str:
     if spec.size_stays:
         return f"{resumes}, its size may change."
     if spec.worker.maximum == 1 and not is_distributed(command):
-        return " Its command starts one process: with a launcher such as torchrun it may have more workers."
+        return (
+            " Its command starts one process. If it trains with several (by RANK and WORLD_SIZE), a larger "
+            "`workers.max` or a launcher such as torchrun lets it have more workers."
+        )
     return f"{resumes}, and with a larger `workers.max`, it may have more workers."

@@ -323,8 +323,9 @@ def on_the_end(case: Case, expected: answers.Expected) -> list[str]:
         return [f"When it ends cannot be said before it {passed}."]
     if expected.finish_seconds is None:
         if case.job.waits and expected.start_seconds is None:
-            return [f"When it ends cannot be said before it {'starts' if case.job.started_at is None else 'goes on'}."]
-        return ["When it ends cannot be said yet: too little of its loss or speed is known."]
+            goes = "starts" if case.job.started_at is None else "goes on"
+            return [f"When it ends cannot be said before it {goes}.{_at_the_latest(case)}"]
+        return [f"When it ends cannot be said yet: too little of its loss or speed is known.{_at_the_latest(case)}"]
     if_so = "If its training goes on, it" if case.warnings else "It"
     ends = f"{if_so} is expected to end in {span(expected.finish_seconds)}"
     due = deadline_of(case.job.asked, case.job.created_at)
@@ -336,6 +337,16 @@ def on_the_end(case: Case, expected: answers.Expected) -> list[str]:
         return [f"{ends} if it keeps what it has: later changes of size are not counted in yet.", *meets]
     counted_in = "waiting, stops, later changes of size and jobs that may still be submitted included"
     return [f"{ends}, {counted_in}.", *_on_changes_ahead(case, expected), *meets]
+
+
+def _at_the_latest(case: Case) -> str:
+    """When its limit of time ends it."""
+    limit, began = case.job.asked.convergence.max_seconds, case.job.started_at
+    if limit is None:
+        return ""
+    if began is None:
+        return f" It ends {lasted(limit)} after its start at the latest: that is its limit."
+    return f" It ends in {time_words(began + limit - case.now)} at the latest: its limit is {lasted(limit)}."
 
 
 def _of_no_known_length(case: Case) -> list[str]:
