@@ -901,7 +901,7 @@ def test_of_a_tracked_job_no_change_of_size_is_told() -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"state": JobState.QUEUED, "wanted": NOTHING}, "It ends 1 min 30 s after its start at the latest"),
+        ({"state": JobState.QUEUED, "wanted": NOTHING, "step": 0}, "It ends 1 min 30 s after its start at the latest"),
         ({"state": JobState.RUNNING, "started_at": 40.0}, "It ends in 70 s at the latest: its limit is 1 min 30 s."),
     ],
 )
