@@ -22,9 +22,9 @@ import numpy as np
 from optimus_scheduler.model import Architecture, Mode
 from optimus_service.observe.spec import readable_spec
 from optimus_service.observe.telemetry import JobHistory
+from optimus_service.store.histories import SAMPLES_KEPT
 from optimus_service.store.records import Document, JobRecord, KeptHistory, MembershipRecord
 from optimus_service.store.repository import MAX_PAGE, LeaderRepository, Repository
-from optimus_service.store.samples.histories import SAMPLES_KEPT
 
 SAMPLES_AT_ONCE = 1_000_000
 """Samples read by one call, of all jobs together: about four seconds of computing. A restarted service that finds more

@@ -38,6 +38,7 @@ from optimus_service.store.database.kept import Kept
 from optimus_service.store.database.pages import DEFAULT_PAGE, MAX_PAGE
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.events import Events, Rounds
+from optimus_service.store.histories import FinishedRuns, Histories
 from optimus_service.store.jobs import charging, ended, memberships, tasks, wanted
 from optimus_service.store.jobs.jobs import Jobs
 from optimus_service.store.jobs.memberships import Memberships
@@ -52,7 +53,6 @@ from optimus_service.store.nodes import ClosedNodes
 from optimus_service.store.people import People
 from optimus_service.store.projects import Projects
 from optimus_service.store.records import Observed
-from optimus_service.store.samples.histories import FinishedRuns, Histories
 from optimus_service.store.samples.samples import Samples
 
 __all__ = [

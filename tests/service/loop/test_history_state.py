@@ -20,9 +20,9 @@ from optimus_scheduler.model import Mode, Snapshot
 from optimus_service.observe.histories import FORMAT, Histories, basis_of, begun, pack, unpack
 from optimus_service.observe.snapshot import ClusterState, Observer
 from optimus_service.observe.telemetry import JobHistory
+from optimus_service.store import histories
 from optimus_service.store.database.engine import create_engine_from_url
 from optimus_service.store.records import Document, KeptHistory, MembershipRecord, SampleBatch, SampleRecord
-from optimus_service.store.samples import histories
 
 losses = st.one_of(st.none(), st.floats(-1e3, 1e3), st.sampled_from([math.nan, math.inf, -math.inf]))
 gradients = st.one_of(st.none(), st.builds(Gradients, square=st.floats(0.1, 2), variance=st.floats(-1, 9)))

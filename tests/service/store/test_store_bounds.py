@@ -6,10 +6,10 @@ from sqlalchemy import text
 from tests.service.store.store_builders import MakeJob, a_sample, add_samples, samples_of
 
 from optimus_service.store.database.engine import create_engine_from_url
+from optimus_service.store.histories import SAMPLES_KEPT
 from optimus_service.store.records import KeptHistory
 from optimus_service.store.repository import Repository
 from optimus_service.store.samples.counting import BLOCK
-from optimus_service.store.samples.histories import SAMPLES_KEPT
 
 
 def fill(repository: Repository, first: int, n: int) -> None:
