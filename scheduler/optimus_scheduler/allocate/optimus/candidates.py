@@ -186,7 +186,11 @@ def _rows(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes) -> tu
     if not beside.any() and not further:
         return columns, is_present
     asked = [(j, outlooks[j].present) for j in beside.nonzero()[0].tolist()]
-    asked = [(j, size) for j, has in asked if not _has_row(columns, j, size := _as_allowed(outlooks[j], has))]
+    asked = [
+        (j, size)
+        for j, has in asked
+        if (size := _as_allowed(outlooks[j], has)) is has or not _has_row(columns, j, size)
+    ]
     for j in further:  # one more of either alone, for room that does not hold one of each
         workers_now, servers_now = _pair(outlooks[j].present)
         asked += [

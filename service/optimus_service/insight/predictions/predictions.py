@@ -191,10 +191,7 @@ def predictions_body(
     allocations = [Allocation(w, p, _gpu_type(job)) for w in workers for p in servers]
     # One that has no other size is told one time left.
     shown = ahead.remaining_seconds if allocations == [record.intended] else ahead.at_its_size
-    if latest is not None and latest.changes_size:  # until the next round its forecast is of the size that it had
-        shown = None
-    is_by_time = end is not None and end.by_time and end.soonest == 1.0
-    basis = Basis(question.now, settings, estimate_of(shown), is_by_time)
+    basis = _basis(latest, end, shown, question.now, settings)
     found = sizes(job, fitted.speeds, allocations, estimate_of(ahead.remaining_steps), basis)
     # While a change of size is under way it has what trains; the forecast tells of what it gets.
     present = job.allocation if record.running.is_empty else record.running._replace(gpu_type=_gpu_type(job))
@@ -231,6 +228,20 @@ def predictions_body(
         checkpoints=checkpoints,
         outcome=outcome_body(record, past, job.spent if is_priced else None),
     )
+
+
+def _basis(
+    latest: DecisionRecord | None,
+    end: End | None,
+    shown: answers.Interval | None,
+    now: float,
+    settings: Settings,
+) -> Basis:
+    """`shown`: seconds left at the present size, by the latest decision's forecast, whose `end` this is."""
+    if latest is not None and latest.changes_size:  # until the next round its forecast is of the size that it had
+        shown = None
+    is_by_time = end is not None and end.by_time and end.soonest == 1.0
+    return Basis(now, settings, estimate_of(shown), is_by_time)
 
 
 def _gpu_type(job: Job) -> str | None:
