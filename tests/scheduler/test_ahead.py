@@ -571,6 +571,25 @@ def test_the_end_of_a_wait_after_an_error_is_a_start_without_doubt_where_there_i
     assert start == Interval(NOW + 248.0, NOW + 248.0, NOW + 248.0)
 
 
+@pytest.mark.parametrize("comes", [(), (8.0, 30.0)], ids=["nobody comes", "others may come before it"])
+def test_a_job_that_is_tried_again_beside_one_that_can_give_room_likely_starts_then(comes: tuple[float, ...]) -> None:
+    """No round has had it wait beyond that moment, so that the end of another job says nothing of its start."""
+    retry = Retry(1, 1, NOW + 12.0, 32.0, "OSError")
+    failed = replace(a_script("failed", 1, 100, has=False), state=JobState.PAUSED, allocated_at=NOW - 20, retry=retry)
+    spec = a_spec(minimum=(1, 0), maximum=(4, 0), rule=ConvergenceRule(max_steps=400))
+    spec = replace(spec, architecture=Architecture.SCRIPT)
+    speeds = samples(lambda workers, _servers: 1.0 / (0.15 + 0.85 / workers), [(1, 0), (2, 0), (3, 0)])
+    wide = a_job("wide", has=(2, 0), spec=spec, measured=speeds, allocated_at=NOW - 60.0)
+    others = [a_script("n1", 1, 47, has=True), a_script("n2", 1, 90, has=True)]
+    like = forecast_all([a_script("like", 1, 20, has=True)], NOW, Settings())[0]
+    arrivals = tuple(Arrival(NOW + at, as_fresh(like, f"like-{at}", NOW + at), 60.0) for at in comes)
+    queue = a_queue(failed, wide, *others, cpu=4.0, arrivals=arrivals)
+    start = looked(replace(queue, sizes={**queue.sizes, "failed": NOTHING}))["failed"].start
+    assert start is not None
+    assert start.low == start.mean == NOW + 12.0
+    assert (start.high > NOW + 12.0) == bool(comes)
+
+
 def test_a_pause_that_all_futures_have_is_told_with_for_whom_and_why() -> None:
     """A short job waits for all that a long one has."""
     spec = a_spec(maximum=(1, 1), rule=ConvergenceRule(max_steps=100_000))

@@ -51,11 +51,15 @@ class Doubts:
             self._starts[job] = self._own_starts(job)
         return self._starts[job]
 
+    def may_start_at(self, job: int) -> float:
+        """The end of its wait after an error; the present without one, or after it."""
+        return max(self._trajectory.began, self._trajectory.may_start_at(job))
+
     def _own_starts(self, job: int) -> FloatArray:
-        cause, at, now = self._trajectory.cause_of(job), self._trajectory.start_of(job), self._trajectory.began
+        cause, at = self._trajectory.cause_of(job), self._trajectory.start_of(job)
         if cause is not None:
             return _sum(self.predicted_ends(cause.job), cause.lag * _WAITS)
-        certain = max(now, self._trajectory.may_start_at(job))
+        certain = self.may_start_at(job)
         if self._trajectory.is_planned or not certain < at < math.inf:
             return np.full(LEVELS, at)
         return certain + (at - certain) * _WAITS

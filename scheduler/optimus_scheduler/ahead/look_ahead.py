@@ -292,10 +292,19 @@ def _or_earliest(queue: Queue, doubts: Sequence[Doubts], foreseen: Mapping[int, 
     needed = [_needed(queue.outlooks[j]) for j in waiting]
     earliest = earliest_starts(queue.now, _free_by_node(queue, allocated), allocated, ends, needed)
     ranks, places = dict(zip(running, earliest.ranks, strict=True)), [None, *running]
-    return {
+    found = {
         j: _first_of(j, doubts, foreseen[j].reshape(len(doubts), -1), at, places, by, ranks)
         for j, at, by in zip(waiting, earliest.at, earliest.by, strict=True)
     }
+    tried_again = [j for j in waiting if doubts[0].may_start_at(j) > queue.now]
+    return found | {j: _first_of_all(j, doubts, foreseen[j].reshape(len(doubts), -1)) for j in tried_again}
+
+
+def _first_of_all(job: int, doubts: Sequence[Doubts], foreseen: FloatArray) -> _Starts:
+    """Starts as `foreseen` (trajectories, LEVELS), each and the first of them."""
+    first = min(range(len(foreseen)), key=lambda number: float(np.median(foreseen[number])))
+    found = np.concatenate([foreseen.ravel(), np.sort(foreseen, axis=1).min(axis=0)])
+    return _Starts(found, _causes(job, [*doubts, doubts[first]]))
 
 
 def _first_of(
