@@ -23,6 +23,8 @@ from optimus_scheduler.place.place import Placed, Placements, TaskSlot, Unplaced
 from optimus_scheduler.quota_words import IN_ITS_QUOTA
 from optimus_scheduler.reconcile import Want
 
+GOES_FIRST = "It has waited so long that it goes first."
+_WAITS_ANYWAY = "Without its limit of workers, too, it would wait for room now."
 BETTER_USED = "other jobs make better use of the room"
 """In the words about a job that would have room beside what others need at least."""
 
@@ -88,10 +90,10 @@ def decide(
             grant = _as_placed(one, grant, placed)
         if grant[0] is not one.present and one.has_tasks:
             grant = _as_its_owner_allows(one, grant)
-        size, reason, _, gain, next_gain, note, _, _ = grant
+        size, reason, _, gain, next_gain, note, _, _, goes_first, _ = grant
         if not worded:
             message = ""
-        elif note is None and batch is None and by is None and type(placed) is not Unplaced:  # most jobs
+        elif note is None and not goes_first and batch is None and by is None and type(placed) is not Unplaced:  # most
             message = _MESSAGES[reason](one, grant)
         else:
             message = _worded(one, grant, placed, batch, by)
@@ -119,8 +121,12 @@ def _worded(outlook: Outlook, grant: Grant, placed: Placed | Unplaced | None, ba
         message = f"{what}: {placed.reason} ({size_words(outlook.minimum)})."
     if batch is not None and not grant.allocation.is_empty:
         message = f"{message} {_batch(outlook, batch)}"
+    if grant.goes_first:
+        message = f"{message} {GOES_FIRST}"
     if grant.note is not None:
         message = f"{message} {grant.note}"
+    if grant.lacks_room:
+        message = f"{message} {_WAITS_ANYWAY}"
     return message
 
 

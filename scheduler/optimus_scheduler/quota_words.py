@@ -75,7 +75,7 @@ def with_quotas_told(outlooks: Iterable[Outlook], grants: Mapping[str, Grant], s
             return grant._replace(note=f"{grant.note or ''} {comes_to}".strip()) if found.is_shrunk else grant
         if found.is_beyond:
             beyond = f"That is more than its project may hold: it may not borrow, and {found.own}"
-            return grant._replace(note=f"{beyond}; {NO_END_HELPS}.")
+            return grant._replace(note=f"{beyond}; {NO_END_HELPS}.", goes_first=False)
         if grant.grown or not found.is_used_up:
             return grant
         return grant._replace(note=f"{USED_UP}: {found.own}.{'' if grant.note is None else f' {grant.note}'}")

@@ -10,7 +10,6 @@ from tests.scheduler.builders import ALL_SIZES, NOW, SpeedLaw, a_cluster, a_job,
 
 from optimus_scheduler.allocate.optimus.guarantees import turn_of
 from optimus_scheduler.allocate.policies import AllocationInput, Grant, policy_named
-from optimus_scheduler.allocate.policy import GOES_FIRST
 from optimus_scheduler.forecast.forecast import forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import (
@@ -322,7 +321,7 @@ def test_room_is_kept_for_a_job_that_has_waited_as_long_as_it_is_told() -> None:
         grants = allocate([running, waits, a_job("later", submitted_at=NOW - 10.0)], 4)
         assert grants["gang"].allocation.is_empty
         assert grants["later"].allocation.is_empty != passes
-        assert grants["gang"].note == (None if passes else GOES_FIRST)
+        assert grants["gang"].goes_first != passes
 
 
 def test_the_turn_of_a_job_whose_length_is_known_is_told_by_what_it_needs_alone() -> None:

@@ -105,7 +105,7 @@ def test_a_job_that_its_limit_stops_is_told_of_it_in_a_full_cluster_too(waited: 
     told = "Waits: a limit leaves no room now for 1 worker and 1 server. All jobs of ada together may hold 1 worker "
     found = decided(full)["a1"]
     assert found.reason is Reason.WAITING_FOR_WORKER_LIMIT
-    assert found.message == f"{told}(workers_together). Without that limit, too, it would wait for room now."
+    assert found.message == f"{told}(workers_together). Without its limit of workers, too, it would wait for room now."
     found = decided(world_of([*jobs, other], limit))["a1"]
     assert found.reason is Reason.WAITING_FOR_WORKER_LIMIT
     assert found.message == f"{told}(workers_together)."

@@ -371,7 +371,7 @@ class _QuotaAllocation:
             if grant.reason is not Reason.WAITING_FOR_QUOTA
             else grant._replace(reason=Reason.WAITING_FOR_RESOURCES)
             if job_id in alone
-            else grant._replace(note=RIGHT_OF_OTHERS)
+            else grant._replace(note=RIGHT_OF_OTHERS, goes_first=False)
             for job_id, grant in grants.items()
         }
 
@@ -404,7 +404,7 @@ def _beside_the_confined(grant: Grant, would_fit: bool) -> Grant:
     """What a job gets beside jobs of projects that may not borrow: the policy has not seen these. `would_fit`: it
     would have room if these had no more than the minima of those that train."""
     if grant.reason is Reason.WAITING_FOR_RESOURCES and would_fit:
-        return grant._replace(reason=Reason.WAITING_FOR_QUOTA, note=RIGHT_OF_OTHERS, grown=())
+        return grant._replace(reason=Reason.WAITING_FOR_QUOTA, note=RIGHT_OF_OTHERS, grown=(), goes_first=False)
     return grant._replace(reason=Reason.MINIMUM_ELSEWHERE) if grant.reason is Reason.CLUSTER_FULL else grant
 
 

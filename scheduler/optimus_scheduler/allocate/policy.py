@@ -28,8 +28,6 @@ class AllocationInput:
 
 OTHERS_GIVE = "Other jobs would have to give up the room for that."
 """The note of a grant with `NOT_WORTH_RESCALING`: not only the stop of its own change is in the way."""
-GOES_FIRST = "It has waited so long that it goes first."
-"""The note of a grant of nothing: no other job starts before this one, but where more than the policy decides."""
 
 
 class Grant(NamedTuple):
@@ -51,6 +49,11 @@ class Grant(NamedTuple):
     """Of a job that waits: those that have more than their minima, beside which it would have room; where it waits for
     its project's quota or for a limit of workers, in that. Else only of a policy by which they make better use of
     it."""
+    goes_first: bool = False
+    """Of a job that waits: it has waited so long that no other job starts before it, but where more than the policy
+    decides."""
+    lacks_room: bool = False
+    """Of a job that waits for a limit of workers: without the limit it would wait for room."""
 
 
 class Policy(Protocol):

@@ -16,12 +16,11 @@ from dataclasses import replace
 
 from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS, allocate_with_quotas
 from optimus_scheduler.allocate.deadline_budget import bounded
-from optimus_scheduler.allocate.policy import GOES_FIRST, AllocationInput, Grant, Policy
+from optimus_scheduler.allocate.policy import AllocationInput, Grant, Policy
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, Quota, Reason, WorkerLimit
 from optimus_scheduler.settings import Settings
 
-_WAITS_ANYWAY = "Without that limit, too, it would wait for room now."
 _REPLACEABLE = frozenset({Reason.AT_MAXIMUM, Reason.NO_FURTHER_GAIN, Reason.UNCHANGED, Reason.BETTER_USED_ELSEWHERE})
 """Reasons of a bounded job that are true of what is left to it, where the bound is what holds it back."""
 
@@ -213,17 +212,19 @@ def _told(grants: Mapping[str, Grant], groups: Sequence[_Group]) -> Mapping[str,
     told: dict[str, Grant] = {}
     for group in groups:
         for one in group.not_let_in(grants):
-            grant, words = grants[one.id], _words(group.limit)
-            # While the limit stops it, it does not go first: no room is kept for it.
-            note = (grant.note or "").replace(GOES_FIRST, "").strip()
             if one.id in told:
                 continue
+            # While the limit stops it, it does not go first: no room is kept for it.
+            grant, words = grants[one.id]._replace(goes_first=False), _words(group.limit)
             if grant.reason is Reason.WAITING_FOR_RESOURCES:
-                note = f"{words} {_WAITS_ANYWAY} {note}".strip()
-                grown = group.grown_beside(one, grants)
-                told[one.id] = grant._replace(reason=Reason.WAITING_FOR_WORKER_LIMIT, note=note, grown=grown)
+                told[one.id] = grant._replace(
+                    reason=Reason.WAITING_FOR_WORKER_LIMIT,
+                    note=f"{words} {grant.note or ''}".strip(),
+                    grown=group.grown_beside(one, grants),
+                    lacks_room=True,
+                )
             elif grant.reason is Reason.WAITING_FOR_QUOTA:
-                told[one.id] = grant._replace(note=f"{note} {words}".strip())
+                told[one.id] = grant._replace(note=f"{grant.note or ''} {words}".strip())
     return {**grants, **told} if told else grants
 
 

@@ -11,7 +11,7 @@ from tests.service.api.api_harness import Api, on_sqlite, problem
 from tests.service.api.people import ADMINISTRATOR, add_token, add_user
 from tests.service.store.store_builders import a_decision, a_round, set_wanted
 
-from optimus_scheduler.allocate.policy import GOES_FIRST
+from optimus_scheduler.explain import GOES_FIRST
 from optimus_scheduler.lifecycle import CancelRequested, PauseRequested
 from optimus_scheduler.model import NOTHING, Allocation, Directive, Interval
 from optimus_service.store.records import ExpectedTimesRecord

@@ -24,8 +24,7 @@ from optimus_scheduler.ahead.queue import ExpectedCut
 from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS, RIGHT_OF_OTHERS
 from optimus_scheduler.allocate.optimus.guarantees import Turn
 from optimus_scheduler.allocate.policies import POLICIES
-from optimus_scheduler.allocate.policy import GOES_FIRST
-from optimus_scheduler.explain import BETTER_USED
+from optimus_scheduler.explain import BETTER_USED, GOES_FIRST
 from optimus_scheduler.lifecycle import PauseRequested, TooManyFailures
 from optimus_scheduler.model import (
     NOTHING,

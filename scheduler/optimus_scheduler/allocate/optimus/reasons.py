@@ -13,7 +13,7 @@ from optimus_scheduler.allocate.optimus.candidates import Candidates
 from optimus_scheduler.allocate.optimus.greedy import GreedyResult
 from optimus_scheduler.allocate.optimus.guarantees import overdue_seconds, present_rows, seconds_of_turn
 from optimus_scheduler.allocate.optimus.job_columns import JobColumns
-from optimus_scheduler.allocate.policy import GOES_FIRST, OTHERS_GIVE, Grant
+from optimus_scheduler.allocate.policy import OTHERS_GIVE, Grant
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import NOTHING, TOLERANCE, Allocation, Reason
 from optimus_scheduler.settings import Settings
@@ -91,7 +91,8 @@ class _Explanation:
         gains = _where((below >= self._least) & (table.cost[row] - table.cost[below] > _SAME_SHARE), gain)
         numbers = reasons.tolist()
         words, notes = map(_REASONS.__getitem__, numbers), map(_NOTES.__getitem__, numbers)
-        columns = sizes, words, best, gains, next_gain, notes, repeat(False, len(jobs)), repeat((), len(jobs))
+        claimed, grown, first, lacks = (repeat(each, len(jobs)) for each in (False, (), False, False))
+        columns = sizes, words, best, gains, next_gain, notes, claimed, grown, first, lacks
         granted = dict(zip(jobs.ids, map(_grant, zip(*columns, strict=True)), strict=True))
         waiting = (workers + servers == 0).nonzero()[0]
         for j, grant in zip(waiting.tolist(), self._waiting(waiting) if len(waiting) else (), strict=True):
@@ -198,7 +199,7 @@ class _Explanation:
 _grant: Callable[[Iterable[object]], Grant] = partial(tuple.__new__, Grant)
 """What `_make` of a named tuple does, in half its time."""
 _WAITS = Grant(NOTHING, Reason.WAITING_FOR_RESOURCES)
-_GOES_FIRST = _WAITS._replace(note=GOES_FIRST)
+_GOES_FIRST = _WAITS._replace(goes_first=True)
 _REASONS = (
     Reason.UNCHANGED,
     Reason.LEARNING_SPEED,

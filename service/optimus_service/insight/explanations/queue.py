@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from optimus_contract import answers
 from optimus_contract.interval_words import interval_words
-from optimus_scheduler.allocate.policy import GOES_FIRST
+from optimus_scheduler.explain import GOES_FIRST
 from optimus_service.insight.jobs.progress import Ends, start_of
 from optimus_service.observe.standstills import Standstills
 from optimus_service.store.records import DecisionRecord, JobRecord
