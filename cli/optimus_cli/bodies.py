@@ -119,6 +119,7 @@ class Job(TypedDict):
     rescales: int
     deadline_promised_at: str | None
     begins_anew: bool
+    lost_by_a_stop: str | None
     usage: JobUsage | None
     noise_scale: float | None
     learning_rate: float | None

@@ -65,6 +65,7 @@ def job(**changes: Any) -> Job:
         "failure": None,
         "rescales": 2,
         "begins_anew": False,
+        "lost_by_a_stop": None,
         "limit_reached": None,
     }
     return cast("Job", {**body, **changes})

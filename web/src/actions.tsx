@@ -4,7 +4,6 @@ import type { Job, WhoAmI } from "./api";
 import { faultAt, useChange, type Fault } from "./asking";
 import { Doubt, faultOf, Marked, Refusal } from "./doubt";
 import { mayChange } from "./rights";
-import { lost } from "./words";
 
 interface Action {
   label: string;
@@ -20,20 +19,11 @@ interface Action {
 /** States from which the service lets a job go on from its last checkpoint. */
 const RESUMABLE = new Set<Job["state"]>(["failed", "cancelled"]);
 
-function pauseOf(job: Job, since: string | null): Action {
+function pauseOf(job: Job): Action {
   const pause: Action = { label: "Pause", method: "POST", path: "/pause" };
-  if (job.state !== "running" || !job.begins_anew) return pause;
-  const loses = lost(job.step, secondsOfWork(job, since));
-  if (!loses) return pause;
-  const words = `It is not known to go on from a checkpoint, and loses ${loses}.`;
+  if (!job.lost_by_a_stop) return pause;
+  const words = `It is not known to go on from a checkpoint, and loses ${job.lost_by_a_stop}.`;
   return { ...pause, doubt: { words, yes: "Pause it all the same", no: "Let it run" } };
-}
-
-/** What its present tasks have trained, as the command line says it; null: they stand still. */
-function secondsOfWork(job: Job, since: string | null): number | null {
-  if (since === null || (job.step && job.standstill)) return null;
-  const seconds = (Date.now() - Date.parse(since)) / 1000;
-  return job.step && job.steps_per_second ? Math.min(seconds, job.step / job.steps_per_second) : seconds;
 }
 
 function cancelOf(job: Job): Action {
@@ -68,8 +58,8 @@ const DELETE: Action = {
   next: async () => "#/",
 };
 
-/** What can be asked for in the state that the job is in. `since`: when its processes began. */
-export function actionsOf(job: Job, since: string | null = null): Action[] {
+/** What can be asked for in the state that the job is in. */
+export function actionsOf(job: Job): Action[] {
   if (job.finished_at) {
     const goesOn = !job.spec.tracked && RESUMABLE.has(job.state) && job.step > 0 && !job.begins_anew;
     return [
@@ -81,13 +71,11 @@ export function actionsOf(job: Job, since: string | null = null): Action[] {
   const ends = job.directive === "finish" || job.directive === "cancel";
   if (job.spec.tracked) return ends ? [] : [cancelOf(job)];
   if (job.spec.paused) return [RESUME, ...(ends ? [] : [cancelOf(job)])];
-  return ends ? [] : [pauseOf(job, since), cancelOf(job)];
+  return ends ? [] : [pauseOf(job), cancelOf(job)];
 }
 
 interface ActionsProps {
   job: Job;
-  /** When its processes began; null: it has none. */
-  since: string | null;
   /** Loads the job at once. */
   again: () => void;
   caller: WhoAmI | null;
@@ -95,12 +83,12 @@ interface ActionsProps {
 }
 
 /** The buttons of a job, for who may change it. */
-export function Actions({ job, since, again, caller, needsToken }: ActionsProps) {
+export function Actions({ job, again, caller, needsToken }: ActionsProps) {
   /** Done, though the job has not been loaded again yet. */
   const [asked, setAsked] = useState<string | null>(null);
   const [doubted, setDoubted] = useState<Action | null>(null);
   const { send, sends, refusal, refuse } = useChange(needsToken);
-  const actions = actionsOf(job, since);
+  const actions = actionsOf(job);
   const offered = actions.map((each) => each.label).join();
   useEffect(() => {
     setAsked(null);

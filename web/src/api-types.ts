@@ -449,6 +449,11 @@ export interface components {
              * @default false
              */
             begins_anew: boolean;
+            /**
+             * @description what a stop would lose now, as far as is known: `86 steps (3 min 05 s of work)`; null: nothing
+             * @default null
+             */
+            lost_by_a_stop: string | null;
             /** @default null */
             usage: components["schemas"]["JobUsage"] | null;
             /**

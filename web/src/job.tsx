@@ -185,8 +185,6 @@ function Story({ known, now, problem, again, caller, needsToken }: StoryProps) {
   const whyItStands = job.reason === "PausedByOwner" ? "Why it is paused" : "Why it waits";
   const whyHeading = waiting ? whyItStands : whyItHasThat;
   const place = usePlace(job.id, waiting && !tracked, explanation.at);
-  const newest = allocations.at(-1);
-  const since = newest?.workers ? newest.at : null;
   const badge = { ...job, wanted_workers: job.wanted.workers, workers: job.running.workers };
   return (
     <article aria-labelledby="job">
@@ -220,7 +218,7 @@ function Story({ known, now, problem, again, caller, needsToken }: StoryProps) {
         </div>
       )}
       {job.retry_at && <Retry job={job} at={job.retry_at} now={now} />}
-      <Actions job={job} since={since} again={again} caller={caller} needsToken={needsToken} />
+      <Actions job={job} again={again} caller={caller} needsToken={needsToken} />
       <div class="tiles">
         <div class="tile">
           <span class="name">Progress</span>

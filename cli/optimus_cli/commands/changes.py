@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -33,7 +32,7 @@ def pause(
     """
     with connect(url) as client:
         found = find_job(client, job)
-        lost = lost_by_a_stop(client, found)
+        lost = found.get("lost_by_a_stop")
         if lost and not yes:
             ask(f"Pause {found['id']}? It is not known to go on from a checkpoint, and loses {lost}.", "paused")
         paused = client.pause(found["id"])
@@ -175,25 +174,8 @@ def delete(
         output.print_text(f"deleted {found['id']}{what}")
 
 
-def lost_by_a_stop(client: Client, job: Job) -> str:
-    """What stopping a script costs that is not known to keep checkpoints: `86 steps (3 min 05 s of work)`,
-    `3 min 05 s of work`; empty: nothing, as far as is known."""
-    if job["finished_at"] is not None or not job["begins_anew"]:
-        return ""
-    starts = [wording.moment(task["started_at"]) for task in client.tasks(job["id"]) if task["role"] == "worker"]
-    if not starts:
-        return ""
-    steps, since = job["step"] if job["running"]["workers"] else 0, max(starts)  # all begin with the last
-    seconds = (datetime.now(UTC) - since).total_seconds()
-    # Of a job that stands still the steps are lost, and not the time in which it made none.
-    if steps and (speed := job["steps_per_second"]):
-        seconds = min(seconds, steps / speed)
-    return wording.lost(steps, None if steps and job.get("standstill") else seconds)
-
-
 def lost_by_stops(client: Client, tasks: Collection[str]) -> str:
     """`ID loses 86 steps (3 min 05 s of work)` of each running job with a worker among these tasks; may be empty."""
     running = client.jobs({"state": "running"}, None) if tasks else iter(())
     there = (job for job in running if any(task.startswith(f"{job['id']}-worker-") for task in tasks))
-    lost = {job["id"]: lost_by_a_stop(client, job) for job in there if job["begins_anew"]}
-    return "; ".join(f"{job_id} loses {words}" for job_id, words in lost.items() if words)
+    return "; ".join(f"{job['id']} loses {lost}" for job in there if (lost := job.get("lost_by_a_stop")))

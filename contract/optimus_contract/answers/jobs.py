@@ -164,6 +164,10 @@ class Job(Message):
     begins_anew: Annotated[
         bool, About("a stop costs it all its steps, as far as is known: a script that keeps no checkpoint")
     ] = False
+    lost_by_a_stop: Annotated[
+        str | None,
+        About("what a stop would lose now, as far as is known: `86 steps (3 min 05 s of work)`; null: nothing"),
+    ] = None
     usage: JobUsage | None = None
     noise_scale: Annotated[float | None, About("of its gradients, in examples; see docs/gradients.md")] = None
     learning_rate: Annotated[

@@ -14,7 +14,7 @@ from tests.service.store.store_builders import a_decision, a_forecast, a_members
 from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Quota
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of
-from optimus_service.insight.jobs.lost_work import Loss, losses, total
+from optimus_service.insight.jobs.lost_work import Loss, losses, lost_by_a_stop, total
 from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.store.records import JobRecord, MembershipRecord
 
@@ -193,3 +193,51 @@ def test_a_dry_run_says_what_scripts_would_lose(world: World) -> None:
     assert after is not None
     assert after.mean >= before.mean + effect.lost_seconds, "what it makes again comes on top of its wait"
     assert any("and lose" in each and "not known to go on from a checkpoint" in each for each in found.sentences)
+
+
+@pytest.mark.parametrize(
+    ("memberships", "changes", "lost"),
+    [
+        pytest.param([BEGAN], {}, Loss(15, 30.0), id="of its steps"),
+        pytest.param(
+            [BEGAN, a_membership(epoch=2, at=20.0, step=9, cause="coordinator_restart", workers=("w",))],
+            {},
+            Loss(15, 30.0),
+            id="its coordinator began anew",
+        ),
+        pytest.param(
+            [replace(BEGAN, at=-90.0), replace(PAUSED, at=-40.0), replace(RESUMED, at=10.0)],
+            {},
+            Loss(15, 20.0),
+            id="after a pause that lost all before it",
+        ),
+        pytest.param(
+            [BEGAN, replace(PAUSED, at=10.0), replace(RESUMED, at=18.0, step=9, lost_steps=0)],
+            {},
+            Loss(15, 22.0),
+            id="after a pause from which it went on where it was",
+        ),
+        pytest.param([BEGAN], {"profile": {"resumes": True}}, Loss(), id="with a checkpoint"),
+        pytest.param([BEGAN], {"running": NOTHING}, Loss(), id="without tasks"),
+        pytest.param([BEGAN], {"state": JobState.CANCELLED}, Loss(), id="ended"),
+    ],
+)
+def test_what_a_stop_would_lose_does_not_grow_while_no_step_comes(
+    memberships: list[MembershipRecord], changes: dict[str, Any], lost: Loss
+) -> None:
+    trains = {"state": JobState.RUNNING, "running": Allocation(1, 0), "first_step": 1, "step_at": 30.0, **changes}
+    script = a_script(**trains)
+    for now in (31.0, 45.0, 600.0):
+        assert lost_by_a_stop(script, script.step, memberships, None, now) == lost
+    paused = a_script(profile=script.profile, step_at=30.0)
+    if memberships == [BEGAN] and lost.steps:  # as it is told after it
+        after = losses(paused, [*memberships, replace(PAUSED, at=45.0)], {}, {1: 30.0})[-1]
+        assert after == lost
+
+
+def test_what_a_stop_would_lose_of_a_script_that_tells_no_steps_is_its_time() -> None:
+    silent = a_script(state=JobState.RUNNING, step=0, first_step=None)
+    assert lost_by_a_stop(silent, 0, [], 10.0, 70.0) == Loss(0, 60.0)
+    assert lost_by_a_stop(silent, 0, [], None, 70.0) == Loss(), "it has no worker"
+    told = a_script(state=JobState.RUNNING, step=0, first_step=1)
+    assert lost_by_a_stop(told, 0, [], 10.0, 70.0) == Loss(), "it tells its steps, and has made none since it began"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -13,7 +13,7 @@ from optimus_contract import answers
 from optimus_contract.fields import MAX_ASKED_LABELS, is_label
 from optimus_contract.job import JobSpec
 from optimus_scheduler.lifecycle import CancelRequested
-from optimus_scheduler.model import JobState
+from optimus_scheduler.model import JobState, Role
 from optimus_service.api.http import examples
 from optimus_service.api.http.body import StrictRoute
 from optimus_service.api.http.problems import Problem, documented, invalid_field
@@ -21,8 +21,10 @@ from optimus_service.api.jobs import submission
 from optimus_service.api.services import AuditDep, CallerDep, Services, ServicesDep, TaskChecksDep
 from optimus_service.insight.jobs.bodies import job_body
 from optimus_service.insight.jobs.progress import measured_speed
+from optimus_service.observe.spec import begins_anew
 from optimus_service.observe.standstills import standstills
-from optimus_service.store.records import JobRecord, NameMatch, SampleRecord
+from optimus_service.store.records import JobRecord, MembershipRecord, NameMatch, SampleRecord
+from optimus_service.store.repository import Repository
 
 MAX_LIMIT = 200
 """Items of one page: an answer stays below a megabyte or so."""
@@ -149,10 +151,26 @@ def shown(services: Services, jobs: Sequence[JobRecord]) -> list[answers.Job]:
     samples = dict.fromkeys(running, ()) | services.repository.samples.newest_of_each(running, SPEED_SAMPLES)
     bodies, now = [], services.clock()
     still = standstills(services.repository, jobs, decisions, now, services.listens_since, samples)
+    memberships, began = _runs(services.repository, jobs)
     for job in jobs:
-        newest = samples.get(job.id, [])
-        bodies.append(job_body(job, decisions.get(job.id), measured_speed(newest, now), now, newest, still))
+        newest, run = samples.get(job.id, []), (memberships.get(job.id, ()), began.get(job.id))
+        bodies.append(job_body(job, decisions.get(job.id), measured_speed(newest, now), now, newest, still, *run))
     return bodies
+
+
+def _runs(
+    repository: Repository, jobs: Sequence[JobRecord]
+) -> tuple[Mapping[str, Sequence[MembershipRecord]], Mapping[str, float]]:
+    """By job id, of scripts whose stop loses work: the memberships of those that have told steps, and when the newest
+    worker was started of the others that have one."""
+    anew = [job for job in jobs if not job.state.is_final and not job.is_without_tasks and begins_anew(job)]
+    telling, silent = ([job.id for job in anew if (job.step > 0) is told] for told in (True, False))
+    memberships = repository.memberships.of_jobs(telling) if telling else {}
+    began: dict[str, float] = {}
+    for task in repository.tasks.select(job_ids=silent) if silent else ():
+        if task.key.role is Role.WORKER:
+            began[task.key.job_id] = max(task.created_at, began.get(task.key.job_id, 0.0))
+    return memberships, began
 
 
 def newest_of(services: Services, job: JobRecord) -> Sequence[SampleRecord]:

@@ -15,7 +15,7 @@ from optimus_contract.result import JobProfile, JobResult
 from optimus_contract.telemetry import Sample
 from optimus_scheduler.model import Allocation, Forecast, JobState, PlacedTask, Resources
 from optimus_service.insight.format import finite, finite_document, interval_body, moment, moment_or_none
-from optimus_service.insight.jobs.lost_work import Loss, losses
+from optimus_service.insight.jobs.lost_work import Loss, losses, lost_by_a_stop
 from optimus_service.insight.jobs.progress import progress_of, step_of
 from optimus_service.insight.jobs.usage import ReportedUsage, job_usage
 from optimus_service.insight.jobs.why import explain
@@ -41,8 +41,11 @@ def job_body(
     now: float,
     newest: Sequence[Sample] = (),
     still: Standstills = MappingProxyType({}),
+    memberships: Sequence[MembershipRecord] = (),
+    began: float | None = None,
 ) -> answers.Job:
-    """A job with what its latest decision and its newest samples say of it."""
+    """A job with what its latest decision and its newest samples say of it; `memberships` and `began`: see
+    `lost_by_a_stop`."""
     usage = job_usage(newest)
     ahead = progress_of(job, decision, now, None, still)
     explanation = explain(job, decision, now)
@@ -90,6 +93,7 @@ def job_body(
         rescales=job.rescales,
         deadline_promised_at=moment_or_none(promised_at(job)),
         begins_anew=begins_anew(job),
+        lost_by_a_stop=lost_by_a_stop(job, step, memberships, began, now).words or None,
         usage=None if usage is None else answers.JobUsage(**asdict(usage)),
         noise_scale=newest_noise_scale(newest),
         learning_rate=newest_learning_rate(newest),

@@ -63,6 +63,29 @@ def total(found: Sequence[Loss]) -> Loss:
     return Loss(sum(each.steps for each in found), sum(seconds) if seconds else None, is_about)
 
 
+def lost_by_a_stop(
+    job: JobRecord, step: int, memberships: Sequence[MembershipRecord], began: float | None, now: float
+) -> Loss:
+    """What a stop would lose now; nothing, where the job is known to go on from a checkpoint, or has no tasks.
+
+    `step`: those that it has made since it began. Their time ends with the newest: while none comes, it does not grow.
+    `memberships`: oldest first, read only where it has made steps. `began`: when the newest of its workers was started,
+    read only of a script that has never told a step: all of its time may be work.
+    """
+    if job.state.is_final or not begins_anew(job):
+        return Loss()
+    if not step or job.running.is_empty:
+        return Loss() if began is None or job.first_step is not None else Loss(0, max(now - began, 0.0))
+    # Those after its beginning let it go on where it was, as when its coordinator began anew.
+    first = max((number for number, each in enumerate(memberships) if not each.step and each.workers), default=0)
+    run = memberships[first:]
+    if not run or job.step_at is None:
+        return Loss(step)
+    ends = [*(each.at - (each.pause_seconds or 0.0) for each in run[1:]), job.step_at]
+    spans = (max(end - each.at, 0.0) for each, end in zip(run, ends, strict=True) if each.workers)
+    return Loss(step, sum(spans), is_about=run[-1].tells_some)
+
+
 def _loss(
     job: JobRecord,
     memberships: Sequence[MembershipRecord],
