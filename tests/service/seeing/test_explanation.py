@@ -1495,6 +1495,19 @@ def test_a_limit_that_is_told_without_doubt_may_be_missed(rule: dict[str, Any], 
     assert [each.partition(" has a probability")[0] for each in found if "Its limit" in each] == told
 
 
+@pytest.mark.parametrize(("low", "is_told"), [(60.0, True), (40.0, False)], ids=["first run", "others stopped early"])
+def test_a_script_may_stop_by_itself_before_the_steps_that_it_tells(low: float, is_told: bool) -> None:
+    total, left = ({"mean": end, "low": begin, "high": end} for end, begin in ((60.0, low), (50.0, low - 10.0)))
+    pace = {"mean": 1.0, "low": 0.9, "high": 1.1}
+    made = a_forecast(total_steps=total, remaining_steps=left, rule="command_ends", seconds_per_step=pace)
+    size, spec = Allocation(1, 0), {"task": None, "command": ["python", "train.py"]}
+    decision = a_decision("job-1", allocation=size, previous=size, forecast=made)
+    trains = a_record(wanted=size, running=size, step=10, spec=spec)
+    found = explanation_of(Case(job=trains, decision=decision, now=10.0)).sentences
+    sentence = "By then it makes the 60 steps that it tells: it ends sooner if it stops by itself before."
+    assert (sentence in found) == is_told
+
+
 @pytest.mark.parametrize(("profile", "is_told"), [(None, True), ({"total_steps": 60}, False)])
 def test_a_script_of_unknown_length_may_end_before_its_limit_of_steps(
     profile: dict[str, Any] | None, is_told: bool

@@ -379,12 +379,18 @@ def _of_no_known_length(case: Case) -> list[str]:
 
 
 def _on_its_limit(case: Case) -> list[str]:
-    """That its command or its loss may end it before its limit, where the told number of steps does not show that."""
+    """That its command or its loss may end it before its limit, or before all the steps that it announced, where the
+    told number of steps does not show that."""
     forecast, rule = None if case.decision is None else case.decision.forecast, case.job.asked.convergence
     total = None if forecast is None else known(forecast.total_steps)
     announced = (case.job.profile or {}).get("total_steps")
     if forecast is not None and forecast.rule == "max_steps" and case.job.asked.command and announced is None:
         return ["Its limit of steps ends it then, if its command does not end by itself before."]
+    if forecast is not None and forecast.rule == "command_ends" and total is not None and total.low == total.high:
+        # Of a task that has stopped early before, the number of steps is in doubt.
+        return [
+            f"By then it makes the {total.mean:,.0f} steps that it tells: it ends sooner if it stops by itself before."
+        ]
     of_loss = (rule.loss_decrease, rule.target_loss, rule.target_metric)
     if forecast is None or total is None or forecast.rule not in ("max_steps", "max_epochs") or of_loss == (None,) * 3:
         return []
