@@ -202,6 +202,9 @@ JobReferences = Annotated[
 ]
 
 
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
 def ask(question: str, done: str) -> None:
     """Return when the answer is yes. Raises `CliError`: nothing was `done`."""
     try:

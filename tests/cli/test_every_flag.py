@@ -48,7 +48,7 @@ ARGUMENTS: dict[tuple[str, ...], Sequence[str]] = {
     ("submit",): ["--task", "a:b"],
     ("project", "set"): ["team", "--share", "0.5"],
     ("project", "show"): ["team"],
-    ("project", "delete"): ["team"],
+    ("project", "delete"): ["team", "--yes"],
     ("export-trace",): ["-"],
 }
 """What a command needs besides the flag; the others take a job, or nothing."""

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 from tests.cli import builders
-from tests.cli.conftest import Optimus, ScriptedService
+from tests.cli.conftest import Answer, Optimus, ScriptedService
 
 from optimus_cli.bodies import User
 from optimus_cli.show import render_people
@@ -172,3 +172,30 @@ def test_mine_are_jobs_of_the_caller(scripted: ScriptedService, optimus: Optimus
     assert optimus("list", "--mine", "--url", scripted.url).exit_code == 0
     assert scripted.requests[-1].query["owner"] == "ada"
     assert optimus("list", "--mine", "--owner", "bob", "--url", scripted.url).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "path", "question"),
+    [
+        (("user", "remove", "ada"), "/v1/users/ada", "Remove the user ada (nlp (viewer), vision (member)) with all "),
+        (
+            ("token", "revoke", TOKEN["id"]),
+            "/v1/tokens/0123456789ab",
+            "Revoke the token 0123456789ab `laptop` of ada? ",
+        ),
+        (("token", "revoke", "ff"), "/v1/tokens/ff", "Revoke the token ff? "),
+    ],
+)
+def test_a_user_or_a_token_is_taken_away_after_a_question(
+    scripted: ScriptedService, optimus: Optimus, command: tuple[str, ...], path: str, question: str
+) -> None:
+    scripted.on("GET", "/v1/users/ada", USER)
+    scripted.on("GET", "/v1/tokens", {"tokens": [TOKEN]})
+    scripted.on("DELETE", path, Answer(204, b""))
+    declined = optimus(*command, "--url", scripted.url, input="n\n")
+    assert declined.exit_code == 1
+    assert declined.stderr.startswith(question)
+    assert {request.method for request in scripted.requests} == {"GET"}
+    assert optimus(*command, "--url", scripted.url, input="y\n").exit_code == 0
+    assert scripted.requests[-1].method == "DELETE"
+    assert optimus(*command, "--yes", "--url", scripted.url).exit_code == 0

@@ -149,9 +149,17 @@ def test_what_is_not_given_of_a_quota_stays(service: ScriptedService, optimus: O
 
 
 def test_a_quota_is_taken_away(service: ScriptedService, optimus: Optimus) -> None:
-    done = optimus("project", "delete", "vision")
-    assert (done.exit_code, done.stdout) == (0, "vision has no quota any more\n")
-    service.on("DELETE", PATH, problem(404, "project 'vision' has no quota"))
+    had = "25 % of everything, 8 a100; may not borrow"
+    question = f"Take the quota of vision away ({had})? It has 3 active jobs, without a guarantee then. [y/N]"
+    for declined in (optimus("project", "delete", "vision", input=each) for each in ("n\n", "")):
+        assert declined.exit_code == 1
+        assert declined.stderr.startswith(question)
+        assert "Nothing was deleted" in declined.stderr
+    assert {request.method for request in service.requests} == {"GET"}
+    for done in (optimus("project", "delete", "vision", "--yes"), optimus("project", "delete", "vision", input="y\n")):
+        assert done.exit_code == 0
+        assert done.stdout.endswith(f"vision has no quota any more; it had {had}\n")
+    service.on("GET", PATH, problem(404, "project 'vision' has no quota"))
     missing = optimus("project", "delete", "vision")
     assert (missing.exit_code, missing.stderr) == (1, "Error: project 'vision' has no quota\n")
 

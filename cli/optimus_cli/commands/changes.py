@@ -14,7 +14,7 @@ from optimus_cli.client import DEFAULT_URL, Client, is_final
 from optimus_cli.errors import BadInput, Refused
 from optimus_cli.job.flags import CHANGING, given, with_flags
 from optimus_cli.job.specification import Specification, set_field
-from optimus_cli.options import AsJson, JobReference, Url, ask, connect
+from optimus_cli.options import AsJson, JobReference, Url, Yes, ask, connect
 from optimus_cli.resolve import find_job
 from optimus_cli.show import wording
 from optimus_contract.result import last_checkpoint
@@ -22,7 +22,7 @@ from optimus_contract.result import last_checkpoint
 
 def pause(
     job: JobReference,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -157,7 +157,7 @@ def delete(
             help="Also its directory (checkpoints, model, logs), and what is at its --checkpoint-url.",
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:

@@ -9,7 +9,7 @@ import typer
 from optimus_cli import output
 from optimus_cli.client import DEFAULT_URL
 from optimus_cli.commands.changes import lost_by_stops
-from optimus_cli.options import AsJson, Command, Group, Url, ask, connect
+from optimus_cli.options import AsJson, Command, Group, Url, Yes, ask, connect
 from optimus_cli.show import render_tables
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Close nodes, empty them, open them again (for operators).")
@@ -25,7 +25,7 @@ def cordon(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 @app.command(cls=Command)
 def drain(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:

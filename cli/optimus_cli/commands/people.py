@@ -14,7 +14,7 @@ from optimus_cli import output
 from optimus_cli.bodies import User
 from optimus_cli.client import DEFAULT_URL, Client
 from optimus_cli.errors import BadInput
-from optimus_cli.options import TOKEN_VARIABLE, AsJson, Command, Group, Url, ca_file, connect
+from optimus_cli.options import TOKEN_VARIABLE, AsJson, Command, Group, Url, Yes, ask, ca_file, connect
 from optimus_cli.show import limits, render_people
 from optimus_cli.show.limits import MaxPriority, MaxRequests, MaxWaiting, MaxWorkers, WorkersTogether
 from optimus_client.configuration import store, stored
@@ -151,9 +151,12 @@ def _limits_of(user: User) -> dict[str, float]:
 
 
 @user_app.command("remove", cls=Command)
-def remove_user(name: Name, url: Url = DEFAULT_URL) -> None:
+def remove_user(name: Name, yes: Yes = False, url: Url = DEFAULT_URL) -> None:
     """Remove a user with all tokens. Jobs stay, with the name of their owner; they are no later user's."""
     with connect(url) as client:
+        if not yes:
+            rights = render_people.rights(client.user(name)) or "no rights"
+            ask(f"Remove the user {name} ({rights}) with all tokens? Jobs stay.", "removed")
         client.remove_user(name)
     output.print_text(f"{name} is no user any more")
 
@@ -218,10 +221,15 @@ def create_token(
 @token_app.command("revoke", cls=Command)
 def revoke_token(
     token: Annotated[str, typer.Argument(metavar="ID", help="As `optimus token list` shows it.")],
+    yes: Yes = False,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Revoke a token: from now on it is refused."""
     with connect(url) as client:
+        if not yes:
+            found = next((each for each in client.tokens(None) if each["id"] == token), None)
+            whose = [] if found is None else [f"`{found['name']}`"] * bool(found["name"]) + [f"of {found['user']}"]
+            ask(f"Revoke the token {' '.join([token, *whose])}? What uses it is refused from then on.", "revoked")
         client.revoke_token(token)
     output.print_text(f"{token} is revoked")
 

@@ -16,7 +16,7 @@ from optimus_cli.bodies import NodeResources, Project, ProjectQuota
 from optimus_cli.client import DEFAULT_URL, Client
 from optimus_cli.errors import BadInput, Refused
 from optimus_cli.job.specification import parse_assignments
-from optimus_cli.options import AsJson, Command, Group, Url, connect
+from optimus_cli.options import AsJson, Command, Group, Url, Yes, ask, connect
 from optimus_cli.show import limits, render_tables, wording
 from optimus_cli.show.layout import columns_table, facts_table
 from optimus_cli.show.limits import MaxPriority, MaxWaiting, MaxWorkers, WorkersTogether
@@ -216,11 +216,16 @@ def _amount(name: str) -> str:
 
 
 @app.command(cls=Command)
-def delete(name: Name, url: Url = DEFAULT_URL) -> None:
-    """Take a project's quota away. Its jobs stay, without a guarantee."""
+def delete(name: Name, yes: Yes = False, url: Url = DEFAULT_URL) -> None:
+    """Take a project's quota away, and its limits. Its jobs stay, without a guarantee."""
     with connect(url) as client:
+        project = client.project(name)
+        had, jobs = quota_words(project["quota"]), sum(project["jobs"].values())
+        if not yes:
+            active = "1 active job" if jobs == 1 else f"{jobs} active jobs"
+            ask(f"Take the quota of {name} away ({had})? It has {active}, without a guarantee then.", "deleted")
         client.delete_project(name)
-    output.print_text(f"{name} has no quota any more")
+    output.print_text(f"{name} has no quota any more; it had {had}")
 
 
 def _counts(assignments: list[str]) -> dict[str, int] | None:

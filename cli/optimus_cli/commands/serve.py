@@ -16,7 +16,7 @@ from optimus_cli.commands.changes import lost_by_stops
 from optimus_cli.configuration import load_settings, service_is_missing
 from optimus_cli.errors import BadInput, CliError
 from optimus_cli.job.specification import parse_assignments
-from optimus_cli.options import AsJson, Command, Group, ask, connect
+from optimus_cli.options import AsJson, Command, Group, Yes, ask, connect
 
 
 # Long, because typer wants a parameter per flag; it only says which flag sets which setting.
@@ -162,7 +162,7 @@ def stop(
     tasks: Annotated[
         bool, typer.Option("--tasks/--leave-tasks", help="End the training tasks on this machine, too.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Stop the service that uses a data directory. Training goes on, unless --tasks ends it as well.
 
