@@ -568,6 +568,11 @@ def test_the_queue_says_who_waits_why_and_for_how_long() -> None:
     expected["start_seconds"] = {"mean": 0.0, "low": 0.0, "high": 0.3}
     assert "a moment" in shown(render_tables.queue([builders.queued_job(expected=expected)], NOW))
     assert "No job waits." in shown(render_tables.queue([], NOW))
+    expected["computed_at"] = (NOW - timedelta(seconds=4)).isoformat()
+    anew = "Each round decides anew: a smaller, shorter or more urgent job may start before those above it."
+    told = " ".join(shown(render_tables.queue(jobs, NOW), 130).split())
+    assert f"Starts are told by the look at the queue 4 s ago. {anew}" in told
+    assert anew not in shown(render_tables.queue(jobs[:1], NOW), 130), "there is none behind it"
 
 
 def test_a_narrow_queue_keeps_the_words_of_its_reasons() -> None:
@@ -746,3 +751,13 @@ def test_text_of_users_is_shown_as_it_is() -> None:
     table = render_job.event_table([event], NOW)  # type: ignore[list-item]
     facts = layout.facts_table([("Pattern", text)])
     assert all(text in shown(each, width=160) for each in (table, facts))
+
+
+def test_an_explanation_says_by_which_look_the_start_is_told() -> None:
+    start = {"mean": 85.0, "low": 55.0, "high": 120.0}
+    looked = (NOW - timedelta(seconds=4)).isoformat()
+    why: Any = builders.explanation(state="queued")
+    why |= {"expected": {**why["expected"], "start_seconds": start, "computed_at": looked}}
+    assert "by the look at the queue 4 s ago" in " ".join(shown(render_explanation.explanation(why, [], NOW)).split())
+    why["expected"] |= {"start_seconds": None}
+    assert "look at the queue" not in shown(render_explanation.explanation(why, [], NOW))

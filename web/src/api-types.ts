@@ -1225,7 +1225,11 @@ export interface components {
              */
             limits: components["schemas"]["ProjectLimits"];
         };
-        /** @description The jobs that wait (`GET /v1/queue`), the one that is expected to start first at the top. */
+        /**
+         * @description The jobs that wait (`GET /v1/queue`), the one that is expected to start first at the top.
+         *
+         *     Each round decides anew: a smaller, shorter or more urgent job may start before those above it.
+         */
         Queue: {
             /** @description how many wait, those that the caller may not read included */
             waiting: number;

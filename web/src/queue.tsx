@@ -16,6 +16,7 @@ export function QueueOfJobs({ now }: { now: number }) {
   const { shown, page, turn } = usePages(found?.jobs ?? []);
   if (!found) return <p class="quiet empty">Loading …</p>;
   const { waiting, jobs } = found;
+  const looked = jobs.find((job) => job.expected?.start_seconds)?.expected?.computed_at;
   return (
     <article aria-labelledby="queue">
       <p class="crumbs">
@@ -26,7 +27,8 @@ export function QueueOfJobs({ now }: { now: number }) {
       </h1>
       <p class="quiet">
         The one that is expected to start first is at the top; of those with the same start, the one of higher priority,
-        then the older. A round decides anew, so that a short or urgent job may overtake.
+        then the older.{looked && ` Starts are told by the look at the queue ${ago(looked, now)}.`} Each round decides
+        anew: a smaller, shorter or more urgent job may start before those above it.
       </p>
       {jobs.length > 0 && (
         <Wide label="The queue">

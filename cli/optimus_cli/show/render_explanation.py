@@ -8,7 +8,7 @@ from datetime import datetime
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from optimus_cli.bodies import Decision, Explanation, Forecast
+from optimus_cli.bodies import Decision, Expected, Explanation, Forecast
 from optimus_cli.show import wording
 from optimus_cli.show.layout import columns_table, facts_table
 from optimus_cli.show.palette import STATE_STYLES
@@ -44,13 +44,20 @@ def explanation(
         ("Size", f"{wording.tasks(why['previous'])} → {wording.tasks(why['allocation'])}"),
         ("Gain of its last task", _gain(why["gain"])),
         ("Gain of one more", _gain(why["next_gain"])),
-        ("Starts in", wording.wait(why["expected"]["start_seconds"])),
+        ("Starts in", _start(why["expected"], now)),
         ("Ends in", wording.duration_interval(why["expected"]["finish_seconds"])),
     ]
     if decisions:
         believed += _forecast_facts(decisions[0]["forecast"], with_fit=with_fit)
     facts += [(name, value) for name, value in believed if value != wording.UNKNOWN]
     return Group(facts_table(facts), latest)
+
+
+def _start(expected: Expected, now: datetime) -> str:
+    """With the time of the look that told it: lists that were read before may show an older one."""
+    told = wording.wait(expected["start_seconds"])
+    looked = expected.get("computed_at")
+    return told if looked is None or told == wording.UNKNOWN else f"{told}, by {wording.look(looked, now)}"
 
 
 def _gain(gain: float | None) -> str:

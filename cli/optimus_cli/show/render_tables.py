@@ -116,7 +116,13 @@ def queue(jobs: Sequence[QueuedJob], now: datetime) -> RenderableType:
     """One line per job, from the top of the queue."""
     if not jobs:
         return Text("No job waits.", style="dim")
-    return FittingTable([dict(_cells(job, now)) for job in jobs], LEFT_OUT, right=["no."], folded=["why"])
+    table = FittingTable([dict(_cells(job, now)) for job in jobs], LEFT_OUT, right=["no."], folded=["why"])
+    looks = [job["expected"].get("computed_at") for job in jobs if job["expected"] and job["expected"]["start_seconds"]]
+    newest = max((each for each in looks if each), default=None)
+    told = [] if newest is None else [f"Starts are told by {wording.look(newest, now)}."]
+    order = ["Each round decides anew: a smaller, shorter or more urgent job may start before those above it."]
+    words = " ".join([*told, *(order if len(jobs) > 1 else [])])
+    return Group(table, Text(words, style="dim")) if words else table
 
 
 def _cells(job: QueuedJob, now: datetime) -> list[tuple[str, RenderableType]]:

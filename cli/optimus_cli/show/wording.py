@@ -182,3 +182,8 @@ def lost(steps: int, seconds: float | None) -> str:
 def ago(text: str | None, now: datetime) -> str:
     """`3 min 05 s ago`."""
     return UNKNOWN if text is None else f"{duration((now - moment(text)).total_seconds())} ago"
+
+
+def look(at: str, now: datetime) -> str:
+    """`the look at the queue 4 s ago`."""
+    return f"the look at the queue {ago(at, now)}"

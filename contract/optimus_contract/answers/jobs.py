@@ -228,7 +228,9 @@ class QueuedJob(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue(Message):
-    """The jobs that wait (`GET /v1/queue`), the one that is expected to start first at the top."""
+    """The jobs that wait (`GET /v1/queue`), the one that is expected to start first at the top.
+
+    Each round decides anew: a smaller, shorter or more urgent job may start before those above it."""
 
     waiting: Annotated[int, About("how many wait, those that the caller may not read included")]
     jobs: list[QueuedJob]

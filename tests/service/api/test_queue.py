@@ -141,3 +141,28 @@ def test_positions_count_all_and_only_readable_jobs_are_shown(serving: Serve) ->
         assert (body["waiting"], "vision" in answer.text) == (4, False)
         add_user(api, "eve")
         assert api.get("/v1/queue", token=add_token(api, "eve")).json()["jobs"] == []
+
+
+@on_sqlite
+def test_list_queue_and_explanation_tell_the_same_start_and_end_at_one_moment(api: Api) -> None:
+    """Also while the end that it waits for comes closer than was foreseen."""
+    submitted(api, "waits", 1)
+    submitted(api, "runs", 0)
+    set_wanted(api.repository, "runs", Allocation(1, 1), Directive.RUN, (), api.surroundings.clock())
+    now = api.surroundings.clock()
+    api.repository.rounds.add(a_round(), [a_decision("waits", reason="WaitingForResources", allocation=NOTHING)])
+    api.repository.rounds.add(a_round(), [a_decision("runs")])
+    valid = now + 600.0
+    start, end = Interval(now + 118.0, now + 80.0, now + 200.0), Interval(now + 300.0, now + 250.0, now + 400.0)
+    waits = ExpectedTimesRecord(job_id="waits", at=now, valid_until=valid, start=start, end=end, awaited={"runs": 0.8})
+    runs = ExpectedTimesRecord(job_id="runs", at=now, valid_until=valid, start=None, end=start)
+    api.repository.rounds.put_expected_times([waits, runs])
+    for seconds in (0.0, 40.0):
+        api.surroundings.clock.now = now + seconds
+        (queued,) = api.get("/v1/queue").json()["jobs"]
+        listed = next(each for each in api.get("/v1/jobs").json()["jobs"] if each["id"] == "waits")
+        shown, told = api.get("/v1/jobs/waits").json(), api.get("/v1/jobs/waits/explanation").json()["expected"]
+        times = [told["start_seconds"], told["finish_seconds"], told["computed_at"]]
+        assert told["start_seconds"] is not None
+        for expected in (queued["expected"], listed["expected"], shown["expected"]):
+            assert [expected[each] for each in ("start_seconds", "end_seconds", "computed_at")] == times

@@ -485,8 +485,11 @@ def test_what_the_next_round_would_do_is_told_instead_of_an_older_look(started_a
     at = Interval(95.0, 85.0, 110.0)
     looked = ExpectedTimesRecord(job_id="job-1", at=9.0, valid_until=99.0, start=at, end=None)
     case = Case(job=job, decision=replace(decision, expected=looked), now=10.0, gives_more=(NEXT_ROUND,))
-    told = [each for each in explanation_of(case).sentences if f"expected to {verb}" in each]
-    assert told == [f"It is expected to {verb} with the next round, as things are now."]
+    told = [each for each in explanation_of(case).sentences if "with the next round" in each]
+    look = "by the look at the queue 1 s ago, which lists show, in about 85 s (75 to 100 with 80 % probability)"
+    assert told == [f"As things are now, it would {verb} with the next round; {look}."]
+    told = [*explanation_of(replace(case, decision=decision)).sentences]
+    assert f"It is expected to {verb} with the next round, as things are now." in told
 
 
 @pytest.mark.parametrize(("started_at", "verb"), [(None, "start"), (5.0, "go on")])

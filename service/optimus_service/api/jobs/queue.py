@@ -29,7 +29,8 @@ def list_queue(
     """The jobs that wait for tasks, the one that is expected to start first at the top.
 
     Positions count all jobs that wait; listed are those that the caller may read. Jobs of which no start can be
-    predicted come last, by priority and then by age. Jobs that their owner paused wait for nothing.
+    predicted come last, by priority and then by age. Jobs that their owner paused wait for nothing. Each round decides
+    anew who starts: a smaller, shorter or more urgent job may start before those above it.
     """
     after = 0 if cursor is None else decode_cursor("queue", cursor, (int,))[0]
     active = services.repository.jobs.active()

@@ -156,7 +156,11 @@ def _before_all(case: Case, expected: answers.Expected) -> list[str]:
 def _when_it_starts(case: Case, expected: answers.Expected) -> str:
     goes = "start" if case.job.started_at is None else "go on"
     if case.gives_more is not None and NEXT_ROUND in case.gives_more:  # the last look at the queue did not know it yet
-        return f"It is expected to {goes} with the next round, as things are now."
+        looked, start = expected.computed_at, expected.start_seconds
+        if looked is None or start is None:
+            return f"It is expected to {goes} with the next round, as things are now."
+        ago = f"by the look at the queue {lasted(case.now - looked.timestamp())} ago, which lists show"
+        return f"As things are now, it would {goes} with the next round; {ago}, in {span(start)}."
     if expected.start_seconds is not None:
         if max(expected.start_seconds.mean, expected.start_seconds.high or 0.0) < 0.5:
             return f"It is expected to {goes} in a moment."
