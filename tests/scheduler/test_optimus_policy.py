@@ -57,6 +57,10 @@ def paused(name: str, *, speed: SpeedLaw | None = None, seconds: float = 60, spe
     return a_job(name, spec=spec, state=JobState.PAUSED, allocated_at=NOW - seconds, measured=measured)
 
 
+def a_ring(least: int, most: int) -> JobSpec:
+    return replace(a_spec(minimum=(least, 0), maximum=(most, 0)), architecture=Architecture.ALLREDUCE)
+
+
 # --- first grants ----------------------------------------------------------------------------------------------------
 
 
@@ -215,6 +219,17 @@ def test_at_its_maximum() -> None:
 def test_a_size_is_measured_before_it_changes() -> None:
     grants = allocate([a_job("a", has=(1, 1), step=100)], 16)
     assert (size(grants["a"]), grants["a"].reason) == ((1, 1), Reason.LEARNING_SPEED)
+
+
+@pytest.mark.parametrize("needed", [1, 2])
+@pytest.mark.parametrize("measured", [(), ((1, 0),), ((1, 0), (4, 0))])
+def test_a_size_that_is_not_measured_gives_no_more_than_another_job_takes(
+    measured: Sequence[tuple[int, int]], needed: int
+) -> None:
+    before = samples(lambda w, _p: 1.0 / (0.8 / w + 0.05), measured, at=NOW - 200)
+    large = a_job("large", has=(4, 0), spec=a_ring(1, 4), measured=before, allocated_at=NOW - 4)
+    grants = allocate([large, a_job("small", spec=a_ring(needed, needed))], 4)
+    assert {name: size(grant) for name, grant in grants.items()} == {"large": (4 - needed, 0), "small": (needed, 0)}
 
 
 @pytest.mark.parametrize(("most", "reason"), [(1, Reason.GRANTED_MORE), (2, Reason.LEARNING_SPEED)])

@@ -46,7 +46,7 @@ class Steady:
     All outlooks of one job that tell the same but for what time changes have the very same one (`Outlook.later`).
     """
 
-    __slots__ = ("asks", "columns", "frontier", "kept", "maximum", "minimum", "request", "requested", "want")
+    __slots__ = ("asks", "columns", "frontier", "maximum", "minimum", "request", "requested", "want")
 
     def __init__(self) -> None:
         self.minimum: Allocation | None = None
@@ -56,8 +56,6 @@ class Steady:
         self.asks: _Asks | None = None
         self.frontier: tuple[object, Any] | None = None
         """What a policy derived, and the cluster's capacity that it did so by."""
-        self.kept: tuple[object, bytes] | None = None
-        """Of that, the sizes of a job that may not grow now, after the whole that they are from."""
         self.request: tuple[object, object, object, Any] | None = None
         """What was asked of nodes (`request_for`), after what else that is a function of."""
         self.want: tuple[object, Any] | None = None

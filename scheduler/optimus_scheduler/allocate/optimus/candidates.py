@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimus_scheduler.allocate.optimus.arrays import BoolArray, FloatArray, IntArray, rounded
-from optimus_scheduler.allocate.optimus.frontier import POINT_BYTES, Frontier, Frontiers
+from optimus_scheduler.allocate.optimus.frontier import POINT_BYTES, Frontiers
 from optimus_scheduler.allocate.optimus.goals import Round, goal_weights
 from optimus_scheduler.allocate.optimus.job_columns import JobColumns
 from optimus_scheduler.allocate.optimus.weights import remaining_work
@@ -73,14 +73,15 @@ class Sizes:
     most: IntArray
     most_tasks: IntArray
     keeps: BoolArray
-    """It may only keep what it has or shrink to its minimum: its present size is not measured yet."""
+    """It may only keep what it has or a part of that: its present size is not measured yet."""
 
 
 def sizes_of(outlooks: Sequence[Outlook], settings: Settings) -> Sizes:
     """How far each job may grow now.
 
-    A job without tasks of which no speed is sure starts with its minimum, a size that is not measured yet is kept, and
-    while speeds are being learned a job grows by `growth_factor` at most: else these would be jumps into the unknown.
+    A job without tasks of which no speed is sure starts with its minimum, a size that is not measured yet does not
+    grow, and while speeds are being learned a job grows by `growth_factor` at most: else these would be jumps into the
+    unknown. Downwards all sizes of its frontier are open: who has to give room gives no more than others take.
     """
     jobs = JobColumns.of(outlooks)
     present, least, most = jobs.pairs(""), jobs.pairs("least_"), jobs.pairs("most_")
@@ -166,12 +167,7 @@ def _rows(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes) -> tu
     most_tasks = np.maximum(np.where(sizes.keeps, 0, sizes.most_tasks), sizes.present.sum(axis=1))
     most = np.maximum(most_tasks - sizes.least.sum(axis=1), 0) + 2
     columns = _columns_of(
-        [
-            _kept(one, frontier) if keeps else frontier.points[:end]
-            for one, frontier, keeps, end in zip(
-                outlooks, frontiers.each, sizes.keeps.tolist(), (POINT_BYTES * most).tolist(), strict=True
-            )
-        ]
+        [frontier.points[:end] for frontier, end in zip(frontiers.each, (POINT_BYTES * most).tolist(), strict=True)]
     )
     job, workers, servers = columns[:3]
     is_present = _is_present(job, workers, servers, sizes)
@@ -201,17 +197,6 @@ def _rows(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes) -> tu
     return columns, _is_present(*columns[:3], sizes)
 
 
-def _kept(outlook: Outlook, frontier: Frontier) -> bytes:
-    """The points of a job that keeps what it has or shrinks to its minimum: nothing, the minimum, the present size.
-
-    A present size beside the frontier comes later, as for all jobs (`_rows`).
-    """
-    known = outlook.steady.kept
-    if known is None or known[0] is not frontier:
-        known = outlook.steady.kept = frontier, frontier.lowest_and(*_pair(outlook.present))
-    return known[1]
-
-
 def _columns_of(points: Sequence[bytes]) -> _Columns:
     """These sizes of each job, packed, in their order."""
     counts = np.fromiter(map(len, points), np.int64, len(points)) // POINT_BYTES
@@ -229,9 +214,9 @@ def _is_present(job: IntArray, workers: IntArray, servers: IntArray, sizes: Size
 def _allowed(job: IntArray, workers: IntArray, servers: IntArray, sizes: Sizes) -> BoolArray:
     """Rows within the limits of this round, the minimum and nothing always."""
     tasks = workers + servers
-    most_tasks = np.where(sizes.keeps, 0, sizes.most_tasks)
     is_least = (workers == sizes.least[:, 0][job]) & (servers == sizes.least[:, 1][job])
-    return np.asarray(is_least | (tasks <= most_tasks[job]))
+    is_part = (workers <= sizes.present[:, 0][job]) & (servers <= sizes.present[:, 1][job])
+    return np.asarray(is_least | np.where(sizes.keeps[job], is_part, tasks <= sizes.most_tasks[job]))
 
 
 def _above_present(columns: _Columns, is_present: BoolArray) -> list[int]:

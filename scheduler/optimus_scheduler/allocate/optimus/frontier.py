@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +22,6 @@ _CROWDED = 0.75
 
 POINT_BYTES = 4 * 8
 """Of one size in `Frontier.points`."""
-_pack_size = Struct("2d").pack
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,14 +33,6 @@ class Frontier:
     that of a worker and that of a server, each times their number. Packed, as a round joins those of thousands of jobs.
     """
     best_speed_per_share: float
-
-    def lowest_and(self, workers: int, servers: int) -> bytes:
-        """The points of nothing, of the minimum, and of that size if it is a further one of these."""
-        lowest, size = self.points[: 2 * POINT_BYTES], _pack_size(workers, servers)
-        at = self.points.find(size, len(lowest))
-        while at % POINT_BYTES and at >= 0:  # by chance, across two numbers
-            at = self.points.find(size, at + 1)
-        return lowest if at < 0 else lowest + self.points[at : at + POINT_BYTES]
 
 
 class Frontiers:
