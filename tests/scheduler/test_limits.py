@@ -17,6 +17,7 @@ from optimus_scheduler.allocate.policies import POLICIES, policy_named
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.prices import cost_per_second
+from optimus_scheduler.forecast.speeds import Speeds
 from optimus_scheduler.model import (
     Allocation,
     ConvergenceRule,
@@ -27,6 +28,7 @@ from optimus_scheduler.model import (
     Resources,
     Snapshot,
     SpeedSample,
+    SpeedSource,
 )
 from optimus_scheduler.model.format import instant_words
 from optimus_scheduler.round import plan
@@ -229,6 +231,27 @@ def test_a_deadline_that_may_be_met_is_not_said_to_be_impossible() -> None:
         assert found is not None
         assert (found.reason, found.claim) == (Reason.DEADLINE_CANNOT_BE_MET, None)
         assert f"{told}: it needs about " in (found.note or "")
+
+
+@pytest.mark.parametrize("seconds", [60.0, 2600.0, 90_000.0])
+def test_arithmetic_alone_judges_no_deadline(seconds: float) -> None:
+    """The first measurement, seconds later, would say the opposite."""
+    job = replace(job_due(seconds, has=(1, 1)), speed_samples=(), calculated_speeds=samples(LAW, ALL_SIZES))
+    assert forecast(job, NOW, PRICED).speeds.source is SpeedSource.ANALYSIS
+    note = f"Too little of it is measured to choose its size by its deadline at {instant_words(NOW + seconds)}."
+    assert (limits(job).reason, limits(job).note) == (None, note)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(90_000.0, "it needs, by runs like it, "), (60.0, "will probably be missed: it needs, by runs like it, about ")],
+)
+def test_before_its_first_step_a_job_is_told_what_its_deadline_is_judged_by(seconds: float, told: str) -> None:
+    outlook = forecast(job_due(seconds), NOW, PRICED)
+    for source, is_told in ((SpeedSource.SIMILAR_JOBS, True), (SpeedSource.MEASURED, False)):
+        found = limits_of(outlook._replace(speeds=Speeds(outlook.speeds.model, source)), ROOM, NOW, PRICED)
+        assert found is not None
+        assert (told in (found.note or "")) is is_told
 
 
 def test_nothing_is_claimed_beyond_what_is_learned() -> None:

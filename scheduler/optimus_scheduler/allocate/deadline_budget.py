@@ -22,7 +22,7 @@ from optimus_scheduler.forecast.alike_runs import seconds_of_silent_runs, steps_
 from optimus_scheduler.forecast.end import epoch_steps
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices
-from optimus_scheduler.model import Allocation, Interval, JobSpec, Reason, Resources, TaskDemand
+from optimus_scheduler.model import Allocation, Interval, JobSpec, Reason, Resources, SpeedSource, TaskDemand
 from optimus_scheduler.model.format import instant_words, size_words, time_words
 from optimus_scheduler.settings import Settings
 
@@ -113,7 +113,7 @@ def _counts(demand: TaskDemand) -> list[int]:
 def _before(deadline: float, limits: Limits, capacity: Resources, now: float, settings: Settings) -> Limits:
     outlook, left = limits.outlook, deadline - now
     remaining = outlook.forecast.remaining_steps
-    if remaining is None or outlook.end_is_guessed or outlook.speeds.source is None:
+    if remaining is None or outlook.end_is_guessed or not outlook.speeds.is_measured:
         if left <= 0:
             return _reported(
                 limits, Reason.DEADLINE_CANNOT_BE_MET, f"Its deadline passed at {instant_words(deadline)}."
@@ -128,7 +128,8 @@ def _before(deadline: float, limits: Limits, capacity: Resources, now: float, se
     least = _least(outlook, possible, min(remaining.high, settings.deadline_margin * remaining.mean), left, capacity)
     if least is not None:
         or_miss = "" if least == outlook.minimum else "; with less it may miss it"
-        note = f"To meet its deadline at {instant_words(deadline)} it needs {size_words(least)}{or_miss}."
+        needs = f"it needs{_basis(outlook)}{size_words(least)}{or_miss}"
+        note = f"To meet its deadline at {instant_words(deadline)} {needs}."
         return replace(_reported(limits, None, note), claim=_reachable(outlook, least, possible, settings))
     if outlook.learning and left > 0 and _might_do(outlook, possible, remaining.mean, left):
         note = f"Which size meets its deadline at {instant_words(deadline)} is still being measured."
@@ -141,7 +142,7 @@ def _least_by_alike_runs(outlook: Outlook, capacity: Resources) -> float | None:
     if seconds_of_silent_runs(outlook.job) is not None:
         return None  # of its least size alone it is known
     steps = steps_left_like_alike_runs(outlook.job, epoch_steps(outlook.job))
-    if steps is None or not outlook.speeds.is_known:
+    if steps is None or not outlook.speeds.is_measured:
         return None
     return min((_seconds(outlook, size, steps.low) for size in sizes(outlook, capacity)), default=None)
 
@@ -152,7 +153,7 @@ def most_by_alike_runs(outlook: Outlook) -> float | None:
     if silent is not None:
         return silent.high
     steps = steps_left_like_alike_runs(outlook.job, epoch_steps(outlook.job))
-    if steps is None or not outlook.speeds.is_known:
+    if steps is None or not outlook.speeds.is_measured:
         return None
     return _seconds(outlook, outlook.minimum, steps.high)
 
@@ -196,20 +197,28 @@ def _without_slack(
     late, has_it = soonest - left, best == outlook.present
     grace = settings.deadline_grace * (deadline - outlook.job.submitted_at) * (2.0 if has_it else 1.0)
     claim = _reachable(outlook, best, possible, settings)
+    soonest_with = f"it ends{_basis(outlook)}soonest with {size_words(best)}"
     if late <= 0:
         near = f"Its deadline at {instant_words(deadline)} is near"
-        note = f"{near}: it ends soonest with {size_words(best)}."
+        note = f"{near}: {soonest_with}."
         return replace(_reported(limits, None, note), claim=claim)
     missed = f"Its deadline {'passed ' if left <= 0 else ''}at {instant_words(deadline)}"
     if late <= grace:
         tells = "" if left <= 0 else f" will probably be missed by about {time_words(late)}"
-        note = f"{missed}{tells}: it ends soonest with {size_words(best)}."
+        note = f"{missed}{tells}: {soonest_with}."
         return replace(_reported(limits, Reason.DEADLINE_CANNOT_BE_MET, note), claim=claim)
     if left <= 0:
         return _reported(limits, Reason.DEADLINE_CANNOT_BE_MET, f"{missed}.")
-    needs = f"it needs about {time_words(soonest)} even with {size_words(best)}"
-    fails = "will probably be missed" if _might_do(outlook, possible, remaining.low, left) else "cannot be met"
+    needs = f"it needs{_basis(outlook)}about {time_words(soonest)} even with {size_words(best)}"
+    is_measured = outlook.speeds.source is SpeedSource.MEASURED
+    may_do = not is_measured or _might_do(outlook, possible, remaining.low, left)
+    fails = "will probably be missed" if may_do else "cannot be met"
     return _reported(limits, Reason.DEADLINE_CANNOT_BE_MET, f"{missed} {fails}: {needs}.")
+
+
+def _basis(outlook: Outlook) -> str:
+    """What a sentence rests on before the job's own speed is measured: it may turn out otherwise then."""
+    return ", by runs like it, " if outlook.speeds.source is SpeedSource.SIMILAR_JOBS else " "
 
 
 def _reported(limits: Limits, reason: Reason | None, note: str) -> Limits:

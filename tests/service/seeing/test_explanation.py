@@ -621,6 +621,29 @@ def test_a_running_job_is_judged_by_the_interval_of_its_end(seconds: float, told
     assert f"By this it {told} its deadline." in found.sentences
 
 
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (25.0, "By this it will probably miss its deadline."),
+        (45.0, "By this it may meet or miss its deadline: no step of it is measured yet."),
+        (65.0, "By this it may meet or miss its deadline: no step of it is measured yet."),
+        (100.0, "By this it will probably meet its deadline."),
+    ],
+)
+def test_before_its_first_step_a_job_is_judged_by_the_bounds_of_its_end(seconds: float, told: str) -> None:
+    """The first step may say the opposite of what the middle says before."""
+    starting = a_record(state=JobState.RUNNING, step=0, wanted=Allocation(1, 0), spec={"deadline_seconds": seconds})
+    times = ExpectedTimesRecord(job_id="job-1", at=10.0, valid_until=100.0, start=None, end=Interval(60.0, 30.0, 80.0))
+    found = explanation_of(Case(job=starting, decision=replace(a_decision(forecast=A_LIMIT), expected=times), now=10.0))
+    assert told in found.sentences
+
+
+def test_a_deadline_is_not_answered_before_the_first_look_at_the_queue() -> None:
+    waits = a_record(state=JobState.QUEUED, step=0, wanted=NOTHING, spec={"deadline_seconds": 100.0})
+    told = explanation_of(Case(job=waits, decision=None, now=1.0)).sentences
+    assert "Its deadline is not promised yet: the next look at the queue answers it." in told
+
+
 def a_cut(**changes: Any) -> ExpectedTimesRecord:
     """What a look at 10 s says of job-1, which trains: it is expected to be paused for job-2."""
     cut = ExpectedCut(Interval(40.0, 35.0, 45.0), pauses=True, job_id="job-2", why=SOONER)._replace(**changes)

@@ -234,7 +234,7 @@ def _on_the_deadline(previewed: Previewed, said: answers.DeadlineAnswer | None, 
     """By the interval of its end, whatever the scheduler claims for it, and what can be promised."""
     if said is None:
         return []
-    sentences = by_deadline(_interval(previewed.left), said.at.timestamp() - now)
+    sentences = by_deadline(_interval(previewed.left), said.at.timestamp() - now, has_begun=False)
     if said.answer == "promised":
         return [*sentences, "Its deadline can be promised: it comes before deadlines that are not."]
     if NO_END_HELPS in previewed.decision.message:

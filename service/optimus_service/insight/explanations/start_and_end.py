@@ -333,8 +333,10 @@ def on_the_end(case: Case, expected: answers.Expected) -> list[str]:
     if_so = "If its training goes on, it" if case.warnings else "It"
     ends = f"{if_so} is expected to end in {span(expected.finish_seconds)}"
     due = deadline_of(case.job.asked, case.job.created_at)
-    meets = [] if due is None or due <= case.now else by_deadline(expected.finish_seconds, due - case.now)
-    meets = [*_on_its_limit(case), *meets]
+    meets = _on_its_limit(case)
+    if due is not None and due > case.now:
+        has_begun = _has_begun(case)
+        meets += by_deadline(expected.finish_seconds, due - case.now, has_begun=has_begun)
     if case.job.is_tracked:  # no round changes its size
         return [f"{ends}.", *meets]
     if expected.computed_at is None:
@@ -483,6 +485,8 @@ def on_the_deadline(case: Case, expected: answers.Expected) -> list[str]:
     if is_promised:
         return ["Its deadline was promised: it goes before jobs that were promised none."]
     left = expected.finish_seconds
+    if expected.computed_at is None and not _has_begun(case):
+        return ["Its deadline is not promised yet: the next look at the queue answers it."]
     if left is None or left.high is None:
         return ["Its deadline is not promised: too little is known of its end."]
     said = answer_to(due, Interval(left.mean, left.low or 0.0, left.high), case.now)
@@ -491,6 +495,10 @@ def on_the_deadline(case: Case, expected: answers.Expected) -> list[str]:
     by = None if said.earliest is None else foreseen(said.earliest)
     when = "" if by is None else f": it ends by {by:%Y-%m-%d %H:%M:%S} UTC with a probability of 95 %"
     return [f"Its deadline is not promised{when}."]
+
+
+def _has_begun(case: Case) -> bool:
+    return case.job.first_step is not None or case.job.step > 0
 
 
 def _deadline_of_a_paused_job(due: float, now: float) -> str:
