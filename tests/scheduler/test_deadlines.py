@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -66,6 +67,47 @@ def runs(*jobs: Job) -> set[str]:
     node = Node("node-0", Resources(need, 512 * GIB))
     decisions = plan(a_snapshot(jobs, nodes=(node,)), policy_named("optimus")).decisions
     return {each.job_id for each in decisions if not each.allocation.is_empty}
+
+
+YOUNG, PAUSED = {"young"}, {"due"}
+
+
+def _due(name: str, left: float, *, steps: int | None = 1000, ran: float | None = None, deadline: bool = True) -> Job:
+    """One that fills the cluster of `runs`; at its size it makes two steps a second, or nothing is known of it."""
+    rule = ConvergenceRule() if steps is None else ConvergenceRule(max_steps=steps)
+    spec = a_spec(rule=rule, maximum=(4, 4), minimum=(4, 4))
+    spec = replace(spec, deadline_at=NOW + left) if deadline else spec
+    measured = () if steps is None else samples(lambda _w, _p: 2.0, ALL_SIZES)
+    has = (0, 0) if ran is None else (4, 4)
+    allocated_at = None if ran is None else NOW - ran
+    job = a_job(name, has=has, spec=spec, measured=measured, allocated_at=allocated_at, started_at=allocated_at)
+    return replace(job, submitted_at=NOW - (ran or 1.0))
+
+
+@pytest.mark.parametrize(
+    ("left", "ran", "steps", "expected"),
+    [
+        (3600.0, 2.0, 1000, YOUNG),  # 500 s are needed
+        (3600.0, 200.0, 1000, YOUNG),
+        (3600.0, 400.0, 1000, PAUSED),  # it has had its time
+        (700.0, 2.0, 1000, PAUSED),  # there is no time to wait for that
+        (700.0, 299.0, 1000, YOUNG),  # ... for so little there is
+        (3600.0, 2.0, None, YOUNG),  # nothing is known of it
+        (900.0, 2.0, None, PAUSED),
+    ],
+)
+def test_a_job_that_has_just_got_its_tasks_is_not_paused_for_a_deadline_that_leaves_time(
+    left: float, ran: float, steps: int | None, expected: set[str]
+) -> None:
+    young, due = _due("young", 0.0, ran=ran, deadline=False, steps=100_000), _due("due", left, steps=steps)
+    assert runs(young, due) == expected
+
+
+def test_a_deadline_that_waits_for_a_job_that_has_just_got_its_tasks_says_so() -> None:
+    jobs = _due("young", 0.0, ran=2.0, deadline=False, steps=100_000), _due("due", 3600.0)
+    node = Node("node-0", Resources(8.0, 512 * GIB))
+    told = {each.job_id: each.message for each in plan(a_snapshot(jobs, (node,)), policy_named("optimus")).decisions}
+    assert "jobs that have just got their tasks" in told["due"]
 
 
 def test_the_earlier_deadline_comes_first() -> None:

@@ -218,7 +218,11 @@ def test_a_job_that_more_room_would_not_help_begins_before_earlier_deadlines() -
 def test_a_job_is_paused_for_one_that_has_to_begin_much_sooner_only(sooner_by: float, passes: bool) -> None:
     """There is room for two of three jobs; five minutes are `least_run_seconds`."""
     first, second, other = (due(name, takes=10.0, within=60.0, most=1) for name in ("first", "second", "waits"))
-    running = [one._replace(job=replace(one.job, allocation=Allocation(1, 1))) for one in (first, second)]
+    ran = SETTINGS.least_run_seconds  # who has just got tasks is not paused for one that can wait
+    running = [
+        one._replace(job=replace(one.job, allocation=Allocation(1, 1)), allocated_seconds=ran)
+        for one in (first, second)
+    ]
     waiting = with_left(other, (10.0 + sooner_by) * SLOT * ALONE)
     inputs = AllocationInput((*running, waiting), Resources(4.0, 64 * GIB))
     grants = allocate_with_quotas(inputs, policy_named("fifo"), SETTINGS, now=NOW)

@@ -739,7 +739,7 @@ def test_a_job_that_the_next_round_would_pause_is_told_what_keeps_what_it_has() 
     """It has all that its owner allows: no priority gives it more."""
     whole = a_spec(minimum=(2, 2), maximum=(2, 2))
     urgent = replace(whole, deadline_at=NOW + 400.0, convergence=ConvergenceRule(max_steps=200))
-    has = a_job("has", has=(2, 2), spec=whole, measured=samples(law(), ALL_SIZES))
+    has = a_job("has", has=(2, 2), spec=whole, measured=samples(law(), ALL_SIZES), allocated_at=NOW - 400.0)
     world = a_snapshot([has, a_job("urgent", spec=urgent, measured=samples(law(), ALL_SIZES))], a_cluster(4))
     advice = what_gives_more(world, "has", lambda each: plan(each, OPTIMUS))
     assert advice.loses_to == Allocation(0, 0)

@@ -430,6 +430,6 @@ def _with_limits(grant: Grant, limits: Limits, outlook: Outlook) -> Grant:
 
 
 _ENDS_SOON = "It is near its end and would begin anew after a pause: guarantees of projects wait for it."
-_FIRST = "other deadlines, guarantees of projects, or jobs whose pause would lose more"
+_FIRST = "other deadlines, guarantees of projects, or jobs that have just got their tasks or would lose more by a pause"
 _GIVEN_UP = f"Its deadline gives it no room now, beside what comes first: {_FIRST}."
 _NO_ROOM_FOR_CLAIM = f"cannot be had now, beside what comes first: {_FIRST}."

@@ -63,8 +63,9 @@ class ReservingPolicy:
         """Grants in which every claim is met; the claims fit in `capacity`.
 
         `waiting_reason` is the reason of jobs that get nothing because of the claims. `due_at`: the claims are those of
-        deadlines, at this time (POSIX seconds); they are not met where that would lose more work than it gains. Those
-        that do not fit beside what is kept so are met `in_order`, of jobs for so much room.
+        deadlines, at this time (POSIX seconds); they are not met where that would lose more work than it gains, nor
+        where they leave a job that has just got its tasks the time to run. Those that do not fit beside what is kept so
+        are met `in_order`, of jobs for so much room.
         """
         grants = self.without_claims(competing, capacity)
         if all(covers(grants[job_id].allocation, claim) for job_id, claim in claims.items()):
@@ -80,7 +81,13 @@ class ReservingPolicy:
             due_jobs = [by_id[job_id] for job_id in due if job_id in met]
             if due_at is None or not due_jobs:
                 break
-            losing = [one for one in out if loses_more(one, due_jobs, due_at, room_in, margin)]
+            lacking = [one for one in due_jobs if not covers(one.present, met[one.id])]
+            losing = [
+                one
+                for one in out
+                if loses_more(one, due_jobs, due_at, room_in, margin)
+                or _has_time_to_run(one, lacking, due_at, self.settings)
+            ]
             if not losing:
                 break
             # What these keep may take the room of others that lose more, too.
@@ -133,8 +140,18 @@ def loses_more(victim: Outlook, claiming: Sequence[Outlook], now: float, room_in
     return victim.job.unsaved_seconds * victim.job.spec.priority > seconds * priority
 
 
-def _can_wait(claiming: Outlook, until: float, margin: float) -> bool:
-    """Whether a job that has its claim only from `until` on meets its deadline."""
+def _has_time_to_run(young: Outlook, lacking: Sequence[Outlook], now: float, settings: Settings) -> bool:
+    """Whether a job that has just got its tasks may run for `least_run_seconds`, and the jobs that lack their claims
+    meet their deadlines all the same; one of which nothing is known, if it takes as long as is typical."""
+    left, margin = settings.least_run_seconds - young.allocated_seconds, settings.deadline_margin
+    if not young.has_tasks or left <= 0:
+        return False
+    return all(_can_wait(one, now + left, margin, margin * one.typical_seconds) for one in lacking)
+
+
+def _can_wait(claiming: Outlook, until: float, margin: float, believed: float | None = None) -> bool:
+    """Whether a job that has its claim only from `until` on meets its deadline. `believed`: the seconds that it takes
+    where nothing tells them."""
     deadline = claiming.job.spec.deadline_at
     if deadline is None or claiming.has_tasks:
         return False
@@ -142,6 +159,7 @@ def _can_wait(claiming: Outlook, until: float, margin: float) -> bool:
         needed: float | None = margin * claiming.remaining_seconds(claiming.minimum)
     else:
         needed = most_by_alike_runs(claiming)
+    needed = believed if needed is None else needed
     return needed is not None and until + claiming.stop_seconds + needed <= deadline
 
 
