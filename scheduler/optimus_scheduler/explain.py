@@ -301,10 +301,10 @@ def _learning_speed(outlook: Outlook, grant: Grant) -> str:
         return f"{_change(outlook, grant)}{learns}: {_effect(outlook, grant.allocation)}."
     if _was_measured(outlook, grant.allocation):
         return (
-            f"Keeps {size_words(grant.allocation)} for now: its speed with them is measured anew after each change of "
+            f"Keeps {size_words(grant.allocation)} for now: its speed at this size is measured anew after each change of "
             "size, before the next one."
         )
-    return f"Keeps {size_words(grant.allocation)} until its speed with them is measured."
+    return f"Keeps {size_words(grant.allocation)} until its speed at this size is measured."
 
 
 def _was_measured(outlook: Outlook, size: Allocation) -> bool:
