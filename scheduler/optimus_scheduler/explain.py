@@ -42,7 +42,7 @@ def paused_by(outlook: Outlook, growing: Sequence[tuple[Outlook, Grant]], policy
     if not growing:
         return None
     first = growing[0][0]
-    name = f"job {first.id}" if first.job.spec.project == outlook.job.spec.project else "another job"
+    name = f"job {first.id}" if first.job.spec.project == outlook.job.spec.project else "a job of another project"
     claiming = sum(_for_deadline(*each) for each in growing)
     if claiming > 1:
         return f"{name} and others, which have deadlines"

@@ -274,7 +274,11 @@ def test_a_job_that_lost_its_nodes_is_paused() -> None:
 
 def test_a_job_that_pauses_for_another_says_for_which() -> None:
     whole = a_spec(minimum=(2, 2), maximum=(2, 2))
-    known = [("default", "job urgent", 250.0), ("theirs", "another job", 250.0), ("default", "job urgent", 350.0)]
+    known = [
+        ("default", "job urgent", 250.0),
+        ("theirs", "a job of another project", 250.0),
+        ("default", "job urgent", 350.0),
+    ]
     for project, name, seconds in known:
         urgent = replace(whole, deadline_at=NOW + seconds, project=project)
         urgent = replace(urgent, convergence=ConvergenceRule(max_steps=200))

@@ -756,7 +756,13 @@ def test_a_start_that_needs_an_end_and_a_loss_names_both(at_once: dict[str, floa
 @pytest.mark.parametrize(
     ("now", "seconds", "promised", "told"),
     [
-        (10.0, 100.0, True, "Its deadline was promised: it goes before jobs that were promised none."),
+        (
+            10.0,
+            100.0,
+            True,
+            "Its deadline was promised: it goes before jobs that were promised none. "
+            "Guarantees of projects come first.",
+        ),
         (
             10.0,
             45.0,
@@ -1470,6 +1476,8 @@ def test_an_ended_job_was_without_tasks_until_it_had_some_and_stopped_until_they
     case = Case(job=ended, decision=None, now=60.0, memberships=memberships, starts=[1.0, 18.0])
     told = explanation_of(case).sentences[-1]
     assert "it was without tasks once, for 3 s; " in told
+    retried = explanation_of(replace(case, job=replace(ended, retries=1), errors=[40.0])).sentences[-1]
+    assert "it was without tasks once, for 3 s (waits for retries not counted); " in retried
     assert "its training stood still for 14 s in all" in told
 
 

@@ -283,7 +283,8 @@ def on_its_history(case: Case) -> list[str]:
     if replaced := _times_replaced(case):
         changed += f", its tasks were replaced {times(replaced)} at the same size"
     if without:
-        changed += f", and it was without tasks {times(len(without))}, for {lasted(sum(without))}"
+        besides = " (waits for retries not counted)" if job.retries or case.errors else ""
+        changed += f", and it was without tasks {times(len(without))}, for {lasted(sum(without))}{besides}"
     n_unknown = sum(each.cause == "coordinator_restart" and each.pause_seconds is None for each in case.memberships)
     changes = f" Its size {changed}; {_what_stopped_it(case, stopped, n_unknown)}."
     n_ends = sum(at < job.finished_at for at in case.ends)

@@ -483,7 +483,9 @@ def on_the_deadline(case: Case, expected: answers.Expected) -> list[str]:
         kept = "was promised, but cannot be kept" if is_promised else f"at {_at(due)} cannot be promised"
         return [f"Its deadline {kept} as things are."]
     if is_promised:
-        return ["Its deadline was promised: it goes before jobs that were promised none."]
+        return [
+            "Its deadline was promised: it goes before jobs that were promised none. Guarantees of projects come first."
+        ]
     left = expected.finish_seconds
     if expected.computed_at is None and not _has_begun(case):
         return ["Its deadline is not promised yet: the next look at the queue answers it."]
