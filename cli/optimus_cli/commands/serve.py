@@ -179,7 +179,10 @@ def stop(
         background.stop(running)
         output.print_text(f"The service at {running.url} has stopped.")
     elif not (directory / "lock").exists():
-        raise CliError(f"{directory} is no service's data directory. Name it with --data-directory.")
+        raise CliError(
+            f"{directory} is no service's data directory; it is looked for there, and not by OPTIMUS_URL. Name it with "
+            "--data-directory, as `optimus serve --detach` printed it."
+        )
     else:
         output.print_text(f"No service runs on {directory}.")
     n_alive = _tasks(directory, end=tasks)
