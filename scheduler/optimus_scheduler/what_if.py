@@ -31,7 +31,7 @@ from optimus_scheduler.model import (
     TaskDemand,
     WorkerLimit,
 )
-from optimus_scheduler.model.format import instant_words
+from optimus_scheduler.model.format import instant_words, time_words
 from optimus_scheduler.quota_words import quota_words, right_words
 
 _Planned = dict[str, Decision]
@@ -48,7 +48,7 @@ _RAISES = (1, 2, 4, 16)
 """Of a quota, in what the job needs for its next task, or to start."""
 _HALVINGS = 8
 """Of the way from a quota that does not help to one that does: to 1 % of the cluster, or a core, or less."""
-MEASUREMENT = "a measurement of its speed at this size since it has it"
+MEASUREMENT = "a measurement of its speed at this size since it has it, if that is as predicted"
 """This change comes by itself."""
 _ONCE_MEASURED = ", once its speed at this size is measured"
 _QUOTAS_OF_OTHERS = "quotas of others"
@@ -178,13 +178,17 @@ class _Tries:
             planned = _planned(self.planner, change)
             if _n_tasks(planned[job_id].allocation) >= least:
                 change, planned = _smallest(change, planned, partial(self._giving, job_id=job_id, least=least))
-                gone = {job_id, *change.jobs}
+                stays = {job_id, *change.jobs}
                 stops = [
-                    each
-                    for each, before in present.items()
-                    if each in having - gone and not before.allocation.is_empty and planned[each].allocation.is_empty
+                    job
+                    for job in snapshot.jobs
+                    if job.id in (having & present.keys()) - stays
+                    and not present[job.id].allocation.is_empty
+                    and planned[job.id].allocation.is_empty
                 ]
-                found[change.kind] = change.words + _stopping(stops, names, only_named=self.only_named)
+                # A measurement may turn out otherwise than predicted: then nobody pauses.
+                pauses = "" if change.words == MEASUREMENT else _stopping(stops, names, only_named=self.only_named)
+                found[change.kind] = f"{change.words}{pauses}"
             elif decision.reason is Reason.NO_FEASIBLE_NODE is not planned[job_id].reason and change.kind == _OPEN:
                 found[_OPEN] = f"{change.words}, and room on it"  # until then it waits in vain
             elif decision.reason is not Reason.LEARNING_SPEED and self._once_measured(change, planned, job_id, least):
@@ -252,12 +256,17 @@ def _smallest(
     return change, planned
 
 
-def _stopping(jobs: Sequence[str], names: Mapping[str, str], *, only_named: bool) -> str:
-    """What a change takes from others: those that would have to pause."""
-    named = [names.get(each, each) for each in jobs if each in names or not only_named][:_MOST_OTHERS]
+def _stopping(jobs: Sequence[Job], names: Mapping[str, str], *, only_named: bool) -> str:
+    """What a change takes from others: those that would have to pause, and the work of those that would begin anew."""
+    shown = [each for each in jobs if each.id in names or not only_named][:_MOST_OTHERS]
+    named = [f"{names.get(each.id, each.id)}{_losing(each)}" for each in shown]
     more = 0 if only_named else len(jobs) - len(named)
     named += [f"{more} other{'s' * (more != 1)}"] if more else []
     return f" (which would pause {' and '.join(named)})" if named else ""
+
+
+def _losing(job: Job) -> str:
+    return f", losing {time_words(job.unsaved_seconds)} of its work" if job.unsaved_seconds >= 1 else ""
 
 
 def has_fixed_size(spec: JobSpec) -> bool:
