@@ -556,6 +556,17 @@ def test_a_run_ends_where_those_with_its_arguments_did_whatever_others_did() -> 
     assert unseen.low < unseen.mean == unseen.high == 100, "nothing is known of these arguments: all runs count"
 
 
+def test_a_command_ends_where_the_very_same_one_did_in_another_project() -> None:
+    """With other arguments it says nothing there, and runs of its own project with its arguments come first."""
+    same = announcing(0.15, 0.16, 0.14)
+    abroad = tuple(replace(run, project="text") for run in same.similar)
+    assert total_steps(replace(same, similar=abroad)) == total_steps(same)
+    other = tuple(replace(run, arguments=("--epochs", "9")) for run in abroad)
+    assert total_steps(replace(same, similar=other)) == Interval(2000.0, 2000.0, 2000.0)
+    at_home = announcing(1.0, 1.0).similar
+    assert total_steps(replace(same, similar=(*at_home, *abroad))) == Interval(2000.0, 2000.0, 2000.0)
+
+
 @given(st.lists(st.floats(0.01, 1.0), max_size=6), st.integers(0, 1999))
 def test_what_earlier_runs_say_of_a_command_lies_between_its_step_and_what_it_announces(
     parts: list[float], step: int

@@ -205,16 +205,15 @@ class EarlyEnds(NamedTuple):
 
 
 def early_ends(job: Job) -> EarlyEnds:
-    """Of the runs with the same arguments, or of all where there are none; none where the job announces nothing."""
+    """Of the runs with the same arguments, those of its project where there are any, or of all of its project where
+    there are none; none where the job announces nothing."""
     if not job.spec.convergence.ends_itself:
         return EarlyEnds([], _SPREAD)
-    runs = [
-        ended
-        for ended in job.similar
-        if ended.announced_steps and ended.total_steps > 0 and ended.project == job.spec.project
-    ]
-    same = [ended for ended in runs if ended.arguments == job.spec.arguments]
-    parts = [min(ended.total_steps / (ended.announced_steps or 1), 1.0) for ended in same or runs]
+    runs = [ended for ended in job.similar if ended.announced_steps and ended.total_steps > 0]
+    own = [ended for ended in runs if ended.project == job.spec.project]
+    repeated = [ended for ended in runs if ended.arguments == job.spec.arguments]
+    same = [ended for ended in repeated if ended.project == job.spec.project] or repeated
+    parts = [min(ended.total_steps / (ended.announced_steps or 1), 1.0) for ended in same or own]
     return EarlyEnds(parts if any(part < EARLY for part in parts) else [], _REPEATED_SPREAD if same else _SPREAD)
 
 
