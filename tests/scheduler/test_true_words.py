@@ -25,6 +25,7 @@ from optimus_scheduler.model import (
     Directive,
     Job,
     Node,
+    Plan,
     Quota,
     Reason,
     Resources,
@@ -602,6 +603,25 @@ def test_what_gives_more_once_a_speed_is_measured_is_told_where_nothing_does_bef
     assert decision.reason is Reason.LEARNING_SPEED
     told = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES)).changes
     assert "the end of b, once its speed at this size is measured" in told
+
+
+def test_a_measurement_gives_more_if_it_is_as_predicted_and_nobody_is_told_to_pause_for_it() -> None:
+    """It may turn out otherwise: then the others keep what they have."""
+    spec = replace(a_spec(minimum=(1, 0), maximum=(4, 0)), architecture=Architecture.SCRIPT)
+    learning = a_job("a", has=(1, 0), spec=spec, measured=samples(lambda w, _: float(w), [(1, 0)]), allocated_at=NOW)
+    held = a_job("b", has=(3, 0), spec=a_spec(minimum=(3, 0), maximum=(3, 0)))
+
+    def pausing_b_once_a_is_measured(snapshot: Snapshot) -> Plan:
+        planned = plan(snapshot, OPTIMUS, PRICES)
+        if len(snapshot.jobs[0].speed_samples) == len(learning.speed_samples):
+            return planned
+        sizes = {"a": Allocation(4, 0), "b": Allocation(0, 0)}
+        decisions = tuple(each._replace(allocation=sizes[each.job_id]) for each in planned.decisions)
+        return replace(planned, decisions=decisions)
+
+    world = a_snapshot(jobs=[learning, held], nodes=a_cluster(4))
+    told = what_gives_more(world, "a", pausing_b_once_a_is_measured).changes
+    assert told[0] == "a measurement of its speed at this size since it has it, if that is as predicted"
 
 
 @pytest.mark.parametrize(("room", "told"), [(2, 2), (3, 3), (1, 1)])
