@@ -178,15 +178,14 @@ class _Tries:
             planned = _planned(self.planner, change)
             if _n_tasks(planned[job_id].allocation) >= least:
                 change, planned = _smallest(change, planned, partial(self._giving, job_id=job_id, least=least))
-                stays = {job_id, *change.jobs}
-                stops = [
-                    job
-                    for job in snapshot.jobs
-                    if job.id in (having & present.keys()) - stays
-                    and not present[job.id].allocation.is_empty
-                    and planned[job.id].allocation.is_empty
-                ]
-                # A measurement may turn out otherwise than predicted: then nobody pauses.
+                others = (having & present.keys()) - {job_id, *change.jobs}
+                stopped = {
+                    each
+                    for each in others
+                    if not present[each].allocation.is_empty and planned[each].allocation.is_empty
+                }
+                stops = [job for job in snapshot.jobs if job.id in stopped]
+                # A measurement may turn out otherwise than predicted: then others may keep what they have.
                 pauses = "" if change.words == MEASUREMENT else _stopping(stops, names, only_named=self.only_named)
                 found[change.kind] = f"{change.words}{pauses}"
             elif decision.reason is Reason.NO_FEASIBLE_NODE is not planned[job_id].reason and change.kind == _OPEN:
