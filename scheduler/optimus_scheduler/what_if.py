@@ -50,7 +50,7 @@ _HALVINGS = 8
 """Of the way from a quota that does not help to one that does: to 1 % of the cluster, or a core, or less."""
 MEASUREMENT = "a measurement of its speed at this size since it has it, if that is as predicted"
 """This change comes by itself."""
-_ONCE_MEASURED = ", once its speed at this size is measured"
+_ONCE_MEASURED = ", once its speed at this size is measured, if that is as predicted"
 _QUOTAS_OF_OTHERS = "quotas of others"
 _QUOTA_BEYOND = "quota beyond the cluster"
 _OTHERS_TOGETHER = "others together"

@@ -602,7 +602,7 @@ def test_what_gives_more_once_a_speed_is_measured_is_told_where_nothing_does_bef
     (decision, _) = plan(world, OPTIMUS, PRICES).decisions
     assert decision.reason is Reason.LEARNING_SPEED
     told = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES)).changes
-    assert "the end of b, once its speed at this size is measured" in told
+    assert "the end of b, once its speed at this size is measured, if that is as predicted" in told
 
 
 def test_a_measurement_gives_more_if_it_is_as_predicted_and_nobody_is_told_to_pause_for_it() -> None:
@@ -653,7 +653,7 @@ def test_a_larger_limit_is_advised_before_the_speed_at_the_present_one_is_measur
     (decision,) = plan(world, OPTIMUS, PRICES).decisions
     assert decision.reason is Reason.AT_MAXIMUM
     told = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES)).changes
-    assert told == ("`workers.max` of 3 (now 2), once its speed at this size is measured",)
+    assert told == ("`workers.max` of 3 (now 2), once its speed at this size is measured, if that is as predicted",)
 
 
 def test_a_job_whose_owner_lowers_its_maximum_is_told_that_as_the_cause() -> None:

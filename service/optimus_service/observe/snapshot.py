@@ -42,6 +42,7 @@ from optimus_service.observe.silence import end_of_silent
 from optimus_service.observe.spec import UnreadableSpecification, begins_anew, spec_of
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.observe.unknown_tasks import less, without_record
+from optimus_service.observe.unsaved_work import since_its_beginning, worked_seconds
 from optimus_service.store.records import JobRecord, MembershipRecord, Observed, TaskRecord, WantedRecord
 from optimus_service.store.repository import LeaderRepository, Repository
 
@@ -369,16 +370,16 @@ def _is_coordinator_wanted(key: TaskKey, wanted: WantedRecord | None) -> bool:
 
 
 def unsaved_seconds(job: JobRecord, memberships: Sequence[MembershipRecord], history: JobHistory, now: float) -> float:
-    """For how long a script has trained since its last start, which is lost when it is paused: 0 for one that is known
+    """For how long a script has trained since it last began, which is lost when it is paused: 0 for one that is known
     to go on from its checkpoint, and for every other job. Of one whose steps stay away, until the last one that came
-    since that start, whether it had made it before or not."""
+    since that beginning, whether it had made it before or not."""
     newest = memberships[-1] if memberships else None
     if newest is None or not newest.workers or not begins_anew(job):
         return 0.0
     until = now
     if history.last_steps:  # else it is silent, and trains for all that is known
         until = min(now, history.last_steps.get(newest.epoch, newest.at) + history.longest_seconds)
-    return max(until - newest.at, 0.0)
+    return worked_seconds(since_its_beginning(memberships), until)
 
 
 def spent(

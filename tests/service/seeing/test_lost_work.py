@@ -11,11 +11,13 @@ from tests.service.loop.loop_world import World
 from tests.service.seeing.test_plan import body, document, preview_of
 from tests.service.store.store_builders import a_decision, a_forecast, a_membership
 
-from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Quota
+from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Mode, Quota
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.jobs.lost_work import Loss, losses, lost_by_a_stop, total
 from optimus_service.insight.jobs.progress import progress_of
+from optimus_service.observe.snapshot import unsaved_seconds
+from optimus_service.observe.telemetry import JobHistory
 from optimus_service.store.records import JobRecord, MembershipRecord
 
 SCRIPT: dict[str, Any] = {"task": None, "command": ["python", "train.py"], "architecture": "script"}
@@ -226,9 +228,13 @@ def test_what_a_stop_would_lose_does_not_grow_while_no_step_comes(
     memberships: list[MembershipRecord], changes: dict[str, Any], lost: Loss
 ) -> None:
     trains = {"state": JobState.RUNNING, "running": Allocation(1, 0), "first_step": 1, "step_at": 30.0, **changes}
-    script = a_script(**trains)
+    script, history = a_script(**trains), JobHistory(Mode.SYNC)
+    history.last_steps = {memberships[-1].epoch: 30.0}
     for now in (31.0, 45.0, 600.0):
         assert lost_by_a_stop(script, script.step, memberships, None, now) == lost
+        if lost.seconds:
+            decided_by = unsaved_seconds(script, memberships, history, now)
+            assert decided_by == lost.seconds, "rounds and advice count the work that its owner is told"
     paused = a_script(profile=script.profile, step_at=30.0)
     if memberships == [BEGAN] and lost.steps:  # as it is told after it
         after = losses(paused, [*memberships, replace(PAUSED, at=45.0)], {}, {1: 30.0})[-1]

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from optimus_service.insight.format import counted, lasted
 from optimus_service.observe.spec import begins_anew
+from optimus_service.observe.unsaved_work import since_its_beginning, worked_seconds
 from optimus_service.store.records import JobRecord, MembershipRecord
 
 _STOPPED_NOTHING = frozenset({"resume", "batch", "coordinator_restart"})
@@ -76,14 +77,10 @@ def lost_by_a_stop(
         return Loss()
     if not step or job.running.is_empty:
         return Loss() if began is None or job.first_step is not None else Loss(0, max(now - began, 0.0))
-    # Those after its beginning let it go on where it was, as when its coordinator began anew.
-    first = max((number for number, each in enumerate(memberships) if not each.step and each.workers), default=0)
-    run = memberships[first:]
+    run = since_its_beginning(memberships)
     if not run or job.step_at is None:
         return Loss(step)
-    ends = [*(each.at - (each.pause_seconds or 0.0) for each in run[1:]), job.step_at]
-    spans = (max(end - each.at, 0.0) for each, end in zip(run, ends, strict=True) if each.workers)
-    return Loss(step, sum(spans), is_about=run[-1].tells_some)
+    return Loss(step, worked_seconds(run, job.step_at), is_about=run[-1].tells_some)
 
 
 def _loss(
