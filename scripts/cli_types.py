@@ -24,6 +24,7 @@ READ = (
     answers.Decision,
     answers.Explanation,
     answers.Plan,
+    answers.ChangePlan,
     answers.Predictions,
     answers.AllocationPoint,
     answers.Task,

@@ -287,6 +287,11 @@ class Plan(TypedDict):
     deadline: DeadlineAnswer | None
 
 
+class ChangePlan(TypedDict):
+    sentences: list[str]
+    effects: list[Effect]
+
+
 class SpeedPoint(TypedDict):
     workers: int
     servers: int

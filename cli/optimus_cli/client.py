@@ -16,6 +16,7 @@ from optimus_cli.bodies import (
     AllocationPoint,
     AuditEntry,
     BatchOutcome,
+    ChangePlan,
     Cluster,
     Decision,
     DeviceProgress,
@@ -142,6 +143,10 @@ class Client:
     def change(self, job_id: str, changes: Mapping[str, Any]) -> Job:
         return cast("Job", self._call("PATCH", _job_path(job_id), body=changes))
 
+    def plan_change(self, job_id: str, changes: Mapping[str, Any]) -> ChangePlan:
+        """What would happen if the job were changed now."""
+        return cast("ChangePlan", self._call("POST", _job_path(job_id, "plan"), body=changes))
+
     def retry(self, job_id: str, idempotency_key: str) -> Job:
         """A new job with the specification of an ended one."""
         headers = {"Idempotency-Key": idempotency_key}
@@ -211,6 +216,10 @@ class Client:
 
     def put_project(self, name: str, quota: Mapping[str, Any]) -> Project:
         return cast("Project", self._call("PUT", _project_path(name), body=quota))
+
+    def plan_project(self, name: str, quota: Mapping[str, Any]) -> ChangePlan:
+        """What would happen if the project were given this quota now."""
+        return cast("ChangePlan", self._call("POST", f"{_project_path(name)}/plan", body=quota))
 
     def delete_project(self, name: str) -> None:
         self._call("DELETE", _project_path(name))

@@ -210,6 +210,7 @@ def ask(question: str, done: str) -> None:
     try:
         agreed = typer.confirm(question, err=True)
     except typer.Abort as error:
+        typer.echo(err=True)  # the question has left the cursor behind it
         raise CliError(f"Nothing was {done}: nobody answered; give --yes where nobody can.") from error
     if not agreed:
         raise CliError(f"Nothing was {done}.")

@@ -111,6 +111,23 @@ def test_set_sends_what_is_to_change_and_nothing_else(service: ScriptedService, 
     assert "is as it was" in optimus("set", JOB, "--priority", "1", "--url", service.url).stdout
 
 
+def test_set_with_dry_run_changes_nothing_and_says_what_it_would_do(service: ScriptedService, optimus: Optimus) -> None:
+    service.has_job(builders.job())
+    effects, told = builders.plan()["effects"], ["With the next round it would have 3 workers instead of 2.", "Why."]
+    service.on("POST", f"/v1/jobs/{JOB}/plan", {"sentences": told, "effects": effects})
+    flags = ["set", JOB, "--workers-max", "8", "--dry-run", "--url", service.url]
+    done = optimus(*flags)
+    assert done.exit_code == 0, done.stderr
+    assert [*told, "Jobs of another size", "other-1"] == [
+        each for each in (*told, "Jobs of another size", "other-1") if each in done.stdout
+    ]
+    assert [request.body for request in service.requests if request.method != "GET"] == [{"workers": {"max": 8}}]
+    assert json.loads(optimus(*flags, "--json").stdout)["sentences"] == told
+    service.on("POST", f"/v1/jobs/{JOB}/plan", problem(422, "no", ("workers.max", "too many")))
+    refused = optimus(*flags)
+    assert (refused.exit_code, refused.stderr) == (2, "Error: --workers-max: too many\n")
+
+
 def test_set_names_the_flag_that_is_refused(service: ScriptedService, optimus: Optimus) -> None:
     service.on("PATCH", f"/v1/jobs/{JOB}", problem(422, "no", ("workers.min", "too many")))
     done = optimus("set", JOB, "--workers-min", "64", "--url", service.url)

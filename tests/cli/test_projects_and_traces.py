@@ -63,6 +63,15 @@ def test_flags_become_a_quota(service: ScriptedService, optimus: Optimus) -> Non
     assert service.requests[-1].body == expected
 
 
+def test_a_quota_can_be_tried_first(service: ScriptedService, optimus: Optimus) -> None:
+    told = ["No job that runs would change its size."]
+    service.on("POST", f"{PATH}/plan", {"sentences": told, "effects": []})
+    done = optimus("project", "set", "vision", "--share", "0.5", "--dry-run")
+    assert (done.exit_code, done.stdout) == (0, f"{told[0]}\n")
+    (sent,) = [request for request in service.requests if request.method != "GET"]
+    assert (sent.method, sent.path, sent.body["share"]) == ("POST", f"{PATH}/plan", 0.5)
+
+
 def test_limits_of_a_project_stay_and_go_one_by_one(service: ScriptedService, optimus: Optimus) -> None:
     limited = {"waiting_jobs": 5, "max_workers": None, "max_priority": 2.0}
     service.on("GET", PATH, {**VISION, "quota": {**VISION["quota"], "share": None, "gpus": {}, "limits": limited}})

@@ -185,11 +185,11 @@ export interface components {
             /** @description the earliest deadline that would be promised; null: none is known */
             earliest: string | null;
         };
-        /** @description What a new job would do to one that is there. */
+        /** @description What a new job or a change would do to a job that is there. */
         Effect: {
             job_id: string;
             name: string;
-            /** @description what the next round would give it without the new job */
+            /** @description what the next round would give it as things are */
             before: components["schemas"]["Allocation"];
             after: components["schemas"]["Allocation"];
             finish_seconds_before: components["schemas"]["Interval"] | null;

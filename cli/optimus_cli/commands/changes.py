@@ -16,7 +16,7 @@ from optimus_cli.job.flags import CHANGING, given, with_flags
 from optimus_cli.job.specification import Specification, set_field
 from optimus_cli.options import AsJson, JobReference, Url, Yes, ask, connect
 from optimus_cli.resolve import find_job
-from optimus_cli.show import wording
+from optimus_cli.show import render_predictions, wording
 from optimus_contract.result import last_checkpoint
 
 
@@ -79,6 +79,10 @@ def _set_fields(
         list[str] | None,
         typer.Option(metavar="FIELD", help="Take it away: deadline, convergence.max_epochs, labels.NAME; repeatable."),
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Change nothing; say what it would do to the job and to others."),
+    ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
     **fields: Any,
@@ -100,10 +104,17 @@ def _set_fields(
         before = find_job(client, job)
         _refuse_unknown_labels(before, document)
         try:
-            changed = client.change(before["id"], document)
+            if dry_run:
+                planned = client.plan_change(before["id"], document)
+            else:
+                changed = client.change(before["id"], document)
         except Refused as refusal:
             raise sent.explain(refusal) from refusal
-    if as_json:
+    if dry_run and as_json:
+        output.print_json(planned)
+    elif dry_run:
+        output.show(render_predictions.change_plan(planned))
+    elif as_json:
         output.print_json(changed)
     elif before["spec"] == changed["spec"]:
         output.print_text(f"{changed['id']} is as it was: it had these values already")

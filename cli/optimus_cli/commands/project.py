@@ -17,7 +17,7 @@ from optimus_cli.client import DEFAULT_URL, Client
 from optimus_cli.errors import BadInput, Refused
 from optimus_cli.job.specification import parse_assignments
 from optimus_cli.options import AsJson, Command, Group, Url, Yes, ask, connect
-from optimus_cli.show import limits, render_tables, wording
+from optimus_cli.show import limits, render_predictions, render_tables, wording
 from optimus_cli.show.layout import columns_table, facts_table
 from optimus_cli.show.limits import MaxPriority, MaxWaiting, MaxWorkers, WorkersTogether
 
@@ -158,6 +158,9 @@ def set_quota(
     max_workers: MaxWorkers = None,
     workers_together: WorkersTogether = None,
     max_priority: MaxPriority = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing; say which jobs would get another size, or start later.")
+    ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -187,8 +190,15 @@ def set_quota(
             raise BadInput(
                 f"{name} would be guaranteed nothing: give --share, --cpu, --memory, --gpus or a limit, or delete it."
             )
-        project = client.put_project(name, quota)
-    if as_json:
+        if dry_run:
+            planned = client.plan_project(name, quota)
+        else:
+            project = client.put_project(name, quota)
+    if dry_run and as_json:
+        output.print_json(planned)
+    elif dry_run:
+        output.show(render_predictions.change_plan(planned))
+    elif as_json:
         output.print_json(project)
     else:
         output.show(project_description(project))

@@ -10,7 +10,18 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from optimus_cli.bodies import Choice, Interval, Job, Outcome, Plan, Predictions, ReviewPoint, SpeedPoint
+from optimus_cli.bodies import (
+    ChangePlan,
+    Choice,
+    Effect,
+    Interval,
+    Job,
+    Outcome,
+    Plan,
+    Predictions,
+    ReviewPoint,
+    SpeedPoint,
+)
 from optimus_cli.show import wording
 from optimus_cli.show.layout import columns_table, facts_table
 from optimus_cli.show.render_job import final_loss
@@ -301,10 +312,19 @@ def plan(answer: Plan) -> RenderableType:
         ("Costs", wording.UNKNOWN if cost is None else wording.number(cost["mean"])),
         ("In words", "\n".join(answer["sentences"])),
     ]
-    if not answer["effects"]:
-        return facts_table(facts)
+    return _with_effects(facts_table(facts), "Other jobs", answer["effects"])
+
+
+def change_plan(answer: ChangePlan) -> RenderableType:
+    """What would happen if a job or a quota were changed now."""
+    return _with_effects(Text("\n".join(answer["sentences"])), "Jobs of another size", answer["effects"])
+
+
+def _with_effects(told: RenderableType, title: str, effects: Sequence[Effect]) -> RenderableType:
+    if not effects:
+        return told
     others = Table("job", "before", "after", "ended in", "would end in", "would lose", box=box.SIMPLE)
-    for effect in answer["effects"]:
+    for effect in effects:
         others.add_row(
             effect["job_id"],
             wording.tasks(effect["before"]),
@@ -313,4 +333,4 @@ def plan(answer: Plan) -> RenderableType:
             wording.duration_interval(effect["finish_seconds_after"]),
             wording.lost(effect.get("lost_steps", 0), effect.get("lost_seconds")) or wording.UNKNOWN,
         )
-    return Group(facts_table(facts), Text("\nOther jobs", style="bold"), others)
+    return Group(told, Text(f"\n{title}", style="bold"), others)

@@ -22,6 +22,7 @@ from optimus_contract.answers.cluster import (
     UsageLine,
 )
 from optimus_contract.answers.explanations import (
+    ChangePlan,
     DeadlineAnswer,
     Effect,
     Expected,
@@ -111,6 +112,7 @@ __all__ = [
     "BatchItem",
     "BatchOutcome",
     "Calibration",
+    "ChangePlan",
     "CheckpointAdvice",
     "Choice",
     "Cluster",

@@ -78,11 +78,11 @@ class Explanation(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect(Message):
-    """What a new job would do to one that is there."""
+    """What a new job or a change would do to a job that is there."""
 
     job_id: str
     name: str
-    before: Annotated[Allocation, About("what the next round would give it without the new job")]
+    before: Annotated[Allocation, About("what the next round would give it as things are")]
     after: Allocation
     finish_seconds_before: Interval | None
     finish_seconds_after: Interval | None
@@ -118,3 +118,12 @@ class Plan(Message):
     confidence: float
     effects: Annotated[list[Effect], About("jobs that would get another size")]
     deadline: Annotated[DeadlineAnswer | None, About("null: it has none")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangePlan(Message):
+    """What would happen if a job (`POST /v1/jobs/{id}/plan`) or a quota (`POST /v1/projects/{name}/plan`) were changed
+    now. Nothing has been stored."""
+
+    sentences: Annotated[list[str], About("all of this, to be read in this order")]
+    effects: Annotated[list[Effect], About("jobs that would get another size, a job that is changed among them")]

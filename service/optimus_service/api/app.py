@@ -14,10 +14,10 @@ from starlette.responses import JSONResponse
 
 from optimus_service.api import health
 from optimus_service.api.access.auth import AccessMiddleware
-from optimus_service.api.cluster import cluster, projects, stream, trace, usage
+from optimus_service.api.cluster import cluster, plan_quota, projects, stream, trace, usage
 from optimus_service.api.http import problems, web
 from optimus_service.api.http.access_log import ObserveMiddleware
-from optimus_service.api.jobs import batches, changes, details, explanation, jobs, plan, queue
+from optimus_service.api.jobs import batches, changes, details, explanation, jobs, plan, plan_change, queue
 from optimus_service.api.openapi import openapi_document
 from optimus_service.api.reports import from_tasks, mlflow, track
 from optimus_service.api.reports.watching import Watching
@@ -35,12 +35,14 @@ _PARTS = (
     batches,
     changes,
     plan,
+    plan_change,
     details,
     explanation,
     track,
     mlflow,
     cluster,
     projects,
+    plan_quota,
     queue,
     usage,
     people,

@@ -6,6 +6,7 @@ Rounds and answers that forecast one job make it here alike; what only rounds kn
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from optimus_models.calibration import Experience
 from optimus_scheduler.forecast.priors import counted_alike
@@ -20,7 +21,7 @@ from optimus_scheduler.model import (
     TaskKey,
 )
 from optimus_scheduler.retries import Backoff, Retry
-from optimus_service.observe.spec import next_step, promised_at, silent_since
+from optimus_service.observe.spec import next_step, promised_at, silent_since, spec_of
 from optimus_service.observe.standstills import rescale_seconds
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.store.records import JobRecord, MembershipRecord
@@ -95,6 +96,12 @@ def job_of(
         stragglers=stragglers,
         attained_share_seconds=attained_share_seconds,
     )
+
+
+def as_edited(job: Job, record: JobRecord) -> Job:
+    """The job as it would be with the specification that `record`, which is not stored, has of it."""
+    paused = record.asked.paused
+    return replace(job, spec=spec_of(record), owner_paused=paused, promised_at=promised_at(record))
 
 
 def retry_of(record: JobRecord, backoff: Backoff) -> Retry | None:

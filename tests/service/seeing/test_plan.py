@@ -227,7 +227,7 @@ def test_who_waits_and_would_start_clearly_later_is_named(world: World) -> None:
     assert f"waits (waits), which waits, would start in {at}." in said
     unknown = PutOff("waits", Interval(10.0, 8.0, 12.0), None)
     previewed = replace(previewed, put_off=(unknown,))
-    lost = "When waits (waits), which waits, would start could not be said any more; without it, in about 10 s"
+    lost = "When waits (waits), which waits, would start could not be said any more; as things are, in about 10 s"
     assert any(each.startswith(lost) for each in body(world, previewed).sentences)
 
 

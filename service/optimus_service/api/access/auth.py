@@ -167,7 +167,8 @@ class AccessMiddleware:
         Raises:
             Problem: there is none that the caller may read.
         """
-        if not call.need.is_about_a_job or (caller.projects is None and call.action is None):
+        reads = call.action is None and call.need is not Need.CHANGE_JOB
+        if not call.need.is_about_a_job or (caller.projects is None and reads):
             return None
         job_id = parameters["job_id"]
         try:

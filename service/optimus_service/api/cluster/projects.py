@@ -58,7 +58,7 @@ def put_project(
 
     422 when all shares together would be more than the whole cluster.
     """
-    _check_shares(name, quota, services.repository.projects.all())
+    check_shares(name, quota, services.repository.projects.all())
     audit.project, audit.data["quota"] = name, write(quota)
     if services.repository.projects.put(
         quota_of(name, quota), services.clock(), write(quota.limits, without_none=True)
@@ -81,7 +81,8 @@ def quota_of(name: str, body: ProjectQuota) -> Quota:
     return Quota(name, body.share, body.cpu, body.memory_bytes, dict(body.gpus), body.may_borrow)
 
 
-def _check_shares(name: str, quota: ProjectQuota, projects: Iterable[ProjectRecord]) -> None:
+def check_shares(name: str, quota: ProjectQuota, projects: Iterable[ProjectRecord]) -> None:
+    """Raise `Problem` (422) if all shares together would be more than the whole cluster."""
     others = sum(one.quota.share or 0.0 for one in projects if one.quota.project != name)
     if quota.share is not None and quota.share + others > 1.0 + _SHARES_HAIR:
         rest = max(1.0 - others, 0.0)

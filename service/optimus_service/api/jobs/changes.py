@@ -58,19 +58,25 @@ def change_job(
     for _ in range(_ATTEMPTS):
         with services.edits.of(job_id):
             job = services.repository.jobs.get(job_id)
-            _refuse_ended(job)
-            _refuse_object(job)
-            edit = _edit(job, change)
-            wanted = read(JobSpec, edit.spec, name=job.name)
-            in_force = limits.in_force(audit.caller, wanted.project, services.repository, services.settings)
-            limits.refuse_size(wanted, in_force, edit.changes)
-            _refuse_impossible(services, job, edit)
-            _refuse_without_effect(job, edit)
+            edit = checked_edit(services, audit.caller, job, change)
             audit.data = {field: {"from": old, "to": new} for field, (old, new) in edit.changes.items()}
             is_done = not edit.changed or apply(services, job, edit, audit.caller.words_for(job))
         if is_done:
             return shown(services, [services.repository.jobs.get(job_id)])[0]
     raise Problem(409, "the job is being changed by others at this moment: try again")
+
+
+def checked_edit(services: Services, caller: Caller, job: JobRecord, change: JobChange) -> Edit:
+    """What a change means for the job. Raises `Problem` where it is refused."""
+    _refuse_ended(job)
+    _refuse_object(job)
+    edit = _edit(job, change)
+    wanted = read(JobSpec, edit.spec, name=job.name)
+    in_force = limits.in_force(caller, wanted.project, services.repository, services.settings)
+    limits.refuse_size(wanted, in_force, edit.changes)
+    _refuse_impossible(services, job, edit)
+    _refuse_without_effect(job, edit)
+    return edit
 
 
 def _edit(job: JobRecord, change: JobChange) -> Edit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, NamedTuple
 
@@ -28,7 +28,7 @@ from optimus_service.insight.jobs.bodies import allocation_body
 from optimus_service.insight.jobs.lost_work import Loss
 from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.insight.jobs.reasons import gives_more, text_of
-from optimus_service.insight.predictions.dry_run import Previewed, PutOff
+from optimus_service.insight.predictions.dry_run import Effect, Previewed, PutOff
 from optimus_service.observe.spec import deadline_of
 from optimus_service.observe.standstills import standstills
 from optimus_service.store.records import JobRecord
@@ -84,14 +84,19 @@ def _planned(services: Services, task_checks: TaskChecks, spec: JobSpec, caller:
         profile=submission.profile_of(task_checks, spec),
     )
     previewed, now = seen.previewed(previewed, active, caller), services.clock()
+    shown = shown_now(services, changed_jobs(previewed.effects, previewed.put_off), active, now)
     quotas = [] if caller.projects is not None else [each.quota for each in services.repository.projects.all()]
-    return plan_body(previewed, active, now, _shown_now(services, previewed, active, now), quotas)
+    return plan_body(previewed, active, now, shown, quotas)
 
 
-def _shown_now(services: Services, previewed: Previewed, active: Mapping[str, JobRecord], now: float) -> ShownNow:
-    """Of the jobs that would change or start later."""
-    changed = [*(each.job_id for each in previewed.effects), *(each.job_id for each in previewed.put_off)]
-    found = [active[each] for each in changed if each in active]
+def changed_jobs(effects: Sequence[Effect], put_off: Sequence[PutOff]) -> list[str]:
+    """Ids of the jobs that would change or start later."""
+    return [*(each.job_id for each in effects), *(each.job_id for each in put_off)]
+
+
+def shown_now(services: Services, ids: Iterable[str], active: Mapping[str, JobRecord], now: float) -> ShownNow:
+    """Of those of these jobs that are `active`."""
+    found = [active[each] for each in ids if each in active]
     decisions = services.repository.rounds.latest_decisions([job.id for job in found])
     still = standstills(services.repository, found, decisions, now, services.listens_since)
     ahead = {job.id: progress_of(job, decisions.get(job.id), now, None, still) for job in found}
@@ -101,7 +106,7 @@ def _shown_now(services: Services, previewed: Previewed, active: Mapping[str, Jo
     }
 
 
-_NOTHING_SHOWN = Shown(None, None)
+NOTHING_SHOWN = Shown(None, None)
 
 
 _BORROWS = (
@@ -121,21 +126,7 @@ def plan_body(
     projects, for a reader who may know of all of them."""
     decision, ahead = previewed.decision, previewed.forecast
     start, finish, deadline = _interval(previewed.waiting), _interval(previewed.left), _deadline(previewed, now)
-    effects = [
-        answers.Effect(
-            job_id=effect.job_id,
-            name=active[effect.job_id].name if effect.job_id in active else effect.job_id,
-            before=allocation_body(effect.before),
-            after=allocation_body(effect.after),
-            finish_seconds_before=shown.get(effect.job_id, _NOTHING_SHOWN).left or _interval(effect.left_before),
-            finish_seconds_after=_after(
-                effect.left_before, effect.left_after, shown.get(effect.job_id, _NOTHING_SHOWN).left
-            ),
-            lost_steps=effect.lost_steps,
-            lost_seconds=effect.lost_seconds or None,
-        )
-        for effect in previewed.effects
-    ]
+    effects = effect_bodies(previewed.effects, active, shown)
     cost = None if decision.allocation.is_empty else _interval(ahead.cost)
     expected = answers.Expected(
         start_seconds=start,
@@ -157,8 +148,8 @@ def plan_body(
             *[_BORROWS] * previewed.borrows,
             *_on_the_deadline(previewed, deadline, now),
             *_on_money(cost),
-            *_on_others(effects),
-            *_on_waiting(previewed.put_off, active, shown),
+            *on_others(effects),
+            *on_waiting(previewed.put_off, active, shown),
         ],
         expected=expected,
         cost=cost,
@@ -168,6 +159,25 @@ def plan_body(
         effects=effects,
         deadline=deadline,
     )
+
+
+def effect_bodies(effects: Sequence[Effect], active: Mapping[str, JobRecord], shown: ShownNow) -> list[answers.Effect]:
+    """What would be done to each of these jobs; `shown` as of `plan_body`."""
+    return [
+        answers.Effect(
+            job_id=effect.job_id,
+            name=active[effect.job_id].name if effect.job_id in active else effect.job_id,
+            before=allocation_body(effect.before),
+            after=allocation_body(effect.after),
+            finish_seconds_before=shown.get(effect.job_id, NOTHING_SHOWN).left or _interval(effect.left_before),
+            finish_seconds_after=_after(
+                effect.left_before, effect.left_after, shown.get(effect.job_id, NOTHING_SHOWN).left
+            ),
+            lost_steps=effect.lost_steps,
+            lost_seconds=effect.lost_seconds or None,
+        )
+        for effect in effects
+    ]
 
 
 def _after(before: Interval | None, after: Interval | None, shown: answers.Interval | None) -> answers.Interval | None:
@@ -253,7 +263,8 @@ def _on_money(cost: answers.Interval | None) -> list[str]:
     return [f"It would cost about {money_words(cost.mean)}{bounds}, at the prices that the service is set to."]
 
 
-def _on_others(effects: list[answers.Effect]) -> list[str]:
+def on_others(effects: list[answers.Effect]) -> list[str]:
+    """Who would have another size, when it would end then, and what it would lose."""
     if not effects:
         return ["No job that runs would change its size."]
     return [
@@ -263,17 +274,17 @@ def _on_others(effects: list[answers.Effect]) -> list[str]:
     ]
 
 
-def _on_waiting(put_off: Sequence[PutOff], active: Mapping[str, JobRecord], shown: ShownNow) -> list[str]:
+def on_waiting(put_off: Sequence[PutOff], active: Mapping[str, JobRecord], shown: ShownNow) -> list[str]:
     """Who of those that the caller may read would start later."""
     found = []
     for each in put_off:
-        job, told = active.get(each.job_id), shown.get(each.job_id, _NOTHING_SHOWN).start
+        job, told = active.get(each.job_id), shown.get(each.job_id, NOTHING_SHOWN).start
         before, after = told or _interval(each.before), _after(each.before, each.after, told)
         if job is None or before is None:
             continue
         name = f"{job.name} ({job.id}), which waits,"
         later = f"{name} would start in {span(after)} instead of {span(before)}." if after is not None else None
-        found.append(later or f"When {name} would start could not be said any more; without it, in {span(before)}.")
+        found.append(later or f"When {name} would start could not be said any more; as things are, in {span(before)}.")
     return found
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from optimus_contract import answers
 from optimus_service.api.access.callers import Caller
-from optimus_service.insight.predictions.dry_run import Previewed
+from optimus_service.insight.predictions.dry_run import Altered, Previewed
 
 
 def previewed(found: Previewed, readable: Collection[str], caller: Caller) -> Previewed:
@@ -19,6 +19,13 @@ def previewed(found: Previewed, readable: Collection[str], caller: Caller) -> Pr
         return found
     effects = tuple(effect for effect in found.effects if effect.job_id in readable)
     return replace(found, effects=effects, n_similar=0, forecast=found.forecast._replace(speed_from=None))
+
+
+def altered(found: Altered, readable: Collection[str], caller: Caller) -> Altered:
+    """What a change of what is there was found to do; `readable` as of `previewed`."""
+    if caller.projects is None:
+        return found
+    return replace(found, effects=tuple(effect for effect in found.effects if effect.job_id in readable))
 
 
 def decision(body: answers.Decision, caller: Caller) -> answers.Decision:

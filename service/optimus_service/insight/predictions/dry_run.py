@@ -1,5 +1,5 @@
-"""What would happen if a job were submitted now: the round's own `plan` and its look at the queue ahead, with the job
-and without it."""
+"""What would happen if a job were submitted now, or if a job or a quota were changed: the round's own `plan` and its
+look at the queue ahead, with that and without it."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ Planner = Callable[[Snapshot, Callable[[str], AbstractContextManager[object]]], 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What the new job would do to another one."""
+    """What the new job or the change would do to a job that is there."""
 
     job_id: str
     before: Allocation
     after: Allocation
     left_before: Interval | None
-    """Seconds to its end without the new job; None: nothing can be said."""
+    """Seconds to its end as things are; None: nothing can be said."""
     left_after: Interval | None
     lost_steps: int = 0
     """That it would make again: of a script that keeps no checkpoint."""
@@ -82,9 +82,25 @@ class PutOff:
 
     job_id: str
     before: Interval
-    """Seconds to its start without the new job ..."""
+    """Seconds to its start as things are ..."""
     after: Interval | None
-    """... and with it; None: nothing can be said."""
+    """... and with the new job or the change; None: nothing can be said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Altered:
+    """What a change of what is there would do."""
+
+    decisions: Mapping[str, Decision]
+    """Of all active jobs, by id."""
+    starts: Mapping[str, Interval]
+    """Seconds until jobs that would wait on have tasks, where they can be said, and ..."""
+    left: Mapping[str, Interval]
+    """... to the ends of jobs."""
+    effects: tuple[Effect, ...]
+    """Jobs that would get another size, the one that is changed among them ..."""
+    put_off: tuple[PutOff, ...]
+    """... and jobs that would wait on, and start later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +254,28 @@ class Preview:
             and borrows(world, {each.job_id: each.allocation for each in planned.decisions}, candidate.spec.project),
             deadline=deadline,
             held_by=held_by,
+        )
+
+    def of_change(self, change: Callable[[Snapshot], Snapshot]) -> Altered:
+        """What would happen if the world were changed now as `change` makes it.
+
+        Raises:
+            ClusterUnavailable: nobody can tell.
+            DatabaseNotAvailable: nobody can tell.
+        """
+        with self._turn:
+            now, foresight = self._clock(), self._foresee()
+            without = self._observer.look(ClusterState.of(self._cluster), now)
+            planned, with_it = foresight.planned(change(without))
+            present, without_it = foresight.planned(without)
+        starts = {job_id: each.shown.waiting(now) for job_id, each in with_it.items()}
+        left = {job_id: each.shown.left(now) for job_id, each in with_it.items()}
+        return Altered(
+            decisions={each.job_id: each for each in planned.decisions},
+            starts={job_id: each for job_id, each in starts.items() if each is not None},
+            left={job_id: each for job_id, each in left.items() if each is not None},
+            effects=_effects(without, present, planned, without_it, with_it, now),
+            put_off=_put_off(present, planned, without_it, with_it, now),
         )
 
     def _answer(

@@ -1,0 +1,101 @@
+"""What a change of a job or of a quota would do is what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.service.api.api_harness import Api
+from tests.service.api.conftest import serve
+from tests.service.loop.loop_world import World
+from tests.service.seeing.test_plan import everything, preview_of
+
+SMALL: dict[str, Any] = {"task": None, "command": ["torchrun", "train.py"], "architecture": "script"}
+SPEC: dict[str, Any] = {**SMALL, "servers": {"min": 0, "max": 0}, "resumes": False}
+
+
+@pytest.fixture
+def planning(world: World, tmp_path: Path, surroundings: Any, database_url: str) -> Iterator[Api]:
+    settings = world.settings.model_copy(update={"database_url": database_url})
+    surroundings.cluster, surroundings.clock = world.cluster, world.clock
+    with serve(world.repository, settings, surroundings) as api:
+        object.__setattr__(api.services, "preview", preview_of(world))
+        yield api
+
+
+def sizes(world: World) -> dict[str, tuple[int, int]]:
+    return {job.id: (job.wanted.workers, job.wanted.servers) for job in world.repository.jobs.active()}
+
+
+def planned(found: dict[str, Any], before: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    """The sizes that it foresees."""
+    after = {each["job_id"]: (each["after"]["workers"], each["after"]["servers"]) for each in found["effects"]}
+    return {**before, **after}
+
+
+def trained(world: World, planning: Api) -> None:
+    """Two jobs that have shared the cluster for a while, one of them a script that begins anew."""
+    long = {"convergence": {"max_steps": 50_000}}
+    world.submit("script", **SPEC, **long, workers={"min": 2, "max": 2})
+    world.round()
+    world.submit("task", **long, workers={"max": 8}, servers={"max": 8})
+    world.live_until("both train", lambda: all(each.first_step for each in world.repository.jobs.active()))
+    for _ in range(6):
+        world.round()
+        world.train(20.0)
+
+
+@pytest.mark.parametrize(
+    ("job", "change"),
+    [
+        ("task", {"workers": {"max": 1}, "servers": {"max": 1}}),
+        ("task", {"workers": {"min": 5}, "priority": 50.0}),
+        ("task", {"convergence": {"max_steps": 100_000}}),
+        ("script", {"priority": 0.01}),
+        ("script", {"name": "other"}),
+    ],
+)
+def test_a_change_does_what_its_plan_says(planning: Api, world: World, job: str, change: dict[str, Any]) -> None:
+    trained(world, planning)
+    state, before = everything(world), sizes(world)
+    answer = planning.post(f"/v1/jobs/{job}/plan", json=change)
+    assert answer.status_code == 200, answer.text
+    assert everything(world) == state, "nothing is stored"
+    found = answer.json()
+    changed = planning.call("PATCH", f"/v1/jobs/{job}", json=change)
+    assert changed.status_code == 200, changed.text
+    world.round()
+    assert sizes(world) == planned(found, before)
+    decided = world.repository.rounds.latest_decisions([job])[job]
+    assert decided.message in found["sentences"]
+
+
+def test_a_quota_does_what_its_plan_says(planning: Api, world: World) -> None:
+    trained(world, planning)
+    state, before = everything(world), sizes(world)
+    quota = {"share": 0.25, "may_borrow": False}
+    found = planning.post("/v1/projects/default/plan", json=quota).json()
+    assert everything(world) == state
+    assert found["effects"], "it takes room"
+    assert planning.get("/v1/projects/default").status_code == 404
+    assert planning.call("PUT", "/v1/projects/default", json=quota).status_code == 201
+    world.round()
+    assert sizes(world) == planned(found, before)
+    pauses = [each for each in found["effects"] if each["job_id"] == "script" and not each["after"]["workers"]]
+    assert all("lose" in " ".join(found["sentences"]) for _ in pauses)
+    limited = planning.post("/v1/projects/default/plan", json={"limits": {"workers_together": 1}}).json()
+    assert all(each["after"]["workers"] <= 1 for each in limited["effects"])
+
+
+def test_what_would_be_refused_is_refused(planning: Api, world: World) -> None:
+    trained(world, planning)
+    refused = planning.post("/v1/jobs/task/plan", json={"workers": {"min": 1000, "max": 1000}})
+    assert refused.status_code == 422
+    real = planning.call("PATCH", "/v1/jobs/task", json={"workers": {"min": 1000, "max": 1000}})
+    assert real.json()["errors"] == refused.json()["errors"]
+    assert planning.post("/v1/jobs/nobody/plan", json={"priority": 2.0}).status_code == 404
+    same = planning.post("/v1/jobs/task/plan", json={"priority": 1.0}).json()
+    assert same == {"sentences": ["It has these values already: nothing would change."], "effects": []}
+    assert planning.post("/v1/projects/default/plan", json={"share": 2.0}).status_code == 422
