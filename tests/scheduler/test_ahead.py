@@ -135,6 +135,14 @@ def test_no_instant_holds_more_than_the_cluster_has(drawn: list[tuple[int, tuple
         assert held.fits_in(capacity)
 
 
+@pytest.mark.parametrize(("silent", "report", "sooner"), [(20.0, 30.0, 20.0), (50.0, 30.0, 30.0), (50.0, 0.0, 0.0)])
+def test_a_job_that_tells_some_of_its_steps_makes_others_between(silent: float, report: float, sooner: float) -> None:
+    job = running("j", 5000, (1, 1), 1)
+    told = end_of(a_queue(job), "j")
+    between = end_of(a_queue(replace(job, silent_since=NOW - silent, report_seconds=report)), "j")
+    assert told.mean - between.mean == pytest.approx(sooner, rel=0.02, abs=0.01)
+
+
 @given(left=st.integers(20, 20_000), size=st.integers(1, 3), busy_part=st.floats(0.4, 1.0))
 @settings(max_examples=25)
 def test_a_job_alone_at_its_only_size_ends_when_its_work_is_done_and_its_evaluations_are(

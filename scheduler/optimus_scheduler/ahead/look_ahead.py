@@ -32,7 +32,7 @@ from optimus_scheduler.allocate.policy import PlanningPolicy, Policy
 from optimus_scheduler.forecast.alike_runs import seconds_of_silent_runs, steps_left_like_alike_runs
 from optimus_scheduler.forecast.end import epoch_steps, has_made_all, may_end_by_curve
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.forecast.time_left import Habits, after_last_step, longer_of, step_seconds
+from optimus_scheduler.forecast.time_left import Habits, after_last_step, less_untold, longer_of, step_seconds
 from optimus_scheduler.model import Directive, Interval, Job, Resources, Role
 from optimus_scheduler.settings import Settings
 
@@ -190,7 +190,7 @@ def _work(outlook: Outlook, queue: Queue, rest_of: Callable[[float, float], Inte
         remaining = longer_of(remaining, Interval(*(each * speed for each in seconds)))
     elif usual is not None:
         remaining = Interval(*(each + more * speed for each, more in zip(remaining, usual, strict=True)))
-    known = Work.of(remaining)
+    known = Work.of(less_untold(remaining, untold_steps(outlook, queue.now)))
     if outlook.forecast.rule == "max_seconds" and remaining.mean == remaining.high:
         return known._replace(is_until_limit=True)
     pace = Work.of(step_seconds(outlook.speeds.estimate(size), Habits(running_seconds=running)))
@@ -207,6 +207,14 @@ def is_expected_to_end(outlook: Outlook) -> bool:
     if outlook.forecast.converged or expected_steps(outlook) is not None:
         return True
     return seconds_of_silent_runs(outlook.job) is not None
+
+
+def untold_steps(outlook: Outlook, now: float) -> float:
+    """Steps that a job is taken to have made since the newest that it told: some tell only some of their steps."""
+    since = outlook.job.silent_since
+    if since is None or outlook.present.is_empty or not outlook.speeds.is_measured:
+        return 0.0
+    return min(max(now - since, 0.0), outlook.job.report_seconds) * pace_of(outlook, outlook.present)
 
 
 def expected_steps(outlook: Outlook) -> Interval | None:

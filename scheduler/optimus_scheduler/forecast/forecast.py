@@ -89,7 +89,7 @@ class RememberingForecaster:
 
 _ASIDE = frozenset(
     {"id", "owner", "wanted_tasks", "stragglers", "unsaved_seconds", "attained_share_seconds"}
-    | {"retry", "held_until", "owner_paused", "paused_by", "promised_at", "formed", "silent_since"}
+    | {"retry", "held_until", "owner_paused", "paused_by", "promised_at", "formed", "silent_since", "report_seconds"}
 )
 """Of a job what no forecast reads; some of it changes from round to round."""
 _inputs_of = attrgetter(*[each.name for each in fields(Job) if each.name not in _ASIDE])

@@ -323,6 +323,11 @@ def after_last_step(silent_seconds: float, usual: Interval | None = None) -> Int
     return Interval(since, since / LINDY, since * LINDY)
 
 
+def less_untold(left: Interval, untold: float) -> Interval:
+    """Steps left of a job that has made some beyond the newest step that it told; the last one is never made untold."""
+    return Interval(*(max(each - untold, min(each, 1.0)) for each in left))
+
+
 def longer_of(one: Interval, other: Interval) -> Interval:
     """The larger of each of both medians and bounds."""
     return Interval(*map(max, one, other))

@@ -254,6 +254,8 @@ class Job:
     steps: so many with its smallest batch would have achieved the same."""
     silent_since: float | None = None
     """When the newest step came, or what trains took part after it, POSIX seconds; None: not known."""
+    report_seconds: float = 0.0
+    """Between two reports of steps of late: for so long it makes steps that nobody is told of yet."""
     steps_per_epoch: float | None = None
     """None until the job's tasks have reported it."""
     epochs: float | None = None

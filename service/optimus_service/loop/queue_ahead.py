@@ -21,10 +21,11 @@ import structlog
 from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.ahead.corrected_times import CorrectedTimes, corrected_times
 from optimus_scheduler.ahead.deadlines import Answer, answer_to
-from optimus_scheduler.ahead.look_ahead import expected_steps
+from optimus_scheduler.ahead.look_ahead import expected_steps, untold_steps
 from optimus_scheduler.ahead.queue import Queue, Stalled
 from optimus_scheduler.allocate.policy import Policy
 from optimus_scheduler.forecast.outlook import Outlook
+from optimus_scheduler.forecast.time_left import less_untold
 from optimus_scheduler.model import Plan, Snapshot
 from optimus_scheduler.model.format import instant_words
 from optimus_scheduler.settings import Settings
@@ -99,8 +100,10 @@ def promised_deadlines(queue: Queue, found: Mapping[str, CorrectedTimes]) -> lis
 def times_of(queue: Queue, found: Mapping[str, CorrectedTimes], valid_until: float) -> list[ExpectedTimesRecord]:
     """What a look says, as it is stored, by job id."""
     steps = {one.id: known(expected_steps(one)) for one in queue.outlooks}
+    untold = {one.id: untold_steps(one, queue.now) for one in queue.outlooks}
+    report = {one.id: one.job.report_seconds for one in queue.outlooks}
     waiting = {one.id for one in queue.outlooks if queue.sizes.get(one.id, one.present).is_empty}
-    left = {job_id: each.mean for job_id, each in steps.items() if each is not None}
+    left = {job_id: less_untold(each, untold[job_id]).mean for job_id, each in steps.items() if each is not None}
     return [
         ExpectedTimesRecord(
             job_id=job_id,
@@ -109,6 +112,7 @@ def times_of(queue: Queue, found: Mapping[str, CorrectedTimes], valid_until: flo
             start=each.shown.start if job_id in waiting else None,
             end=each.shown.end,
             steps_left=left.get(job_id),
+            report_seconds=report.get(job_id, 0.0),
             awaited=each.shown.awaited,
             at_once=each.shown.at_once,
             cut=each.shown.cut,

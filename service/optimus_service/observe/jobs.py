@@ -62,6 +62,7 @@ def job_of(
         started_at=record.started_at,
         step=next_step(record),
         silent_since=silent_since(record),
+        report_seconds=history.report_seconds,
         steps_per_epoch=each,
         loss_steps=loss_steps,
         losses=losses,

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
+from statistics import median
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -27,6 +28,8 @@ from optimus_service.store.repository import Repository
 _STALLED_STEPS, _STALLED_SECONDS = 5.0, 15.0
 """A job is said to have stalled when no step came for as long as so many took, and for so long; telemetry may be a few
 seconds late, and comes up to 5 s after the service listens again."""
+_STALLED_REPORTS = 2.0
+"""A script may tell each hundredth step: it has stalled when none came for as long as so many of its reports cover."""
 _LISTENING_SECONDS = 10.0
 """When the service has listened for so long, all that workers had made before has come."""
 USUAL_SAMPLES = 20
@@ -252,8 +255,12 @@ def stalled(newest: Sequence[SampleRecord], now: float, since: float) -> str | N
     # A single sample may time its steps badly: the output of a script comes in bursts.
     same = [sample for sample in newest if sample.membership_epoch == last.membership_epoch]
     usual = sum(sample.seconds for sample in same) / max(sum(sample.n_steps for sample in same), 1)
-    if usual <= 0 or silent < max(_STALLED_STEPS * usual, _STALLED_SECONDS):
+    report = median(sample.seconds for sample in same)
+    by_steps = max(_STALLED_STEPS * usual, _STALLED_SECONDS)
+    if usual <= 0 or silent < max(by_steps, _STALLED_REPORTS * report):
         return None
+    if _STALLED_REPORTS * report > by_steps and report > _STALLED_STEPS * usual:
+        return f"no step came for {time_words(silent)}, where it tells one each {time_words(report)}"
     took = time_words(usual) if usual >= 1.0 else f"{usual:.2g} s"
     return f"no step came for {time_words(silent)}, where one took {took}"
 

@@ -213,6 +213,21 @@ def test_an_expected_end_moves_with_the_steps_and_not_with_the_clock(step: int) 
     assert left.high == pytest.approx(1.5 * said)
 
 
+@pytest.mark.parametrize(("later", "left"), [(0.0, 30.0), (10.0, 20.0), (20.0, 10.0), (35.0, 10.0)])
+def test_an_expected_end_moves_with_the_clock_between_two_reports(later: float, left: float) -> None:
+    """A script tells each 40th step, which takes 20 s; later than that nobody knows whether it goes on."""
+    end, size = Interval(NOW + 30.0, NOW + 24.0, NOW + 45.0), Allocation(2, 1)
+    foreseen = ExpectedTimesRecord(
+        job_id="job-1", at=NOW, valid_until=NOW + 99.0, start=None, end=end, steps_left=60.0, report_seconds=20.0
+    )
+    made = replace(decision(**made_at(40)), expected=foreseen, previous=size, allocation=size)
+    found = progress_of(job(step=40, step_at=NOW, running=size, started_at=0.0), made, NOW + later)
+    assert found.remaining_seconds is not None
+    assert found.remaining_seconds.mean == pytest.approx(left)
+    assert found.remaining_steps is not None
+    assert found.remaining_steps.mean == pytest.approx(60.0), "of these it is told what is known"
+
+
 @pytest.mark.parametrize("seconds_per_step", [0.25, 0.5, 1.0])
 def test_the_pace_since_the_forecast_counts_the_more_the_longer_it_lasts(seconds_per_step: float) -> None:
     """0.5 s were foreseen for each step."""
@@ -328,6 +343,15 @@ def test_a_job_whose_steps_stay_away_is_told_to_have_stalled(silent: float, told
     assert found is None if told is None else (found or "").startswith(told)
     assert stalled([replace(last, n_steps=1, seconds=100.0)], NOW + silent, 0.0) is None, "its steps are slow"
     assert stalled([], NOW + silent, 0.0) is None
+
+
+@pytest.mark.parametrize(
+    ("silent", "told"), [(19.0, None), (39.0, None), (41.0, "no step came for 41 s, where it tells one each 20 s")]
+)
+def test_a_script_that_tells_some_of_its_steps_has_not_stalled_between_them(silent: float, told: str | None) -> None:
+    each = [sample(step=200 * number, n_steps=200, seconds=20.0) for number in (1, 2)]
+    assert stalled(each, NOW + silent, NOW - 100.0) == told
+    assert stalled(each[:1], NOW + silent, NOW - 100.0) == told
 
 
 def test_a_short_step_is_told_by_its_digits() -> None:

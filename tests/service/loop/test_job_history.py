@@ -141,6 +141,18 @@ def test_each_epoch_has_its_last_step_whether_that_had_been_made_before_or_not()
     assert history_of([sample(1, at=500.0)]).last_steps == {1: 101.0}, "no step comes after it was received"
 
 
+def test_how_often_steps_are_reported_is_known_from_the_newest_reports() -> None:
+    def reported(step: int, came: float, epoch: int = 1) -> SampleRecord:
+        return sample(step, number=step, epoch=epoch, at=came, received_at=came)
+
+    each = [reported(200 * number, 20.0 * number) for number in (1, 2, 3)]
+    assert history_of(each[:1]).report_seconds == 0.0
+    assert history_of(each).report_seconds == 20.0
+    paused = [*each, reported(650, 200.0), reported(850, 220.0, epoch=2)]
+    assert history_of(paused).report_seconds == 20.0, "neither a standstill nor a change of size counts"
+    assert history_of([*paused, reported(1050, 240.0, epoch=2)]).report_seconds == 20.0
+
+
 # --- speed -----------------------------------------------------------------------------------------------------------
 
 

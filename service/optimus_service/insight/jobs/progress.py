@@ -20,6 +20,7 @@ from optimus_scheduler.forecast.time_left import (
     after_last_step,
     beyond_announced,
     given_not_ended,
+    less_untold,
     longer_of,
     until_limit,
 )
@@ -139,14 +140,15 @@ def progress_of(
         return JobProgress(part_done(step, total), interval_body(left), None, expected=without_end)
     drift = 1.0 if decision is None else _drift(job, decision, end, now)
     limit, rest = _time_limit(job, now), end.seconds_after_steps or _NO_SECONDS
-    here = end.seconds(left, drift)
+    now_left = less_untold(left, _untold_steps(job, decision, end, now, drift))
+    here = end.seconds(now_left, drift)
     if end.by_time and limit.seconds < math.inf:
         here, rest = until_limit(limit.seconds, end.soonest), _NO_SECONDS
     elif expected is not None and decision is not None and decision.changes_size:
         here = None  # the forecast is of the size that it had, and the look at the queue of the one that it has now
     at_its_size = None if is_paused or here is None else interval_body(limit.cut(_plus(here, rest)))
     if expected is not None and not (job.waits or end.by_time or decision is None or decision.expected is None):
-        expected = _by_steps(expected, decision.expected, left, rest, now, drift, limit)
+        expected = _by_steps(expected, decision.expected, now_left, rest, now, drift, limit)
     is_limited = end.by_time and at_its_size is not None and not job.waits
     to_the_end = None if expected is None or is_limited else expected.end_seconds
     if to_the_end is None and not job.waits:  # one without tasks has no size, so that only its start could tell
@@ -477,6 +479,15 @@ def _drift(job: JobRecord, decision: DecisionRecord, end: End, now: float) -> fl
     if made <= 0 or not 0.0 < foreseen < math.inf:
         return 1.0
     return math.exp(weight * (math.log(foreseen) - math.log(made)))  # a quotient may be too small for a number
+
+
+def _untold_steps(job: JobRecord, decision: DecisionRecord | None, end: End, now: float, drift: float) -> float:
+    """Steps that a job with tasks is taken to have made since the newest one that it told, as it tells only some."""
+    since, pace = silent_since(job), end.seconds_per_step
+    expected = None if decision is None else decision.expected
+    if since is None or pace is None or expected is None or job.waits or job.running.is_empty or pace.mean <= 0:
+        return 0.0
+    return min(max(now - since, 0.0), expected.report_seconds) / (drift * pace.mean)
 
 
 def _instants(now: float, seconds: Interval) -> answers.Instants:

@@ -53,7 +53,9 @@ class ExpectedTimesRecord:
     end: Interval | None
     """POSIX seconds; None where nothing is known of its length."""
     steps_left: float | None = None
-    """By which the end was foreseen; None: not known."""
+    """By which the end was foreseen, less those that it is taken to have made and not told by then; None: not known."""
+    report_seconds: float = 0.0
+    """Between two reports of its steps."""
     awaited: Mapping[str, float] = field(default_factory=dict)
     """Jobs with tasks by whose end it is foreseen to start, and how likely it is that one."""
     at_once: Mapping[str, float] = field(default_factory=dict)
