@@ -1,6 +1,7 @@
 """What `mkdocs build` adds to the pages in docs/: the API reference, and the pages that lie at the repository's root.
 
-Links out of docs/ become plain words: a site has no folder beside it.
+Pages link to files as they lie in the repository, where they are read as well. Links to the pages at its root become
+links to those of the site; other links out of docs/ become plain words: a site has no folder beside it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ _OUTSIDE = re.compile(
 )
 _FROM_ROOT = re.compile(r"\]\(docs/([^)]*)\)")
 _AT_ROOT = {"contribute.md": "CONTRIBUTING.md", "changes.md": "CHANGELOG.md"}
+_TO_ROOT = re.compile(rf"\]\(((?:\.\./)*)\.\./({'|'.join(map(re.escape, _AT_ROOT.values()))})\b")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -52,8 +54,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001 - mkdocs calls it
-    """Links that lead out of docs/ keep their words only."""
-    return _OUTSIDE.sub(r"\1", markdown)
+    """Links to pages of the root lead to the site's; others that lead out of docs/ keep their words only."""
+    page_of = {source: name for name, source in _AT_ROOT.items()}
+    return _OUTSIDE.sub(r"\1", _TO_ROOT.sub(lambda found: f"]({found[1]}{page_of[found[2]]}", markdown))
 
 
 def openapi() -> dict[str, Any]:

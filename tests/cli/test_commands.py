@@ -421,6 +421,9 @@ def test_a_job_from_another_one_has_its_specification_unless_it_says_one(
     }  # fmt: skip
     optimus("submit", "--from", JOB, "--task", "pkg.other:Net", "--url", service.url)
     assert service.requests[-1].body == {"name": "net", "task": "pkg.other:Net", "from_job": JOB}
+    done = optimus("submit", "--from", JOB, "--url", service.url, "--", "python", "loop.py")
+    assert done.exit_code == 2
+    assert "leave out --from, or what stands after --" in done.stderr
     service.on("POST", "/v1/jobs", problem(422, "no", ("from_job", "has no checkpoint")))
     done = optimus("submit", "--from", JOB, "--url", service.url)
     assert (done.exit_code, done.stderr) == (2, "Error: --from: has no checkpoint\n")

@@ -104,11 +104,16 @@ def test_what_follows_two_dashes_is_the_command_of_a_script(scripted: ScriptedSe
     ("arguments", "said"),
     [
         (["--"], "give a command after --"),
-        (["--task", "a:b", "--", "python", "x.py"], "Give one of task and a command after --"),
+        (["--task", "a:b", "--", "python", "x.py"], "Leave out --task, or the command after --"),
+        (["job.yaml", "--", "python", "x.py"], "Leave out the command in job.yaml, or the command after --"),
         ([], "or a training script (-- python train.py)"),
     ],
 )
-def test_a_script_and_a_task_are_two_things(arguments: list[str], said: str, optimus: Optimus) -> None:
+def test_a_script_and_a_task_are_two_things(
+    arguments: list[str], said: str, optimus: Optimus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text("command: [python, y.py]")
     done = optimus("submit", *arguments)
     assert done.exit_code == 2
     assert said in done.stderr

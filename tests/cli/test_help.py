@@ -11,7 +11,7 @@ from tests.cli.conftest import COMMAND, Optimus
 
 from optimus_cli.configuration import load_settings
 from optimus_cli.errors import BadInput
-from optimus_cli.job.flags import FLAGS, USUAL
+from optimus_cli.job.flags import CHANGING, FLAGS, USUAL
 from optimus_service.settings import Settings
 
 
@@ -45,6 +45,10 @@ def _flags(text: str) -> set[str]:
 def test_the_usual_flags_come_first_and_the_rest_on_request(optimus: Optimus) -> None:
     assert _flags(optimus("submit", "--help").stdout) == set(USUAL)
     assert _flags(optimus("submit", "--help-all").stdout) > {flag.name for flag in FLAGS} | set(USUAL)
+
+
+def test_what_is_left_out_of_a_change_has_no_default() -> None:
+    assert [flag.name for flag in CHANGING if "default" in flag.option.help.lower()] == []
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import typer
@@ -131,6 +132,9 @@ _WORDS: dict[str, tuple[str | None, str | None]] = {
 }
 """Placeholder and help where the contract's description is no help on a command line."""
 
+_CHANGING_WORDS = {"name": "What it is called from now on; its id stays."}
+"""Help of a flag of `optimus set` where that of `optimus submit` tells what holds without the flag."""
+
 
 def _types(text: str) -> list[str]:
     return [kind.strip() for kind in text.split(",")]
@@ -174,15 +178,17 @@ class FieldFlag:
         return "__".join(self.field)
 
 
-def _leaves(kind: type[Message], prefix: FieldPath = ()) -> Iterator[tuple[FieldPath, Any]]:
-    """The fields of a message and of the messages in it, with their annotations."""
+def field_leaves(
+    kind: type[Message], prefix: FieldPath = (), whole: Collection[FieldPath] = _WHOLE
+) -> Iterator[tuple[FieldPath, Any]]:
+    """The fields of a message and of the messages in it, with their annotations; of those in `whole` the message."""
     for name, annotation in field_types(kind).items():
         path = (*prefix, name)
-        inner = None if path in _WHOLE else _message(annotation)
+        inner = None if path in whole else _message(annotation)
         if inner is None:
             yield path, annotation
         else:
-            yield from _leaves(inner, path)
+            yield from field_leaves(inner, path, whole)
 
 
 def _message(annotation: Any) -> type[Message] | None:
@@ -207,21 +213,25 @@ def _description(annotation: Any) -> str:
     return f"{text[:1] if is_a_value else text[:1].upper()}{text[1:]}." if text else ""
 
 
-def _flag(path: FieldPath, annotation: Any) -> FieldFlag:
+def _flag(path: FieldPath, annotation: Any, help_words: Mapping[str, str] = MappingProxyType({})) -> FieldFlag:
+    """`help_words`: in place of the usual ones, by the flag's name without dashes."""
     name = _NAMES.get(path) or "-".join(path[1:] if path[0] == "convergence" else path).replace("_", "-")
     kind, parse = _PARSERS.get(name) or (_plain(annotation), lambda value: value)
     metavar, words = _WORDS.get(name, (None, None))
     declared = f"--{name}/--no-{name}" if kind is bool else f"--{name}"
-    settings: dict[str, Any] = {"metavar": metavar, "help": words or _description(annotation)}
+    settings: dict[str, Any] = {"metavar": metavar, "help": help_words.get(name) or words or _description(annotation)}
     if name == "working-directory":
         settings |= {"exists": True, "file_okay": False, "resolve_path": True}
     option = typer.Option(declared, rich_help_panel=_PANEL_OF.get(path[0]), **settings)
     return FieldFlag(f"--{name}", path, kind, parse, option)
 
 
-FLAGS = tuple(_flag(path, annotation) for path, annotation in _leaves(JobSpec) if path not in _FILES_ONLY)
+_FIELDS = [(path, annotation) for path, annotation in field_leaves(JobSpec) if path not in _FILES_ONLY]
+FLAGS = tuple(_flag(path, annotation) for path, annotation in _FIELDS)
 CHANGING = tuple(
-    flag for flag in FLAGS if (flag.field in CHANGEABLE or flag.field[:1] in CHANGEABLE) and flag.field != ("paused",)
+    _flag(path, annotation, _CHANGING_WORDS)
+    for path, annotation in _FIELDS
+    if (path in CHANGEABLE or path[:1] in CHANGEABLE) and path != ("paused",)
 )
 """Those of `optimus set`."""
 

@@ -6,7 +6,7 @@ import difflib
 import importlib.util
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,7 @@ def assemble(
     for flag in given:
         set_field(document, flag)
     if script is not None:
-        _set_script(document, script)
+        _set_script(document, script, None if file is None else file.path, [flag.name for flag in given])
     if "task" not in document and "command" not in document and file is None:
         raise BadInput(
             "Give a job file, --task MODULE:NAME (for example --task optimus_workers.zoo.digits:mlp), "
@@ -108,10 +108,17 @@ def _is_command(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(word, str) for word in value)
 
 
-def _set_script(document: dict[str, Any], script: Script) -> None:
+def _set_script(document: dict[str, Any], script: Script, file: Path | None, flags: Collection[str]) -> None:
+    """Raises `BadInput`, in words of what was typed, where the job trains something else already."""
+    if "--from" in flags:
+        raise BadInput(
+            "--from starts a task with another job's parameters. What stands after -- is a script, which loads a "
+            "checkpoint by an argument of its own: leave out --from, or what stands after --."
+        )
     for name in ("task", "command"):
         if document.get(name) is not None:
-            raise BadInput(f"Give one of {name} and a command after --: a job trains one thing.")
+            says = "--task" if f"--{name}" in flags else f"the {name} in {file}"
+            raise BadInput(f"Leave out {says}, or the command after --: a job trains one thing.")
     document["command"] = list(script.command)
     if script.python is not None:
         document.setdefault("python", script.python)
