@@ -6,8 +6,11 @@ The agent of a worker does that itself, so that there is one supervisor: it star
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
 """Programs that start the processes of a distributed training."""
@@ -15,11 +18,149 @@ REPLACED = ("torchrun", "deepspeed")
 """Those that the agent does the work of; they need not be installed."""
 
 
+class Work(NamedTuple):
+    """What a command does, and to what."""
+
+    name: str
+    """A Python file or module, a program, or of code that stands in the command itself what runs it and a short hash:
+    `python -c 3f9a01ab`."""
+    arguments: tuple[str, ...]
+    """The words after it."""
+    reads_code: bool = False
+    """The code comes through the standard input of an interpreter: by its command nobody can tell which."""
+
+
+def work_of(command: Sequence[str]) -> Work:
+    """The code that stands in the command; else the first word that names a Python file or module; else its program.
+
+    `command`: at least one word.
+    """
+    own = _interpreted(command)
+    if own is not None:
+        return own
+    file = next((index for index, word in enumerate(command) if word.endswith(".py")), None)
+    module = next((index + 1 for index, word in enumerate(command[:-1]) if word == "-m"), None)
+    if file is None and module is not None and command[module] not in _LAUNCHER_MODULES:
+        file = module
+    place = file or 0
+    return Work(command[place], tuple(command[place + 1 :]))
+
+
 def script_of(command: Sequence[str]) -> str:
-    """What a command runs, without its arguments: the first word that names a Python file or module, or the program."""
-    module = next((command[index + 1] for index, word in enumerate(command[:-1]) if word == "-m"), None)
-    file = next((word for word in command if word.endswith(".py")), None)
-    return file or (module if module not in _LAUNCHER_MODULES else None) or command[0]
+    """What a command runs, without its arguments: see `Work.name`."""
+    return work_of(command).name
+
+
+_LIMITING = (
+    "env",
+    "nohup",
+    "nice",
+    "ionice",
+    "time",
+    "timeout",
+    "stdbuf",
+    "numactl",
+    "taskset",
+    "chrt",
+    "setsid",
+    "sudo",
+)
+_ENVIRONMENTS = ("srun", "xvfb-run", "uv", "poetry", "pipenv", "pdm", "hatch", "conda", "mamba", "micromamba")
+_WRAPPERS = frozenset((*_LIMITING, *_ENVIRONMENTS))
+"""Programs that run the command which follows their own options."""
+_PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
+_SHELLS = frozenset(("sh", "bash", "dash", "ash", "zsh", "ksh"))
+_EVALUATES = {
+    "perl": (re.compile(r"-[acflnpswW0]*[eE]"), ("-I",)),
+    "ruby": (re.compile(r"-[alnpw]*e"), ("-I", "-r")),
+    "node": (re.compile(r"-[ep]|-pe|--eval|--print"), ("-r", "--require", "--import", "-C")),
+    "php": (re.compile(r"-r"), ("-d", "-c")),
+    "lua": (re.compile(r"-e"), ("-l",)),
+    "luajit": (re.compile(r"-e"), ("-l",)),
+    "Rscript": (re.compile(r"-e"), ()),
+    "julia": (re.compile(r"-[eE]|--eval|--print"), ("-L", "-J", "-p", "-t", "-C")),
+}
+"""Of other interpreters: the options that code follows, and those before it that another value follows."""
+
+
+def _interpreted(command: Sequence[str]) -> Work | None:
+    """What an interpreter runs whose code is in its command, or comes through its input; None of all others."""
+    for place, word in enumerate(command):
+        if word.endswith(".py"):
+            return None
+        program, words = word.rpartition("/")[2], command[place + 1 :]
+        if _PYTHON.fullmatch(program):
+            return _of_python(program, words)
+        if program in _SHELLS:
+            return _of_shell(program, words)
+        if program in _EVALUATES:
+            return _of_evaluator(program, words)
+        if command[0].rpartition("/")[2] not in _WRAPPERS:
+            return None
+    return None
+
+
+def _of_code(program: str, option: str, code: str, arguments: Sequence[str]) -> Work:
+    short = hashlib.sha256(code.encode(errors="surrogateescape")).hexdigest()[:8]
+    return Work(f"{program} {option} {short}", tuple(arguments))
+
+
+def _of_python(program: str, words: Sequence[str]) -> Work | None:
+    left = list(words)
+    while left and left[0].startswith("-") and left[0] != "-":
+        word = left.pop(0)
+        if word.startswith("--"):
+            if word == "--check-hash-based-pycs":
+                del left[:1]
+            continue
+        # Of several letters in one word, the first that takes a value takes the rest of the word, or the next word.
+        letters = re.fullmatch(r"-([^cmWX]*)([cmWX]?)(.*)", word, re.DOTALL)
+        option, value = (letters[2], letters[3]) if letters else ("", "")
+        if option and not value:
+            if not left:
+                return None
+            value = left.pop(0)
+        if option == "c":
+            return _of_code(program, "-c", value, left)
+        if option == "m":
+            # A launcher's module, or one that a file follows, is what `work_of` looks for.
+            is_other = value in _LAUNCHER_MODULES or any(each.endswith(".py") for each in left)
+            return None if is_other else Work(value, tuple(left))
+    return Work(f"{program} -", tuple(left[1:]), reads_code=True) if left[:1] in ([], ["-"]) else None
+
+
+def _of_shell(program: str, words: Sequence[str]) -> Work | None:
+    left, has_code, reads = list(words), False, False
+    while left and left[0][:1] in ("-", "+"):
+        word = left.pop(0)
+        if word in ("-", "--"):
+            break
+        if word.startswith("--"):
+            if word in ("--rcfile", "--init-file"):
+                del left[:1]
+            continue
+        has_code |= word.startswith("-") and "c" in word
+        reads |= word.startswith("-") and "s" in word
+        if word[-1] in "oO":
+            del left[:1]
+    if has_code:
+        return _of_code(program, "-c", left[0], left[1:]) if left else None
+    return Work(f"{program} -", tuple(left), reads_code=True) if reads or not left else None
+
+
+def _of_evaluator(program: str, words: Sequence[str]) -> Work | None:
+    takes_code, takes_value = _EVALUATES[program]
+    left, code = list(words), list[str]()
+    while left and left[0].startswith("-") and left[0] not in ("-", "--"):
+        word = left.pop(0)
+        name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
+        if takes_code.fullmatch(name) and (equals or left):
+            code.append(value if equals else left.pop(0))
+        elif word in takes_value:
+            del left[:1]
+    if code:
+        return _of_code(program, "-e", "\n".join(code), left)
+    return Work(f"{program} -", tuple(left[1:]), reads_code=True) if left[:1] in ([], ["-"]) else None
 
 
 _TORCH_MODULES = ("torch.distributed.run", "torch.distributed.launch")

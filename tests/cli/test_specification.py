@@ -56,6 +56,9 @@ def test_a_task_is_needed(tmp_path: Path) -> None:
         ("a:my_task", "my-task"),
         ("a:" + "x" * 99, "x" * 63),
         ("a:___", "job"),
+        ("scripts/train.py", "train"),
+        ("python3.11 -c 3f9a01ab", "python3-11"),
+        ("bash -", "bash"),
     ],
 )
 def test_the_name_comes_from_the_task(task: str, name: str) -> None:

@@ -130,9 +130,10 @@ _SAY_NOTHING = frozenset({"task", "make_task", "get_task", "create_task", "train
 
 def name_for(trains: str) -> str:
     """A job name from the last word of a task's import path, or from a script: `pkg.train:BigNet` gives `bignet`,
-    `scripts/train.py` gives `train`. A word that says nothing gives way to the module: `pkg.bert:task` gives `bert`."""
-    file = re.fullmatch(r"(?:.*/)?([^/]+)\.py", trains)
-    words = [file[1]] if file else re.split(r"[.:/]", trains)
+    `scripts/train.py` gives `train`. A word that says nothing gives way to the module: `pkg.bert:task` gives `bert`.
+    Of code in a command it is what runs it: `python -c 3f9a01ab` gives `python`."""
+    file, code = re.fullmatch(r"(?:.*/)?([^/]+)\.py", trains), re.fullmatch(r"(\S+) -\S*(?: \w+)?", trains)
+    words = [file[1]] if file else [code[1]] if code else re.split(r"[.:/]", trains)
     last = (words[-2] if len(words) > 1 and words[-1].lower() in _SAY_NOTHING else words[-1]).lower()
     return re.sub(r"[^a-z0-9]+", "-", last)[:MAX_NAME].strip("-") or "job"
 

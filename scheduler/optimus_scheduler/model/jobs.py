@@ -183,7 +183,7 @@ class EndedJob:
 
     id: str
     task: str = field(compare=False)
-    """The import path of its code: jobs with the same one are of one family."""
+    """The import path of its code, or what its command runs: jobs with the same one are of one family."""
     project: str = field(compare=False)
     steps_per_epoch: float | None = field(compare=False)
     """Runs are compared epoch by epoch: a batch twice as large makes half as many steps. None: it knew no epochs, and

@@ -19,6 +19,7 @@ from statistics import median
 import structlog
 
 from optimus_contract.codec import read, write
+from optimus_contract.command import work_of
 from optimus_contract.job import Convergence
 from optimus_models.analytic.description import cost_of_description
 from optimus_models.calibration import Experience
@@ -161,14 +162,17 @@ class FinishedRunHistory:
 def finished_run_of(
     job: JobRecord, history: JobHistory, network: Document | None = None, memberships: Sequence[MembershipRecord] = ()
 ) -> Document:
-    """What an ended job taught, as a document; empty when it taught nothing. `network`: its layers, if known;
-    `memberships`: oldest first."""
+    """What an ended job taught, as a document; empty when it taught nothing, or nobody can tell which code it ran.
+    `network`: its layers, if known; `memberships`: oldest first."""
     steps_per_epoch = (job.profile or {}).get("steps_per_epoch")
     loss_steps, losses = history.losses.points()
     speeds = [list(astuple(each)) for each in history.speeds.samples()]
     spec = readable_spec(job)
     silent = _silent_run(job, memberships)
     if spec is None or job.state is not JobState.SUCCEEDED or not (speeds or (steps_per_epoch and losses) or silent):
+        return {}
+    command = job.asked.command
+    if command and work_of(command).reads_code:
         return {}
     return {
         "task": spec.family,

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from optimus_contract import job as contract
 from optimus_contract.codec import read
-from optimus_contract.command import is_distributed, script_of
+from optimus_contract.command import is_distributed, work_of
 from optimus_models.convergence import Rule
 from optimus_models.speed.goodput import ElasticBatch
 from optimus_scheduler.forecast.end import step_limit
@@ -221,7 +221,7 @@ def family_of(said: contract.JobSpec) -> str:
 def _arguments_of(said: contract.JobSpec) -> tuple[str, ...]:
     """What a script is given after its name, or a task by keyword: `learning_rate=0.1`."""
     if said.command:
-        return tuple(said.command[said.command.index(script_of(said.command)) + 1 :])
+        return work_of(said.command).arguments
     return tuple(f"{name}={json.dumps(value)}" for name, value in sorted(said.task_args.items()))
 
 

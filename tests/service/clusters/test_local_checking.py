@@ -71,6 +71,14 @@ def test_a_script_without_its_interpreter_is_told_of_it(tmp_path: Path) -> None:
         assert found.message.endswith(f"; did you mean `python {program}`?")
 
 
+def test_shell_code_that_ends_in_a_file_is_no_file(tmp_path: Path) -> None:
+    job = {"command": ["sh", "-c", "python train.py"], "working_directory": str(tmp_path)}
+    assert checking.check_command(job, {}) is None
+    missing = checking.check_command({**job, "command": ["sh", "train.py"]}, {})
+    assert missing is not None
+    assert missing.message.startswith("train.py is no file in ")
+
+
 def test_checkpoints_are_removed_where_the_tasks_have_the_store(tmp_path: Path) -> None:
     command, kept = LocalClusterOptions(tmp_path).remove_command, tmp_path / "kept"
     for name in ("job-1/manifest-000000000010.json", "job-1/000000000010-0.safetensors", "job-2/manifest-1.json"):

@@ -104,6 +104,14 @@ def test_the_same_script_with_other_arguments_is_not_the_same_work(world: World)
 
 
 @once
+@pytest.mark.parametrize(("command", "teaches"), [(["python", "-c", "train()"], True), (["python", "-"], False)])
+def test_code_that_nobody_can_tell_teaches_nothing(world: World, command: list[str], teaches: bool) -> None:
+    script = {"task": None, "architecture": "script", "working_directory": "/srv", "servers": {"min": 0, "max": 0}}
+    finish(world, "job-1", **script, command=command)
+    assert bool(known(world.repository)) is teaches
+
+
+@once
 def test_what_a_command_announced_is_learned_where_it_ended_by_itself(world: World) -> None:
     command = {"task": None, "architecture": "script", "command": ["python", "train.py"], "working_directory": "/srv"}
     finish(world, "job-1", **command, servers={"min": 0, "max": 0})

@@ -79,6 +79,19 @@ def test_a_run_that_is_watched_by_variables_alone_is_known_by_its_name() -> None
     assert [(spec.tracked, spec.family) for spec in found] == [(True, "a"), (True, "b")]
 
 
+def test_other_code_in_a_command_is_another_task() -> None:
+    def of(*command: str) -> tuple[str, tuple[str, ...]]:
+        found = read({"architecture": "script", "command": list(command), "working_directory": "/w"})
+        return found.family, found.arguments
+
+    family, arguments = of("python", "-c", "import a", "--lr", "1")
+    assert (family[:13], arguments) == ("/w/python -c ", ("--lr", "1"))
+    assert of("python", "-c", "import a")[0] == family != of("python", "-c", "import b")[0]
+    assert of("bash", "-lc", "./a")[0] != of("bash", "-lc", "./b")[0]
+    assert of("python", "-m", "pkg.a") == ("/w/pkg.a", ())
+    assert of("python", "a.py", "-c", "x") == ("/w/a.py", ("-c", "x"))
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
