@@ -61,6 +61,8 @@ def waiting_now(most: int, part: float) -> int:
 
 HEAD_SECONDS = 10.0
 """From the moment a connection is open, or its last answer was sent, until the head of a request is complete."""
+MAX_HEAD_BYTES = 16 * 1024
+"""Of a request: its first line and its headers, however they come."""
 BODY_SECONDS = 60.0
 """From then until its body is complete: 1 MiB at 18 KB/s."""
 WRITE_SECONDS = 60.0
@@ -95,7 +97,26 @@ _BUSY = _answer(
 _TOO_LATE = _answer(
     HTTPStatus.REQUEST_TIMEOUT, "timeout", "The request took too long", f"its head took over {HEAD_SECONDS:.0f} s"
 )
+_TOO_LONG = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+_HEAD_TOO_LONG = f"its head (first line and headers) has more than {MAX_HEAD_BYTES:,} bytes"
 _log = structlog.get_logger(__name__)
+
+
+class BoundedHeads(h11.Connection):
+    """h11's connection, which bounds heads that are not complete yet; here one that came in one piece is bounded, too.
+
+    Its `next_event` raises `RemoteProtocolError` (431) for a longer one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        before = len(self.trailing_data[0]) if self.their_state is h11.IDLE else 0
+        event = super().next_event()
+        if isinstance(event, h11.Request) and before - len(self.trailing_data[0]) > MAX_HEAD_BYTES:
+            raise h11.RemoteProtocolError("the head is too long", error_status_hint=_TOO_LONG)
+        return event
 
 
 def bounded_protocol() -> type[BoundedProtocol]:
@@ -118,6 +139,7 @@ class BoundedProtocol(H11Protocol):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.conn = BoundedHeads()
         self._phase: str | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._write_deadline: asyncio.TimerHandle | None = None
@@ -145,7 +167,7 @@ class BoundedProtocol(H11Protocol):
         error = sys.exc_info()[1]
         status = HTTPStatus(error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400)
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # else an answer is on its way
-            detail = str(error or msg)
+            detail = _HEAD_TOO_LONG if status == _TOO_LONG else str(error or msg)
             self.transport.write(_answer(status, "invalid-http", "The request is not valid HTTP", detail))
         self.conn.send_failed()
         if self.cycle is not None:  # whoever reads its body is told that no more comes

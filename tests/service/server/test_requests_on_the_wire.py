@@ -13,6 +13,7 @@ import pytest
 from tests.service.server.test_server import serving
 
 from optimus_service.api.access.auth import is_open_path
+from optimus_service.process.connections import MAX_HEAD_BYTES
 
 TOKEN = "a token of sixteen or more"
 HOSTS = ["x/healthz?", "x/readyz#", "x/assets/", "127.0.0.1/healthz?", "[::1]/healthz?", "x?", "x#", "", "x/v1/jobs?"]
@@ -147,6 +148,9 @@ _POST = b"POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application
         (b"G ET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 400),
         (b"GET /healthz HTTP/1.1\r\nHost: x\r\nA: " + 17_000 * b"a", 431),
         (b"GET /" + 17_000 * b"a", 431),
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\nA: " + 17_000 * b"a" + b"\r\n\r\n", 431),
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\nA: " + 100_000 * b"a" + b"\r\n\r\n", 431),
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + 1_000 * b"A: aaaaaaaaaaaaaaaaa\r\n" + b"\r\n", 431),
         (_POST + b"Content-Length: one\r\n\r\n{}", 400),
         (_POST + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", 400),
         (_POST + b"Transfer-Encoding: gzip\r\n\r\n{}", 501),
@@ -169,6 +173,26 @@ def test_what_is_no_http_is_answered_by_a_problem_document(
     assert problem["detail"]
     assert len(answer) < 1000
     assert status(loopback, "GET", "/healthz", "127.0.0.1") == 200
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 20])
+def test_a_head_is_as_long_as_it_may_be_however_it_comes(loopback: tuple[str, int], pieces: int) -> None:
+    begins, ends = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nA: ", b"\r\n\r\n"
+    for more, expected in ((0, b"200"), (1, b"431")):
+        sent = begins + (MAX_HEAD_BYTES + more - len(begins) - len(ends)) * b"a" + ends
+        size = -(-len(sent) // pieces)
+        with socket.create_connection(loopback, timeout=30) as connection, suppress(ConnectionResetError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for at in range(0, len(sent), size):
+                connection.sendall(sent[at : at + size])
+            assert connection.makefile("rb").read().split()[1] == expected
+
+
+def test_a_second_request_in_one_piece_with_the_first_has_the_same_bound(loopback: tuple[str, int]) -> None:
+    first = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    second = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nA: " + 17_000 * b"a" + b"\r\n\r\n"
+    answer = exchanged(loopback, first + second)
+    assert [each.split()[0] for each in answer.split(b"HTTP/1.1 ")[1:]] == [b"200", b"431"]
 
 
 def test_a_body_with_two_lengths_is_refused_and_nothing_after_it_is_read(loopback: tuple[str, int]) -> None:
