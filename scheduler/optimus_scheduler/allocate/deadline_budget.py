@@ -32,6 +32,12 @@ _ABOUT_AS_SOON = 1.03
 """Ends that differ by less are about the same."""
 _EVERY_SIZE_TO = 16
 """Up to so many tasks of a role each number is looked at, beyond it only every eighth power of two and the maximum."""
+_HARDLY, _CANNOT, _MISSED = "can hardly be met", "cannot be met", "will probably be missed"
+
+
+def says_it_is_missed(message: str) -> bool:
+    """Whether a decision's message says already that the deadline will hardly be met."""
+    return any(f" {verdict}" in message for verdict in (_HARDLY, _CANNOT, _MISSED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +125,7 @@ def _before(deadline: float, limits: Limits, capacity: Resources, now: float, se
                 limits, Reason.DEADLINE_CANNOT_BE_MET, f"Its deadline passed at {instant_words(deadline)}."
             )
         if (needed := _least_by_alike_runs(outlook, capacity)) is not None and needed > left:
-            missed = f"Its deadline at {instant_words(deadline)} can hardly be met"
+            missed = f"Its deadline at {instant_words(deadline)} {_HARDLY}"
             note = f"{missed}: by runs like it, it takes {time_words(needed)} or more with a probability of 90 %."
             return _reported(limits, Reason.DEADLINE_CANNOT_BE_MET, note)
         note = f"Too little of it is measured to choose its size by its deadline at {instant_words(deadline)}."
@@ -188,7 +194,7 @@ def _without_slack(
     """Of a job that no size brings there with a margin: the best size, for as long as it is not hopelessly late."""
     outlook, steps = limits.outlook, remaining.mean
     if not possible:
-        note = f"Its deadline at {instant_words(deadline)} cannot be met: the cluster has no room for it."
+        note = f"Its deadline at {instant_words(deadline)} {_CANNOT}: the cluster has no room for it."
         return _reported(limits, Reason.DEADLINE_CANNOT_BE_MET, note)
     soonest = min(_seconds(outlook, size, steps) for size in possible)
     about = [size for size in possible if _seconds(outlook, size, steps) <= _ABOUT_AS_SOON * soonest]
@@ -204,7 +210,7 @@ def _without_slack(
         return replace(_reported(limits, None, note), claim=claim)
     missed = f"Its deadline {'passed ' if left <= 0 else ''}at {instant_words(deadline)}"
     if late <= grace:
-        tells = "" if left <= 0 else f" will probably be missed by about {time_words(late)}"
+        tells = "" if left <= 0 else f" {_MISSED} by about {time_words(late)}"
         note = f"{missed}{tells}: {soonest_with}."
         return replace(_reported(limits, Reason.DEADLINE_CANNOT_BE_MET, note), claim=claim)
     if left <= 0:
@@ -212,7 +218,7 @@ def _without_slack(
     needs = f"it needs{_basis(outlook)}about {time_words(soonest)} even with {size_words(best)}"
     is_measured = outlook.speeds.source is SpeedSource.MEASURED
     may_do = not is_measured or _might_do(outlook, possible, remaining.low, left)
-    fails = "will probably be missed" if may_do else "cannot be met"
+    fails = _MISSED if may_do else _CANNOT
     return _reported(limits, Reason.DEADLINE_CANNOT_BE_MET, f"{missed} {fails}: {needs}.")
 
 

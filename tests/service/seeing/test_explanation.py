@@ -638,6 +638,17 @@ def test_before_its_first_step_a_job_is_judged_by_the_bounds_of_its_end(seconds:
     assert told in found.sentences
 
 
+@pytest.mark.parametrize(("seconds", "told"), [(25.0, True), (45.0, True), (65.0, False), (100.0, False)])
+def test_a_decision_that_gives_a_deadline_up_is_not_contradicted(seconds: float, told: bool) -> None:
+    starting = a_record(state=JobState.RUNNING, step=0, wanted=Allocation(1, 0), spec={"deadline_seconds": seconds})
+    times = ExpectedTimesRecord(job_id="job-1", at=10.0, valid_until=100.0, start=None, end=Interval(60.0, 30.0, 80.0))
+    message = "It has all. Its deadline can hardly be met: by runs like it, it takes 9 min or more."
+    decision = replace(a_decision(forecast=A_LIMIT), expected=times, message=message)
+    sentences = explanation_of(Case(job=starting, decision=decision, now=10.0)).sentences
+    said = [each for each in sentences if each.startswith("By this it")]
+    assert said == ["By this it will probably miss its deadline."] * told
+
+
 def test_a_deadline_is_not_answered_before_the_first_look_at_the_queue() -> None:
     waits = a_record(state=JobState.QUEUED, step=0, wanted=NOTHING, spec={"deadline_seconds": 100.0})
     told = explanation_of(Case(job=waits, decision=None, now=1.0)).sentences

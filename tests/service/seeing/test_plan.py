@@ -394,6 +394,15 @@ def test_a_dry_run_answers_the_deadline_with_one_that_it_would_promise(taught: W
     assert "Its deadline can be promised" in words
 
 
+def test_a_dry_run_says_one_thing_of_a_deadline(taught: World) -> None:
+    end = Interval(50.0, 30.0, 80.0)
+    previewed = replace(preview_of(taught).of(document(deadline_seconds=60.0), {}), left=end)
+    assert any("may meet or miss" in each for each in body(taught, previewed).sentences)
+    hardly = "Its deadline can hardly be met: by runs like it, it takes 9 min or more."
+    declined = replace(previewed, decision=previewed.decision._replace(message=hardly))
+    assert not any("By this it" in each for each in body(taught, declined).sentences)
+
+
 def test_a_dry_run_promises_nothing_of_an_unknown_kind(world: World) -> None:
     found, words = answer(world, deadline_seconds=3600.0)
     assert (found.answer, found.earliest) == ("open", None)

@@ -10,6 +10,7 @@ from optimus_models.convergence import LEAST_POINTS
 from optimus_scheduler.ahead.cuts import DEADLINE, GUARANTEE, LESS, PRIORITY, SOONER, TURN
 from optimus_scheduler.ahead.deadlines import Answer, answer_to
 from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS
+from optimus_scheduler.allocate.deadline_budget import says_it_is_missed
 from optimus_scheduler.model import Interval, Reason
 from optimus_scheduler.model.format import time_words
 from optimus_scheduler.what_if import NEXT_ROUND
@@ -336,7 +337,8 @@ def on_the_end(case: Case, expected: answers.Expected) -> list[str]:
     meets = _on_its_limit(case)
     if due is not None and due > case.now:
         has_begun = _has_begun(case)
-        meets += by_deadline(expected.finish_seconds, due - case.now, has_begun=has_begun)
+        is_missed = case.decision is not None and says_it_is_missed(case.decision.message)
+        meets += by_deadline(expected.finish_seconds, due - case.now, has_begun=has_begun, is_said_missed=is_missed)
     if case.job.is_tracked:  # no round changes its size
         return [f"{ends}.", *meets]
     if expected.computed_at is None:
