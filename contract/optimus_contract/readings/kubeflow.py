@@ -57,20 +57,34 @@ class Kubeflow:
         )
         return found if (step, found.total_steps, loss, found.progress) != (None, None, None, None) else None
 
-    def last_step(self, document: Mapping[str, Any], total: int | None) -> int | None:
+    def last_step(self, document: Mapping[str, Any], total: int | None, told: int | None = None) -> int | None:
         """The step at which a training ended, by how far its data was read then; None: it is not known.
 
         The status that says that it has ended names no step, and comes up to 5 s after the newest that does. `total`:
         the steps that there were to be; an estimate near it is it, as transformers rounds the epoch of a step to 0.01.
+        `told`: the newest step that was heard of. A training of less than 5 s tells none.
         """
-        passes = _values(document).get("epoch")
-        if self._newest is None or passes is None or not 0 < passes < math.inf:
+        values = _values(document)
+        passes = values.get("epoch")
+        if self._newest is None:
+            return None if told else _all_steps(values, total)
+        if passes is None or not 0 < passes < math.inf:
             return None
         step, before = self._newest
         found = max(step, _count(round(step * passes / before)) or 0)
         if total is None or step > total:
             return found
         return total if found >= (1 - NEAR) * total else found
+
+
+def _all_steps(values: Mapping[str, float], total: int | None) -> int | None:
+    """The steps of a training that named none before it ended: those that transformers says it made (its seconds and
+    its steps per second), or all that there were to be, as it is 100 % done."""
+    made = values.get("train_runtime", 0.0) * values.get("train_steps_per_second", 0.0)
+    found = _count(round(made)) if 0 < made <= MAX_COUNT else None
+    if not found or total is None:
+        return found or total
+    return total if found >= (1 - NEAR) * total else found
 
 
 def objection(document: Mapping[str, Any]) -> tuple[str, str] | None:

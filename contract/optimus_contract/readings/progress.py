@@ -222,6 +222,11 @@ class Progress:
         return [] if newest is None or now < newest.at + PATIENCE_SECONDS else self.settle()
 
     @property
+    def total_steps(self) -> int | None:
+        """After how many steps the training ends, also if none was made yet; None: it has not been said."""
+        return self.learned.total_steps or self._total
+
+    @property
     def has_old_total(self) -> bool:
         """These processes have not reported yet after how many steps they end; those before them had."""
         return self.learned.total_steps is not None and self._total is None
@@ -383,7 +388,7 @@ class Progress:
         """How many epochs have been completed, if a reading names one: with a figure at its end, alone before it."""
         if reading.epoch is None or reading.epoch != int(reading.epoch) or not 0 <= reading.epoch <= MAX_COUNT:
             return None
-        if reading.channel is Channel.PRINTED and isinstance(reading.epoch, float):
+        if reading.channel in (Channel.PRINTED, Channel.KUBEFLOW) and isinstance(reading.epoch, float):
             return None  # `1.0` after `0.75` is so many passes over the data
         if reading.epoch == 0:
             self.learned = replace(self.learned, first_epoch=0)

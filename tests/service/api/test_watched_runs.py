@@ -97,6 +97,31 @@ def test_the_last_step_is_known_by_the_epoch_of_the_end(api: Api) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("said", "step"),
+    [
+        ({"train_runtime": 3.2107, "train_steps_per_second": 19.933}, 64),
+        ({"train_runtime": 1.5, "train_steps_per_second": 10.667}, 16),
+        ({}, 64),
+    ],
+    ids=["to its end", "stopped early", "another library"],
+)
+def test_a_training_shorter_than_its_first_status_with_a_step_has_its_steps(
+    api: Api, said: dict[str, float], step: int
+) -> None:
+    """Transformers posts every 5 s, beside a status at the begin and one at the end, which names no step."""
+    begin, end = status(percent=0, total=64), status(percent=100, seconds=3.3, loss=0.6, epoch=2.0, **said)
+    metrics = end["trainerStatus"]["metrics"]
+    end["trainerStatus"]["metrics"] = [each for each in metrics if each["name"] != "total_steps"]
+    post(api, begin, at=0.0)
+    post(api, end, at=3.3)
+    (job,) = jobs(api)
+    assert (job["state"], job["step"], job["epoch"]) == ("succeeded", step, 2.0)
+    assert samples(api, job["id"]) == [(step, step, 0.6)]
+    events = api.get(f"/v1/jobs/{job['id']}/events").json()["events"]
+    assert [event["type"] for event in events].count("EndedEarly") == (step < 64)
+
+
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(order=st.lists(st.integers(0, 9), min_size=1, max_size=12), run=st.uuids())
 def test_repeated_and_reordered_statuses_count_once(api: Api, order: list[int], run: Any) -> None:

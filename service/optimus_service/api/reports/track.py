@@ -222,7 +222,8 @@ def _kubeflow_report(document: Mapping[str, Any], now: float) -> Report:
         if found is None:
             return ()
         if ends and found.step is None:
-            found = replace(found, step=memory.kubeflow.last_step(document, memory.progress.learned.total_steps))
+            progress = memory.progress
+            found = replace(found, step=memory.kubeflow.last_step(document, progress.total_steps, progress.step))
         return (found,)
 
     return Report(tell, probe.at, probe.step, begins=probe.progress == 0.0 and not probe.step, ends=ends)
