@@ -56,7 +56,7 @@ def _fits(table: Table, console: Console, options: ConsoleOptions) -> bool:
 def _by_policy(title: str, results: Sequence[PolicyResult]) -> Table:
     table = Table(title=title)
     table.add_column("policy", style="bold", no_wrap=True)
-    shown = columns_among(results[0].figures)
+    shown = columns_among(results)
     for column in shown:
         table.add_column(column.title, justify="right", no_wrap=True)
     for result in results:
@@ -69,7 +69,7 @@ def _by_column(title: str, results: Sequence[PolicyResult]) -> Table:
     table.add_column("", style="bold", no_wrap=True)
     for result in results:
         table.add_column(result.policy, justify="right", overflow="fold")
-    for column in columns_among(results[0].figures):
+    for column in columns_among(results):
         table.add_row(column.title, *(_cell(result.figures[column.name], column) for result in results))
     return table
 
@@ -133,8 +133,7 @@ def _on_truth(assumed: dict[str, list[float]], lived: Recorded | None) -> list[s
     rounds, learning, stops = (" or ".join(f"{each:.3g} s" for each in values) for values in assumed.values())
     if any(assumed["learning_round_seconds"]):
         rounds += f", every {learning} while the speed or end of a job is learned"
-    if lived is not None and assumed["restart_seconds"] == [lived.restart_seconds]:
-        stops += f" (median of {len(lived.stops)} that were measured)"
+    stops += _measured(lived, assumed["restart_seconds"])
     lines = [
         f"Assumed: a round every {rounds}; no progress for {stops} at a start or change of size. Otherwise with "
         "--interval and --set restart_seconds=SECONDS."
@@ -146,6 +145,13 @@ def _on_truth(assumed: dict[str, list[float]], lived: Recorded | None) -> list[s
     return lines
 
 
+def _measured(lived: Recorded | None, stops: Sequence[float]) -> str:
+    """Where the stops of all jobs are from, if that is the trace."""
+    if lived is None or lived.restart_seconds is None or list(stops) != [lived.restart_seconds]:
+        return ""
+    return f" (median of {lived.measured_stops} that were measured)"
+
+
 def _possible(results: Sequence[PolicyResult]) -> list[str]:
     """How far each policy is from what is possible, where that was asked for."""
     return [
@@ -155,8 +161,8 @@ def _possible(results: Sequence[PolicyResult]) -> list[str]:
     ]
 
 
-def show_bound(trace: str, options: Options, seed: int, *, as_json: bool) -> None:
-    """Print what no scheduler can do better than.
+def show_bound(trace: str, options: Options, seed: int, lived: Recorded | None = None, *, as_json: bool) -> None:
+    """Print what no scheduler can do better than. `lived`: what the trace tells of the service that wrote it.
 
     Raises:
         BadInput: the trace cannot be read, or there is no bound for its jobs.
@@ -169,6 +175,11 @@ def show_bound(trace: str, options: Options, seed: int, *, as_json: bool) -> Non
         output.print_json(found.as_json())
     else:
         output.show(_bound_table(found))
+        start = f"{found.start_seconds:.3g} s{_measured(lived, [found.start_seconds])}"
+        output.print_text(
+            f"Assumed: no progress for {start} at the first start of each job; later changes, rounds, faults and "
+            "quotas cost nothing. Otherwise with --set restart_seconds=SECONDS. With the same, no simulation is better."
+        )
 
 
 def _bound_table(found: Bound) -> Table:

@@ -63,8 +63,10 @@ class Recorded:
     """Between its rounds; None: not told."""
     learning_round_seconds: float | None = None
     """The same while the speed or end of a job is being learned."""
-    stops: tuple[float, ...] = ()
-    """Seconds for which training stood still at changes of size and the like."""
+    starts: tuple[float, ...] = ()
+    """Seconds from the first tasks of a job to its training."""
+    changes: tuple[float, ...] = ()
+    """Seconds for which training stood still at changes of size, and where tasks took the places of others."""
     jct_seconds: tuple[float, ...] = ()
     """Of its jobs, from submission to end, however that was."""
     with_deadline: int = 0
@@ -74,8 +76,16 @@ class Recorded:
 
     @property
     def restart_seconds(self) -> float | None:
-        """The median of the stops; None: none was measured."""
-        return median(self.stops) if self.stops else None
+        """The median of the starts and changes; None: none was measured."""
+        stops = (*self.starts, *self.changes)
+        return median(stops) if stops else None
+
+    @property
+    def measured_stops(self) -> str:
+        """What `restart_seconds` is the median of: `3 starts and 1 change of size`."""
+        counts = ((len(self.starts), "start"), (len(self.changes), "change"))
+        words = [f"{count} {name}{'s' if count > 1 else ''}" for count, name in counts if count]
+        return " and ".join(words) + (" of size" if self.changes else "")
 
     def as_json(self) -> dict[str, float | int | None]:
         """What happened."""

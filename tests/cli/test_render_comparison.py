@@ -41,7 +41,7 @@ def test_no_figure_is_cut_off(results: list[PolicyResult], width: int, deadline_
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
     for result in results:
-        for figure in columns_among(result.figures):
+        for figure in columns_among(results):
             assert figure.write(result.figures[figure.name].mean) in text
     assert "mean JCT s" in text
     assert ("deadlines met" in text) == (deadline_at is not None)

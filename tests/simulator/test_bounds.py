@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +27,7 @@ from optimus_simulator.bounds.bound import Bound, bound
 from optimus_simulator.bounds.needs import least_seconds, needs_of
 from optimus_simulator.bounds.prices import JobTimes, Sizes
 from optimus_simulator.options import Options
+from optimus_simulator.outcome.comparison import columns_among, compare
 from optimus_simulator.outcome.outcome import Outcome
 from optimus_simulator.replay import Replay
 from optimus_simulator.scenario import load
@@ -194,6 +198,96 @@ def test_no_policy_is_better_on_measured_jobs(data: Path, elastic: bool) -> None
     outcome, found = Replay(trace, policy_named("optimus"), options).run(), bound(trace, options)
     assert_no_better(outcome, found)
     assert outcome.figures()["mean_jct_seconds"] < 2 * found.mean_jct_seconds
+
+
+def lived_job(number: int, values: tuple[float, ...], type_speed: float, has_servers: bool) -> dict[str, Any]:
+    at, steps, exchange, most, due, start, change = values
+    ring = {"compute_seconds": 1.0, "exchange_seconds": exchange, "measured": [[1, 0, 1.3]]}
+    kind = {"architecture": "ps", "servers": {"cpu": 1, "maximum": 3}} if has_servers else {"architecture": "allreduce"}
+    speed = {"theta": [1.0, 0.1, exchange, 0.0, 0.0], "measured": [[1, 1, 0.8]]} if has_servers else ring
+    return {
+        **kind,
+        "id": f"j{number}",
+        "submitted_at": at,
+        "workers": {"cpu": 1, "gpus": {"gpu": 1}, "maximum": int(most)},
+        "project": ("a", "b")[number % 2],
+        "deadline_seconds": due,
+        "truth": {"total_steps": steps, "speed": speed, "type_speeds": {"gpu": type_speed}},
+        "happened": {
+            "state": ("succeeded", "failed", "cancelled")[number % 3],
+            "finished_at": at + steps,
+            "start_seconds": start or None,
+            "change_seconds": [change] if number % 2 else [],
+            "stops": [change, 1000.0],
+        },
+    }
+
+
+lived_jobs = st.lists(
+    st.tuples(
+        st.tuples(
+            *(st.floats(0, 300), st.floats(1, 300), st.floats(0.0, 0.9), st.integers(1, 6)),
+            *(st.floats(1, 500), st.sampled_from([0.0, 0.5, 3.0, 90.0]), st.floats(0, 60)),
+        ),
+        st.sampled_from([0.5, 1.0, 2.0]),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=12, deadline=None)
+@given(lived_jobs, st.sampled_from(["1", "3"]))
+def test_no_policy_is_better_on_what_a_service_wrote(jobs: list[Any], load: str) -> None:
+    """Both commands take the same stops from a recorded trace, whatever they are by default."""
+    cluster = {
+        "nodes": [{"count": 2, "cpu": 6, "memory_gib": 4, "gpus": {"gpu": 3}}],
+        "projects": {"a": {"share": 0.5}},
+        "round_seconds": 20.0,
+        "learning_round_seconds": 5.0,
+    }
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "day.jsonl"
+        path.write_text("\n".join(map(json.dumps, [cluster, *(lived_job(n, *job) for n, job in enumerate(jobs))])))
+        words = [str(path), "--load", load, "--json"]
+        found = json.loads(CliRunner().invoke(app, ["bound", *words], catch_exceptions=False).stdout)
+        policies = ["--policy", "optimus,drf,srtf,tiresias,fifo", "--processes", "1"]
+        simulated = ["simulate", *policies, "--bound", "--trace", *words]
+        done = json.loads(CliRunner().invoke(app, simulated, catch_exceptions=False).stdout)
+    assert done["assumed"]["restart_seconds"] == [found["start_seconds"]]
+    for each in done["policies"]:
+        figures = each["figures"]
+        assert each["bounds"] == [found]
+        assert figures["mean_jct_seconds"] >= found["mean_jct_seconds"] - 1e-6
+        assert figures["makespan_seconds"] >= found["makespan_seconds"] - 1e-6
+        assert figures["deadlines_met"] <= found["deadlines_met"] + 1e-9
+
+
+def test_the_bound_says_what_it_assumes(tmp_path: Path) -> None:
+    path = tmp_path / "day.jsonl"
+    lived = [lived_job(n, (0.0, 100.0, 0.1, 2.0, 200.0, 2.0, 5.0), 1.0, has_servers=False) for n in range(2)]
+    cluster = {"nodes": [{"count": 1, "cpu": 6, "gpus": {"gpu": 3}}]}
+    path.write_text("\n".join(map(json.dumps, [cluster, *lived])))
+    measured = "no progress for 2 s (median of 2 starts and 1 change of size that were measured) at the first start"
+    assert measured in CliRunner().invoke(app, ["bound", str(path)]).output
+    given = CliRunner().invoke(app, ["bound", str(path), "--set", "restart_seconds=7"]).output
+    assert "no progress for 7 s at the first start" in given
+
+
+def test_a_policy_that_drops_jobs_is_compared_with_no_bound() -> None:
+    """The bound is one of all jobs: the mean of those that it kept may be less."""
+    trace = trace_of(job("a", 100.0, 800.0, 1.6), job("b", 0.0, 20.0, 1.6))
+    kept = replace(Replay(trace, policy_named("srtf"), NO_STOPS).run(), bound=bound(trace, NO_STOPS))
+    jobs = tuple(replace(each, dropped=each.id == "a") for each in kept.jobs)
+    dropping = replace(kept, jobs=jobs, policy="dropping")
+    assert dropping.figures()["mean_jct_seconds"] < bound(trace, NO_STOPS).mean_jct_seconds
+    of_kept, of_dropping = compare([kept, dropping])
+    assert of_kept.figures["above_bound"].mean >= 0
+    assert "above_bound" not in of_dropping.figures
+    assert "above_bound" not in {column.name for column in columns_among([of_kept, of_dropping])}
+    (mixed,) = compare([kept, replace(dropping, policy=kept.policy)])
+    assert "above_bound" not in mixed.figures
 
 
 # --- the parts -------------------------------------------------------------------------------------------------------

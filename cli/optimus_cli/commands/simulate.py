@@ -184,13 +184,16 @@ def bound(
 ) -> None:
     """The least mean completion time and makespan, and the most deadlines met, of any scheduler on a trace."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from optimus_cli.simulation import show_bound
+    from optimus_cli.simulation import recorded_by, show_bound
 
     if not 0.0 < load < float("inf"):
         raise BadInput("--load: above 0, please")
     elastic = ["elastic_batch=true"] if elastic_batch else []
     options = options_of(False, False, [*(settings or []), *elastic, f"load={load}"])
-    show_bound(trace, options, seed, as_json=as_json)
+    lived = recorded_by(trace)
+    if lived is not None:
+        options = _as_recorded(options, lived, [setting.partition("=")[0] for setting in settings or ()])
+    show_bound(trace, options, seed, lived, as_json=as_json)
 
 
 # --- `optimus export-trace`: what really happened, for `optimus simulate` to replay ----------------------------------

@@ -143,6 +143,8 @@ class Bound:
     """From the first submission to the last end, at least."""
     deadlines_met: float | None
     """At most so large a part of those that have one; None where no job has."""
+    start_seconds: float = 0.0
+    """For which each job makes no progress at its first start: what is assumed."""
 
     @property
     def mean_jct_seconds(self) -> float:
@@ -160,7 +162,8 @@ def bound(trace: Trace, options: Options) -> Bound:
     Raises:
         BadTrace: a job has no size that fits, or there is no bound for its kind.
     """
-    needs = needs_of(trace, 0.0 if options.restart_spread else options.restart_seconds)
+    start_seconds = 0.0 if options.restart_spread else options.restart_seconds
+    needs = needs_of(trace, start_seconds)
     alone = sum(need.trains_from + need.work.shortest - need.submitted_at for need in needs)
     makespan, area = least_makespan(needs), squashed_area(needs)
     small = len(needs) <= MOST_JOBS
@@ -174,6 +177,7 @@ def bound(trace: Trace, options: Options) -> Bound:
         programme_seconds=_least_sum(times, needs, grid) / count if small else None,
         makespan_seconds=makespan,
         deadlines_met=_most_in_time(needs, times, grid),
+        start_seconds=start_seconds,
     )
 
 

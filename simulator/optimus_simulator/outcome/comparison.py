@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -50,11 +50,6 @@ COLUMNS = (
 )
 
 
-def columns_among(names: Collection[str]) -> tuple[Column, ...]:
-    """Those that there are values for: not every trace has deadlines."""
-    return tuple(column for column in COLUMNS if column.name in names)
-
-
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """A mean over seeds and the half-width of its 95 % confidence interval; 0 with one seed."""
@@ -80,13 +75,20 @@ class PolicyResult:
     figures: dict[str, Estimate]
 
 
+def columns_among(results: Sequence[PolicyResult]) -> tuple[Column, ...]:
+    """Those that there are values for of all these: not every trace has deadlines, and where a policy drops jobs its
+    figures are compared with no bound."""
+    return tuple(column for column in COLUMNS if all(column.name in result.figures for result in results))
+
+
 def compare(outcomes: Sequence[Outcome]) -> list[PolicyResult]:
     """One result per policy, in the order of their first appearance."""
     results = []
     for policy in dict.fromkeys(outcome.policy for outcome in outcomes):
         runs = tuple(outcome for outcome in outcomes if outcome.policy == policy)
         figures = [outcome.figures() for outcome in runs]
-        estimates = {name: Estimate.of([figure[name] for figure in figures]) for name in figures[0]}
+        names = [name for name in figures[0] if all(name in each for each in figures)]
+        estimates = {name: Estimate.of([figure[name] for figure in figures]) for name in names}
         results.append(PolicyResult(policy, runs, estimates))
     return results
 

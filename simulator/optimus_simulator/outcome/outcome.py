@@ -81,7 +81,7 @@ class Outcome:
     def figures(self) -> dict[str, float]:
         """The figures by which policies are compared, by name. `deadlines_met` only if jobs have deadlines: the part of
         those that ended in time. Jobs that were dropped count in no other figure. `above_bound` and
-        `makespan_above_bound` only with a bound: how much above it, 0.1 for a tenth.
+        `makespan_above_bound` only with a bound and if all jobs ran: how much above it, 0.1 for a tenth.
         """
         ran = [job for job in self.jobs if not job.dropped] or self.jobs
         jct = np.array([job.jct_seconds for job in ran])
@@ -107,7 +107,7 @@ class Outcome:
         return {**figures, **self._above_bound(figures)}
 
     def _above_bound(self, figures: Mapping[str, float]) -> dict[str, float]:
-        if self.bound is None:
+        if self.bound is None or any(job.dropped for job in self.jobs):  # it is one of all jobs
             return {}
         least = {"above_bound": "mean_jct_seconds", "makespan_above_bound": "makespan_seconds"}
         return {name: figures[of] / getattr(self.bound, of) - 1.0 for name, of in least.items()}

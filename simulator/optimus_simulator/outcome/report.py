@@ -69,7 +69,7 @@ pre {{ background: #f5f5f5; padding: 1rem; overflow-x: auto; }}
 
 
 def _table(results: Sequence[PolicyResult]) -> str:
-    shown = columns_among(results[0].figures)
+    shown = columns_among(results)
     header = "".join(f"<th>{title}</th>" for _, title, _ in shown)
     rows = []
     for result in results:

@@ -101,7 +101,8 @@ def _only(fields: Fields, known: frozenset[str], of: str) -> None:
 
 
 class _Lived(NamedTuple):
-    stops: tuple[float, ...]
+    starts: tuple[float, ...]
+    changes: tuple[float, ...]
     jct_seconds: float
     met: bool | None
     """Its deadline; None: it had none, or was cancelled."""
@@ -114,7 +115,9 @@ def _happened(fields: Fields) -> _Lived | None:
     took = float(found["finished_at"]) - float(fields["submitted_at"])
     state = found.get("state")
     met = None if due is None or state == "cancelled" else state == "succeeded" and took <= float(due)
-    return _Lived(tuple(float(each) for each in found.get("stops", ())), took, met)
+    start = found.get("start_seconds")
+    starts = () if start is None else (float(start),)
+    return _Lived(starts, tuple(float(each) for each in found.get("change_seconds", ())), took, met)
 
 
 def _periods(fields: Fields) -> tuple[float | None, float | None]:
@@ -136,7 +139,8 @@ def _recorded(periods: tuple[float | None, float | None], lived: list[_Lived]) -
     judged = [each.met for each in lived if each.met is not None]
     return Recorded(
         *periods,
-        tuple(stop for each in lived for stop in each.stops),
+        tuple(seconds for each in lived for seconds in each.starts),
+        tuple(seconds for each in lived for seconds in each.changes),
         tuple(each.jct_seconds for each in lived),
         len(judged),
         sum(judged),

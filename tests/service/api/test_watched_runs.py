@@ -110,8 +110,9 @@ def test_a_training_shorter_than_its_first_status_with_a_step_has_its_steps(
     api: Api, said: dict[str, float], step: int
 ) -> None:
     """Transformers posts every 5 s, beside a status at the begin and one at the end, which names no step."""
-    begin, end = status(percent=0, total=64), status(percent=100, seconds=3.3, loss=0.6, epoch=2.0, **said)
+    begin, end = status(percent=0, total=64), status(percent=100, seconds=3.3, loss=0.6, epoch=2.0)
     metrics = end["trainerStatus"]["metrics"]
+    metrics += [{"name": name, "value": str(value)} for name, value in said.items()]
     end["trainerStatus"]["metrics"] = [each for each in metrics if each["name"] != "total_steps"]
     post(api, begin, at=0.0)
     post(api, end, at=3.3)

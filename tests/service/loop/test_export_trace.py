@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from threading import BoundedSemaphore
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from httpx import ASGITransport, AsyncClient, Response
 from tests.service.loop.loop_world import ELASTIC, NOISE_SCALE, World, elastic_step_seconds, loss_at, speed
+from typer.testing import CliRunner
 
+from optimus_cli.app import app
 from optimus_models.speed.goodput import ElasticBatch
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.model import JobState, Node, Quota, Resources
@@ -116,6 +119,10 @@ def test_what_happened_is_told_and_replayed(lived: World, tmp_path: Path) -> Non
     periods = trace.recorded.round_seconds, trace.recorded.learning_round_seconds
     assert periods == (lived.settings.round_seconds, lived.settings.learning_round_seconds)
     assert len(trace.recorded.jct_seconds) == 3
+    assert len(trace.recorded.starts) == 3
+    assert all(0 <= start < 60 for start in trace.recorded.starts)
+    happened = [line["happened"] for line in lines[1:-1]]
+    assert trace.recorded.changes == tuple(stop for each in happened for stop in each["stops"])
 
     for job in trace.jobs:
         record = lived.repository.jobs.get(job.id)
@@ -148,6 +155,38 @@ def test_the_same_policy_does_what_it_did(lived: World, tmp_path: Path) -> None:
         record = lived.repository.jobs.get(job_id)
         assert record.finished_at is not None
         assert seconds == pytest.approx(record.finished_at - record.created_at, rel=0.35)
+
+
+def test_only_starts_and_changes_of_size_are_taken_for_those(lived: World) -> None:
+    """What a try after an error or a lost worker takes says nothing of them."""
+    with lived.repository.write() as tx:
+        newest = tx.memberships.of_job("first")[-1]
+        for number, cause in enumerate(("resume", "worker_lost", "rescale"), start=1):
+            tx.memberships.report(
+                "first",
+                replace(newest, epoch=newest.epoch + number, cause=cause, pause_seconds=100.0 + number),
+            )
+    happened = exported(lived)[1]["happened"]
+    assert happened["stops"][-3:] == [101.0, 102.0, 103.0]
+    assert happened["change_seconds"][-1] == 103.0
+    assert not {101.0, 102.0} & set(happened["change_seconds"])
+
+
+@pytest.mark.parametrize("policy", ["drf", "optimus", "srtf"])
+def test_no_policy_is_better_than_the_bound_of_what_happened(lived: World, tmp_path: Path, policy: str) -> None:
+    path = tmp_path / "lived.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in exported(lived)[:-1]), encoding="utf-8")
+
+    def told(*words: str) -> Any:
+        return json.loads(CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False).stdout)
+
+    bound = told("bound", str(path))
+    simulated = told("simulate", "--trace", str(path), "--policy", policy, "--processes", "1")
+    assert simulated["assumed"]["restart_seconds"] == [bound["start_seconds"]]
+    figures = simulated["policies"][0]["figures"]
+    assert figures["mean_jct_seconds"] >= bound["mean_jct_seconds"] - 1e-6
+    assert figures["makespan_seconds"] >= bound["makespan_seconds"] - 1e-6
+    assert figures["deadlines_met"] <= bound["deadlines_met"] + 1e-9
 
 
 def test_an_elastic_job_is_told_with_its_noise_and_its_step_times(repository: Repository, tmp_path: Path) -> None:

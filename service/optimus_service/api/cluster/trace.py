@@ -19,7 +19,7 @@ from optimus_service.api.http.problems import Problem, documented
 from optimus_service.api.services import CallerDep, Services, ServicesDep
 from optimus_service.insight.cluster.trace_export import header, job_line
 from optimus_service.observe.histories import Histories
-from optimus_service.store.records import Document, SubmittedJob
+from optimus_service.store.records import Document, SubmittedJob, TaskRecord
 from optimus_service.store.repository import Repository
 
 router = APIRouter(route_class=StrictRoute, tags=["cluster"])
@@ -114,7 +114,10 @@ def _job_lines(repository: Repository, job_ids: Sequence[str], begins_at: float)
     jobs = [found[job_id] for job_id in job_ids if job_id in found]  # one may have been deleted meanwhile
     memberships = repository.memberships.of_jobs(found)
     histories = Histories(repository).update(jobs, memberships)
+    tasks: dict[str, list[TaskRecord]] = {}
+    for task in repository.tasks.select(active_only=False, job_ids=list(found)) if found else ():
+        tasks.setdefault(task.key.job_id, []).append(task)
     for job in jobs:
-        line = job_line(job, histories[job.id], memberships.get(job.id, ()), begins_at)
+        line = job_line(job, histories[job.id], memberships.get(job.id, ()), begins_at, tasks.get(job.id, ()))
         if line is not None:
             yield line

@@ -33,8 +33,9 @@ from optimus_scheduler.model import (
 )
 from optimus_scheduler.place.free_capacity import RACK_LABELS, ZONE_LABELS
 from optimus_service.observe.spec import readable_spec
+from optimus_service.observe.standstills import rescale_seconds
 from optimus_service.observe.telemetry import JobHistory
-from optimus_service.store.records import Document, JobRecord, MembershipRecord
+from optimus_service.store.records import Document, JobRecord, MembershipRecord, TaskRecord
 
 _NO_NOISE = 1e-6
 """Examples: told of a job that measured none. A larger batch gains it nothing, as the scheduler assumed."""
@@ -120,9 +121,13 @@ def _quota(quota: Quota) -> Document:
 
 
 def job_line(
-    job: JobRecord, history: JobHistory, memberships: Sequence[MembershipRecord], begins_at: float
+    job: JobRecord,
+    history: JobHistory,
+    memberships: Sequence[MembershipRecord],
+    begins_at: float,
+    tasks: Sequence[TaskRecord] = (),
 ) -> Document | None:
-    """One job that has ended; None when nothing was measured of it."""
+    """One job that has ended; None when nothing was measured of it. `tasks`: all that it had."""
     spec, samples = readable_spec(job), history.speeds.samples()
     if spec is None or not samples or job.step <= 0:
         return None
@@ -148,11 +153,22 @@ def job_line(
             "finished_at": None if job.finished_at is None else job.finished_at - begins_at,
             "sizes": [_size(each, begins_at) for each in memberships],
             "stops": [each.pause_seconds for each in memberships if each.pause_seconds is not None],
+            "start_seconds": _start_seconds(memberships, tasks),
+            "change_seconds": list(rescale_seconds(memberships)),
         },
     }
     if spec.elastic_batch is not None:
         line["elastic_batch"] = asdict(spec.elastic_batch)
     return line if deadline is None else {**line, "deadline_seconds": deadline - job.created_at}
+
+
+def _start_seconds(memberships: Sequence[MembershipRecord], tasks: Sequence[TaskRecord]) -> float | None:
+    """From the first of the tasks with which it began to train until it did; None where that is not known."""
+    if not memberships:
+        return None
+    names = {*memberships[0].workers, *memberships[0].servers}
+    started = [task.created_at for task in tasks if task.key.name in names]
+    return max(memberships[0].at - min(started), 0.0) if started else None
 
 
 def _demand(demand: TaskDemand) -> Document:
