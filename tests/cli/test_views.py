@@ -66,6 +66,20 @@ def test_an_elastic_batch_is_shown_with_its_bounds() -> None:
     )
 
 
+def test_of_a_training_elsewhere_only_what_it_told_is_shown() -> None:
+    spec = {"name": "bert", "task": None, "command": None, "mode": "sync", "tracked": True}
+    result = {"outcome": "succeeded", "step": 812, "final_loss": None, "metrics": {}, "checkpoint": None, "model": None}
+    ended = builders.finished_job(spec=spec, epoch=0.0, result=result)
+    text = shown(render_job.job_description(ended, [], [], NOW), width=120)
+    assert "outside the cluster, and tells its steps by itself" in text
+    for unknown in ("None", "epoch", "Final loss", "Metrics"):
+        assert unknown not in text, unknown
+    told = builders.finished_job(spec=spec, epoch=1.5, result=result | {"final_loss": 0.05})
+    text = shown(render_job.job_description(told, [], [], NOW), width=120)
+    assert "epoch 1.50" in text
+    assert re.search(r"Final loss +0\.05000? *$", text, re.MULTILINE), "it is the last that was told, not a mean"
+
+
 def test_a_job_that_waits_to_retry_says_when_and_why() -> None:
     job = builders.job(spec={**builders.job()["spec"], "retries": 2}, state="paused", retries=1, attempt=1)
     job |= {"retry_at": "2026-01-02T03:05:35Z", "last_error": "OSError: [stale] file handle"}

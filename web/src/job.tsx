@@ -258,9 +258,12 @@ function Story({ known, now, problem, again, caller, needsToken }: StoryProps) {
           <span class="name">Loss</span>
           <span class="value">{number(job.result?.final_loss ?? job.loss, 4)}</span>
           <span class="quiet">
-            {job.steps_per_second == null
-              ? `epoch ${epochOf(job)}`
-              : `${number(job.steps_per_second)} steps/s by its newest steps, epoch ${epochOf(job)}`}
+            {[
+              job.steps_per_second == null ? "" : `${number(job.steps_per_second)} steps/s by its newest steps`,
+              epochOf(job) === UNKNOWN ? "" : `epoch ${epochOf(job)}`,
+            ]
+              .filter((each) => each)
+              .join(", ")}
           </span>
           {job.learning_rate != null && <span class="quiet">learning rate {number(job.learning_rate)}</span>}
         </div>
@@ -341,10 +344,10 @@ function Story({ known, now, problem, again, caller, needsToken }: StoryProps) {
   );
 }
 
-/** What a job runs: its command, its task, or (a training that tracks itself in a notebook) nothing that is known. */
+/** What a job runs: its command, its task, or (a training elsewhere that tells its steps itself) nothing that is known. */
 function trains({ spec }: Job) {
   if (spec.command) return spec.command.join(" ");
-  return spec.task ? `${spec.task} · ${spec.mode}` : "a notebook";
+  return spec.task ? `${spec.task} · ${spec.mode}` : "a training outside the cluster";
 }
 
 /** The wait after an error: how long it still takes, and the error. */

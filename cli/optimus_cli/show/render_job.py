@@ -112,10 +112,11 @@ def size(job: Job) -> str:
 
 
 def trains(spec: Mapping[str, Any]) -> tuple[str, str]:
-    """What the job trains: its task, or the command of a script."""
-    command = spec.get("command")
-    if command:
+    """What the job trains: its task, or the command of a script; of a training elsewhere neither may be known."""
+    if command := spec.get("command"):
         return "Command", shlex.join(command)
+    if spec.get("tracked"):
+        return "Trains", "outside the cluster, and tells its steps by itself"
     return "Task", f"{spec.get('task', wording.UNKNOWN)}  ({spec.get('mode', wording.UNKNOWN)})"
 
 
@@ -132,8 +133,8 @@ def _processes(spec: Mapping[str, Any]) -> list[tuple[str, RenderableType]]:
 
 
 def epoch(job: Job) -> str:
-    """Passes over the data so far; nothing for a script that has not told them."""
-    is_known = not job["spec"].get("command") or bool(job["epoch"])
+    """Passes over the data so far; nothing for a script, or a training elsewhere, that has not told them."""
+    is_known = _has_task(job) or bool(job["epoch"])
     return f", epoch {wording.number(job['epoch'])}" if is_known else ""
 
 
@@ -190,8 +191,13 @@ def elastic_batch(job: Job) -> str:
 
 def final_loss(job: Job, value: float | None) -> str:
     """Of a script the last that it told; of a task the mean of its last steps, which is not what the last one said."""
-    of = "" if value is None or job["spec"].get("command") else ", the mean of its last steps"
+    of = ", the mean of its last steps" if value is not None and _has_task(job) else ""
     return wording.number(value, wording.LOSS_DIGITS) + of
+
+
+def _has_task(job: Job) -> bool:
+    """Whether it is trained by our own loop, which counts epochs and means."""
+    return not job["spec"].get("command") and not job["spec"].get("tracked")
 
 
 def _result_facts(job: Job) -> list[tuple[str, RenderableType]]:
@@ -199,12 +205,10 @@ def _result_facts(job: Job) -> list[tuple[str, RenderableType]]:
     if result is None:
         return []
     metrics = ", ".join(f"{name} {wording.number(value, 4)}" for name, value in sorted(result["metrics"].items()))
-    facts: list[tuple[str, RenderableType]] = [
-        ("Final loss", final_loss(job, result["final_loss"])),
-        ("Metrics", metrics or wording.UNKNOWN),
-    ]
-    paths = [("Checkpoint", result["checkpoint"]), ("Model", result.get("model"))]
-    return facts + [(name, path) for name, path in paths if path]
+    has_loss = result["final_loss"] is not None
+    loss = [("Final loss", final_loss(job, result["final_loss"]))] if has_loss or _has_task(job) else []
+    told = [("Metrics", metrics), ("Checkpoint", result["checkpoint"]), ("Model", result.get("model"))]
+    return [*loss, *((name, text) for name, text in told if text)]
 
 
 def convergence(rule: dict[str, Any]) -> str:

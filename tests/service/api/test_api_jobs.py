@@ -652,6 +652,12 @@ def test_resuming_says_why_it_cannot_be(api: Api) -> None:
     own = ended_job(api, task=None, command=["python", "train.py"], resumes=True)
     shutil.rmtree(api.services.settings.data_directory / "jobs" / own)
     assert api.post(f"/v1/jobs/{own}/resume").status_code == 200, "its command finds its checkpoints by itself"
+    unknown = ended_job(api, task=None, command=["python", "train.py"])
+    detail = problem(api.post(f"/v1/jobs/{unknown}/resume"), 409)["detail"]
+    assert "its script is not known to go on from a checkpoint of its own" in detail
+    assert f"`optimus retry {unknown}`" in detail
+    assert "--resumes" in detail
+    assert "nothing is in" not in detail, "where a script keeps its checkpoints is not known"
     orphan = ended_job(api)
     api.services.repository.events.add(orphan, OBJECT_GONE, "Its object was deleted.", {}, NOW)
     assert "TrainingJob was deleted" in problem(api.post(f"/v1/jobs/{orphan}/resume"), 409)["detail"]

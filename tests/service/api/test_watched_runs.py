@@ -79,6 +79,7 @@ def test_statuses_of_a_training_are_a_job_with_a_curve_and_an_end(api: Api) -> N
     (job,) = jobs(api)
     assert (job["state"], job["step"]) == ("succeeded", 30)
     assert job["result"]["metrics"] == {"eval_accuracy": 0.75}
+    assert job["result"]["final_loss"] == job["loss"] == 1 / 30
     events = api.get(f"/v1/jobs/{job['id']}/events").json()["events"]
     early = [event["message"] for event in events if event["type"] == "EndedEarly"]
     assert early == ["The training said that it has ended, at step 30 of 100."]

@@ -322,6 +322,12 @@ OBJECT_GONE = "ObjectDeleted"
 """The event of a job whose origin, a TrainingJob, was deleted: without it the job would be cancelled again at once."""
 
 
+_WHY_NOT_ITS_OWN = (
+    "its script is not known to go on from a checkpoint of its own: `optimus retry {}` runs its command again as a new "
+    "job, which goes on from what it finds; a job that is submitted with --resumes can be resumed"
+)
+
+
 def why_not_resumable(job: JobRecord, settings: Settings, repository: Repository) -> str | None:
     """Why an ended job cannot go on, in words; None when nothing speaks against it, as far as the service can see.
 
@@ -336,8 +342,9 @@ def why_not_resumable(job: JobRecord, settings: Settings, repository: Repository
         return "the job has no checkpoint to go on from: it never made a step; `optimus retry` runs it again"
     if repository.events.latest_types([OBJECT_GONE], [job.id]):
         return "its TrainingJob was deleted, without which it would be cancelled again: apply it again"
-    finds_its_own = job.asked.command is not None and not begins_anew(job)
-    if not finds_its_own and not may_have_checkpoint(job, settings):
+    if job.asked.command is not None and settings.cluster == "local":
+        return _WHY_NOT_ITS_OWN.format(job.id) if begins_anew(job) else None
+    if not may_have_checkpoint(job, settings):
         directory = (settings.data_directory / "jobs" / job.id / "checkpoints").absolute()
         return f"the job has no checkpoint: nothing is in {directory}; `optimus retry {job.id}` runs it again"
     return None
