@@ -381,6 +381,13 @@ def test_without_losses_epochs_go_by_the_inverse_of_the_decrease() -> None:
     assert ends_under(rule, [by_limit, other]) == {}
 
 
+def test_only_runs_that_the_decrease_of_the_loss_ended_are_moved_to_another_one() -> None:
+    rule, theirs = ConvergenceRule(loss_decrease=0.01), ConvergenceRule(loss_decrease=0.02)
+    one = EndedJob("one", "zoo:cnn", "vision", 1.0, total_steps=40, rule=theirs)
+    for by, is_moved in ((None, True), ("loss_decrease", True), ("command_ends", False)):
+        assert bool(ends_under(rule, [replace(one, ended_by=by)])) is is_moved
+
+
 @given(
     decreases=st.lists(st.floats(0.001, 0.5), min_size=1, max_size=6),
     epochs=st.lists(st.integers(4, 10_000), min_size=6, max_size=6),
@@ -554,6 +561,13 @@ def test_a_run_ends_where_those_with_its_arguments_did_whatever_others_did() -> 
     assert ending(whole) == Interval(100.0, 100.0, 100.0)
     unseen = ending(("--early", "30"))
     assert unseen.low < unseen.mean == unseen.high == 100, "nothing is known of these arguments: all runs count"
+
+
+def test_a_run_that_its_limit_ended_has_not_ended_early() -> None:
+    """It announced 2000 steps and was ended by its owner's limit of epochs after 300."""
+    limited = announcing(0.15, 0.15)
+    runs = [replace(run, rule=ConvergenceRule(max_epochs=3.0), ended_by="max_epochs") for run in limited.similar]
+    assert total_steps(replace(limited, similar=tuple(runs))) == Interval(2000.0, 2000.0, 2000.0)
 
 
 def test_a_command_ends_where_the_very_same_one_did_in_another_project() -> None:

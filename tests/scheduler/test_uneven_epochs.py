@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,6 +56,11 @@ def test_ended_jobs_with_the_same_epochs_and_batch_say_how_many_steps_there_are(
     found = total(a_training(100, 0.8, similar=ended))
     assert found.mean == pytest.approx(2150, rel=0.02)
     assert found.low < 2100 < 2200 < found.high
+
+
+def test_runs_that_ended_before_their_limit_do_not_say_how_many_steps_it_has() -> None:
+    whole, stopped = an_ended("x", 2100), replace(an_ended("y", 700), ended_by="command_ends")
+    assert total(a_training(100, 0.8, similar=(whole, stopped))) == total(a_training(100, 0.8, similar=(whole,)))
 
 
 def test_a_job_longer_than_all_that_ended_goes_by_its_own_epochs() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from optimus_models.arguments import predicted
 from optimus_models.convergence import LEAST_POINTS
 from optimus_models.loss.curve import LossCurve
+from optimus_scheduler.forecast.censoring import Length, is_whole, quantiles, weighed
 from optimus_scheduler.forecast.cold_start import device_name
 from optimus_scheduler.forecast.end import may_end_by_curve
 from optimus_scheduler.forecast.precedents import with_belief
@@ -23,31 +26,57 @@ def steps_of_alike_runs(job: Job, steps_per_epoch: float | None) -> Interval | N
 
     The middle one of them, from the 10th percentile to the 90th; one alone says little, so its number is halved and
     doubled. Of a script those with the same arguments; where there are none, by how much others differed. Of a job that
-    a loss or a figure is to end, see `_steps_under`.
+    a loss or a figure is to end, see `_steps_under`. Runs that a rule ended which the job has not say only that it
+    takes longer (`censoring`): None where all did.
     """
-    found = [(ended, steps) for ended in job.similar if (steps := _steps_under(job, ended))]
+    found = [(ended, told) for ended in job.similar if (told := _steps_under(job, ended)) and told.steps > 0]
     lengths = [
-        (ended.arguments, math.log(steps / ended.steps_per_epoch))
-        for ended, steps in found
+        (ended.arguments, Length(math.log(told.steps / ended.steps_per_epoch), told.is_whole))
+        for ended, told in found
         if ended.loss_steps and ended.steps_per_epoch
     ]
     if not lengths:
-        lengths = [(ended.arguments, math.log(steps)) for ended, steps in found if ended.total_steps > 0]
+        lengths = [
+            (ended.arguments, Length(math.log(told.steps), told.is_whole))
+            for ended, told in found
+            if ended.total_steps > 0
+        ]
         steps_per_epoch = 1.0
-    if not lengths or not steps_per_epoch:
+    whole = [(arguments, length.log) for arguments, length in lengths if length.is_whole]
+    if not whole or not steps_per_epoch:
         return None
-    alike = [value for arguments, value in lengths if arguments == job.spec.arguments]
-    if len(alike) > 1:
-        low, middle, high = np.exp(np.quantile(alike, (0.1, 0.5, 0.9)))
-    elif alike:
-        low, middle, high = math.exp(alike[0]) * np.array([0.5, 1, 2])
+    alike = [length for arguments, length in lengths if arguments == job.spec.arguments]
+    if any(length.is_whole for length in alike):
+        by_runs = _by_alike(alike)
     else:
-        mean, sigma = predicted(job.spec.arguments, lengths)
-        low, middle, high = np.exp(mean + sigma * np.array([-REACH, 0.0, REACH]))
-    return Interval(*(float(each) * steps_per_epoch for each in (middle, low, high)))
+        mean, sigma = predicted(job.spec.arguments, whole)
+        middle, low, high = (math.exp(mean + sigma * reach) for reach in (0.0, -REACH, REACH))
+        longest = max((math.exp(length.log) for length in alike), default=0.0)
+        by_runs = given_not_ended(Interval(middle, low, high), 0.0, longest)
+    return Interval(*(each * steps_per_epoch for each in by_runs))
 
 
-def _steps_under(job: Job, ended: EndedJob) -> float | None:
+def _by_alike(lengths: Sequence[Length]) -> Interval:
+    """Of a further run like these, one of which at least is whole."""
+    found = weighed(lengths)
+    if len(found.logs) == 1:
+        alone = math.exp(found.logs[0])
+        return Interval(alone, 0.5 * alone, 2.0 * alone)
+    low, middle, high = map(math.exp, quantiles(found, (0.1, 0.5, 0.9)))
+    if found.is_open:
+        high = max(high, 2.0 * math.exp(found.logs[-1]))
+    return Interval(middle, low, high)
+
+
+class _Told(NamedTuple):
+    """After how many steps the job's rule would have ended a run."""
+
+    steps: float
+    is_whole: bool
+    """False: after more."""
+
+
+def _steps_under(job: Job, ended: EndedJob) -> _Told | None:
     """After how many steps the job's rule ended this run or would have; None: the run does not tell.
 
     Of a job that a loss or a figure is to end, runs with the same rule tell; before its own losses say more, those as
@@ -56,16 +85,20 @@ def _steps_under(job: Job, ended: EndedJob) -> float | None:
     rule, theirs = job.spec.convergence, ended.rule
     whole = ended.loss_steps[-1] if ended.loss_steps and ended.steps_per_epoch else float(ended.total_steps)
     if theirs is None or theirs == rule or not may_end_by_curve(job):
-        return whole
+        return _Told(whole, is_whole(ended, rule))
     if len(job.losses) >= LEAST_POINTS:
         return None
     by_epochs = theirs.max_epochs is not None and ended.n_epochs >= theirs.max_epochs
     by_limit = by_epochs or (theirs.max_steps is not None and ended.total_steps >= theirs.max_steps)
-    if _awaited(theirs) == _awaited(rule) and not by_limit:
-        return whole
+    if _awaited(theirs) == _awaited(rule) and not by_limit and ended.ended_by not in _BY_CLOCK:
+        return _Told(whole, is_whole=True)
     if _awaited(rule) == (False, rule.target_loss, None) and rule.target_loss is not None:
-        return _step_of_loss(ended.loss_steps, ended.losses, rule.target_loss)
+        reached = _step_of_loss(ended.loss_steps, ended.losses, rule.target_loss)
+        return None if reached is None else _Told(reached, is_whole=True)
     return None
+
+
+_BY_CLOCK = ("max_seconds", "max_cost")
 
 
 @lru_cache(maxsize=1024)
@@ -84,7 +117,8 @@ def _awaited(rule: ConvergenceRule) -> tuple[bool, float | None, MetricTarget | 
 
 def seconds_of_silent_runs(job: Job) -> Interval | None:
     """Seconds in all of a job that has told no step, by ended ones that told none either: those with the same
-    arguments, size and device. None where the newest run with its arguments did tell steps.
+    arguments, size and device. None where the newest run with its arguments did tell steps, or a limit ended all of
+    them that the job has not.
     """
     if job.step > 0 or job.speed_samples:
         return None
@@ -93,15 +127,15 @@ def seconds_of_silent_runs(job: Job) -> Interval | None:
         return None
     device, least = device_name(job.spec), (job.spec.worker.minimum, job.spec.server.minimum)
     size = least if job.allocation.is_empty else (job.allocation.workers, job.allocation.servers)
-    logs = [
-        math.log(ended.silent.seconds)
+    lengths = [
+        Length(math.log(ended.silent.seconds), is_whole(ended, job.spec.convergence))
         for ended in same
         if ended.silent is not None
         and ended.silent.seconds > 0
         and (ended.silent.workers, ended.silent.servers) == size
         and ended.device == device
     ]
-    return _log_normal(logs) if logs else None
+    return _log_normal(lengths) if any(each.is_whole for each in lengths) else None
 
 
 def seconds_after_steps_of_alike_runs(job: Job) -> Interval | None:
@@ -111,17 +145,18 @@ def seconds_after_steps_of_alike_runs(job: Job) -> Interval | None:
     if may_end_by_curve(job) or rule.max_epochs is not None or not (rule.max_steps is None or rule.ends_itself):
         return None
     seconds = [each.seconds_after_steps for each in job.similar if each.arguments == job.spec.arguments]
-    logs = [math.log(max(each, _LEAST_SECONDS)) for each in seconds if each is not None]
-    return _log_normal(logs) if logs else None
+    lengths = [Length(math.log(max(each, _LEAST_SECONDS))) for each in seconds if each is not None]
+    return _log_normal(lengths) if lengths else None
 
 
 _LEAST_SECONDS = 0.1
 """Reports come no more exactly than that."""
 
 
-def _log_normal(logs: list[float]) -> Interval:
+def _log_normal(lengths: Sequence[Length]) -> Interval:
     """Beside these, what is believed of the spread before (`precedents`)."""
-    mean, spread = with_belief(logs)
+    found = weighed(lengths)
+    mean, spread = with_belief(found.logs, weights=found.weights)
     return Interval(math.exp(mean), math.exp(mean - REACH * spread), math.exp(mean + REACH * spread))
 
 

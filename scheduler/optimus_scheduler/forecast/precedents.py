@@ -25,6 +25,7 @@ from optimus_models.convergence import HORIZON, LEAST_POINTS, Rule, fitted_end_e
 from optimus_models.history import FloatArray
 from optimus_models.loss.curve import LossCurve
 from optimus_models.loss.ends import Prediction
+from optimus_scheduler.forecast.censoring import ended_by
 from optimus_scheduler.model import REACH, ConvergenceRule, EndedJob, Job
 
 _LIMITS = frozenset({"max_steps", "max_epochs", "max_seconds", "max_cost"})
@@ -139,10 +140,9 @@ def _moved_by_curve(
 
 def _is_alike(ended: EndedJob, rule: ConvergenceRule) -> bool:
     """Whether the loss ended it, and the rules differ in their decreases at most."""
-    if ended.rule is None or rule.loss_decrease is None or ended.rule.loss_decrease is None:
+    if ended.rule is None or rule.loss_decrease is None or "loss_decrease" not in ended_by(ended):
         return False
-    by_limit = rule.max_epochs is not None and ended.n_epochs >= rule.max_epochs
-    return not by_limit and replace(ended.rule, loss_decrease=rule.loss_decrease) == rule
+    return replace(ended.rule, loss_decrease=rule.loss_decrease) == rule
 
 
 def _with_other_limits(rule: ConvergenceRule, ended: Sequence[EndedJob]) -> dict[str, End]:
@@ -186,11 +186,15 @@ def with_precedents(job: Job, steps_per_epoch: float | None, own: Prediction | N
     return Prediction(expected, low, high if own is None else min(high, own.high), name)
 
 
-def with_belief(logs: Sequence[float], further_squares: float = 0.0) -> tuple[float, float]:
+def with_belief(
+    logs: Sequence[float], further_squares: float = 0.0, weights: Sequence[float] = ()
+) -> tuple[float, float]:
     """Mean and spread of the logarithm of the length of a further job of a task, by those of ended ones (at least one)
-    and what is believed before. `further_squares`: of deviations, where the lengths themselves are doubtful."""
-    mean = sum(logs) / len(logs)
-    squares = sum((value - mean) ** 2 for value in logs) + further_squares
+    and what is believed before. `further_squares`: of deviations, where the lengths themselves are doubtful; `weights`:
+    of each by the others, above 0; empty: all are equal."""
+    parts = [weight * len(logs) / sum(weights) for weight in weights] or [1.0] * len(logs)
+    mean = sum(map(operator.mul, parts, logs)) / len(logs)
+    squares = sum(part * (value - mean) ** 2 for part, value in zip(parts, logs, strict=True)) + further_squares
     variance = (squares + _SPREAD_COUNT * _SPREAD**2) / (len(logs) + _SPREAD_COUNT)
     return mean, math.sqrt(variance * (1.0 + 1.0 / len(logs)))
 
@@ -206,10 +210,14 @@ class EarlyEnds(NamedTuple):
 
 def early_ends(job: Job) -> EarlyEnds:
     """Of the runs with the same arguments, those of its project where there are any, or of all of its project where
-    there are none; none where the job announces nothing."""
+    there are none; none where the job announces nothing. Those that their rule ended tell nothing of it."""
     if not job.spec.convergence.ends_itself:
         return EarlyEnds([], _SPREAD)
-    runs = [ended for ended in job.similar if ended.announced_steps and ended.total_steps > 0]
+    runs = [
+        ended
+        for ended in job.similar
+        if ended.announced_steps and ended.total_steps > 0 and not {"max_steps", "max_epochs"} & {*ended_by(ended)}
+    ]
     own = [ended for ended in runs if ended.project == job.spec.project]
     repeated = [ended for ended in runs if ended.arguments == job.spec.arguments]
     same = [ended for ended in repeated if ended.project == job.spec.project] or repeated

@@ -32,10 +32,12 @@ class Length(NamedTuple):
 
 
 def lengths_of(job: Job) -> tuple[Length, ...]:
-    """Of ended jobs with the rule and batch of a job that has a limit of epochs. Its progress changes none of them."""
+    """Of ended jobs with the rule and batch of a job that has a limit of epochs, but those that something else ended.
+    Its progress changes none of them."""
     if job.spec.convergence.max_epochs is None:
         return ()
-    alike = [ended for ended in precedents(job) if ended.global_batch_size == job.spec.counted_batch]
+    at_limit = [ended for ended in precedents(job) if ended.ended_by in (None, "max_epochs")]
+    alike = [ended for ended in at_limit if ended.global_batch_size == job.spec.counted_batch]
     return tuple([Length(ended.total_steps, math.log(ended.total_steps)) for ended in alike if ended.total_steps > 0])
 
 

@@ -174,6 +174,10 @@ class SilentRun(NamedTuple):
     seconds: float
 
 
+COMMAND_ENDS = "command_ends"
+"""That a command ended by itself, among the parts of rules that end jobs."""
+
+
 @dataclass(frozen=True, slots=True)
 class EndedJob:
     """The reports of a job that ended well, as far as they apply to later jobs of the same task.
@@ -200,7 +204,10 @@ class EndedJob:
     total_steps: int = field(default=0, compare=False)
     """Steps at its end; 0 when that is not known ..."""
     rule: ConvergenceRule | None = field(default=None, compare=False)
-    """... and the rule that ended it."""
+    """... and its rule ..."""
+    ended_by: str | None = field(default=None, compare=False)
+    """... of which this part ended it, by its name; `COMMAND_ENDS`: none, its command ended by itself. None: not known,
+    one of those that may have."""
     announced_steps: int | None = field(default=None, compare=False)
     """After how many steps its command said that it would end, where the command ended by itself, then or sooner."""
     device: str | None = field(default=None, compare=False)

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Sequence
@@ -26,7 +27,17 @@ from optimus_models.calibration import Experience
 from optimus_scheduler.forecast.cold_start import Platform, calculated_speeds, device_name, measured_percent_of_peak
 from optimus_scheduler.forecast.forecast import STOPS_PER_JOB
 from optimus_scheduler.forecast.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
-from optimus_scheduler.model import Architecture, Directive, EndedJob, JobSpec, JobState, Mode, SilentRun, SpeedSample
+from optimus_scheduler.model import (
+    COMMAND_ENDS,
+    Architecture,
+    Directive,
+    EndedJob,
+    JobSpec,
+    JobState,
+    Mode,
+    SilentRun,
+    SpeedSample,
+)
 from optimus_service.observe.shown_predictions import MAX_PREDICTIONS, Scores
 from optimus_service.observe.spec import readable_spec, rule_of, silent_since
 from optimus_service.observe.standstills import rescale_seconds
@@ -190,6 +201,7 @@ def finished_run_of(
         "rescale_seconds": list(rescale_seconds(memberships)[-STOPS_PER_JOB:]),
         "total_steps": job.step,
         "convergence": write(job.asked.convergence, without_none=True),
+        "ended_by": _ended_by(job),
         "announced_steps": _announced(job, spec),
         "device": device_name(spec),
         "percent_of_peak": _percent_of_peak(spec, history, network),
@@ -206,14 +218,34 @@ def _silent_run(job: JobRecord, memberships: Sequence[MembershipRecord]) -> Sile
     return SilentRun(len(only.workers), len(only.servers), job.finished_at - only.at)
 
 
+def _ended_by(job: JobRecord) -> str | None:
+    """The part of its rule that ended a job, or `COMMAND_ENDS`; None: one of several, or nobody knows."""
+    rule, finishes, is_script = job.asked.convergence, job.directive is Directive.FINISH, job.asked.command is not None
+    made_all = is_script and not finishes and (job.profile or {}).get("total_steps") == job.step
+    if job.is_tracked or made_all:
+        return COMMAND_ENDS  # whether it is at a limit or not
+    if rule.max_steps is not None and job.step >= rule.max_steps:
+        return "max_steps"
+    if rule.max_epochs is not None and (job.epoch or 0.0) >= rule.max_epochs:
+        return "max_epochs"
+    if not finishes:
+        return COMMAND_ENDS if is_script else None
+    took = (job.finished_at or 0.0) - (job.started_at or math.inf)
+    if rule.max_seconds is not None and took >= rule.max_seconds:
+        return "max_seconds"
+    others = ("loss_decrease", "target_loss", "target_metric", "max_cost")
+    asked = [name for name in others if getattr(rule, name) is not None]
+    return asked[0] if len(asked) == 1 else None
+
+
 def _announced(job: JobRecord, spec: JobSpec) -> int | None:
     """What its command had announced when it ended by itself, after these steps or before them."""
-    ended_itself = spec.convergence.ends_itself and job.directive is not Directive.FINISH
+    ended_itself = spec.convergence.ends_itself and _ended_by(job) == COMMAND_ENDS
     return spec.convergence.max_steps if ended_itself else spec.announced_steps
 
 
 def _seconds_after_steps(job: JobRecord, announced: int | None) -> float | None:
-    since, ended_itself = silent_since(job), job.directive is not Directive.FINISH
+    since, ended_itself = silent_since(job), _ended_by(job) == COMMAND_ENDS
     if announced is None or job.step < announced or since is None or job.finished_at is None or not ended_itself:
         return None
     return job.finished_at - since if since <= job.finished_at else None  # steps that came late
@@ -257,6 +289,7 @@ def ended_job(job_id: str, document: Document) -> EndedJob | None:
         global_batch_size=document["global_batch_size"],
         total_steps=document.get("total_steps", 0),
         rule=rule_of(read(Convergence, document["convergence"], strict=True)) if "convergence" in document else None,
+        ended_by=document.get("ended_by"),
         announced_steps=document.get("announced_steps"),
         device=document.get("device"),
         percent_of_peak=document.get("percent_of_peak"),

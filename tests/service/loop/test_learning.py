@@ -13,7 +13,7 @@ from tests.service.store.store_builders import batches_of, samples_of
 from optimus_scheduler.forecast.priors import EndedJobs
 from optimus_scheduler.forecast.speed_fits import SpeedData, fit_speeds
 from optimus_scheduler.lifecycle import CancelRequested
-from optimus_scheduler.model import Directive, EndedJob, Job, JobState, Mode, SilentRun
+from optimus_scheduler.model import COMMAND_ENDS, Directive, EndedJob, Job, JobState, Mode, SilentRun
 from optimus_scheduler.settings import Settings
 from optimus_service.observe.finished_runs import FinishedRunHistory, ended_job, finished_run_of
 from optimus_service.observe.spec import spec_of
@@ -131,6 +131,36 @@ def test_what_a_command_announced_is_learned_where_it_ended_by_itself(world: Wor
         assert taught is not None
         assert (taught.total_steps, taught.announced_steps) == (step, announced)
         assert taught.seconds_after_steps == (None if after is None else pytest.approx(after))
+
+
+@once
+def test_which_part_of_its_rule_ended_a_job_is_learned(world: World) -> None:
+    command = {"task": None, "architecture": "script", "command": ["python", "train.py"], "working_directory": "/srv"}
+    finish(world, "job-1", **command, servers={"min": 0, "max": 0})
+    history = JobHistory(Mode.SYNC)
+    history.add(batches_of(samples_of(world.repository, "job-1")))
+    record = replace(world.repository.jobs.get("job-1"), step=300, epoch=3.0, started_at=100.0, finished_at=150.0)
+
+    def taught(rule: dict[str, Any], directive: Directive = Directive.RUN, **changes: object) -> EndedJob:
+        said = replace(record, spec={**record.spec, "convergence": rule}, directive=directive, **changes)  # type: ignore[arg-type]
+        found = ended_job("job-1", finished_run_of(said, history))
+        assert found is not None
+        return found
+
+    target = {"target_loss": 0.5}
+    assert taught({"command_ends": True}).ended_by == COMMAND_ENDS
+    assert taught(target).ended_by == COMMAND_ENDS, "before its loss came to the target"
+    assert taught(target, Directive.FINISH).ended_by == "target_loss"
+    assert taught({**target, "max_seconds": 60.0}, Directive.FINISH).ended_by == "target_loss"
+    assert taught({**target, "max_seconds": 50.0}, Directive.FINISH).ended_by == "max_seconds"
+    assert taught({**target, "max_cost": 1.0}, Directive.FINISH).ended_by is None, "one of the two"
+    assert taught({**target, "max_steps": 300}).ended_by == "max_steps"
+    assert taught({"max_epochs": 3.0}).ended_by == "max_epochs"
+    as_announced = {**(record.profile or {}), "total_steps": 300}
+    assert taught({"max_steps": 300}, profile=as_announced).ended_by == COMMAND_ENDS
+    beyond = {**as_announced, "total_steps": 2000}
+    limited = taught({"max_epochs": 3.0}, profile=beyond)
+    assert (limited.ended_by, limited.announced_steps) == ("max_epochs", None), "it has not ended early by itself"
 
 
 @once
