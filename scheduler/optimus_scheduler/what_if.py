@@ -304,7 +304,8 @@ def changes(
     yield from _of_terms(snapshot, job)
     yield from _of_quotas(snapshot, job)
     yield from _of_nodes(snapshot)
-    yield from _of_others(snapshot, others, present, names)
+    own = job.spec.project if decision.reason is Reason.WAITING_FOR_QUOTA else None
+    yield from _of_others(snapshot, others, present, names, own)
     yield from _of_quotas_beyond(snapshot, job)
 
 
@@ -586,11 +587,21 @@ def _size_of_node(node: Node) -> tuple[float, str]:
 
 
 def _of_others(
-    snapshot: Snapshot, others: list[Job], present: Mapping[str, Decision], names: Mapping[str, str]
+    snapshot: Snapshot,
+    others: list[Job],
+    present: Mapping[str, Decision],
+    names: Mapping[str, str],
+    first_of: str | None,
 ) -> Iterator[Change]:
     """The end of another job: those first that end soonest; then of as few of these together as help. All others are
-    those that wait, too: they would take the room of the others that end."""
-    holding = sorted((each for each in others if not each.allocation.is_empty), key=lambda each: _end(present[each.id]))
+    those that wait, too: they would take the room of the others that end. `first_of`: the project whose jobs are tried
+    before others: they hold the quota that is waited for."""
+    holding = sorted(
+        (each for each in others if not each.allocation.is_empty),
+        key=lambda each: (
+            (each.spec.project != first_of, _end(present[each.id])) if first_of else _end(present[each.id])
+        ),
+    )
     tried = [each.id for each in holding[:_MOST_OTHERS]]
     yield from (_of_end(snapshot, each, names) for each in tried)
     for count in range(2, min(len(tried) + 1, len(others))):

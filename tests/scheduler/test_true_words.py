@@ -715,6 +715,21 @@ def test_each_job_whose_end_alone_gives_more_is_named() -> None:
     assert "the end of all other jobs" not in told
 
 
+def test_who_waits_for_a_quota_is_told_of_the_ends_of_those_that_hold_it() -> None:
+    """Others end sooner, and their ends give it nothing."""
+    one, two = (replace(a_spec(minimum=(n, 1), maximum=(n, 1)), project="vision") for n in (1, 3))
+    short = [a_job(f"short-{n}", has=(1, 1), spec=a_spec(maximum=(1, 1)), step=900) for n in range(4)]
+    holds = [a_job(name, has=(1, 1), spec=one) for name in ("b", "c")]
+    world = a_snapshot([*short, *holds, a_job("a", spec=two)], a_cluster(32.0))
+    world = replace(world, quotas=(Quota("vision", cpu=4.0, may_borrow=False),))
+    planner = lambda snapshot: plan(snapshot, OPTIMUS, PRICES)  # noqa: E731
+    (waits,) = [each for each in planner(world).decisions if each.job_id == "a"]
+    assert waits.reason is Reason.WAITING_FOR_QUOTA
+    told = what_gives_more(world, "a", planner).changes
+    assert "the end of b and c" in told, told
+    assert "the end of all other jobs" not in told
+
+
 @pytest.mark.parametrize(("needs", "told"), [(1, None), (2, "the end of b and c"), (3, "the end of b, c and d")])
 def test_no_more_ends_are_told_than_help(needs: int, told: str | None) -> None:
     """Where one does not: of those that end soonest, as few as give it room, and all other jobs beyond that."""
