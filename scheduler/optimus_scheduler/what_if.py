@@ -39,8 +39,9 @@ Planner = Callable[[Snapshot], Plan]
 """`round.plan` with its policy and constants."""
 
 _MOST_OTHERS = 3
-"""Jobs whose end is tried one by one, then of some of them together, beyond it only the end of all other jobs; and
-closed nodes that are opened."""
+"""Jobs whose end is tried one by one, then of some of them together; and closed nodes that are opened."""
+_MOST_TOGETHER = 8
+"""Jobs beyond them whose ends are tried together, those that end soonest; then those of all others."""
 _MEASURED_STEPS = 1000
 _MEASURED_AFTER_SECONDS = 60.0
 """By then the present size of a job has been measured, as far as it ever will be."""
@@ -606,12 +607,24 @@ def _of_others(
     yield from (_of_end(snapshot, each, names) for each in tried)
     for count in range(2, min(len(tried) + 1, len(others))):
         for ids in map(frozenset, combinations(tried, count)):
-            *some, last = (names.get(each, each) for each in tried if each in ids)
-            words = f"the end of {', '.join(some)} and {last}"
-            yield Change(words, _without(snapshot, ids), _OTHERS_TOGETHER, ids)
+            yield _of_ends(snapshot, [each for each in tried if each in ids], names)
+    for count in range(_MOST_OTHERS + 1, min(len(holding), _MOST_TOGETHER) + 1):
+        yield _of_ends(snapshot, [each.id for each in holding[:count]], names)
+    if len(holding) > _MOST_TOGETHER:
+        ids = frozenset(each.id for each in holding)
+        yield Change("the ends of all jobs with tasks together", _without(snapshot, ids), _OTHERS_TOGETHER, ids)
     if holding and len(others) > 1:
         ids = frozenset(each.id for each in others)
-        yield Change("the end of all other jobs", _without(snapshot, ids), _OTHERS_TOGETHER, ids)
+        waiting = ", also of those that wait" * (len(others) > len(holding))
+        yield Change(f"the ends of all other jobs{waiting}", _without(snapshot, ids), _OTHERS_TOGETHER, ids)
+
+
+def _of_ends(snapshot: Snapshot, jobs: Sequence[str], names: Mapping[str, str]) -> Change:
+    """Of two or more, before anything starts in their place."""
+    *some, last = (names.get(each, each) for each in jobs)
+    ids = frozenset(jobs)
+    words = f"the ends of {', '.join(some)} and {last} together"
+    return Change(words, _without(snapshot, ids), _OTHERS_TOGETHER, ids)
 
 
 def _of_end(snapshot: Snapshot, job_id: str, names: Mapping[str, str]) -> Change:

@@ -130,10 +130,23 @@ LONGER = "longer than predicted"
 """Of a job that went on beyond its likeliest end: what is left then is what such jobs still take."""
 
 
+_MUCH = 0.1
+"""Of the time from the submission to the end: a wait of that part, or of a longer one, is told."""
+
+
+def _waited(job: Job) -> str:
+    """How long it waited for its first start, where that is much of what it took."""
+    took, start = job["jct_seconds"], job["started_at"]
+    if not took or start is None:
+        return ""
+    waited = (wording.moment(start) - wording.moment(job["created_at"])).total_seconds()
+    return f" (waited {wording.duration(waited)})" if waited >= max(_MUCH * took, 1.0) else ""
+
+
 def time_left(job: Job) -> str:
     """Predicted time to convergence; for a job that has ended, what it took."""
     if job["finished_at"] is not None:
-        return f"took {wording.duration(job['jct_seconds'])}"
+        return f"took {wording.duration(job['jct_seconds'])}{_waited(job)}"
     if is_being_cancelled(job):
         return BEING_CANCELLED
     if starts := starts_in(job):

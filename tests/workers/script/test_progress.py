@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from optimus_contract.readings.progress import PATIENCE_SECONDS, Advance, Learned, Progress
 from optimus_contract.readings.reading import Announced, Channel, Reading
 from optimus_workers.script.channels.printed import Printed
-from optimus_workers.script.ending import trained_untold
+from optimus_workers.script.ending import step_at_end, trained_untold
 
 START = 1_000.0
 
@@ -87,6 +87,19 @@ def test_a_script_that_tells_some_steps_made_others_until_it_was_asked_to_stop()
         read(each, step=step, loss=2.0, at=START + 0.5 * step)
     assert (each.learned.told_every, trained_untold(each, 1.25)) == (None, 0.0)
     assert Progress(START, 0).seconds_per_step is None
+
+
+@pytest.mark.parametrize(("total", "since", "made"), [(48, 1.5, 48), (48, 0.2, 45), (60, 1.5, 45), (45, 9.0, 45)])
+def test_a_script_that_ends_between_two_told_steps_has_made_all_that_it_announced(
+    total: int, since: float, made: int
+) -> None:
+    """Where there was time for them, and none of the steps that it would have told is missing."""
+    progress = Progress(START, 0)
+    for step in range(5, 50, 5):
+        read(progress, step=step, total_steps=total, loss=2.0, at=START + 0.5 * step)
+    assert (progress.learned.told_every, progress.learned.total_steps) == (5, total)
+    assert step_at_end(progress, since) == made
+    assert step_at_end(Progress(START, 0), since) is None
 
 
 @pytest.mark.parametrize("hours", [-1, 1])

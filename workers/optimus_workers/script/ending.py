@@ -56,6 +56,21 @@ def trained_untold(progress: Progress, asked_after: float) -> float:
     return 0.0 if every is None or pace is None else min(max(asked_after, 0.0), (every - 1) * pace)
 
 
+_OF_THEIR_TIME = 0.5
+"""The steps after the last one that was told were made, where at least this part of the time passed that they take."""
+
+
+def step_at_end(progress: Progress, since_step: float) -> int | None:
+    """The step that processes which ended well have made, `since_step` seconds after the last one that they told; None:
+    they told none. Of a script that tells each hundredth, that is the last one that it announced, if that is no further
+    away than the next one that it would tell, and there was time for it."""
+    step, every, pace = progress.step, progress.learned.told_every, progress.seconds_per_step
+    total = progress.learned.total_steps
+    if step is None or every is None or pace is None or total is None or not step < total < step + every:
+        return step
+    return total if since_step >= _OF_THEIR_TIME * (total - step) * pace else step
+
+
 class Ending(Learning):
     """Stops the processes, and notices their end."""
 
@@ -208,8 +223,9 @@ class Ending(Learning):
             signal_group(process, signal.SIGKILL)  # the others wait for the one that failed
         self._drain()
         self._settle(run)
-        if run.is_formed and run.progress.step is not None:
-            self._send(Done(run.order.epoch, run.progress.step, 0.0, 0))  # steps are reported now and then only
+        step = run.progress.step if failed else step_at_end(run.progress, time.time() - run.progress.last_at)
+        if run.is_formed and step is not None:
+            self._send(Done(run.order.epoch, step, 0.0, 0))  # steps are reported now and then only
         if not failed:
             counts = not run.progress.is_misplaced
             run.end = CommandEnded(run.order.epoch, 0, metrics=finite(run.progress.metrics), counts=counts)

@@ -116,7 +116,7 @@ TEXTS: Mapping[str, ReasonText] = {
     Reason.CANCELLING: ReasonText("its owner cancelled it; its tasks are being stopped", "Nothing: it was cancelled."),
     Reason.TRACKED: ReasonText(
         "it runs outside the cluster: it is watched, not scheduled",
-        "Submit its command with `optimus submit`: it is then started, resized and retried.",
+        "Submit its command with `optimus submit`: it is then started and retried, and resized where it can be.",
     ),
 }
 
