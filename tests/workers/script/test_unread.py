@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optimus_contract.readings.progress import Progress
 from optimus_workers.script.channels.printed import Printed
-from optimus_workers.script.channels.unread import NOTHING_PRINTED, has_figures, suggested_pattern, unread_line
+from optimus_workers.script.channels.unread import (
+    NOTHING_PRINTED,
+    has_figures,
+    says_more,
+    suggested_pattern,
+    unread_line,
+)
+from optimus_workers.script.run import Run
+from optimus_workers.script.standstill import Standstill
+from optimus_workers.script.watching import UNREAD_SECONDS, Watching
+from optimus_workers.wire.messages import StartCommand
+from optimus_workers.wire.values import GlobalBatch
 
 
 @pytest.mark.parametrize(
@@ -49,7 +63,41 @@ def test_only_lines_that_say_nothing_are_kept() -> None:
 
 
 def test_a_silent_script_is_said_to_be_silent() -> None:
-    assert unread_line(None, 0) == NOTHING_PRINTED
-    assert unread_line(None, 3) is None, "it may begin to train"
-    assert unread_line("it=7 :: 0.5", 9) == "it=7 :: 0.5"
+    assert unread_line(None, None, 0) == NOTHING_PRINTED
+    assert unread_line(None, None, 3) is None, "what it prints is of errors"
+    assert unread_line(None, "no steps", 3) == "no steps"
+    assert unread_line("it=7 :: 0.5", "no steps", 9) == "it=7 :: 0.5"
     assert suggested_pattern(NOTHING_PRINTED) is None
+
+
+def test_what_is_shown_is_replaced_by_what_tells_more_alone() -> None:
+    told = [None, NOTHING_PRINTED, "loading", "it=7 :: 0.5"]
+    for number, line in enumerate(told[1:], 1):
+        assert line is not None
+        assert [says_more(line, other) for other in told] == [place < number for place in range(len(told))]
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        (b"", NOTHING_PRINTED),
+        (b"no steps\n", "no steps"),
+        (b"\x1b[1mno steps\x1b[0m\n\n", "no steps"),
+        (b"loading\npart 3 of 7 in 0.5 s\nloading on\n", "part 3 of 7 in 0.5 s"),
+        (b"step 3 loss 0.5\n", None),
+    ],
+)
+def test_an_agent_tells_what_it_does_not_understand_once_it_is_late(printed: bytes, shown: str | None) -> None:
+    begun, batch = 100.0, GlobalBatch(size=1, slots=1, base_size=1, first_step=0, first_example=0)
+    progress = Progress(1.0, 0)
+    order = StartCommand(epoch=1, rank=0, n_workers=1, step=0, batch=batch)
+    run = Run(order, [], progress, Printed(), begun, Standstill(begun), batch)
+    told: list[str | None] = []
+    agent = SimpleNamespace(_report_learned=lambda of: told.append(of.progress.learned.unread_line))
+    for reading in run.printed.feed(printed, 1.0):
+        progress.add(reading)
+    Watching._look_at_unread(cast(Watching, agent), run, begun + UNREAD_SECONDS - 1)
+    assert told == []
+    for _ in range(2):
+        Watching._look_at_unread(cast(Watching, agent), run, begun + UNREAD_SECONDS)
+    assert told == ([] if shown is None else [shown])

@@ -11,7 +11,7 @@ from dataclasses import replace
 from optimus_contract.readings.reading import Channel
 from optimus_contract.telemetry import Note
 from optimus_workers.errors import HUNG, TERMINATED, ServiceProblem
-from optimus_workers.script.channels.unread import NOTHING_PRINTED, unread_line
+from optimus_workers.script.channels.unread import says_more, unread_line
 from optimus_workers.script.ending import STOPPING_TICK_SECONDS, Ending
 from optimus_workers.script.processes import signal_group
 from optimus_workers.script.run import Run
@@ -95,12 +95,13 @@ class Watching(Ending):
 
     def _look_at_unread(self, run: Run, now: float) -> None:
         """Report what is printed while no step is recognised, and stop with the first one that is."""
-        line = None if run.progress.step is not None else unread_line(run.printed.unread, run.printed.n_lines)
-        is_late = now >= run.begun_at + UNREAD_SECONDS or run.printed.n_unread >= UNREAD_LINES
+        printed, is_known = run.printed, run.progress.step is not None
+        line = None if is_known else unread_line(printed.unread, printed.plain, printed.n_lines)
+        is_late = now >= run.begun_at + UNREAD_SECONDS or printed.n_unread >= UNREAD_LINES
         old = run.progress.learned.unread_line
         if line is None and old is not None:
             run.progress.learned = replace(run.progress.learned, unread_line=None)
-        elif line is not None and old in (None, NOTHING_PRINTED) and old != line and is_late and run.order.rank == 0:
+        elif line is not None and says_more(line, old) and is_late and run.order.rank == 0:
             run.progress.learned = replace(run.progress.learned, unread_line=line)
             self._report_learned(run)
 

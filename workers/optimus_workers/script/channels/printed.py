@@ -118,6 +118,8 @@ class Printed:
         """The newest line with figures of which none was recognised ..."""
         self.n_unread = 0
         """... and how many there were."""
+        self.plain: str | None = None
+        """The newest line without figures."""
         self.flood: int | None = None
         """Lines a second, of a process that prints far more than is read."""
         self._flood = (float("inf"), 0)
@@ -185,6 +187,8 @@ class Printed:
         reading = self._read(text, at)
         if reading is None and has_figures(text[:MAX_CHARACTERS]):
             self.n_unread, self.unread = self.n_unread + 1, text.strip()[:MAX_CHARACTERS]
+        elif reading is None:
+            self.plain = text.strip()[:MAX_CHARACTERS] or self.plain
         return [] if reading is None else [reading]
 
     def _is_of_an_error(self, text: str) -> bool:

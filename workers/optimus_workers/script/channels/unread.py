@@ -1,4 +1,4 @@
-"""Lines with figures in which no step was recognised, and the pattern that would read one. Pure."""
+"""Lines in which no step was recognised, and the pattern that would read one with figures. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,22 @@ _TIME = re.compile(r"\d+:\d\d(?::\d\d)?(?:[.,]\d+)?|\d{4}-\d\d-\d\d")
 NOTHING_PRINTED = "(nothing so far)"
 
 
-def unread_line(newest: str | None, n_lines: int) -> str | None:
-    """What is shown of a script of which no step is known: its newest line with figures, or that it is silent. None:
-    it prints lines without figures, and may begin to train."""
-    return newest or (None if n_lines else NOTHING_PRINTED)
+def unread_line(newest: str | None, plain: str | None, n_lines: int) -> str | None:
+    """What is shown of a script of which no step is known: its newest line with figures, else its newest one without
+    (`plain`), or that it is silent. None: all of its `n_lines` lines are empty, or of errors."""
+    return newest or plain or (None if n_lines else NOTHING_PRINTED)
+
+
+def says_more(line: str, than: str | None) -> bool:
+    """Whether a line to be shown tells more than the one that was: lines with figures more than those without, any
+    more than silence."""
+    return _told_by(line) > _told_by(than)
+
+
+def _told_by(line: str | None) -> int:
+    if line in (None, NOTHING_PRINTED):
+        return 0 if line is None else 1
+    return 3 if has_figures(line) else 2
 
 
 def has_figures(line: str) -> bool:
