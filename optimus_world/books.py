@@ -280,7 +280,7 @@ _JOBS = "SELECT id, name, project, state, directive, result, step, started_at, w
 _LIVE_TASKS = (
     "SELECT role, rank, incarnation FROM tasks WHERE job_id = ? AND exited_at IS NULL AND role != 'coordinator'"
 )
-_WHY = "SELECT message FROM events WHERE job_id = ? AND type = 'Converged' ORDER BY id DESC LIMIT 1"
+_WHY = "SELECT message FROM events WHERE job_id = ? AND type IN ('Converged', 'LimitReached') ORDER BY id DESC LIMIT 1"
 _SPEC = "SELECT spec FROM jobs WHERE id = ?"
 _SAMPLES = "SELECT document FROM sample_batches WHERE job_id = ? AND last_id > ? ORDER BY last_id"
 

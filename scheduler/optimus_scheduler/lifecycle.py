@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from optimus_scheduler.model import Allocation, Directive, JobState
+from optimus_scheduler.model import LIMIT_RULES, Allocation, Directive, JobState
 from optimus_scheduler.model.format import ITS_OWNER, headline, size_words
 from optimus_scheduler.retries import DEFAULT_RETRIES
 
@@ -39,6 +39,8 @@ STORY_LENGTH = 20
 JOB_FAILED = "JobFailed"
 JOB_CANCELLED = "JobCancelled"
 """Types of the events of ends that were not reached."""
+CONVERGED, LIMIT_REACHED = "Converged", "LimitReached"
+"""Types of the event by which a job is being finished."""
 CANCEL_REQUESTED = "CancelRequested"
 JOB_PAUSED = "JobPaused"
 PAUSED_BY_OWNER = "PausedByOwner"
@@ -314,8 +316,10 @@ def _converge(status: JobStatus, event: Event) -> Outcomes:
     assert isinstance(event, ConvergenceReached)
     if status.directive in (Directive.FINISH, Directive.CANCEL) or status.owner_paused:
         return status, ()  # a paused job has nothing to finish with: the rule is looked at when it goes on
-    message = f"The convergence rule holds ({event.rule}); the job is being finished."
-    return replace(status, directive=Directive.FINISH), (EmitEvent("Converged", message),)
+    is_limit = event.rule in LIMIT_RULES
+    what = "The job has reached its limit" if is_limit else "The convergence rule holds"
+    noted = EmitEvent(LIMIT_REACHED if is_limit else CONVERGED, f"{what} ({event.rule}); it is being finished.")
+    return replace(status, directive=Directive.FINISH), (noted,)
 
 
 def _end(status: JobStatus, event: Event) -> Outcomes:

@@ -87,6 +87,14 @@ def test_ordinary_life() -> None:
     assert StoreResult(SUCCESS) in effects
 
 
+@pytest.mark.parametrize(("rule", "told"), [("loss_decrease", "Converged"), ("max_seconds", "LimitReached")])
+def test_a_limit_that_is_reached_is_no_convergence(rule: str, told: str) -> None:
+    _, effects = live(MembershipFormed(1), ConvergenceReached(rule))
+    (event,) = [each for each in effects if isinstance(each, EmitEvent) and f"({rule})" in each.message]
+    assert event.type == told
+    assert ("convergence" in event.message) is (told == "Converged")
+
+
 def test_convergence_leaves_the_job_running() -> None:
     status, _ = live(MembershipFormed(1), ConvergenceReached("loss_decrease"))
     assert status == JobStatus(JobState.RUNNING, Directive.FINISH)

@@ -9,6 +9,7 @@ from optimus_scheduler.allocate.worker_limits import allocate_within_limits
 from optimus_scheduler.forecast.gpu_types import has_left_its_type
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import (
+    LIMIT_RULES,
     NOTHING,
     Allocation,
     Directive,
@@ -27,8 +28,6 @@ from optimus_scheduler.place.place import Placer
 from optimus_scheduler.place.requests import CurrentNodes, Request, TaskSlot
 from optimus_scheduler.settings import Settings
 
-LIMITS = frozenset({"max_steps", "max_epochs", "max_seconds", "max_cost"})
-"""Rules that end a job whether or not it has learned what it could."""
 _NAMED = 3
 """Closed nodes that are named."""
 _DOUBLED = 2
@@ -176,7 +175,7 @@ def allocate(
         elif job.retry is not None and not job.retry.is_due(snapshot.now):
             grants[outlook.id] = Grant(NOTHING, Reason.WAITING_FOR_RETRY)
         elif outlook.forecast.converged and outlook.has_tasks:
-            is_limit = outlook.forecast.rule in LIMITS
+            is_limit = outlook.forecast.rule in LIMIT_RULES
             grants[outlook.id] = Grant(outlook.present, Reason.LIMIT_REACHED if is_limit else Reason.CONVERGED)
             finishing.append(outlook)
             leaving = leaving + outlook.demand(outlook.present)

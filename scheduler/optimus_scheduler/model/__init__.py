@@ -11,6 +11,7 @@ from __future__ import annotations
 from optimus_scheduler.model.enums import Architecture, Directive, JobState, Mode, Reason, Role, SpeedSource, TaskPhase
 from optimus_scheduler.model.jobs import (
     COMMAND_ENDS,
+    LIMIT_RULES,
     ConvergenceRule,
     EndedJob,
     Job,
@@ -49,6 +50,7 @@ from optimus_scheduler.model.tasks import NOTHING, Allocation, PlacedTask, Task,
 
 __all__ = [
     "COMMAND_ENDS",
+    "LIMIT_RULES",
     "NOTHING",
     "NO_GPUS",
     "REACH",

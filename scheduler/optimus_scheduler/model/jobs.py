@@ -43,6 +43,10 @@ class MetricTarget:
         return value
 
 
+LIMIT_RULES = frozenset({"max_steps", "max_epochs", "max_seconds", "max_cost"})
+"""Fields of a convergence rule that end a job whether or not it has learned what it could."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConvergenceRule:
     """When a job is done: the first of the given conditions to hold.

@@ -198,7 +198,7 @@ def test_the_round_does_everything_that_a_round_can_do(scene: Scene, tmp_path: P
         "TaskTrouble",
         "Straggler",
         "ActionFailed",
-        "Converged",
+        "LimitReached",
         "JobFailed",
         "JobCancelled",
         "RetryScheduled",

@@ -8,7 +8,14 @@ from typing import Any
 from tests.service.loop.loop_world import World
 from tests.service.store.store_builders import a_membership, set_wanted
 
-from optimus_scheduler.lifecycle import CancelRequested, Outcome, PauseRequested, ResultReported, ResumeRequested
+from optimus_scheduler.lifecycle import (
+    CONVERGED,
+    CancelRequested,
+    Outcome,
+    PauseRequested,
+    ResultReported,
+    ResumeRequested,
+)
 from optimus_scheduler.model import Directive, JobState, Reason, Role
 from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.loop.exits import CODE_OF_THE_USER
@@ -130,7 +137,7 @@ def test_a_rule_is_not_judged_on_steps_that_an_error_has_thrown_away(world: Worl
     world.train(2)
     world.round()
     assert (world.state(), job_of(world).directive) == (JobState.RUNNING, Directive.RUN)
-    assert world.events("job-1", "Converged") == []
+    assert world.events("job-1", CONVERGED) == []
 
 
 def test_the_room_of_a_waiting_job_is_free(world: World) -> None:
