@@ -40,6 +40,8 @@ _OF_START = "start "
 START_PARTS = tuple(f"{_OF_START}{part}" for part in PARTS if part != "first step")
 _LEAST_SECONDS = 1.0
 """Less is no prediction any more: rounds and ends come seconds apart."""
+_ROUNDED = 1e-6
+"""What arithmetic may lose of steps and of POSIX seconds."""
 MAX_PREDICTIONS = 2000
 """Judged predictions that anything is made of, the newest: of some 200 jobs."""
 _OVERLAP_SECONDS = 600.0
@@ -187,8 +189,12 @@ def outcome_of(ended: EndedPrediction, kind: Kind) -> Outcome | None:
     predicted, true = known(getattr(ended.prediction, kind)), _truth(ended, kind)
     if predicted is None or true is None:
         return None
-    one = 1.0 if kind != "seconds" else 0.0  # steps are counted in whole ones, and an end is noticed
-    return Outcome(predicted, true, predicted.low - one <= true <= predicted.high + one)
+    return Outcome(predicted, true, holds(predicted, true))
+
+
+def holds(told: Interval, true: float) -> bool:
+    """Whether an interval that was told has what came, as both are shown: nothing is given away."""
+    return told.low - _ROUNDED <= true <= told.high + _ROUNDED
 
 
 class Verdict(NamedTuple):

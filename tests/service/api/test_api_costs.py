@@ -176,7 +176,7 @@ def test_one_job_and_the_scorecard_are_judged_alike(api: Api) -> None:
     train(api, job_id)
     told = (
         ("time 10 %", 4.0, 0, Interval(60.0, 50.0, 70.0)),
-        ("time 50 %", 21.0, 210, Interval(18.0, 15.0, 22.0)),
+        ("time 50 %", 21.0, 210, Interval(18.0, 15.0, 18.5)),
         ("time 75 %", 30.0, None, Interval(20.0, 15.0, 22.0)),
     )
     times = [
@@ -193,6 +193,7 @@ def test_one_job_and_the_scorecard_are_judged_alike(api: Api) -> None:
     timed = [point for point in review if point["remaining_seconds"] is not None]
     assert [point["remaining_seconds"]["mean"] for point in timed] == [60.0, 18.0, 20.0]
     assert [point["true_remaining_seconds"] for point in timed] == pytest.approx([36.0, 19.0, 10.0])
+    assert [point["seconds_held"] for point in timed] == [False, False, False], "19 s is not within 18.5"
     scores = {(each["kind"], each["part"]): each for each in api.get("/v1/promises").json()["scores"]}
     for part, point in zip(("10 %", "50 %", "75 %"), timed, strict=True):
         score = scores["time", part]

@@ -20,11 +20,13 @@ from optimus_scheduler.settings import Settings
 from optimus_service.insight.predictions.review import scorecard
 from optimus_service.observe.finished_runs import FinishedRunHistory
 from optimus_service.observe.shown_predictions import (
+    KINDS,
     PARTS,
     START_PARTS,
     TIME_PARTS,
     PredictedParts,
     Scores,
+    outcome_of,
     part_of,
     time_prediction,
     verdicts,
@@ -221,6 +223,22 @@ def test_a_start_is_judged_by_the_first_tasks_and_corrects_those_of_all_tasks() 
     scores.add([start_of(f"job-{number}", said, 300.0) for number in range(40)])
     by = scores.experience_of("another:task").start.widening(ANY_TASK, 0.0, Predicted(*said_of(said)), moves=True)
     assert math.exp(by.shift) == pytest.approx(3.0, rel=0.05)
+
+
+@pytest.mark.parametrize("came", [79.0, 79.4, 80.0, 119.9, 120.6, 121.0])
+def test_what_is_told_as_held_is_within_what_was_told(came: float) -> None:
+    """By the figures that are shown, without a tolerance: of starts, ends, seconds and steps alike."""
+    said = Interval(100.0, 80.0, 120.0)
+    steps = Interval(1100.0, 1080.0, 1120.0)
+    made = start_of("a", said, came).prediction
+    made = replace(made, time=said, seconds=said, steps=said, total_steps=steps)
+    ended = EndedPrediction(
+        prediction=made, total_steps=round(1000 + came), finished_at=100.0 + came, started_at=100.0 + came
+    )
+    found = {kind: outcome_of(ended, kind) for kind in KINDS}
+    for kind, outcome in found.items():
+        assert outcome is not None, kind
+        assert outcome.held == (80.0 <= outcome.true <= 120.0), kind
 
 
 def said_of(interval: Interval) -> tuple[float, float, float]:

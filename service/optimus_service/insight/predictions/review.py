@@ -10,7 +10,7 @@ from statistics import median
 from optimus_contract import answers
 from optimus_scheduler.model import Interval, JobState
 from optimus_service.insight.format import finite, interval_body, moment
-from optimus_service.observe.shown_predictions import KINDS, PARTS, Kind, Outcome, Verdict, outcome_of, verdicts
+from optimus_service.observe.shown_predictions import KINDS, PARTS, Kind, Outcome, Verdict, holds, outcome_of, verdicts
 from optimus_service.store.records import EndedPrediction, JobRecord, PredictionRecord
 from optimus_service.store.rounds.forecasts import known
 
@@ -71,7 +71,7 @@ def _point(
         part=min(max(at_step / record.step, 0.0), 1.0),
         total_steps=interval_body(total),
         error_percent=None if total is None else 100.0 * (total.mean / record.step - 1.0),
-        held=total.low <= record.step <= total.high if total is not None and has_interval else None,
+        held=holds(total, record.step) if total is not None and has_interval else None,
         remaining_seconds=None if time is None else interval_body(time.predicted),
         true_remaining_seconds=max(ended.finished_at - prediction.at, 0.0),
         seconds_error_percent=None if time is None else time.error_percent,
