@@ -18,14 +18,36 @@ COMPLETE_SECONDS = 300.0
 """Such a one that has made all its steps has ended well when it is silent for so long."""
 
 
+END_NOT_TOLD = "EndNotTold"
+"""Type of the event of a run that made all its steps and was not heard of any more."""
+
+
 def end_of_silent(job: JobRecord, history: JobHistory, silent_seconds: float) -> Event | None:
-    """How a tracked job has ended of which nothing was heard for so long; None: it has not."""
+    """How a tracked job has ended of which nothing was heard for so long, at `last_heard`; None: it has not."""
     patience = _patience(job, history)
     if silent_seconds <= patience:
         return None
     if is_watched(job) and is_complete(job):
         return ResultReported(Outcome.SUCCEEDED, job.step)
-    return TooManyFailures(f"nothing was heard of it for {time_words(patience)}; whether it still trains is not known")
+    return TooManyFailures(
+        f"nothing was heard of it for {time_words(patience)}, and its end is told as of when it last was; whether it "
+        "still trains is not known"
+    )
+
+
+def last_heard(job: JobRecord) -> float:
+    """When a tracked job told of itself last, POSIX seconds by the service's clock; up to 10 s before, where that was
+    no step. What was waited for more does not belong to it."""
+    known = (job.created_at, job.started_at, job.heard_at, job.step_at)
+    return max(at for at in known if at is not None)
+
+
+def not_told(job: JobRecord) -> str:
+    """What is to be known of the end of a run that made all its steps and did not say that it ended."""
+    return (
+        f"It made all its {job.step:,} steps and did not say that it ended: its end is told as of when it was heard of "
+        "last."
+    )
 
 
 def is_complete(job: JobRecord) -> bool:

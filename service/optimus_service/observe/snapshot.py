@@ -11,7 +11,7 @@ import structlog
 
 from optimus_models.calibration import NO_EXPERIENCE
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices
-from optimus_scheduler.lifecycle import TooManyFailures
+from optimus_scheduler.lifecycle import ResultReported, TooManyFailures
 from optimus_scheduler.model import (
     NOTHING,
     Allocation,
@@ -38,7 +38,7 @@ from optimus_service.observe.finished_runs import FinishedRunHistory
 from optimus_service.observe.histories import KEPT_AFTER, Histories, basis_of, begun
 from optimus_service.observe.jobs import job_of
 from optimus_service.observe.joins import Joins
-from optimus_service.observe.silence import end_of_silent
+from optimus_service.observe.silence import END_NOT_TOLD, end_of_silent, last_heard, not_told
 from optimus_service.observe.spec import UnreadableSpecification, begins_anew, spec_of
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.observe.unknown_tasks import less, without_record
@@ -159,7 +159,10 @@ class Observer:
                 continue
             end = end_of_silent(job, histories[job.id], now - max(job.heard_at, self._since))
             if end is not None:
-                leader.jobs.advance(job.id, end, now)
+                ended_at = min(last_heard(job), now)
+                leader.jobs.advance(job.id, end, ended_at)
+                if isinstance(end, ResultReported):
+                    leader.events.add(job.id, END_NOT_TOLD, not_told(job), {}, ended_at)
                 silent.add(job.id)
         return replace(seen, jobs=tuple(job for job in seen.jobs if job.id not in silent)) if silent else seen
 

@@ -145,6 +145,7 @@ def test_a_status_that_begins_a_training_begins_another_run_of_the_name(api: Api
     assert (second["state"], second["step"]) == ("running", 10)
     assert (first["state"], first["step"]) == ("failed", 30)
     assert "Another run of this name began" in first["failure"]
+    assert first["jct_seconds"] == pytest.approx(15.0), "it was last heard of then"
     post(api, status(percent=100, seconds=70.0), at=70.0)
     post(api, status(percent=100, seconds=70.0), at=71.0)  # repeated
     train(api, begin=120.0, steps=(10,))
@@ -155,6 +156,17 @@ def test_a_run_whose_first_status_was_lost_is_told_by_its_steps(api: Api) -> Non
     train(api)
     post(api, status(10, seconds=60.0, loss=0.3), at=60.0)
     assert [(each["state"], each["step"]) for each in jobs(api)] == [("running", 10), ("failed", 30)]
+
+
+def test_a_run_that_made_all_its_steps_ended_with_them_when_another_begins(api: Api) -> None:
+    train(api, steps=(50,))
+    post(api, status(100, percent=99, seconds=10.0), at=10.0)
+    train(api, begin=600.0, steps=(10,))
+    _, first = jobs(api)
+    assert (first["state"], first["jct_seconds"]) == ("succeeded", pytest.approx(10.0))
+    told = api.get(f"/v1/jobs/{first['id']}/explanation").json()["sentences"]
+    assert any(each.startswith("It took 10") for each in told), told
+    assert any("did not say that it ended" in each for each in told), told
 
 
 def test_a_run_with_an_id_of_its_own_stays_one_job_when_it_is_restarted(api: Api) -> None:

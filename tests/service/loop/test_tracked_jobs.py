@@ -15,7 +15,14 @@ from optimus_scheduler.model import JobState, Resources
 from optimus_scheduler.settings import Settings
 from optimus_service.metrics.points import ClusterMetrics
 from optimus_service.metrics.read import metrics_reader
-from optimus_service.observe.silence import COMPLETE_SECONDS, LONGEST_TIMES, SILENT_SECONDS, UNHEARD_SECONDS
+from optimus_service.observe.shown_predictions import verdicts
+from optimus_service.observe.silence import (
+    COMPLETE_SECONDS,
+    END_NOT_TOLD,
+    LONGEST_TIMES,
+    SILENT_SECONDS,
+    UNHEARD_SECONDS,
+)
 from optimus_service.observe.spec import RUN_LABEL
 from optimus_service.store.records import MembershipRecord
 
@@ -122,6 +129,7 @@ def test_a_run_that_is_not_heard_of_any_more_has_failed(world: World) -> None:
     world.round()
     assert world.state("run") is JobState.RUNNING
     run.report()
+    heard_at = world.clock.now
     world.clock.now += SILENT_SECONDS - 10.0
     world.round()
     assert world.state("run") is JobState.RUNNING, "it was heard of between"
@@ -131,6 +139,7 @@ def test_a_run_that_is_not_heard_of_any_more_has_failed(world: World) -> None:
     assert job.state is JobState.FAILED
     assert job.failure is not None
     assert "nothing was heard of it for 60 min" in job.failure
+    assert job.finished_at == job.heard_at == heard_at, "what was waited for more is none of its time"
 
 
 WATCHED: dict[str, Any] = {"labels": {RUN_LABEL: ""}}
@@ -166,7 +175,11 @@ def test_a_run_that_a_library_tells_of_may_be_silent_as_long_as_it_usually_is(wo
 
 def test_a_run_that_made_all_its_steps_and_says_no_more_has_succeeded(world: World) -> None:
     run = Run(world, "run", **WATCHED)
-    run.train(10, total=10)
+    world.round()
+    run.train(6, total=10)
+    world.round()
+    run.train(4, total=10)
+    ended_at = world.clock.now
     world.round()
     world.clock.now += COMPLETE_SECONDS - 10.0
     world.round()
@@ -174,6 +187,16 @@ def test_a_run_that_made_all_its_steps_and_says_no_more_has_succeeded(world: Wor
     world.clock.now += 20.0
     world.round()
     assert world.state("run") is JobState.SUCCEEDED
+    job = world.repository.jobs.get("run")
+    assert job.finished_at == ended_at, "as of its last step, not of when its silence was long enough"
+    kept = world.repository.shown_predictions.ended(0.0, 100)
+    judged = {each.prediction.at: each for verdict in verdicts(kept) for each in kept if verdict.kind == "seconds"}
+    assert judged, "what was predicted of it is judged by that end"
+    assert all(each.finished_at == ended_at for each in judged.values())
+    events = world.repository.events.page("run").items
+    (told,) = [each for each in events if each.type == END_NOT_TOLD]
+    assert "all its 10 steps" in told.message
+    assert told.at == ended_at
 
 
 def test_a_service_that_was_away_for_long_listens_first(world: World) -> None:

@@ -27,6 +27,7 @@ from optimus_service.insight.jobs.reasons import CHECKPOINTS, PRINTS_TOO_MUCH, W
 from optimus_service.loop.exits import WORKER_HUNG
 from optimus_service.loop.silent_coordinators import COORDINATOR_SILENT
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
+from optimus_service.observe.silence import END_NOT_TOLD
 from optimus_service.observe.standstills import USUAL_SAMPLES, Standstills, awaited_by, stalled, standstills
 from optimus_service.store.jobs.transitions import RETRY_SCHEDULED
 from optimus_service.store.records import DecisionRecord, EventRecord, JobRecord, MembershipRecord
@@ -42,7 +43,7 @@ _MOST_AWAITED = 2
 
 _WARNINGS = (WORKER_HUNG, WORKER_SILENT, COORDINATOR_SILENT, LOSS_NOT_FINITE, CHECKPOINTS, PRINTS_TOO_MUCH)
 
-_AT_THE_END = ("EndedEarly",)
+_AT_THE_END = ("EndedEarly", END_NOT_TOLD)
 
 _STOPS = (CANCEL_REQUESTED, JOB_PAUSED, PAUSED_BY_OWNER)
 """Events from which on a job's tasks stop, or are gone."""

@@ -285,4 +285,5 @@ def _observe_end(services: Services, job: JobRecord, event: ResultReported) -> N
     if event.outcome is Outcome.SUCCEEDED:
         decisions = services.repository.rounds.decisions(job.id, limit=MAX_PAGE).items
         error = prediction_error(decisions, event.step)
-    services.metrics.observe_end(event.outcome.value, services.clock() - job.created_at, error)
+    ended_at = services.clock() if job.finished_at is None else job.finished_at
+    services.metrics.observe_end(event.outcome.value, ended_at - job.created_at, error)

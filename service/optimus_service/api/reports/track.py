@@ -32,7 +32,10 @@ from optimus_service.store.records import JobRecord
 PROTOBUF = "application/x-protobuf"
 AGAIN_STEPS = 10
 """A run that has made so many steps and tells less than half of them has begun anew."""
-ANOTHER = "Another run of this name began; this one never said that it has ended."
+ANOTHER = (
+    "Another run of this name began; this one never said that it has ended, and its end is told as of when it was "
+    "heard of last."
+)
 _NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _RUN = r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 
@@ -142,7 +145,7 @@ def _track(
         key = f"track:{address.project}/{name}/{run}:{'' if job is None else job.id}"
         job = watching.make(services, spec, key, caller, audit, report.at)
         if before is not None and not before.state.is_final:
-            watching.end(before.id, None if is_complete(before) else ANOTHER)
+            watching.end(before.id, None if is_complete(before) else ANOTHER, is_told=False)
     watching.note(job.id, report.tell)
     if report.ends:
         watching.end(job.id, None)

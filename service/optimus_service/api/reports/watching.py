@@ -35,6 +35,7 @@ from optimus_service.api.jobs import submission
 from optimus_service.api.reports.from_tasks import end_job, note_added
 from optimus_service.api.services import Services, Turns
 from optimus_service.api.task_checks import TaskChecks
+from optimus_service.observe.silence import END_NOT_TOLD, last_heard, not_told
 from optimus_service.requests import checked
 from optimus_service.store.records import JobRecord, MembershipRecord, PostedSamples
 from optimus_service.store.samples.sample_queue import SampleQueue
@@ -114,8 +115,10 @@ class Watching:
                 self._forget(job_id)  # it is ahead of what is stored: the repetition is to find what is
                 raise
 
-    def end(self, job_id: str, error: str | None) -> None:
-        """Note that a run has ended; `error`: why it failed, None if it did not. Only the first end counts."""
+    def end(self, job_id: str, error: str | None, *, is_told: bool = True) -> None:
+        """Note that a run has ended; `error`: why it failed, None if it did not. Only the first end counts.
+
+        `is_told`: it says so now; otherwise it ended when it was heard of last, and said nothing of it."""
         with self._turns.of(job_id):
             job = self._services.repository.jobs.get(job_id)
             if is_over(job):
@@ -130,8 +133,12 @@ class Watching:
                 error=error,
                 permanent=True,
             )
+            now = self._services.clock()
+            seconds_ago = 0.0 if is_told else now - last_heard(job)
             try:
-                end_job(self._services, job_id, event)
+                end_job(self._services, job_id, event, seconds_ago)
+                if not is_told and error is None:
+                    self._services.repository.events.add(job_id, END_NOT_TOLD, not_told(job), {}, now - seconds_ago)
             except InvalidTransition:  # its owner has cancelled it in between
                 return
             finally:
