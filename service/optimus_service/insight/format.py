@@ -55,8 +55,8 @@ def lasted(seconds: float) -> str:
 
 
 def size(allocation: answers.Allocation) -> str:
-    """3 workers and 1 server; 3 workers, if there are no servers."""
-    workers = counted(allocation.workers, "worker")
+    """3 workers and 1 server; 3 workers, if there are no servers; no worker."""
+    workers = counted(allocation.workers, "worker") if allocation.workers else "no worker"
     return f"{workers} and {counted(allocation.servers, 'server')}" if allocation.servers else workers
 
 

@@ -121,7 +121,8 @@ class JobHistory:
     def report_seconds(self) -> float:
         """Seconds between two reports of further steps of late. The shorter one of two: after the other it stood still,
         or was paused. 0: not known."""
-        return min(self._report[3:])
+        gap, earlier = self._report[3:]
+        return min(gap, earlier) if earlier else gap
 
     def noise_curve(self) -> tuple[tuple[float, float], ...]:
         """Steps and noise scales from the beginning on, thinned out."""

@@ -147,6 +147,7 @@ def test_how_often_steps_are_reported_is_known_from_the_newest_reports() -> None
 
     each = [reported(200 * number, 20.0 * number) for number in (1, 2, 3)]
     assert history_of(each[:1]).report_seconds == 0.0
+    assert history_of(each[:2]).report_seconds == 20.0
     assert history_of(each).report_seconds == 20.0
     paused = [*each, reported(650, 200.0), reported(850, 220.0, epoch=2)]
     assert history_of(paused).report_seconds == 20.0, "neither a standstill nor a change of size counts"
