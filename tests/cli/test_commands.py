@@ -399,9 +399,13 @@ def test_resume_says_what_the_job_does_now(service: ScriptedService, optimus: Op
         in optimus("resume", JOB, "--url", service.url).stdout
     )
     early = builders.job(state="failed", step=310, finished_at="2026-01-02T03:04:11Z")
-    service.has_job(early | {"spec": {**early["spec"], "checkpoint_seconds": 30.0}, "result": None})
+    early |= {"spec": {**early["spec"], "checkpoint_seconds": 30.0}, "result": None}
+    service.has_job(early | {"membership_epoch": 1})
     said = optimus("resume", JOB, "--url", service.url).stdout
     assert "which may be of step 0 of 310 (it trained for less than the 30 s between two), as soon" in said
+    service.has_job(early | {"membership_epoch": 2})
+    said = optimus("resume", JOB, "--url", service.url).stdout
+    assert "which may be of a step before 310, as soon" in said, "it may have been paused, with a checkpoint"
     service.on("POST", f"/v1/jobs/{JOB}/resume", problem(409, "the job has no checkpoint: it never made a step"))
     done = optimus("resume", JOB, "--url", service.url)
     assert done.exit_code == 1

@@ -66,10 +66,11 @@ def resume(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -
 
 
 def _trained_and_every(job: Job) -> tuple[float | None, float | None]:
-    """Seconds from its first start to its end, and between two checkpoints of a task; None where not known."""
+    """Seconds from its first start to its end, and between two checkpoints of a task; None where not known: a pause, or
+    another change of its tasks, saves between two as well."""
     started, finished, spec = job["started_at"], job["finished_at"], job["spec"]
     lasted = None if started is None or finished is None else wording.moment(finished) - wording.moment(started)
-    every = None if spec.get("command") else spec.get("checkpoint_seconds")
+    every = None if spec.get("command") or job["membership_epoch"] > 1 else spec.get("checkpoint_seconds")
     return None if lasted is None else lasted.total_seconds(), every
 
 

@@ -100,7 +100,8 @@ def serve(
 
     Every flag is also a variable: --round-seconds is OPTIMUS_ROUND_SECONDS.
 
-    Training tasks outlive it: started again on the same data directory, the service adopts them.
+    Training tasks outlive it: started again on the same data directory, with as many --nodes or more, the service
+    adopts them.
     """
     settings = load_settings(
         {

@@ -37,7 +37,7 @@ NOW = 1000.0
 def job(**changes: Any) -> JobRecord:
     values: dict[str, Any] = dict.fromkeys(each.name for each in fields(JobRecord) if each.init)
     values |= {"id": "job-1", "name": "job", "state": JobState.RUNNING, "directive": Directive.RUN}
-    values |= {"step": 40, "wanted": Allocation(2, 1), "running": NOTHING}
+    values |= {"step": 40, "wanted": Allocation(2, 1), "running": NOTHING, "membership_epoch": 1}
     return JobRecord(**values | changes)
 
 
@@ -429,6 +429,10 @@ def test_no_end_is_made_up_where_only_the_age_is_known_and_that_of_ended_runs_st
         (
             {"state": JobState.FAILED, "started_at": NOW, "finished_at": NOW + 6.0},
             "from its last checkpoint, which may be of step 0 of 40 (it trained for less than the 30 s between two); `",
+        ),
+        (
+            {"state": JobState.FAILED, "started_at": NOW, "finished_at": NOW + 6.0, "membership_epoch": 2},
+            "from its last checkpoint, which may be of a step before 40; `opt",
         ),
         (
             {"state": JobState.FAILED, "started_at": NOW, "finished_at": NOW + 60.0},

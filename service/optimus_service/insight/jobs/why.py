@@ -113,7 +113,9 @@ def goes_on_from(job: JobRecord) -> str:
     """The checkpoint that a job without tasks goes on from, and of which step it is as far as that is known."""
     stopped = job.wanted_at if job.finished_at is None else job.finished_at
     trained = None if job.started_at is None or stopped is None else stopped - job.started_at
-    every = None if job.asked.command else job.asked.checkpoint_seconds  # a script saves when it likes
+    # A script saves when it likes, and a pause, or another change of the tasks, may save between two.
+    is_regular = not job.asked.command and job.membership_epoch <= 1
+    every = job.asked.checkpoint_seconds if is_regular else None
     return last_checkpoint((job.result or {}).get("checkpoint"), job.step, trained, every)
 
 
