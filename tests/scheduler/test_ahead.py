@@ -809,6 +809,25 @@ def test_who_starts_first_counts_what_the_end_before_it_teaches(task: str, speed
     assert [name for name in starts if not sizes[name].is_empty] == [first]
 
 
+@settings(max_examples=25)
+@given(left=st.lists(st.integers(2, 200), min_size=3, max_size=3), same=st.booleans())
+def test_of_two_that_wait_the_shorter_starts_first_whatever_is_left_of_those_that_train(
+    left: list[int], same: bool
+) -> None:
+    """So that a look tells the same order at any time before. Their speeds are in doubt, and both about the same to
+    those that train; the longer one is older. Of the same the older one starts first."""
+    before = told_by(of_task("before", "script", (1, 0), 800, 20.0, has=True), 20.0)
+    long, short = (
+        replace(of_task(name, "script", (1, 0), steps, 20.0, has=False), similar=(before,), submitted_at=NOW - age)
+        for name, steps, age in (("long", 1000, 20.0), ("short", 1000 if same else 600, 19.0))
+    )
+    trains = [of_task(f"r{n}", f"t{n}", (1, 0), 20 * 500, 20.0, True, 20 * (500 - each)) for n, each in enumerate(left)]
+    ended = a_snapshot([*trains, long, short], a_cluster(4.0))
+    sizes = {each.job_id: each.allocation for each in plan(ended, OPTIMUS).decisions}
+    first = "long" if same else "short"
+    assert [name for name in ("long", "short") if not sizes[name].is_empty] == [first]
+
+
 @pytest.mark.parametrize("after", [5.0, 30.0, 90.0])
 @pytest.mark.parametrize("quotas", [(), QUOTA], ids=["no quota", "a quota"])
 def test_a_start_counts_that_guessed_jobs_may_not_come(quotas: tuple[Quota, ...], after: float) -> None:
