@@ -24,10 +24,10 @@ from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.settings import Settings
 
 _LEAST_WORK = 1e-12
-_TELLS_APART = 0.1
-"""ln of remaining work by which two jobs that wait are not the same ..."""
+_TELLS_APART = 0.05
+"""ln of remaining work beyond which one of two jobs that wait, next to each other by it, is the shorter one ..."""
 _HAIR = 1e-7
-"""... and the part of its weight that the longer one loses by it: less than any other difference."""
+"""... and the part of its weight by which that one is ahead: less than any other difference."""
 _DOUBTED = 0.75
 """Confidence in speeds below which they are in full doubt."""
 
@@ -52,8 +52,10 @@ def weights(
     result = np.empty(len(jobs))
     result[largest_first] = (sums[last] - sums[first]) / (last - first)
     # Nobody is resized when one starts before another that waits, too: of these the shorter one does.
-    waits = np.where(jobs.has_tasks, 0.0, np.rint(work / _TELLS_APART))
-    return np.asarray(result * jobs.column("priority") * (1.0 - _HAIR * waits))
+    waiting = largest_first.compress(~jobs.has_tasks[largest_first])
+    longer = (-np.diff(work[waiting], prepend=np.inf) > _TELLS_APART).cumsum()
+    result[waiting] *= 1.0 + _HAIR * longer / (len(jobs) + 1)
+    return np.asarray(result * jobs.column("priority"))
 
 
 def rank_weights(count: int, exponent: float) -> FloatArray:
