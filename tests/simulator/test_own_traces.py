@@ -64,9 +64,10 @@ def test_csv_jobs_last_as_long_as_they_lasted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ([NODES, {**JOB, "truth": {}}], "line 2: KeyError: 'total_steps'"),
-        ([NODES, {**JOB, "mode": "lazy"}], "line 2: ValueError"),
-        ([{}], "line 1: KeyError: 'nodes'"),
+        ([NODES, {**JOB, "truth": {}}], "line 2: total_steps is missing"),
+        ([NODES, {**JOB, "mode": "lazy"}], "line 2: 'lazy' is not a valid Mode"),
+        ([{}], "line 1: nodes is missing"),
+        ([{"nodes": [{"cpu": 1, "gpus": 2}]}], "line 1: gpus has values by their names"),
         ([], "empty"),
     ],
 )

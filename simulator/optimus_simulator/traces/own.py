@@ -151,7 +151,24 @@ def _read_line(path: Path, number: int, line: str, read: Callable[[Fields], _T])
     try:
         return read(json.loads(line))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadTrace(f"{path}, line {number}: {type(error).__name__}: {error}") from error
+        raise BadTrace(f"{path}, line {number}: {_in_words(error)}") from error
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"{error.args[0]} is missing"
+    if isinstance(error, ValueError):
+        return str(error)
+    return f"a value is of another kind than docs/traces.md says: {error}"
+
+
+def _by_name(fields: Fields, field: str) -> Fields:
+    """The values of a field by their names."""
+    found = fields.get(field, {})
+    if not isinstance(found, dict):
+        why = f'{field} has values by their names, such as {{"a100": 4}}, not {json.dumps(found)}'
+        raise ValueError(why)  # noqa: TRY004 - it is the file that is wrong
+    return found
 
 
 def _nodes(groups: list[Fields]) -> tuple[Node, ...]:
@@ -159,7 +176,7 @@ def _nodes(groups: list[Fields]) -> tuple[Node, ...]:
     for group in groups:
         _only(group, _NODE_FIELDS, "of nodes")
         capacity = _resources(group)
-        labels = {str(name): str(value) for name, value in group.get("labels", {}).items()}
+        labels = {str(name): str(value) for name, value in _by_name(group, "labels").items()}
         count = int(group.get("count", 1))
         nodes += [Node(f"node-{len(nodes) + i:04d}", capacity, labels=labels) for i in range(count)]
     return tuple(nodes)
@@ -184,7 +201,7 @@ def _quota(project: str, fields: Fields) -> Quota:
 
 
 def _resources(fields: Fields) -> Resources:
-    gpus = {str(kind): int(count) for kind, count in fields.get("gpus", {}).items()}
+    gpus = {str(kind): int(count) for kind, count in _by_name(fields, "gpus").items()}
     return Resources(float(fields.get("cpu", 0.0)), int(fields.get("memory_gib", 0) * _GIB), gpus)
 
 
@@ -210,7 +227,7 @@ def _job(fields: Fields) -> TraceJob:
         deadline_at=None if due is None else submitted_at + float(due),
         elastic_batch=_elastic_batch(fields),
     )
-    type_speeds = {str(kind): float(factor) for kind, factor in truth.get("type_speeds", {}).items()}
+    type_speeds = {str(kind): float(factor) for kind, factor in _by_name(truth, "type_speeds").items()}
     rack_factor = float(truth.get("rack_crossing_factor", 1.0))
     if not 0 < rack_factor <= 1:
         raise ValueError(f"rack_crossing_factor is above 0, up to 1, not {rack_factor:g}")
@@ -312,7 +329,7 @@ def _from_csv(path: Path, lines: list[str]) -> Trace:
         rows = list(csv.DictReader(lines[1:]))
         jobs = [_plain_job(row) for row in rows]
     except (ValueError, KeyError, TypeError) as error:
-        raise BadTrace(f"{path}: {type(error).__name__}: {error}") from error
+        raise BadTrace(f"{path}: {_in_words(error)}") from error
     return Trace(path.stem, nodes, in_order(jobs))
 
 
