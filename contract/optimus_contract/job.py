@@ -32,6 +32,10 @@ MAX_BATCH = 10**7
 """Examples in a step."""
 
 
+_FIRST_DATE, _LAST_DATE = 0.0, 253_402_300_799.0
+"""1970 to 9999, POSIX seconds: what is told of a date is a date, too."""
+
+
 def deadline_moment(text: str) -> datetime:
     """A date and time with its UTC offset. Raises `ValueError`."""
     try:
@@ -40,6 +44,8 @@ def deadline_moment(text: str) -> datetime:
         raise ValueError("expected a date and time like 2026-12-24T18:00:00Z") from None
     if moment.tzinfo is None:
         raise ValueError("say which time it is: end with Z (UTC) or with an offset like +01:00")
+    if not _FIRST_DATE <= moment.timestamp() <= _LAST_DATE:
+        raise ValueError("must be a date from 1970 to 9999 in UTC")
     return moment
 
 

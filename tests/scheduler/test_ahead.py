@@ -1037,6 +1037,16 @@ def test_tasks_that_were_granted_some_time_ago_have_the_rest_of_their_start_up_l
     assert looked(replace(a_queue(job), start_ups=SEEN))["a"].start is None, "it trains"
 
 
+def test_the_end_of_a_job_that_starts_and_tells_some_of_its_steps_does_not_move_away() -> None:
+    """For as long as it tells none it is taken to train, once such jobs do."""
+    job = replace(training(running("j", 5000, (1, 1), 1)), formed=NOTHING, report_seconds=20.0)
+    ends = []
+    for ago in (0.0, 5.0, 9.0, 15.0, 28.0):
+        starts = replace(job, allocated_at=NOW - ago, silent_since=NOW - 500.0)
+        ends.append(end_of(replace(a_queue(starts), start_ups=SEEN), "j").mean - NOW + ago)
+    assert max(ends) - min(ends) < 4.0, ends
+
+
 @given(seconds=st.lists(st.floats(0.0, 1e5), min_size=1, max_size=8), elapsed=st.floats(0.0, 1e6))
 def test_a_start_up_is_never_over_while_it_lasts(seconds: list[float], elapsed: float) -> None:
     left = start_up_seconds({("m:f", Architecture.PS): tuple(seconds)}, training(a_job("a")).spec, elapsed)

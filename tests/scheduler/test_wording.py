@@ -1,11 +1,12 @@
-"""Errors in one line."""
+"""Errors in one line, and instants."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimus_scheduler.model.format import HEADLINE_LENGTH, headline
+from optimus_scheduler.model.format import HEADLINE_LENGTH, headline, instant_words
 
 
 def test_the_last_line_of_a_traceback_names_the_exception() -> None:
@@ -60,3 +61,12 @@ def test_a_headline_is_one_bounded_line(error: str) -> None:
     assert len(found.splitlines()) <= 1
     assert len(found) <= HEADLINE_LENGTH
     assert bool(found) == bool(error.strip())
+
+
+@pytest.mark.parametrize(
+    ("at", "told"),
+    [(0.0, "1970-01-01 00:00:00"), (-9e9, "1970-01-01 00:00:00"), (253_402_300_799.9, "9999-12-31 23:59:59")]
+    + [(each, "9999-12-31 23:59:59") for each in (1e15, float("inf"))],
+)
+def test_every_instant_has_words(at: float, told: str) -> None:
+    assert instant_words(at) == f"{told} UTC"

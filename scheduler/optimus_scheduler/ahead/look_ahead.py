@@ -26,7 +26,7 @@ from optimus_scheduler.ahead.cuts import agreed_cut, freed_by
 from optimus_scheduler.ahead.doubts import Doubts, levels_of
 from optimus_scheduler.ahead.earliest_starts import DRAWS, Needed, drawn, earliest_starts
 from optimus_scheduler.ahead.queue import ExpectedTimes, Queue, Work, pace_of, rest_of_life, until_later
-from optimus_scheduler.ahead.start_ups import is_starting, start_up_seconds
+from optimus_scheduler.ahead.start_ups import is_starting, start_up_seconds, untold_since_start
 from optimus_scheduler.ahead.trajectory import Rules, Trajectory
 from optimus_scheduler.allocate.policy import PlanningPolicy, Policy
 from optimus_scheduler.forecast.alike_runs import seconds_of_silent_runs, steps_left_like_alike_runs
@@ -190,7 +190,7 @@ def _work(outlook: Outlook, queue: Queue, rest_of: Callable[[float, float], Inte
         remaining = longer_of(remaining, Interval(*(each * speed for each in seconds)))
     elif usual is not None:
         remaining = Interval(*(each + more * speed for each, more in zip(remaining, usual, strict=True)))
-    known = Work.of(less_untold(remaining, untold_steps(outlook, queue.now)))
+    known = Work.of(less_untold(remaining, untold_steps(outlook, queue)))
     if outlook.forecast.rule == "max_seconds" and remaining.mean == remaining.high:
         return known._replace(is_until_limit=True)
     pace = Work.of(step_seconds(outlook.speeds.estimate(size), Habits(running_seconds=running)))
@@ -209,12 +209,16 @@ def is_expected_to_end(outlook: Outlook) -> bool:
     return seconds_of_silent_runs(outlook.job) is not None
 
 
-def untold_steps(outlook: Outlook, now: float) -> float:
+def untold_steps(outlook: Outlook, queue: Queue) -> float:
     """Steps that a job is taken to have made since the newest that it told: some tell only some of their steps."""
-    since = outlook.job.silent_since
-    if since is None or outlook.present.is_empty or not outlook.speeds.is_measured:
+    job = outlook.job
+    if outlook.present.is_empty or not outlook.speeds.is_measured:
         return 0.0
-    return min(max(now - since, 0.0), outlook.job.report_seconds) * pace_of(outlook, outlook.present)
+    if is_starting(job):
+        seconds = untold_since_start(queue.start_ups, job, outlook.allocated_seconds)
+    else:
+        seconds = 0.0 if job.silent_since is None else min(max(queue.now - job.silent_since, 0.0), job.report_seconds)
+    return seconds * pace_of(outlook, outlook.present)
 
 
 def expected_steps(outlook: Outlook) -> Interval | None:
@@ -395,6 +399,7 @@ def _takes_part(queue: Queue, job: int, granted: FloatArray) -> FloatArray:
     """Equally likely instants at which its first tasks take part, that it gets at these instants."""
     outlook = queue.outlooks[job]
     elapsed = outlook.allocated_seconds if is_starting(outlook.job) else 0.0
+    elapsed -= untold_since_start(queue.start_ups, outlook.job, elapsed)
     start_up = start_up_seconds(queue.start_ups, outlook.job.spec, elapsed)
     if start_up is None:
         return granted

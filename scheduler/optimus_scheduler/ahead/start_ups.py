@@ -16,6 +16,13 @@ def is_starting(job: Job) -> bool:
     return not job.allocation.is_empty and job.formed is not None and job.formed.is_empty
 
 
+def untold_since_start(seen: StartUps, job: Job, elapsed: float) -> float:
+    """Seconds that a job is taken to have trained whose tasks were started `elapsed` seconds ago, though it has told no
+    step: one that tells only some of its steps begins when such jobs do."""
+    whole = start_up_seconds(seen, job.spec, 0.0) if job.report_seconds else None
+    return 0.0 if whole is None else min(max(elapsed - whole.mean, 0.0), job.report_seconds)
+
+
 def start_up_seconds(seen: StartUps, spec: JobSpec, elapsed: float) -> Interval | None:
     """Seconds from now until the first tasks of such a job take part, which were started `elapsed` seconds ago.
 

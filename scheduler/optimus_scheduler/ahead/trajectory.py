@@ -20,7 +20,7 @@ import numpy as np
 from optimus_scheduler.ahead.cuts import Cut, Seen, why_for
 from optimus_scheduler.ahead.progress import Progress
 from optimus_scheduler.ahead.queue import Arrival, Queue, pace_of
-from optimus_scheduler.ahead.start_ups import is_starting, start_up_seconds
+from optimus_scheduler.ahead.start_ups import is_starting, start_up_seconds, untold_since_start
 from optimus_scheduler.allocate.allocate import allocate, usable_capacity
 from optimus_scheduler.allocate.allocate_with_quotas import confinements, is_beyond
 from optimus_scheduler.allocate.policy import AllocationInput, Grant, PlanningPolicy, Policy
@@ -325,7 +325,8 @@ class Trajectory:
         elif job.allocation.is_empty:
             resumes = now + self._start_up_seconds(outlook)
         elif is_starting(job):
-            resumes = now + self._start_up_seconds(outlook, outlook.allocated_seconds)
+            untold = untold_since_start(self._queue.start_ups, job, outlook.allocated_seconds)
+            resumes = now + self._start_up_seconds(outlook, outlook.allocated_seconds - untold)
         else:
             resumes = now + outlook.stop_seconds if changed else now
         virtual = _Virtual(outlook, work, size, since, resumes, attained=job.attained_share_seconds)

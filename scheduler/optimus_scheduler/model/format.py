@@ -62,9 +62,14 @@ def size_words(size: Allocation) -> str:
     return f"{size.workers} worker{'s' * (size.workers != 1)}{servers}"
 
 
+_LAST_INSTANT = 253_402_300_799.0
+"""The end of the year 9999, POSIX seconds: the last one that has a date."""
+
+
 def instant_words(at: float) -> str:
-    """2026-11-25 18:30:05 UTC, of POSIX seconds. Sentences that are kept name instants: "in 7 min" is false later."""
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    """2026-11-25 18:30:05 UTC, of POSIX seconds. Sentences that are kept name instants: "in 7 min" is false later. The
+    last one that has a date for any later one, and 1970 for any before."""
+    return f"{datetime.fromtimestamp(min(max(at, 0.0), _LAST_INSTANT), UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def time_words(seconds: float) -> str:

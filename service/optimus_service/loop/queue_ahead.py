@@ -100,7 +100,7 @@ def promised_deadlines(queue: Queue, found: Mapping[str, CorrectedTimes]) -> lis
 def times_of(queue: Queue, found: Mapping[str, CorrectedTimes], valid_until: float) -> list[ExpectedTimesRecord]:
     """What a look says, as it is stored, by job id."""
     steps = {one.id: known(expected_steps(one)) for one in queue.outlooks}
-    untold = {one.id: untold_steps(one, queue.now) for one in queue.outlooks}
+    untold = {one.id: untold_steps(one, queue) for one in queue.outlooks}
     report = {one.id: one.job.report_seconds for one in queue.outlooks}
     waiting = {one.id for one in queue.outlooks if queue.sizes.get(one.id, one.present).is_empty}
     left = {job_id: less_untold(each, untold[job_id]).mean for job_id, each in steps.items() if each is not None}

@@ -37,7 +37,7 @@ RULES = [
     (r"(workers|servers)(\.min|\.resources\.\w+)?|gpu_types", "the largest node has|the cluster has|the whole cluster"),
     ("gpu_types", "^the workers ask for no GPU"),
     (r"convergence\.max_cost", "price"),
-    ("deadline|deadline_seconds", "is in the past|expected a date and time|say which time it is"),
+    ("deadline|deadline_seconds", "is in the past|from 1970 to 9999|expected a date and time|say which time it is"),
     ("share", "the other projects have"),
     # users and tokens
     ("user|name", "^name one: |choose another$"),
