@@ -90,7 +90,7 @@ def decide(
             grant = _as_placed(one, grant, placed)
         if grant[0] is not one.present and one.has_tasks:
             grant = _as_its_owner_allows(one, grant)
-        size, reason, _, gain, next_gain, note, _, _, goes_first, _ = grant
+        size, reason, _, gain, next_gain, note, _, _, goes_first, *_ = grant
         if not worded:
             message = ""
         elif note is None and not goes_first and batch is None and by is None and type(placed) is not Unplaced:  # most

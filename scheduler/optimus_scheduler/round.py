@@ -120,7 +120,8 @@ def plan(
         grants |= with_quotas_told(outlooks, grants, snapshot)
     decisions = decide(outlooks, grants, placements, wants, worded=worded)
     decisions += [decide_tracked(outlook) for outlook in watched.outlooks]
-    return Plan(tuple(sorted(decisions, key=attrgetter("job_id"))), actions)
+    again_at = min((grant.again_at for grant in grants.values() if grant.again_at is not None), default=None)
+    return Plan(tuple(sorted(decisions, key=attrgetter("job_id"))), actions, again_at=again_at)
 
 
 def _granted(

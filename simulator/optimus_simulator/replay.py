@@ -78,6 +78,8 @@ class Replay:
         self._timeline: list[Moment] = []
         self._n_rounds = 0
         self._next_round, self._last_round = 0.0, -math.inf
+        self._again_at: float | None = None
+        """When the last round to be due for a waiting job's deadline is."""
         self._faults = Faults(self._engine, self._cluster, self._options, np.random.default_rng(seed), self._disturbed)
         forecaster = Oracle(self.active, self._options, seed) if self._options.oracle else RememberingForecaster()
         self._forecaster = Overheard(forecaster)
@@ -188,6 +190,10 @@ class Replay:
         soon = now + self._options.learning_round_seconds
         if soon > now and learns(snapshot, outcome) and not now < self._next_round <= soon:
             self._round_at(soon)
+        again = outcome.again_at
+        if again is not None and again > now and self._options.rounds_on_events and again != self._again_at:
+            self._again_at = again
+            self._engine.at(again, ROUND, self._round)
         self._predict(snapshot, outcome)
         for action in outcome.actions:
             match action:

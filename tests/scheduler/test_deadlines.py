@@ -90,10 +90,11 @@ def _due(name: str, left: float, *, steps: int | None = 1000, ran: float | None 
         (3600.0, 2.0, 1000, YOUNG),  # 500 s are needed
         (3600.0, 200.0, 1000, YOUNG),
         (3600.0, 400.0, 1000, PAUSED),  # it has had its time
-        (700.0, 2.0, 1000, PAUSED),  # there is no time to wait for that
-        (700.0, 299.0, 1000, YOUNG),  # ... for so little there is
+        (700.0, 2.0, 1000, YOUNG),  # it can wait for a while
+        (640.0, 2.0, 1000, PAUSED),  # there is no time to wait
         (3600.0, 2.0, None, YOUNG),  # nothing is known of it
-        (900.0, 2.0, None, PAUSED),
+        (900.0, 2.0, None, YOUNG),
+        (760.0, 2.0, None, PAUSED),
     ],
 )
 def test_a_job_that_has_just_got_its_tasks_is_not_paused_for_a_deadline_that_leaves_time(

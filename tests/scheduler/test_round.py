@@ -275,9 +275,9 @@ def test_a_job_that_lost_its_nodes_is_paused() -> None:
 def test_a_job_that_pauses_for_another_says_for_which() -> None:
     whole = a_spec(minimum=(2, 2), maximum=(2, 2))
     known = [
-        ("default", "job urgent", 250.0),
-        ("theirs", "a job of another project", 250.0),
-        ("default", "job urgent", 350.0),
+        ("default", "job urgent", 165.0),
+        ("theirs", "a job of another project", 165.0),
+        ("default", "job urgent", 170.0),
     ]
     for project, name, seconds in known:
         urgent = replace(whole, deadline_at=NOW + seconds, project=project)
@@ -309,7 +309,7 @@ def test_a_job_that_pauses_for_another_says_for_which() -> None:
 def test_who_is_named_as_the_cause_of_a_pause_has_a_claim_to_the_room() -> None:
     """The hopeless job only fills what the urgent one leaves."""
     known = samples(law(), ALL_SIZES)
-    soon = replace(a_spec(maximum=(1, 1), rule=ConvergenceRule(max_steps=200)), deadline_at=NOW + 400.0)
+    soon = replace(a_spec(maximum=(1, 1), rule=ConvergenceRule(max_steps=200)), deadline_at=NOW + 260.0)
     jobs = [
         a_job("has", has=(2, 1), spec=a_spec(minimum=(2, 1), maximum=(2, 1)), measured=known),
         a_job("hopeless", spec=replace(soon, deadline_at=NOW), measured=known),

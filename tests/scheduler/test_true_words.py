@@ -791,7 +791,8 @@ def test_a_job_that_the_next_round_would_pause_is_told_what_keeps_what_it_has() 
 
 def test_advice_of_a_deadline_names_the_deadline() -> None:
     one = replace(a_spec(maximum=(1, 1)), convergence=ConvergenceRule(max_steps=400))
-    trains = [a_job(name, has=(1, 1), spec=one, measured=samples(law(), ALL_SIZES)) for name in ("a", "b")]
+    known = samples(law(), ALL_SIZES)
+    trains = [a_job(name, has=(1, 1), spec=one, measured=known, allocated_at=NOW - 400) for name in ("a", "b")]
     dated = a_job("dated", spec=replace(one, deadline_at=NOW + 300.0), measured=samples(law(), ALL_SIZES))
     told = what_gives_more(
         a_snapshot([*trains, dated], a_cluster(4)), "dated", lambda each: plan(each, OPTIMUS)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.simulator.test_constraints_in_traces import a_trace, replayed
+from tests.simulator.test_constraints_in_traces import EXACT, a_trace, replayed
 
 from optimus_scheduler.settings import Settings
 
@@ -50,3 +51,14 @@ def test_a_job_that_needs_the_whole_cluster_is_not_passed_for_ever(priority: flo
     settings = Settings()
     # Then it is its turn: before it come only jobs that were started less than `least_run_seconds` ago.
     assert job.started_at - job.submitted_at <= settings.most_patience_seconds + settings.least_run_seconds + 60.0
+
+
+def test_a_deadline_waits_for_a_job_that_has_just_begun_as_long_as_it_can(tmp_path: Path) -> None:
+    """The round that it has to begin in comes in time, however seldom rounds come."""
+    minute = {"max_steps": 60}, {**small(0)["truth"], "total_steps": 60}
+    due = {"id": "due", "submitted_at": 20.0, "deadline_seconds": 240.0, "convergence": minute[0], "truth": minute[1]}
+    trace = a_trace(tmp_path, [small(0), {**small(1), **due}], nodes=[{"cpu": 1, "memory_gib": 64}])
+    outcome = replayed(trace, options=replace(EXACT, oracle=True, round_seconds=3600.0))
+    (job,) = (each for each in outcome.jobs if each.id == "due")
+    assert 60.0 < job.started_at - job.submitted_at < 180.0
+    assert job.finished_at - job.submitted_at <= 240.0

@@ -202,6 +202,8 @@ class Trajectory:
         for job, is_endless in zip(self._jobs, () if self.is_planned else endless, strict=False):
             job.is_endless = is_endless
         self._has_changed = True
+        self._again_at = math.inf
+        """When a job that waits has to begin for its deadline; inf: none has."""
         self._arrivals = list(queue.arrivals)
         self._now = self._decided_at = queue.now
         self._n_decided = 0
@@ -364,8 +366,8 @@ class Trajectory:
         arrivals = [each.submitted_at for each in self._arrivals[:1]]
         changes = [self._now + _AGAIN_SECONDS] if self._has_changed else []
         waits = [job.outlook.job.retry.at for job in self._jobs if job.outlook.job.retry is not None]
-        retries = [at for at in waits if at > self._now]
-        return min([*ends, *arrivals, *changes, *retries], default=math.inf)
+        later = [at for at in (*waits, self._again_at) if at > self._now]
+        return min([*ends, *arrivals, *changes, *later], default=math.inf)
 
     def _go_to(self, time: float) -> None:
         self._sharings = {}
@@ -422,6 +424,7 @@ class Trajectory:
             grants = allocate(outlooks, snapshot, current, policy, settings, self._placer)
             for job in active:
                 self._resize(job, grants[job.outlook.id].allocation)
+        self._again_at = min((one.again_at for one in grants.values() if one.again_at is not None), default=math.inf)
         for job in active:
             job.is_feasible = grants[job.outlook.id].reason is not Reason.NO_FEASIBLE_NODE
         if self._has_changed and not self._is_only:

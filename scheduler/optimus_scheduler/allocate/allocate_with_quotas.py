@@ -35,7 +35,7 @@ from optimus_scheduler.allocate.reservations import (
 from optimus_scheduler.forecast.gpu_types import has_left_its_type
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import TOLERANCE, Allocation, Quota, Reason, Resources, Snapshot, total_of
-from optimus_scheduler.model.format import size_words
+from optimus_scheduler.model.format import instant_words, size_words
 from optimus_scheduler.model.resources import remaining
 from optimus_scheduler.settings import Settings
 
@@ -202,8 +202,14 @@ def _under_limits(
     late = frozenset(job_id for job_id, each in limits.items() if each.reason is Reason.DEADLINE_CANNOT_BE_MET)
     out = _QuotaAllocation(reserving, claims, late, inputs.capacity, finishing, now)
     grants = out.under(quotas, competing) if quotas else out.by_deadline(competing, inputs.capacity)
-    for job_id in out.given_up:
-        if not covers(grants[job_id].allocation, claims[job_id]):
+    for job_id, claim in claims.items():
+        grant = grants[job_id]
+        if covers(grant.allocation, claim):
+            continue
+        if grant.again_at is not None:
+            note = f"{limits[job_id].note or ''} It can wait until {instant_words(grant.again_at)}, beside {_FIRST}."
+            limits[job_id] = replace(limits[job_id], note=note.strip())
+        elif job_id in out.given_up:
             limits[job_id] = replace(limits[job_id], reason=Reason.DEADLINE_CANNOT_BE_MET, note=_GIVEN_UP)
     by_id = {one.id: one for one in competing}
     return {
@@ -235,7 +241,11 @@ class _QuotaAllocation:
     def by_deadline(self, competing: Sequence[Outlook], available: Resources) -> Grants:
         """The policy, but for the claims of deadlines, each if it fits beside those that come before it."""
         claims = self._claims(competing, available)
-        return self.reserving.with_claims(competing, available, claims, due_at=self.now, in_order=self._in_order)
+        grants, unmet = self.reserving.with_deadlines(
+            competing, available, claims, lambda claiming: self._in_order(claiming, available, all_fit=True)
+        )
+        self.given_up.update(unmet)
+        return grants
 
     def _claims(self, competing: Sequence[Outlook], available: Resources) -> dict[str, Allocation]:
         claiming = [one for one in competing if one.id in self.deadlines]
@@ -243,21 +253,25 @@ class _QuotaAllocation:
             return {one.id: self.deadlines[one.id] for one in claiming}
         return fitting_claims(self._in_order(claiming, available), self.deadlines, available)
 
-    def _in_order(self, claiming: Sequence[Outlook], available: Resources) -> list[Outlook]:
-        """Those whose claims are to be met in so much room, by precedence; the others are given up."""
+    def _in_order(self, claiming: Sequence[Outlook], available: Resources, *, all_fit: bool = False) -> list[Outlook]:
+        """Those whose claims are to be met in so much room, by precedence; the others are given up, where not
+        `all_fit`."""
         margin = self.reserving.settings.deadline_margin
         jobs = [SizedJob(one, in_step(one), available, self.now, margin) for one in claiming]
         given_up, broken = beyond_reach([job for job in jobs if self._can_be_met(job)], available)
+        given_up = frozenset() if all_fit else given_up
         self.given_up.update(given_up)
         # One that cannot wait, as far as is known, is in no plan.
-        broken += tuple(job for job in jobs if not (job.id in self.late or self._can_be_met(job)))
+        broken += tuple(job for job in jobs if job.is_promised and not (job.id in self.late or self._can_be_met(job)))
         until = max((job.outlook.job.promised_at or -math.inf for job in broken), default=-math.inf)
         in_order = sorted((job for job in jobs if job.id not in given_up), key=lambda job: self._precedence(job, until))
         return [job.outlook for job in in_order]
 
     def _can_be_met(self, job: SizedJob) -> bool:
-        """Whether its deadline can be planned for; not where too little is known of the job."""
-        return job.id not in self.late and job.outlook.forecast.remaining_steps is not None and job.alone <= job.left
+        """Whether its deadline can be planned for; not where nothing tells how long the job takes. Until it tells that
+        itself, ended jobs like it do."""
+        is_known = job.outlook.forecast.remaining_steps is not None or job.outlook.is_told
+        return job.id not in self.late and is_known and job.alone <= job.left
 
     def _precedence(self, job: SizedJob, until: float) -> tuple[float, bool, float, float, str]:
         """Those that have to begin first; those that are late whatever they get do not make others late, too.

@@ -54,6 +54,9 @@ class Grant(NamedTuple):
     decides."""
     lacks_room: bool = False
     """Of a job that waits for a limit of workers: without the limit it would wait for room."""
+    again_at: float | None = None
+    """Of a job whose deadline lets it wait for others: when these have to be paused for it, POSIX seconds. A round is
+    due then."""
 
 
 class Policy(Protocol):

@@ -178,3 +178,5 @@ class Plan:
     """In the order in which they are to be applied."""
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
     """Left empty by `plan` (which has no clock); a shell that times the phases fills it in."""
+    again_at: float | None = None
+    """When the next round is due at the latest, POSIX seconds: a job that waits has to begin then."""

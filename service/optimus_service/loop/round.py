@@ -148,7 +148,7 @@ class Round:
         with phases.measure("apply"):
             failures = self._applier.apply(plan, snapshot, leader)
         self.learning = learns(snapshot, plan)
-        self.wakes_at = next_moment(snapshot)
+        self.wakes_at = next_moment(snapshot, plan)
         self.ends.put(expected_ends(snapshot, plan))
         # 5. Remember what was decided, forget what is over.
         record = RoundRecord(
@@ -217,12 +217,13 @@ class Round:
         self._cluster.forget_logs(now - self._keep_seconds)
 
 
-def next_moment(snapshot: Snapshot) -> float | None:
+def next_moment(snapshot: Snapshot, plan: Plan) -> float | None:
     """When the next round has something new to say, if nothing happens, POSIX seconds: the first wait after an error
-    is over, or the first deadline passes."""
+    is over, the first deadline passes, or the first job has to begin for its own."""
     retries = (job.retry.at for job in snapshot.jobs if job.retry is not None and not job.retry.is_due(snapshot.now))
     deadlines = (job.spec.deadline_at for job in snapshot.jobs)
-    return min((*retries, *(at for at in deadlines if at is not None and at > snapshot.now)), default=None)
+    moments = (*retries, *(at for at in (*deadlines, plan.again_at) if at is not None and at > snapshot.now))
+    return min(moments, default=None)
 
 
 def forgettable(cluster_state: ClusterState, snapshot: Snapshot) -> list[TaskKey]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.scheduler.builders import NOW, a_cluster, a_job, a_snapshot
+from tests.scheduler.builders import NOW, a_cluster, a_job, a_snapshot, a_spec
 from tests.service.clusters.cluster_harness import wait_until
 from tests.service.loop.loop_world import NODES, World
 from tests.service.postgres_cluster import PostgresCluster
@@ -40,6 +41,7 @@ from optimus_service.loop import loop as loop_module
 from optimus_service.loop.expected_ends import expected_ends
 from optimus_service.loop.leader import Leadership
 from optimus_service.loop.loop import LoopTimes, SchedulingLoop
+from optimus_service.loop.round import next_moment
 from optimus_service.metrics.registry import Metrics
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.repository import LEADER_LEASE, Repository
@@ -168,6 +170,15 @@ def test_a_job_that_has_just_begun_is_asked_for_its_end(began: float, rule: str 
     size = Allocation(1, 0)
     plan = Plan((Decision("a", size, size, Reason.AT_MAXIMUM, "Has all.", forecast),), ())
     assert cycle.learns(seen, plan) is learning
+
+
+def test_a_round_comes_when_a_job_has_to_begin_for_its_deadline() -> None:
+    """A period later may be too late."""
+    nobody, begins = a_snapshot([], ()), Plan((), (), again_at=NOW + 40.0)
+    assert next_moment(nobody, begins) == NOW + 40.0
+    assert next_moment(nobody, Plan((), ())) is None
+    due = a_job("due", spec=replace(a_spec(), deadline_at=NOW + 30.0))
+    assert next_moment(a_snapshot([due], ()), begins) == NOW + 30.0
 
 
 def test_rounds_come_sooner_while_a_speed_is_being_learned(running: Running) -> None:

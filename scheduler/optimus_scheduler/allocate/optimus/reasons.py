@@ -91,8 +91,8 @@ class _Explanation:
         gains = _where((below >= self._least) & (table.cost[row] - table.cost[below] > _SAME_SHARE), gain)
         numbers = reasons.tolist()
         words, notes = map(_REASONS.__getitem__, numbers), map(_NOTES.__getitem__, numbers)
-        claimed, grown, first, lacks = (repeat(each, len(jobs)) for each in (False, (), False, False))
-        columns = sizes, words, best, gains, next_gain, notes, claimed, grown, first, lacks
+        rest = (repeat(each, len(jobs)) for each in _UNSAID)
+        columns = sizes, words, best, gains, next_gain, notes, *rest
         granted = dict(zip(jobs.ids, map(_grant, zip(*columns, strict=True)), strict=True))
         waiting = (workers + servers == 0).nonzero()[0]
         for j, grant in zip(waiting.tolist(), self._waiting(waiting) if len(waiting) else (), strict=True):
@@ -198,6 +198,8 @@ class _Explanation:
 
 _grant: Callable[[Iterable[object]], Grant] = partial(tuple.__new__, Grant)
 """What `_make` of a named tuple does, in half its time."""
+_UNSAID = Grant(NOTHING, Reason.UNCHANGED)[Grant._fields.index("note") + 1 :]
+"""What most grants have after the note."""
 _WAITS = Grant(NOTHING, Reason.WAITING_FOR_RESOURCES)
 _GOES_FIRST = _WAITS._replace(goes_first=True)
 _REASONS = (
