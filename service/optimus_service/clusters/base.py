@@ -107,9 +107,9 @@ class Cluster(Protocol):
         """
 
     def coordinator_address(self, job_id: str) -> str | None:
-        """`host:port` at which this cluster lets a job's coordinator be reached, always the same for a job.
+        """`host:port` at which this cluster lets a job's coordinator be reached, the same for as long as one runs.
 
-        None: the cluster has no such addresses, and a port of this machine is chosen.
+        None: the cluster has no such addresses, or no coordinator of the job runs; a port of this machine is chosen.
         """
 
     def retain(self, job_ids: Collection[str]) -> None:

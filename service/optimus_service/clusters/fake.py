@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from optimus_scheduler.model import Node, Task, TaskKey, TaskPhase
+from optimus_scheduler.model import Node, Role, Task, TaskKey, TaskPhase
 from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch, TaskObjection
 
 _TERMINATED = 143
@@ -103,8 +103,14 @@ class FakeCluster:
     def check_command(self, job: Mapping[str, Any]) -> TaskObjection | None:  # noqa: ARG002 - the seam's
         return None  # what its image has, only a pod can tell
 
-    def coordinator_address(self, job_id: str) -> str | None:  # noqa: ARG002 - the seam's
-        return None
+    def coordinator_address(self, job_id: str) -> str | None:
+        with self._asked():
+            for launch in self.launches:
+                key = launch.key
+                task = self._tasks.get(key) if key.job_id == job_id and key.role is Role.COORDINATOR else None
+                if task is not None and task.phase is not TaskPhase.EXITED:
+                    return launch.environment.get("OPTIMUS_COORDINATOR_ADDRESS")
+            return None
 
     def retain(self, job_ids: Collection[str]) -> None:
         with self._asked():

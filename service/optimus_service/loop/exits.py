@@ -21,6 +21,8 @@ CODE_OF_THE_USER = 3
 """The user's code failed (docs/protocol.md)."""
 _LOST_COORDINATOR = 4
 """Follows from the death of the coordinator, whose own crash is counted."""
+_UNREACHED_TIMES = 2
+"""One time, each task that waits for a coordinator which died may end so."""
 HANG_SECONDS = 3600.0
 """A job whose workers hang as often within this time as tasks may crash without progress is failed, whatever its other
 workers did meanwhile."""
@@ -29,6 +31,9 @@ RESULT_SECONDS = 6.0
 _STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
 WORKER_HUNG = "WorkerHung"
 """The event of a job that lost a worker whose code hung."""
+COORDINATOR_UNREACHABLE = "CoordinatorUnreachable"
+"""The event of a job of which a task could not reach its coordinator, again and again. Its message begins with the
+task's name."""
 _TRACEBACK_BYTES = 4000
 """Of what the task printed, in the job's failure: a traceback with its message."""
 
@@ -119,6 +124,8 @@ class ExitNotices:
         seems_wanted = record.unwanted_since is None and not job.wanted.is_empty
         if not self._has_looked and task.exit_code == 0 and seems_wanted:
             self._awaited[job.id] = now + RESULT_SECONDS
+        if task.exit_code == _LOST_COORDINATOR and seems_wanted:
+            self._unreached(task, job, now, leader)
         if is_failure(task.exit_code, record.unwanted_since):
             self._judge(task, record, job, now, leader)
 
@@ -150,6 +157,30 @@ class ExitNotices:
         error = tail if of_worker else None
         leader.jobs.advance(job.id, TooManyFailures(message, error, record.attempt), now)
 
+    def _unreached(self, task: Task, job: JobRecord, now: float, leader: LeaderRepository) -> None:
+        """Tell its owner of a task that ends as it cannot reach the coordinator, once that is no consequence of one
+        death of the coordinator any more."""
+        key = task.key
+        progressed_at = self._progressed_at(job, leader)
+        if progressed_at is None:
+            return
+        n_times = sum(
+            (record.key.role, record.key.rank) == (key.role, key.rank)
+            and record.exit_code == _LOST_COORDINATOR
+            and record.attempt == job.attempt
+            and record.exited_at is not None
+            and record.exited_at > progressed_at
+            for record in leader.tasks.select(active_only=False, job_id=job.id)
+        )
+        if n_times < _UNREACHED_TIMES:
+            return
+        where = f" at {job.coordinator_address}" if job.coordinator_address else ""
+        message = (
+            f"{key.name} ended as it could not reach the job's coordinator{where}: {n_times} times in a row {key.role} "
+            f"{key.rank} did, and no step was made in between. It is started again; the logs of both say more."
+        )
+        leader.events.add(job.id, COORDINATOR_UNREACHABLE, message, {"task": key.name, "times": n_times}, now)
+
     def _hangs(self, task: Task, job: JobRecord, now: float, leader: LeaderRepository) -> int:
         """How often workers of the job's attempt hung lately, this time counted; its owner is told."""
         n_hangs = sum(
@@ -169,15 +200,10 @@ class ExitNotices:
         return n_hangs
 
     def _failures_without_progress(self, key: TaskKey, job: JobRecord, leader: LeaderRepository) -> int:
-        """Of this role and rank since the job last got further; 0 for as long as that is not known.
-
-        After a restart the samples of a long job are read in some rounds. Its failures are not forgotten meanwhile:
-        they count at the next one.
-        """
-        history = self._histories.updated(job, leader.memberships.of_job(job.id))
-        if not history.is_current:
+        """Of this role and rank since the job last got further; 0 for as long as that is not known."""
+        progressed_at = self._progressed_at(job, leader)
+        if progressed_at is None:
             return 0
-        progressed_at = history.progressed_at or 0.0
         return sum(
             (record.key.role, record.key.rank) == (key.role, key.rank)
             and record.exited_at is not None
@@ -186,6 +212,15 @@ class ExitNotices:
             and is_failure(record.exit_code, record.unwanted_since)
             for record in leader.tasks.select(active_only=False, job_id=job.id)
         )
+
+    def _progressed_at(self, job: JobRecord, leader: LeaderRepository) -> float | None:
+        """When the job last got further, POSIX seconds (0: it never did); None: that is not known yet.
+
+        After a restart the samples of a long job are read in some rounds. Its failures are not forgotten meanwhile:
+        they count at the next one.
+        """
+        history = self._histories.updated(job, leader.memberships.of_job(job.id))
+        return (history.progressed_at or 0.0) if history.is_current else None
 
     def _log_tail(self, task: Task) -> str:
         try:

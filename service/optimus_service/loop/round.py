@@ -16,6 +16,7 @@ from optimus_service.loop.apply import Applier
 from optimus_service.loop.decisions import News, decision_records
 from optimus_service.loop.exits import ExitNotices
 from optimus_service.loop.expected_ends import ExpectedEnds, expected_ends
+from optimus_service.loop.restored import adopt
 from optimus_service.loop.silent_coordinators import SilentCoordinators
 from optimus_service.loop.unknown_tasks import UnknownTasks
 from optimus_service.observe.shown_predictions import PARTS, PredictedParts, plan_predictions
@@ -126,6 +127,8 @@ class Round:
             cluster_state = ClusterState.of(self._cluster)
             # 2. What ended, and what does that mean for its job?
             observed = leader.observed()
+            if adopt(self._cluster, cluster_state, observed, now, leader):
+                observed = leader.observed()
             if self._exits.notice(cluster_state, observed, now, leader):
                 observed = leader.observed()
             if self._exits.awaits_results(observed, now):

@@ -250,6 +250,14 @@ def test_nothing_new_is_answered_unchanged_at_the_timeout(api: Api, job_id: str)
     assert ask(api, job_id, after=generation, timeout_seconds=0.05)["generation"] == generation
 
 
+@on_sqlite
+def test_a_coordinator_that_is_ahead_of_a_restored_database_hears_of_it(api: Api, job_id: str) -> None:
+    generation = want(api, job_id, 2)
+    found = ask(api, job_id, after=generation + 5, timeout_seconds=0.05)
+    assert (found["generation"], len(found["tasks"])) == (generation + 6, 2)
+    assert ask(api, job_id, after=generation + 6, timeout_seconds=0.05)["generation"] == generation + 6
+
+
 @pytest.mark.parametrize("through", ["notify", "database"])
 def test_a_change_ends_the_wait(api: Api, job_id: str, through: str) -> None:
     """By this replica's own round (notify), or seen in the database after another replica's."""

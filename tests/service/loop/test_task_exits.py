@@ -11,7 +11,7 @@ from tests.service.store.store_builders import add_samples
 from optimus_contract.telemetry import Sample
 from optimus_scheduler.lifecycle import Outcome, PauseRequested, ResultReported
 from optimus_scheduler.model import JobState, Resources, Role, Task, TaskKey, TaskPhase, Trouble
-from optimus_service.loop.exits import WORKER_HUNG, is_failure
+from optimus_service.loop.exits import COORDINATOR_UNREACHABLE, WORKER_HUNG, is_failure
 from optimus_service.observe.snapshot import merge_tasks
 from optimus_service.store.records import TaskRecord
 
@@ -61,6 +61,20 @@ def test_error_in_the_users_code_fails_the_job_at_once(world: World) -> None:
     assert job.failure is not None
     assert "own code failed in job-1-worker-0-0" in job.failure
     assert "no data at /data/cats" in job.failure
+
+
+def test_a_worker_that_cannot_reach_its_coordinator_again_and_again_is_told_of(world: World) -> None:
+    world.submit()
+    world.round()
+    address = world.repository.jobs.get("job-1").coordinator_address
+    crash(world, Role.WORKER, code=4)
+    assert not world.events("job-1", COORDINATOR_UNREACHABLE), "once, it may be the death of the coordinator"
+    crash(world, Role.WORKER, code=4)
+    assert world.events("job-1", COORDINATOR_UNREACHABLE) == [{"task": "job-1-worker-0-1", "times": 2}]
+    (message,) = (e.message for e in world.repository.events.page("job-1").items if e.type == COORDINATOR_UNREACHABLE)
+    assert message.startswith("job-1-worker-0-1 ended as it could not reach the job's coordinator")
+    assert f"at {address}: 2 times in a row worker 0 did" in message
+    assert world.state() is JobState.QUEUED
 
 
 def test_crashing_without_progress_fails_the_job(world: World) -> None:

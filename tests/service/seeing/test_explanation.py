@@ -38,14 +38,14 @@ from optimus_scheduler.model import (
 )
 from optimus_scheduler.quota_words import SHRUNK, USED_UP
 from optimus_scheduler.what_if import MEASUREMENT, NEXT_ROUND
-from optimus_service.api.jobs.explanation import is_over
+from optimus_service.api.jobs.explanation import _WARNINGS, is_over
 from optimus_service.api.jobs.queue import queued_body
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.explanations.queue import ORDERS, in_queue
 from optimus_service.insight.jobs.progress import _after_retry, expected_times, times_of
 from optimus_service.insight.jobs.reasons import TEXTS, waiting_words
-from optimus_service.loop.exits import WORKER_HUNG
+from optimus_service.loop.exits import COORDINATOR_UNREACHABLE, WORKER_HUNG
 from optimus_service.loop.silent_coordinators import COORDINATOR_SILENT
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
 from optimus_service.observe.standstills import REPLACING, Standstill
@@ -432,6 +432,19 @@ def test_a_loss_that_was_nan_before_training_went_back_is_not_told(
 def test_a_job_without_tasks_is_not_told_that_a_worker_hung(wanted: Allocation, is_retired: bool) -> None:
     hung = EventRecord(id=1, job_id="job-1", at=20.0, type=WORKER_HUNG, message="worker 0 hung", data={})
     assert is_over(hung, a_record(state=JobState.PAUSED, wanted=wanted), [a_membership(at=0.0)]) == is_retired
+
+
+@pytest.mark.parametrize(
+    ("later", "is_reached"),
+    [([], False), ([a_membership(epoch=2, at=30.0, workers=("job-1-worker-0-2",))], True)],
+)
+def test_a_worker_that_cannot_reach_its_coordinator_is_told_until_it_takes_part(
+    later: list[MembershipRecord], is_reached: bool
+) -> None:
+    words = "job-1-worker-0-1 ended as it could not reach the job's coordinator"
+    told = EventRecord(id=1, job_id="job-1", at=20.0, type=COORDINATOR_UNREACHABLE, message=words, data={})
+    assert is_over(told, a_record(), [a_membership(at=0.0), *later]) == is_reached
+    assert COORDINATOR_UNREACHABLE in _WARNINGS
 
 
 @pytest.mark.parametrize(("later", "is_replaced"), [([], False), ([a_membership(epoch=2, at=30.0)], True)])

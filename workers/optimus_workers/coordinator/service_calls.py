@@ -108,6 +108,9 @@ class Reporter:
         self._on_refused = on_refused
         self.is_result_refused = False
         """The service took neither the result nor, in its place, that it had refused it."""
+        self._profile: JobProfile | None = None
+        self._known: Formed | None = None
+        """The newest membership that the service has taken."""
         self._calls: deque[Call] = deque()
         self._changed = threading.Condition()  # guards _calls; notified when it changes
         threading.Thread(target=self._run, name="reporter", daemon=True).start()
@@ -119,6 +122,7 @@ class Reporter:
             global_batch_size=profile.global_batch_size,
             steps_per_epoch=steps_per_epoch(profile),
         )
+        self._profile = report
         self._put(lambda: self._client.put_profile(report))
 
     def membership(self, formed: Formed) -> None:
@@ -131,9 +135,26 @@ class Reporter:
                 if error.is_about_the_body:
                     self._on_refused(error.detail)
                 raise
+            with self._changed:
+                if self._known is None or formed.epoch >= self._known.epoch:
+                    self._known = formed
             self._on_reported(formed.epoch)
 
         self._put(report)
+
+    def service_knows(self, epoch: int) -> None:
+        """The service has said which membership is the newest that it knows. If it has taken a later one, its database
+        was restored from an older backup: without that membership, what its workers tell would not count."""
+        with self._changed:
+            forgotten = self._known if self._known is not None and epoch < self._known.epoch else None
+            if forgotten is not None:
+                self._known = None  # until it is taken again
+        if forgotten is None:
+            return
+        log.warning("the service has forgotten membership epoch %d: it is reported again", forgotten.epoch)
+        if (profile := self._profile) is not None:
+            self._put(lambda: self._client.put_profile(profile))
+        self.membership(forgotten)
 
     def checkpoints(self, news: str) -> None:
         self._put(lambda: self._client.post_checkpoints(news))

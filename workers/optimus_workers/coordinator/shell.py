@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from optimus_contract.membership import WantedMembership
 from optimus_workers.coordinator.checkpoint_io import put_manifest, read_checkpoint
 from optimus_workers.coordinator.events import (
     Append,
@@ -124,8 +125,7 @@ class _Shell:
         self._loop.add_signal_handler(signal.SIGTERM, self._terminate)
         self._loop.set_exception_handler(self._loop_in_trouble)
         server = await self._listen()
-        on_wanted = self._from_thread(lambda wanted: self._happened(WantedArrived(wanted)))
-        self._ask_wanted = watch_wanted(self._client, on_wanted)
+        self._ask_wanted = watch_wanted(self._client, self._from_thread(self._wanted))
         self._carry_out_all(self._first_effects)
         ticker = asyncio.create_task(self._tick())
         try:
@@ -308,6 +308,10 @@ class _Shell:
             writer.close()
             self._usage.forget(name)
             self._happened(TaskLost(name))
+
+    def _wanted(self, wanted: WantedMembership) -> None:
+        self._reporter.service_knows(wanted.membership_epoch)
+        self._happened(WantedArrived(wanted))
 
     def _reported(self, epoch: int) -> None:
         self._in_force(Append(Reported(epoch)))

@@ -24,7 +24,7 @@ from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.explanations.queue import in_queue
 from optimus_service.insight.format import lasted
 from optimus_service.insight.jobs.reasons import CHECKPOINTS, PRINTS_TOO_MUCH, WORKER_SILENT
-from optimus_service.loop.exits import WORKER_HUNG
+from optimus_service.loop.exits import COORDINATOR_UNREACHABLE, WORKER_HUNG
 from optimus_service.loop.silent_coordinators import COORDINATOR_SILENT
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
 from optimus_service.observe.silence import END_NOT_TOLD
@@ -41,7 +41,12 @@ _RECENT_EVENTS = 20
 _MOST_AWAITED = 2
 """Ends that a job waits for, the likeliest first, that are tried before all other advice."""
 
-_WARNINGS = (WORKER_HUNG, WORKER_SILENT, COORDINATOR_SILENT, LOSS_NOT_FINITE, CHECKPOINTS, PRINTS_TOO_MUCH)
+_WARNINGS = (
+    *(WORKER_HUNG, WORKER_SILENT, COORDINATOR_SILENT, COORDINATOR_UNREACHABLE),
+    *(LOSS_NOT_FINITE, CHECKPOINTS, PRINTS_TOO_MUCH),
+)
+_SILENT = (WORKER_SILENT, COORDINATOR_SILENT, COORDINATOR_UNREACHABLE)
+"""Warnings that a later membership makes out of date."""
 
 _AT_THE_END = ("EndedEarly", END_NOT_TOLD)
 
@@ -229,7 +234,7 @@ def is_over(event: EventRecord, job: JobRecord, memberships: Sequence[Membership
     if event.type == LOSS_NOT_FINITE:
         steps = [job.step, *(each.step for each in memberships if each.at > event.at)]
         return min(steps) < int(event.data.get("step", 0))
-    if event.type not in (WORKER_SILENT, COORDINATOR_SILENT) or not memberships or memberships[-1].at <= event.at:
+    if event.type not in _SILENT or not memberships or memberships[-1].at <= event.at:
         return False
     if event.type == COORDINATOR_SILENT:
         return True  # its replacement has formed it

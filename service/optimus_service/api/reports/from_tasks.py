@@ -34,6 +34,8 @@ from optimus_service.store.repository import MAX_PAGE, Repository
 
 MAX_WAIT_SECONDS = 60.0
 """Longest long poll: below the idle timeouts of common proxies."""
+RESTORED_WAIT_SECONDS = 5.0
+"""Longest long poll of a coordinator that knows a later generation than the database."""
 
 _SIZE_FIXED = (
     "The training counts its steps by its number of processes, so at another size it went on from the wrong step. "
@@ -89,8 +91,14 @@ async def wait_for_membership(
     eight later ones wait for this job."""
     wanted = await run_in_threadpool(services.repository.wanted.get, job_id)
     if wanted.generation <= after:
+        if wanted.generation < after:  # an older backup was restored: a round is to see first what runs
+            timeout_seconds = min(timeout_seconds, RESTORED_WAIT_SECONDS)
         # Neither a thread nor a database connection is held while waiting.
         await services.long_polls.wait(job_id, after, timeout_seconds)
+        wanted = await run_in_threadpool(services.repository.wanted.get, job_id)
+    if wanted.generation < after:
+        # What is wanted would be heard of only many changes later.
+        await run_in_threadpool(services.repository.wanted.go_beyond, job_id, after)
         wanted = await run_in_threadpool(services.repository.wanted.get, job_id)
     return wanted_body(wanted)
 

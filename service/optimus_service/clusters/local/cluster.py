@@ -122,7 +122,8 @@ class LocalCluster:
                 return
             devices = self._free_devices(launch)
             try:
-                record.write_intent(Intent(launch.key, launch.node, self._boot_id, devices, launch.resources))
+                address = launch.environment.get("OPTIMUS_COORDINATOR_ADDRESS")
+                record.write_intent(Intent(launch.key, launch.node, self._boot_id, devices, launch.resources, address))
                 self._children[launch.key.name] = self._spawn(record, launch, devices)
             except OSError as error:
                 raise ClusterUnavailable(f"cannot start {launch.key.name}: {error}") from error
@@ -162,8 +163,16 @@ class LocalCluster:
     def check_command(self, job: Mapping[str, Any]) -> TaskObjection | None:
         return checking.check_command(job, os.environ)
 
-    def coordinator_address(self, job_id: str) -> str | None:  # noqa: ARG002 - the seam's
-        return None  # any free port of this machine
+    def coordinator_address(self, job_id: str) -> str | None:
+        """Of the one that runs; None: any free port of this machine."""
+        for path in self._tasks.glob(f"{job_id}-{Role.COORDINATOR.value}-*"):
+            intent = TaskRecord(path).intent()
+            if intent is None or intent.key.job_id != job_id or intent.coordinator_address is None:
+                continue
+            task = self._observe(TaskRecord(path))
+            if task is not None and task.phase is not TaskPhase.EXITED:
+                return intent.coordinator_address
+        return None
 
     def retain(self, job_ids: Collection[str]) -> None:
         """Nothing is held of a job but the records of its tasks, which `forget` removes."""

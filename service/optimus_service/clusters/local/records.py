@@ -34,6 +34,8 @@ class Intent:
     """Indices of the GPUs that are its own."""
     resources: Resources | None = None
     """What it asked for; None: written by a release that did not note it."""
+    coordinator_address: str | None = None
+    """Where its job's coordinator listens, or it does itself; None as above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class TaskRecord:
             "boot_id": intent.boot_id,
             "devices": list(intent.devices),
             "resources": None if intent.resources is None else _document(intent.resources),
+            "coordinator_address": intent.coordinator_address,
         }
         _write_atomically(self.path / "intent.json", json.dumps(fields, indent=1) + "\n")
 
@@ -67,7 +70,8 @@ class TaskRecord:
         key = TaskKey(fields["job_id"], Role(fields["role"]), fields["rank"], fields["incarnation"])
         resources = fields.get("resources")
         known = None if resources is None else Resources(**resources)
-        return Intent(key, fields["node"], fields["boot_id"], tuple(fields.get("devices", ())), known)
+        devices, address = tuple(fields.get("devices", ())), fields.get("coordinator_address")
+        return Intent(key, fields["node"], fields["boot_id"], devices, known, address)
 
     def process(self) -> Process | None:
         """The supervisor, which leads the task's process group; None until it has started."""

@@ -21,7 +21,7 @@ from optimus_service.store.database.subject import Subject
 from optimus_service.store.database.tables import Base, JobRow
 from optimus_service.store.errors import JobNotFound
 from optimus_service.store.jobs.charging import charge
-from optimus_service.store.jobs.rows import ACTIVE_STATES, STORED, locked_together, records
+from optimus_service.store.jobs.rows import ACTIVE_STATES, STORED, locked, locked_together, records
 from optimus_service.store.jobs.transitions import advance_row
 from optimus_service.store.records import JobRecord, WantedRecord, asked_by
 
@@ -109,6 +109,25 @@ class Wanted(Subject):
                 rows = session.execute(select(JobRow.id, JobRow.generation).where(JobRow.id.in_(chunk)))
                 found.update((job_id, generation) for job_id, generation in rows)
             return found
+
+    def go_beyond(self, job_id: str, generation: int) -> int:
+        """Give a job's wanted tasks a generation above one that its coordinator knows of: that one was made after the
+        backup from which this database was restored. What is wanted stays as it is.
+
+        A job that is to run and has nothing yet stays as it is: what runs of it is not known before the next round.
+
+        Returns:
+            The job's generation.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
+        with self._write() as session:
+            row = locked(session, job_id)
+            waits = row.directive == Directive.RUN.value and _allocation(row).is_empty
+            if row.generation <= generation and not waits and not JobState(row.state).is_final:
+                row.generation = generation + 1
+            return row.generation
 
 
 def put_into(
