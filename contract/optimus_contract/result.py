@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from optimus_contract.fields import Count, Duration, Measured
 from optimus_contract.limits import MAX_COUNT, MAX_RATE_POINTS
@@ -111,21 +113,64 @@ class JobResult(Message):
     ] = None
 
 
+class FormedAt(NamedTuple):
+    """What a membership of a task's job tells of its checkpoints."""
+
+    at: float
+    """When it began, seconds of any clock."""
+    step: int
+    cause: str
+    lost_steps: int
+
+
+class SavedStep(NamedTuple):
+    """A checkpoint that there is."""
+
+    step: int
+    """0: none is known."""
+    at: float | None
+    """From when on the job trained beyond it, on the clock of the memberships; infinite: it has not; None: its tasks
+    have changed since then, which may save as well."""
+
+
+def saved_by_stops(memberships: Sequence[FormedAt], started_at: float | None) -> SavedStep:
+    """The newest checkpoint of a task that its memberships, oldest first, show: a pause writes one, and a job that goes
+    on or is rolled back begins at one. `started_at`: when the job began to train."""
+    for index in reversed(range(len(memberships))):
+        _, step, cause, lost_steps = memberships[index]
+        if cause in ("pause", "resume") or lost_steps:
+            goes_on = index + (cause == "pause")
+            if goes_on == len(memberships):
+                return SavedStep(step, math.inf)
+            return SavedStep(step, memberships[goes_on].at if goes_on == len(memberships) - 1 else None)
+    return SavedStep(0, started_at if len(memberships) <= 1 else None)
+
+
 def last_checkpoint(
-    path: str | None, step: int, trained_seconds: float | None = None, every_seconds: float | None = None
+    path: str | None,
+    step: int,
+    trained_seconds: float | None = None,
+    every_seconds: float | None = None,
+    saved_step: int = 0,
 ) -> str:
     """A job's last checkpoint in words, with its step where the name of what was reported tells it.
 
     Args:
         path: `JobResult.checkpoint`.
         step: steps that the job had made.
-        trained_seconds: from its first start to its end, at most; None: not known.
+        trained_seconds: from its first start, or from the checkpoint of `saved_step` on, to its end, at most; None: not
+            known.
         every_seconds: between two checkpoints; None: not known.
+        saved_step: of a checkpoint that is known to be there; 0: none is known.
     """
     name = None if path is None else re.search(r"manifest-(\d{12,})\.json$", path)
-    if name is None:
-        if trained_seconds is not None and every_seconds is not None and trained_seconds < every_seconds:
-            few = f"it trained for less than the {every_seconds:g} s between two"
-            return f"its last checkpoint, which may be of step 0 of {step} ({few})"
-        return f"its last checkpoint, which may be of a step before {step}"
-    return f"its last checkpoint, of step {int(name[1])}" + (f" of {step}" if int(name[1]) < step else "")
+    if name is not None:
+        return f"its last checkpoint, of step {int(name[1])}" + (f" of {step}" if int(name[1]) < step else "")
+    if 0 < step <= saved_step:
+        return f"its last checkpoint, of step {saved_step}"
+    if trained_seconds is not None and every_seconds is not None and trained_seconds < every_seconds:
+        few = f"it trained for less than the {every_seconds:g} s between two" + " after that" * bool(saved_step)
+        return f"its last checkpoint, which may be of step {saved_step} of {step} ({few})"
+    if saved_step:
+        return f"its last checkpoint, of step {saved_step} or a later one of {step}"
+    return f"its last checkpoint, which may be of a step before {step}"

@@ -403,9 +403,15 @@ def test_resume_says_what_the_job_does_now(service: ScriptedService, optimus: Op
     service.has_job(early | {"membership_epoch": 1})
     said = optimus("resume", JOB, "--url", service.url).stdout
     assert "which may be of step 0 of 310 (it trained for less than the 30 s between two), as soon" in said
-    service.has_job(early | {"membership_epoch": 2})
+    start, changed = builders.allocation(1, 1, 1), {**builders.allocation(2, 2, 1), "cause": "rescale"}
+    service.on("GET", f"/v1/jobs/{JOB}/allocations", {"allocations": [start, changed]})
     said = optimus("resume", JOB, "--url", service.url).stdout
-    assert "which may be of a step before 310, as soon" in said, "it may have been paused, with a checkpoint"
+    assert "which may be of a step before 310, as soon" in said, "a change of its tasks may save"
+    paused = {**builders.allocation(2, 0, 0), "cause": "pause", "step": 264}
+    went_on = {**builders.allocation(4, 1, 1), "cause": "resume", "step": 264}
+    service.on("GET", f"/v1/jobs/{JOB}/allocations", {"allocations": [start, paused, went_on]})
+    said = optimus("resume", JOB, "--url", service.url).stdout
+    assert "which may be of step 264 of 310 (it trained for less than the 30 s between two after that), as soon" in said
     service.on("POST", f"/v1/jobs/{JOB}/resume", problem(409, "the job has no checkpoint: it never made a step"))
     done = optimus("resume", JOB, "--url", service.url)
     assert done.exit_code == 1

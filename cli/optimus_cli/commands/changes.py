@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from optimus_cli import output
-from optimus_cli.bodies import Job
+from optimus_cli.bodies import AllocationPoint, Job
 from optimus_cli.client import DEFAULT_URL, Client, is_final
 from optimus_cli.errors import BadInput, Refused
 from optimus_cli.job.flags import CHANGING, given, with_flags
@@ -17,7 +17,7 @@ from optimus_cli.job.specification import Specification, set_field
 from optimus_cli.options import AsJson, JobReference, Url, Yes, ask, connect
 from optimus_cli.resolve import find_job
 from optimus_cli.show import render_predictions, wording
-from optimus_contract.result import last_checkpoint
+from optimus_contract.result import FormedAt, last_checkpoint, saved_by_stops
 
 
 def pause(
@@ -50,6 +50,7 @@ def resume(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -
     """Let a paused job have tasks again, or a failed or cancelled one go on from its last checkpoint, under its id."""
     with connect(url) as client:
         found = find_job(client, job)
+        formed = client.allocations(found["id"]) if is_final(found) and not as_json else []
         resumed = client.resume(found["id"])
     if as_json:
         output.print_json(resumed)
@@ -57,21 +58,28 @@ def resume(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -
         ends = f"{resumed['id']} ends as soon as a round gives it room: {limit}"
         output.print_text(f"{ends}. With a larger limit (`optimus set`) before it is resumed, a job goes on")
     else:
-        result = found["result"]
-        path = None if result is None else result["checkpoint"]
-        checkpoint = last_checkpoint(path, found["step"], *_trained_and_every(found))
-        saved = f" from {checkpoint}," if is_final(found) else " from its last checkpoint" * bool(resumed["step"])
+        saved = " from its last checkpoint" * bool(resumed["step"])
+        if is_final(found):
+            saved = f" from {_goes_on_from(found, formed)},"
         whence = " from step 0, as far as is known," if found["started_at"] and found["begins_anew"] else saved
         output.print_text(f"{resumed['id']} goes on{whence} as soon as a round gives it room")
 
 
-def _trained_and_every(job: Job) -> tuple[float | None, float | None]:
-    """Seconds from its first start to its end, and between two checkpoints of a task; None where not known: a pause, or
-    another change of its tasks, saves between two as well."""
+def _goes_on_from(job: Job, allocations: list[AllocationPoint]) -> str:
+    """The last checkpoint of a job that has ended, in words."""
     started, finished, spec = job["started_at"], job["finished_at"], job["spec"]
-    lasted = None if started is None or finished is None else wording.moment(finished) - wording.moment(started)
-    every = None if spec.get("command") or job["membership_epoch"] > 1 else spec.get("checkpoint_seconds")
-    return None if lasted is None else lasted.total_seconds(), every
+    every, step = None if spec.get("command") else spec.get("checkpoint_seconds"), 0
+    began = None if started is None else wording.moment(started).timestamp()
+    if every is not None:  # a script saves when it likes
+        times = (wording.moment(each["at"]).timestamp() for each in allocations)
+        formed = [
+            FormedAt(at, each["step"], each["cause"], each["lost_steps"])
+            for at, each in zip(times, allocations, strict=True)
+        ]
+        step, began = saved_by_stops(formed, began)
+    trained = None if began is None or finished is None else wording.moment(finished).timestamp() - began
+    result = job["result"]
+    return last_checkpoint(None if result is None else result["checkpoint"], job["step"], trained, every, step)
 
 
 def _set_fields(

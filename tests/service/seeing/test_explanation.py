@@ -45,6 +45,7 @@ from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.explanations.queue import ORDERS, in_queue
 from optimus_service.insight.jobs.progress import _after_retry, expected_times, times_of
 from optimus_service.insight.jobs.reasons import TEXTS, waiting_words
+from optimus_service.insight.jobs.why import explain
 from optimus_service.loop.exits import COORDINATOR_UNREACHABLE, WORKER_HUNG
 from optimus_service.loop.silent_coordinators import COORDINATOR_SILENT
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
@@ -155,6 +156,39 @@ def test_a_job_that_waits_for_a_retry_says_from_where_it_goes_on() -> None:
         each for each in explanation_of(Case(job=waits, decision=None, now=30.0)).sentences if "go on in" in each
     ]
     assert "from its last checkpoint, which may be of step 0 of 311 (it trained for less than the 30 s" in told
+
+
+@pytest.mark.parametrize(
+    ("later", "told"),
+    [
+        ([], "which may be of step 0 of 423 (it trained for less than the 30 s between two)"),
+        (
+            [("pause", 264, 0, 10.0)],
+            "which may be of step 264 of 423 (it trained for less than the 30 s between two aft",
+        ),
+        (
+            [("pause", 264, 0, 10.0), ("resume", 264, 0, 12.0)],
+            "which may be of step 264 of 423 (it trained for less than the 30 s between two after that)",
+        ),
+        ([("worker_lost", 300, 23, 12.0)], "which may be of step 300 of 423"),
+        ([("rescale", 300, 0, 12.0)], "which may be of a step before 423"),
+        (
+            [("pause", 264, 0, 8.0), ("resume", 264, 0, 9.0), ("rescale", 300, 0, 12.0)],
+            "of step 264 or a later one of 423",
+        ),
+        ([("resume", 264, 0, -40.0)], "of step 264 or a later one of 423"),
+        ([("pause", 423, 0, 10.0)], "from its last checkpoint, of step 423;"),
+    ],
+)
+def test_what_pauses_saved_is_known_of_the_last_checkpoint(later: list[tuple[str, int, int, float]], told: str) -> None:
+    record = a_record(state=JobState.CANCELLED, step=423, started_at=1.0, finished_at=21.0, wanted=NOTHING)
+    memberships = [a_membership(at=1.0)] + [
+        a_membership(epoch=epoch, cause=cause, step=step, lost_steps=lost, at=at)
+        for epoch, (cause, step, lost, at) in enumerate(later, 2)
+    ]
+    assert told in explain(record, None, 30.0, memberships).what_would_change_it
+    unread = explain(replace(record, membership_epoch=len(memberships)), None, 30.0).what_would_change_it
+    assert ("may be of step 0 of 423" in unread) == (not later)
 
 
 @pytest.mark.parametrize(("first", "starts"), [(None, None), (4.0, 9.0), (130.0, 130.0)])

@@ -44,7 +44,7 @@ from optimus_service.store.records import JobRecord
 
 def explanation_of(case: Case) -> answers.Explanation:
     """Everything that can be said of why the job has what it has."""
-    job, decision, words = case.job, case.decision, explain(case.job, case.decision, case.now)
+    job, decision, words = case.job, case.decision, explain(case.job, case.decision, case.now, case.memberships)
     newer = _newer(case, words)
     marginal, effect = marginal_job(case), last_rescale(case)
     expected = expected_of(case)

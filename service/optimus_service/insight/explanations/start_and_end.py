@@ -67,7 +67,7 @@ def on_waiting(case: Case, expected: answers.Expected) -> list[str]:
     anew = anew if begins_anew(case.job) else ""
     if wait := _retry_wait(case):
         soonest = time_words(wait) if expected.start_seconds is None else span(expected.start_seconds)
-        saved = f", from {goes_on_from(case.job)}" if case.job.step and not anew else ""
+        saved = f", from {goes_on_from(case.job, case.memberships)}" if case.job.step and not anew else ""
         return [f"It may go on in {soonest}, if there is room for it then{saved}.{anew}"]
     return [
         *(f"{error}{anew}" for error in _its_error(case)),

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from optimus_contract.result import last_checkpoint
+from optimus_contract.result import FormedAt, last_checkpoint, saved_by_stops
 from optimus_scheduler.model import NOTHING, Allocation, JobState, Reason
 from optimus_scheduler.model.format import IS_BEING_STOPPED, ITS_OWNER, retry_words, time_words
 from optimus_service.insight.format import foreseen, moment
 from optimus_service.insight.jobs.end import REACHED, reached_limit
 from optimus_service.insight.jobs.reasons import ended_words, text_of
 from optimus_service.observe.spec import begins_anew
-from optimus_service.store.records import DecisionRecord, JobRecord
+from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +29,23 @@ class Explanation:
     """Of a job that has not ended: the limit by which it ends, one without tasks as soon as it goes on, in words."""
 
 
-def explain(job: JobRecord, decision: DecisionRecord | None, now: float) -> Explanation:
-    """The latest decision in words; what ended the job when it ended; what it waits for before the first round."""
+def explain(
+    job: JobRecord,
+    decision: DecisionRecord | None,
+    now: float,
+    memberships: Sequence[MembershipRecord] | None = None,
+) -> Explanation:
+    """The latest decision in words; what ended the job when it ended; what it waits for before the first round.
+
+    `memberships`: the job's; None: they were not read.
+    """
     limit = reached_limit(job, decision, now)
     reached = None if limit is None else REACHED[limit]
     if job.state.is_final:
         message = ended_words(job, decision)
-        return Explanation(None, message, f"Nothing: it has ended. {_again(job, reached)}", NOTHING, NOTHING)
+        return Explanation(
+            None, message, f"Nothing: it has ended. {_again(job, reached, memberships)}", NOTHING, NOTHING
+        )
     if job.is_being_cancelled and not job.is_tracked:
         change = text_of(Reason.CANCELLING).what_would_change_it
         return Explanation(Reason.CANCELLING, IS_BEING_STOPPED, change, NOTHING, job.running)
@@ -74,14 +85,14 @@ def _before_the_next_round(job: JobRecord, now: float, reached: str | None) -> E
 AS_SPECIFIED = " Its specification stays what it was: what is wrong in that takes a new submission."
 
 
-def _again(job: JobRecord, reached: str | None) -> str:
+def _again(job: JobRecord, reached: str | None, memberships: Sequence[MembershipRecord] | None) -> str:
     """What lets an ended job train again; first what helps where its specification is at fault. `reached`: the limit by
     which it would end at once, in words."""
     if job.is_tracked:
         return "It ran outside the cluster: start it again where it ran."
     failed = job.state is JobState.FAILED
     if failed and job.loss is not None and not math.isfinite(job.loss):
-        return _again_otherwise(job)
+        return _again_otherwise(job, memberships)
     anew = f"`optimus retry {job.id}` runs it again from the beginning"
     if job.asked.command and not begins_anew(job):
         anew = f"`optimus retry {job.id}` runs it again as a new job, with what its command finds of its checkpoints"
@@ -93,30 +104,38 @@ def _again(job: JobRecord, reached: str | None) -> str:
     if reached is not None:
         other = "" if job.asked.command else f"; `optimus submit --from {job.id}` starts another with its parameters"
         return f"{anew}{other}. Resumed, it would end at once: {reached}.{kept}"
-    return f"`optimus resume {job.id}` lets it go on from {goes_on_from(job)}; {anew}.{kept}"
+    return f"`optimus resume {job.id}` lets it go on from {goes_on_from(job, memberships)}; {anew}.{kept}"
 
 
-def _again_otherwise(job: JobRecord) -> str:
+def _again_otherwise(job: JobRecord, memberships: Sequence[MembershipRecord] | None) -> str:
     """A job whose loss was NaN or infinite: as it is specified it would be so again, and so may what it saved be."""
     argument = "" if job.asked.command else " (an argument of its task with `--set NAME=VALUE`)"
     helps = f"Submit it again with what made its loss NaN or infinite changed, often a smaller learning rate{argument}."
     anew = f"`optimus retry {job.id}` runs the same again from the beginning."
     if job.step == 0 or begins_anew(job):
         return f"{helps} {anew}"
+    saved = goes_on_from(job, memberships)
     return (
-        f"{helps} `optimus resume {job.id}` lets the same go on from {goes_on_from(job)}, and `optimus submit --from "
+        f"{helps} `optimus resume {job.id}` lets the same go on from {saved}, and `optimus submit --from "
         f"{job.id}` starts another with the parameters of that: of use only if its loss was a number there. {anew}"
     )
 
 
-def goes_on_from(job: JobRecord) -> str:
-    """The checkpoint that a job without tasks goes on from, and of which step it is as far as that is known."""
+def goes_on_from(job: JobRecord, memberships: Sequence[MembershipRecord] | None) -> str:
+    """The checkpoint that a job without tasks goes on from, and of which step it is as far as that is known.
+
+    `memberships`: the job's; None: they were not read.
+    """
     stopped = job.wanted_at if job.finished_at is None else job.finished_at
-    trained = None if job.started_at is None or stopped is None else stopped - job.started_at
-    # A script saves when it likes, and a pause, or another change of the tasks, may save between two.
-    is_regular = not job.asked.command and job.membership_epoch <= 1
-    every = job.asked.checkpoint_seconds if is_regular else None
-    return last_checkpoint((job.result or {}).get("checkpoint"), job.step, trained, every)
+    every = None if job.asked.command else job.asked.checkpoint_seconds  # a script saves when it likes
+    began, saved = job.started_at, 0
+    if memberships is None:
+        began = began if job.membership_epoch <= 1 else None  # a stop since then may have saved more
+    elif every is not None:
+        formed = [FormedAt(each.at, each.step, each.cause, each.lost_steps) for each in memberships]
+        saved, began = saved_by_stops(formed, began)
+    trained = None if began is None or stopped is None else stopped - began
+    return last_checkpoint((job.result or {}).get("checkpoint"), job.step, trained, every, saved)
 
 
 def _paused_by_owner(job: JobRecord, since: float, limit: str | None) -> Explanation:
