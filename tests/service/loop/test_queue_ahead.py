@@ -272,7 +272,7 @@ def test_a_start_goes_by_the_steps_of_the_job_ahead_and_not_by_the_clock(queue: 
     queue.clock.now += 5.0
     after = start_of(queue, "second"), start_of(queue, "third"), left_of(queue, "second")
     for then, now in zip(before, after, strict=True):
-        assert now.mean == pytest.approx(then.mean, rel=1e-3), "the first has made no step since"
+        assert 0.0 <= then.mean - now.mean <= 1.1, "the first has made no step since, but those between two reports"
     queue.clock.now -= 5.0
     queue.train(5.0)
     assert start_of(queue, "second").mean < before[0].mean - 1.0
