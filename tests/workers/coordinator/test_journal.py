@@ -101,6 +101,25 @@ def test_a_superseded_coordinator_writes_nothing_more(tmp_path: Path) -> None:
     new.close()
 
 
+def test_a_coordinator_goes_on_with_a_journal_that_was_restored_from_a_backup(tmp_path: Path) -> None:
+    path = tmp_path / JOURNAL_NAME
+    journal = Journal(tmp_path, 0)
+    journal.append(Reported(1))
+    backup = path.read_bytes()
+    for epoch in range(2, 20):
+        journal.append(Reported(epoch))
+    path.write_bytes(backup)  # in place, as `cp` does
+    for epoch in range(20, 60):
+        journal.append(Reported(epoch))
+    assert journal.read() == [Reported(1), *map(Reported, range(20, 60))]
+    later = Journal(tmp_path, 1)
+    later.take_over()
+    with pytest.raises(Superseded):
+        journal.append(Reported(60))
+    journal.close()
+    later.close()
+
+
 def test_a_coordinator_that_comes_late_does_not_begin(tmp_path: Path) -> None:
     new, old = Journal(tmp_path, 7), Journal(tmp_path, 6)
     new.take_over()

@@ -228,6 +228,8 @@ class Journal:
         """Raises `Superseded`: a later coordinator has begun."""
         # Opened anew: network file systems look at the server's copy when a file is opened.
         with self._path.open("rb") as file:
+            if file.seek(0, os.SEEK_END) < self._seen_bytes:
+                self._seen_bytes = 0  # an older backup of it was restored
             file.seek(self._seen_bytes)
             content = file.read()
         whole = content[: content.rfind(b"\n") + 1]
