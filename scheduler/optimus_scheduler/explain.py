@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
+from operator import add, attrgetter, itemgetter
 
 from optimus_models.rescale import is_prior
 from optimus_scheduler.allocate.policy import OTHERS_GIVE, Grant
@@ -81,30 +83,54 @@ def decide(
     worded: bool = True,
 ) -> list[Decision]:
     """One for each of these jobs, in their order. Not `worded`, they have no sentence: to compare sizes in words takes
-    most of the time."""
-    found = []
-    for one in outlooks:
-        job_id = one.id
-        (_, _, nodes, batch, by), placed, grant = wants[job_id], placements.get(job_id), grants[job_id]
-        if placed is not None and (type(placed) is not Placed or placed[0] is not grant[0]):
-            grant = _as_placed(one, grant, placed)
-        if grant[0] is not one.present and one.has_tasks:
-            grant = _as_its_owner_allows(one, grant)
-        size, reason, _, gain, next_gain, note, _, _, goes_first, *_ = grant
-        if not worded:
-            message = ""
-        elif note is None and not goes_first and batch is None and by is None and type(placed) is not Unplaced:  # most
-            message = _MESSAGES[reason](one, grant)
-        else:
-            message = _worded(one, grant, placed, batch, by)
-        if worded and size is not one.present and one.has_tasks and (moves := _on_moves(one, size, nodes)) is not None:
-            message = f"{message} {moves}"
-        found.append(_decision((job_id, size, one.present, reason, message, one.forecast, gain, next_gain, batch)))
-    return found
+    most of the time.
+
+    Most jobs tell nothing new and get what they had: their sentence is that of the round before.
+    """
+    outlooks = list(outlooks)
+    if not outlooks:
+        return []
+    ids, steady = [one.id for one in outlooks], [one.steady for one in outlooks]
+    given, wanted = list(map(grants.__getitem__, ids)), list(map(wants.__getitem__, ids))
+    placed, beside = list(map(placements.get, ids)), map(_told_beside, [one.job for one in outlooks])
+    made_of = map(add, map(add, zip(wanted, placed, repeat(worded), strict=False), map(_told_of, given)), beside)
+    known = [each.words for each in steady]
+    for at, (asked, before) in enumerate(zip(made_of, known, strict=True)):
+        if before is None or before[0] != asked:  # mostly the very same objects
+            words = _in_words(outlooks[at], given[at], placed[at], wanted[at], worded=worded)
+            known[at] = steady[at].words = asked, words
+    sizes, reasons, messages = zip(*[each[1] for each in known if each is not None], strict=True)
+    present, forecasts = [one.present for one in outlooks], [one.forecast for one in outlooks]
+    gains, next_gains = [each.gain for each in given], [each.next_gain for each in given]
+    batches = [each.batch for each in wanted]
+    columns = ids, sizes, present, reasons, messages, forecasts, gains, next_gains, batches
+    return list(map(_decision, zip(*columns, strict=True)))
 
 
 _decision: Callable[[Iterable[object]], Decision] = partial(tuple.__new__, Decision)
 """In half the time that `Decision` itself takes: there are thousands."""
+_told_of = itemgetter(*(at for at, name in enumerate(Grant._fields) if name not in ("gain", "next_gain")))
+"""What sentences tell of a grant: no gain."""
+_told_beside = attrgetter("wanted_tasks", "formed", "paused_by", "retry")
+"""What they tell of a job that may change while its `Steady` stays."""
+
+
+def _in_words(
+    one: Outlook, grant: Grant, placed: Placed | Unplaced | None, want: Want, *, worded: bool
+) -> tuple[Allocation, Reason, str]:
+    """What the job gets, why, and in a sentence. A function of what lasts of the outlook (`Steady`), of what
+    `_told_of` the grant and `_told_beside` it of the job, and of the others."""
+    if placed is not None and (type(placed) is not Placed or placed[0] is not grant[0]):
+        grant = _as_placed(one, grant, placed)
+    size = grant.allocation
+    if size is not one.present and one.has_tasks:
+        grant = _as_its_owner_allows(one, grant)
+    if not worded:
+        return size, grant.reason, ""
+    message = _worded(one, grant, placed, want.batch, want.paused_by)
+    if size is not one.present and one.has_tasks and (moves := _on_moves(one, size, want.nodes)) is not None:
+        message = f"{message} {moves}"
+    return size, grant.reason, message
 
 
 def _worded(outlook: Outlook, grant: Grant, placed: Placed | Unplaced | None, batch: int | None, by: str | None) -> str:

@@ -35,6 +35,7 @@ from optimus_scheduler.model import (
 )
 from optimus_scheduler.place.network_cost import spread_least_transfer
 from optimus_scheduler.place.place import Placed, Placer, Request, TaskSlot
+from optimus_scheduler.retries import Retry
 from optimus_scheduler.settings import Settings
 
 OPTIMUS = policy_named("optimus")
@@ -71,6 +72,10 @@ changes = st.lists(
         st.tuples(st.just("fails"), st.integers(0, 9)),
         st.tuples(st.just("stops"), st.integers(0, 9), st.sampled_from([5.0, 90.0])),
         st.tuples(st.just("is paused"), st.integers(0, 9)),
+        st.tuples(st.just("measures what it has"), st.integers(0, 9), st.sampled_from([0.9, 1.2])),
+        st.tuples(st.just("has formed"), st.integers(0, 9), st.sampled_from([0, 1])),
+        st.tuples(st.just("was paused by"), st.integers(0, 9), st.sampled_from([None, "job x", "another job"])),
+        st.tuples(st.just("waits to try again"), st.integers(0, 9), st.sampled_from(["no such file", "out of memory"])),
         st.tuples(st.just("nothing")),
     ),
     min_size=1,
@@ -110,8 +115,9 @@ def test_every_round_is_what_it_would_be_without_memory(
     snapshot = a_snapshot([newcomer("first", 4, 1.0)], a_cluster(4, 6, 3, 8))
     for number, change in enumerate(happened):
         snapshot = read(replace(_after(snapshot, number, change), now=NOW + 60.0 * number))
-        remembered = cycle.plan(snapshot, OPTIMUS, constants, memory=memory, forecaster=forecaster)
-        assert remembered == cycle.plan(snapshot, OPTIMUS, constants)
+        worded = number % 3 != 2
+        remembered = cycle.plan(snapshot, OPTIMUS, constants, memory=memory, forecaster=forecaster, worded=worded)
+        assert remembered == cycle.plan(snapshot, OPTIMUS, constants, worded=worded)
         # A dry run, which shares what rounds know of jobs, by settings of its own that are equal.
         more, equal = replace(snapshot, jobs=(*snapshot.jobs, newcomer("dry-run", 3, 1.0))), replace(constants)
         dry_run = cycle.plan(more, OPTIMUS, equal, forecaster=RememberingForecaster(fits, ends))
@@ -141,6 +147,15 @@ def _after(snapshot: Snapshot, number: int, change: tuple[object, ...]) -> Snaps
             return _with_job(snapshot, index, lambda job: replace(job, rescale_seconds=(*job.rescale_seconds, seconds)))
         case ("is paused", int(index)) if snapshot.jobs:
             return _with_job(snapshot, index, lambda job: replace(job, owner_paused=not job.owner_paused))
+        case ("measures what it has", int(index), float(factor)) if snapshot.jobs:
+            return _with_job(snapshot, index, lambda job: _measured(job, factor, NOW + 60.0 * number))
+        case ("has formed", int(index), int(fewer)) if snapshot.jobs:
+            return _with_job(snapshot, index, lambda job: replace(job, formed=_smaller(job.allocation, fewer)))
+        case ("was paused by", int(index), str() | None as by) if snapshot.jobs:
+            return _with_job(snapshot, index, lambda job: replace(job, paused_by=by))
+        case ("waits to try again", int(index), str(error)) if snapshot.jobs:
+            retry = Retry(1, 3, NOW + 60.0 * number + 90.0, 120.0, error)
+            return _with_job(snapshot, index, lambda job: replace(job, retry=retry))
         case ("cordons", int(index)):
             return _with_node(snapshot, index, lambda node: replace(node, schedulable=not node.schedulable))
         case ("empties", int(index)):
@@ -161,6 +176,20 @@ def _faster(job: Job, factor: float, at: float) -> Job:
     *others, newest = job.speed_samples
     reported = replace(newest, steps_per_second=newest.steps_per_second * factor, at=at)
     return replace(job, speed_samples=(*others, reported))
+
+
+def _measured(job: Job, factor: float, at: float) -> Job:
+    """It has trained for long with what it has."""
+    size, newest = job.allocation, job.speed_samples[-1]
+    if size.is_empty:
+        return job
+    speed = factor * newest.steps_per_second
+    told = replace(newest, workers=size.workers, servers=size.servers, steps_per_second=speed, n_steps=500, at=at)
+    return replace(job, speed_samples=(*job.speed_samples, told))
+
+
+def _smaller(size: Allocation, fewer: int) -> Allocation:
+    return size._replace(workers=max(size.workers - fewer, 0))
 
 
 def _with_node(snapshot: Snapshot, index: int, changed: object) -> Snapshot:

@@ -91,7 +91,8 @@ _ASIDE = frozenset(
     {"id", "owner", "wanted_tasks", "stragglers", "unsaved_seconds", "attained_share_seconds"}
     | {"retry", "held_until", "owner_paused", "paused_by", "promised_at", "formed", "silent_since", "report_seconds"}
 )
-"""Of a job what no forecast reads; some of it changes from round to round."""
+"""Of a job what no forecast reads; some of it changes from round to round. What sentences tell of it is compared with
+the sentence (`explain.decide`)."""
 _inputs_of = attrgetter(*[each.name for each in fields(Job) if each.name not in _ASIDE])
 """All else: what its outlook is made of, beside what others' stops took and the time."""
 

@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from optimus_scheduler.forecast.speeds import Speeds
-from optimus_scheduler.model import Allocation, Forecast, Job, Resources, TaskDemand
+from optimus_scheduler.model import Allocation, Forecast, Job, Reason, Resources, TaskDemand
 
 _Asks = tuple[object, object]
 _STEADY = {
@@ -46,7 +46,7 @@ class Steady:
     All outlooks of one job that tell the same but for what time changes have the very same one (`Outlook.later`).
     """
 
-    __slots__ = ("asks", "columns", "frontier", "maximum", "minimum", "request", "requested", "want")
+    __slots__ = ("asks", "columns", "frontier", "maximum", "minimum", "request", "requested", "rows", "want", "words")
 
     def __init__(self) -> None:
         self.minimum: Allocation | None = None
@@ -56,10 +56,15 @@ class Steady:
         self.asks: _Asks | None = None
         self.frontier: tuple[object, Any] | None = None
         """What a policy derived, and the cluster's capacity that it did so by."""
+        self.rows: tuple[object, bool, float, bytes] | None = None
+        """The sizes that a policy compares, packed, after what else they are made of: the frontier, whether the job has
+        to keep its size, and how far it may grow at once."""
         self.request: tuple[object, object, object, Any] | None = None
         """What was asked of nodes (`request_for`), after what else that is a function of."""
         self.want: tuple[object, Any] | None = None
         """What the job should have (`reconcile.Want`) where it was placed like that."""
+        self.words: tuple[tuple[object, ...], tuple[Allocation, Reason, str]] | None = None
+        """What was decided of it, and in which words (`explain.decide`), after all else that these are made of."""
 
 
 class _Fields(NamedTuple):
