@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from operator import attrgetter
 from typing import NamedTuple
 
 from optimus_scheduler.allocate.allocate import allocate, request_for
@@ -79,12 +78,18 @@ def with_lent_room(granted: GrantedPlaces, asked: Asked, timer: Timer = untimed)
 def _place(asked: Asked, grants: Mapping[str, Grant], moves: Moves) -> Placements:
     """Places for all jobs with a grant, in order of arrival or in that of the grants."""
     outlooks, snapshot, current, placer, policy, _ = asked
-    granted = [outlook for outlook in outlooks if not grants[outlook.id].allocation.is_empty]
-    granted.sort(key=attrgetter("job.submitted_at"))  # they come by id
+    granted = [(one, size) for one in outlooks if (size := grants[one.id].allocation).workers or size.servers]
+    granted.sort(key=lambda each: each[0].job.submitted_at)  # they come by id
     if policy.places_in_order:
         position = {job_id: number for number, job_id in enumerate(grants)}
-        granted.sort(key=lambda outlook: position[outlook.id])
-    requests = [request_for(one, grants[one.id].allocation, current[one.id], policy) for one in granted]
+        granted.sort(key=lambda each: position[each[0].id])
+    requests = []
+    for one, size in granted:
+        known, here = one.steady.request, current[one.id]
+        if known is not None and known[0] is size and known[1] is here and known[2] is policy:
+            requests.append(known[3])  # as `request_for` does, without a call
+        else:
+            requests.append(request_for(one, size, here, policy))
     in_order = policy.places_in_order
     return placer.place(requests, snapshot.nodes, policy.spread, smallest_first=not in_order, moves=moves)
 

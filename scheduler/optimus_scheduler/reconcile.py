@@ -97,18 +97,28 @@ class Reconciler:
         self._settled = now_settled
         nodes = Nodes.of(snapshot.nodes)
         emptied = nodes.emptied_names
-        moving, settled = list[_JobSide](), list[tuple[Job, _Settled]]()
+        moving = list[_JobSide]()
+        observed_of, settled_before = tasks_by_job.get, before.get
         for job in snapshot.jobs:
             job_id = job.id
-            want, observed = wants[job_id], tasks_by_job.get(job_id, ())
-            known = _as_settled(job, want, observed, before.get(job_id))
+            want, observed, known = wants[job_id], observed_of(job_id, ()), settled_before(job_id)
+            # Most jobs want and have the very same objects as in the round before: a few looks, and no call, for each.
+            if (
+                known is None
+                or known[0] is not want
+                or known[1] is not job.wanted_tasks
+                or known[2] is not observed
+                or want[0] is not job.directive
+                or want[1] is not job.allocation
+                or want[3] != job.batch
+            ):
+                known = _as_settled(job, want, observed, known)
             if known is not None and (not emptied or known.used.isdisjoint(emptied)):
                 now_settled[job_id] = known
-                settled.append((job, known))
             else:
                 moving.append(_JobSide(job, want, observed, nodes))
-        active = {job.id for job in snapshot.jobs}
-        orphans = [task for job_id, tasks in tasks_by_job.items() if job_id not in active for task in tasks]
+        gone = tasks_by_job.keys() - now_settled.keys() - {side.job_id for side in moving}
+        orphans = [task for job_id in tasks_by_job if job_id in gone for task in tasks_by_job[job_id]] if gone else []
         sets: list[SetWanted] = []
         stops: list[StopTask] = list(_stops(orphans, snapshot.now, settings.drain_seconds, 2 * settings.drain_seconds))
         for side in moving:
@@ -116,9 +126,13 @@ class Reconciler:
             stops += side.stops(snapshot.now, settings)
         ended = [task for task in orphans if task.phase is not TaskPhase.EXITED]
         left_nodes = {task.node for side in moving for task in side.leaving()} | {task.node for task in ended}
-        for job, known in settled if left_nodes else ():  # their remaining tasks occupy nodes that others free
-            if not known.used.isdisjoint(left_nodes):
-                moving.append(_JobSide(job, wants[job.id], known.observed, nodes))
+        if left_nodes:  # what remains of settled jobs occupies nodes that others free
+            beside = {job_id for job_id, known in now_settled.items() if not known.used.isdisjoint(left_nodes)}
+            moving += [
+                _JobSide(job, wants[job.id], now_settled[job.id].observed, nodes)
+                for job in (snapshot.jobs if beside else ())
+                if job.id in beside
+            ]
         return (
             *sorted(sets, key=lambda action: action.job_id),
             *sorted(stops, key=lambda action: action.key),
@@ -132,20 +146,35 @@ def _by_job(tasks: Sequence[Task], before: Mapping[str, tuple[Task, ...]]) -> di
     Tasks mostly come sorted by job, and most are those of the round before: so these are passed over together.
     """
     found: dict[str, tuple[Task, ...]] = {}
+    expected = iter(before.items())
+    next_id, following = next(expected, _NOBODY)
     at, n = 0, len(tasks)
     while at < n:
-        job_id = tasks[at].key.job_id
-        known = before.get(job_id, ())
+        first = tasks[at]
+        if following and first is following[0]:  # the next job of the round before: no task itself is looked at
+            job_id, known = next_id, following
+            next_id, following = next(expected, _NOBODY)
+        else:
+            job_id = first.key.job_id
+            known = before.get(job_id, ())
+            if known:
+                while next_id not in (job_id, ""):  # these have gone
+                    next_id, following = next(expected, _NOBODY)
+                next_id, following = next(expected, _NOBODY)
         end = at + len(known)
         # Where the first is not the same, hardly any is: to compare new objects by their values would take long.
-        if not (known and tasks[at] is known[0] and tasks[at:end] == known):
+        if not (known and first is known[0] and tasks[at:end] == known):
             known, end = (), at
-        while end < n and tasks[end].key.job_id == job_id:
+        while end < n and not (following and tasks[end] is following[0]) and tasks[end].key.job_id == job_id:
             end += 1
         own = known if end == at + len(known) else tuple(tasks[at:end])
         found[job_id] = (*found[job_id], *own) if job_id in found else own
         at = end
     return found
+
+
+_NOBODY: tuple[str, tuple[Task, ...]] = ("", ())
+"""After the last job."""
 
 
 def _as_settled(job: Job, want: Want, observed: tuple[Task, ...], before: _Settled | None) -> _Settled | None:

@@ -103,7 +103,13 @@ def plan(
     # 4. Reconcile: what has to be started, stopped and sent, given what is there?
     with timer("reconcile"):
         pausers = _Pausers(outlooks, grants, placements, policy)
-        wants = {one.id: _want(one, placements, settings, pausers) for one in outlooks}
+        wants = dict[str, Want]()
+        for one in outlooks:
+            job_id, known = one.id, one.steady.want
+            if known is not None and known[0] is placements.get(job_id):  # most, without a call
+                wants[job_id] = known[1]
+            else:
+                wants[job_id] = _want(one, placements, settings, pausers)
         wants = move_stragglers(snapshot, wants)
         gathered: Mapping[str, Gathered] = {}
         if policy.gathers:
@@ -221,10 +227,7 @@ class _Pausers:
 
 def _want(outlook: Outlook, placements: Placements, settings: Settings, pausers: _Pausers) -> Want:
     """What the job should have: what was placed, with the directive that goes with it."""
-    job, placed, known = outlook.job, placements.get(outlook.id), outlook.steady.want
-    if known is not None and known[0] is placed:
-        want: Want = known[1]
-        return want
+    job, placed = outlook.job, placements.get(outlook.id)
     if job.directive is Directive.CANCEL:
         return Want(Directive.CANCEL, NOTHING, {}, job.batch)
     if not isinstance(placed, Placed):

@@ -14,6 +14,7 @@ from optimus_scheduler.model import (
     Allocation,
     Directive,
     Job,
+    JobSpec,
     Nodes,
     PlacedTask,
     Reason,
@@ -83,8 +84,9 @@ class CurrentSlots:
 
     def __init__(self) -> None:
         self._is_open: Mapping[str, bool] = {}
-        self._known: dict[str, tuple[tuple[PlacedTask, ...], Mapping[TaskSlot, str]]] = {}
-        """Of jobs that leave nothing behind: with the tasks that they want."""
+        self._known: dict[str, tuple[tuple[PlacedTask, ...], Mapping[TaskSlot, str], Allocation, JobSpec]] = {}
+        """Of jobs that leave nothing behind: with the tasks that they want, and what says whether they have left their
+        GPU type."""
 
     def of(self, snapshot: Snapshot) -> dict[str, Mapping[TaskSlot, str]]:
         """On nodes that are not being emptied, on cordoned ones while the tasks live.
@@ -103,16 +105,22 @@ class CurrentSlots:
         for job in snapshot.jobs:
             job_id, wanted = job.id, job.wanted_tasks
             known = before.get(job_id)
-            if known is None or (known[0] is not wanted and known[0] != wanted) or has_left_its_type(job):
+            if known is None:
+                slots = None
+            elif known[0] is wanted and known[2] is job.allocation and known[3] is job.spec:  # most, without a call
+                found[job_id] = known[1]
+                kept[job_id] = known
+                continue
+            else:
+                slots = known[1] if known[0] == wanted and not has_left_its_type(job) else None
+            if slots is None:
                 slots = _current(job, is_open, live)
                 stay = len(slots) == len(wanted) and all(is_open[node] for node in slots.values())
-                found[job_id] = slots
                 if not stay:
+                    found[job_id] = slots
                     continue
-                known = wanted, slots
-            else:
-                found[job_id] = known[1]
-            kept[job_id] = known
+            found[job_id] = slots
+            kept[job_id] = wanted, slots, job.allocation, job.spec
         return found
 
 

@@ -59,6 +59,8 @@ class Assignments:
         self.free_capacity = FreeCapacity(nodes)
         self._spread = spread
         self.jobs: dict[str, Assignment] = {}
+        self.touched: set[str] = set()
+        """Jobs whose outcome may be another since whoever asks cleared this."""
         self._surpluses = _Surpluses()
 
     def above_minimum(self) -> list[str]:
@@ -123,6 +125,7 @@ class Assignments:
     def _changes(self, assignment: Assignment) -> None:
         """Its task slots, or what is asked for it, are others than before."""
         assignment.outcome = None
+        self.touched.add(assignment.request.job_id)
         self._surpluses.changed.add(assignment.request.job_id)
 
     def _newcomer(self, request: Request) -> Assignment:

@@ -64,23 +64,38 @@ class Placer:
         Without `moves` no job moves for another one.
         """
         assignments = self._on(nodes, spread)
-        present = {request.job_id for request in requests}
-        for job_id in [job_id for job_id in assignments.jobs if job_id not in present]:
+        assignments.touched.clear()
+        jobs, found = assignments.jobs, dict[str, Placed | Unplaced]()
+        unsettled: list[Request] = []
+        for request in requests:
+            job_id, _, _, allocation, _, current, _ = request
+            job = jobs.get(job_id)
+            # Of most jobs these are the very same objects as in the round before; `knows` compares the others.
+            if job is not None and job.request is request and job.outcome is not None:
+                size, there = found[job_id] = job.outcome
+                if size is allocation and there is current:
+                    continue
+            found[job_id] = _DOES_NOT_FIT  # for now
+            if job is not None and assignments.knows(request) and job.outcome is not None:
+                found[job_id] = job.outcome
+            else:
+                unsettled.append(request)
+        for job_id in [job_id for job_id in jobs if job_id not in found]:
             assignments.dismiss(job_id)
-        unsettled = [request for request in requests if not assignments.knows(request)]
         changed = [request for request in unsettled if not assignments.keeps(request)]
         for request in changed:
-            if request.job_id in assignments.jobs:
+            if request.job_id in jobs:
                 assignments.dismiss(request.job_id)
         if not assignments.admit(changed):  # some jobs have to shrink, so all jobs are placed together
             assignments = self._assignments = Assignments(nodes, spread)
             assignments.admit_in_part(requests)
             unsettled = list(requests)
         _settle(assignments, unsettled, moves, smallest_first=smallest_first)
-        jobs = assignments.jobs
-        return {
-            request.job_id: (job := jobs[request.job_id]).outcome or _outcome(assignments, job) for request in requests
-        }
+        jobs, touched = assignments.jobs, assignments.touched
+        for job_id in [job_id for job_id in found if job_id in touched]:
+            job = jobs[job_id]
+            found[job_id] = job.outcome or _outcome(assignments, job)
+        return found
 
     def hosts(self, request: Request, nodes: Sequence[Node], spread: Spread) -> bool:
         """Whether the minimum fits on the nodes when no other job has a task."""
