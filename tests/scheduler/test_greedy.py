@@ -13,7 +13,7 @@ from optimus_scheduler.allocate.optimus.arrays import FloatArray, IntArray, larg
 from optimus_scheduler.allocate.optimus.candidates import Candidates
 from optimus_scheduler.allocate.optimus.greedy import RemainderFill, envelope
 from optimus_scheduler.allocate.optimus.guarantees import in_turn
-from optimus_scheduler.allocate.optimus.reasons import first_of_largest
+from optimus_scheduler.allocate.optimus.reasons import first_of_largest, first_of_largest_among
 from optimus_scheduler.model import TOLERANCE
 
 LEAST_TASK_GAIN = 0.01
@@ -95,6 +95,24 @@ def test_gains_fall_along_an_envelope_and_nothing_lies_above_it(
         assert (candidates.worth[every] <= line + 1e-9).all()
 
 
+leaps = st.lists(st.tuples(st.integers(0, 7), st.sampled_from([0.0, 0.5, 3.0])), min_size=6, max_size=6)
+
+
+@settings(max_examples=200, deadline=None)
+@given(frontiers, leaps)
+def test_an_envelope_of_many_jobs_has_that_of_each(
+    drawn: list[list[tuple[int, int, float]]], leaps: list[tuple[int, float]]
+) -> None:
+    """What a job has is worth a leap more than all else, as it costs no change."""
+    drawn = drawn * 30
+    candidates, _ = table(drawn)
+    for j, first in enumerate(candidates.first[:-1].tolist()):
+        place, leap = leaps[j % len(leaps)]
+        candidates.worth[min(first + place, int(candidates.first[j + 1]) - 1)] += leap
+    each = [envelope(candidates, np.arange(a, b)).tolist() for a, b in pairwise(candidates.first.tolist())]
+    assert envelope(candidates, np.arange(len(candidates))).tolist() == [row for rows in each for row in rows]
+
+
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=12), st.integers(0, 20), st.integers(0, 20))
 def test_in_turn_each_gets_it_that_still_fits(asked: list[tuple[int, int]], cpu: int, memory: int) -> None:
     left = [float(cpu), float(memory)]
@@ -119,6 +137,10 @@ def test_the_first_of_the_largest_values_of_each_job(
     )
     expected = [a + int(np.argmax(values[a:b])) for a, b in pairwise(candidates.first.tolist())]
     assert first_of_largest(values, candidates).tolist() == expected
+    asked = np.isfinite(values).nonzero()[0]
+    found, largest = first_of_largest_among(asked, values[asked], candidates)
+    assert found.tolist() == expected
+    assert largest.tolist() == values[expected].tolist()
 
 
 @given(st.lists(st.sampled_from([-math.inf, -1.0, 0.0, -0.0, 0.5, 1e300]) | st.floats(0.0, 1.0)))

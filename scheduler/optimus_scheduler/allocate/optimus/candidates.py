@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -75,6 +76,17 @@ class Sizes:
     keeps: BoolArray
     """It may only keep what it has or a part of that: its present size is not measured yet."""
 
+    def of(self, jobs: IntArray) -> Sizes:
+        """Of these jobs only."""
+        return Sizes(
+            self.present[jobs],
+            self.has_tasks[jobs],
+            self.least[jobs],
+            self.most[jobs],
+            self.most_tasks[jobs],
+            self.keeps[jobs],
+        )
+
 
 def sizes_of(outlooks: Sequence[Outlook], settings: Settings) -> Sizes:
     """How far each job may grow now.
@@ -95,7 +107,9 @@ def candidates(
     outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes, settings: Settings, now: float
 ) -> Candidates:
     """The rows of all jobs. `now`: POSIX seconds."""
-    (job, workers, servers, cost, speeds), is_present = _rows(outlooks, frontiers, sizes)
+    first, (workers, servers, cost, speeds, kind) = _rows(outlooks, frontiers, sizes, settings)
+    job = np.arange(len(outlooks)).repeat(np.diff(first))
+    is_present = kind == _PRESENT
     best = frontiers.best_speed_per_share
     # Of equal jobs the older starts first, whatever speed is believed of each: not the one that rounding favours.
     plain = rounded((goal_weights(outlooks, Round(frontiers, best, now), settings) / best)[job] * speeds)
@@ -105,11 +119,11 @@ def candidates(
     charge = charges(outlooks, seconds_left, settings)
     paid = np.where(sizes.has_tasks, charge, 0.0)
     # New tasks bring nothing before they take part, and those that are not wanted any more leave at once.
-    joins = sizes.has_tasks[job] & ((workers > sizes.present[job, 0]) | (servers > sizes.present[job, 1]))
+    joins = kind >= _MORE
     part = np.minimum(JobColumns.of(outlooks).column("joining_seconds") / lasts(outlooks, seconds_left, settings), 1.0)
     until = np.where(joins, part[job], 0.0)
     meanwhile = present_speed[job]
-    mixed = ((until > 0) & ((workers < sizes.present[job, 0]) | (servers < sizes.present[job, 1]))).nonzero()[0]
+    mixed = ((until > 0) & (kind == _MIXED)).nonzero()[0]
     for j in sorted(set(job[mixed].tolist())):
         rows = mixed[job[mixed] == j]
         stay = (np.minimum(each[rows], has) for each, has in zip((workers, servers), sizes.present[j], strict=True))
@@ -120,7 +134,6 @@ def candidates(
     again = paid + JobColumns.of(outlooks).column("unsaved_seconds") / lasts(outlooks, seconds_left, settings)
     lost = np.zeros(len(outlooks))
     lost[job[is_present]] = (again[job] * plain)[is_present]
-    first = job.searchsorted(np.arange(len(outlooks) + 1))
     worth[first[:-1]] -= lost
     least_speed = speeds[first[:-1] + 1]
     work = remaining_work(JobColumns.of(outlooks), best, frontiers.least_shares)
@@ -157,11 +170,77 @@ def lasts(outlooks: Sequence[Outlook], seconds_left: FloatArray, settings: Setti
     return np.asarray(np.where(jobs.has_tasks, np.maximum(np.minimum(seconds_left, again), 1e-3), np.inf))
 
 
+_LESS, _PRESENT, _MORE, _MIXED = range(4)
+"""Kinds of sizes: no more of either role than the job has, what it has, more of one role or both, and more of one but
+less of the other."""
+_ROW_BYTES = 5 * 8
+_RowColumns = tuple[IntArray, IntArray, FloatArray, FloatArray, IntArray]
+"""Workers, servers, cost, speed and kind of every row."""
 _Columns = tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray]
 """Job, workers, servers, cost and speed of every row."""
 
 
-def _rows(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes) -> tuple[_Columns, BoolArray]:
+def _rows(
+    outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes, settings: Settings
+) -> tuple[IntArray, _RowColumns]:
+    """The sizes that each job may have now, of those that have told nothing new as in the round before: (n + 1,) where
+    those of each job begin, and the columns (k,)."""
+    steady, keeps = [one.steady for one in outlooks], sizes.keeps.tolist()
+    known = [each.rows for each in steady]
+    # All else that they are made of is that of the `Steady`.
+    new = [
+        j
+        for j, (before, frontier, has_to_keep) in enumerate(zip(known, frontiers.each, keeps, strict=True))
+        if before is None
+        or before[0] is not frontier
+        or before[1] is not has_to_keep
+        or before[2] != settings.growth_factor
+    ]
+    if new:
+        is_all = len(new) == len(outlooks)
+        numbers = np.array(new)
+        if is_all:
+            first, columns = _rows_anew(outlooks, frontiers, sizes)
+        else:
+            first, columns = _rows_anew([outlooks[j] for j in new], frontiers.of(new), sizes.of(numbers))
+        lasts_on = sizes.has_tasks[numbers]  # a job without tasks has some in the next round, mostly, and other sizes
+        if lasts_on.any() or not is_all:
+            packed = _packed(first, columns)
+            for j, is_kept, rows in zip(new, lasts_on.tolist(), packed, strict=True):
+                known[j] = frontiers.each[j], keeps[j], settings.growth_factor, rows
+                steady[j].rows = known[j] if is_kept else None
+        if is_all:
+            return first, columns
+    return _unpacked([each[3] for each in known if each is not None])
+
+
+def _rows_anew(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes) -> tuple[IntArray, _RowColumns]:
+    """The same of jobs of which nothing is known."""
+    (job, workers, servers, cost, speeds), is_present = _sizes_now(outlooks, frontiers, sizes)
+    has_workers, has_servers = (each[job] for each in sizes.present.T)
+    is_more = sizes.has_tasks[job] & ((workers > has_workers) | (servers > has_servers))
+    is_less = (workers < has_workers) | (servers < has_servers)
+    kind = np.where(is_present, _PRESENT, np.where(is_more, np.where(is_less, _MIXED, _MORE), _LESS))
+    return job.searchsorted(np.arange(len(outlooks) + 1)), (workers, servers, cost, speeds, kind)
+
+
+def _packed(first: IntArray, columns: _RowColumns) -> list[bytes]:
+    """The rows of each job as 64-bit floats, one row after the other: a round joins those of thousands of jobs."""
+    rows = np.stack(columns, axis=1).astype(np.float64)
+    return [rows[begin:end].tobytes() for begin, end in pairwise(first.tolist())]
+
+
+def _unpacked(packed: Sequence[bytes]) -> tuple[IntArray, _RowColumns]:
+    """Where the rows of each job begin, and their columns."""
+    counts = np.fromiter(map(len, packed), np.int64, len(packed)) // _ROW_BYTES
+    first = np.zeros(len(counts) + 1, dtype=np.int64)
+    counts.cumsum(out=first[1:])
+    columns = np.ascontiguousarray(np.frombuffer(b"".join(packed)).reshape(-1, 5).T)
+    workers, servers, kind = (columns[place].astype(np.int64) for place in (0, 1, 4))
+    return first, (workers, servers, columns[2], columns[3], kind)
+
+
+def _sizes_now(outlooks: Sequence[Outlook], frontiers: Frontiers, sizes: Sizes) -> tuple[_Columns, BoolArray]:
     """The sizes that each job may have now and its present size; (k,) which of them is that."""
     # No size has as few tasks as the one below it: those with too many tasks need not be looked at.
     most_tasks = np.maximum(np.where(sizes.keeps, 0, sizes.most_tasks), sizes.present.sum(axis=1))

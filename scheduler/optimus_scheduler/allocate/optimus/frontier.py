@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -54,6 +55,16 @@ class Frontiers:
         least = outlooks.pairs("least_")
         self.least_shares = least[:, 0] * self.worker_shares + least[:, 1] * self.server_shares
         """(n,) of the cluster, that each takes at its minimum."""
+
+    def of(self, jobs: Sequence[int]) -> Frontiers:
+        """Those of these jobs only, by their numbers."""
+        found = copy(self)
+        found.each = [self.each[j] for j in jobs]
+        columns = self.worker_shares, self.server_shares, self.best_speed_per_share, self.least_shares
+        found.worker_shares, found.server_shares, found.best_speed_per_share, found.least_shares = (
+            each[list(jobs)] for each in columns
+        )
+        return found
 
     def speeds_at(self, share: float) -> FloatArray:
         """(n,) steps per second of each job on so much of the cluster, between sizes by a straight line."""

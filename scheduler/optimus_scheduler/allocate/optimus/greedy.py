@@ -186,6 +186,8 @@ def envelope(candidates: Candidates, rows: IntArray) -> IntArray:
     as it rises."""
     # A size that is worth no more than a cheaper one is never used; nor is one below the line between its neighbours.
     rows = rows.compress(_rises(candidates, rows))
+    if len(rows) > _FEW:
+        rows = rows.compress(~_below_way_to_last(candidates, rows))
     done: list[IntArray] = []
     while len(rows) > _FEW:
         job, cost, worth = candidates.job[rows], candidates.cost[rows], candidates.worth[rows]
@@ -204,6 +206,29 @@ def envelope(candidates: Candidates, rows: IntArray) -> IntArray:
     else:
         rows = _one_by_one(candidates, rows)
     return np.sort(np.concatenate([*done, rows])) if done else rows
+
+
+def _below_way_to_last(candidates: Candidates, rows: IntArray) -> BoolArray:
+    """Of `rows`, whose worth rises within each job, those that lie clearly below the line to the last one of their job
+    from the row before it on the envelope.
+
+    What a job has costs no change, so that its worth is a leap above all that it had to change to: one look at all rows
+    under that leap spares a look for each of them. Those on the line, but for rounding, are left to the other looks.
+    """
+    job, cost, worth = candidates.job[rows], candidates.cost[rows], candidates.worth[rows]
+    first = np.concatenate([[True], job[1:] != job[:-1]]).nonzero()[0]
+    counts = np.diff(first, append=len(rows))
+    last = (first + counts - 1).repeat(counts)
+    places = np.arange(len(rows))
+    slope = (worth[last] - worth) / np.maximum(cost[last] - cost, 1e-15)
+    slope[last == places] = np.inf
+    flattest = np.minimum.reduceat(slope, first).repeat(counts)
+    before = np.maximum.reduceat(np.where(slope == flattest, places, 0), first).repeat(counts)
+    return np.asarray((places > before) & (places < last) & (slope > flattest * _CLEARLY))
+
+
+_CLEARLY = 1.0 + 1e-9
+"""So many times as steep is no matter of rounding."""
 
 
 def _one_by_one(candidates: Candidates, rows: IntArray) -> IntArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import repeat
 
@@ -54,12 +54,10 @@ class _Explanation:
         self._ideal = first_of_largest(table.plain - result.price * table.cost, table)
         row = result.row[table.job]
         above = (np.arange(len(table)) > row).nonzero()[0]
-        gains = np.full(len(table), -np.inf)
-        shares = np.maximum(table.cost[above] - table.cost[row[above]], 1e-15)
-        gains[above] = (table.plain[above] - table.plain[row[above]]) / shares
+        now = row[above]
+        gains = (table.plain[above] - table.plain[now]) / np.maximum(table.cost[above] - table.cost[now], 1e-15)
         self._above, self._gains = above, gains
-        self._next = first_of_largest(gains, table)
-        self._next_gain = gains[self._next]
+        self._next, self._next_gain = first_of_largest_among(above, gains, table)
         self._least = np.minimum(result.row, table.first[:-1] + 1)
         """(n,) the row of each job's minimum; that of nothing for a job that gets nothing."""
         below = of_smaller_share(result.row, table)
@@ -75,16 +73,16 @@ class _Explanation:
         sizes = [one.present for one in jobs]
         moves = jobs.column("changes_type") > 0
         changes = (workers != jobs.pairs("")[:, 0]) | (servers != jobs.pairs("")[:, 1]) | moves
-        for j in changes.nonzero()[0].tolist():  # most keep what they have, the very same object
-            sizes[j] = self._size(j, row[j])
+        for j, size in self._sizes(changes.nonzero()[0], row):  # most keep what they have, the very same object
+            sizes[j] = size
         better = self._is_faster(self._ideal) & self._fits(self._ideal)
         wanted = np.where(better, self._ideal, self._next_that_fits())
         reasons = self._to_keep(wanted)
         if changes.any():
             reasons = np.where(changes, self._to_change(moves), reasons)
         best: list[Allocation | None] = [None] * len(jobs)
-        for j in (_WANTS_ANOTHER[reasons] & ~changes).nonzero()[0].tolist():
-            best[j] = self._size(j, wanted[j])
+        for j, size in self._sizes((_WANTS_ANOTHER[reasons] & ~changes).nonzero()[0], wanted):
+            best[j] = size
         # For no larger share (a worker in the place of a server) there is no gain per share.
         is_one_more = table.cost[self._next] - table.cost[row] > _SAME_SHARE
         next_gain = _where(is_one_more, self._next_gain)
@@ -113,8 +111,13 @@ class _Explanation:
         better = _WAITS._replace(grown=tuple(map(self._jobs.ids.__getitem__, grown.tolist())))
         return [better if each else _WAITS for each in fits.tolist()]
 
-    def _size(self, job: int, row: int) -> Allocation:
-        return self._jobs[job].size(int(self._table.workers[row]), int(self._table.servers[row]))
+    def _sizes(self, jobs: IntArray, rows: IntArray) -> Iterator[tuple[int, Allocation]]:
+        """Each of `jobs` (m,) with the size of its row in `rows` (n,)."""
+        asked = rows[jobs]
+        counts = zip(
+            jobs.tolist(), self._table.workers[asked].tolist(), self._table.servers[asked].tolist(), strict=True
+        )
+        return ((j, self._jobs[j].size(workers, servers)) for j, workers, servers in counts)
 
     def _to_change(self, moves: BoolArray) -> IntArray:
         """(n,) the reason for another size, as a number in `_REASONS`; `moves` (n,) to another GPU type."""
@@ -154,13 +157,12 @@ class _Explanation:
         table, row, lacks = self._table, self._result.row, ~self._fits(self._next)
         if (self._result.available <= TOLERANCE).all():
             return self._next
-        above = self._above.compress(lacks[table.job[self._above]])
+        is_asked = lacks[table.job[self._above]]
+        above, gains = self._above.compress(is_asked), self._gains.compress(is_asked)
         added = self._demand.take(above, axis=0) - self._demand.take(row[table.job[above]], axis=0)
-        above = above.compress(within(added, self._result.available + TOLERANCE))
-        gains = np.full(len(table), -np.inf)
-        gains[above] = self._gains[above]
-        found = first_of_largest(gains, table)
-        return np.where(lacks & np.isfinite(gains[found]) & self._is_faster(found), found, self._next)
+        fits = within(added, self._result.available + TOLERANCE)
+        found, gain = first_of_largest_among(above.compress(fits), gains.compress(fits), table)
+        return np.where(lacks & np.isfinite(gain) & self._is_faster(found), found, self._next)
 
     def _fits(self, rows: IntArray) -> BoolArray:
         """(n,) whether each job could have the size of `rows` (n,) instead."""
@@ -246,3 +248,18 @@ def first_of_largest(values: FloatArray, table: Candidates) -> IntArray:
     rows = (values == largest[table.job]).nonzero()[0]
     job = table.job[rows]
     return np.asarray(rows[np.concatenate([[True], job[1:] != job[:-1]])])
+
+
+def first_of_largest_among(rows: IntArray, values: FloatArray, table: Candidates) -> tuple[IntArray, FloatArray]:
+    """The same among `rows` (m,), which are sorted, with their `values` (m,); and (n,) the value of each. Of a job that
+    has none of these it is the row of nothing, and no value is as low."""
+    found, largest = table.first[:-1].copy(), np.full(len(table.first) - 1, -np.inf)
+    if len(rows):
+        job = table.job[rows]
+        begin = np.concatenate([[True], job[1:] != job[:-1]]).nonzero()[0]
+        largest[job[begin]] = np.maximum.reduceat(values, begin)
+        equal = (values == largest[job]).nonzero()[0]
+        job = job[equal]
+        first = equal[np.concatenate([[True], job[1:] != job[:-1]])]
+        found[table.job[rows[first]]] = rows[first]
+    return found, largest
