@@ -12,6 +12,7 @@ from fastapi import Depends, Request
 
 from optimus_service.api.access.audit import Audit
 from optimus_service.api.access.callers import Caller
+from optimus_service.api.plan_turns import PlanTurns
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.clusters.base import Cluster
 from optimus_service.insight.predictions.dry_run import Preview
@@ -76,6 +77,8 @@ class Services:
     """What ended jobs taught; None: predictions make nothing of it."""
     leads: Callable[[], bool] = _leads
     """Whether this replica runs the rounds: it is the one that shows figures of jobs and cluster."""
+    plans: PlanTurns = field(default_factory=PlanTurns)
+    """Questions what would happen, in turn."""
     edits: Turns = field(default_factory=Turns)
     """Changes of a job, in turn."""
     clock: Callable[[], float] = time.time

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import as_completed
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +101,29 @@ def test_what_would_be_refused_is_refused(planning: Api, world: World) -> None:
     same = planning.post("/v1/jobs/task/plan", json={"priority": 1.0}).json()
     assert same == {"sentences": ["It has these values already: nothing would change."], "effects": []}
     assert planning.post("/v1/projects/default/plan", json={"share": 2.0}).status_code == 422
+
+
+def test_questions_that_take_long_leave_room_for_all_else(
+    planning: Api, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks beyond those that wait is told to come again, and so is nobody who asks for something else."""
+    trained(world, planning)
+    answered, preview = threading.Event(), planning.services.preview
+    assert preview is not None
+    plan_of = preview.of_change
+
+    def slow(change: Any) -> Any:
+        assert answered.wait(60.0)
+        return plan_of(change)
+
+    monkeypatch.setattr(preview, "of_change", slow)
+    ask = planning.call_async("POST", "/v1/jobs/task/plan", json={"priority": 2.0})
+    asked = [planning.portal.start_task_soon(ask) for _ in range(60)]
+    try:
+        refused = [each.result() for each, _ in zip(as_completed(asked, 30.0), range(44), strict=False)]
+        assert {each.status_code for each in refused} == {503}
+        assert "try again in a moment" in refused[0].json()["detail"]
+        assert planning.get("/v1/jobs").status_code == 200
+    finally:
+        answered.set()
+    assert sorted(each.result(60.0).status_code for each in asked) == [200] * 16 + [503] * 44

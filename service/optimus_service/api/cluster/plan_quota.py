@@ -10,19 +10,20 @@ from fastapi import APIRouter, Body
 from optimus_contract import answers
 from optimus_contract.people import ProjectQuota
 from optimus_scheduler.model import Quota, Snapshot, WorkerLimit
+from optimus_service.api.access.callers import Caller
 from optimus_service.api.cluster.projects import ProjectName, check_shares, quota_of
 from optimus_service.api.http import examples
 from optimus_service.api.http.body import StrictRoute
 from optimus_service.api.http.problems import documented
 from optimus_service.api.jobs.plan import effect_bodies, on_others, on_waiting
 from optimus_service.api.jobs.plan_change import foreseen
-from optimus_service.api.services import CallerDep, ServicesDep
+from optimus_service.api.services import CallerDep, Services, ServicesDep
 
 router = APIRouter(route_class=StrictRoute, tags=["projects"])
 
 
 @router.post("/v1/projects/{name}/plan", responses=documented(422))
-def plan_quota(
+async def plan_quota(
     name: ProjectName,
     quota: Annotated[ProjectQuota, Body(openapi_examples=examples.QUOTAS)],
     services: ServicesDep,
@@ -32,6 +33,10 @@ def plan_quota(
 
     Nothing is stored. Refused for the same reasons as the quota itself (`PUT /v1/projects/{name}`).
     """
+    return await services.plans.in_turn(_planned, services, name, quota, caller)
+
+
+def _planned(services: Services, name: str, quota: ProjectQuota, caller: Caller) -> answers.ChangePlan:
     check_shares(name, quota, services.repository.projects.all())
     given, most = quota_of(name, quota), quota.limits.workers_together
 

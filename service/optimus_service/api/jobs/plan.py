@@ -65,7 +65,8 @@ async def plan_job(
     Nothing is stored. The answer comes from the scheduler's own plan, on the present state of the cluster with the job
     and without it. Refused with 422 for the same reasons as submitting.
     """
-    return await task_checks.in_turn(_planned, services, task_checks, spec, caller)
+    with services.plans.place():
+        return await task_checks.in_turn(_planned, services, task_checks, spec, caller)
 
 
 def _planned(services: Services, task_checks: TaskChecks, spec: JobSpec, caller: Caller) -> answers.Plan:

@@ -41,7 +41,7 @@ router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 
 
 @router.post("/v1/jobs/{job_id}/plan", responses=documented(404, 409))
-def plan_change(
+async def plan_change(
     job_id: str,
     change: Annotated[JobChange, Body(openapi_examples=examples.CHANGES)],
     services: ServicesDep,
@@ -52,6 +52,10 @@ def plan_change(
     Nothing is stored. The answer comes from the scheduler's own plan, on the present state of the cluster with the
     change and without it. Refused for the same reasons as the change itself (`PATCH /v1/jobs/{job_id}`).
     """
+    return await services.plans.in_turn(_planned, services, job_id, change, caller)
+
+
+def _planned(services: Services, job_id: str, change: JobChange, caller: Caller) -> answers.ChangePlan:
     job = services.repository.jobs.get(job_id)
     edit = checked_edit(services, caller, job, change)
     changed = replace(job, spec=edit.spec)

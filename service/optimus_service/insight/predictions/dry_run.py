@@ -54,6 +54,9 @@ _MOST_JOBS_TO_TRY = 300
 """Active jobs beyond which it is not tried what would give one of them more: that plans a dozen times."""
 _MOST_PLANNED = 5_000
 """Jobs in all plans that are made to see what gives one of them more: a tenth of a millisecond each at most."""
+_MOST_ADVISED = 8
+"""Explanations that wait for advice at a time; who comes then gets one without, so that threads are left for all
+else."""
 _AT_ONCE = Interval(0.0, 0.0, 0.0)
 _LEAVING = Interval(3.0, 1.0, 10.0)
 """Seconds until tasks are started whose places others have yet to leave: these end their step, and their processes."""
@@ -202,6 +205,7 @@ class Preview:
         self._foresee = foresee
         self._clock = clock
         self._turn = threading.Lock()
+        self._places = threading.BoundedSemaphore(_MOST_ADVISED)
 
     def of(
         self,
@@ -315,17 +319,20 @@ class Preview:
         for, as it is told.
 
         None when that was not tried, or not all of it and nothing was found: the job is not active any more, or there
-        are so many that it would take long.
+        are so many that it would take long, or so many others ask.
 
         Raises:
             ClusterUnavailable: nobody can tell.
             DatabaseNotAvailable: nobody can tell.
         """
-        if self._observer.count_active() > _MOST_JOBS_TO_TRY:
+        if self._observer.count_active() > _MOST_JOBS_TO_TRY or not self._places.acquire(blocking=False):
             return None
-        with self._turn:
-            snapshot = self._observer.look(ClusterState.of(self._cluster), self._clock())
-            return self._gives_more(self._foresee(), snapshot, job_id, names(), only_named=only_named, awaited=awaited)
+        try:
+            with self._turn:
+                snapshot, world = self._observer.look(ClusterState.of(self._cluster), self._clock()), self._foresee()
+                return self._gives_more(world, snapshot, job_id, names(), only_named=only_named, awaited=awaited)
+        finally:
+            self._places.release()
 
     def kept_on_larger_cluster(self, job_id: str) -> str | None:
         """Why the job, which lacks room, would keep its size with twice the nodes, too, in a sentence; None: it would
@@ -335,6 +342,14 @@ class Preview:
             ClusterUnavailable: nobody can tell.
             DatabaseNotAvailable: nobody can tell.
         """
+        if not self._places.acquire(blocking=False):
+            return None
+        try:
+            return self._kept_on_larger_cluster(job_id)
+        finally:
+            self._places.release()
+
+    def _kept_on_larger_cluster(self, job_id: str) -> str | None:
         with self._turn:
             snapshot = self._observer.look(ClusterState.of(self._cluster), self._clock())
             if len(snapshot.jobs) > _MOST_JOBS_TO_TRY or all(job.id != job_id for job in snapshot.jobs):
