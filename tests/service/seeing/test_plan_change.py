@@ -120,7 +120,7 @@ def test_questions_that_take_long_leave_room_for_all_else(
     ask = planning.call_async("POST", "/v1/jobs/task/plan", json={"priority": 2.0})
     asked = [planning.portal.start_task_soon(ask) for _ in range(60)]
     try:
-        refused = [each.result() for each, _ in zip(as_completed(asked, 30.0), range(44), strict=False)]
+        refused = [each.result() for _, each in zip(range(44), as_completed(asked, 30.0), strict=False)]
         assert {each.status_code for each in refused} == {503}
         assert "try again in a moment" in refused[0].json()["detail"]
         assert planning.get("/v1/jobs").status_code == 200
