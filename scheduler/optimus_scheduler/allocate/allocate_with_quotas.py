@@ -207,8 +207,8 @@ def _under_limits(
         if covers(grant.allocation, claim):
             continue
         if grant.again_at is not None:
-            note = f"{limits[job_id].note or ''} It can wait until {instant_words(grant.again_at)}, beside {_FIRST}."
-            limits[job_id] = replace(limits[job_id], note=note.strip())
+            waits = f"It can wait until {instant_words(grant.again_at)} for what comes first: {_FIRST}."
+            limits[job_id] = replace(limits[job_id], note=f"{limits[job_id].note or ''} {waits}".strip())
         elif job_id in out.given_up:
             limits[job_id] = replace(limits[job_id], reason=Reason.DEADLINE_CANNOT_BE_MET, note=_GIVEN_UP)
     by_id = {one.id: one for one in competing}
