@@ -613,6 +613,10 @@ def _of_others(
     if len(holding) > _MOST_TOGETHER:
         ids = frozenset(each.id for each in holding)
         yield Change("the ends of all jobs with tasks together", _without(snapshot, ids), _OTHERS_TOGETHER, ids)
+    own = frozenset(each.id for each in others if each.spec.project == first_of)
+    if len(own) > 1:  # with those that wait before it for the same quota
+        words = f"the ends of all other jobs of project {first_of}"
+        yield Change(words, _without(snapshot, own), _OTHERS_TOGETHER, own)
     if holding and len(others) > 1:
         ids = frozenset(each.id for each in others)
         waiting = ", also of those that wait" * (len(others) > len(holding))

@@ -286,7 +286,9 @@ def test_runs_that_count_epochs_say_nothing_of_one_that_counts_steps() -> None:
     assert alike(*runs, arguments="--new") == ["steps", "other", "silent"], "as most"
     assert alike(steps, epochs, arguments="--new") == ["epochs"], "as the newest of as many"
     assert alike(*runs, arguments="--style", counts_epochs=False) == ["steps", "other", "silent"], "it has told"
-    assert counted_alike(same := (steps, other), ("--n",), True) is same
+    assert counted_alike(same := (steps, other), ("--n",), False) is same
+    assert counted_alike(same, ("--n",), None) is same
+    assert counted_alike(same, ("--n",), True) == (), "its epochs would be taken for so many steps"
 
 
 # --- changes of size -------------------------------------------------------------------------------------------------

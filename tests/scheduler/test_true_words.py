@@ -479,6 +479,9 @@ def done(world: Snapshot, job_id: str, words: str) -> Snapshot:
         return _without(world, set(re.findall(r"j\d+", words)))
     if words == "the ends of all jobs with tasks together":
         return _without(world, {each.id for each in world.jobs if each.id != job_id and not each.allocation.is_empty})
+    if found := re.fullmatch(r"the ends of all other jobs of project (\w+)", words):
+        of_project = (each.id for each in world.jobs if each.spec.project == found[1])
+        return _without(world, set(of_project) - {job_id})
     if words.startswith("the ends of all other jobs"):
         return _without(world, {each.id for each in world.jobs if each.id != job_id})
     raise LookupError(words)
@@ -729,6 +732,13 @@ def test_who_waits_for_a_quota_is_told_of_the_ends_of_those_that_hold_it() -> No
     told = what_gives_more(world, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES)).changes
     assert "the ends of b and c together" in told, told
     assert not any("all other jobs" in each for each in told)
+    first = replace(
+        a_job("d", spec=replace(one, worker=replace(one.worker, minimum=3, maximum=3))), submitted_at=NOW - 900.0
+    )
+    told = what_gives_more(
+        replace(world, jobs=(*world.jobs, first)), "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES)
+    ).changes
+    assert "the ends of all other jobs of project vision" in told, told
 
 
 @pytest.mark.parametrize(

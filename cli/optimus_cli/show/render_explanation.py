@@ -66,10 +66,16 @@ def _gain(gain: float | None) -> str:
     return found if found == wording.UNKNOWN else f"{found}, to compare jobs by"
 
 
+_SPEED_FROM = {
+    "analysis": ", calculated from its layers: none is measured yet",
+    "similar jobs": ", as ended jobs of its task had: none of its own is measured yet",
+}
+
+
 def _forecast_facts(forecast: Forecast, *, with_fit: bool) -> list[tuple[str, str]]:
     """What the round believed; a forecast may lack anything. What is left by now is in `Ends in`."""
     speed = wording.number(forecast.get("steps_per_second"))
-    whence = ", calculated from its layers: none is measured yet" if forecast.get("speed_from") == "analysis" else ""
+    whence = _SPEED_FROM.get(forecast.get("speed_from") or "", "")
     total = forecast.get("total_steps") if forecast.get("rule") else None  # without one it is a guess
     fit = [
         ("Loss curve", coefficients(forecast.get("loss_curve") or {})),

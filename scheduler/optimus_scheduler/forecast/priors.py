@@ -76,13 +76,14 @@ def counted_alike(
     arguments, or as most of all where none has; as the newest where both are as many.
     """
     told = [each for each in runs if each.silent is None]
-    if len({each.counts_epochs for each in told}) < 2:
-        return runs
     if counts_epochs is None:
+        if len({each.counts_epochs for each in told}) < 2:
+            return runs
         same = [each.counts_epochs for each in told if each.arguments == arguments]
         votes = same or [each.counts_epochs for each in told]
         counts_epochs = votes[-1] if 2 * sum(votes) == len(votes) else 2 * sum(votes) > len(votes)
-    return tuple(each for each in runs if each.silent is not None or each.counts_epochs is counts_epochs)
+    alike = tuple(each for each in runs if each.silent is not None or each.counts_epochs is counts_epochs)
+    return runs if len(alike) == len(runs) else alike
 
 
 class LossPriors:
