@@ -809,6 +809,30 @@ def test_who_starts_first_counts_what_the_end_before_it_teaches(task: str, speed
     assert [name for name in starts if not sizes[name].is_empty] == [first]
 
 
+@pytest.mark.parametrize("task", ["wave", "another"])
+def test_the_first_end_of_a_task_teaches_how_long_others_of_it_take(task: str) -> None:
+    """Nobody knows the lengths of two that wait. With the end of one of its task a round knows that of the older."""
+    trains = of_task("r", task, (1, 0), 2000, 20.0, True, 1840)
+    trains = replace(trains, started_at=NOW - 92.0)
+    others = [of_task(f"o{n}", f"t{n}", (1, 0), 20_000, 20.0, True, 10_000) for n in range(2)]
+    older, younger = (
+        replace(a_job(name, spec=replace(trains.spec, family=family, convergence=ConvergenceRule())), submitted_at=at)
+        for name, family, at in (("older", "wave", NOW - 20.0), ("younger", "new", NOW - 10.0))
+    )
+    found = looked(a_queue(trains, *others, older, younger, cpu=3.0))
+    starts = {name: found[name].start for name in ("older", "younger")}
+    first = min(starts, key=lambda name: getattr(starts[name], "mean", np.inf))
+    run = replace(told_by(trains, 20.0), total_steps=2000)
+    taught = replace(older, similar=(run,)) if task == "wave" else older
+    sizes = {
+        each.job_id: each.allocation
+        for each in plan(a_snapshot([*others, taught, younger], a_cluster(3.0)), OPTIMUS).decisions
+    }
+    assert (
+        [name for name in starts if not sizes[name].is_empty] == [first] == ["younger" if task == "wave" else "older"]
+    )
+
+
 @settings(max_examples=25)
 @given(left=st.lists(st.integers(2, 200), min_size=3, max_size=3), same=st.booleans())
 def test_of_two_that_wait_the_shorter_starts_first_whatever_is_left_of_those_that_train(

@@ -109,6 +109,8 @@ class _Virtual:
     """Steps left at first."""
     told: Speeds | None = None
     """Of a job whose speeds nobody knows: those of the job of its task that ended first along the trajectory."""
+    taught_seconds: float | None = None
+    """Of one of which nothing tells how long it takes: as long as that job took."""
     waits_as: Outlook | None = None
     """As it was last seen without tasks, since it has none: later, only its wait is longer."""
     slots: Mapping[TaskSlot, str] = field(default_factory=dict)
@@ -375,17 +377,21 @@ class Trajectory:
             job.advance(self._now, time)
             if job.ended_at <= time < job.ended_seen_at:
                 job.ended_seen_at = time
-                self._tell_speeds(job.outlook)
+                self._teach(job)
         self._now = time
         while self._arrivals and self._arrivals[0].submitted_at <= time:
             self._arrive(self._arrivals.pop(0))
 
-    def _tell_speeds(self, ended: Outlook) -> None:
+    def _teach(self, virtual: _Virtual) -> None:
         """From now on a round ranks those that wait by how long they take with the speeds that this one has measured,
-        where it knew no speeds of their task before."""
+        or as it did, where it knew nothing of their task before."""
+        ended = virtual.outlook
         if ended.speeds.source is SpeedSource.MEASURED and ended.job.spec.family:
+            started = virtual.started_at if ended.job.started_at is None else ended.job.started_at
             for job in self._unmeasured.pop(_alike(ended.job), ()):
                 job.told, job.waits_as = Speeds(ended.speeds.model, SpeedSource.SIMILAR_JOBS), None
+                if job.outlook.forecast.remaining_steps is None and not job.outlook.is_told:
+                    job.taught_seconds = max(virtual.ended_at - started, 1e-3)
 
     def _arrive(self, arrival: Arrival) -> None:
         outlook, steps = arrival.outlook, arrival.steps
@@ -545,8 +551,9 @@ class Trajectory:
             waited_seconds=0.0 if has_tasks else unchanged_seconds,
             measured=has_tasks and measured,
             learning=outlook.learning and virtual.n_sizes < _SURE_SIZES,
-            typical_seconds=outlook.typical_seconds * (virtual.left / virtual.work if outlook.is_told else 1.0),
-            is_told=outlook.is_told,
+            typical_seconds=(virtual.taught_seconds or outlook.typical_seconds)
+            * (virtual.left / virtual.work if outlook.is_told or virtual.taught_seconds else 1.0),
+            is_told=outlook.is_told or virtual.taught_seconds is not None,
             allocated_seconds=unchanged_seconds if has_tasks else 0.0,
             joining_seconds=outlook.joining_seconds,
         )
