@@ -105,9 +105,14 @@ def _numbers(name: str, text: str) -> list[float]:
         numbers = [float(word) for word in text.split(",") if word.strip()]
     except ValueError as error:
         raise BadInput(f"{name}: {error}") from error
-    if any(number <= 0 for number in numbers):
-        raise BadInput(f"{name}: above 0, please")
+    least, most = _BOUNDS[name]
+    if not all(least <= number <= most for number in numbers):
+        raise BadInput(f"{name}: from {least:g} to {most:g}, please")
     return numbers
+
+
+_BOUNDS = {"--load": (1e-6, 1e6), "--interval": (0.1, 1e9)}
+"""Of what may be given, both in them. Shorter rounds are more than a replay of any trace ends with."""
 
 
 def _variants(options: Options, loads: list[float], intervals: list[float]) -> list[tuple[str, Options]]:

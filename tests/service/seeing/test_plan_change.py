@@ -127,3 +127,12 @@ def test_questions_that_take_long_leave_room_for_all_else(
     finally:
         answered.set()
     assert sorted(each.result(60.0).status_code for each in asked) == [200] * 16 + [503] * 44
+
+
+def test_a_run_that_is_only_watched_waits_for_nothing(planning: Api, world: World) -> None:
+    """Not even at the moment in which it has begun."""
+    trained(world, planning)
+    world.submit("elsewhere", **SMALL, servers={"min": 0, "max": 0}, tracked=True)
+    assert world.repository.jobs.get("elsewhere").running.is_empty
+    assert planning.post("/v1/jobs/task/plan", json={"priority": 2.0}).status_code == 200
+    assert planning.post("/v1/projects/default/plan", json={"share": 0.5}).status_code == 200

@@ -451,7 +451,8 @@ def _put_off(
     never tell quite the same."""
     waits = {each.job_id for each in planned.decisions if each.allocation.is_empty}
     found = []
-    for job_id in (each.job_id for each in present.decisions if each.allocation.is_empty and each.job_id in waits):
+    waited = (each.job_id for each in present.decisions if each.allocation.is_empty and each.job_id in waits)
+    for job_id in (each for each in waited if each in without_it and each in with_it):  # none that is only watched
         before, after = without_it[job_id].shown.waiting(now), with_it[job_id].shown.waiting(now)
         if before is not None and (after is None or after.mean > before.high):
             found.append(PutOff(job_id, before, after))
