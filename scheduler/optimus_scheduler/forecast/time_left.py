@@ -25,7 +25,7 @@ _DRIFT = 0.06
 people with their seconds per epoch; docs/models.md. What has been seen for a short while says less of the rest ..."""
 _LEAST_SEEN_SECONDS = 10.0
 """... but for as long as this any job has been seen whose speed is known."""
-_MOST_STRETCH = 3.0
+_MOST_STRETCH = 10.0
 """What happens between steps makes a job at most so many times as long."""
 _SOME_SECONDS = 300.0
 """Training that a job is taken to have done without stops before its first: most grow once, soon after they begin. A

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
+from statistics import median
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ _SPEED_FIELDS: Final = (
     *("n_steps", "updates", "seconds", "wait_seconds", "at"),
 )
 _PAUSE_FIELDS: Final = ("rank", "membership_epoch", "at", "seconds")
+_SPLIT_FIELDS: Final = ("rank", "membership_epoch", "n_steps", "seconds")
 
 
 def rows(columns: Columns, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
@@ -99,7 +101,8 @@ class SpeedHistory:
     def __init__(self, mode: Mode, *, measures_parts: bool = True) -> None:
         """`measures_parts`: samples say how long each part of a step took; those of a script do not."""
         self._mode = mode
-        self._measures_parts = measures_parts
+        self.measures_parts = measures_parts
+        """As it was given."""
         self._epoch = 0
         """The newest membership epoch seen. What older ones still send is late and left out."""
         self._open: _Windows | None = None
@@ -116,7 +119,7 @@ class SpeedHistory:
             if epoch < self._epoch or sequence == FIRST_RECORD or seconds <= 0:
                 continue
             if self._open is None:
-                measures_exchange = self._measures_parts and not servers
+                measures_exchange = self.measures_parts and not servers
                 self._open = _Windows(workers, servers, gpu_types.get(epoch), batch, measures_exchange)
             done = self._open.add(rank, n_steps if updates is None else updates, seconds, wait_seconds, at)
             is_full = done >= WINDOW_SECONDS and (rank == 0 or self._mode is not Mode.SYNC)
@@ -167,6 +170,13 @@ def _pairs_of(by_rank: Mapping[int, _Window]) -> list[list[Any]]:
     return [[rank, list(astuple(window))] for rank, window in by_rank.items()]
 
 
+_PACES, _LEAST_PACES = 15, 5
+"""Newest samples by which the usual time of a step of a script is known, and how many there have to be."""
+_PAUSED = 4.0
+"""A sample of a script that took so many times as long as its steps usually do, and a second more, has a pause in
+it."""
+
+
 @dataclass(slots=True)
 class Pauses:
     """How much of the time of worker 0 goes into steps: between them it evaluates and writes checkpoints."""
@@ -177,6 +187,24 @@ class Pauses:
     """From its first report in each membership on ..."""
     busy_seconds: float = 0.0
     """... and in steps."""
+    paced_epoch: int = 0
+    paces: tuple[float, ...] = ()
+    """Seconds per step in the newest samples of that membership, of a script."""
+
+    def split(self, columns: Columns) -> Columns:
+        """Samples of a script whose seconds are those of their steps alone. What it tells of a step after an evaluation
+        has that in it, as nothing tells when it began: the steps are taken to have lasted as usual."""
+        seconds = list(columns["seconds"])
+        for place, (rank, epoch, n_steps, took) in enumerate(rows(columns, _SPLIT_FIELDS)):
+            if rank != 0 or took <= 0 or n_steps <= 0:
+                continue
+            if epoch != self.paced_epoch:
+                self.paced_epoch, self.paces = epoch, ()
+            usual = median(self.paces) * n_steps if len(self.paces) >= _LEAST_PACES else took
+            if took > max(_PAUSED * usual, usual + _LEAST_SECONDS):
+                seconds[place] = usual
+            self.paces = (*self.paces, took / n_steps)[-_PACES:]
+        return {**columns, "seconds": seconds}
 
     def add(self, columns: Columns) -> None:
         for rank, epoch, at, seconds in rows(columns, _PAUSE_FIELDS):
@@ -186,6 +214,13 @@ class Pauses:
                 self.seconds += at - self.last_at
                 self.busy_seconds += min(seconds, at - self.last_at)
             self.epoch, self.last_at = epoch, at
+
+    @classmethod
+    def of_state(cls, state: Sequence[Any]) -> Pauses:
+        """What had this state, its fields in their order; those of an older release have fewer."""
+        found = cls(*state)
+        found.paces = tuple(found.paces)
+        return found
 
     @property
     def busy_part(self) -> float:

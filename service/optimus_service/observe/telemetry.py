@@ -193,6 +193,8 @@ class JobHistory:
 
     def _add_columns(self, columns: Columns) -> None:
         self.longest_seconds = max(self.longest_seconds, *columns["seconds"])
+        if not self.speeds.measures_parts:
+            columns = self.pauses.split(columns)
         self.speeds.add(columns, self._gpu_types)
         self.slow_workers.add(columns)
         self.pauses.add(columns)
@@ -324,7 +326,7 @@ class JobHistory:
             self.metrics = self.evaluations[name] if is_target else self.metrics
         self.speeds.restore(state["speeds"])
         self.slow_workers.restore(state["slow_workers"])
-        self.pauses = Pauses(*state["pauses"])
+        self.pauses = Pauses.of_state(state["pauses"])
 
 
 # --- the noise of gradients ------------------------------------------------------------------------------------------

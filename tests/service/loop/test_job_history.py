@@ -141,6 +141,44 @@ def test_each_epoch_has_its_last_step_whether_that_had_been_made_before_or_not()
     assert history_of([sample(1, at=500.0)]).last_steps == {1: 101.0}, "no step comes after it was received"
 
 
+def script_of(seconds: Iterable[float], history: JobHistory | None = None, first: int = 1) -> JobHistory:
+    """A script whose steps took so long each, what it did before them included."""
+    history = history or JobHistory(Mode.SYNC, measures_parts=False)
+    at, samples = history.pauses.last_at or 0.0, []
+    for step, took in enumerate(seconds, first):
+        at += took
+        samples.append(sample(step, at=at, received_at=at, seconds=took, n_steps=1, workers=1, servers=0))
+    history.add(batches_of(samples))
+    return history
+
+
+@pytest.mark.parametrize(("each", "pause", "n_steps"), [(0.1, 3.0, 30), (0.2, 5.0, 50), (1.0, 20.0, 20)])
+def test_what_a_script_does_between_its_steps_is_time_and_no_speed(each: float, pause: float, n_steps: int) -> None:
+    """It evaluates after each epoch: its speed is that of its steps, and its pauses come with all that are left."""
+    epoch = [each + pause, *[each] * (n_steps - 1)]
+    history = script_of([each] * n_steps + 4 * epoch)
+    for speed in history.speeds.samples():
+        assert speed.steps_per_second == pytest.approx(1.0 / each, rel=1e-6)
+    took = 5 * n_steps * each + 4 * pause
+    assert 5 * n_steps * each / history.pauses.busy_part == pytest.approx(took, rel=0.05)
+
+
+def test_a_script_that_becomes_slower_is_seen_to_be() -> None:
+    history = script_of([0.5] * 40 + [4.0] * 40)
+    assert history.speeds.samples()[-1].steps_per_second == pytest.approx(0.25, rel=1e-6)
+
+
+def test_a_kept_history_of_a_script_knows_how_long_its_steps_take() -> None:
+    took = [0.5] * 9 + [6.5] + [0.5] * 9
+    whole, before = script_of(took), script_of(took[:9])
+    after = JobHistory(Mode.SYNC, measures_parts=False)
+    state = before.state()
+    after.restore(state | {"pauses": [list(each) if isinstance(each, tuple) else each for each in state["pauses"]]})
+    script_of(took[9:], after, first=10)
+    assert after.pauses == whole.pauses
+    assert after.speeds.samples() == whole.speeds.samples()
+
+
 def test_how_often_steps_are_reported_is_known_from_the_newest_reports() -> None:
     def reported(step: int, came: float, epoch: int = 1) -> SampleRecord:
         return sample(step, number=step, epoch=epoch, at=came, received_at=came)
