@@ -14,6 +14,8 @@ from tests.service.api.conftest import serve
 from tests.service.loop.loop_world import World
 from tests.service.seeing.test_plan import everything, preview_of
 
+from optimus_service.api.jobs.plan import on_others
+
 SMALL: dict[str, Any] = {"task": None, "command": ["torchrun", "train.py"], "architecture": "script"}
 SPEC: dict[str, Any] = {**SMALL, "servers": {"min": 0, "max": 0}, "resumes": False}
 
@@ -136,3 +138,8 @@ def test_a_run_that_is_only_watched_waits_for_nothing(planning: Api, world: Worl
     assert world.repository.jobs.get("elsewhere").running.is_empty
     assert planning.post("/v1/jobs/task/plan", json={"priority": 2.0}).status_code == 200
     assert planning.post("/v1/projects/default/plan", json={"share": 0.5}).status_code == 200
+
+
+def test_a_reader_of_some_jobs_is_not_told_that_no_other_one_changes() -> None:
+    assert on_others([]) == ["No job that runs would change its size."]
+    assert on_others([], of_some=True) == ["No job that you may read would change its size."]

@@ -46,7 +46,8 @@ def _planned(services: Services, name: str, quota: ProjectQuota, caller: Caller)
     found, active, shown = foreseen(services, caller, with_quota)
     effects = effect_bodies(found.effects, active, shown)
     return answers.ChangePlan(
-        sentences=[*on_others(effects), *on_waiting(found.put_off, active, shown)], effects=effects
+        sentences=[*on_others(effects, of_some=caller.projects is not None), *on_waiting(found.put_off, active, shown)],
+        effects=effects,
     )
 
 

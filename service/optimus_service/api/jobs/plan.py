@@ -88,7 +88,7 @@ def _planned(services: Services, task_checks: TaskChecks, spec: JobSpec, caller:
     previewed, now = seen.previewed(previewed, active, caller), services.clock()
     shown = shown_now(services, changed_jobs(previewed.effects, previewed.put_off), active, now)
     quotas = [] if caller.projects is not None else [each.quota for each in services.repository.projects.all()]
-    return plan_body(previewed, active, now, shown, quotas)
+    return plan_body(previewed, active, now, shown, quotas, of_some=caller.projects is not None)
 
 
 def changed_jobs(effects: Sequence[Effect], put_off: Sequence[PutOff]) -> list[str]:
@@ -123,9 +123,11 @@ def plan_body(
     now: float,
     shown: ShownNow = MappingProxyType({}),
     quotas: Sequence[Quota] = (),
+    *,
+    of_some: bool = False,
 ) -> answers.Plan:
     """The answer in words and figures. Pure. `shown`: of jobs that would change or start later; `quotas`: of all
-    projects, for a reader who may know of all of them."""
+    projects, for a reader who may know of all of them; `of_some`: as of `on_others`."""
     decision, ahead = previewed.decision, previewed.forecast
     start, finish, deadline = _interval(previewed.waiting), _interval(previewed.left), _deadline(previewed, now)
     effects = effect_bodies(previewed.effects, active, shown)
@@ -150,7 +152,7 @@ def plan_body(
             *[_BORROWS] * previewed.borrows,
             *_on_the_deadline(previewed, deadline, now),
             *_on_money(cost),
-            *on_others(effects),
+            *on_others(effects, of_some=of_some),
             *on_waiting(previewed.put_off, active, shown),
         ],
         expected=expected,
@@ -267,10 +269,11 @@ def _on_money(cost: answers.Interval | None) -> list[str]:
     return [f"It would cost about {money_words(cost.mean)}{bounds}, at the prices that the service is set to."]
 
 
-def on_others(effects: list[answers.Effect]) -> list[str]:
-    """Who would have another size, when it would end then, and what it would lose."""
+def on_others(effects: list[answers.Effect], *, of_some: bool = False) -> list[str]:
+    """Who would have another size, when it would end then, and what it would lose. `of_some`: others may have, too, of
+    which the reader may not know."""
     if not effects:
-        return ["No job that runs would change its size."]
+        return [f"No job that {'you may read' if of_some else 'runs'} would change its size."]
     return [
         f"{each.name} ({each.job_id}) would have {size(each.after)} instead of {size(each.before)}"
         f"{_delay(each)}{_loss(each)}."

@@ -67,7 +67,7 @@ def _planned(services: Services, job_id: str, change: JobChange, caller: Caller)
     found, active, shown = foreseen(services, caller, with_change, job_id)
     if job_id not in found.decisions:
         raise Problem(409, "the job has just ended: nothing of it can be changed any more")
-    return job_body(changed, edit, found, active, services.clock(), shown)
+    return job_body(changed, edit, found, active, services.clock(), shown, of_some=caller.projects is not None)
 
 
 def foreseen(
@@ -90,11 +90,15 @@ def job_body(
     active: Mapping[str, JobRecord],
     now: float,
     shown: ShownNow = MappingProxyType({}),
+    *,
+    of_some: bool = False,
 ) -> answers.ChangePlan:
-    """What a change of `job` would do, in words and figures. Pure. `shown`: of it and of the jobs that it concerns."""
+    """What a change of `job` would do, in words and figures. Pure. `shown`: of it and of the jobs that it concerns;
+    `of_some`: as of `on_others`."""
     effects = effect_bodies(found.effects, active, shown)
     own = next((each for each in effects if each.job_id == job.id), None)
     others = [each for each in effects if each.job_id != job.id]
+    put_off = [each for each in found.put_off if each.job_id != job.id]  # its own start is told
     if not edit.changed:
         return answers.ChangePlan(sentences=["It has these values already: nothing would change."], effects=[])
     told = shown.get(job.id, NOTHING_SHOWN)
@@ -109,7 +113,7 @@ def job_body(
         left = interval_body(found.left.get(job.id))
         sentences += [] if due is None else by_deadline(left, due - now, has_begun=job.first_step is not None)
     return answers.ChangePlan(
-        sentences=[*sentences, *on_others(others), *on_waiting(found.put_off, active, shown)],
+        sentences=[*sentences, *on_others(others, of_some=of_some), *on_waiting(put_off, active, shown)],
         effects=effects,
     )
 
