@@ -58,6 +58,8 @@ _OTHERS_TOGETHER = "others together"
 _OPEN = "open"
 NEXT_ROUND = "the next round, as things are now"
 """All that gives a job more which was last told to wait: what it waited for has come."""
+_WAITING_FOR_OWN = frozenset({Reason.WAITING_FOR_QUOTA, Reason.WAITING_FOR_WORKER_LIMIT})
+"""Reasons of jobs that wait for what others of their project, or of their owner, hold."""
 NOT_COMPETING = frozenset(
     {
         Reason.CANCELLING,
@@ -266,7 +268,7 @@ def _stopping(jobs: Sequence[Job], names: Mapping[str, str], *, only_named: bool
 
 
 def _losing(job: Job) -> str:
-    return f", losing {time_words(job.unsaved_seconds)} of its work" if job.unsaved_seconds >= 1 else ""
+    return f", which loses {time_words(job.unsaved_seconds)} of work" if job.unsaved_seconds >= 1 else ""
 
 
 def has_fixed_size(spec: JobSpec) -> bool:
@@ -305,7 +307,7 @@ def changes(
     yield from _of_terms(snapshot, job)
     yield from _of_quotas(snapshot, job)
     yield from _of_nodes(snapshot)
-    own = job.spec.project if decision.reason is Reason.WAITING_FOR_QUOTA else None
+    own = job.spec.project if decision.reason in _WAITING_FOR_OWN else None
     yield from _of_others(snapshot, others, present, names, own)
     yield from _of_quotas_beyond(snapshot, job)
 
@@ -596,7 +598,7 @@ def _of_others(
 ) -> Iterator[Change]:
     """The end of another job: those first that end soonest; then of as few of these together as help. All others are
     those that wait, too: they would take the room of the others that end. `first_of`: the project whose jobs are tried
-    before others: they hold the quota that is waited for."""
+    before others: they hold the quota or the workers that are waited for."""
     holding = sorted(
         (each for each in others if not each.allocation.is_empty),
         key=lambda each: (

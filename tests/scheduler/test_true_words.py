@@ -813,7 +813,7 @@ def test_advice_of_a_deadline_names_the_deadline() -> None:
     told = what_gives_more(a_snapshot([*anew, dated], a_cluster(4)), "dated", lambda each: plan(each, OPTIMUS)).changes
     pausing = [each for each in told if "would pause" in each]
     assert pausing
-    assert all("(which would pause b, losing 90 s of its work)" in each for each in pausing)
+    assert all("(which would pause b, which loses 90 s of work)" in each for each in pausing)
 
 
 def test_the_end_of_all_others_is_that_of_those_that_wait_too() -> None:
