@@ -241,6 +241,16 @@ def test_what_a_stop_would_lose_does_not_grow_while_no_step_comes(
         assert after == lost
 
 
+@pytest.mark.parametrize(
+    ("now", "lost"), [(30.0, Loss(15, 30.0)), (40.0, Loss(20, 40.0, True)), (90.0, Loss(25, 50.0, True))]
+)
+def test_what_a_stop_would_lose_counts_steps_that_a_script_has_not_told_yet(now: float, lost: Loss) -> None:
+    """It tells one each 20 s; later than that nobody knows whether it goes on."""
+    script = a_script(state=JobState.RUNNING, running=Allocation(1, 0), first_step=1, step_at=30.0)
+    assert lost_by_a_stop(script, 15, [BEGAN], None, now, 20.0) == lost
+    assert lost_by_a_stop(script, 15, [BEGAN], None, now, 1.0) == Loss(15, 30.0)
+
+
 def test_what_a_stop_would_lose_of_a_script_that_tells_no_steps_is_its_time() -> None:
     silent = a_script(state=JobState.RUNNING, step=0, first_step=None)
     assert lost_by_a_stop(silent, 0, [], 10.0, 70.0) == Loss(0, 60.0)

@@ -52,6 +52,8 @@ def job_body(
     step = step_of(job, still)
     loses_all = step < job.step  # what it has told is of steps that it makes again
     # Not validated: rules for requests would be asked of the stored specification again.
+    expected = None if decision is None else decision.expected
+    report_seconds = 0.0 if expected is None else expected.report_seconds
     return answers.Job(
         id=job.id,
         name=job.name,
@@ -93,7 +95,7 @@ def job_body(
         rescales=job.rescales,
         deadline_promised_at=moment_or_none(promised_at(job)),
         begins_anew=begins_anew(job),
-        lost_by_a_stop=lost_by_a_stop(job, step, memberships, began, now).words or None,
+        lost_by_a_stop=lost_by_a_stop(job, step, memberships, began, now, report_seconds).words or None,
         usage=None if usage is None else answers.JobUsage(**asdict(usage)),
         noise_scale=newest_noise_scale(newest),
         learning_rate=newest_learning_rate(newest),

@@ -64,10 +64,21 @@ def total(found: Sequence[Loss]) -> Loss:
     return Loss(sum(each.steps for each in found), sum(seconds) if seconds else None, is_about)
 
 
+_SELDOM_SECONDS = 5.0
+"""Reports of steps that are further apart than this leave out some of the work: others are as good as exact."""
+
+
 def lost_by_a_stop(
-    job: JobRecord, step: int, memberships: Sequence[MembershipRecord], began: float | None, now: float
+    job: JobRecord,
+    step: int,
+    memberships: Sequence[MembershipRecord],
+    began: float | None,
+    now: float,
+    report_seconds: float = 0.0,
 ) -> Loss:
     """What a stop would lose now; nothing, where the job is known to go on from a checkpoint, or has no tasks.
+
+    `report_seconds`: between two reports of its steps: for so long it makes others that it has not told yet.
 
     `step`: those that it has made since it began. Their time ends with the newest: while none comes, it does not grow.
     `memberships`: oldest first, read only where it has made steps. `began`: when the newest of its workers was started,
@@ -80,7 +91,10 @@ def lost_by_a_stop(
     run = since_its_beginning(memberships)
     if not run or job.step_at is None:
         return Loss(step)
-    return Loss(step, worked_seconds(run, job.step_at), is_about=run[-1].tells_some)
+    worked = worked_seconds(run, job.step_at)
+    untold = min(max(now - job.step_at, 0.0), report_seconds) if report_seconds > _SELDOM_SECONDS else 0.0
+    made = int(step * untold / worked) if worked > 0 else 0
+    return Loss(step + made, worked + untold, is_about=run[-1].tells_some or made > 0)
 
 
 def _loss(
