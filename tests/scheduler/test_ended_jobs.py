@@ -291,6 +291,41 @@ def test_runs_that_count_epochs_say_nothing_of_one_that_counts_steps() -> None:
     assert counted_alike(same, ("--n",), True) == (), "its epochs would be taken for so many steps"
 
 
+@pytest.mark.parametrize("step", [20, 50, 110, 230, 340])
+def test_a_script_without_epochs_ends_about_where_the_very_same_one_did(step: int) -> None:
+    """Its loss falls slowly at first, so that its own curve comes to the target late or never."""
+    rule = ConvergenceRule(target_loss=0.3, max_steps=2000)
+
+    def losses(n: int, shift: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        steps = tuple(map(float, range(1, n + 1)))
+        return steps, tuple(0.1 + 2.0 * math.exp(-at / 200.0) + 0.01 * math.sin(shift * at) for at in steps)
+
+    run_steps, run_losses = losses(461, 1.7)
+    speeds = samples(lambda _w, _p: 10.0, [(1, 0)])
+    run = replace(
+        ended("run", steps_per_epoch=None, arguments=("a",)),
+        loss_steps=run_steps,
+        losses=run_losses,
+        total_steps=461,
+        rule=rule,
+    )
+    spec = a_spec(minimum=(1, 0), maximum=(1, 0), rule=rule)
+    spec = replace(spec, architecture=Architecture.SCRIPT, arguments=("a",))
+    own_steps, own_losses = losses(step, 2.3)
+    job = replace(
+        a_job("job", has=(1, 0), spec=spec, measured=speeds, step=step), loss_steps=own_steps, losses=own_losses
+    )
+    alone, beside = (
+        forecast(each, NOW, Settings()).forecast.total_steps for each in (job, replace(job, similar=(run,)))
+    )
+    assert alone is not None
+    assert beside is not None
+    assert beside.low <= 461.0 <= beside.high
+    assert abs(math.log(beside.mean / 461.0)) <= abs(math.log(alone.mean / 461.0)) + 0.02
+    others = replace(run, arguments=("b",)), replace(run, rule=replace(rule, target_loss=0.2))
+    assert forecast(replace(job, similar=others), NOW, Settings()).forecast.total_steps == alone, "not the very same"
+
+
 # --- changes of size -------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,14 @@ from optimus_models.convergence import LEAST_POINTS, Rule, convergence_step, has
 from optimus_models.cost import Estimate
 from optimus_models.loss.ends import Prediction
 from optimus_scheduler.forecast.fits import Fitted
-from optimus_scheduler.forecast.precedents import confidence, early_ends, precedents, with_early_ends, with_precedents
+from optimus_scheduler.forecast.precedents import (
+    confidence,
+    early_ends,
+    precedents,
+    with_early_ends,
+    with_precedents,
+    with_same_runs,
+)
 from optimus_scheduler.forecast.prices import cost_per_second
 from optimus_scheduler.forecast.speeds import Speeds
 from optimus_scheduler.forecast.time_left import LINDY, beyond_announced, correction, widened
@@ -161,7 +168,8 @@ def _predict_total(job: Job, rule: Rule, epoch: float | None, fitted: Fitted, us
         cost_per_second=use.cost_per_second,
         metric=fitted.metric,
     )
-    return with_early_ends(job, with_precedents(job, epoch, with_uneven_epochs(job, own, fitted.lengths)))
+    by_precedents = with_precedents(job, epoch, with_uneven_epochs(job, own, fitted.lengths))
+    return with_early_ends(job, with_same_runs(job, epoch, by_precedents))
 
 
 def epoch_steps(job: Job) -> float | None:

@@ -25,8 +25,9 @@ from optimus_models.convergence import HORIZON, LEAST_POINTS, Rule, fitted_end_e
 from optimus_models.history import FloatArray
 from optimus_models.loss.curve import LossCurve
 from optimus_models.loss.ends import Prediction
-from optimus_scheduler.forecast.censoring import ended_by
-from optimus_scheduler.model import REACH, ConvergenceRule, EndedJob, Job
+from optimus_scheduler.forecast.censoring import ended_by, is_whole
+from optimus_scheduler.forecast.time_left import given_not_ended
+from optimus_scheduler.model import REACH, ConvergenceRule, EndedJob, Interval, Job
 
 _LIMITS = frozenset({"max_steps", "max_epochs", "max_seconds", "max_cost"})
 """Fields of a rule that have nothing to do with how training goes."""
@@ -184,6 +185,38 @@ def with_precedents(job: Job, steps_per_epoch: float | None, own: Prediction | N
     if own is not None and own.high <= expected:
         return own._replace(mean=own.high, low=min(own.high, low))
     return Prediction(expected, low, high if own is None else min(high, own.high), name)
+
+
+def with_same_runs(job: Job, steps_per_epoch: float | None, own: Prediction | None) -> Prediction | None:
+    """The prediction by ended runs with the same arguments and the same rule, beside the job's `own` curve.
+
+    For jobs that tell no epochs: by epochs the losses of runs are compared, and tell more (`priors`). The ends of the
+    runs and the own end are means of logarithms, each weighed by how sure it is, with their disagreement in the spread.
+    """
+    rule, name = job.spec.convergence, _curve_rule(job)
+    if steps_per_epoch or name is None:
+        return own
+    same = (
+        each
+        for each in job.similar
+        if each.arguments == job.spec.arguments and each.rule == rule and each.silent is None and is_whole(each, rule)
+    )
+    logs = [math.log(each.total_steps) for each in same if each.total_steps > 0 and not each.steps_per_epoch]
+    if not logs:
+        return own
+    mean, spread = with_belief(logs)
+    bounds = (math.exp(mean + reach * spread) for reach in (0.0, -REACH, REACH))
+    by_runs = Prediction(*given_not_ended(Interval(*bounds), 0.0, job.step), name)
+    if own is None or own.rule in _LIMITS:
+        return by_runs if own is None or by_runs.mean < own.mean else own
+    ends = [math.log(max(each.mean, 1.0)) for each in (own, by_runs)]
+    variances = [max(math.log(each.high / max(each.low, 1.0)) / (2.0 * REACH), 1e-3) ** 2 for each in (own, by_runs)]
+    weights = [1.0 / each for each in variances]
+    middle = sum(map(operator.mul, weights, ends)) / sum(weights)
+    apart = sum(weight * (end - middle) ** 2 for weight, end in zip(weights, ends, strict=True)) / sum(weights)
+    sigma = math.sqrt(1.0 / sum(weights) + apart)
+    total, low, high = (max(math.exp(middle + reach * sigma), float(job.step)) for reach in (0.0, -REACH, REACH))
+    return Prediction(total, low, high, own.rule)
 
 
 def with_belief(
