@@ -44,15 +44,14 @@ def deadline_moment(text: str) -> datetime:
         raise ValueError("expected a date and time like 2026-12-24T18:00:00Z") from None
     if moment.tzinfo is None:
         raise ValueError("say which time it is: end with Z (UTC) or with an offset like +01:00")
-    if not _FIRST_DATE <= moment.timestamp() <= _LAST_DATE:
-        raise ValueError("must be a date from 1970 to 9999 in UTC")
     return moment
 
 
 def _deadline(text: str | None) -> str | None:
     if text is not None:
         try:
-            deadline_moment(text)
+            if not _FIRST_DATE <= deadline_moment(text).timestamp() <= _LAST_DATE:
+                raise ValueError("must be a date from 1970 to 9999 in UTC")
         except ValueError as error:
             after = "deadline_seconds, on the command line --deadline-seconds, counts from the submission"
             raise ValueError(f"{error} ({after})") from None

@@ -55,10 +55,15 @@ def test_a_membership_that_the_service_has_forgotten_is_reported_again() -> None
     reporter.service_knows(4)
     assert reporter.drain(PATIENCE_SECONDS)
     assert client.taken == [77, 1, 2, 3]
+    for late in (1, 3, 2):  # each asked for before the service had taken the newest
+        reporter.service_knows(late)
+    assert reporter.drain(PATIENCE_SECONDS)
+    assert client.taken == [77, 1, 2, 3]
     reporter.service_knows(1)
     assert reporter.drain(PATIENCE_SECONDS)
     assert client.taken == [77, 1, 2, 3, 77, 3]
-    reporter.service_knows(0)
+    for _ in range(2):
+        reporter.service_knows(0)
     assert reporter.drain(PATIENCE_SECONDS)
     assert client.taken[6:] == [77, 3], "whenever it is forgotten"
 

@@ -122,7 +122,8 @@ class FakeService:
             if call == ("GET", "membership"):
                 after = int(path.partition("after=")[2].partition("&")[0])
                 self.condition.wait_for(lambda: self.wanted["generation"] > after, 5)
-                return self.wanted
+                known = self.memberships[-1]["epoch"] if self.memberships else 0
+                return {"membership_epoch": known, **self.wanted}
             if call == ("POST", "membership"):
                 self.memberships.append(body)
             elif call == ("POST", "telemetry"):

@@ -110,7 +110,9 @@ class Reporter:
         """The service took neither the result nor, in its place, that it had refused it."""
         self._profile: JobProfile | None = None
         self._known: Formed | None = None
-        """The newest membership that the service has taken."""
+        """The newest membership that the service has taken ..."""
+        self._is_doubted = False
+        """... of which its last answer did not know."""
         self._calls: deque[Call] = deque()
         self._changed = threading.Condition()  # guards _calls; notified when it changes
         threading.Thread(target=self._run, name="reporter", daemon=True).start()
@@ -144,9 +146,14 @@ class Reporter:
 
     def service_knows(self, epoch: int) -> None:
         """The service has said which membership is the newest that it knows. If it has taken a later one, its database
-        was restored from an older backup: without that membership, what its workers tell would not count."""
+        was restored from an older backup: without that membership, what its workers tell would not count.
+
+        One answer may have been under way while the membership was taken; the next one was asked for after that.
+        """
         with self._changed:
-            forgotten = self._known if self._known is not None and epoch < self._known.epoch else None
+            is_older = self._known is not None and epoch < self._known.epoch
+            forgotten = self._known if is_older and self._is_doubted else None
+            self._is_doubted = is_older and forgotten is None
             if forgotten is not None:
                 self._known = None  # until it is taken again
         if forgotten is None:
