@@ -601,9 +601,7 @@ def _of_others(
     before others: they hold the quota or the workers that are waited for."""
     holding = sorted(
         (each for each in others if not each.allocation.is_empty),
-        key=lambda each: (
-            (each.spec.project != first_of, _end(present[each.id])) if first_of else _end(present[each.id])
-        ),
+        key=lambda each: (first_of is not None and each.spec.project != first_of, _end(present[each.id])),
     )
     tried = [each.id for each in holding[:_MOST_OTHERS]]
     yield from (_of_end(snapshot, each, names) for each in tried)

@@ -210,9 +210,10 @@ def is_expected_to_end(outlook: Outlook) -> bool:
 
 
 def untold_steps(outlook: Outlook, queue: Queue) -> float:
-    """Steps that a job is taken to have made since the newest that it told: some tell only some of their steps."""
+    """Steps that a job is taken to have made since the newest that it told: some tell only some of their steps. None
+    after its last step: how long it takes to end counts from there."""
     job = outlook.job
-    if outlook.present.is_empty or not outlook.speeds.is_measured:
+    if outlook.present.is_empty or not outlook.speeds.is_measured or has_made_all(job):
         return 0.0
     if is_starting(job):
         seconds = untold_since_start(queue.start_ups, job, outlook.allocated_seconds)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.service.loop.loop_world import World
-from tests.service.seeing.test_plan import preview_of
+from tests.service.seeing.previews import preview_of
 
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of

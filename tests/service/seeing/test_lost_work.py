@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from tests.service.api.test_views import job
 from tests.service.loop.loop_world import World
-from tests.service.seeing.test_plan import body, document, preview_of
+from tests.service.seeing.previews import preview_of
+from tests.service.seeing.test_plan import body, document
 from tests.service.store.store_builders import a_decision, a_forecast, a_membership
 
 from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Mode, Quota

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.service.api.api_harness import Api, job_spec, problem
-from tests.service.api.conftest import serve
 from tests.service.loop.loop_world import World, loss_at
+from tests.service.seeing.previews import preview_of
 
 from optimus_contract import answers
 from optimus_contract.codec import write
@@ -21,7 +19,6 @@ from optimus_contract.job import JobSpec
 from optimus_scheduler.ahead.deadlines import Answer, DeadlineAnswer
 from optimus_scheduler.model import Interval, JobState
 from optimus_scheduler.what_if import Advice
-from optimus_service import server
 from optimus_service.api.jobs.plan import Shown, plan_body
 from optimus_service.insight.format import span
 from optimus_service.insight.jobs.reasons import gives_more
@@ -29,29 +26,13 @@ from optimus_service.insight.predictions import dry_run
 from optimus_service.insight.predictions.dry_run import (
     CANDIDATE,
     Foresight,
-    Preview,
     Previewed,
     PutOff,
     earliest_promised,
 )
 from optimus_service.requests import checked
-from optimus_service.settings import Settings
 
 SPEC: dict[str, Any] = {"workers": {"max": 4}, "servers": {"max": 4}, "convergence": {"loss_decrease": {"below": 0.05}}}
-
-
-def preview_of(world: World, settings: Settings | None = None, stalled: Iterable[str] = ()) -> Preview:
-    """`settings`: None: those of the world."""
-    known, recent = world.known, world.ahead.recent
-    return server.make_preview(
-        settings or world.settings,
-        world.repository,
-        known,
-        world.cluster,
-        world.clock,
-        recent,
-        lambda: dict.fromkeys(stalled),
-    )
 
 
 def document(**spec: Any) -> dict[str, Any]:
@@ -229,15 +210,6 @@ def test_who_waits_and_would_start_clearly_later_is_named(world: World) -> None:
     previewed = replace(previewed, put_off=(unknown,))
     lost = "When waits (waits), which waits, would start could not be said any more; as things are, in about 10 s"
     assert any(each.startswith(lost) for each in body(world, previewed).sentences)
-
-
-@pytest.fixture
-def planning(world: World, tmp_path: Path, surroundings: Any, database_url: str) -> Iterator[Api]:
-    settings = world.settings.model_copy(update={"database_url": database_url})
-    surroundings.cluster, surroundings.clock = world.cluster, world.clock
-    with serve(world.repository, settings, surroundings) as api:
-        object.__setattr__(api.services, "preview", preview_of(world))
-        yield api
 
 
 def test_what_lists_show_of_the_start_of_a_job_a_dry_run_says_it_is_put_off_from(

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import as_completed
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.service.api.api_harness import Api
-from tests.service.api.conftest import serve
 from tests.service.loop.loop_world import World
-from tests.service.seeing.test_plan import everything, preview_of
+from tests.service.seeing.test_plan import everything
 
 from optimus_service.api.jobs.plan import on_others
 
 SMALL: dict[str, Any] = {"task": None, "command": ["torchrun", "train.py"], "architecture": "script"}
 SPEC: dict[str, Any] = {**SMALL, "servers": {"min": 0, "max": 0}, "resumes": False}
-
-
-@pytest.fixture
-def planning(world: World, tmp_path: Path, surroundings: Any, database_url: str) -> Iterator[Api]:
-    settings = world.settings.model_copy(update={"database_url": database_url})
-    surroundings.cluster, surroundings.clock = world.cluster, world.clock
-    with serve(world.repository, settings, surroundings) as api:
-        object.__setattr__(api.services, "preview", preview_of(world))
-        yield api
 
 
 def sizes(world: World) -> dict[str, tuple[int, int]]:

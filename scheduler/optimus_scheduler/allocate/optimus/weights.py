@@ -53,8 +53,8 @@ def weights(
     result[largest_first] = (sums[last] - sums[first]) / (last - first)
     # Nobody is resized when one starts before another that waits, too: of these the shorter one does.
     waiting = largest_first.compress(~jobs.has_tasks[largest_first])
-    longer = (-np.diff(work[waiting], prepend=np.inf) > _TELLS_APART).cumsum()
-    result[waiting] *= 1.0 + _HAIR * longer / (len(jobs) + 1)
+    rank = (-np.diff(work[waiting], prepend=np.inf) > _TELLS_APART).cumsum()  # the higher, the shorter
+    result[waiting] *= 1.0 + _HAIR * rank / (len(jobs) + 1)
     return np.asarray(result * jobs.column("priority"))
 
 

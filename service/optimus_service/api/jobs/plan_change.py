@@ -58,6 +58,8 @@ async def plan_change(
 def _planned(services: Services, job_id: str, change: JobChange, caller: Caller) -> answers.ChangePlan:
     job = services.repository.jobs.get(job_id)
     edit = checked_edit(services, caller, job, change)
+    if not edit.changed:
+        return answers.ChangePlan(sentences=["It has these values already: nothing would change."], effects=[])
     changed = replace(job, spec=edit.spec)
 
     def with_change(world: Snapshot) -> Snapshot:
@@ -99,8 +101,6 @@ def job_body(
     own = next((each for each in effects if each.job_id == job.id), None)
     others = [each for each in effects if each.job_id != job.id]
     put_off = [each for each in found.put_off if each.job_id != job.id]  # its own start is told
-    if not edit.changed:
-        return answers.ChangePlan(sentences=["It has these values already: nothing would change."], effects=[])
     told = shown.get(job.id, NOTHING_SHOWN)
     sentences = [
         _on_its_size(found, job, own),

@@ -1,0 +1,25 @@
+"""What says what would happen, in a world that trains by formula."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tests.service.loop.loop_world import World
+
+from optimus_service import server
+from optimus_service.insight.predictions.dry_run import Preview
+from optimus_service.settings import Settings
+
+
+def preview_of(world: World, settings: Settings | None = None, stalled: Iterable[str] = ()) -> Preview:
+    """`settings`: None: those of the world."""
+    known, recent = world.known, world.ahead.recent
+    return server.make_preview(
+        settings or world.settings,
+        world.repository,
+        known,
+        world.cluster,
+        world.clock,
+        recent,
+        lambda: dict.fromkeys(stalled),
+    )
