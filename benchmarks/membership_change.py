@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.parameter_server.report import machine
-from tests.workers.protocol.conftest import FakeService, Job, free_port, server, worker
+from tests.workers.protocol.conftest import FakeService, Job, server, worker
+
+from optimus_workers.wire.ports import reserve_port
 
 GOAL_SECONDS = 0.5
 STEPS_BETWEEN = 3
@@ -87,7 +89,7 @@ def _one_job(
         "convergence": {},
     }
     service = FakeService()
-    job = Job(folder, service, spec, free_port())
+    job = Job(folder, service, spec, reserve_port("127.0.0.1"))
     try:
         job.start_coordinator()
         job.scale(*_names(*start))

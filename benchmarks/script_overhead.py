@@ -27,7 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.parameter_server.report import machine
-from tests.workers.protocol.conftest import FakeService, Job, free_port, worker
+from tests.workers.protocol.conftest import FakeService, Job, worker
+
+from optimus_workers.wire.ports import reserve_port
 
 SCRIPTS = Path(__file__).parents[1] / "tests" / "scripts"
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -102,7 +104,7 @@ def _one_job(folder: Path, words: tuple[str, ...]) -> dict[str, Any]:
         "convergence": {},
     }
     service = FakeService()
-    job = Job(folder, service, spec, free_port())
+    job = Job(folder, service, spec, reserve_port("127.0.0.1"))
     changes: dict[str, Any] = {}
     try:
         job.start_coordinator()
@@ -182,7 +184,7 @@ def _printing(rate: int) -> dict[str, Any]:
             "workers": {"min": 1, "max": 1, "resources": {}},
             "convergence": {},
         }
-        job = Job(folder, service, spec, free_port())
+        job = Job(folder, service, spec, reserve_port("127.0.0.1"))
         try:
             job.start_coordinator()
             job.scale(worker(0))
@@ -257,7 +259,7 @@ class _Node:
 
 def _torchrun(folder: Path) -> dict[str, float | None]:
     """The pauses of the same changes."""
-    port, steps = free_port(), list[float]()
+    port, steps = reserve_port("127.0.0.1"), list[float]()
     nodes = [_Node(folder, port, steps)]
     try:
         _steps_after(steps, 0, STEPS_BETWEEN)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import time
 import urllib.error
@@ -15,6 +14,8 @@ from typing import Any
 
 from benchmarks.telemetry_clients import Target
 
+from optimus_workers.wire.ports import reserve_port
+
 START_SECONDS = 180.0
 _API = "/api/2.0/mlflow"
 
@@ -22,8 +23,7 @@ _API = "/api/2.0/mlflow"
 @contextmanager
 def serving(python: Path, folder: Path, n_runs: int) -> Iterator[Target]:
     """The server of that Python's MLflow, with a run for each client. One process serves, as one of ours does."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = reserve_port("127.0.0.1")
     store = ["--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}", "--artifacts-destination", str(folder)]
     command = [str(python), "-m", "mlflow", "server", "--port", str(port), "--workers", "1", *store]
     with (folder / "mlflow.log").open("wb") as log:

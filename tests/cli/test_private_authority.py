@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import ssl
 import subprocess
 import sys
@@ -21,11 +20,7 @@ from tests.cli.conftest import Optimus, ScriptedService, _handler
 from optimus_service.process.data_directory import CannotStart
 from optimus_service.server import check_certificate
 from optimus_service.settings import Settings
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+from optimus_workers.wire.ports import reserve_port
 
 
 def openssl(folder: Path, *arguments: str) -> None:
@@ -109,7 +104,7 @@ def test_the_name_in_the_certificate_counts(behind_tls: ScriptedService, optimus
 
 
 def test_the_service_itself_speaks_https(authority: Path, tmp_path: Path, optimus: Optimus) -> None:
-    port = free_port()
+    port = reserve_port("127.0.0.1")
     url = f"https://127.0.0.1:{port}"
     command = [sys.executable, "-m", "optimus_cli", "serve", "--port", str(port), "--service-url", url]
     files = ["--tls-cert", str(authority / "server.pem"), "--tls-key", str(authority / "server.key")]

@@ -6,7 +6,6 @@ import atexit
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ import torch
 from optimus_contract.readings.reading import Channel, Reading
 from optimus_workers.script import processes
 from optimus_workers.script.channels.listener import Channels
+from optimus_workers.wire.ports import reserve_port
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -161,8 +161,7 @@ class Script:
     def __init__(
         self, name: str, heard: Agent, n_processes: int, *arguments: str, variables: dict[str, str] | None = None
     ) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = reserve_port("127.0.0.1")
         self.processes: list[Started] = []
         for rank in range(n_processes):
             own = {**heard.variables, "RANK": str(rank), "WORLD_SIZE": str(n_processes), "GROUP_RANK": str(rank)}

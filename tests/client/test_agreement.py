@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.workers.protocol.conftest import free_port
+
+from optimus_workers.wire.ports import reserve_port
 
 LOOP = """
 import itertools, time
@@ -28,7 +29,7 @@ dist.destroy_process_group()
 def test_all_processes_stop_at_the_same_step_though_one_alone_is_asked(tmp_path: Path) -> None:
     asked = tmp_path / "stop"
     asked.touch()
-    port = str(free_port())
+    port = str(reserve_port("127.0.0.1"))
     found = []
     for rank in range(2):
         stop_file = asked if rank == 1 else tmp_path / "not there"
@@ -44,7 +45,7 @@ def test_all_processes_end_at_the_step_of_a_limit_that_is_changed_meanwhile(
     tmp_path: Path, first: str, then: str, last: int
 ) -> None:
     """One agent tells its processes after the other."""
-    port = str(free_port())
+    port = str(reserve_port("127.0.0.1"))
     files = [tmp_path / f"stop-at-{rank}" for rank in range(2)]
     found = []
     for rank, file in enumerate(files):

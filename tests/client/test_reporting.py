@@ -13,6 +13,8 @@ from typing import Any
 
 from tests.client.agent import Agent, run, wait_until
 
+from optimus_workers.wire.ports import reserve_port
+
 
 def test_what_is_reported_arrives(heard: Agent) -> None:
     code = """
@@ -93,8 +95,7 @@ optimus_client.report(step=3)
 
 def test_reports_wait_for_an_agent_that_is_away(tmp_path: Path) -> None:
     """They are kept, the newest of them where there are too many."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = reserve_port("127.0.0.1")
     received: list[dict[str, Any]] = []
     script = tmp_path / "away"
 

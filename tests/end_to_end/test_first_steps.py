@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ import pytest
 from tests.end_to_end.harness import TASKS, wait_until
 
 from optimus_cli import background
+from optimus_workers.wire.ports import reserve_port
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
@@ -29,17 +29,12 @@ BLOCK_SECONDS = 840.0
 """For the README's block, which trains a job to its end: half a minute, and many times that on a busy machine."""
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 class Shell:
     """A user's shell in an empty directory, with the `optimus` of this interpreter."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.port = free_port()
+        self.port = reserve_port("127.0.0.1")
         ours = {"OPTIMUS_PORT": str(self.port), "OPTIMUS_URL": f"http://127.0.0.1:{self.port}"}
         kept = {name: value for name, value in os.environ.items() if not name.startswith("OPTIMUS_")}
         path = f"{Path(sys.executable).parent}:{kept['PATH']}"

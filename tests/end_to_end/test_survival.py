@@ -41,7 +41,7 @@ def assert_steps_never_went_back(service: Service, job_id: str) -> None:
     points = service.get(f"/v1/jobs/{job_id}/allocations")["allocations"]
     steps = [point["step"] for point in points]
     assert steps == sorted(steps)
-    assert all(point["lost_steps"] == 0 for point in points)
+    assert [point["lost_steps"] for point in points] == [0] * len(points), points
 
 
 def test_killed_service_adopts_its_tasks_and_loses_nothing(service: Service) -> None:

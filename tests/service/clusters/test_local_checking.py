@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from tests.service.clusters.cluster_harness import wait_until
 
 from optimus_service.clusters.base import TaskObjection, TaskSizes
 from optimus_service.clusters.local import LocalClusterOptions, checking
+from optimus_workers.wire.ports import reserve_port
 
 ECHO = (
     "import json, sys; print('noise'); "
@@ -125,8 +125,7 @@ def test_real_trial_names_the_field(tmp_path: Path) -> None:
 
 def test_a_store_that_cannot_be_reached_is_found_by_the_trial(tmp_path: Path) -> None:
     command, good = LocalClusterOptions(tmp_path).trial_command, {**JOB, "task_args": {}}
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        closed = listener.getsockname()[1]
+    closed = reserve_port("127.0.0.1")
     for url in (f"ftp://127.0.0.1:{closed}/y", "no-such-store://x/y"):
         objection = checking.try_task(command, {**good, "checkpoint_url": url})
         assert isinstance(objection, TaskObjection)

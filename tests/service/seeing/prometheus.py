@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,8 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+
+from optimus_workers.wire.ports import reserve_port
 
 PATIENCE_SECONDS = 90.0
 """Bounds a hang; the tests wait on conditions."""
@@ -81,8 +82,7 @@ def prometheus(directory: Path, target: str, rules: Path) -> Iterator[Prometheus
     }
     file = directory / "prometheus.yml"
     file.write_text(yaml.safe_dump(configuration))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{reserve_port('127.0.0.1')}"
     command = [
         program,
         f"--config.file={file}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from tests.service.seeing.browser import PATIENCE_MS, barriers
 from tests.service.seeing.live import LiveService, live_service
 
 from optimus_service.settings.oidc import OidcSettings
+from optimus_workers.wire.ports import reserve_port
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -23,15 +23,10 @@ PHONE = {"width": 390, "height": 844}
 pytestmark = pytest.mark.browser
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def shared(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
     """A service with jobs, whose people are those of a provider."""
-    port = free_port()
+    port = reserve_port("127.0.0.1")
     url = f"http://127.0.0.1:{port}"
     with running_provider(tmp_path_factory.mktemp("provider"), f"{url}/v1/sso/callback") as provider:
         tell(provider)

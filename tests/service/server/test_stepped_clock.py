@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Any
 
 import httpx
 from tests.service.clusters.cluster_harness import wait_until
 from tests.service.server.test_server import interpreted
+
+from optimus_workers.wire.ports import reserve_port
 
 STEPPED = """
 import pathlib, time
@@ -30,7 +31,7 @@ def test_neither_two_hours_ahead_nor_one_back_ends_or_holds_a_job(tmp_path: Path
     step.write_text("0")
     first = STEPPED.format(path=str(step))
     data = tmp_path / "data"
-    settings = {"OPTIMUS_ROUND_SECONDS": "1", "OPTIMUS_PORT": str(_free_port())}
+    settings = {"OPTIMUS_ROUND_SECONDS": "1", "OPTIMUS_PORT": str(reserve_port("127.0.0.1"))}
     with interpreted(data, first, **settings) as (_, told), _client(told) as client:
         job_id = client.post("/v1/jobs", json=JOB).json()["id"]
         wait_until("it trains", lambda: _job(client, job_id)["state"] == "running")
@@ -51,13 +52,6 @@ def test_neither_two_hours_ahead_nor_one_back_ends_or_holds_a_job(tmp_path: Path
             wait_until("it is cancelled", lambda: _job(client, job_id)["state"] == "cancelled")
         process.terminate()
         process.wait(60)
-
-
-def _free_port() -> int:
-    """The tasks know the service by it, before and after its restart."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        number: int = listener.getsockname()[1]
-        return number
 
 
 def _client(told: dict[str, Any]) -> httpx.Client:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +22,7 @@ from tests.workers.protocol.object_store import ObjectStore, ObjectStoreMissing,
 
 from optimus_contract.codec import read, write
 from optimus_contract.telemetry import SampleColumns
+from optimus_workers.wire.ports import reserve_port
 
 HERE = Path(__file__).parent
 TOKEN = "test-token"
@@ -352,7 +352,7 @@ def make_job(tmp_path: Path, forked_workers: Forks) -> Iterator[Callable[..., Jo
             # Many tests compare bit for bit with one process on a CPU.
             "device": os.environ.get("OPTIMUS_TEST_DEVICE", "cpu"),
         } | spec
-        job = Job(tmp_path, FakeService(), whole, free_port(), hosts=hosts or {}, workers=forked_workers)
+        job = Job(tmp_path, FakeService(), whole, reserve_port("127.0.0.1"), hosts=hosts or {}, workers=forked_workers)
         jobs.append(job)
         if lease_seconds is not None and "command" in spec:
             job.impatient_agents = _impatient(lease_seconds)
@@ -379,13 +379,6 @@ def object_store() -> Iterator[ObjectStore]:
             patch.setenv(name, value)
         yield store
     store.close()
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
 
 
 def worker(rank: int, incarnation: int = 0) -> str:

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import os
 import runpy
-import socket
 import sys
 import traceback
 from importlib import import_module
 
+from optimus_workers.wire.ports import reserve_port
+
 
 def run(script: str, arguments: list[str]) -> None:
     """Run the script as the only process of a training."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        os.environ["MASTER_PORT"] = str(free.getsockname()[1])
+    os.environ["MASTER_PORT"] = str(reserve_port("127.0.0.1"))
     sys.argv = [script, *arguments]
     code = 1
     try:

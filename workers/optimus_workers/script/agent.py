@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -53,6 +52,7 @@ from optimus_workers.wire.messages import (
     StartCommand,
     StopCommand,
 )
+from optimus_workers.wire.ports import reserve_port
 from optimus_workers.wire.values import TaskProfile, TaskRole, UpdateRule
 
 log = logging.getLogger(__name__)
@@ -222,7 +222,7 @@ class Agent(Watching):
         self._kill()
         self._order = order
         if order.rank == 0:
-            master = (self._host, _free_port(self._host))
+            master = (self._host, reserve_port(self._host))
             self._masters = {order.epoch: master}
             self._send(Publish(order.epoch, MASTER_KEY, f"{master[0]} {master[1]}".encode().hex()))
         self._start_if_known()
@@ -318,10 +318,3 @@ class Agent(Watching):
                 readings = run.printed.feed(data, time.time())
             if readings:
                 self._queue.put(tuple(readings))
-
-
-def _free_port(host: str) -> int:
-    """A port of this machine on which nothing listens."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])

@@ -12,7 +12,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import tempfile
@@ -22,6 +21,8 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
+
+from optimus_workers.wire.ports import reserve_port
 
 HOW_TO = (
     "no Kubernetes control plane: set KUBEBUILDER_ASSETS to a directory with etcd, kube-apiserver, "
@@ -81,7 +82,7 @@ class ControlPlane:
         self.directory = Path(tempfile.mkdtemp(prefix="optimus-k8s-", dir=_fast_directory()))
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._tokens = {user: secrets.token_hex(16) for user in _USERS}
-        self._etcd_port, self._peer_port, self.port, kcm, scheduler = _free_ports(5)
+        self._etcd_port, self._peer_port, self.port, kcm, scheduler = (reserve_port("127.0.0.1") for _ in range(5))
         self._ports = {"controller-manager": kcm, "scheduler": scheduler}
         try:
             self._write_files()
@@ -273,14 +274,3 @@ def _fast_directory() -> str | None:
     """etcd waits for the disk at every write; memory is quicker."""
     memory = Path("/dev/shm")
     return str(memory) if memory.is_dir() and os.access(memory, os.W_OK) else None
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
