@@ -31,6 +31,7 @@ from optimus_workers.coordinator.handlers.ending import CLOSING_SECONDS
 from optimus_workers.coordinator.handlers.membership_change import (
     ARRIVAL_SECONDS,
     MAX_ATTEMPTS,
+    REGROUP_RUNNING_SECONDS,
     REGROUP_SECONDS,
     STOPPING_SECONDS,
     WORKER_START_SECONDS,
@@ -873,6 +874,24 @@ def test_a_successor_restores_when_a_server_does_not_come_back() -> None:
     successor.passes(REGROUP_SECONDS + 1)
     assert successor.last.step == 0
     assert successor.last.servers == ("server-0",)
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_successor_waits_longer_for_a_server_that_runs_as_the_service_says(comes_back: bool) -> None:
+    world = running_world(workers=1, servers=2)
+    for _ in range(5):
+        world.step()
+    successor = take_over(world)
+    successor.wants("worker-0", "server-0", "server-1")
+    successor.arrives("worker-0", "server-0")
+    successor.passes(REGROUP_SECONDS + 1)
+    assert len(successor.reports) == 1, "it has not given up the steps that server-1 has in memory"
+    if comes_back:
+        successor.arrives("server-1")
+        assert (successor.last.step, successor.last.lost_steps) == (5, 0)
+    else:
+        successor.passes(REGROUP_RUNNING_SECONDS - REGROUP_SECONDS)
+        assert (successor.last.step, successor.last.servers) == (0, ("server-0",))
 
 
 def test_a_successor_repeats_what_the_service_may_not_know() -> None:

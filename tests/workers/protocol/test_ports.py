@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 import pytest
+
 from optimus_workers.wire.ports import reserve_port
 
 

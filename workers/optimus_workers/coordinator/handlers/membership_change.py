@@ -47,7 +47,10 @@ WORKER_START_SECONDS = 15.0
 wait for them this long, while training goes on as it is: one change instead of two."""
 REGROUP_SECONDS = 15.0
 """How long a coordinator that took over waits for the tasks with the job's state before it gives that state up and
-restores the last checkpoint. Tasks connect again within a second, on busy machines too."""
+restores the last checkpoint, where the service does not say that they run. Tasks connect again within a second."""
+REGROUP_RUNNING_SECONDS = 60.0
+"""The same of servers that run as the service says: a machine may be so busy that they come much later, and what they
+have in memory, which nobody else has, may be the work of many minutes."""
 RETRY_SECONDS = 1.0
 """Between an attempt at a membership that failed for no visible reason and the next one."""
 MAX_ATTEMPTS = 30
@@ -190,8 +193,11 @@ def still_waits(state: State, members: Members) -> bool:
     change = state.change
     if state.now < change.not_before:
         return True
-    if change.expected - state.tasks.keys() and state.now < change.since + REGROUP_SECONDS:
-        return True
+    if missing := change.expected - state.tasks.keys():
+        are_needed = state.settings.has_servers and missing <= state.wanted_tasks
+        patience = REGROUP_RUNNING_SECONDS if are_needed else REGROUP_SECONDS
+        if state.now < change.since + patience:
+            return True
     wanted = change.expected if state.wanted is None else state.wanted_tasks
     if change.at_once or wanted <= state.tasks.keys() or state.directive != "run":
         return False
