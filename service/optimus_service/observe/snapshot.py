@@ -381,7 +381,8 @@ def unsaved_seconds(job: JobRecord, memberships: Sequence[MembershipRecord], his
         return 0.0
     until = now
     if history.last_steps:  # else it is silent, and trains for all that is known
-        until = min(now, history.last_steps.get(newest.epoch, newest.at) + history.longest_seconds)
+        last = history.last_steps.get(newest.epoch)
+        until = min(now, (newest.at if last is None else last.at) + history.longest_seconds)
     return worked_seconds(since_its_beginning(memberships), until)
 
 

@@ -18,6 +18,7 @@ from optimus_models.history import LossBuckets
 from optimus_scheduler.model import Mode
 from optimus_service.observe.speeds import FIRST_RECORD, Columns, Pauses, SpeedHistory, rows
 from optimus_service.observe.stragglers import SlowWorkers
+from optimus_service.observe.unsaved_work import LastStep
 from optimus_service.store.records import Document, MembershipRecord, SampleBatch
 
 MAX_NOISE_SCALES = 50
@@ -98,8 +99,8 @@ class JobHistory:
         """Of the newest sample seen: ask the store for those after it."""
         self.progressed_at: float | None = None
         """When a sample last took the job further than it had ever been."""
-        self.last_steps: dict[int, float] = {}
-        """Membership epoch → when the furthest of its steps came, whether it had been made in an earlier epoch or not;
+        self.last_steps: dict[int, LastStep] = {}
+        """Membership epoch → the furthest of its steps, whether it had been made in an earlier epoch or not;
         without epochs in which none came."""
         self.longest_seconds = 0.0
         """Of one sample, however many steps it has."""
@@ -189,7 +190,8 @@ class JobHistory:
             if epoch == furthest[0] and came > 0.0:
                 gap, earlier = max(batch.received_at - came, 0.0), gap
             self._report = *furthest, batch.received_at, gap, earlier
-            self.last_steps[furthest[0]] = min(batch.column("at")[places.index(furthest)], batch.received_at)
+            at = min(batch.column("at")[places.index(furthest)], batch.received_at)
+            self.last_steps[furthest[0]] = LastStep(at, self.report_seconds)
 
     def _add_columns(self, columns: Columns) -> None:
         self.longest_seconds = max(self.longest_seconds, *columns["seconds"])
@@ -315,7 +317,10 @@ class JobHistory:
         for name, value in plain.items():
             setattr(self, name, tuple(value) if isinstance(value, list) else value)
         self.noise.extend((step, scale) for step, scale in state["noise"])
-        self.last_steps = dict(state.get("last_steps", ()))
+        self.last_steps = {
+            epoch: LastStep(*step) if isinstance(step, list | tuple) else LastStep(step)  # as an older release kept it
+            for epoch, step in state.get("last_steps", ())
+        }
         self._begins, self._gpu_types = dict(state["begins"]), dict(state["gpu_types"])
         self.losses = LossBuckets.of_state(*state["losses"])
         self._rates, self._learning_rates = LossBuckets.of_state(*state["rates"]), None

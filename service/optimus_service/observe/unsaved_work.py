@@ -4,8 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from optimus_service.store.records import MembershipRecord
+
+_SELDOM_SECONDS = 5.0
+"""Reports of steps that are further apart than this leave out some of the work: others are as good as exact."""
+
+
+class LastStep(NamedTuple):
+    """The furthest step that was told of a membership."""
+
+    at: float
+    """When it came, POSIX seconds."""
+    report_seconds: float = 0.0
+    """Between two reports then: for so long others were made that were not told yet. 0: not known."""
+
+    def untold_seconds(self, until: float) -> float:
+        """For how long steps were made after it, until `until`, which were not told: later than the next one would have
+        come nobody knows whether it went on."""
+        return min(max(until - self.at, 0.0), self.report_seconds) if self.report_seconds > _SELDOM_SECONDS else 0.0
 
 
 def since_its_beginning(memberships: Sequence[MembershipRecord]) -> Sequence[MembershipRecord]:

@@ -189,6 +189,28 @@ def test_a_pause_and_a_resumption_are_seen(api: Api, job_id: str) -> None:
     assert api.job(job_id)["state"] == "running"
 
 
+def test_steps_that_a_paused_script_had_not_told_are_recorded_as_lost_when_it_begins_anew(api: Api) -> None:
+    """It tells a step each 20 s, and is paused 10 s after the last of them."""
+    job_id = api.submit(task=None, command=["python", "train.py"])
+    api.start(job_id, workers=1, servers=0)
+    for number in (1, 2, 3):
+        api.surroundings.clock.now = NOW + 20.0 * number
+        told = sample(sequence=number, workers=1, servers=0, at=NOW + 20.0 * number, step=200 * number, n_steps=200)
+        api.as_task("POST", job_id, "telemetry", json=telemetry(told))
+    api.surroundings.clock.now = NOW + 100.0
+    api.start(job_id, at=NOW + 70.0, epoch=2, workers=0, servers=0, cause="pause", step=600)
+
+    def lost() -> list[tuple[int, float | None]]:
+        points = api.get(f"/v1/jobs/{job_id}/allocations").json()["allocations"]
+        return [(each["lost_steps"], each["lost_seconds"]) for each in points]
+
+    assert lost() == [(0, None), (700, 70.0)]
+    api.start(job_id, at=NOW + 90.0, epoch=3, workers=1, servers=0, cause="resume")
+    assert lost() == [(0, None), (700, 70.0), (0, None)]
+    events = api.get(f"/v1/jobs/{job_id}/events").json()["events"]
+    assert any("(resume): 700 steps are lost" in each["message"] for each in events)
+
+
 def test_a_late_repetition_of_a_report_does_not_undo_a_newer_one(api: Api, job_id: str) -> None:
     pause: dict[str, Any] = {"epoch": 2, "workers": 0, "servers": 0, "cause": "pause", "step": 40}
     api.start(job_id, **pause)

@@ -14,6 +14,7 @@ from tests.service.store.store_builders import batches_of
 from optimus_scheduler.model import Mode
 from optimus_service.observe.speeds import MAX_WINDOWS_PER_SIZE
 from optimus_service.observe.telemetry import JobHistory
+from optimus_service.observe.unsaved_work import LastStep
 from optimus_service.store.records import MembershipRecord, SampleRecord
 
 
@@ -137,8 +138,8 @@ def test_each_epoch_has_its_last_step_whether_that_had_been_made_before_or_not()
     again = [sample(step, number=10 + step, epoch=2, at=60.0 + step) for step in (4, 9, 9)]
     late = sample(7, number=30, epoch=1, at=8.5)
     history = history_of([*(sample(step) for step in range(1, 10)), *again, late])
-    assert history.last_steps == {1: 9.0, 2: 69.0}
-    assert history_of([sample(1, at=500.0)]).last_steps == {1: 101.0}, "no step comes after it was received"
+    assert {epoch: step.at for epoch, step in history.last_steps.items()} == {1: 9.0, 2: 69.0}
+    assert history_of([sample(1, at=500.0)]).last_steps == {1: LastStep(101.0)}, "no step comes after it was received"
 
 
 def script_of(seconds: Iterable[float], history: JobHistory | None = None, first: int = 1) -> JobHistory:
@@ -189,6 +190,8 @@ def test_how_often_steps_are_reported_is_known_from_the_newest_reports() -> None
     assert history_of(each).report_seconds == 20.0
     paused = [*each, reported(650, 200.0), reported(850, 220.0, epoch=2)]
     assert history_of(paused).report_seconds == 20.0, "neither a standstill nor a change of size counts"
+    seldom = history_of([*paused, reported(1050, 270.0, epoch=2)])
+    assert seldom.last_steps == {1: LastStep(200.0, 20.0), 2: LastStep(270.0, 50.0)}, "each its own"
     assert history_of([*paused, reported(1050, 240.0, epoch=2)]).report_seconds == 20.0
 
 

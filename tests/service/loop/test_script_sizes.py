@@ -14,6 +14,7 @@ from optimus_scheduler.model import Mode
 from optimus_service.observe.snapshot import unsaved_seconds
 from optimus_service.observe.spec import spec_of
 from optimus_service.observe.telemetry import JobHistory
+from optimus_service.observe.unsaved_work import LastStep
 
 SCRIPT: dict[str, Any] = {
     "task": None,
@@ -111,9 +112,9 @@ def test_what_a_script_has_trained_counts_as_lost_by_a_pause(world: World) -> No
     later, history = memberships[-1].at + 1234.0, JobHistory(Mode.SYNC)
     assert unsaved_seconds(job, memberships, history, later) == 1234.0
     epoch, began = memberships[-1].epoch, memberships[-1].at
-    history.last_steps, history.longest_seconds = {epoch: began + 300.0}, 5.0
+    history.last_steps, history.longest_seconds = {epoch: LastStep(began + 300.0)}, 5.0
     assert unsaved_seconds(job, memberships, history, later) == 305.0, "what stands still loses no more"
-    history.last_steps = {epoch - 1: began - 10.0}
+    history.last_steps = {epoch - 1: LastStep(began - 10.0)}
     assert unsaved_seconds(job, memberships, history, later) == 5.0, "it tells its steps, and has told none yet"
     world.repository.jobs.put_profile("job-1", {"total_steps": 4000, "resumes": True})
     assert unsaved_seconds(world.repository.jobs.get("job-1"), memberships, history, later) == 0.0

@@ -19,6 +19,7 @@ from optimus_service.insight.jobs.lost_work import Loss, losses, lost_by_a_stop,
 from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.observe.snapshot import unsaved_seconds
 from optimus_service.observe.telemetry import JobHistory
+from optimus_service.observe.unsaved_work import LastStep
 from optimus_service.store.records import JobRecord, MembershipRecord
 
 SCRIPT: dict[str, Any] = {"task": None, "command": ["python", "train.py"], "architecture": "script"}
@@ -96,12 +97,14 @@ def test_each_stop_tells_what_it_lost(
 @pytest.mark.parametrize(
     ("memberships", "changes", "last_steps", "lost"),
     [
-        pytest.param([BEGAN, PAUSED], {}, {1: 20.0}, [Loss(), Loss(15, 20.0)], id="paused"),
-        pytest.param([BEGAN, PAUSED, RESUMED], {}, {1: 20.0}, [Loss(), Loss(15, 20.0), Loss()], id="resumed since"),
+        pytest.param([BEGAN, PAUSED], {}, {1: LastStep(20.0)}, [Loss(), Loss(15, 20.0)], id="paused"),
+        pytest.param(
+            [BEGAN, PAUSED, RESUMED], {}, {1: LastStep(20.0)}, [Loss(), Loss(15, 20.0), Loss()], id="resumed since"
+        ),
         pytest.param(
             [BEGAN, PAUSED, RESUMED],
             {"step": 40},
-            {1: 20.0, 3: 310.0},
+            {1: LastStep(20.0), 3: LastStep(310.0)},
             [Loss(), Loss(15, 20.0), Loss()],
             id="it trains",
         ),
@@ -114,21 +117,21 @@ def test_each_stop_tells_what_it_lost(
                 a_membership(epoch=5, at=270.0, cause="pause", workers=(), servers=(), lost_steps=0),
             ],
             {"step": 0},
-            {1: 2.5, 2: 70.0},
+            {1: LastStep(2.5), 2: LastStep(70.0)},
             [Loss(), Loss(9, 2.0), Loss(9, 2.0), Loss(), Loss()],
             id="it hung each time, at last before its first step",
         ),
         pytest.param(
             [BEGAN, a_membership(epoch=2, at=90.0, cause="resume", workers=("v",), lost_steps=4)],
             {},
-            {1: 8.0},
+            {1: LastStep(8.0)},
             [Loss(), Loss(4, 8.0)],
             id="after an error",
         ),
     ],
 )
 def test_time_in_which_a_script_hung_is_no_work(
-    memberships: list[MembershipRecord], changes: dict[str, Any], last_steps: dict[int, float], lost: list[Loss]
+    memberships: list[MembershipRecord], changes: dict[str, Any], last_steps: dict[int, LastStep], lost: list[Loss]
 ) -> None:
     assert losses(a_script(**changes), memberships, {}, last_steps) == lost
 
@@ -230,15 +233,15 @@ def test_what_a_stop_would_lose_does_not_grow_while_no_step_comes(
 ) -> None:
     trains = {"state": JobState.RUNNING, "running": Allocation(1, 0), "first_step": 1, "step_at": 30.0, **changes}
     script, history = a_script(**trains), JobHistory(Mode.SYNC)
-    history.last_steps = {memberships[-1].epoch: 30.0}
+    history.last_steps = {memberships[-1].epoch: LastStep(30.0)}
     for now in (31.0, 45.0, 600.0):
         assert lost_by_a_stop(script, script.step, memberships, None, now) == lost
         if lost.seconds:
             decided_by = unsaved_seconds(script, memberships, history, now)
             assert decided_by == lost.seconds, "rounds and advice count the work that its owner is told"
     paused = a_script(profile=script.profile, step_at=30.0)
-    if memberships == [BEGAN] and lost.steps:  # as it is told after it
-        after = losses(paused, [*memberships, replace(PAUSED, at=45.0)], {}, {1: 30.0})[-1]
+    if script.running != NOTHING and not script.state.is_final:  # as it is told after it
+        after = losses(paused, [*memberships, replace(PAUSED, epoch=9, at=45.0)], {}, history.last_steps)[-1]
         assert after == lost
 
 
@@ -250,6 +253,11 @@ def test_what_a_stop_would_lose_counts_steps_that_a_script_has_not_told_yet(now:
     script = a_script(state=JobState.RUNNING, running=Allocation(1, 0), first_step=1, step_at=30.0)
     assert lost_by_a_stop(script, 15, [BEGAN], None, now, 20.0) == lost
     assert lost_by_a_stop(script, 15, [BEGAN], None, now, 1.0) == Loss(15, 30.0)
+    paused, stopped = a_script(step_at=30.0), replace(PAUSED, at=now)
+    last_steps = {1: LastStep(30.0, 20.0)}
+    assert losses(paused, [BEGAN, stopped], {}, last_steps)[-1] == lost, "as it was told before the pause"
+    resumed = replace(RESUMED, lost_steps=lost.steps)
+    assert losses(paused, [BEGAN, stopped, resumed], {}, last_steps)[1:] == [lost, Loss()], "and for good"
 
 
 def test_what_a_stop_would_lose_of_a_script_that_tells_no_steps_is_its_time() -> None:

@@ -22,13 +22,16 @@ from optimus_scheduler.model import JobState
 from optimus_service.api.http import examples
 from optimus_service.api.http.body import StrictRoute
 from optimus_service.api.http.problems import Problem, documented, invalid_field
-from optimus_service.api.services import SampleQueueDep, Services, ServicesDep
+from optimus_service.api.services import HistoriesDep, SampleQueueDep, Services, ServicesDep
 from optimus_service.insight.format import counted
 from optimus_service.insight.jobs.bodies import wanted_body
 from optimus_service.insight.jobs.end import announced_beyond
+from optimus_service.insight.jobs.lost_work import losses
 from optimus_service.insight.jobs.reasons import CHECKPOINTS, NO_STEP, WORKER_SILENT, unread_words
+from optimus_service.insight.predictions.predictions import HistoryCache
 from optimus_service.metrics.read import prediction_error
 from optimus_service.observe.divergence import fails_on_nonfinite, why_not_succeeded
+from optimus_service.observe.spec import begins_anew
 from optimus_service.store.records import AddedSamples, JobRecord, MembershipRecord, PostedSamples
 from optimus_service.store.repository import MAX_PAGE, Repository
 
@@ -108,11 +111,12 @@ def report_membership(
     job_id: str,
     report: Annotated[MembershipReport, Body(openapi_examples=examples.MEMBERSHIPS)],
     services: ServicesDep,
+    histories: HistoriesDep,
 ) -> None:
     """Report a membership epoch that was formed; of a tracked job, again and again while it runs. 409: the job has
     ended."""
     values = write(report) | {"workers": tuple(report.workers), "servers": tuple(report.servers)}
-    record = MembershipRecord(job_id=job_id, **values)
+    record = _with_steps_untold(services, histories, MembershipRecord(job_id=job_id, **values))
     with services.repository.write() as tx:
         is_new = tx.memberships.report(job_id, record)
         tx.memberships.heard(job_id, services.clock())
@@ -121,6 +125,19 @@ def report_membership(
         services.metrics.observe_pause(report.cause, report.pause_seconds)
     if is_new and report.lost_steps:  # a job that has nothing to lose any more may be paused for another
         services.trigger_round("steps lost")
+
+
+def _with_steps_untold(services: Services, histories: HistoryCache, report: MembershipRecord) -> MembershipRecord:
+    """That of a script which makes its steps again after a pause, with those that the pause was told to lose: also
+    steps that it had made and not told."""
+    if report.cause != "resume":
+        return report
+    job, before = services.repository.jobs.get(report.job_id), services.repository.memberships.of_job(report.job_id)
+    before = [each for each in before if each.epoch < report.epoch]
+    if not before or before[-1].workers or not begins_anew(job) or report.step >= job.step:
+        return report
+    lost = losses(job, before, {}, histories.last_steps(job, before))[-1]
+    return replace(report, lost_steps=max(report.lost_steps, lost.steps - report.step))
 
 
 def _within_its_life(job: JobRecord, at: float, now: float) -> float:

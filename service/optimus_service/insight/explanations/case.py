@@ -9,6 +9,7 @@ from optimus_scheduler.allocate.optimus.guarantees import Turn
 from optimus_scheduler.model import Allocation, Decision, Quota
 from optimus_service.insight.explanations.queue import Queued
 from optimus_service.observe.standstills import Standstills
+from optimus_service.observe.unsaved_work import LastStep
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
 
 
@@ -27,8 +28,8 @@ class Case:
     """When tasks were started, by name, of a script whose stops lose work."""
     starts: Sequence[float] = ()
     """When workers of an ended job were started."""
-    last_steps: Mapping[int, float] = field(default_factory=dict)
-    """Membership epoch → when the last of its steps came."""
+    last_steps: Mapping[int, LastStep] = field(default_factory=dict)
+    """Membership epoch → the last of its steps."""
     n_figures: Mapping[str, int] = field(default_factory=dict)
     """How many losses are known, and how many values of the metric that it waits for, by `loss` and its name; those
     that are not in here are many."""

@@ -22,6 +22,7 @@ from optimus_service.insight.jobs.why import explain
 from optimus_service.observe.spec import begins_anew, promised_at
 from optimus_service.observe.standstills import Standstills
 from optimus_service.observe.telemetry import newest_learning_rate, newest_noise_scale
+from optimus_service.observe.unsaved_work import LastStep
 from optimus_service.store.records import (
     DecisionRecord,
     Document,
@@ -122,7 +123,7 @@ def allocation_point_bodies(
     job: JobRecord,
     memberships: Sequence[MembershipRecord],
     began: Mapping[str, float],
-    last_steps: Mapping[int, float],
+    last_steps: Mapping[int, LastStep],
 ) -> list[answers.AllocationPoint]:
     """The memberships of the job's history, oldest first. `began`, `last_steps`: as for `losses`."""
     lost = losses(job, memberships, began, last_steps)

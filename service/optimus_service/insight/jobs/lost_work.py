@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from optimus_service.insight.format import counted, lasted
 from optimus_service.observe.spec import begins_anew
-from optimus_service.observe.unsaved_work import since_its_beginning, worked_seconds
+from optimus_service.observe.unsaved_work import LastStep, since_its_beginning, worked_seconds
 from optimus_service.store.records import JobRecord, MembershipRecord
 
 _STOPPED_NOTHING = frozenset({"resume", "batch", "coordinator_restart"})
@@ -39,19 +39,24 @@ def losses(
     job: JobRecord,
     memberships: Sequence[MembershipRecord],
     began: Mapping[str, float],
-    last_steps: Mapping[int, float] = MappingProxyType({}),
+    last_steps: Mapping[int, LastStep] = MappingProxyType({}),
 ) -> list[Loss]:
     """Of each membership, oldest first. What a pause loses is told at the pause, also while nobody has gone on.
 
     `began`: when workers were started, by name; without that a silent script's first minute is not counted.
-    `last_steps`: membership epoch → when the last of its steps came, of those in which any came: time in which none
-    came is no work. Empty: its steps are not known.
+    `last_steps`: membership epoch → the last of its steps, of those in which any came: time in which none came is no
+    work, but as long as the next one could still come. Empty: its steps are not known.
     """
     found = [_loss(job, memberships, began, last_steps, number) for number in range(len(memberships))]
     # What a pause has lost is told by the membership after it.
     later = [*memberships[1:], None][: len(memberships)]
     return [
-        replace(each, is_about=before.tells_some or (not before.workers and after is not None and after.tells_some))
+        replace(
+            each,
+            is_about=each.is_about
+            or before.tells_some
+            or (not before.workers and after is not None and after.tells_some),
+        )
         for each, before, after in zip(found, memberships, later, strict=True)
     ]
 
@@ -62,10 +67,6 @@ def total(found: Sequence[Loss]) -> Loss:
     seconds = [each.seconds for each in found if each.seconds is not None] if is_known else []
     is_about = any(each.steps and each.is_about for each in found)
     return Loss(sum(each.steps for each in found), sum(seconds) if seconds else None, is_about)
-
-
-_SELDOM_SECONDS = 5.0
-"""Reports of steps that are further apart than this leave out some of the work: others are as good as exact."""
 
 
 def lost_by_a_stop(
@@ -91,17 +92,22 @@ def lost_by_a_stop(
     run = since_its_beginning(memberships)
     if not run or job.step_at is None:
         return Loss(step)
-    worked = worked_seconds(run, job.step_at)
-    untold = min(max(now - job.step_at, 0.0), report_seconds) if report_seconds > _SELDOM_SECONDS else 0.0
+    lost = _of_a_run(run, step, LastStep(job.step_at, report_seconds), now)
+    return replace(lost, is_about=lost.is_about or run[-1].tells_some)
+
+
+def _of_a_run(run: Sequence[MembershipRecord], step: int, last: LastStep, until: float) -> Loss:
+    """All that a run has made, with the steps that it has not told yet. `run`: its memberships; `until`: its stop."""
+    worked, untold = worked_seconds(run, min(last.at, until)), last.untold_seconds(until)
     made = int(step * untold / worked) if worked > 0 else 0
-    return Loss(step + made, worked + untold, is_about=run[-1].tells_some or made > 0)
+    return Loss(step + made, worked + untold, is_about=made > 0)
 
 
 def _loss(
     job: JobRecord,
     memberships: Sequence[MembershipRecord],
     began: Mapping[str, float],
-    last_steps: Mapping[int, float],
+    last_steps: Mapping[int, LastStep],
     number: int,
 ) -> Loss:
     each = memberships[number]
@@ -122,13 +128,18 @@ def _loss(
         return Loss(steps)  # it went on from there, whatever was known of it
     if not steps and last_steps:
         return Loss()  # it tells its steps, and had told none
+    until = each.at - (each.pause_seconds or 0.0)
+    if not each.workers and steps and before.epoch in last_steps:
+        is_whole = after is None or not after.workers or not after.step
+        run = since_its_beginning(memberships[:number]) if is_whole else [before]
+        lost = _of_a_run(run, steps, last_steps[before.epoch], until)
+        return lost if after is None else replace(lost, steps=steps)  # the next one tells them all
     since = before.at
     if not steps:  # that of a script which reports no steps is formed late: after a silent minute, or at its stop
         new = set(before.workers) - set(memberships[number - 2].workers if number > 1 else ())
         since = min(since, max((began[name] for name in new if name in began), default=math.inf))
-    until = each.at - (each.pause_seconds or 0.0)
     if steps and before.epoch in last_steps:
-        until = min(until, last_steps[before.epoch])  # since then it hung
+        until = min(until, last_steps[before.epoch].at)  # since then it hung
     return Loss(steps, max(until - since, 0.0))
 
 

@@ -37,6 +37,7 @@ from optimus_service.observe.jobs import job_of
 from optimus_service.observe.snapshot import spent
 from optimus_service.observe.spec import spec_of
 from optimus_service.observe.standstills import Standstills
+from optimus_service.observe.unsaved_work import LastStep
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord, PredictionRecord
 from optimus_service.store.repository import Repository
 
@@ -83,8 +84,8 @@ class HistoryCache:
                 batch=record.wanted_batch,
             )
 
-    def last_steps(self, record: JobRecord, memberships: Sequence[MembershipRecord]) -> Mapping[int, float]:
-        """Membership epoch → when the last of its steps came, POSIX seconds; without those in which none came."""
+    def last_steps(self, record: JobRecord, memberships: Sequence[MembershipRecord]) -> Mapping[int, LastStep]:
+        """Membership epoch → the last of its steps; without those in which none came."""
         entry = self._entry(record.id)
         with entry.turn:
             return dict(entry.histories(self._repository).updated(record, memberships).last_steps)
