@@ -41,7 +41,7 @@ Planner = Callable[[Snapshot], Plan]
 _MOST_OTHERS = 3
 """Jobs whose end is tried one by one, then of some of them together; and closed nodes that are opened."""
 _MOST_TOGETHER = 8
-"""Jobs beyond them whose ends are tried together, those that end soonest; then those of all others."""
+"""Jobs beyond them whose ends are tried together, those that end soonest; then those of all that have tasks."""
 _MEASURED_STEPS = 1000
 _MEASURED_AFTER_SECONDS = 60.0
 """By then the present size of a job has been measured, as far as it ever will be."""
@@ -96,6 +96,18 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Behind:
+    """Other jobs that go before a job which nothing but their ends helps."""
+
+    with_tasks: int | None
+    """How many of them have tasks; None: the reader may not know of all of them, and of no number."""
+    waiting: int | None
+    """How many more start before it; None: not known."""
+    priority: str | None = None
+    """One with which it would go before some of those that wait: "a priority of 4 (now 1)"."""
+
+
+@dataclass(frozen=True, slots=True)
 class Advice:
     """What would help a job."""
 
@@ -106,6 +118,8 @@ class Advice:
     each of which it keeps what it has. None: it loses nothing."""
     now: Decision | None = field(default=None, compare=False)
     """What a round as it would be now decides for the job; None: not asked, or that starts it."""
+    behind: Behind | None = None
+    """Where no change helps: whom it comes after. None: one does, or the ends of all others do not help either."""
 
 
 def what_gives_more(
@@ -142,17 +156,18 @@ def what_gives_more(
     for measured in () if loses else _of_knowledge(snapshot, job, decision):
         if not found:
             present = _planned(planner, measured)
-            least = _n_tasks(present[job_id].allocation) + 1
-            found = tries.helpful(measured.snapshot, present[job_id], present, least)
+            more = _n_tasks(present[job_id].allocation) + 1
+            found = tries.helpful(measured.snapshot, present[job_id], present, more)
             found = {kind: f"{words}{_ONCE_MEASURED}" for kind, words in found.items()}
-    if not found and decision.reason is Reason.WAITING_FOR_QUOTA:
+    behind = None if found else tries.behind(snapshot, decision, least)
+    if not found and behind is None and decision.reason is Reason.WAITING_FOR_QUOTA:
         # What it needs of its quota is known, also where there would be room for it only after others.
         alone = replace(snapshot, jobs=(job,))
         present = {each.job_id: each for each in planner(alone).decisions}
         if present[job_id].allocation.is_empty:
             found = tries.helpful(alone, present[job_id], present, least)
             found = {kind: f"{words}, once other jobs have ended" for kind, words in found.items()}
-    return Advice(tuple(found.values()), decision.allocation if loses else None, decision)
+    return Advice(tuple(found.values()), decision.allocation if loses else None, decision, behind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +214,44 @@ class _Tries:
                 change, _ = _smallest(change, planned, helps)
                 found[change.kind] = f"{change.words}{_ONCE_MEASURED}"
         return found
+
+    def behind(self, snapshot: Snapshot, decision: Decision, least: int) -> Behind | None:
+        """Whose ends give the job of this decision so many tasks at `least`, where nothing else does; None: not even
+        those of all others do."""
+        job = next(job for job in snapshot.jobs if job.id == decision.job_id)
+        others = _others_of(snapshot, job)
+        own = [each for each in others if each.spec.project == job.spec.project]
+        for among in (own, others) if decision.reason in _WAITING_FOR_OWN else (others,):
+            ids = frozenset(each.id for each in among)
+            if ids and self._giving(Change("", _without(snapshot, ids), ""), job.id, least) is not None:
+                break
+        else:
+            return None
+        if self.only_named and not ids <= self.names.keys():
+            return Behind(None, None)
+        with_tasks = {each.id for each in among if not each.allocation.is_empty}
+        first = self._first(snapshot, job.id, ids, least)
+        priority = None
+        if first is not None and job.allocation.is_empty:
+            for change in _of_priority(snapshot, job):
+                then = self._first(change.snapshot, job.id, ids, least)
+                if then is not None and len(then) < len(first):
+                    priority = change.words
+                    break
+        return Behind(len(with_tasks), None if first is None else len(first - with_tasks), priority)
+
+    def _first(self, snapshot: Snapshot, job_id: str, among: frozenset[str], least: int) -> frozenset[str] | None:
+        """Those of these jobs that have tasks, those that rounds start once these have ended, and so on until the job
+        has so many tasks; None: it has not when no other starts, or not all of that could be tried."""
+        gone = frozenset(each.id for each in snapshot.jobs if each.id in among and not each.allocation.is_empty)
+        while True:
+            planned = _planned(self.planner, Change("", _without(snapshot, gone), ""))
+            if _n_tasks(planned[job_id].allocation) >= least:
+                return gone
+            then = {each for each in among - gone if each in planned and not planned[each].allocation.is_empty}
+            if not then:
+                return None
+            gone |= then
 
     def _giving(self, change: Change, job_id: str, least: int) -> _Planned | None:
         """What is planned with the change, if that gives the job so many tasks."""
@@ -296,7 +349,7 @@ def changes(
     """All that is tried for the job of `decision`: what comes by itself (measurements, and the ends that it waits for,
     `awaited`), then what its owner can do, then the rest."""
     job = next(job for job in snapshot.jobs if job.id == decision.job_id)
-    others = [each for each in snapshot.jobs if each.id != job.id and not each.spec.tracked]
+    others = _others_of(snapshot, job)
     having = {each.id for each in others if not each.allocation.is_empty}
     yield from _of_knowledge(snapshot, job, decision)
     yield from (_of_end(snapshot, each, names) for each in awaited if each in having)
@@ -310,6 +363,10 @@ def changes(
     own = job.spec.project if decision.reason in _WAITING_FOR_OWN else None
     yield from _of_others(snapshot, others, present, names, own)
     yield from _of_quotas_beyond(snapshot, job)
+
+
+def _others_of(snapshot: Snapshot, job: Job) -> list[Job]:
+    return [each for each in snapshot.jobs if each.id != job.id and not each.spec.tracked]
 
 
 def _with(snapshot: Snapshot, job: Job) -> Snapshot:
@@ -596,9 +653,9 @@ def _of_others(
     names: Mapping[str, str],
     first_of: str | None,
 ) -> Iterator[Change]:
-    """The end of another job: those first that end soonest; then of as few of these together as help. All others are
-    those that wait, too: they would take the room of the others that end. `first_of`: the project whose jobs are tried
-    before others: they hold the quota or the workers that are waited for."""
+    """The end of another job: those first that end soonest; then of as few of these together as help. Not of those that
+    wait: nobody can act by the ends of jobs that have yet to start (`_Tries.behind`). `first_of`: the project whose
+    jobs are tried before others: they hold the quota or the workers that are waited for."""
     holding = sorted(
         (each for each in others if not each.allocation.is_empty),
         key=lambda each: (first_of is not None and each.spec.project != first_of, _end(present[each.id])),
@@ -613,14 +670,9 @@ def _of_others(
     if len(holding) > _MOST_TOGETHER:
         ids = frozenset(each.id for each in holding)
         yield Change("the ends of all jobs with tasks together", _without(snapshot, ids), _OTHERS_TOGETHER, ids)
-    own = frozenset(each.id for each in others if each.spec.project == first_of)
-    if len(own) > 1:  # with those that wait before it for the same quota
-        words = f"the ends of all other jobs of project {first_of}"
-        yield Change(words, _without(snapshot, own), _OTHERS_TOGETHER, own)
-    if holding and len(others) > 1:
+    if 1 < len(holding) == len(others):
         ids = frozenset(each.id for each in others)
-        waiting = ", also of those that wait" * (len(others) > len(holding))
-        yield Change(f"the ends of all other jobs{waiting}", _without(snapshot, ids), _OTHERS_TOGETHER, ids)
+        yield Change("the ends of all other jobs", _without(snapshot, ids), _OTHERS_TOGETHER, ids)
 
 
 def _of_ends(snapshot: Snapshot, jobs: Sequence[str], names: Mapping[str, str]) -> Change:

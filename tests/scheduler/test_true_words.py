@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 from hypothesis import given, note, settings
@@ -36,7 +37,7 @@ from optimus_scheduler.model import (
 from optimus_scheduler.model.format import instant_words
 from optimus_scheduler.retries import Retry
 from optimus_scheduler.round import plan
-from optimus_scheduler.what_if import Advice, Change, kept_on_larger_cluster, what_gives_more
+from optimus_scheduler.what_if import Advice, Behind, Change, kept_on_larger_cluster, what_gives_more
 
 OPTIMUS = policy_named("optimus")
 HAIR = 1e-6
@@ -479,10 +480,7 @@ def done(world: Snapshot, job_id: str, words: str) -> Snapshot:
         return _without(world, set(re.findall(r"j\d+", words)))
     if words == "the ends of all jobs with tasks together":
         return _without(world, {each.id for each in world.jobs if each.id != job_id and not each.allocation.is_empty})
-    if found := re.fullmatch(r"the ends of all other jobs of project (\w+)", words):
-        of_project = (each.id for each in world.jobs if each.spec.project == found[1])
-        return _without(world, set(of_project) - {job_id})
-    if words.startswith("the ends of all other jobs"):
+    if words == "the ends of all other jobs":
         return _without(world, {each.id for each in world.jobs if each.id != job_id})
     raise LookupError(words)
 
@@ -735,10 +733,10 @@ def test_who_waits_for_a_quota_is_told_of_the_ends_of_those_that_hold_it() -> No
     first = replace(
         a_job("d", spec=replace(one, worker=replace(one.worker, minimum=3, maximum=3))), submitted_at=NOW - 900.0
     )
-    told = what_gives_more(
-        replace(world, jobs=(*world.jobs, first)), "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES)
-    ).changes
-    assert "the ends of all other jobs of project vision" in told, told
+    behind = replace(world, jobs=(*world.jobs, first))
+    told = what_gives_more(behind, "a", lambda snapshot: plan(snapshot, OPTIMUS, PRICES)).changes
+    assert told, "its quota helps"
+    assert not any("the ends of" in each for each in told), "it would be the other that starts then"
 
 
 @pytest.mark.parametrize(
@@ -816,13 +814,43 @@ def test_advice_of_a_deadline_names_the_deadline() -> None:
     assert all("(which would pause b, which loses 90 s of work)" in each for each in pausing)
 
 
-def test_the_end_of_all_others_is_that_of_those_that_wait_too() -> None:
-    waits = [a_job(name, spec=a_spec(minimum=(4, 1), maximum=(4, 1))) for name in ("a", "b", "c", "d", "e")]
-    world = a_snapshot(jobs=[a_job("f", has=(4, 1), spec=a_spec(maximum=(4, 1))), *waits], nodes=a_cluster(5))
-    decisions = plan(world, OPTIMUS, PRICES).decisions
-    for job_id in (each.job_id for each in decisions if each.allocation.is_empty):
-        told = what_gives_more(world, job_id, lambda snapshot: plan(snapshot, OPTIMUS, PRICES)).changes
-        assert any(words.startswith("the end") for words in told), (job_id, told)
+def a_queue(n_waiting: int) -> Snapshot:
+    """Two jobs train, each in half of the cluster, and others wait that need all of it: `w0` has waited longest."""
+    half, whole = (a_spec(minimum=(n, 1), maximum=(n, 1)) for n in (1, 3))
+    trains = [a_job(name, has=(1, 1), spec=half, measured=ONE, started_at=NOW - 10.0) for name in ("f", "g")]
+    waits = [a_job(f"w{n}", spec=whole, submitted_at=NOW - 100.0 + n) for n in range(n_waiting)]
+    return a_snapshot(jobs=[*trains, *waits], nodes=a_cluster(4))
+
+
+def test_a_job_behind_others_in_a_full_queue_is_told_how_many_go_first() -> None:
+    """The ends of all that wait before it are no advice: nobody can bring them about."""
+    world, policy = a_queue(4), policy_named("fifo")
+    names = {job.id: job.id for job in world.jobs}
+
+    def told(job_id: str, known: Mapping[str, str] = names) -> Advice:
+        planner = partial(plan, policy=policy, settings=PRICES)
+        return what_gives_more(world, job_id, planner, known, only_named=known is not names)
+
+    assert "the ends of f and g together" in told("w0").changes
+    assert told("w0").behind is None
+    assert [(each.changes, each.behind) for each in map(told, ("w1", "w2", "w3"))] == [
+        ((), Behind(2, n_first)) for n_first in (1, 2, 3)
+    ]
+    assert told("w3", {"w3": "w3"}).behind == Behind(None, None), "of jobs that the reader may not know of"
+
+
+def test_a_priority_that_only_lets_a_job_go_before_others_that_wait_is_told() -> None:
+    """It starts with none of these priorities now; once both that train have ended, it does with the one that is told,
+    before those that have waited longer."""
+    world = a_queue(4)
+    advice = what_gives_more(world, "w3", lambda each: plan(each, OPTIMUS, PRICES))
+    assert not advice.changes
+    assert advice.behind == Behind(2, 3, "a priority of 2 (now 1)")
+    for priority, starts in ((1.0, "w0"), (2.0, "w3")):
+        job = next(each for each in world.jobs if each.id == "w3")
+        raised = _with(_without(world, {"f", "g"}), replace(job, spec=replace(job.spec, priority=priority)))
+        given = {each.job_id for each in plan(raised, OPTIMUS, PRICES).decisions if not each.allocation.is_empty}
+        assert given == {starts}
 
 
 @settings(max_examples=5, deadline=None)

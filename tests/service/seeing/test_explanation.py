@@ -37,7 +37,7 @@ from optimus_scheduler.model import (
     Reason,
 )
 from optimus_scheduler.quota_words import SHRUNK, USED_UP
-from optimus_scheduler.what_if import MEASUREMENT, NEXT_ROUND
+from optimus_scheduler.what_if import MEASUREMENT, NEXT_ROUND, Behind
 from optimus_service.api.jobs.explanation import _WARNINGS, is_over
 from optimus_service.api.jobs.queue import queued_body
 from optimus_service.insight.explanations.case import Case
@@ -523,6 +523,56 @@ def test_the_marginal_job_is_the_one_with_the_least_gain_that_holds() -> None:
 )
 def test_advice_is_what_was_tried(tried: tuple[str, ...] | None, told: str) -> None:
     assert explanation_of(a_running_case(gives_more=tried)).what_would_change_it == told
+
+
+_OTHERWISE = "With nothing that was tried it would start before"
+_TRIED = "its limits and priority, quotas, one more node"
+
+
+@pytest.mark.parametrize(
+    ("behind", "told"),
+    [
+        (
+            Behind(4, 10, "a priority of 2 (now 1)"),
+            f"14 other jobs (4 with tasks and 10 of those that wait) go first. {_OTHERWISE} they end: {_TRIED}. "
+            "With a priority of 2 (now 1) it would go before some of those that wait.",
+        ),
+        (Behind(1, 0), f"1 other job (1 with tasks) goes first. {_OTHERWISE} it ends: {_TRIED}."),
+        (
+            Behind(4, None),
+            f"Other jobs (4 with tasks and some of those that wait) go first. {_OTHERWISE} they end: {_TRIED}.",
+        ),
+        (Behind(None, None), f"Other jobs go first. {_OTHERWISE} they end: {_TRIED}."),
+    ],
+)
+def test_a_job_that_nothing_but_ends_of_others_helps_is_told_how_many_go_first(behind: Behind, told: str) -> None:
+    decision = a_decision(reason=Reason.WAITING_FOR_RESOURCES, allocation=NOTHING)
+    case = Case(job=a_record(wanted=NOTHING), decision=decision, now=10.0, gives_more=(), behind=behind)
+    assert explanation_of(case).what_would_change_it == told
+    keeps = explanation_of(a_running_case(gives_more=(), loses_to=NOTHING, behind=behind)).what_would_change_it
+    start = "As things are now, the next round would pause it. "
+    assert keeps == start + told.replace("it would start", "it would keep what it has")
+
+
+def test_as_many_go_first_of_those_that_wait_as_everybody_is_shown_before_it() -> None:
+    """Where a start is told, by the look at the queue; the advice knows of no times, and counts otherwise."""
+    decisions = {
+        job_id: replace(
+            a_decision(job_id, reason=Reason.WAITING_FOR_RESOURCES, allocation=NOTHING),
+            expected=ExpectedTimesRecord(job_id=job_id, at=9.0, valid_until=99.0, start=start, end=None),
+        )
+        for job_id, start in (("job-1", Interval(90.0, 90.0, 90.0)), ("job-2", Interval(30.0, 30.0, 30.0)))
+    }
+    waiting = [a_record(job_id, wanted=NOTHING) for job_id in decisions]
+    case = Case(
+        job=waiting[0],
+        decision=decisions["job-1"],
+        now=10.0,
+        queue=in_queue(waiting, decisions, 10.0),
+        gives_more=(),
+        behind=Behind(2, 5, "a priority of 2 (now 1)"),
+    )
+    assert explanation_of(case).what_would_change_it.startswith("3 other jobs (2 with tasks and 1 of those that wait) ")
 
 
 @pytest.mark.parametrize(("started_at", "verb"), [(None, "start"), (5.0, "go on")])

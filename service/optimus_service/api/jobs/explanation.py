@@ -88,6 +88,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             queue=in_queue(active, decisions, now, still),
             gives_more=None if job.state.is_final or advice is None else advice.changes,
             loses_to=None if advice is None else advice.loses_to,
+            behind=None if advice is None else advice.behind,
             decided_now=None if advice is None else advice.now,
             kept_on_larger_cluster=kept,
             troubles=() if job.state.is_final else _troubles(services, job_id),

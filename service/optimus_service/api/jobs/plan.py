@@ -142,7 +142,7 @@ def plan_body(
         allocation=allocation_body(decision.allocation),
         reason=decision.reason.value,
         message=decision.message,
-        what_would_change_it=gives_more(previewed.gives_more, decision.allocation.is_empty)
+        what_would_change_it=gives_more(previewed.gives_more, decision.allocation.is_empty, behind=previewed.behind)
         or text_of(decision.reason.value).what_would_change_it,
         sentences=[
             decision.message,

@@ -8,12 +8,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from optimus_contract import answers
 from optimus_contract.command import is_distributed
 from optimus_scheduler.explain import next_task
 from optimus_scheduler.model import Allocation, Decision, Reason
 from optimus_scheduler.quota_words import quotas_told
-from optimus_scheduler.what_if import LACKING_CAPACITY, MEASUREMENT, NEXT_ROUND, NOT_COMPETING, is_more
+from optimus_scheduler.what_if import LACKING_CAPACITY, MEASUREMENT, NEXT_ROUND, NOT_COMPETING, Behind, is_more
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.history import (
     is_changing,
@@ -233,8 +235,9 @@ def _change(case: Case, words: Explanation, expected: answers.Expected) -> str:
         return "Nothing: it has made all steps that it announced, and more would not make its end come sooner."
     if case.gives_more is None:
         return words.what_would_change_it
+    behind = _behind(case, words)
     if case.loses_to is not None:
-        return keeps(case.gives_more, case.loses_to)
+        return keeps(case.gives_more, case.loses_to, behind)
     if _is_stalled(case) and not words.allocation.is_empty:
         hangs = not case.still[case.job.id].is_silent
         cause = "what makes its workers hang is mended" if hangs else "what keeps it from making steps is mended"
@@ -260,8 +263,18 @@ def _change(case: Case, words: Explanation, expected: answers.Expected) -> str:
         itself = f"As things are now, the next round gives it {size(allocation_body(case.decided_now.allocation))}."
         still = f" It would get still more with {any_of(case.gives_more)}." if case.gives_more else ""
         return f"{mend}{itself}{still}"
-    more = gives_more(case.gives_more, words.allocation.is_empty, case.job.started_at is not None)
+    more = gives_more(case.gives_more, words.allocation.is_empty, case.job.started_at is not None, behind)
     return f"{mend}{_by_itself(case, words)}{more}{_of_its_script(case.job, reason)}"
+
+
+def _behind(case: Case, words: Explanation) -> Behind | None:
+    """Whom it comes after. Of those that wait as many as everybody is shown before it, where its start is told."""
+    behind, mine = case.behind, next((each for each in case.queue if each.job.id == case.job.id), None)
+    is_shown = mine is not None and mine.start is not None and words.reason == Reason.WAITING_FOR_RESOURCES
+    if behind is None or mine is None or not is_shown or behind.with_tasks is None:
+        return behind
+    waiting = mine.position - 1
+    return replace(behind, waiting=waiting, priority=behind.priority if waiting else None)
 
 
 def _gets_more(case: Case, words: Explanation) -> bool:

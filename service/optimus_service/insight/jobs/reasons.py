@@ -13,6 +13,7 @@ from optimus_scheduler.explain import BETTER_USED
 from optimus_scheduler.model import Allocation, JobState, Reason
 from optimus_scheduler.model.format import headline, size_words
 from optimus_scheduler.quota_words import IN_ITS_QUOTA, USED_UP
+from optimus_scheduler.what_if import Behind
 from optimus_service.store.records import DecisionRecord, JobRecord
 
 
@@ -184,25 +185,47 @@ def _spent(job: JobRecord) -> str | None:
     return "max_epochs" if limits.max_epochs is not None and (job.epoch or 0) >= limits.max_epochs else None
 
 
-def gives_more(changes: Sequence[str] | None, waits: bool, has_started: bool = False) -> str | None:
+def gives_more(
+    changes: Sequence[str] | None, waits: bool, has_started: bool = False, behind: Behind | None = None
+) -> str | None:
     """What was tried and gives the job more (`optimus_scheduler.what_if`), in a sentence; None: nothing was tried."""
     if changes is None:
         return None
+    gets = "get more" if not waits else "go on" if has_started else "start"
+    if behind is not None and not changes:
+        return _after(behind, f"it would {gets}")
     if not changes:
         return f"Nothing that was tried gives it more now: {_TRIED}."
-    gets = "get more" if not waits else "go on" if has_started else "start"
     return f"It would {gets} with {any_of(changes)}."
 
 
-def keeps(changes: Sequence[str], size: Allocation) -> str:
+def keeps(changes: Sequence[str], size: Allocation, behind: Behind | None = None) -> str:
     """The same of a job to which the next round would leave only `size` of what it has."""
     loses = "pause it" if size.is_empty else f"leave it only {size_words(size)}"
     soon = f"As things are now, the next round would {loses}."
+    if behind is not None and not changes:
+        return f"{soon} {_after(behind, 'it would keep what it has')}"
     if not changes:
         return f"{soon} Nothing that was tried lets it keep what it has: {_TRIED}."
     return f"{soon} It would keep what it has with {any_of(changes)}."
 
 
+def _after(behind: Behind, gets: str) -> str:
+    """Whose ends alone help a job: of all that was tried, nothing that somebody could do does."""
+    told = [(behind.with_tasks, "with tasks"), (behind.waiting, "of those that wait")]
+    parts = [f"{count} {which}" for count, which in told if count]
+    together = 0 if behind.waiting is None else (behind.with_tasks or 0) + behind.waiting
+    who = f"{together} other job{'s' * (together != 1)}" if together else "Other jobs"
+    if behind.waiting is None and parts:
+        parts.append("some of those that wait")
+    of_whom = f" ({' and '.join(parts)})" if parts else ""
+    first = f"{who}{of_whom} go{'es' * (together == 1)} first."
+    nothing = f"With nothing that was tried {gets} before {'it ends' if together == 1 else 'they end'}"
+    sooner = "" if behind.priority is None else f" With {behind.priority} it would go before some of those that wait."
+    return f"{first} {nothing}: {_TRIED_BUT_ENDS}.{sooner}"
+
+
+_TRIED_BUT_ENDS = "its limits and priority, quotas, one more node"
 _TRIED = "its limits and priority, quotas, one more node, the end of other jobs"
 
 

@@ -39,7 +39,7 @@ from optimus_scheduler.model import (
     TaskPhase,
 )
 from optimus_scheduler.settings import Settings as SchedulerSettings
-from optimus_scheduler.what_if import Advice, kept_on_larger_cluster, what_gives_more
+from optimus_scheduler.what_if import Advice, Behind, kept_on_larger_cluster, what_gives_more
 from optimus_service.clusters.base import Cluster
 from optimus_service.observe.snapshot import ClusterState, Observer
 from optimus_service.store.records import Document, JobRecord, asked_by
@@ -129,6 +129,8 @@ class Previewed:
     """... and on others that wait."""
     gives_more: tuple[str, ...] | None
     """What each alone would give it more; None: not tried."""
+    behind: Behind | None = None
+    """Whom it comes after, where nothing but the ends of other jobs gives it more."""
     borrows: bool = False
     """Whether it would have room that other projects are guaranteed."""
     deadline: DeadlineAnswer | None = None
@@ -254,6 +256,7 @@ class Preview:
             effects=_effects(without, present, planned, without_it, with_it, now),
             put_off=_put_off(present, planned, without_it, with_it, now),
             gives_more=None if advice is None else advice.changes,
+            behind=None if advice is None else advice.behind,
             borrows=not decision.allocation.is_empty
             and borrows(world, {each.job_id: each.allocation for each in planned.decisions}, candidate.spec.project),
             deadline=deadline,
@@ -372,7 +375,7 @@ class Preview:
         tries = Tries(foresight.plan, _MOST_PLANNED // len(snapshot.jobs))
         waits = job.allocation.is_empty and job_id != CANDIDATE  # a dry run tells of the next round itself
         found = what_gives_more(snapshot, job_id, tries, names, only_named=only_named, waits=waits, awaited=awaited)
-        return None if tries.is_over and not found.changes else found
+        return None if tries.is_over and not found.changes and found.behind is None else found
 
     def _forecast(self, job: Job, size: Allocation, now: float, constants: SchedulerSettings) -> Forecast:
         """What is believed of the job with this size, or with its smallest where that is none."""
