@@ -43,6 +43,7 @@ from optimus_scheduler.model import (
     Quota,
     Resources,
     Snapshot,
+    SpeedSample,
     WorkerLimit,
     total_of,
 )
@@ -141,6 +142,17 @@ def test_a_job_that_tells_some_of_its_steps_makes_others_between(silent: float, 
     told = end_of(a_queue(job), "j")
     between = end_of(a_queue(replace(job, silent_since=NOW - silent, report_seconds=report)), "j")
     assert told.mean - between.mean == pytest.approx(sooner, rel=0.02, abs=0.01)
+
+
+@pytest.mark.parametrize("gone", [1.0, 15.0, 29.0, 31.0, 45.0, 59.0, 61.0, 75.0, 85.0])
+def test_what_is_left_of_a_script_that_tells_its_epochs_alone_goes_down_with_the_clock(gone: float) -> None:
+    """Three of 30 s each. Before the first one, too, and in the last one."""
+    spec = a_spec(maximum=(1, 1), rule=ConvergenceRule(max_steps=3))
+    paces = (SpeedSample(1, 1, 1 / 30.0, 10, NOW - 1e4),)
+    step = int(gone // 30.0)
+    job = a_job("j", has=(1, 1), spec=spec, measured=paces, step=step, started_at=NOW - gone)
+    told = end_of(a_queue(replace(job, silent_since=NOW - gone + 30.0 * step, report_seconds=30.0)), "j").mean
+    assert told - NOW == pytest.approx(90.0 - gone, rel=0.05)
 
 
 @given(left=st.integers(20, 20_000), size=st.integers(1, 3), busy_part=st.floats(0.4, 1.0))

@@ -185,6 +185,16 @@ def test_a_script_that_tells_no_step_takes_as_long_as_the_same_one_did_before() 
     assert end_of(a_script(silent("other", 40.0, workers=2))) is None
 
 
+def test_a_script_that_tells_too_few_steps_to_measure_a_speed_is_like_one_that_tells_none() -> None:
+    """It told its loss once, at its end, and so did the run before."""
+    before = replace(silent("before", 40.0), total_steps=1)
+    running = {"state": JobState.RUNNING, "allocation": Allocation(1, 0), "started_at": NOW, "allocated_at": NOW}
+    left = [end_of(a_script(before, step=step, **running), NOW + 20.0) for step in (0, 1)]
+    assert left[0] is not None
+    assert left[0] == left[1]
+    assert left[0][1] < 30.0
+
+
 def test_what_is_left_of_a_silent_script_falls_while_it_runs() -> None:
     running = {
         "state": JobState.RUNNING,

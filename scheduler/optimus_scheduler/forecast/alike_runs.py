@@ -116,11 +116,11 @@ def _awaited(rule: ConvergenceRule) -> tuple[bool, float | None, MetricTarget | 
 
 
 def seconds_of_silent_runs(job: Job) -> Interval | None:
-    """Seconds in all of a job that has told no step, by ended ones that told none either: those with the same
-    arguments, size and device. None where the newest run with its arguments did tell steps, or a limit ended all of
-    them that the job has not.
+    """Seconds in all of a job that has told no step, or too few to measure a speed, by ended ones that told no more:
+    those with the same arguments, size and device. None where the newest run with its arguments did tell more, or a
+    limit ended all of them that the job has not.
     """
-    if job.step > 0 or job.speed_samples:
+    if job.speed_samples:
         return None
     same = [ended for ended in job.similar if ended.arguments == job.spec.arguments]
     if not same or same[-1].silent is None:
@@ -136,6 +136,11 @@ def seconds_of_silent_runs(job: Job) -> Interval | None:
         and ended.device == device
     ]
     return _log_normal(lengths) if any(each.is_whole for each in lengths) else None
+
+
+def report_seconds_of_alike_runs(similar: Sequence[EndedJob], arguments: tuple[str, ...]) -> float:
+    """Seconds between two reports of steps, as the newest run with these arguments told them; 0: not known."""
+    return next((each.report_seconds for each in reversed(similar) if each.arguments == arguments), 0.0)
 
 
 def seconds_after_steps_of_alike_runs(job: Job) -> Interval | None:

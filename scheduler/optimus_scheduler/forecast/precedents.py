@@ -199,7 +199,7 @@ def with_same_runs(job: Job, steps_per_epoch: float | None, own: Prediction | No
     same = (
         each
         for each in job.similar
-        if each.arguments == job.spec.arguments and each.rule == rule and each.silent is None and is_whole(each, rule)
+        if each.arguments == job.spec.arguments and each.rule == rule and is_whole(each, rule)
     )
     logs = [math.log(each.total_steps) for each in same if each.total_steps > 0 and not each.steps_per_epoch]
     if not logs:

@@ -324,8 +324,12 @@ def after_last_step(silent_seconds: float, usual: Interval | None = None) -> Int
 
 
 def less_untold(left: Interval, untold: float) -> Interval:
-    """Steps left of a job that has made some beyond the newest step that it told; the last one is never made untold."""
-    return Interval(*(max(each - untold, min(each, 1.0)) for each in left))
+    """Steps left of a job that has made some beyond the newest step that it told.
+
+    A step may be a whole epoch, of minutes: it is made by and by. Until its end is told, something is left: of the last
+    step as little as Lindy's law leaves at the low end.
+    """
+    return Interval(*(max(each - untold, min(each, 1.0) / LINDY) if untold > 0 else each for each in left))
 
 
 def longer_of(one: Interval, other: Interval) -> Interval:

@@ -171,7 +171,7 @@ class SpeedSample:
 
 
 class SilentRun(NamedTuple):
-    """How long a job trained that told no step, and had one size all the time."""
+    """How long a job trained that told too few steps to measure a speed, and had one size all the time."""
 
     workers: int
     servers: int
@@ -226,9 +226,11 @@ class EndedJob:
     arguments: tuple[str, ...] = field(default=(), compare=False)
     """As in `JobSpec`."""
     silent: SilentRun | None = field(default=None, compare=False)
-    """Of one that told no step: all that it teaches is how long it took."""
+    """Of one that told no step, or too few to measure a speed: all that it teaches is how long it took."""
     seconds_after_steps: float | None = field(default=None, compare=False)
     """From its last step to its end, of a command that made all steps that it announced and ended by itself."""
+    report_seconds: float = field(default=0.0, compare=False)
+    """As in `Job`; 0: not known."""
 
     @property
     def n_epochs(self) -> float:

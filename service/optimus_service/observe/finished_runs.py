@@ -179,7 +179,7 @@ def finished_run_of(
     loss_steps, losses = history.losses.points()
     speeds = [list(astuple(each)) for each in history.speeds.samples()]
     spec = readable_spec(job)
-    silent = _silent_run(job, memberships)
+    silent = None if speeds else _silent_run(job, memberships)
     if spec is None or job.state is not JobState.SUCCEEDED or not (speeds or (steps_per_epoch and losses) or silent):
         return {}
     command = job.asked.command
@@ -207,12 +207,13 @@ def finished_run_of(
         "percent_of_peak": _percent_of_peak(spec, history, network),
         "silent": silent,
         "seconds_after_steps": _seconds_after_steps(job, _announced(job, spec)),
+        "report_seconds": history.report_seconds,
     }
 
 
 def _silent_run(job: JobRecord, memberships: Sequence[MembershipRecord]) -> SilentRun | None:
-    """How long a job took that told no step; None for one that did, or whose tasks began more than once."""
-    if job.step > 0 or job.finished_at is None or len(memberships) != 1:
+    """How long a job took of which no speed was measured; None for one whose tasks began more than once."""
+    if job.finished_at is None or len(memberships) != 1:
         return None
     (only,) = memberships
     return SilentRun(len(only.workers), len(only.servers), job.finished_at - only.at)
@@ -298,4 +299,5 @@ def ended_job(job_id: str, document: Document) -> EndedJob | None:
         rescale_seconds=tuple(document.get("rescale_seconds", ())),
         silent=SilentRun(*document["silent"]) if document.get("silent") else None,
         seconds_after_steps=document.get("seconds_after_steps"),
+        report_seconds=document.get("report_seconds", 0.0),
     )

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from optimus_models.calibration import Experience
+from optimus_scheduler.forecast.alike_runs import report_seconds_of_alike_runs
 from optimus_scheduler.forecast.priors import counted_alike
 from optimus_scheduler.model import (
     NOTHING,
@@ -62,7 +63,7 @@ def job_of(
         started_at=record.started_at,
         step=next_step(record),
         silent_since=silent_since(record),
-        report_seconds=history.report_seconds,
+        report_seconds=history.report_seconds or report_seconds_of_alike_runs(similar, spec.arguments),
         steps_per_epoch=each,
         loss_steps=loss_steps,
         losses=losses,

@@ -195,8 +195,9 @@ def most_steps(job: JobRecord) -> float:
 
 
 def silent_since(job: JobRecord) -> float | None:
-    """When the newest step came, or its newest membership began after it; None before the first one."""
-    return None if job.step_at is None else max(job.step_at, job.formed_at or 0.0)
+    """When the newest step came, or its newest membership began after it; None before both."""
+    since = max(job.step_at or 0.0, job.formed_at or 0.0)
+    return since or None
 
 
 def goes_back(job: JobRecord) -> bool:

@@ -228,6 +228,24 @@ def test_an_expected_end_moves_with_the_clock_between_two_reports(later: float, 
     assert found.remaining_steps.mean == pytest.approx(60.0), "of these it is told what is known"
 
 
+@pytest.mark.parametrize("step", [0, 1, 2])
+@pytest.mark.parametrize("later", [0.0, 20.0, 50.0, 59.0])
+def test_an_expected_end_of_a_script_that_tells_its_epochs_alone_moves_with_the_clock(step: int, later: float) -> None:
+    """Three of a minute each: in the first one, of which it has told nothing yet, and in the last one, too."""
+    left, size = 3.0 - step, Allocation(2, 1)
+    certain: dict[str, Any] = {"total_steps": total(3, 3, 3), "remaining_steps": total(left, left, left)}
+    certain |= {"rule": "max_steps", "seconds_per_step": total(60.0, 55.0, 66.0), "steps_per_second": 1 / 60.0}
+    end = Interval(NOW + 60.0 * left, NOW + 55.0 * left, NOW + 66.0 * left)
+    foreseen = ExpectedTimesRecord(
+        job_id="job-1", at=NOW, valid_until=NOW + 99.0, start=None, end=end, steps_left=left, report_seconds=60.0
+    )
+    made = replace(decision(**certain), expected=foreseen, previous=size, allocation=size)
+    trains = job(step=step, step_at=NOW if step else None, formed_at=NOW, running=size, started_at=NOW)
+    told = progress_of(trains, made, NOW + later).remaining_seconds
+    assert told is not None
+    assert told.mean == pytest.approx(60.0 * left - later, abs=6.0)
+
+
 @pytest.mark.parametrize("seconds_per_step", [0.25, 0.5, 1.0])
 def test_the_pace_since_the_forecast_counts_the_more_the_longer_it_lasts(seconds_per_step: float) -> None:
     """0.5 s were foreseen for each step."""

@@ -10,13 +10,16 @@ import pytest
 from tests.service.loop.loop_world import World, speed
 from tests.service.store.store_builders import batches_of, samples_of
 
+from optimus_models.calibration import NO_EXPERIENCE
 from optimus_scheduler.forecast.priors import EndedJobs
 from optimus_scheduler.forecast.speed_fits import SpeedData, fit_speeds
 from optimus_scheduler.lifecycle import CancelRequested
-from optimus_scheduler.model import COMMAND_ENDS, Directive, EndedJob, Job, JobState, Mode, SilentRun
+from optimus_scheduler.model import COMMAND_ENDS, Allocation, Directive, EndedJob, Job, JobState, Mode, SilentRun
+from optimus_scheduler.retries import Backoff
 from optimus_scheduler.settings import Settings
 from optimus_service.observe.finished_runs import FinishedRunHistory, ended_job, finished_run_of
-from optimus_service.observe.spec import spec_of
+from optimus_service.observe.jobs import job_of
+from optimus_service.observe.spec import readable_spec, spec_of
 from optimus_service.observe.standstills import rescale_seconds
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
@@ -183,13 +186,40 @@ def test_of_a_command_that_told_no_step_its_length_is_learned(world: World) -> N
     assert finished_run_of(record, JobHistory(Mode.SYNC), memberships=(began, replace(began, epoch=2))) == {}, (
         "begun twice"
     )
-    assert finished_run_of(replace(record, step=3), JobHistory(Mode.SYNC), memberships=(began,)) == {}, "it told steps"
+    assert silent(replace(record, step=1), began).silent == SilentRun(1, 0, 40.0), "no speed was measured"
 
 
 def silent(record: JobRecord, began: MembershipRecord) -> EndedJob:
     taught = ended_job(record.id, finished_run_of(record, JobHistory(Mode.SYNC), memberships=(began,)))
     assert taught is not None
     return taught
+
+
+@once
+def test_how_often_a_script_tells_its_steps_is_learned(world: World) -> None:
+    """So that its next run is known to train on before it has told any."""
+    finish(world, "job-1")
+    record, spec = world.repository.jobs.get("job-1"), readable_spec(world.repository.jobs.get("job-1"))
+    assert spec is not None
+    history = JobHistory(Mode.SYNC)
+    history.add(batches_of(samples_of(world.repository, "job-1")))
+    taught = ended_job("job-1", finished_run_of(record, history))
+    assert taught is not None
+    assert taught.report_seconds == history.report_seconds > 0
+
+    def again(known: JobHistory, arguments: tuple[str, ...]) -> Job:
+        asked = replace(spec, arguments=arguments)
+        began = replace(record, step=0, step_at=None, formed_at=50.0)
+        others: dict[str, Any] = {"calculated_speeds": (), "experience": NO_EXPERIENCE, "spent": 0.0, "batch": None}
+        similar = (replace(taught, arguments=("--lr", "1"), report_seconds=60.0),)
+        return job_of(
+            began, asked, (), known, backoff=Backoff(), similar=similar, allocation=Allocation(1, 1), **others
+        )
+
+    anew = again(JobHistory(Mode.SYNC), ("--lr", "1"))
+    assert (anew.silent_since, anew.report_seconds) == (50.0, 60.0)
+    assert again(JobHistory(Mode.SYNC), ("--lr", "2")).report_seconds == 0.0
+    assert again(history, ("--lr", "1")).report_seconds == history.report_seconds, "its own are known"
 
 
 @once
