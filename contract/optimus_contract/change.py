@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from optimus_contract.fields import LABELS, LABELS_SCHEMA, MAX_LABELS, Name
 from optimus_contract.job import Convergence
-from optimus_contract.limits import LEAST_PRIORITY, LEAST_SECONDS, MAX_RETRIES, MAX_TASKS, MOST_PRIORITY
+from optimus_contract.limits import LEAST_PRIORITY, LEAST_SECONDS, MAX_RETRIES, MAX_SECONDS, MAX_TASKS, MOST_PRIORITY
 from optimus_contract.message import FINITE, About, Message
 
 Path = tuple[str, ...]
@@ -97,7 +97,9 @@ class JobChange(Message):
     deadline: Annotated[
         str | None, About("date and time with UTC offset", max_length=40, examples=("2026-12-24T18:00:00Z",))
     ] = None
-    deadline_seconds: Annotated[float | None, FINITE, About("after submission", ge=LEAST_SECONDS, le=1e9)] = None
+    deadline_seconds: Annotated[float | None, FINITE, About("after submission", ge=LEAST_SECONDS, le=MAX_SECONDS)] = (
+        None
+    )
     on_nonfinite: Literal["fail", "warn"] | None = None
     retries: Annotated[int | None, About(ge=0, le=MAX_RETRIES)] = None
     unset: Annotated[list[Unset], About("what the job is not to have any more", max_length=20)] = field(

@@ -22,7 +22,9 @@ from optimus_contract.limits import (
     LEAST_PRIORITY,
     LEAST_SECONDS,
     MAX_RETRIES,
+    MAX_SECONDS,
     MAX_SPEC_BYTES,
+    MAX_STEPS,
     MAX_TASKS,
     MOST_PRIORITY,
 )
@@ -237,9 +239,9 @@ class Convergence(Message):
     target_loss: Annotated[float | None, FINITE] = None
     max_epochs: Annotated[float | None, FINITE, About(ge=LEAST_EPOCHS, le=1e9)] = None
     max_steps: Annotated[
-        int | None, About("a script is asked to stop then, and ends some steps later", gt=0, le=10**12)
+        int | None, About("a script is asked to stop then, and ends some steps later", gt=0, le=MAX_STEPS)
     ] = None
-    max_seconds: Annotated[float | None, FINITE, About(ge=LEAST_SECONDS, le=1e9)] = None
+    max_seconds: Annotated[float | None, FINITE, About(ge=LEAST_SECONDS, le=MAX_SECONDS)] = None
     target_metric: TargetMetric | None = None
     max_cost: Annotated[
         float | None, FINITE, About("money, at the prices that the service is set to", ge=LEAST_PART, le=1e12)
@@ -402,7 +404,7 @@ class JobSpec(Message):
         About("multiplies what the job gains by resources, beside other jobs", ge=LEAST_PRIORITY, le=MOST_PRIORITY),
     ] = 1.0
     deadline_seconds: Annotated[
-        float | None, FINITE, About("after submission; see also `deadline`", ge=LEAST_SECONDS, le=1e9)
+        float | None, FINITE, About("after submission; see also `deadline`", ge=LEAST_SECONDS, le=MAX_SECONDS)
     ] = None
     deadline: Annotated[
         str | None,

@@ -12,6 +12,10 @@ MAX_COUNT = 2**53
 """Largest step, byte count and the like: beyond it a JSON reader with doubles would round."""
 MAX_POSIX_SECONDS = 1e11
 """Latest moment that is accepted, in the year 5138: within what dates can say."""
+MAX_STEPS = 10**12
+"""Of a job."""
+MAX_SECONDS = 1e9
+"""Of a job, or until its deadline: 32 years."""
 MAX_SPEC_BYTES = 100_000
 """A job's specification as JSON: tasks get it in one environment variable, which Linux limits to 128 KiB."""
 MAX_METRICS = 20

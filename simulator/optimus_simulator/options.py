@@ -7,6 +7,8 @@ from typing import Self
 
 from optimus_scheduler.objective import MEAN_JCT, Objective
 
+DAY_SECONDS = 86_400.0
+
 
 @dataclass(frozen=True, slots=True)
 class Options:

@@ -38,7 +38,7 @@ from optimus_simulator.elasticflow import PERIOD_SECONDS, PublishedElasticFlow
 from optimus_simulator.engine import ARRIVAL, CHANGE, ROUND, Engine
 from optimus_simulator.errors import Stuck
 from optimus_simulator.faults import Faults
-from optimus_simulator.options import Options
+from optimus_simulator.options import DAY_SECONDS, Options
 from optimus_simulator.oracle import Oracle
 from optimus_simulator.outcome.outcome import JobRecord, Moment, Outcome, finish_time_fairness
 from optimus_simulator.running import RunningJob, Telemetry
@@ -106,7 +106,7 @@ class Replay:
         if not self._options.elasticflow:
             self._next_round = self._engine.now + self._options.round_seconds
             self._engine.at(self._next_round, ROUND, self._periodic_round)
-        limit = self._options.limit_days * 86_400
+        limit = self._options.limit_days * DAY_SECONDS
         while len(self._ended) < len(self._trace.jobs):
             if self._engine.now > limit:
                 raise Stuck(self._stuck())
@@ -363,7 +363,7 @@ class Replay:
 
     def _stuck(self) -> str:
         names = ", ".join(sorted(self.active)[:5])
-        days = self._engine.now / 86_400
+        days = self._engine.now / DAY_SECONDS
         return f"{len(self.active)} jobs have not ended after {days:.0f} virtual days, such as {names}"
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_simulator.bounds.bound import Bound, bound
+from optimus_simulator.bounds.needs import needs_of
 from optimus_simulator.elasticflow import PublishedElasticFlow
 from optimus_simulator.errors import BadTrace, Stuck
-from optimus_simulator.options import Options
+from optimus_simulator.options import DAY_SECONDS, Options
 from optimus_simulator.outcome.outcome import Outcome
 from optimus_simulator.replay import Progress, Replay, unwatched
 from optimus_simulator.trace import Recorded, Trace
@@ -24,6 +25,7 @@ from optimus_simulator.traces.paper import paper_workload
 from optimus_simulator.traces.pcs import read_pcs
 from optimus_simulator.traces.philly import read_philly
 from optimus_simulator.traces.pollux import read_pollux
+from optimus_simulator.truth.profiles import ProfiledTruth
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ def simulate(scenario: Scenario, progress: Progress = unwatched) -> Outcome:
     trace, policy = load(scenario.trace, options, seed, scenario.policy), policy_named(scenario.policy)
     if options.elasticflow and policy.name == PublishedElasticFlow.name:
         policy = PublishedElasticFlow()
+    _check_ends(scenario.trace, trace, options)
     try:
         outcome = Replay(trace, policy, options, seed=seed, progress=progress).run()
     except (Stuck, AssertionError) as error:
@@ -112,6 +115,26 @@ def simulate(scenario: Scenario, progress: Progress = unwatched) -> Outcome:
     if options.bound:
         outcome = replace(outcome, bound=bound_of(scenario.trace, options, seed))
     return replace(outcome, policy=scenario.label) if scenario.label else outcome
+
+
+def _check_ends(name: str, trace: Trace, options: Options) -> None:
+    """A replay goes on round by round to its limit, which takes hours, for a job that cannot end before.
+
+    Raises:
+        BadTrace: there is one; measured applications are not asked.
+    """
+    limit = options.limit_days * DAY_SECONDS
+    for job in trace.jobs:
+        truth, seconds = job.truth, 0.0
+        if job.submitted_at <= limit and not isinstance(truth, ProfiledTruth):
+            smallest = truth.fastest(max(job.spec.worker.minimum, 1), job.spec.server.minimum)
+            if truth.begin().seconds_left(smallest) + job.submitted_at > limit:  # else there is nothing to look at
+                seconds = needs_of(replace(trace, jobs=(job,)), 0.0)[0].work.shortest
+        if job.submitted_at + seconds > limit:
+            raise BadTrace(
+                f"{name}: job {job.id} is submitted at {job.submitted_at:g} s and takes {seconds:.3g} s at its best "
+                f"size: it would end after the limit of {options.limit_days:g} virtual days (--set limit_days=DAYS)"
+            )
 
 
 @lru_cache(maxsize=64)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +18,7 @@ from optimus_simulator.traces.own import read_own
 from optimus_simulator.traces.paper import MODELS, end_epoch, paper_workload
 
 NODES = {"nodes": [{"count": 2, "cpu": 4, "memory_gib": 8}, {"gpus": {"t4": 4}}]}
-JOB = {
+JOB: dict[str, Any] = {
     "id": "a",
     "submitted_at": 5,
     "workers": {"cpu": 1, "memory_gib": 0.5, "maximum": 4, "requested": 2},
@@ -74,6 +77,48 @@ def test_csv_jobs_last_as_long_as_they_lasted(tmp_path: Path) -> None:
 def test_a_bad_line_is_named(tmp_path: Path, lines: list[object], said: str) -> None:
     with pytest.raises(BadTrace, match=said):
         read_own(written(tmp_path / "bad.jsonl", *lines))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"submitted_at": 1e30}, "submitted_at is 1e+30, but must be from 0 to 1e+11"),
+        ({"deadline_seconds": 1e30}, "deadline_seconds is 1e+30, but must be from 0 to 1e+09"),
+        ({"workers": {"cpu": 1, "maximum": 10**9}}, "workers.maximum is 1e+09, but must be from 0 to 1024"),
+        ({"convergence": {"max_steps": 10**30}}, "convergence.max_steps is 1e+30, but must be from 0 to 1e+12"),
+        ({"truth": {**JOB["truth"], "total_steps": 1e30}}, "truth.total_steps is 1e+30, but must be from 0 to 1e+12"),
+        ({"truth": {**JOB["truth"], "total_steps": math.nan}}, "truth.total_steps is nan, but must be from 0 to 1e+12"),
+        (
+            {"truth": {**JOB["truth"], "speed": {"theta": [0.03, 1e30, 0.1, 0.01, 0.01]}}},
+            "truth.speed.theta is 1e+30, but must be from 0 to 1e+09",
+        ),
+    ],
+)
+def test_numbers_beyond_those_of_submitted_jobs_are_refused(
+    tmp_path: Path, changes: dict[str, object], said: str
+) -> None:
+    path = written(tmp_path / "bad.jsonl", NODES, {**JOB, **changes})
+    with pytest.raises(BadTrace, match=re.escape(f"{path}, line 2: job a: {said}")):
+        read_own(path)
+
+
+def test_durations_of_plain_jobs_have_the_limits_of_submitted_ones(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("# nodes=2 gpus=4\nid,submitted_at,workers,duration_seconds\nx,0,4,1e30\n", encoding="utf-8")
+    with pytest.raises(BadTrace, match=re.escape("job x: duration_seconds is 1e+30, but must be from 0 to 1e+09")):
+        read_own(path)
+
+
+def test_a_job_that_cannot_end_in_the_time_of_a_simulation_is_told_before_it(tmp_path: Path) -> None:
+    long = {**JOB, "truth": {**JOB["truth"], "total_steps": 1e9}}
+    path = str(written(tmp_path / "long.jsonl", NODES, long))
+    with pytest.raises(
+        BadTrace, match=r"job a is submitted at 5 s and takes 6e\+08 s at its best size: .* limit of 400"
+    ):
+        simulate(Scenario(path, "srtf"))
+    short = str(written(tmp_path / "short.jsonl", NODES, JOB))
+    with pytest.raises(BadTrace, match="virtual days"):
+        simulate(Scenario(short, "srtf", options=Options(limit_days=1e-4)))
 
 
 def test_an_unknown_kind_of_trace_is_told() -> None:

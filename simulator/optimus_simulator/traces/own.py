@@ -25,6 +25,7 @@ from optimus_scheduler.model import (
 )
 from optimus_simulator.errors import BadTrace
 from optimus_simulator.trace import Recorded, Trace, TraceJob, in_order
+from optimus_simulator.traces.limits import check_limits
 from optimus_simulator.truth.elastic import ElasticTruth
 from optimus_simulator.truth.truth import (
     AllReduceLaw,
@@ -207,6 +208,7 @@ def _resources(fields: Fields) -> Resources:
 
 def _job(fields: Fields) -> TraceJob:
     _only(fields, _JOB_FIELDS, "of a job")
+    check_limits(fields)
     allreduce = fields.get("architecture", "ps") == "allreduce"
     workers, servers = fields["workers"], fields.get("servers", {"minimum": 0, "maximum": 0} if allreduce else {})
     mode = Mode(fields.get("mode", "sync"))
@@ -334,7 +336,8 @@ def _from_csv(path: Path, lines: list[str]) -> Trace:
 
 
 def _plain_job(row: dict[str, str]) -> TraceJob:
-    workers, duration = int(row["workers"]), float(row["duration_seconds"])
+    workers, duration, submitted_at = int(row["workers"]), float(row["duration_seconds"]), float(row["submitted_at"])
+    check_limits({**row, "workers": workers, "duration_seconds": duration, "submitted_at": submitted_at})
     spec = JobSpec(
         worker=TaskDemand(Resources(gpus={"gpu": 1}), 1, workers),
         server=TaskDemand(Resources(), 0, 0),
@@ -343,7 +346,7 @@ def _plain_job(row: dict[str, str]) -> TraceJob:
         requested_workers=workers,
         requested_servers=0,
     )
-    return TraceJob(row["id"], float(row["submitted_at"]), spec, lasting(duration, workers))
+    return TraceJob(row["id"], submitted_at, spec, lasting(duration, workers))
 
 
 def serving(gpu_seconds: float) -> ParametricTruth:
