@@ -16,7 +16,7 @@ from optimus_cli.errors import BadInput, CliError, MissingPart
 from optimus_simulator.bounds.bound import Bound
 from optimus_simulator.errors import BadTrace, SimulatorError
 from optimus_simulator.options import Options
-from optimus_simulator.outcome.comparison import Column, Estimate, PolicyResult, columns_among, compare
+from optimus_simulator.outcome.comparison import PolicyResult, columns_among, compare
 from optimus_simulator.outcome.comparison import as_json as document
 from optimus_simulator.outcome.outcome import Outcome
 from optimus_simulator.scenario import Scenario, bound_of, recorded, run_all
@@ -60,7 +60,7 @@ def _by_policy(title: str, results: Sequence[PolicyResult]) -> Table:
     for column in shown:
         table.add_column(column.title, justify="right", no_wrap=True)
     for result in results:
-        table.add_row(result.policy, *(_cell(result.figures[column.name], column) for column in shown))
+        table.add_row(result.policy, *(column.cell(result.figures) for column in shown))
     return table
 
 
@@ -70,13 +70,8 @@ def _by_column(title: str, results: Sequence[PolicyResult]) -> Table:
     for result in results:
         table.add_column(result.policy, justify="right", overflow="fold")
     for column in columns_among(results):
-        table.add_row(column.title, *(_cell(result.figures[column.name], column) for result in results))
+        table.add_row(column.title, *(column.cell(result.figures) for result in results))
     return table
-
-
-def _cell(estimate: Estimate, column: Column) -> str:
-    spread = f" ± {column.write(estimate.half_width)}" if estimate.half_width else ""
-    return column.write(estimate.mean) + spread
 
 
 def recorded_by(trace: str) -> Recorded | None:

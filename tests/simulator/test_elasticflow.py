@@ -11,7 +11,9 @@ from optimus_scheduler.allocate.policies import policy_named
 from optimus_simulator.bounds.bound import bound
 from optimus_simulator.errors import BadTrace
 from optimus_simulator.options import Options
+from optimus_simulator.outcome.comparison import as_json, columns_among, compare
 from optimus_simulator.outcome.outcome import deadline_answers
+from optimus_simulator.outcome.report import write_report
 from optimus_simulator.replay import Replay
 from optimus_simulator.scenario import Scenario, load, simulate
 from optimus_simulator.trace import Trace
@@ -124,6 +126,24 @@ def test_the_published_simulation_drops_declined_jobs(tmp_path: Path) -> None:
         1,
         1,
     )
+
+
+def test_where_every_job_is_dropped_there_are_no_times(tmp_path: Path) -> None:
+    """Its completion times were told as 0 s."""
+    trace = f"elasticflow:{written(tmp_path, 'a,0,750,net,100,64,4,250', 'b,61,750,net,120,64,4,250')}"
+    options = Options(cluster=0.0625).like_elasticflow()
+    outcomes = [simulate(Scenario(trace, policy, 0, options)) for policy in ("elasticflow", "edf")]
+    assert outcomes[0].figures() == {"deadlines_met": 0.0}
+    results = compare(outcomes)
+    document = as_json(results)
+    figures, others = (each["figures"] for each in document["policies"])
+    assert figures["mean_jct_seconds"] is None
+    assert document["policies"][0]["runs"][0]["mean_jct_seconds"] is None
+    assert others["mean_jct_seconds"] > 0
+    assert [column.cell(results[0].figures) for column in columns_among(results)][:2] == ["—", "—"]
+    assert [column.title for column in columns_among(results[:1])] == [each.title for each in columns_among(results)]
+    write_report(results, [], tmp_path / "report.html")
+    assert "no job ran" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("policy", "published"), [("elasticflow", 0.981), ("edf", 0.769)])

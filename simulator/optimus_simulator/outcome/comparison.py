@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import stdtrit
 
-from optimus_simulator.outcome.outcome import Outcome, deadline_answers, time_left
+from optimus_simulator.outcome.outcome import OF_JOBS_THAT_RAN, Outcome, deadline_answers, time_left
 
 
 class Column(NamedTuple):
@@ -20,6 +21,13 @@ class Column(NamedTuple):
     """Key in `Outcome.figures`."""
     title: str
     write: Callable[[float], str]
+
+    def cell(self, figures: Mapping[str, Estimate], spread: str = " ± {}") -> str:
+        """The mean, and with several seeds what it may be off, as `spread` says it; `—`: there is none."""
+        found = figures.get(self.name)
+        if found is None:
+            return "—"
+        return self.write(found.mean) + (spread.format(self.write(found.half_width)) if found.half_width else "")
 
 
 def _whole(value: float) -> str:
@@ -76,9 +84,10 @@ class PolicyResult:
 
 
 def columns_among(results: Sequence[PolicyResult]) -> tuple[Column, ...]:
-    """Those that there are values for of all these: not every trace has deadlines, and where a policy drops jobs its
-    figures are compared with no bound."""
-    return tuple(column for column in COLUMNS if all(column.name in result.figures for result in results))
+    """Those of jobs that ran, and others that there are values for of any of these: not every trace has deadlines, and
+    where a policy drops jobs its figures are compared with no bound."""
+    found = {name for result in results for name in result.figures} | set(OF_JOBS_THAT_RAN)
+    return tuple(column for column in COLUMNS if column.name in found)
 
 
 def compare(outcomes: Sequence[Outcome]) -> list[PolicyResult]:
@@ -93,17 +102,20 @@ def compare(outcomes: Sequence[Outcome]) -> list[PolicyResult]:
     return results
 
 
+_NONE: Mapping[str, float | None] = MappingProxyType(dict.fromkeys(OF_JOBS_THAT_RAN))
+
+
 def as_json(results: Sequence[PolicyResult]) -> dict[str, Any]:
-    """The comparison as one JSON document: figures of each policy, and of each of its runs."""
+    """The comparison as one JSON document: figures of each policy, and of each of its runs; null: no job ran."""
     return {
         "trace": results[0].outcomes[0].trace,
         "policies": [
             {
                 "policy": result.policy,
                 "seeds": [outcome.seed for outcome in result.outcomes],
-                "figures": {name: estimate.mean for name, estimate in result.figures.items()},
-                "confidence_95": {name: estimate.half_width for name, estimate in result.figures.items()},
-                "runs": [outcome.figures() for outcome in result.outcomes],
+                "figures": {**_NONE, **{name: estimate.mean for name, estimate in result.figures.items()}},
+                "confidence_95": {**_NONE, **{name: estimate.half_width for name, estimate in result.figures.items()}},
+                "runs": [{**_NONE, **outcome.figures()} for outcome in result.outcomes],
                 "time_left": time_left(result.outcomes),
                 **_answers(result),
                 **_bounds(result),

@@ -65,6 +65,14 @@ class Moment:
     """Dominant shares held, summed over the jobs."""
 
 
+OF_JOBS_THAT_RAN = (
+    *("mean_jct_seconds", "p50_jct_seconds", "p99_jct_seconds", "makespan_seconds", "restarts_per_job"),
+    *("utilisation", "useful_utilisation", "fairness_p90", "fairness_worst"),
+    *("mean_wait_seconds", "longest_wait_seconds"),
+)
+"""Figures that there are not where every job was dropped."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """One simulation."""
@@ -80,15 +88,19 @@ class Outcome:
 
     def figures(self) -> dict[str, float]:
         """The figures by which policies are compared, by name. `deadlines_met` only if jobs have deadlines: the part of
-        those that ended in time. Jobs that were dropped count in no other figure. `above_bound` and
-        `makespan_above_bound` only with a bound and if all jobs ran: how much above it, 0.1 for a tenth.
+        those that ended in time. Jobs that were dropped count in no other figure: `OF_JOBS_THAT_RAN` only if one ran.
+        `above_bound` and `makespan_above_bound` only with a bound and if all jobs ran: how much above it, 0.1 for a
+        tenth.
         """
-        ran = [job for job in self.jobs if not job.dropped] or self.jobs
+        in_time = [job.in_time for job in self.jobs if job.deadline_at is not None]
+        deadlines = {"deadlines_met": sum(in_time) / len(in_time)} if in_time else {}
+        ran = [job for job in self.jobs if not job.dropped]
+        if not ran:
+            return deadlines
         jct = np.array([job.jct_seconds for job in ran])
         fairness = np.array([job.fairness for job in ran])
         first = min(job.submitted_at for job in self.jobs)
         makespan = max(job.finished_at for job in self.jobs) - first
-        in_time = [job.in_time for job in self.jobs if job.deadline_at is not None]
         figures = {
             "mean_jct_seconds": float(jct.mean()),
             "p50_jct_seconds": float(np.percentile(jct, 50)),
@@ -102,9 +114,7 @@ class Outcome:
             "mean_wait_seconds": float(np.mean([job.started_at - job.submitted_at for job in ran])),
             "longest_wait_seconds": max(job.started_at - job.submitted_at for job in ran),
         }
-        if in_time:
-            figures["deadlines_met"] = sum(in_time) / len(in_time)
-        return {**figures, **self._above_bound(figures)}
+        return {**figures, **deadlines, **self._above_bound(figures)}
 
     def _above_bound(self, figures: Mapping[str, float]) -> dict[str, float]:
         if self.bound is None or any(job.dropped for job in self.jobs):  # it is one of all jobs

@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from optimus_simulator.outcome.comparison import Estimate, PolicyResult, columns_among
+from optimus_simulator.outcome.comparison import PolicyResult, columns_among
 from optimus_simulator.outcome.outcome import Moment, Outcome, time_left
 from optimus_simulator.shown_predictions import AT_SUBMISSION, IN_LIFE, START, WHILE_RUNNING
 
@@ -70,19 +70,14 @@ pre {{ background: #f5f5f5; padding: 1rem; overflow-x: auto; }}
 
 def _table(results: Sequence[PolicyResult]) -> str:
     shown = columns_among(results)
-    header = "".join(f"<th>{title}</th>" for _, title, _ in shown)
+    header = "".join(f"<th>{column.title}</th>" for column in shown)
     rows = []
     for result in results:
-        cells = "".join(_cell(result.figures[name], write) for name, _, write in shown)
+        cells = "".join(f"<td>{column.cell(result.figures, ' <small>± {}</small>')}</td>" for column in shown)
         rows.append(f"<tr><td>{html.escape(result.policy)}</td>{cells}</tr>")
     seeds = len(results[0].outcomes)
     note = f"<p><small>{seeds} seeds; ± is a 95 % confidence interval.</small></p>" if seeds > 1 else ""
     return f"<table><tr><th>policy</th>{header}</tr>{''.join(rows)}</table>{note}"
-
-
-def _cell(estimate: Estimate, write: Callable[[float], str]) -> str:
-    spread = f" <small>± {write(estimate.half_width)}</small>" if estimate.half_width else ""
-    return f"<td>{write(estimate.mean)}{spread}</td>"
 
 
 _KINDS = {
@@ -137,7 +132,7 @@ def _draw_jct(axes: Axes, result: PolicyResult, colour: str, line: str) -> None:
 
 
 def _draw_fairness(axes: Axes, result: PolicyResult, colour: str, line: str) -> None:
-    values = [np.array([job.fairness for job in outcome.jobs]) for outcome in result.outcomes]
+    values = [np.array([job.fairness for job in outcome.jobs if not job.dropped]) for outcome in result.outcomes]
     _draw_distribution(axes, result, colour, line, values)
     axes.axvline(1.0, color="0.6", linewidth=1)
     axes.set_xlabel("ρ: completion time by that on the job's own part of the cluster")
@@ -163,13 +158,17 @@ def _draw_predictions(axes: Axes, result: PolicyResult, colour: str, line: str) 
 
 
 def _jcts(outcome: Outcome) -> FloatArray:
-    return np.array([job.jct_seconds for job in outcome.jobs])
+    return np.array([job.jct_seconds for job in outcome.jobs if not job.dropped])
 
 
 def _draw_distribution(axes: Axes, result: PolicyResult, colour: str, line: str, values: Sequence[FloatArray]) -> None:
     """Cumulative distribution: the mean of the seeds' quantiles, and the band between the extreme seeds."""
     quantiles = np.linspace(0.0, 1.0, 201)
-    runs = np.array([np.quantile(run, quantiles) for run in values])  # (seeds, quantiles)
+    found = [np.quantile(run, quantiles) for run in values if len(run)]
+    runs = np.array(found).reshape(-1, len(quantiles))  # (seeds, quantiles)
+    if not found:
+        axes.plot([], [], color=colour, linestyle=line, label=f"{result.policy}: no job ran")
+        return
     axes.plot(runs.mean(axis=0), quantiles, color=colour, linestyle=line, label=result.policy)
     if len(runs) > 1:
         axes.fill_betweenx(quantiles, runs.min(axis=0), runs.max(axis=0), color=colour, alpha=0.15, linewidth=0)
