@@ -29,7 +29,7 @@ export interface components {
         AllocationPoint: {
             /** Format: date-time */
             at: string;
-            /** @description since submission */
+            /** @description since submission, or since the first of these if that is older */
             at_seconds: number;
             membership_epoch: number;
             step: number;
@@ -938,7 +938,7 @@ export interface components {
             step: number;
             /** @description null: the number of steps of an epoch is not known */
             epoch: number | null;
-            /** @description since submission; null: of samples of an older release */
+            /** @description since submission, or since the first of these if that is older; null: of samples of an older release */
             at_seconds: number | null;
             /** @description null: not finite */
             value: number | null;

@@ -324,7 +324,7 @@ class AllocationPoint(Message):
     """The job's membership from this moment on."""
 
     at: datetime
-    at_seconds: Annotated[float, About("since submission")]
+    at_seconds: Annotated[float, About("since submission, or since the first of these if that is older")]
     membership_epoch: int
     step: int
     workers: int

@@ -65,7 +65,10 @@ class MeasuredPoint(Message):
 
     step: float
     epoch: Annotated[float | None, About("null: the number of steps of an epoch is not known")]
-    at_seconds: Annotated[float | None, About("since submission; null: of samples of an older release")]
+    at_seconds: Annotated[
+        float | None,
+        About("since submission, or since the first of these if that is older; null: of samples of an older release"),
+    ]
     value: Annotated[float | None, About("null: not finite")]
 
 

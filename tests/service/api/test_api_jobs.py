@@ -394,6 +394,20 @@ def test_allocations_tell_the_history_of_memberships(api: Api) -> None:
     assert api.job(job_id)["rescales"] == 1
 
 
+def test_what_was_before_a_job_was_heard_of_is_at_no_negative_time(api: Api) -> None:
+    """A training elsewhere may begin before its first report comes, by whichever clock: seconds between values stay."""
+    job_id = api.submit()
+    api.start(job_id, at=NOW - 5)
+    first = sample(sequence=0, step=10, n_steps=10, loss=2.0, at=NOW - 60)
+    second = sample(sequence=1, step=20, n_steps=10, loss=1.5, at=NOW + 30, metrics={"accuracy": 0.5})
+    assert api.as_task("POST", job_id, "telemetry", json=telemetry(first, second)).status_code == 200
+    (began,) = api.get(f"/v1/jobs/{job_id}/allocations").json()["allocations"]
+    assert began["at_seconds"] == 0.0
+    curves = api.get(f"/v1/jobs/{job_id}/curves").json()
+    assert [each["at_seconds"] for each in curves["loss"]] == [0.0, 90.0]
+    assert curves["figures"][0]["points"][0]["at_seconds"] == 90.0
+
+
 def evaluated(step: int, **metrics: float | None) -> dict[str, Any]:
     return sample(sequence=step, step=step, n_steps=1, metrics=metrics)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Literal, cast
@@ -126,14 +127,23 @@ def allocation_point_bodies(
     last_steps: Mapping[int, LastStep],
 ) -> list[answers.AllocationPoint]:
     """The memberships of the job's history, oldest first. `began`, `last_steps`: as for `losses`."""
-    lost = losses(job, memberships, began, last_steps)
-    return [_allocation_point(job, *each) for each in zip(memberships, lost, strict=True)]
+    lost, since = losses(job, memberships, began, last_steps), counts_from(job, (each.at for each in memberships))
+    return [_allocation_point(*each, since) for each in zip(memberships, lost, strict=True)]
 
 
-def _allocation_point(job: JobRecord, membership: MembershipRecord, lost: Loss) -> answers.AllocationPoint:
+def counts_from(job: JobRecord, moments: Iterable[float]) -> float:
+    """From when the seconds of its history count (POSIX): its submission, or the first of `moments` if that is older.
+
+    A training that runs elsewhere may have begun before it was heard of, and another clock may be behind; what lies
+    between two moments is true either way. `moments`: NaN where one is not known.
+    """
+    return min([job.created_at, *filter(math.isfinite, moments)])
+
+
+def _allocation_point(membership: MembershipRecord, lost: Loss, since: float) -> answers.AllocationPoint:
     return answers.AllocationPoint(
         at=moment(membership.at),
-        at_seconds=membership.at - job.created_at,
+        at_seconds=membership.at - since,
         membership_epoch=membership.epoch,
         step=membership.step,
         workers=len(membership.workers),

@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ from optimus_scheduler.model import Allocation, EndedJob, Forecast, Job, Resourc
 from optimus_scheduler.settings import Settings
 from optimus_service.insight.cluster.trace_export import counted_speed
 from optimus_service.insight.format import counted, finite, finite_document, interval_body, moment
-from optimus_service.insight.jobs.bodies import prediction_point_body
+from optimus_service.insight.jobs.bodies import counts_from, prediction_point_body
 from optimus_service.insight.jobs.end import End, reached_limit
 from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.insight.predictions.review import outcome_body
@@ -108,9 +109,12 @@ class HistoryCache:
         entry = self._entry(record.id)
         with entry.turn:
             history = entry.histories(self._repository).updated(record, memberships)
-            loss = _measured_points(record, history.losses)
+            curves = [history.losses, *history.evaluations.values()]
+            told = [*(each.at for each in memberships), *chain.from_iterable(each.moments() for each in curves)]
+            since = counts_from(record, told)
+            loss = _measured_points(record, history.losses, since)
             evaluations = {
-                name: _measured_points(record, values) for name, values in sorted(history.evaluations.items())
+                name: _measured_points(record, values, since) for name, values in sorted(history.evaluations.items())
             }
         series = [answers.MeasuredSeries(name=name, points=points) for name, points in evaluations.items() if points]
         return answers.Curves(loss=loss, figures=series)
@@ -339,13 +343,13 @@ def _metric_points(steps: Iterable[float], values: Iterable[float]) -> list[answ
     return [answers.MetricPoint(step=step, value=value) for step, value in zip(steps, values, strict=True)]
 
 
-def _measured_points(record: JobRecord, values: LossBuckets) -> list[answers.MeasuredPoint]:
+def _measured_points(record: JobRecord, values: LossBuckets, since: float) -> list[answers.MeasuredPoint]:
     per_epoch = (record.profile or {}).get("steps_per_epoch")
     return [
         answers.MeasuredPoint(
             step=step,
             epoch=step / per_epoch if per_epoch else None,
-            at_seconds=finite(at - record.created_at),
+            at_seconds=finite(at - since),
             value=finite(value),
         )
         for step, value, at in zip(*values.points(), values.moments(), strict=True)
