@@ -443,6 +443,14 @@ def test_jobs_that_are_going_to_come_delay_those_that_are_there() -> None:
     assert end_of(crowded, "a").mean > end_of(alone, "a").mean
 
 
+def test_a_job_that_is_going_to_come_has_a_deadline_of_its_own_and_no_promise() -> None:
+    job = running("short", 500)
+    due = replace(job, spec=replace(job.spec, deadline_at=job.submitted_at + 900.0), promised_at=NOW)
+    later = as_fresh(forecast_all([due], NOW, Settings())[0], "later", NOW + 60.0)
+    assert later.job.spec.deadline_at == NOW + 960.0
+    assert later.job.promised_at is None
+
+
 def test_among_many_jobs_later_ones_may_not_come_either() -> None:
     """60 jobs fill the cluster. As they end, the long one grows, unless others come that take the room."""
     short = [running(f"short-{n}", 500, most=1) for n in range(59)]

@@ -203,10 +203,15 @@ def _geometric_mean(seconds: Sequence[float]) -> float:
 
 
 def as_fresh(outlook: Outlook, job_id: str, submitted_at: float) -> Outlook:
-    """The outlook of a job like this one, submitted at that time: it has had nothing yet."""
+    """The outlook of a job like this one, submitted at that time: it has had nothing yet, and no promise. Its deadline
+    is as long after its submission."""
+    spec, deadline = outlook.job.spec, outlook.job.spec.deadline_at
+    if deadline is not None:
+        spec = replace(spec, deadline_at=deadline + submitted_at - outlook.job.submitted_at)
     job = replace(
         outlook.job,
         id=job_id,
+        spec=spec,
         state=JobState.QUEUED,
         submitted_at=submitted_at,
         started_at=None,
@@ -219,5 +224,6 @@ def as_fresh(outlook: Outlook, job_id: str, submitted_at: float) -> Outlook:
         retry=None,
         held_until=None,
         owner_paused=False,
+        promised_at=None,
     )
     return outlook._replace(job=job, waited_seconds=0.0, allocated_seconds=0.0, measured=False)
