@@ -62,6 +62,7 @@ def test_a_change_does_what_its_plan_says(planning: Api, world: World, job: str,
     assert sizes(world) == planned(found, before)
     decided = world.repository.rounds.latest_decisions([job])[job]
     assert decided.message in found["sentences"]
+    assert "No job that runs would change its size." not in found["sentences"], "it may itself"
 
 
 def test_a_quota_does_what_its_plan_says(planning: Api, world: World) -> None:
@@ -131,3 +132,4 @@ def test_a_run_that_is_only_watched_waits_for_nothing(planning: Api, world: Worl
 def test_a_reader_of_some_jobs_is_not_told_that_no_other_one_changes() -> None:
     assert on_others([]) == ["No job that runs would change its size."]
     assert on_others([], of_some=True) == ["No job that you may read would change its size."]
+    assert on_others([], beside_one=True) == ["No other job that runs would change its size."]

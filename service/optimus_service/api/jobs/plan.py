@@ -269,11 +269,12 @@ def _on_money(cost: answers.Interval | None) -> list[str]:
     return [f"It would cost about {money_words(cost.mean)}{bounds}, at the prices that the service is set to."]
 
 
-def on_others(effects: list[answers.Effect], *, of_some: bool = False) -> list[str]:
+def on_others(effects: list[answers.Effect], *, of_some: bool = False, beside_one: bool = False) -> list[str]:
     """Who would have another size, when it would end then, and what it would lose. `of_some`: others may have, too, of
-    which the reader may not know."""
+    which the reader may not know; `beside_one`: beside a job of which is told already."""
     if not effects:
-        return [f"No job that {'you may read' if of_some else 'runs'} would change its size."]
+        who = "No other job" if beside_one else "No job"
+        return [f"{who} that {'you may read' if of_some else 'runs'} would change its size."]
     return [
         f"{each.name} ({each.job_id}) would have {size(each.after)} instead of {size(each.before)}"
         f"{_delay(each)}{_loss(each)}."

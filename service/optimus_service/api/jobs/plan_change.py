@@ -113,7 +113,11 @@ def job_body(
         left = interval_body(found.left.get(job.id))
         sentences += [] if due is None else by_deadline(left, due - now, has_begun=job.first_step is not None)
     return answers.ChangePlan(
-        sentences=[*sentences, *on_others(others, of_some=of_some), *on_waiting(put_off, active, shown)],
+        sentences=[
+            *sentences,
+            *on_others(others, of_some=of_some, beside_one=True),
+            *on_waiting(put_off, active, shown),
+        ],
         effects=effects,
     )
 
