@@ -22,8 +22,8 @@ class Work(NamedTuple):
     """What a command does, and to what."""
 
     name: str
-    """A Python file or module, a program, or of code that stands in the command itself what runs it and a short hash:
-    `python -c 3f9a01ab`."""
+    """A Python file or module, a file that another interpreter runs, a program, or of code that stands in the command
+    itself what runs it and a short hash: `python -c 3f9a01ab`."""
     arguments: tuple[str, ...]
     """The words after it."""
     reads_code: bool = False
@@ -31,7 +31,8 @@ class Work(NamedTuple):
 
 
 def work_of(command: Sequence[str]) -> Work:
-    """The code that stands in the command; else the first word that names a Python file or module; else its program.
+    """The code that stands in the command, or the file that an interpreter is given; else the first word that names a
+    Python file or module; else its program.
 
     `command`: at least one word.
     """
@@ -84,7 +85,8 @@ _EVALUATES = {
 
 
 def _interpreted(command: Sequence[str]) -> Work | None:
-    """What an interpreter runs whose code is in its command, or comes through its input; None of all others."""
+    """What an interpreter runs: code in its command, or that comes through its input, or a file; None of all others,
+    and of a module that a file follows."""
     for place, word in enumerate(command):
         if word.endswith(".py"):
             return None
@@ -126,7 +128,14 @@ def _of_python(program: str, words: Sequence[str]) -> Work | None:
             # A launcher's module, or one that a file follows, is what `work_of` looks for.
             is_other = value in _LAUNCHER_MODULES or any(each.endswith(".py") for each in left)
             return None if is_other else Work(value, tuple(left))
-    return Work(f"{program} -", tuple(left[1:]), reads_code=True) if left[:1] in ([], ["-"]) else None
+    return _of_file(program, left)
+
+
+def _of_file(program: str, left: Sequence[str]) -> Work:
+    """`left`: the words after an interpreter's own options. Without a file its code comes through the input."""
+    if left[:1] in ([], ["-"]):
+        return Work(f"{program} -", tuple(left[1:]), reads_code=True)
+    return Work(left[0], tuple(left[1:]))
 
 
 def _of_shell(program: str, words: Sequence[str]) -> Work | None:
@@ -145,7 +154,7 @@ def _of_shell(program: str, words: Sequence[str]) -> Work | None:
             del left[:1]
     if has_code:
         return _of_code(program, "-c", left[0], left[1:]) if left else None
-    return Work(f"{program} -", tuple(left), reads_code=True) if reads or not left else None
+    return Work(f"{program} -", tuple(left), reads_code=True) if reads else _of_file(program, left)
 
 
 def _of_evaluator(program: str, words: Sequence[str]) -> Work | None:
@@ -160,7 +169,7 @@ def _of_evaluator(program: str, words: Sequence[str]) -> Work | None:
             del left[:1]
     if code:
         return _of_code(program, "-e", "\n".join(code), left)
-    return Work(f"{program} -", tuple(left[1:]), reads_code=True) if left[:1] in ([], ["-"]) else None
+    return _of_file(program, left[1:] if left[:1] == ["--"] else left)
 
 
 _TORCH_MODULES = ("torch.distributed.run", "torch.distributed.launch")

@@ -59,6 +59,7 @@ def test_a_task_is_needed(tmp_path: Path) -> None:
         ("scripts/train.py", "train"),
         ("python3.11 -c 3f9a01ab", "python3-11"),
         ("bash -", "bash"),
+        ("jobs/run_all.sh", "run-all"),
     ],
 )
 def test_the_name_comes_from_the_task(task: str, name: str) -> None:

@@ -128,11 +128,15 @@ _SAY_NOTHING = frozenset({"task", "make_task", "get_task", "create_task", "train
 """Names of functions by which one task cannot be told from another."""
 
 
+_FILE = r"(?:.*/)?([^/]+)\.(?:py|sh|bash|zsh|ksh|pl|rb|js|php|lua|R|jl)"
+"""Of a language that an interpreter reads."""
+
+
 def name_for(trains: str) -> str:
     """A job name from the last word of a task's import path, or from a script: `pkg.train:BigNet` gives `bignet`,
     `scripts/train.py` gives `train`. A word that says nothing gives way to the module: `pkg.bert:task` gives `bert`.
     Of code in a command it is what runs it: `python -c 3f9a01ab` gives `python`."""
-    file, code = re.fullmatch(r"(?:.*/)?([^/]+)\.py", trains), re.fullmatch(r"(\S+) -\S*(?: \w+)?", trains)
+    file, code = re.fullmatch(_FILE, trains), re.fullmatch(r"(\S+) -\S*(?: \w+)?", trains)
     words = [file[1]] if file else [code[1]] if code else re.split(r"[.:/]", trains)
     last = (words[-2] if len(words) > 1 and words[-1].lower() in _SAY_NOTHING else words[-1]).lower()
     return re.sub(r"[^a-z0-9]+", "-", last)[:MAX_NAME].strip("-") or "job"
