@@ -327,8 +327,8 @@ def _learning_speed(outlook: Outlook, grant: Grant) -> str:
         return f"{_change(outlook, grant)}{learns}: {_effect(outlook, grant.allocation)}."
     if _was_measured(outlook, grant.allocation):
         return (
-            f"Keeps {size_words(grant.allocation)} for now: its speed at this size is measured anew after each change "
-            "of size, before the next one."
+            f"Keeps {size_words(grant.allocation)} for now: after each decision to change its size, also one that was "
+            "taken back, its speed is measured anew before the next one."
         )
     return f"Keeps {size_words(grant.allocation)} until its speed at this size is measured."
 

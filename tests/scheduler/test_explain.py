@@ -188,6 +188,6 @@ def test_a_size_that_the_job_had_before_is_measured_anew() -> None:
     before = replace(RUNNING, allocated_at=NOW + 1.0)
     first = replace(before, speed_samples=tuple([each for each in RUNNING.speed_samples if each.workers != 2]))
     kept, grown = Grant(Allocation(2, 1), Reason.LEARNING_SPEED), Grant(Allocation(4, 2), Reason.LEARNING_SPEED)
-    assert "is measured anew after each change" in decision(before, kept).message
+    assert "its speed is measured anew before the next one" in decision(before, kept).message
     assert decision(first, kept).message == "Keeps 2 workers and 1 server until its speed at this size is measured."
     assert "to learn how its speed grows" not in decision(before, grown).message
