@@ -326,6 +326,7 @@ def _end(status: JobStatus, event: Event) -> Outcomes:
     assert isinstance(event, ResultReported)
     if _is_over(status, event.attempt):
         return status, ()
+    status = _as_told(status, event.attempt)
     if event.outcome is Outcome.SUCCEEDED:
         after = replace(status, state=JobState.SUCCEEDED)
         return after, (StoreResult(event), MarkFinished(), EmitEvent("JobSucceeded", f"Done at step {event.step}."))
@@ -353,6 +354,11 @@ def _give_up(status: JobStatus, event: Event) -> Outcomes:
 
 def _is_over(status: JobStatus, attempt: int | None) -> bool:
     return attempt is not None and attempt < status.attempt
+
+
+def _as_told(status: JobStatus, attempt: int | None) -> JobStatus:
+    """Tasks may know of later attempts than this status, which is then of an older backup: the next one is beyond."""
+    return replace(status, attempt=max(status.attempt, attempt or 0))
 
 
 def _may_retry(status: JobStatus) -> bool:

@@ -264,6 +264,16 @@ def test_one_failure_that_is_told_twice_is_one_retry() -> None:
         assert len(effects) == 1
 
 
+def test_a_failure_of_a_later_attempt_than_is_known_is_one_retry_and_the_next_attempt_is_beyond() -> None:
+    """The database is of an older backup: an end that was told twice, or that a journal keeps, used up all retries."""
+    told = replace(FAILURE, attempt=2)
+    status, effects = live(told, told, status=TRAINED)
+    assert (status.attempt, status.retries, len(effects)) == (3, 1, 1)
+    failed, _ = live(replace(told, permanent=True), status=TRAINED)
+    resumed, _ = live(ResumeRequested(), status=failed)
+    assert (failed.state, resumed.state, resumed.attempt) == (JobState.FAILED, JobState.PAUSED, 3)
+
+
 def test_crashes_are_not_what_retries_are_for() -> None:
     assert live(TooManyFailures("worker 0 failed 6 times"), status=TRAINED)[0].state is JobState.FAILED
 

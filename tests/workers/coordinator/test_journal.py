@@ -83,6 +83,8 @@ def test_a_new_attempt_begins_from_the_last_checkpoint_whatever_ended_before(tmp
     assert not replay(again.read()).is_paused
     again.append(Ended("succeeded", 60))
     assert replay(again.take_over(attempt=1)).ended is not None, "this attempt's own end counts"
+    past = replay(again.take_over(attempt=0))  # of a service whose database is an older backup
+    assert (past.ended is not None, past.attempt) == (True, 1)
     for journal in (first, second, again):
         journal.close()
 

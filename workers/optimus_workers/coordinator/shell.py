@@ -114,10 +114,11 @@ class _Shell:
         self._clock = _steady_clock()
         client = ServiceClient(environment.service_url, environment.job_id, environment.job_token)
         refused = self._from_thread(lambda reason: self._happened(MembershipRefused(reason)))
-        self._reporter = Reporter(client, self._from_thread(self._reported), refused, environment.attempt)
+        past = replay(self._journal.take_over(environment.attempt))
+        # The service may know of fewer attempts than the journal, if its database is an older backup.
+        self._reporter = Reporter(client, self._from_thread(self._reported), refused, past.attempt)
         self._usage = UsageReporter(client, environment.task_name)
         self._client = client
-        past = replay(self._journal.take_over(environment.attempt))
         settings = JobSettings.from_spec(environment.spec)
         self._state, self._first_effects = begin(settings, past, self._clock())
 
