@@ -252,7 +252,8 @@ def review_table(points: Sequence[ReviewPoint], steps: int) -> Table:
             _error(point.get("seconds_error_percent")),
             _held(point.get("seconds_held")),
         )
-    table.caption = f"true total: {wording.count(steps)} steps; held: by the 80 % interval"
+    held = f"true total: {wording.count(steps)} steps; held: by the 80 % interval"
+    table.caption = f"{held}; {wording.UNKNOWN}: steps and times are noted at parts of each, not at one moment"
     return table
 
 

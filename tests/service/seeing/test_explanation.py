@@ -393,6 +393,14 @@ def test_a_reason_that_what_is_measured_since_has_overtaken_is_not_told_beside_a
     assert found.sentences[1] == "By what is known since then, the next round would give it 3 workers and 1 server."
     assert found.next_gain is None
     assert not any("One more" in each for each in found.sentences)
+    smaller, why = Allocation(1, 1), "Shrinks from 2 workers and 1 server to 1 worker and 1 server: it is as fast."
+    shrinks = lacks._replace(allocation=smaller, reason=Reason.GRANTED_MORE, message=why)
+    found = explanation_of(
+        replace(case, decision=replace(had_enough, next_gain=0.57), decided_now=shrinks, loses_to=smaller)
+    )
+    assert f"By what is known since then, it s{why[1:]}" in found.sentences
+    assert found.next_gain is None
+    assert not any("One more" in each for each in found.sentences)
     as_before = lacks._replace(reason=Reason.NO_FURTHER_GAIN, message=enough)
     for case_now in (case, replace(case, decided_now=as_before)):
         told = explanation_of(case_now).sentences

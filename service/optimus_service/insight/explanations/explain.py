@@ -53,7 +53,7 @@ def explanation_of(case: Case) -> answers.Explanation:
     troubles = [f"The cluster says: {trouble}" for trouble in case.troubles]
     sentences = [
         words.message,
-        *_on_a_newer_plan(words, newer),
+        *_on_a_newer_plan(case, words, newer),
         *quotas_told(words.message, case.quotas),
         *_on_a_change_under_way(case),
         *on_lost_tasks(case),
@@ -107,8 +107,11 @@ def _newer(case: Case, words: Explanation) -> Decision | None:
     return None if now.reason in said | NOT_COMPETING else now
 
 
-def _on_a_newer_plan(words: Explanation, newer: Decision | None) -> list[str]:
-    """Why it may get more after all, or no more with more room."""
+def _on_a_newer_plan(case: Case, words: Explanation, newer: Decision | None) -> list[str]:
+    """Why it may get more after all, no more with more room, or less."""
+    now = case.decided_now
+    if case.loses_to is not None and not case.loses_to.is_empty and now is not None:
+        return [f"By what is known since then, it {now.message[0].lower()}{now.message[1:]}"]
     if newer is None:
         return []
     has, gets = (size(allocation_body(each)) for each in (words.allocation, newer.allocation))
@@ -196,8 +199,8 @@ def marginal_job(case: Case) -> answers.Marginal | None:
 
 
 def _next_gain(case: Case, words: Explanation, newer: Decision | None) -> float | None:
-    """Of one more task; None: not known, or of no use, as the job makes no step."""
-    if case.decision is None or _makes_no_step(case):
+    """Of one more task; None: not known, not any more, or of no use, as the job makes no step."""
+    if case.decision is None or case.loses_to is not None or _makes_no_step(case):
         return None
     if newer is None:
         return finite(case.decision.next_gain)
