@@ -11,7 +11,11 @@ from optimus_scheduler.ahead.corrected_times import corrected_times
 from optimus_scheduler.ahead.queue import Queue
 from optimus_scheduler.allocate.deadline_budget import limits_of
 from optimus_scheduler.allocate.policies import policy_named
-from optimus_scheduler.forecast.alike_runs import steps_left_like_alike_runs, steps_of_alike_runs
+from optimus_scheduler.forecast.alike_runs import (
+    busy_part_with_alike_runs,
+    steps_left_like_alike_runs,
+    steps_of_alike_runs,
+)
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.model import (
     Allocation,
@@ -168,6 +172,30 @@ def end_of(job: Job, now: float = NOW) -> tuple[float, float, float] | None:
     queue = Queue(now, (Node("node-0", Resources(32.0, 256 * GIB)),), [outlook], {"new": outlook.minimum})
     left = corrected_times(queue, policy_named("optimus"), Settings())["new"].shown.left(now)
     return None if left is None else (left.low, left.mean, left.high)
+
+
+def test_evaluations_to_come_are_expected_as_ended_runs_made_them() -> None:
+    """One that has seen none of its own: those with its arguments, or others of its task, as one run behind it."""
+    same = replace(ended("same", 12.0), arguments=("--lr", "1"), busy_seconds=60.0, reported_seconds=80.0)
+    other = replace(ended("other", 12.0), arguments=("--lr", "2"), busy_seconds=40.0, reported_seconds=80.0)
+    untold = replace(ended("untold", 12.0), arguments=("--lr", "1"))
+    for runs, arguments, part in (
+        ((same, other, untold), ("--lr", "1"), 0.75),
+        ((same, other), ("--lr", "3"), 0.625),
+        ((untold,), ("--lr", "1"), 1.0),
+    ):
+        assert busy_part_with_alike_runs(0.0, 0.0, runs, arguments) == pytest.approx(part)
+    assert busy_part_with_alike_runs(80.0, 80.0, (same,), ("--lr", "1")) == pytest.approx(140.0 / 160.0)
+    assert busy_part_with_alike_runs(0.1, 0.5, (), ()) == 1.0, "too little is seen"
+
+
+def test_what_a_script_does_after_its_last_step_comes_with_its_end_where_it_announces_nothing_too() -> None:
+    run = replace(ended("before", 12.0), steps_per_epoch=None, arguments=("--seed", "1"), total_steps=400)
+    script = a_script(run, speed_samples=samples(law(), [(1, 1)]))
+    ends = [end_of(replace(script, similar=(replace(run, seconds_after_steps=seconds),))) for seconds in (None, 50.0)]
+    assert ends[0] is not None
+    assert ends[1] is not None
+    assert ends[1][1] - ends[0][1] == pytest.approx(50.0, rel=0.2)
 
 
 def test_a_script_that_tells_no_step_takes_as_long_as_the_same_one_did_before() -> None:

@@ -143,6 +143,26 @@ def report_seconds_of_alike_runs(similar: Sequence[EndedJob], arguments: tuple[s
     return next((each.report_seconds for each in reversed(similar) if each.arguments == arguments), 0.0)
 
 
+def busy_part_with_alike_runs(
+    busy_seconds: float, seconds: float, similar: Sequence[EndedJob], arguments: tuple[str, ...]
+) -> float:
+    """Part of its time that a job spends in steps, which did so for `busy_seconds` of its `seconds` until now; 1 where
+    nothing is known.
+
+    Before its first evaluation nothing tells of those to come but ended runs: those with the same arguments, or all of
+    its task where there are none, count as one that it has behind it.
+    """
+    known = [each for each in similar if each.reported_seconds > 0]
+    runs = [each for each in known if each.arguments == arguments] or known
+    if runs:
+        busy_seconds += sum(each.busy_seconds for each in runs) / len(runs)
+        seconds += sum(each.reported_seconds for each in runs) / len(runs)
+    return busy_seconds / seconds if seconds >= _LEAST_SEEN_SECONDS else 1.0
+
+
+_LEAST_SEEN_SECONDS = 1.0
+
+
 def seconds_after_steps_of_alike_runs(job: Job) -> Interval | None:
     """Seconds from the last step of a command that ends by itself to its end, in which it saves or evaluates, by ended
     runs with the same arguments; None where there are none, or the job is ended by another rule."""

@@ -228,7 +228,12 @@ class EndedJob:
     silent: SilentRun | None = field(default=None, compare=False)
     """Of one that told no step, or too few to measure a speed: all that it teaches is how long it took."""
     seconds_after_steps: float | None = field(default=None, compare=False)
-    """From its last step to its end, of a command that made all steps that it announced and ended by itself."""
+    """From its last step to its end, of a command that made all steps that it announced, or announced none, and ended
+    by itself."""
+    busy_seconds: float = field(default=0.0, compare=False)
+    """Its first worker made steps for so long ..."""
+    reported_seconds: float = field(default=0.0, compare=False)
+    """... between its first and its last report; else it evaluated and wrote checkpoints. 0: not known."""
     report_seconds: float = field(default=0.0, compare=False)
     """As in `Job`; 0: not known."""
 

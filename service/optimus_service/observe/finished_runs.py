@@ -208,6 +208,8 @@ def finished_run_of(
         "silent": silent,
         "seconds_after_steps": _seconds_after_steps(job, _announced(job, spec)),
         "report_seconds": history.report_seconds,
+        "busy_seconds": history.pauses.busy_seconds,
+        "reported_seconds": history.pauses.seconds,
     }
 
 
@@ -247,7 +249,7 @@ def _announced(job: JobRecord, spec: JobSpec) -> int | None:
 
 def _seconds_after_steps(job: JobRecord, announced: int | None) -> float | None:
     since, ended_itself = silent_since(job), _ended_by(job) == COMMAND_ENDS
-    if announced is None or job.step < announced or since is None or job.finished_at is None or not ended_itself:
+    if not job.step or job.step < (announced or 0) or since is None or job.finished_at is None or not ended_itself:
         return None
     return job.finished_at - since if since <= job.finished_at else None  # steps that came late
 
@@ -300,4 +302,6 @@ def ended_job(job_id: str, document: Document) -> EndedJob | None:
         silent=SilentRun(*document["silent"]) if document.get("silent") else None,
         seconds_after_steps=document.get("seconds_after_steps"),
         report_seconds=document.get("report_seconds", 0.0),
+        busy_seconds=document.get("busy_seconds", 0.0),
+        reported_seconds=document.get("reported_seconds", 0.0),
     )

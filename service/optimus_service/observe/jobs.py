@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from optimus_models.calibration import Experience
-from optimus_scheduler.forecast.alike_runs import report_seconds_of_alike_runs
+from optimus_scheduler.forecast.alike_runs import busy_part_with_alike_runs, report_seconds_of_alike_runs
 from optimus_scheduler.forecast.priors import counted_alike
 from optimus_scheduler.model import (
     NOTHING,
@@ -54,6 +54,7 @@ def job_of(
     rate_steps, learning_rates = history.learning_rates()
     planned_rate_steps, planned_rates = history.planned_rates
     each = (record.profile or {}).get("steps_per_epoch")
+    alike = counted_alike(similar, spec.arguments, each == 1.0 if record.step else None)
     return Job(
         id=record.id,
         spec=spec,
@@ -63,7 +64,7 @@ def job_of(
         started_at=record.started_at,
         step=next_step(record),
         silent_since=silent_since(record),
-        report_seconds=history.report_seconds or report_seconds_of_alike_runs(similar, spec.arguments),
+        report_seconds=history.report_seconds or report_seconds_of_alike_runs(alike, spec.arguments),
         steps_per_epoch=each,
         loss_steps=loss_steps,
         losses=losses,
@@ -77,7 +78,7 @@ def job_of(
         noise_steps=tuple(float(step) for step, _ in history.noise),
         noise_scales=tuple(scale for _, scale in history.noise),
         calculated_speeds=calculated_speeds,
-        similar=counted_alike(similar, spec.arguments, each == 1.0 if record.step else None),
+        similar=alike,
         spent=spent,
         allocation=allocation,
         formed=formed,
@@ -91,7 +92,7 @@ def job_of(
         rescale_seconds=rescale_seconds(memberships),
         joining_seconds=joining_seconds,
         unsaved_seconds=unsaved_seconds,
-        busy_part=history.pauses.busy_part,
+        busy_part=busy_part_with_alike_runs(history.pauses.busy_seconds, history.pauses.seconds, alike, spec.arguments),
         experience=experience,
         wanted_tasks=wanted_tasks,
         batch=batch,

@@ -221,8 +221,3 @@ class Pauses:
         found = cls(*state)
         found.paces = tuple(found.paces)
         return found
-
-    @property
-    def busy_part(self) -> float:
-        """1 before anything is known."""
-        return self.busy_seconds / self.seconds if self.seconds >= _LEAST_SECONDS else 1.0

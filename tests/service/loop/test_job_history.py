@@ -161,7 +161,8 @@ def test_what_a_script_does_between_its_steps_is_time_and_no_speed(each: float, 
     for speed in history.speeds.samples():
         assert speed.steps_per_second == pytest.approx(1.0 / each, rel=1e-6)
     took = 5 * n_steps * each + 4 * pause
-    assert 5 * n_steps * each / history.pauses.busy_part == pytest.approx(took, rel=0.05)
+    busy_part = history.pauses.busy_seconds / history.pauses.seconds
+    assert 5 * n_steps * each / busy_part == pytest.approx(took, rel=0.05)
 
 
 def test_a_script_that_becomes_slower_is_seen_to_be() -> None:

@@ -134,6 +134,10 @@ def test_what_a_command_announced_is_learned_where_it_ended_by_itself(world: Wor
         assert taught is not None
         assert (taught.total_steps, taught.announced_steps) == (step, announced)
         assert taught.seconds_after_steps == (None if after is None else pytest.approx(after))
+    tells_no_end = replace(record, profile=None, step=300, directive=Directive.RUN)
+    taught = ended_job("job-1", finished_run_of(tells_no_end, history))
+    assert taught is not None
+    assert taught.seconds_after_steps == pytest.approx(45.0), "it announces nothing, and ended by itself"
 
 
 @once
@@ -220,6 +224,28 @@ def test_how_often_a_script_tells_its_steps_is_learned(world: World) -> None:
     assert (anew.silent_since, anew.report_seconds) == (50.0, 60.0)
     assert again(JobHistory(Mode.SYNC), ("--lr", "2")).report_seconds == 0.0
     assert again(history, ("--lr", "1")).report_seconds == history.report_seconds, "its own are known"
+
+
+@once
+def test_what_a_run_spent_between_its_steps_is_learned(world: World) -> None:
+    """So that the next one counts evaluations before it has made any."""
+    finish(world, "job-1")
+    record, history = world.repository.jobs.get("job-1"), JobHistory(Mode.SYNC)
+    spec = readable_spec(record)
+    assert spec is not None
+    history.add(batches_of(samples_of(world.repository, "job-1")))
+    history.pauses.busy_seconds, history.pauses.seconds = 80.0, 100.0
+    taught = ended_job("job-1", finished_run_of(record, history))
+    assert taught is not None
+    assert (taught.busy_seconds, taught.reported_seconds) == (80.0, 100.0)
+    begun = JobHistory(Mode.SYNC)
+    others: dict[str, Any] = {"calculated_speeds": (), "experience": NO_EXPERIENCE, "spent": 0.0, "batch": None}
+    for seconds, similar, part in ((0.0, (taught,), 0.8), (100.0, (taught,), 0.9), (100.0, (), 1.0), (0.0, (), 1.0)):
+        begun.pauses.busy_seconds = begun.pauses.seconds = seconds
+        found = job_of(
+            record, spec, (), begun, backoff=Backoff(), similar=similar, allocation=Allocation(1, 1), **others
+        )
+        assert found.busy_part == pytest.approx(part)
 
 
 @once
