@@ -165,6 +165,17 @@ def test_a_round_is_due_when_one_that_waits_has_to_begin_and_pauses_others_then(
     assert planned([young], 1).again_at is None
 
 
+def test_a_length_that_nothing_tells_is_told_as_an_assumption() -> None:
+    """The time that it can wait was told as if it were known how long it trains."""
+    young, known = script("young", 90, ran=10.0), script("due", 60, due=1200.0)
+    by_runs = script("due", 60, due=1200.0, told=False)
+    assumed = "That is if it takes 12 min, an assumption: nothing tells how long it takes."
+    for job, said in ((known, False), (by_runs, False), (replace(by_runs, similar=()), True)):
+        message = decided([young, job], 1)["due"].message
+        assert "It can wait until" in message
+        assert (assumed in message) is said
+
+
 def test_the_look_ahead_starts_it_in_that_round() -> None:
     young, due = script("young", 2000, ran=10.0), script("due", 60, due=200.0)
     jobs = [due, young]

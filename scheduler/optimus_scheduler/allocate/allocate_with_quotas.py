@@ -27,6 +27,7 @@ from optimus_scheduler.allocate.reservations import (
     Claims,
     Grants,
     ReservingPolicy,
+    assumed_seconds,
     covers,
     demand_of,
     fitting_claims,
@@ -35,7 +36,7 @@ from optimus_scheduler.allocate.reservations import (
 from optimus_scheduler.forecast.gpu_types import has_left_its_type
 from optimus_scheduler.forecast.outlook import Outlook
 from optimus_scheduler.model import TOLERANCE, Allocation, Quota, Reason, Resources, Snapshot, total_of
-from optimus_scheduler.model.format import instant_words, size_words
+from optimus_scheduler.model.format import instant_words, size_words, time_words
 from optimus_scheduler.model.resources import remaining
 from optimus_scheduler.settings import Settings
 
@@ -202,16 +203,19 @@ def _under_limits(
     late = frozenset(job_id for job_id, each in limits.items() if each.reason is Reason.DEADLINE_CANNOT_BE_MET)
     out = _QuotaAllocation(reserving, claims, late, inputs.capacity, finishing, now)
     grants = out.under(quotas, competing) if quotas else out.by_deadline(competing, inputs.capacity)
+    by_id = {one.id: one for one in competing}
     for job_id, claim in claims.items():
         grant = grants[job_id]
         if covers(grant.allocation, claim):
             continue
         if grant.again_at is not None:
             waits = f"It can wait until {instant_words(grant.again_at)} for what comes first: {_FIRST}."
+            assumed = assumed_seconds(by_id[job_id], settings)
+            if assumed is not None:
+                waits += f" That is if it takes {time_words(assumed)}, an assumption: nothing tells how long it takes."
             limits[job_id] = replace(limits[job_id], note=f"{limits[job_id].note or ''} {waits}".strip())
         elif job_id in out.given_up:
             limits[job_id] = replace(limits[job_id], reason=Reason.DEADLINE_CANNOT_BE_MET, note=_GIVEN_UP)
-    by_id = {one.id: one for one in competing}
     return {
         job_id: _with_limits(grant, limits[job_id], by_id[job_id]) if job_id in limits else grant
         for job_id, grant in grants.items()

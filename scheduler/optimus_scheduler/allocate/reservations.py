@@ -377,6 +377,16 @@ def _slack(claiming: Outlook, size: Allocation, now: float, margin: float, belie
     return left / (1.0 - meanwhile) if left > 0 and meanwhile < 1.0 else min(left, 0.0)
 
 
+def assumed_seconds(claiming: Outlook, settings: Settings) -> float | None:
+    """How long a job that waits is taken to train of which nothing tells that; None: something does."""
+    steps = claiming.forecast.remaining_steps
+    if claiming.is_told or (steps is not None and claiming.speeds.source is not None):
+        return None
+    if steps is None and most_by_alike_runs(claiming) is not None:
+        return None
+    return settings.deadline_margin * claiming.typical_seconds
+
+
 _LEAST_WAIT_SECONDS = 1.0
 """No round comes sooner after another to look again."""
 
