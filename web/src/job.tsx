@@ -255,10 +255,13 @@ function Story({ known, now, problem, again, caller, needsToken }: StoryProps) {
           </div>
         )}
         <div class="tile">
-          <span class="name">Loss</span>
+          <span class="name">{job.result?.final_loss == null ? "Loss" : "Final loss"}</span>
           <span class="value">{number(job.result?.final_loss ?? job.loss, 4)}</span>
           <span class="quiet">
             {[
+              job.result?.final_loss == null || job.spec.command || job.spec.tracked
+                ? ""
+                : "the mean of its last steps",
               job.steps_per_second == null ? "" : `${number(job.steps_per_second)} steps/s by its newest steps`,
               epochOf(job) === UNKNOWN ? "" : `epoch ${epochOf(job)}`,
             ]

@@ -209,7 +209,7 @@ def waits_alike(world: World, seconds: float, job_id: str = "job-1") -> None:
     """That the job waits for so long is what the explanation says, and what its patience is counted by."""
     decision = world.repository.rounds.latest_decisions([job_id])[job_id]
     told = explanation_of(Case(job=job_of(world, job_id), decision=decision, now=world.clock()))
-    assert f"It has waited for {lasted(seconds)}." in told.sentences
+    assert any(each.startswith(f"It has waited for {lasted(seconds)}") for each in told.sentences)
     constants = world.settings.scheduling
     observer = Observer(world.repository, Histories(world.repository), constants)
     seen = observer.look(ClusterState.of(world.cluster), world.clock()).jobs

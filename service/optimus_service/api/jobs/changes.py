@@ -15,6 +15,7 @@ from optimus_contract.change import JobChange
 from optimus_contract.codec import read
 from optimus_contract.job import JobSpec
 from optimus_scheduler.lifecycle import PauseRequested, ResumeRequested
+from optimus_scheduler.model.format import time_words
 from optimus_service.api.access import limits
 from optimus_service.api.access.audit import Audit
 from optimus_service.api.access.callers import Caller
@@ -123,7 +124,11 @@ def _refuse_impossible(services: Services, job: JobRecord, edit: Edit) -> None:
         asked = asked_by(edit.spec)
         due = deadline_of(asked, job.created_at)
         if due is not None and due <= services.clock():
-            raise invalid_field("deadline" if asked.deadline else "deadline_seconds", "is in the past")
+            if asked.deadline:
+                raise invalid_field("deadline", "is in the past")
+            ago = time_words(services.clock() - job.created_at)
+            why = f"is in the past: the seconds count from the submission, which was {ago} ago"
+            raise invalid_field("deadline_seconds", why)
 
 
 def new_objections(services: Services, job: JobRecord, edit: Edit) -> list[answers.ProblemError]:

@@ -104,8 +104,13 @@ def on_lost_work(case: Case) -> list[str]:
 
 def _how_long(case: Case) -> list[str]:
     """Since when it waits. Not in the decision's sentence, which may be older."""
-    waited = case.now - case.job.waits_since
-    return [f"It has waited for {lasted(waited)}."] if waited >= 1 else []
+    job = case.job
+    waited = case.now - job.waits_since
+    if waited < 1:
+        return []
+    is_since_a_hold = job.retry_at is not None and job.waits_since == job.retry_at
+    since = "its wait after an error" if job.last_error else "it was resumed"
+    return [f"It has waited for {lasted(waited)}{f', since {since}' if is_since_a_hold else ''}."]
 
 
 _NAMED = 5
