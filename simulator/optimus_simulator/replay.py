@@ -77,7 +77,7 @@ class Replay:
         self._taught = EndedJobs()
         self._timeline: list[Moment] = []
         self._n_rounds = 0
-        self._next_round, self._last_round = 0.0, -math.inf
+        self._next_round = self._last_round = -math.inf
         self._again_at: float | None = None
         """When the last round to be due for a waiting job's deadline is."""
         self._faults = Faults(self._engine, self._cluster, self._options, np.random.default_rng(seed), self._disturbed)
