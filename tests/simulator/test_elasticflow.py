@@ -113,7 +113,7 @@ def test_the_scenario_names_it(tmp_path: Path) -> None:
 
 def test_the_published_simulation_drops_declined_jobs(tmp_path: Path) -> None:
     """Three jobs that take 250 s of half of the node: the third would be late beside the others, and never runs."""
-    rows = ("a,0,750,net,400,64,4,250", "b,61,750,net,461,64,4,250", "c,122,750,net,400,64,4,250")
+    rows = ("a,0,750,net,400,64,4,250", "b,61,750,net,461,64,4,250", "c,122,750,net,360,64,4,250")
     options = Options(cluster=0.0625).like_elasticflow()
     outcome = simulate(Scenario(f"elasticflow:{written(tmp_path, *rows)}", "elasticflow", 0, options))
     assert [job.in_time for job in outcome.jobs] == [True, True, False]
