@@ -217,10 +217,13 @@ class JobHistory:
         return {name: [values[place] for place in places] for name, values in columns.items()}
 
     def _add_losses(self, columns: Columns) -> None:
-        reported = [row for row in rows(columns, ("step", "loss", "n_examples", "at")) if row[1] is not None]
+        names = ("step", "loss", "n_examples", "at", "n_steps", "seconds")
+        reported = [row for row in rows(columns, names) if row[1] is not None]
         if not reported:
             return
-        steps, losses, n_examples, moments = zip(*reported, strict=True)
+        if self.speeds.measures_parts:
+            reported = list(map(_at_its_middle, reported))
+        steps, losses, n_examples, moments, *_ = zip(*reported, strict=True)
         self.losses.add_many(steps, losses, n_examples, moments)
         if self.nonfinite_since is not None or not all(map(math.isfinite, losses)):
             for step, loss, *_ in reported:
@@ -356,3 +359,14 @@ def newest_noise_scale(newest: Sequence[Sample]) -> float | None:
     return (
         noise_scale(max(reported, key=lambda sample: (sample.membership_epoch, sample.sequence))) if reported else None
     )
+
+
+def _at_its_middle(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A loss of our own loop, which is the mean over the steps of a sample, at the middle one and when that was made.
+
+    At the last one the curve would seem higher than it is, the more so the more steps are in a sample: a run with many
+    in each would look unlike the same run with few. `row`: step, loss, examples, when, number of steps, seconds.
+    """
+    step, loss, n_examples, at, n_steps, seconds = row
+    before = max(min(n_steps, step) - 1, 0) // 2
+    return step - before, loss, n_examples, at - seconds * before / n_steps, n_steps, seconds

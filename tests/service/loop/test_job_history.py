@@ -61,6 +61,27 @@ def test_a_job_that_waits_takes_little_memory() -> None:
     assert n_bytes / len(waiting) < 2000
 
 
+# --- losses ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["task", "script"])
+def test_a_mean_over_steps_belongs_to_the_middle_one(mode: str) -> None:
+    """However many steps a sample has, the curve is the same. A script tells the loss of its last step."""
+    falls = [1.0 - 0.01 * step for step in range(1, 57)]
+
+    def curve(n_steps: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        history = JobHistory(Mode.SYNC, measures_parts=mode == "task")
+        ends = range(n_steps, 57, n_steps)
+        means = [sum(falls[end - n_steps : end]) / n_steps for end in ends]
+        told = means if mode == "task" else [falls[end - 1] for end in ends]
+        each = zip(ends, told, strict=True)
+        history.add(batches_of([sample(end, loss=loss, n_steps=n_steps) for end, loss in each]))
+        return history.losses.points()
+
+    for steps, losses in map(curve, (1, 7, 28)):
+        assert losses == pytest.approx([falls[round(step) - 1] for step in steps], abs=0.006)
+
+
 # --- learning rates --------------------------------------------------------------------------------------------------
 
 
