@@ -359,6 +359,8 @@ def _waits(outlook: Outlook) -> str:
         return "Waits:"
     was = by.replace("which has a deadline", "for its deadline").replace("which have deadlines", "for their deadlines")
     when = "" if at is None else f"at {instant_words(at)} "
+    if outlook.job.started_at is None:
+        return f"Its tasks were taken {when}by {was}, before it began. Now"
     return f"Paused {when}by {was}. Now"
 
 

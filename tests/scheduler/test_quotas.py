@@ -288,6 +288,9 @@ def test_the_job_that_started_last_is_paused_first() -> None:
     (waits,) = (each for each in plan(replace(after, jobs=tuple(later)), OPTIMUS).decisions if each.job_id == "b0")
     at = instant_words(NOW)
     assert waits.message.startswith(f"Paused at {at} by quotas. Now there is no room for 2 workers and 2 servers ")
+    young = [replace(each, started_at=None) if each.id == "b0" else each for each in later]
+    (waits,) = (each for each in plan(replace(after, jobs=tuple(young)), OPTIMUS).decisions if each.job_id == "b0")
+    assert waits.message.startswith(f"Its tasks were taken at {at} by quotas, before it began. Now there is no ")
 
     lossy = [replace(job, unsaved_seconds=60.0) if job.id == "b0" else job for job in world.jobs]
     after, _ = next_round(replace(world, jobs=tuple(lossy)), OPTIMUS)

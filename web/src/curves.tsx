@@ -33,6 +33,11 @@ interface LossProps {
   logarithmic: boolean;
 }
 
+function whyNoCurve(losses: Predictions["losses"], hasEnded: boolean): string {
+  if (losses.every((each) => each.loss === null)) return "no loss that is a number was told";
+  return hasEnded ? "too few points for a curve" : "too few points for a curve so far";
+}
+
 export function Loss({ job, predictions, logarithmic }: LossProps) {
   const { losses, fitted, total_steps: total } = predictions;
   const data = useMemo(() => aligned(losses, fitted, logarithmic), [predictions, logarithmic]);
@@ -89,7 +94,7 @@ export function Loss({ job, predictions, logarithmic }: LossProps) {
               80 % interval of the fit
             </li>
           )}
-          {fitted.length === 0 && <li class="quiet">too few points for a curve so far</li>}
+          {fitted.length === 0 && <li class="quiet">{whyNoCurve(losses, job.finished_at !== null)}</li>}
           {end && (
             <li>
               <span class="swatch end" />

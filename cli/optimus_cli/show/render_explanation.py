@@ -8,7 +8,7 @@ from datetime import datetime
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from optimus_cli.bodies import Decision, Expected, Explanation, Forecast
+from optimus_cli.bodies import Decision, Expected, Explanation
 from optimus_cli.show import wording
 from optimus_cli.show.layout import columns_table, facts_table
 from optimus_cli.show.palette import STATE_STYLES
@@ -48,7 +48,7 @@ def explanation(
         ("Ends in", wording.duration_interval(why["expected"]["finish_seconds"])),
     ]
     if decisions:
-        believed += _forecast_facts(decisions[0]["forecast"], with_fit=with_fit)
+        believed += _forecast_facts(decisions[0], now, with_fit=with_fit)
     facts += [(name, value) for name, value in believed if value != wording.UNKNOWN]
     return Group(facts_table(facts), latest)
 
@@ -72,10 +72,12 @@ _SPEED_FROM = {
 }
 
 
-def _forecast_facts(forecast: Forecast, *, with_fit: bool) -> list[tuple[str, str]]:
+def _forecast_facts(decision: Decision, now: datetime, *, with_fit: bool) -> list[tuple[str, str]]:
     """What the round believed; a forecast may lack anything. What is left by now is in `Ends in`."""
+    forecast = decision["forecast"]
     speed = wording.number(forecast.get("steps_per_second"))
     whence = _SPEED_FROM.get(forecast.get("speed_from") or "", "")
+    told = f"{speed} steps/s{whence} ({wording.ago(decision['at'], now)})"
     total = forecast.get("total_steps") if forecast.get("rule") else None  # without one it is a guess
     fit = [
         ("Loss curve", coefficients(forecast.get("loss_curve") or {})),
@@ -83,7 +85,7 @@ def _forecast_facts(forecast: Forecast, *, with_fit: bool) -> list[tuple[str, st
     ]
     return [
         ("Steps in total", wording.count_interval(total)),
-        ("Predicted speed", speed if speed == wording.UNKNOWN else f"{speed} steps/s{whence}"),
+        ("Predicted speed", speed if speed == wording.UNKNOWN else told),
         ("Ends by", wording.ends_by(forecast.get("rule"), total)),
         *(fit if with_fit else []),
     ]

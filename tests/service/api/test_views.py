@@ -90,6 +90,23 @@ def test_what_is_left_at_the_step_of_the_forecast_is_as_it_said() -> None:
     assert found.remaining_seconds.high == pytest.approx(80.0, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("state", "step", "loss", "certain", "progress"),
+    [
+        (JobState.FAILED, 40, 0.5, False, 0.4),
+        (JobState.CANCELLED, 120, 0.5, False, None),
+        (JobState.FAILED, 40, math.nan, False, None),
+        (JobState.FAILED, 40, math.nan, True, 0.4),
+    ],
+)
+def test_how_far_a_job_came_that_failed_is_told_where_it_is_known_how_far_it_would_have_gone(
+    state: JobState, step: int, loss: float, certain: bool, progress: float | None
+) -> None:
+    made = made_at(40) | ({"total_steps": total(100, 100, 100)} if certain else {})
+    found = progress_of(job(state=state, step=step, loss=loss, finished_at=NOW), decision(**made), NOW)
+    assert found.progress == (None if progress is None else pytest.approx(progress))
+
+
 def test_steps_made_since_the_forecast_leave_fewer_and_rule_out_an_early_end() -> None:
     found = progress_of(job(step=80), decision(**made_at(40)), NOW)
     assert found.remaining_steps is not None

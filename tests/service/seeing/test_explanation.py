@@ -876,7 +876,8 @@ def test_a_start_that_needs_an_end_and_a_loss_names_both(at_once: dict[str, floa
             10.0,
             100.0,
             True,
-            "Its deadline was promised: it goes before jobs that were promised none. "
+            "Its deadline was promised: what keeping it takes goes before jobs that were promised none, which may "
+            "start before it as long as it can wait. "
             "Guarantees of projects come first.",
         ),
         (

@@ -491,7 +491,8 @@ def on_the_deadline(case: Case, expected: answers.Expected) -> list[str]:
         return [f"Its deadline {kept} as things are."]
     if is_promised:
         return [
-            "Its deadline was promised: it goes before jobs that were promised none. Guarantees of projects come first."
+            "Its deadline was promised: what keeping it takes goes before jobs that were promised none, which may "
+            "start before it as long as it can wait. Guarantees of projects come first."
         ]
     left = expected.finish_seconds
     if expected.computed_at is None and not _has_begun(case):

@@ -109,8 +109,7 @@ def progress_of(
     """
     end = None if decision is None else End.of(decision.forecast)
     if job.state.is_final:
-        made = None if end is None or end.is_guessed else part_done(job.step, end.total)
-        return JobProgress(1.0 if job.state is JobState.SUCCEEDED else made, None, None)
+        return JobProgress(1.0 if job.state is JobState.SUCCEEDED else _part_made(job, end), None, None)
     if job.is_being_cancelled:
         return JobProgress(None if end is None or end.is_guessed else part_done(job.step, end.total), None, None)
     if has_made_all(job):
@@ -162,6 +161,15 @@ def progress_of(
         at_its_size=at_its_size,
         expected=expected,
     )
+
+
+def _part_made(job: JobRecord, end: End | None) -> float | None:
+    """Of a job that has failed or was cancelled. None where nobody knows how far it would have gone: it was beyond what
+    was predicted, or its loss, by which it would have ended, was no number any more."""
+    if end is None or end.is_guessed:
+        return None
+    is_overtaken = job.step > end.total.mean or (job.loss is not None and not math.isfinite(job.loss))
+    return None if is_overtaken and end.total.low < end.total.high else part_done(job.step, end.total)
 
 
 def times_of(
