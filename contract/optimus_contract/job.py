@@ -520,7 +520,7 @@ class JobSpec(Message):
                 found["convergence"] = {"command_ends": True}
             if found.get("tracked") is True:
                 found.setdefault("on_nonfinite", "warn")  # to end what is shown would end nothing
-            workers = found.get("workers") or {}
+            workers = {} if found.get("workers") is None else found["workers"]
             words = command if isinstance(command, list) and all(isinstance(word, str) for word in command) else []
             if isinstance(workers, dict) and "max" not in workers and not is_distributed(words):
                 least = workers.get("min", 1)
