@@ -32,14 +32,18 @@ Point = tuple[str, float, int | None, float | None]
 
 
 def unzipped(body: bytes, most: int) -> bytes:
-    """What gzip has packed. Raises `ValueError`: it is none, or it is more than `most` bytes."""
+    """What gzip has packed. Raises `ValueError`: it is none or not the whole of one, or it is more than `most` bytes."""
     stream = zlib.decompressobj(wbits=31)
     try:
-        found = stream.decompress(body, most)
+        found = stream.decompress(body, most + 1)
     except zlib.error as error:
         raise ValueError(f"not gzip: {error}") from error
-    if stream.unconsumed_tail:
+    if len(found) > most:
         raise ValueError(f"more than {most} bytes")
+    if not stream.eof:
+        raise ValueError("it is cut off: gzip's own end is missing")
+    if stream.unused_data:
+        raise ValueError(f"{len(stream.unused_data)} bytes follow after its end")
     return found
 
 

@@ -236,6 +236,9 @@ def test_what_is_no_body_of_these_protocols_is_refused(api: Api) -> None:
     packed = {"content-type": "application/json", "content-encoding": "gzip"}
     problem(sent(b"plain", **packed), 400)
     problem(sent(gzip.compress(b" " * 2_000_000), **packed), 400)
+    whole = gzip.compress(json.dumps(exported(40, 0.2, 20.0)).encode())
+    for cut in (0, 1, 10, len(whole) // 2, len(whole) - 1):
+        assert "cut off" in problem(sent(whole[:cut], **packed), 400)["detail"], "and nothing is stored"
     problem(sent(b" " * 2_000_000, **{"content-type": "application/json"}), 413)
     assert "name" in faults(api.post("/v1/track/My_Run", json=status()))
     assert "projct" in faults(api.post("/v1/track/bert?projct=a", json=status()))

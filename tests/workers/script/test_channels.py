@@ -192,6 +192,17 @@ def test_a_packed_body_has_a_limit() -> None:
         unzipped(b"plain", 10)
     with pytest.raises(ValueError, match="more than"):
         unzipped(gzip.compress(b"0" * (MAX_BODY_BYTES + 1)), MAX_BODY_BYTES)
+    assert unzipped(gzip.compress(b"0" * MAX_BODY_BYTES), MAX_BODY_BYTES) == b"0" * MAX_BODY_BYTES
+
+
+@given(st.binary(max_size=200), st.data())
+def test_a_packed_body_is_all_that_was_sent_or_refused(body: bytes, data: st.DataObject) -> None:
+    packed = gzip.compress(body)
+    assert unzipped(packed, 200) == body
+    with pytest.raises(ValueError, match="cut off"):
+        unzipped(packed[: data.draw(st.integers(0, len(packed) - 1))], 200)
+    with pytest.raises(ValueError, match="1 bytes follow"):
+        unzipped(packed + b"x", 200)
 
 
 @given(st.binary(max_size=200), st.sampled_from(["application/json", "application/x-protobuf"]))
