@@ -373,6 +373,27 @@ def test_any_words_are_read(line: str) -> None:
     read(line)
 
 
+@given(
+    st.sampled_from(["[{}] loss 0.5", "{} loss 0.5", "loss 0.5 {}", "epoch {} loss 0.5", "━━━ {} loss 0.5"]),
+    st.from_regex(r"[1-9][0-9]{0,2}(\.[0-9]?)?[eE][-+]?[0-9]{1,3}", fullmatch=True),
+    st.booleans(),
+)
+def test_a_number_with_an_exponent_is_never_cut_to_a_count(line: str, number: str, is_end: bool) -> None:
+    """`1e308/200` was step 308, and `epoch 1e2/200` step 2 of 200."""
+    for found in read(line.format(f"2/{number}" if is_end else f"{number}/200")):
+        assert not {"step", "total_steps", "steps_per_epoch"} & found.keys(), found
+
+
+@given(
+    st.sampled_from(["loss", "step", "epoch", "total_steps"]),
+    st.from_regex(r"[-+]?[0-9][0-9.eE+-]{0,8}", fullmatch=True),
+)
+def test_any_figure_of_a_table_is_read(name: str, figure: str) -> None:
+    """`| loss | 1-2 |` ended the reading of all that the script printed."""
+    read(f"| {name} | {figure} |")
+    assert read("| loss | 1.5e-3 |") == [{"loss": 1.5e-3}]
+
+
 def test_lines_that_say_nothing_are_counted() -> None:
     """By them an agent takes a script to train whose progress is not understood."""
     printed = Printed()

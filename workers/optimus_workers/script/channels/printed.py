@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from optimus_contract.readings.reading import Reading
 from optimus_workers.script.channels.epochs import Counted, EpochCounts
 from optimus_workers.script.channels.names import in_english, normal, one_blank
-from optimus_workers.script.channels.said import NUMBER, WHOLE, Said, Tables, figures_of_json, whole
+from optimus_workers.script.channels.said import BEGINS, ENDS, NUMBER, WHOLE, Said, Tables, figures_of_json, whole
 from optimus_workers.script.channels.unread import MAX_CHARACTERS, has_figures
 
 MAX_LINE_BYTES = 8192
@@ -48,9 +48,9 @@ _AT = re.compile(
 """`Training loss at step 100: 3.3`."""
 _BAR = re.compile(rf"\d{{1,3}}%\|[^|]*\|\s*({WHOLE})/({WHOLE})\s*\[([^\]]*)")
 """tqdm's, whose last group has its rate."""
-_DRAWN_BAR = re.compile(rf"[━╸╺]\s*({WHOLE})/({WHOLE})(?![\d/,.-])")
+_DRAWN_BAR = re.compile(rf"[━╸╺]\s*({WHOLE})/({WHOLE}){ENDS}")
 """Keras's and rich's: `━━━━━━ 10/40 0:00:03 • 0:00:09`."""
-_BARE_BAR = re.compile(rf"(?<![\d/.,-])({WHOLE})\s*/\s*({WHOLE})(?![\d/,.-])")
+_BARE_BAR = re.compile(rf"{BEGINS}({WHOLE})\s*/\s*({WHOLE}){ENDS}")
 _PAIR_OF_BARS = re.compile(rf"^\s*\[\s*({WHOLE})/({WHOLE})\]\s*\[\s*({WHOLE})/({WHOLE})\]")
 """`[0/5][30/1583] Loss_D: 1.7`."""
 _LEADING_COUNT = re.compile(r"(?:^|[^:]\s)\[\s*(\d{1,9})\](?=\s)")

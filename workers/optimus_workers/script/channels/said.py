@@ -17,6 +17,8 @@ NUMBER = (
     r"[-+]?(?:[1-9]\d{0,2}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?nan|[-+]?inf(?:inity)?"
 )
 WHOLE = r"[1-9]\d{0,2}(?:,\d{3})+(?![\d,])|\d{1,15}"
+BEGINS, ENDS = r"(?<![\d/.,-])(?<![\d.][eE])(?<![\d.][eE][-+])", r"(?![\d/,.-]|[eE][-+]?\d)"
+"""Where a count that stands by itself begins and ends: not in the middle of `1e30`, or of a date."""
 _ALONE = re.compile(NUMBER, re.IGNORECASE)
 _PLURAL = re.compile(r"(?<!num)(?:^| )(?:steps|iters|iterations|updates|epochs)$")
 MAX_JSON_FIGURES = 100
@@ -212,7 +214,7 @@ MAX_COLUMNS = 64
 _BETWEEN = re.compile(r"\||\s{2,}|\t")
 _CELL = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf)(?:/(\d{1,15}))?", re.IGNORECASE)
 _NAME = re.compile(r"#|[A-Za-z][\w./() -]{0,39}")
-_ROW = re.compile(r"\|\s*([A-Za-z][\w/ -]{0,39}?)\s*\|\s*([-+]?\d[\d.eE+-]*)\s*\|")
+_ROW = re.compile(rf"\|\s*([A-Za-z][\w/ -]{{0,39}}?)\s*\|\s*({NUMBER})\s*\|", re.IGNORECASE)
 _BARE = re.compile(r"(\d{1,9})[\s,:]+([-+]?\d+\.\d+(?:[eE][-+]?\d+)?)")
 _SHORT = {"#": "step", "e": "epoch"}
 """Columns of spaCy."""
