@@ -1,4 +1,4 @@
-"""Values that Python takes for nothing, in every field of what users send: a wrong kind is wrong, whether empty or not."""
+"""Values that Python takes for nothing, in every field of what users send: a wrong kind is wrong, empty or not."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ Point = tuple[str, float, int | None, float | None]
 
 
 def unzipped(body: bytes, most: int) -> bytes:
-    """What gzip has packed. Raises `ValueError`: it is none or not the whole of one, or it is more than `most` bytes."""
+    """What gzip has packed. Raises `ValueError`: it is none, or a part of one, or it is more than `most` bytes."""
     stream = zlib.decompressobj(wbits=31)
     try:
         found = stream.decompress(body, most + 1)
