@@ -390,6 +390,7 @@ def test_a_run_whose_loss_ended_it_tells_an_end_under_another_limit_of_epochs() 
     assert told(6.0, by_loss) == ("max_epochs", 600)
     by_limit = replace(run, rule=replace(run.rule, max_epochs=10.0))
     assert with_precedents(waiting(by_limit, max_epochs=15.0), 100.0, None) is None
+    assert told(6.0, by_limit) == ("max_epochs", 600), "it passed the limit of this one"
     assert with_precedents(waiting(by_loss, max_epochs=15.0), 100.0, None) is not None
 
 

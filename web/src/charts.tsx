@@ -137,7 +137,15 @@ function times(_plot: uPlot, moments: number[]): string[] {
   });
 }
 
-export const timeAxis: Partial<uPlot.Axis> = { values: times, space: 60 };
+/** Distances between ticks of a time axis: whole seconds at least, as its words have no parts of them. */
+const TIMES = [1, 5, 10, 15, 30].flatMap((number) => [number, 60 * number]);
+const LONG = [1, 2, 3, 4, 6, 8, 12, 24, 48, 96, 168, 336, 720, 1440, 8760].map((hours) => 3600 * hours);
+
+export const timeAxis: Partial<uPlot.Axis> = {
+  values: times,
+  space: 60,
+  incrs: [...TIMES, ...LONG].sort((one, other) => one - other),
+};
 
 /** Distances between ticks of what is counted in whole numbers. */
 export const WHOLE = [0, 1, 2, 3, 4, 5, 6, 7, 8].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));

@@ -147,14 +147,18 @@ def _is_alike(ended: EndedJob, rule: ConvergenceRule) -> bool:
 
 
 def _with_other_limits(rule: ConvergenceRule, ended: Sequence[EndedJob]) -> dict[str, End]:
-    """Where jobs ended that had this rule with another limit of epochs, and did not reach that."""
+    """Where jobs would have ended that had this rule with another limit of epochs.
+
+    At this limit if they passed it, else where they did, unless their own limit ended them.
+    """
+    limit = math.inf if rule.max_epochs is None else rule.max_epochs
     return {
-        one.id: End(one.n_epochs)
+        one.id: End(min(one.n_epochs, limit))
         for one in ended
         if one.n_epochs
         and one.rule is not None
         and one.rule.max_epochs != rule.max_epochs
-        and (one.rule.max_epochs is None or one.n_epochs < one.rule.max_epochs - 0.5)
+        and (one.rule.max_epochs is None or one.n_epochs < one.rule.max_epochs - 0.5 or one.n_epochs >= limit)
         and replace(one.rule, max_epochs=rule.max_epochs) == rule
     }
 

@@ -50,6 +50,7 @@ def explanation_of(case: Case) -> answers.Explanation:
     newer = _newer(case, words)
     marginal, effect = marginal_job(case), last_rescale(case)
     expected = expected_of(case)
+    kept = _on_larger_cluster(case, words)
     troubles = [f"The cluster says: {trouble}" for trouble in case.troubles]
     sentences = [
         words.message,
@@ -58,12 +59,12 @@ def explanation_of(case: Case) -> answers.Explanation:
         *_on_a_change_under_way(case),
         *on_lost_tasks(case),
         *_on_places_held(case),
-        *_on_larger_cluster(case, words),
+        *kept,
         *troubles,
         *case.warnings,
         *_on_standstill(case),
         *on_unread(case.job),
-        *_on_gains(case, words, newer, marginal),
+        *(_on_gains(case, words, newer, marginal) if not kept else ()),  # more would be of no use to it, as is told
         *on_lost_work(case),
         *on_waiting(case, expected),
         *on_the_end(case, expected),
