@@ -1596,6 +1596,9 @@ def test_an_ended_job_was_without_tasks_until_it_had_some_and_stopped_until_they
     retried = explanation_of(replace(case, job=replace(ended, retries=1), errors=[40.0])).sentences[-1]
     assert "it was without tasks once, for 3 s (waits for retries not counted); " in retried
     assert "its training stood still for 14 s in all" in told
+    began_later = explanation_of(replace(case, memberships=memberships[1:])).sentences[-1]
+    assert "without tasks" not in began_later, "it had not begun: that is told as the time before its start"
+    assert "pause or error stopped its training" in began_later
 
 
 @pytest.mark.parametrize(("state", "waited"), [(JobState.QUEUED, "15 s"), (JobState.PAUSED, "5 s")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable
-from itertools import pairwise, takewhile, zip_longest
+from itertools import dropwhile, pairwise, takewhile, zip_longest
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -266,9 +266,10 @@ def on_its_history(case: Case) -> list[str]:
         missed = f" It met its deadline, {lasted(-late)} before it{', as was promised' * promised}."
     last = next((each for each in reversed(case.memberships) if each.workers), None)
     had = "" if last is None else f" It last had {size(_members(last))}."
-    pauses = [(each.at, after.at) for each, after in pairwise(case.memberships) if not each.workers]
-    if case.memberships and not case.memberships[-1].workers:  # it did not train again
-        pauses.append((case.memberships[-1].at, max(job.finished_at, case.memberships[-1].at)))
+    trained = list(dropwhile(lambda each: not each.workers, case.memberships))  # what was before is its wait
+    pauses = [(each.at, after.at) for each, after in pairwise(trained) if not each.workers]
+    if trained and not trained[-1].workers:  # it did not train again
+        pauses.append((trained[-1].at, max(job.finished_at, trained[-1].at)))
     without = [_had_tasks_again(case, *each) - each[0] for each in pauses]
     stopped_by_pauses = sum(trained_again - since for since, trained_again in pauses)
     stops = _stops(case)
