@@ -12,11 +12,11 @@ from pathlib import Path
 
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_simulator.bounds.bound import Bound, bound
-from optimus_simulator.bounds.needs import needs_of
 from optimus_simulator.elasticflow import PublishedElasticFlow
 from optimus_simulator.errors import BadTrace, Stuck
-from optimus_simulator.options import DAY_SECONDS, Options
+from optimus_simulator.options import Options
 from optimus_simulator.outcome.outcome import Outcome
+from optimus_simulator.possible import check_ends, check_jobs
 from optimus_simulator.replay import Progress, Replay, unwatched
 from optimus_simulator.trace import Recorded, Trace
 from optimus_simulator.traces.elasticflow import read_elasticflow
@@ -25,7 +25,6 @@ from optimus_simulator.traces.paper import paper_workload
 from optimus_simulator.traces.pcs import read_pcs
 from optimus_simulator.traces.philly import read_philly
 from optimus_simulator.traces.pollux import read_pollux
-from optimus_simulator.truth.profiles import ProfiledTruth
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +75,7 @@ def load(trace: str, options: Options, seed: int, policy: str = "") -> Trace:
                 f"{trace}: give pollux:FILE, philly:FILE, pcs:FILE, elasticflow:FILE, paper, paper:poisson, "
                 "paper:google or FILE"
             )
+    check_jobs(trace, found)
     if options.elastic_batch and not any(job.spec.elastic_batch for job in found.jobs):
         raise BadTrace(f"{trace}: its jobs have no batches to choose from, but elastic batches are asked for")
     if options.cluster <= 0.0:
@@ -107,7 +107,7 @@ def simulate(scenario: Scenario, progress: Progress = unwatched) -> Outcome:
     trace, policy = load(scenario.trace, options, seed, scenario.policy), policy_named(scenario.policy)
     if options.elasticflow and policy.name == PublishedElasticFlow.name:
         policy = PublishedElasticFlow()
-    _check_ends(scenario.trace, trace, options)
+    check_ends(scenario.trace, trace, options, policy.spread)
     try:
         outcome = Replay(trace, policy, options, seed=seed, progress=progress).run()
     except (Stuck, AssertionError) as error:
@@ -117,26 +117,6 @@ def simulate(scenario: Scenario, progress: Progress = unwatched) -> Outcome:
     return replace(outcome, policy=scenario.label) if scenario.label else outcome
 
 
-def _check_ends(name: str, trace: Trace, options: Options) -> None:
-    """A replay goes on round by round to its limit, which takes hours, for a job that cannot end before.
-
-    Raises:
-        BadTrace: there is one; measured applications are not asked.
-    """
-    limit = options.limit_days * DAY_SECONDS
-    for job in trace.jobs:
-        truth, seconds = job.truth, 0.0
-        if job.submitted_at <= limit and not isinstance(truth, ProfiledTruth):
-            smallest = truth.fastest(max(job.spec.worker.minimum, 1), job.spec.server.minimum)
-            if truth.begin().seconds_left(smallest) + job.submitted_at > limit:  # else there is nothing to look at
-                seconds = needs_of(replace(trace, jobs=(job,)), 0.0)[0].work.shortest
-        if job.submitted_at + seconds > limit:
-            raise BadTrace(
-                f"{name}: job {job.id} is submitted at {job.submitted_at:g} s and takes {seconds:.3g} s at its best "
-                f"size: it would end after the limit of {options.limit_days:g} virtual days (--set limit_days=DAYS)"
-            )
-
-
 @lru_cache(maxsize=64)
 def bound_of(trace: str, options: Options, seed: int) -> Bound:
     """What no scheduler can do better than on that trace, drawn with that seed if it is drawn.
@@ -144,7 +124,11 @@ def bound_of(trace: str, options: Options, seed: int) -> Bound:
     Raises:
         BadTrace: the trace cannot be read, or there is no bound for its jobs.
     """
-    return bound(load(trace, options, seed), options)
+    found = load(trace, options, seed)
+    try:
+        return bound(found, options)
+    except BadTrace as error:
+        raise BadTrace(f"{trace}: {error}") from error
 
 
 Done = Callable[[int, Outcome], None]

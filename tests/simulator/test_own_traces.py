@@ -67,10 +67,10 @@ def test_csv_jobs_last_as_long_as_they_lasted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ([NODES, {**JOB, "truth": {}}], "line 2: total_steps is missing"),
-        ([NODES, {**JOB, "mode": "lazy"}], "line 2: 'lazy' is not a valid Mode"),
+        ([NODES, {**JOB, "truth": {}}], "line 2: job a: truth.total_steps is missing"),
+        ([NODES, {**JOB, "mode": "lazy"}], 'line 2: job a: mode is "lazy", but must be sync or async'),
         ([{}], "line 1: nodes is missing"),
-        ([{"nodes": [{"cpu": 1, "gpus": 2}]}], "line 1: gpus has values by their names"),
+        ([{"nodes": [{"cpu": 1, "gpus": 2}]}], r"line 1: nodes\[0\]\.gpus has values by their names"),
         ([], "empty"),
     ],
 )
@@ -84,13 +84,25 @@ def test_a_bad_line_is_named(tmp_path: Path, lines: list[object], said: str) -> 
     [
         ({"submitted_at": 1e30}, "submitted_at is 1e+30, but must be from 0 to 1e+11"),
         ({"deadline_seconds": 1e30}, "deadline_seconds is 1e+30, but must be from 0 to 1e+09"),
-        ({"workers": {"cpu": 1, "maximum": 10**9}}, "workers.maximum is 1e+09, but must be from 0 to 1024"),
-        ({"convergence": {"max_steps": 10**30}}, "convergence.max_steps is 1e+30, but must be from 0 to 1e+12"),
-        ({"truth": {**JOB["truth"], "total_steps": 1e30}}, "truth.total_steps is 1e+30, but must be from 0 to 1e+12"),
-        ({"truth": {**JOB["truth"], "total_steps": math.nan}}, "truth.total_steps is nan, but must be from 0 to 1e+12"),
+        (
+            {"workers": {"cpu": 1, "maximum": 10**9}},
+            "workers.maximum is 1e+09, but must be a whole number from 1 to 1024",
+        ),
+        (
+            {"convergence": {"max_steps": 10**30}},
+            "convergence.max_steps is 1e+30, but must be a whole number from 1 to 1e+12",
+        ),
+        (
+            {"truth": {**JOB["truth"], "total_steps": 1e30}},
+            "truth.total_steps is 1e+30, but must be from 1e-09 to 1e+12",
+        ),
+        (
+            {"truth": {**JOB["truth"], "total_steps": math.nan}},
+            "truth.total_steps is nan, but must be from 1e-09 to 1e+12",
+        ),
         (
             {"truth": {**JOB["truth"], "speed": {"theta": [0.03, 1e30, 0.1, 0.01, 0.01]}}},
-            "truth.speed.theta is 1e+30, but must be from 0 to 1e+09",
+            "truth.speed.theta[1] is 1e+30, but must be from 0 to 1e+09",
         ),
     ],
 )
@@ -105,7 +117,7 @@ def test_numbers_beyond_those_of_submitted_jobs_are_refused(
 def test_durations_of_plain_jobs_have_the_limits_of_submitted_ones(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
     path.write_text("# nodes=2 gpus=4\nid,submitted_at,workers,duration_seconds\nx,0,4,1e30\n", encoding="utf-8")
-    with pytest.raises(BadTrace, match=re.escape("job x: duration_seconds is 1e+30, but must be from 0 to 1e+09")):
+    with pytest.raises(BadTrace, match=re.escape(", line 3: duration_seconds is 1e+30, but must be from 0 to 1e+09")):
         read_own(path)
 
 

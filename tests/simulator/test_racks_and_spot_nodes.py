@@ -74,10 +74,10 @@ def test_further_nodes_are_in_racks_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cluster", "job", "said"),
     [
-        (RACKS, {"crossing_factor": 0.5}, "line 2: unknown field 'crossing_factor' of a job"),
-        (RACKS, {"truth": {"total_steps": 1, "speeds": {}}}, "line 2: unknown field 'speeds' of the truth"),
-        (RACKS, {"workers": {"gpu": 1}}, "line 2: unknown field 'gpu' of a task"),
-        (RACKS, a_job("one", 1, rack_crossing_factor=0.0), "rack_crossing_factor is above 0"),
+        (RACKS, {"crossing_factor": 0.5}, "line 2: job one: unknown field 'crossing_factor' of a job"),
+        (RACKS, {"truth": {"total_steps": 1, "speeds": {}}}, "line 2: job one: unknown field 'speeds' of the truth"),
+        (RACKS, {"workers": {"gpu": 1}}, "line 2: job one: unknown field 'gpu' of a task"),
+        (RACKS, a_job("one", 1, rack_crossing_factor=0.0), "rack_crossing_factor is 0, but must be from 1e-09 to 1"),
         ({"nodes": [], "quotas": {}}, {}, "line 1: unknown field 'quotas' of the cluster"),
         ({"nodes": [{"rack": "a"}]}, {}, "line 1: unknown field 'rack' of nodes"),
     ],

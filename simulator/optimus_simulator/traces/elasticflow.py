@@ -11,18 +11,19 @@ References: Gu et al., "ElasticFlow: an elastic serverless training platform for
 
 from __future__ import annotations
 
-import csv
-import gzip
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, TextIO, cast
+from typing import NamedTuple
 
 import numpy as np
 
+from optimus_contract.job import MAX_BATCH
+from optimus_contract.limits import MAX_POSIX_SECONDS, MAX_STEPS, MAX_TASKS
 from optimus_scheduler.model import Architecture, ConvergenceRule, JobSpec, Resources, TaskDemand
 from optimus_simulator.errors import BadTrace
 from optimus_simulator.trace import Trace, TraceJob, equal_nodes, in_order
+from optimus_simulator.traces.rows import Row, opened, reading, rows
 from optimus_simulator.truth.truth import ParametricTruth
 
 _MOST_GPUS = 64
@@ -68,22 +69,13 @@ def read_elasticflow(path: Path, *, steps_stated: bool = True) -> Trace:
     if name not in _CLUSTERS:
         raise BadTrace(f"{path}: which cluster it ran on is known for {', '.join(sorted(_CLUSTERS))}")
     cluster = _CLUSTERS[name]
-    try:
-        with _text(path) as text:
-            rows = list(csv.DictReader(text))
+    with reading(path, "a trace of ElasticFlow"), opened(path) as text:
+        found = list(rows(text))
         speeds = _folder(path, f"throughputs_{cluster.gpu.upper()}")
-        first = min(int(_field(row, "submission_time", "submit_time")) for row in rows)
-        jobs = in_order(_job(row, number, first, cluster, speeds, steps_stated) for number, row in enumerate(rows))
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise BadTrace(f"{path}: not a trace of ElasticFlow ({error})") from error
+        first = min((_submitted(row) for row in found), default=0)
+        jobs = in_order(_job(row, number, first, cluster, speeds, steps_stated) for number, row in enumerate(found))
     nodes = equal_nodes(cluster.nodes, Resources(gpus={cluster.gpu: cluster.gpus_per_node}))
     return Trace(name, nodes, jobs)
-
-
-def _text(path: Path) -> TextIO:
-    return (
-        cast(TextIO, gzip.open(path, "rt", encoding="utf-8")) if path.suffix == ".gz" else path.open(encoding="utf-8")
-    )
 
 
 def _folder(path: Path, name: str) -> Path:
@@ -91,15 +83,19 @@ def _folder(path: Path, name: str) -> Path:
     return beside if beside.is_dir() else path.parent.parent / name
 
 
-def _field(row: dict[str, str], *names: str) -> str:
+def _submitted(row: Row) -> int:
     """The traces call some of their columns by several names."""
-    return next(row[name] for name in (*names[:-1], names[-1]) if name in row or name == names[-1])
+    return row.whole("submit_time", 0, MAX_POSIX_SECONDS, "submission_time")
 
 
-def _job(row: dict[str, str], number: int, first: int, cluster: _Cluster, speeds: Path, steps_stated: bool) -> TraceJob:
-    batch, asked = int(row["batch_size"]), int(row["num_gpu"])
-    steps = int(_field(row, "num_iteration", "real_iteration", "iteration"))
-    law = _measured(speeds / f"{row['model_name']}.csv", batch, min(_MOST_GPUS, cluster.nodes * cluster.gpus_per_node))
+def _job(row: Row, number: int, first: int, cluster: _Cluster, speeds: Path, steps_stated: bool) -> TraceJob:
+    batch, asked, model = (
+        row.whole("batch_size", 1, MAX_BATCH),
+        row.whole("num_gpu", 1, MAX_TASKS),
+        row.text("model_name"),
+    )
+    steps = row.whole("iteration", 1, MAX_STEPS, "num_iteration", "real_iteration")
+    law = _measured(speeds / f"{model}.csv", batch, min(_MOST_GPUS, cluster.nodes * cluster.gpus_per_node))
     most = law.gpus[-1]
     spec = JobSpec(
         worker=TaskDemand(Resources(gpus={cluster.gpu: 1}), 1, most),
@@ -109,19 +105,20 @@ def _job(row: dict[str, str], number: int, first: int, cluster: _Cluster, speeds
         global_batch_size=batch,
         requested_workers=min(asked, most),
         requested_servers=0,
-        family=f"{row['model_name']}-{batch}",
-        deadline_at=float(int(_field(row, "deadline", "ddl")) - first),
+        family=f"{model}-{batch}",
+        deadline_at=float(row.whole("ddl", 0, MAX_POSIX_SECONDS, "deadline") - first),
     )
-    submitted_at = float(int(_field(row, "submission_time", "submit_time")) - first)
-    return TraceJob(f"ef-{number:05d}", submitted_at, spec, ParametricTruth(float(steps), law))
+    return TraceJob(f"ef-{number:05d}", float(_submitted(row) - first), spec, ParametricTruth(float(steps), law))
 
 
 @lru_cache(maxsize=256)
 def _measured(table: Path, batch: int, most: int) -> MeasuredSteps:
-    with table.open(encoding="utf-8", newline="") as text:
-        rows = {int(row["global_batch_size"]): row for row in csv.DictReader(text)}
-    if batch not in rows:
+    with opened(table) as text:
+        by_batch = {row.whole("global_batch_size", 1, MAX_BATCH): row.fields for row in rows(text)}
+    if batch not in by_batch:
         raise ValueError(f"{table.name} has no speeds with a batch of {batch}")
-    found = [(int(gpus), float(speed or "nan")) for gpus, speed in rows[batch].items() if gpus.isdigit()]
-    usable = sorted((gpus, speed) for gpus, speed in found if speed > 0 and gpus <= min(most, batch))
+    found = [(int(gpus), float(speed or "nan")) for gpus, speed in by_batch[batch].items() if gpus.isdigit()]
+    usable = sorted((gpus, speed) for gpus, speed in found if 0 < speed <= MAX_STEPS and 1 <= gpus <= min(most, batch))
+    if not usable:
+        raise ValueError(f"{table.name} has no speeds with a batch of {batch} on 1 to {min(most, batch)} GPUs")
     return MeasuredSteps(tuple(gpus for gpus, _ in usable), tuple(speed for _, speed in usable))

@@ -11,15 +11,14 @@ predictability-centric scheduling", OSDI 2024.
 
 from __future__ import annotations
 
-import csv
-import gzip
 from functools import lru_cache
 from pathlib import Path
 
+from optimus_contract.limits import MAX_POSIX_SECONDS, MAX_STEPS, MAX_TASKS
 from optimus_scheduler.model import Architecture, ConvergenceRule, JobSpec, Resources, TaskDemand
-from optimus_simulator.errors import BadTrace
 from optimus_simulator.trace import Trace, TraceJob, equal_nodes, in_order
 from optimus_simulator.traces.own import serving
+from optimus_simulator.traces.rows import Row, opened, reading, rows
 
 GPU = "gpu"
 NODES, GPUS_PER_NODE = 8, 8
@@ -31,24 +30,17 @@ def read_pcs(path: Path, *, steps_stated: bool = True) -> Trace:
     Raises:
         BadTrace: the file is missing or malformed.
     """
-    try:
-        with gzip.open(path, "rt", encoding="utf-8", newline="") as text:
-            jobs = in_order(_job(row, steps_stated) for row in csv.DictReader(text))
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise BadTrace(f"{path}: not a trace of PCS ({error})") from error
-    if not jobs:
-        raise BadTrace(f"{path}: it has no jobs")
+    with reading(path, "a trace of PCS"), opened(path, is_packed=True) as text:
+        jobs = in_order(_job(row, steps_stated) for row in rows(text))
     name = path.name.removesuffix(".gz").removesuffix(".csv")
     return Trace(name, equal_nodes(NODES, Resources(gpus={GPU: GPUS_PER_NODE})), jobs)
 
 
-def _job(row: dict[str, str], steps_stated: bool) -> TraceJob:
-    service, gpus = max(float(row["service"]), 1.0), int(row["num_jobs"])
-    if gpus < 1:
-        raise ValueError(f"num_jobs is {gpus} in the row of app_id {row['app_id']}, but must be 1 or more")
-    most = min(gpus, NODES * GPUS_PER_NODE)
-    spec = _spec(most, row["model_name"], int(service) if steps_stated else None)
-    return TraceJob(f"pcs-{int(row['app_id']):05d}", float(row["submit_time"]), spec, serving(float(int(service))))
+def _job(row: Row, steps_stated: bool) -> TraceJob:
+    service, gpus = int(max(row.number("service", 0, MAX_STEPS), 1.0)), row.whole("num_jobs", 1, MAX_TASKS)
+    spec = _spec(min(gpus, NODES * GPUS_PER_NODE), row.text("model_name"), service if steps_stated else None)
+    submitted_at = row.number("submit_time", 0, MAX_POSIX_SECONDS)
+    return TraceJob(f"pcs-{row.whole('app_id', 0):05d}", submitted_at, spec, serving(float(service)))
 
 
 @lru_cache(maxsize=4096)

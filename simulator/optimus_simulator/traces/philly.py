@@ -8,17 +8,15 @@ References: Jeon et al., "Analysis of large-scale multi-tenant GPU clusters", AT
 
 from __future__ import annotations
 
-import csv
-import gzip
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
+from optimus_contract.limits import LEAST_SECONDS, MAX_SECONDS
 from optimus_scheduler.model import Architecture, ConvergenceRule, JobSpec, Resources, TaskDemand
-from optimus_simulator.errors import BadTrace
 from optimus_simulator.trace import Trace, TraceJob, equal_nodes, in_order
 from optimus_simulator.traces.own import lasting
+from optimus_simulator.traces.rows import Row, opened, reading, rows
 
 GPU = "p100"
 GPUS = 2500
@@ -31,25 +29,26 @@ def read_philly(path: Path) -> Trace:
     Raises:
         BadTrace: the file is missing or malformed.
     """
-    try:
-        rows = list(_rows(path))
-        first = min(submitted for submitted, _, _ in rows)
-        jobs = in_order(_job(number, *row, first) for number, row in enumerate(rows))
-    except (OSError, KeyError, ValueError) as error:
-        raise BadTrace(f"{path}: not the Philly trace ({error})") from error
+    with reading(path, "the Philly trace"), opened(path, is_packed=True) as text:
+        read = map(_read, rows(text))
+        found = [
+            (submitted, duration, gpus) for submitted, duration, gpus in read if duration >= LEAST_SECONDS and gpus > 0
+        ]
+        first = min((submitted for submitted, _, _ in found), default=0.0)
+        jobs = in_order(_job(number, *each, first) for number, each in enumerate(found))
     full, rest = divmod(GPUS, GPUS_PER_NODE)
     nodes = equal_nodes(full + bool(rest), Resources(gpus={GPU: GPUS_PER_NODE}))
     return Trace("philly", nodes, jobs)
 
 
-def _rows(path: Path) -> Iterator[tuple[float, float, int]]:
+def _read(row: Row) -> tuple[float, float, int]:
     """(submission as a timestamp, duration in seconds, GPUs)."""
-    with gzip.open(path, "rt", encoding="utf-8", newline="") as text:
-        for row in csv.DictReader(text):
-            submitted = datetime.fromisoformat(row["timestamp"]).replace(tzinfo=UTC).timestamp()
-            duration, gpus = float(row["duration"]), int(row["num_gpus"])
-            if duration > 0 and gpus > 0:
-                yield submitted, duration, gpus
+    written = row.text("timestamp")
+    try:
+        submitted = datetime.fromisoformat(written).replace(tzinfo=UTC).timestamp()
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"line {row.line}: timestamp is {written:.40}, but must be a date and time") from error
+    return submitted, row.number("duration", -MAX_SECONDS, MAX_SECONDS), row.whole("num_gpus", 0, GPUS)
 
 
 def _job(number: int, submitted: float, duration: float, gpus: int, first: float) -> TraceJob:

@@ -5,20 +5,23 @@ The profile of an application is placements.csv, scalability.csv and validation-
 
 from __future__ import annotations
 
-import csv
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from optimus_contract.job import MAX_BATCH
+from optimus_contract.limits import MAX_POSIX_SECONDS, MAX_TASKS
 from optimus_models.speed.goodput import ElasticBatch
 from optimus_scheduler.model import Architecture, ConvergenceRule, JobSpec, Resources, TaskDemand
-from optimus_simulator.errors import BadTrace
 from optimus_simulator.trace import Trace, TraceJob, equal_nodes, in_order
+from optimus_simulator.traces.rows import Row, opened, reading, rows
 from optimus_simulator.truth.profiles import GPUS_PER_NODE, MAX_EPOCHS, MAX_LOCAL_BATCH, Application, ProfiledTruth
 
 FloatArray = NDArray[np.float64]
+_LARGEST = 1e30
+"""Of a figure in a table: sums of squares stay far below the largest float."""
 
 
 @lru_cache(maxsize=64)
@@ -28,25 +31,30 @@ def load_application(folder: Path) -> Application:
     Raises:
         BadTrace: a file is missing or malformed.
     """
-    try:
+    with reading(folder, "the profile of an application"):
         validations = sorted((int(path.stem.split("-")[1]), _table(path)) for path in folder.glob("validation-*.csv"))
         placements, scalability = _table(folder / "placements.csv"), _table(folder / "scalability.csv")
+        if not validations:
+            raise ValueError("it has no validation-BATCH.csv")
         return _application(folder.name, validations, placements, scalability)
-    except (OSError, ValueError, KeyError, IndexError) as error:
-        raise BadTrace(f"{folder}: not the profile of an application ({error})") from error
 
 
 _Table = dict[str, list[str]]
 
 
 def _table(path: Path) -> _Table:
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    return {name: [row[name] for row in rows] for name in rows[0]}
+    with reading(path, "a table"), opened(path) as text:
+        found = list(rows(text))
+        if not found:
+            raise ValueError("it has no rows")
+        return {name: [row.text(name) for row in found] for name in found[0].fields}
 
 
 def _floats(table: _Table, *names: str) -> FloatArray:
-    return np.array([[float(value) for value in table[name]] for name in names]).T
+    found = np.array([[float(value) for value in table[name]] for name in names]).T
+    if not (np.abs(found) <= _LARGEST).all():
+        raise ValueError(f"a value of {', '.join(names)} is no number up to {_LARGEST:g}")
+    return found
 
 
 def _application(
@@ -112,17 +120,15 @@ def read_pollux(path: Path, *, profiles: Path | None = None, faithful: bool = Fa
         BadTrace: a file is missing or malformed.
     """
     folder = profiles or path.parent.parent / "profiles"
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        jobs = in_order(_job(row, load_application(folder / row["application"]), faithful, elastic) for row in rows)
-    except (OSError, KeyError, ValueError) as error:
-        raise BadTrace(f"{path}: not a Pollux workload ({error})") from error
+    with reading(path, "a Pollux workload"), opened(path) as text:
+        jobs = in_order(
+            _job(row, load_application(folder / row.text("application")), faithful, elastic) for row in rows(text)
+        )
     return Trace(path.stem, equal_nodes(NODES, Resources(gpus={GPU: GPUS_PER_NODE})), jobs)
 
 
-def _job(row: dict[str, str], application: Application, faithful: bool, elastic: bool) -> TraceJob:
-    batch, gpus = int(row["batch_size"]), int(row["num_replicas"])
+def _job(row: Row, application: Application, faithful: bool, elastic: bool) -> TraceJob:
+    batch, gpus = row.whole("batch_size", 1, MAX_BATCH), row.whole("num_replicas", 1, MAX_TASKS)
     limits = _limits(application) if elastic else None
     most = 1 if application.name in _ONE_GPU else (limits.maximum if limits else batch) // application.min_local
     most = min(max(most, 1), NODES * GPUS_PER_NODE)
@@ -138,8 +144,8 @@ def _job(row: dict[str, str], application: Application, faithful: bool, elastic:
         elastic_batch=limits,
     )
     return TraceJob(
-        row["name"],
-        float(row["time"]),
+        row.text("name"),
+        row.number("time", 0, MAX_POSIX_SECONDS),
         spec,
         ProfiledTruth(application, batch, whole_seconds=faithful, quirks=faithful, elastic=limits is not None),
     )
