@@ -15,7 +15,7 @@ from itertools import repeat
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from optimus_contract.codec import field_types, has_default
-from optimus_contract.message import About, Message
+from optimus_contract.message import About, Check, Message
 
 Bounds = Mapping[str, Any]
 _NO_BOUNDS: Bounds = {}
@@ -130,6 +130,15 @@ def _scalar(kind: type, value: Any, path: str, bounds: Bounds) -> Any:
     if isinstance(value, str) and len(value) < bounds.get("min_length", 0):
         raise _wrong(path, value, "text that is not empty")
     return value
+
+
+def within(annotation: Any, value: object, name: str) -> float:
+    """The value, a number that is what is declared of `name`, also by functions (`Check`). Raises `ValueError`."""
+    found = cast(float, _value(annotation, value, name, _NO_BOUNDS))
+    for check in annotation.__metadata__:
+        if isinstance(check, Check):
+            check.function(found)
+    return found
 
 
 def number(kind: type, value: Any, path: str, bounds: Bounds) -> Any:

@@ -20,6 +20,7 @@ from optimus_simulator.possible import check_ends, check_jobs
 from optimus_simulator.replay import Progress, Replay, unwatched
 from optimus_simulator.trace import Recorded, Trace
 from optimus_simulator.traces.elasticflow import read_elasticflow
+from optimus_simulator.traces.lines import MAX_NODES
 from optimus_simulator.traces.own import read_own
 from optimus_simulator.traces.paper import paper_workload
 from optimus_simulator.traces.pcs import read_pcs
@@ -78,8 +79,11 @@ def load(trace: str, options: Options, seed: int, policy: str = "") -> Trace:
     check_jobs(trace, found)
     if options.elastic_batch and not any(job.spec.elastic_batch for job in found.jobs):
         raise BadTrace(f"{trace}: its jobs have no batches to choose from, but elastic batches are asked for")
-    if options.cluster <= 0.0:
-        raise BadTrace(f"cluster is {options.cluster}, but must be above 0: a part or a multiple of the trace's nodes")
+    if not 0.0 < options.cluster * len(found.nodes) <= MAX_NODES:
+        raise BadTrace(
+            f"cluster is {options.cluster:g}, a part or a multiple of the trace's {len(found.nodes)} nodes, but there "
+            f"may be {MAX_NODES:,} at most"
+        )
     found = found.with_cluster(options.cluster) if options.cluster != 1.0 else found
     return found.with_load(options.load) if options.load != 1.0 else found
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimus_simulator.errors import BadTrace, Stuck
-from optimus_simulator.options import Options
+from optimus_simulator.options import Options, option_value
 from optimus_simulator.scenario import Scenario, bound_of, simulate
 
 HALF_A_DAY = Options(limit_days=0.5)
@@ -244,6 +245,24 @@ def test_pollux_workloads(data_of: Path, data: st.DataObject, policy: str) -> No
 def data_of(data: Path) -> Path:
     """For properties: the measured data."""
     return data
+
+
+@given(st.data(), st.sampled_from([each.name for each in fields(Options) if type(each.default) is float]))
+@settings(max_examples=80)
+def test_options(data: st.DataObject, name: str) -> None:
+    """A value that an option may have ends, too, and so does the least and the largest."""
+    value = data.draw(st.one_of(st.floats(), st.sampled_from([0.0, 1e-9, 0.01, 0.1, 0.999, 1.0, 10.0, 1e4, 1e6, 1e9])))
+    try:
+        given_options = replace(HALF_A_DAY, **{name: option_value(name, repr(value))})  # type: ignore[arg-type]
+    except ValueError as error:
+        refusal = str(error)
+        assert "must be" in refusal
+        return
+    with TemporaryDirectory() as folder, suppress(BadTrace, Stuck):
+        path = written(Path(folder) / "mine.jsonl", *OWN)
+        simulate(
+            Scenario(path, "optimus", options=replace(given_options, limit_days=min(given_options.limit_days, 0.5)))
+        )
 
 
 def written(path: Path, *lines: object) -> str:

@@ -170,7 +170,7 @@ def test_a_scenario_can_be_repeated_from_its_command(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "text"), [("oracle", "maybe"), ("speed", "1"), ("round_seconds", "soon")])
 def test_options_that_do_not_exist_are_refused(name: str, text: str) -> None:
-    with pytest.raises(ValueError, match=r"true or false|unknown option|could not convert"):
+    with pytest.raises(ValueError, match=r"true or false|unknown option|is \"soon\", but must be a number"):
         option_value(name, text)
 
 

@@ -94,10 +94,13 @@ def _as_recorded(options: Options, lived: Recorded, given: list[str]) -> Options
     """The options as the service had them that wrote the trace, but for those that are given."""
     from dataclasses import replace
 
+    from optimus_simulator.options import LEAST_ROUND_SECONDS
+
     names = ("round_seconds", "learning_round_seconds", "restart_seconds")
     recorded = {name: getattr(lived, name) for name in names if name not in given}
     changed = {name: value for name, value in recorded.items() if value is not None}
-    return replace(options, **changed)
+    rounds = {name: max(value, LEAST_ROUND_SECONDS) for name, value in changed.items() if name != "restart_seconds"}
+    return replace(options, **{**changed, **rounds})
 
 
 def _numbers(name: str, text: str) -> list[float]:
@@ -105,6 +108,8 @@ def _numbers(name: str, text: str) -> list[float]:
         numbers = [float(word) for word in text.split(",") if word.strip()]
     except ValueError as error:
         raise BadInput(f"{name}: {error}") from error
+    if text and not numbers:
+        raise BadInput(f"{name}: name at least one")
     least, most = _BOUNDS[name]
     if not all(least <= number <= most for number in numbers):
         raise BadInput(f"{name}: from {least:g} to {most:g}, please")
@@ -191,8 +196,7 @@ def bound(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from optimus_cli.simulation import recorded_by, show_bound
 
-    if not 0.0 < load < float("inf"):
-        raise BadInput("--load: above 0, please")
+    _numbers("--load", str(load))
     elastic = ["elastic_batch=true"] if elastic_batch else []
     options = options_of(False, False, [*(settings or []), *elastic, f"load={load}"])
     lived = recorded_by(trace)
