@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import types
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from itertools import repeat
@@ -40,15 +41,29 @@ class NotDeclared(ValueError):
 
 
 def parsed(text: str) -> Any:
-    """What a line of JSON says. Raises `ValueError`: it is none, nested too deeply, or a number is too long."""
+    """What a line of JSON says.
+
+    Raises:
+        ValueError: it is none, nested too deeply, a number is too long, or a field is there twice.
+    """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_once)
+    except NotDeclared:
+        raise
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} at character {error.colno}") from error
     except RecursionError as error:
         raise ValueError("its JSON is nested too deeply") from error
     except ValueError as error:  # the limit on digits that Python puts on integers
         raise ValueError("it has a number with too many digits") from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise NotDeclared(f"{shown(name)} is there twice in one object")
+    return found
 
 
 def declared(kind: type[AnyLine], document: object) -> AnyLine:

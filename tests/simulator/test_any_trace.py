@@ -281,6 +281,7 @@ def written(path: Path, *lines: object) -> str:
             [CLUSTER, {**RING, "submitted_at": 10**400}],
             "job b: submitted_at is a number with more than 300 digits, but",
         ),
+        ([CLUSTER, json.dumps(RING).replace('"id"', '"id": "x", "id"')], 'line 2: "id" is there twice in one object'),
         ([{"nodes": []}, RING], "line 1: nodes is a list of 0, but must be a list that is not empty"),
         ([{"nodes": [{"count": 0}]}, RING], "nodes[0].count is 0, but must be a whole number from 1 to 100000"),
         ([{"nodes": [{"cpu": 4}]}, RING], "job b: 1 workers, its fewest, have no room on these nodes"),

@@ -12,7 +12,6 @@ from optimus_contract.job import MAX_BATCH
 from optimus_contract.limits import (
     LEAST_EPOCHS,
     LEAST_PART,
-    LEAST_PRIORITY,
     LEAST_SECONDS,
     MAX_POSIX_SECONDS,
     MAX_SECONDS,
@@ -211,7 +210,7 @@ class JobLine(Line):
     mode: Literal["sync", "async"] = "sync"
     global_batch_size: Annotated[int | None, About(ge=1, le=MAX_BATCH)] = None
     elastic_batch: BatchLine | None = None
-    priority: Annotated[float, About(ge=LEAST_PRIORITY, le=MOST_PRIORITY)] = 1.0
+    priority: Annotated[float, About(ge=LEAST_PART, le=MOST_PRIORITY)] = 1.0
     project: str = "default"
     family: str = ""
     gpu_types: list[Text] = field(default_factory=list)
