@@ -216,7 +216,10 @@ def _work_of(job: TraceJob, nodes: Sequence[Node], capacity: Resources) -> Work:
             seconds.append(least_seconds(job.truth, spec, sizes, nodes) / job.speed_factor(gpu_type))
     if not usage:
         raise BadTrace(f"job {job.id}: the cluster has no room for its smallest size")
-    return _fewest(np.concatenate(usage), np.concatenate(seconds, axis=1))
+    taken = np.concatenate(usage)
+    if not taken.any(axis=1).all():
+        raise BadTrace(f"job {job.id}: its tasks take nothing of the cluster, so that there is no bound for it")
+    return _fewest(taken, np.concatenate(seconds, axis=1))
 
 
 def _sizes(spec: JobSpec, capacity: Resources) -> Sizes:

@@ -5,6 +5,7 @@ The numbers of a job are those of a submitted one: beyond them a replay would ha
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Final, Literal
 
@@ -29,13 +30,17 @@ _MAX_MEMORY_GIB: Final = 2**20
 _MAX_CORES, _MAX_GPUS = 4096, 64
 """Of a task, as submitted ones."""
 _LONGEST_PERIOD: Final = 86_400.0
-_LARGEST_VALUE: Final = 1e12
-"""Of a loss or a figure, without its sign."""
+_LARGEST_LOSS: Final = 1e39
+"""Without its sign: of a training that diverges it is what 32-bit floats can hold."""
+_LARGEST: Final = sys.float_info.max
+_MOST: Final = 1e12
+"""Money, or a coefficient of a loss."""
 
 Text = Annotated[str | int, About(min_length=1)]
 Seconds = Annotated[float, About(ge=0, le=MAX_SECONDS)]
 Batch = Annotated[int, About(ge=1, le=MAX_BATCH)]
-Figure = Annotated[float, About(ge=-_LARGEST_VALUE, le=_LARGEST_VALUE)]
+Loss = Annotated[float, About(ge=-_LARGEST_LOSS, le=_LARGEST_LOSS)]
+Figure = Annotated[float, About(ge=-_LARGEST, le=_LARGEST)]
 Part = Annotated[float, About(ge=LEAST_PART, le=1)]
 Memory = Annotated[float, About(ge=0, le=_MAX_MEMORY_GIB)]
 Gpus = dict[str, Annotated[int, About(ge=0, le=_MAX_GPUS)]]
@@ -50,7 +55,7 @@ class NodesLine(Line):
     cpu: Annotated[float, About(ge=0, le=MAX_NODES * _MAX_CORES)] = 0.0
     memory_gib: Memory = 0.0
     gpus: dict[str, Annotated[int, About(ge=0, le=MAX_NODES * _MAX_GPUS)]] = field(default_factory=dict)
-    labels: dict[str, Text] = field(default_factory=dict)
+    labels: dict[str, str | int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +140,7 @@ class RuleLine(Line):
     max_epochs: Annotated[float | None, About(ge=LEAST_EPOCHS, le=MAX_SECONDS)] = None
     max_seconds: Annotated[float | None, About(ge=LEAST_SECONDS, le=MAX_SECONDS)] = None
     target_metric: MetricLine | None = None
-    max_cost: Annotated[float | None, About(ge=LEAST_PART, le=_LARGEST_VALUE)] = None
+    max_cost: Annotated[float | None, About(ge=LEAST_PART, le=_MOST)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,13 +171,13 @@ class TruthLine(Line):
     steps_per_epoch: Annotated[float | None, About(ge=LEAST_PART, le=MAX_STEPS)] = None
     loss: (
         tuple[
-            Annotated[float, About(ge=0, le=_LARGEST_VALUE)],
-            Annotated[float, About(ge=LEAST_PART, le=_LARGEST_VALUE)],
-            Figure,
+            Annotated[float, About(ge=0, le=_MOST)],
+            Annotated[float, About(ge=LEAST_PART, le=_MOST)],
+            Loss,
         ]
         | None
     ) = None
-    losses: list[tuple[Annotated[float, About(ge=0, le=MAX_STEPS)], Figure]] | None = None
+    losses: list[tuple[Annotated[float, About(ge=0, le=MAX_STEPS)], Loss]] | None = None
     type_speeds: dict[str, Annotated[float, About(ge=LEAST_PART, le=MAX_STEPS)]] = field(default_factory=dict)
     noise_scale: (
         tuple[

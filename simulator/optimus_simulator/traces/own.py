@@ -262,8 +262,8 @@ def _loss_law(line: TruthLine) -> Callable[[float], float] | None:
     epoch_steps = line.steps_per_epoch
     if line.losses and epoch_steps:
         steps, losses = zip(*line.losses, strict=True)
-        if any(after <= before for before, after in pairwise(steps)):
-            raise ValueError("truth.losses has steps that do not rise")
+        if any(after < before for before, after in pairwise(steps)):
+            raise ValueError("truth.losses has a step that is less than the one before")
         return MeasuredLosses(tuple(step / epoch_steps for step in steps), losses)
     return LossLaw(*line.loss) if line.loss else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import BoundedSemaphore
 from typing import Any
@@ -15,6 +16,7 @@ from tests.service.loop.loop_world import ELASTIC, NOISE_SCALE, World, elastic_s
 from typer.testing import CliRunner
 
 from optimus_cli.app import app
+from optimus_contract.limits import MAX_SECONDS
 from optimus_models.speed.goodput import ElasticBatch
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.model import JobState, Node, Quota, Resources
@@ -22,6 +24,8 @@ from optimus_service.api.app import create_app
 from optimus_service.api.cluster import trace
 from optimus_service.api.services import Services
 from optimus_service.clusters.fake import FakeCluster
+from optimus_service.insight.cluster.trace_export import job_line
+from optimus_service.observe.histories import Histories
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.push.long_poll import LongPolls
 from optimus_service.store.jobs.jobs import Jobs
@@ -146,6 +150,23 @@ def test_what_happened_is_told_and_replayed(lived: World, tmp_path: Path) -> Non
     assert first.spec.gpu_types == ("v100",)
     assert first.spec.deadline_at == pytest.approx(3600.0)
     assert first.type_speeds == {"v100": 1.0}
+
+
+@pytest.mark.parametrize(("deadline", "told"), [(0.0, 0.0), (2.5e11, MAX_SECONDS)])
+def test_a_deadline_of_any_date_is_told_as_a_trace_may_have_it(
+    lived: World, deadline: float, told: float, tmp_path: Path
+) -> None:
+    """In 1970, or in the year 9892."""
+    job = lived.repository.jobs.get("first")
+    dated = replace(job, spec={**job.spec, "deadline": datetime.fromtimestamp(deadline, UTC).isoformat()})
+    memberships = lived.repository.memberships.of_job("first")
+    history = Histories(lived.repository).update([job], {"first": memberships})["first"]
+    line = job_line(dated, history, memberships, job.created_at)
+    assert line is not None
+    assert line["deadline_seconds"] == told
+    path = tmp_path / "dated.jsonl"
+    path.write_text("\n".join(json.dumps(each) for each in (exported(lived)[0], line)), encoding="utf-8")
+    assert len(read_own(path).jobs) == 1
 
 
 def test_the_same_policy_does_what_it_did(lived: World, tmp_path: Path) -> None:

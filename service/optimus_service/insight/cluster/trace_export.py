@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 
+from optimus_contract.limits import MAX_SECONDS
 from optimus_models.speed.batch import BatchSpeed
 from optimus_models.speed.goodput import ElasticBatch, gain
 from optimus_models.speed.servers import PaperSpeedModel, SpeedModel
@@ -159,7 +160,13 @@ def job_line(
     }
     if spec.elastic_batch is not None:
         line["elastic_batch"] = asdict(spec.elastic_batch)
-    return line if deadline is None else {**line, "deadline_seconds": deadline - job.created_at}
+    # One that was past already is missed in any case; one in more years than a job may last is met.
+    return line if deadline is None else {**line, "deadline_seconds": _within(deadline - job.created_at)}
+
+
+def _within(seconds: float) -> float:
+    """What a trace may say of a deadline."""
+    return min(max(seconds, 0.0), MAX_SECONDS)
 
 
 def _start_seconds(memberships: Sequence[MembershipRecord], tasks: Sequence[TaskRecord]) -> float | None:
