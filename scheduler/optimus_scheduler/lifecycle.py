@@ -329,7 +329,8 @@ def _end(status: JobStatus, event: Event) -> Outcomes:
     status = _as_told(status, event.attempt)
     if event.outcome is Outcome.SUCCEEDED:
         after = replace(status, state=JobState.SUCCEEDED)
-        return after, (StoreResult(event), MarkFinished(), EmitEvent("JobSucceeded", f"Done at step {event.step}."))
+        done = f"Done at step {event.step}." if event.step else "Done."  # some commands tell no step
+        return after, (StoreResult(event), MarkFinished(), EmitEvent("JobSucceeded", done))
     if status.directive is Directive.CANCEL:
         # Tasks that are being stopped fail in many ways; what the owner asked for is what happened.
         return _cancelled(status, StoreResult(event))

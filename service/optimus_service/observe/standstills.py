@@ -99,8 +99,9 @@ def standstills(
     found = {job.id: job for job in jobs}
     found |= awaited_by(decisions.values())
     running = {job.id: job for job in found.values() if job.state is JobState.RUNNING and _trains(job)}
+    paused = {job.id: job for job in found.values() if job.state is JobState.PAUSED and job.step > 0}
     if not running:
-        return {}
+        return _failed(repository, paused)
     listens_since = listens_since if now < listens_since + _LISTENING_SECONDS else 0.0
     # Most jobs tell of steps and have had their tasks for long: of these no sample and no task is read.
     ages, newest = repository.tasks.ages(running), dict(samples)
@@ -134,7 +135,7 @@ def standstills(
         | stalls
         | {each: _replaced(hung.get(each)) for each in replaced}
     )
-    failed = _killed_again(running, ended) | _failed(repository, running)
+    failed = _killed_again(running, ended) | _failed(repository, running | paused)
     return found_now | {
         each: found_now.get(each, one)._replace(failed_at=one.failed_at, may_fail=one.may_fail)
         for each, one in failed.items()
@@ -154,14 +155,14 @@ def _replaced(hung: tuple[str, int] | None) -> Standstill:
     return Standstill(f"{REPLACING}; {words}", is_stalled=True, is_replaced=True, hung_at=at)
 
 
-def _failed(repository: Repository, running: Mapping[str, JobRecord]) -> dict[str, Standstill]:
-    """Of jobs that are tried again after an error and have not passed the step where it came."""
-    again = [job_id for job_id, job in running.items() if job.retries and job.last_error is not None]
+def _failed(repository: Repository, jobs: Mapping[str, JobRecord]) -> dict[str, Standstill]:
+    """Of jobs that are tried again after an error and have not passed the step where it came, or were paused before."""
+    again = [job_id for job_id, job in jobs.items() if job.retries and job.last_error is not None]
     found = {}
     for job_id, memberships in (repository.memberships.of_jobs(again) if again else {}).items():
         tries = [after for before, after in pairwise(memberships) if before.workers and after.cause == "resume"]
         at = max((each.step + each.lost_steps for each in tries), default=0)
-        if running[job_id].step <= at > 0:
+        if jobs[job_id].step <= at > 0:
             words = f"its last try ended with an error by step {at}"
             found[job_id] = Standstill(words, is_stalled=False, failed_at=at, may_fail=True)
     return found

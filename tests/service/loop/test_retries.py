@@ -16,7 +16,7 @@ from optimus_scheduler.lifecycle import (
     ResultReported,
     ResumeRequested,
 )
-from optimus_scheduler.model import Directive, JobState, Reason, Role
+from optimus_scheduler.model import NOTHING, Directive, JobState, Reason, Role
 from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.loop.exits import CODE_OF_THE_USER
 from optimus_service.observe.spec import goes_back
@@ -121,6 +121,24 @@ def test_no_end_is_told_of_a_job_that_failed_before_it_has_passed_that_step(worl
     assert progress_of(job_of(world), decision, world.clock(), None, {"job-1": before}).remaining_seconds is None
     beyond = found(at + 1)
     assert beyond is None or not beyond.is_without_end
+
+
+def test_a_job_paused_before_it_has_passed_its_error_is_told_no_end_either(world: World) -> None:
+    trained(world)
+    at = job_of(world).step
+    fail(world)
+    world.round("task exited")
+    decision = world.repository.rounds.latest_decisions(["job-1"])["job-1"]
+    epoch = job_of(world).membership_epoch + 1
+    again = a_membership(epoch=epoch, at=world.clock(), step=0, workers=("w",), cause="resume", lost_steps=at)
+    world.repository.memberships.report("job-1", again)
+    paused = replace(job_of(world), state=JobState.PAUSED, formed_at=world.clock(), retry_at=None, wanted=NOTHING)
+    for step, may_fail in ((at, True), (at + 1, False)):
+        job = replace(paused, step=step)
+        still = standstills(world.repository, [job], {}, world.clock(), 0.0)
+        assert (job.id in still) == may_fail
+        told = progress_of(job, decision, world.clock(), None, still)
+        assert (told.remaining_steps is None) == may_fail
 
 
 def test_a_rule_is_not_judged_on_steps_that_an_error_has_thrown_away(world: World) -> None:

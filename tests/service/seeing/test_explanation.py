@@ -1596,6 +1596,11 @@ def test_an_ended_job_was_without_tasks_until_it_had_some_and_stopped_until_they
     retried = explanation_of(replace(case, job=replace(ended, retries=1), errors=[40.0])).sentences[-1]
     assert "it was without tasks once, for 3 s (waits for retries not counted); " in retried
     assert "its training stood still for 14 s in all" in told
+    for state, told_end in ((JobState.CANCELLED, "No step came in its last 25 s"), (JobState.SUCCEEDED, "")):
+        ended_so = replace(ended, state=state, step_at=20.0)
+        told = explanation_of(replace(case, job=ended_so)).sentences[-1]
+        assert ("No step came" in told) == bool(told_end)
+        assert told_end in told
     began_later = explanation_of(replace(case, memberships=memberships[1:])).sentences[-1]
     assert "without tasks" not in began_later, "it had not begun: that is told as the time before its start"
     assert "pause or error stopped its training" in began_later

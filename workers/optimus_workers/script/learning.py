@@ -84,7 +84,11 @@ class State:
         """Steps before the membership is formed."""
         self._done_at = self._learned_at = self._files_at = float("-inf")
         self._sent: JobProfile | None = None
-        """What the service knows of the script."""
+        """What the service is to know of the script ..."""
+        self._told: JobProfile | None = None
+        """... and what it has taken of that."""
+        self._telling = threading.Lock()
+        """Held while it is told: of two profiles that are made one after the other, the later one has to come last."""
         self._had_total = False
         """Whether it was known after how many steps the script ends when its profile was made last."""
         self._output = threading.Lock()
@@ -306,14 +310,20 @@ class Learning(State):
         if profile == self._sent:
             return
         self._sent = profile
-        threading.Thread(target=self._put_profile, args=(profile,), name="profile", daemon=True).start()
+        threading.Thread(target=self._put_profile, name="profile", daemon=True).start()
 
-    def _put_profile(self, profile: JobProfile) -> None:
-        try:
-            self._client.put_profile(profile)
-        except ServiceProblem as error:
-            log.warning("what was learned could not be reported: %s", error)
-            self._sent = None  # again, with the next step
+    def _put_profile(self) -> None:
+        with self._telling:
+            newest = self._sent
+            if newest is None or newest == self._told:
+                return
+            try:
+                self._client.put_profile(newest)
+            except ServiceProblem as error:
+                log.warning("what was learned could not be reported: %s", error)
+                self._sent = None  # again, with the next step
+            else:
+                self._told = newest
 
     def _read_files(self, run: Run) -> None:
         """Read what was logged to files, unless a better channel speaks."""

@@ -299,10 +299,24 @@ def on_its_history(case: Case) -> list[str]:
     if case.silence_at_its_end is not None:
         ended = "failed" if job.state is JobState.FAILED else "was cancelled"
         changes += f" Before it {ended}, {case.silence_at_its_end}."
+    elif (quiet := _quiet_at_its_end(case)) >= _LEAST_QUIET_SECONDS:
+        changes += f" No step came in its last {lasted(quiet)}, which is not counted as a stop."
     is_told = job.first_step is not None or job.step > 0
     ended_at = "the last step that it told was" if job.asked.command is not None else "ended at step"
     at = f", and {ended_at} {job.step}" if is_told else ""
     return [f"{', '.join(parts)}{at}.{missed}{had}{changes if case.memberships else ''}"]
+
+
+_LEAST_QUIET_SECONDS = 5.0
+"""Less than that may be a step under way."""
+
+
+def _quiet_at_its_end(case: Case) -> float:
+    """Seconds from the newest step, or the start of its last tasks, to the end of one that failed or was cancelled."""
+    job = case.job
+    if job.state is JobState.SUCCEEDED or not case.memberships or not case.memberships[-1].workers:
+        return 0.0
+    return (job.finished_at or 0.0) - max(job.step_at or 0.0, case.memberships[-1].at)
 
 
 def on_lost_tasks(case: Case) -> list[str]:

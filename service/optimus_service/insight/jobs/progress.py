@@ -130,7 +130,8 @@ def progress_of(
         has_announced = (job.profile or {}).get("total_steps") is not None
         is_guessed = end is not None and by_runs is None and not has_announced
         return JobProgress(None, None, by_runs, is_guessed=is_guessed, expected=expected)
-    if goes_back(job) or has_failed_before(job):
+    may_fail_again = job.waits and job.id in still and still[job.id].failed_at is not None
+    if goes_back(job) or has_failed_before(job) or may_fail_again:
         return JobProgress(None, None, None, expected=without_end)
     step = step_of(job, still)
     total = given_not_ended(end.total, end.made_at, step, most_steps(job))
