@@ -144,10 +144,9 @@ class ExitNotices:
             times = f"its workers hung {self._max_failures} times within {time_words(HANG_SECONDS)}"
             reason = f"{times}, the last time {task.key.name}: {_no_further(job)}"
         elif (n_failures := self._failures_without_progress(task.key, job, leader)) >= self._max_failures:
-            times = (
-                f"{task.key.role} {task.key.rank} failed {n_failures} times in a row, and no step was made in between"
-            )
-            reason = f"{times}; the last time {_words(task, record, job).rstrip('.')}"
+            times = f"{task.key.role} {task.key.rank} failed {n_failures} times in a row"
+            last = _words(task, record, job).rstrip(".")
+            reason = f"{times}, and the job came no further in between; the last time {last}"
         else:
             return
         tail = self._log_tail(task)
@@ -177,7 +176,7 @@ class ExitNotices:
         where = f" at {job.coordinator_address}" if job.coordinator_address else ""
         message = (
             f"{key.name} ended as it could not reach the job's coordinator{where}: {n_times} times in a row {key.role} "
-            f"{key.rank} did, and no step was made in between. It is started again; the logs of both say more."
+            f"{key.rank} did, and the job came no further in between. It is started again; the logs of both say more."
         )
         leader.events.add(job.id, COORDINATOR_UNREACHABLE, message, {"task": key.name, "times": n_times}, now)
 

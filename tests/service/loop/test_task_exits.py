@@ -87,7 +87,7 @@ def test_crashing_without_progress_fails_the_job(world: World) -> None:
     job = world.repository.jobs.get("job-1")
     assert job.state is JobState.FAILED
     assert job.failure is not None
-    assert job.failure.startswith("worker 0 failed 6 times in a row, and no step was made in between; the last time")
+    assert job.failure.startswith("worker 0 failed 6 times in a row, and the job came no further in between; the last ")
 
 
 @pytest.mark.parametrize("role", [Role.WORKER, Role.COORDINATOR])
