@@ -221,9 +221,8 @@ class JobHistory:
         reported = [row for row in rows(columns, names) if row[1] is not None]
         if not reported:
             return
-        if self.speeds.measures_parts:
-            reported = list(map(_at_its_middle, reported))
-        steps, losses, n_examples, moments, *_ = zip(*reported, strict=True)
+        placed = map(_at_its_middle, reported) if self.speeds.measures_parts else reported
+        steps, losses, n_examples, moments, *_ = zip(*placed, strict=True)
         self.losses.add_many(steps, losses, n_examples, moments)
         if self.nonfinite_since is not None or not all(map(math.isfinite, losses)):
             for step, loss, *_ in reported:

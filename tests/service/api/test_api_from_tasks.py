@@ -75,7 +75,7 @@ def test_losses_that_are_not_finite_are_legal_as_words_and_as_literals(
     assert answer.json() == {"accepted": 1, "ignored": []}
     assert api.job(job_id)["loss"] is None
     assert api.repository.jobs.get(job_id).loss == pytest.approx(float(loss), nan_ok=True)
-    assert api.get(f"/v1/jobs/{job_id}/predictions").json()["losses"] == [{"step": 10.0, "loss": None}]
+    assert api.get(f"/v1/jobs/{job_id}/predictions").json()["losses"] == [{"step": 6.0, "loss": None}]
 
 
 MALFORMED: list[tuple[dict[str, Any], str, str]] = [
