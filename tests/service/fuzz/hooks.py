@@ -28,6 +28,7 @@ RULES = [
     (r"jobs\.\d+(\..*)?", ""),
     # the code that a job names, and what the cluster has
     ("task", "^(?!must |should )"),
+    ("tracked", "^a tracked job is not scheduled"),
     # scripts, and what goes with them alone
     ("command|python|working_directory", "^(?!must |should )"),
     ("progress_patterns", "is not a regular expression|names no value|no group is named"),
