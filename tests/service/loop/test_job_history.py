@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tracemalloc
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -80,6 +81,13 @@ def test_a_mean_over_steps_belongs_to_the_middle_one(mode: str) -> None:
 
     for steps, losses in map(curve, (1, 7, 28)):
         assert losses == pytest.approx([falls[round(step) - 1] for step in steps], abs=0.006)
+
+
+def test_losses_that_are_no_numbers_count_from_the_step_that_told_them() -> None:
+    """Of the steps before it in the sample nothing is known, wherever the curve has their mean."""
+    history = history_of([sample(10, n_steps=10), sample(20, n_steps=10, loss=math.nan)])
+    assert (history.nonfinite_since, history.nonfinite_steps) == (20, 1)
+    assert history.losses.points()[0][-1] == 16.0
 
 
 # --- learning rates --------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.loop.exits import CODE_OF_THE_USER
 from optimus_service.observe.spec import goes_back
 from optimus_service.observe.standstills import Standstill, standstills
-from optimus_service.store.records import JobRecord
+from optimus_service.store.records import DecisionRecord, JobRecord
 
 ERROR = "Traceback (most recent call last):\n  File 'data.py', line 3\nOSError: stale file handle"
 
@@ -94,13 +94,18 @@ def test_an_error_after_training_began_is_retried_after_a_wait(world: World) -> 
     assert len(world.events("job-1", "RetryScheduled")) == 1
 
 
-def test_no_end_is_told_of_a_job_that_failed_before_it_has_passed_that_step(world: World) -> None:
-    """A script that raised at step 50 and had 100 to make was told to end in 17 s: it raised there again."""
+def failed_once(world: World) -> tuple[int, DecisionRecord]:
+    """The step by which job-1 has failed, and the decision after that."""
     trained(world)
     at = job_of(world).step
     fail(world)
     world.round("task exited")
-    decision = world.repository.rounds.latest_decisions(["job-1"])["job-1"]
+    return at, world.repository.rounds.latest_decisions(["job-1"])["job-1"]
+
+
+def test_no_end_is_told_of_a_job_that_failed_before_it_has_passed_that_step(world: World) -> None:
+    """A script that raised at step 50 and had 100 to make was told to end in 17 s: it raised there again."""
+    at, decision = failed_once(world)
     waits = replace(job_of(world), retry_at=None)  # it is over, and its tasks are not there yet
     assert progress_of(waits, decision, world.clock()).remaining_seconds is None
     world.coordinators["job-1"].step = 0
@@ -124,11 +129,7 @@ def test_no_end_is_told_of_a_job_that_failed_before_it_has_passed_that_step(worl
 
 
 def test_a_job_paused_before_it_has_passed_its_error_is_told_no_end_either(world: World) -> None:
-    trained(world)
-    at = job_of(world).step
-    fail(world)
-    world.round("task exited")
-    decision = world.repository.rounds.latest_decisions(["job-1"])["job-1"]
+    at, decision = failed_once(world)
     epoch = job_of(world).membership_epoch + 1
     again = a_membership(epoch=epoch, at=world.clock(), step=0, workers=("w",), cause="resume", lost_steps=at)
     world.repository.memberships.report("job-1", again)
