@@ -22,9 +22,7 @@ from optimus_contract.limits import MAX_COUNT
 from optimus_contract.readings.progress import Advance, Learned
 from optimus_contract.readings.reading import Channel, Reading
 from optimus_contract.readings.samples import sample_of
-from optimus_contract.result import JobProfile
 from optimus_workers.environment import TaskEnvironment
-from optimus_workers.errors import ServiceProblem
 from optimus_workers.script.channels.listener import Channels
 from optimus_workers.script.checkpoints import FileKey
 from optimus_workers.script.launch import python_environment
@@ -32,7 +30,8 @@ from optimus_workers.script.processes import Starter
 from optimus_workers.script.run import Run, Stopping
 from optimus_workers.script.samples import Gathered, counted_as, counted_rates, profile_of
 from optimus_workers.service_client import ServiceClient
-from optimus_workers.telemetry.planned_rates import planned, send_planned_rates
+from optimus_workers.telemetry.newest import Newest
+from optimus_workers.telemetry.planned_rates import planned
 from optimus_workers.telemetry.sender import Telemetry
 from optimus_workers.wire.control import ControlConnection, Delivered
 from optimus_workers.wire.messages import Done, FromTask, Go, Recount, StartCommand
@@ -83,12 +82,8 @@ class State:
         self._held: list[Advance] = []
         """Steps before the membership is formed."""
         self._done_at = self._learned_at = self._files_at = float("-inf")
-        self._sent: JobProfile | None = None
-        """What the service is to know of the script ..."""
-        self._told: JobProfile | None = None
-        """... and what it has taken of that."""
-        self._telling = threading.Lock()
-        """Held while it is told: of two profiles that are made one after the other, the later one has to come last."""
+        self._profiles = Newest(self._client.put_profile, "what was learned")
+        self._plans = Newest(self._client.put_planned_rates, "the planned learning rates")
         self._had_total = False
         """Whether it was known after how many steps the script ends when its profile was made last."""
         self._output = threading.Lock()
@@ -292,7 +287,7 @@ class Learning(State):
             return
         plan = planned(counted_rates(run.progress.take_planned_rates(), run.batch if self._is_weak else None))
         if plan is not None:
-            send_planned_rates(plan, self._client.put_planned_rates)
+            self._plans.tell(plan)
 
     def _report_learned(self, run: Run) -> None:
         learned, now = run.progress.learned, time.monotonic()
@@ -306,24 +301,7 @@ class Learning(State):
                 return  # it is not known yet how the steps to come count
             if learned.total_steps is not None:
                 learned = replace(learned, total_steps=run.batch.reported_step(learned.total_steps))
-        profile = profile_of(learned, self._spec.global_batch_size)
-        if profile == self._sent:
-            return
-        self._sent = profile
-        threading.Thread(target=self._put_profile, name="profile", daemon=True).start()
-
-    def _put_profile(self) -> None:
-        with self._telling:
-            newest = self._sent
-            if newest is None or newest == self._told:
-                return
-            try:
-                self._client.put_profile(newest)
-            except ServiceProblem as error:
-                log.warning("what was learned could not be reported: %s", error)
-                self._sent = None  # again, with the next step
-            else:
-                self._told = newest
+        self._profiles.tell(profile_of(learned, self._spec.global_batch_size))
 
     def _read_files(self, run: Run) -> None:
         """Read what was logged to files, unless a better channel speaks."""
