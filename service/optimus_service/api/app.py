@@ -115,9 +115,8 @@ def create_app(services: Services) -> FastAPI:
 def _publish_metrics(services: Services) -> None:
     metrics = services.metrics
     constants = services.settings.scheduling
-    metrics.show_state(
-        metrics_reader(services.repository, services.clock, services.leads, lambda: metrics.nodes, constants)
-    )
+    read = services.repository, services.clock, services.leads, lambda: metrics.nodes, constants, services.still_now
+    metrics.show_state(metrics_reader(*read))
     metrics.show_service(
         version=services.version,
         policy=services.settings.policy,

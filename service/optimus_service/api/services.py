@@ -19,7 +19,7 @@ from optimus_service.insight.predictions.dry_run import Preview
 from optimus_service.insight.predictions.predictions import HistoryCache
 from optimus_service.metrics.registry import Metrics
 from optimus_service.observe.finished_runs import FinishedRunHistory
-from optimus_service.observe.standstills import NewestStandstills
+from optimus_service.observe.standstills import NewestStandstills, Standstills
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.push.long_poll import LongPolls
 from optimus_service.settings import Settings
@@ -87,6 +87,10 @@ class Services:
     """What keeps jobs from making steps, a few seconds old."""
     listens_since: float = 0.0
     """When this process began to, POSIX seconds: of what came before it knows only what another heard."""
+
+    def still_now(self) -> Standstills:
+        """What keeps jobs from making steps, up to a few seconds old."""
+        return self.still.at(self.repository, self.clock(), self.listens_since)
 
 
 # Coroutines, though none waits for anything: FastAPI calls functions in threads, which costs more than they do.

@@ -164,7 +164,7 @@ class TrainingJobController:
             job = self._services.repository.jobs.get(job.id)
         if edit.fixed:
             self._show(found, job, status_of(job, None, found.generation, now, edit.fixed))
-        return status_of(job, decisions.get(job.id), found.generation, now, edit.fixed)
+        return status_of(job, decisions.get(job.id), found.generation, now, edit.fixed, self._services.still_now())
 
     def _show(self, found: TrainingJob, job: JobRecord, status: Mapping[str, object]) -> None:
         """The job's owner, once for each change of the object, that something of it cannot be done."""
@@ -178,7 +178,8 @@ class TrainingJobController:
     ) -> dict[str, object]:
         if job is None:
             return refused_status(message, found.generation)
-        return invalid_status(job, decisions.get(job.id), message, found.generation, self._services.clock())
+        now, still = self._services.clock(), self._services.still_now()
+        return invalid_status(job, decisions.get(job.id), message, found.generation, now, still)
 
     def _cancel_without_object(self, uids: set[str], jobs: Mapping[str, JobRecord]) -> None:
         """Of jobs whose object was deleted, or belongs to another installation by now."""

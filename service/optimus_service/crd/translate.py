@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from optimus_contract.codec import write
@@ -26,6 +27,7 @@ from optimus_service.clusters.kubernetes.names import (
 from optimus_service.crd.definition import GROUP, KIND, VERSION
 from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.insight.jobs.why import Explanation, explain
+from optimus_service.observe.standstills import Standstills
 from optimus_service.requests import checked
 from optimus_service.settings.kubernetes import KubernetesSettings
 from optimus_service.store.records import DecisionRecord, JobRecord
@@ -155,10 +157,15 @@ def _without_nulls(value: Any) -> Any:
 
 
 def status_of(
-    job: JobRecord, decision: DecisionRecord | None, generation: int, now: float, fixed: tuple[str, ...] = ()
+    job: JobRecord,
+    decision: DecisionRecord | None,
+    generation: int,
+    now: float,
+    fixed: tuple[str, ...] = (),
+    still: Standstills = MappingProxyType({}),
 ) -> Json:
     """What `kubectl get tj` shows of the job."""
-    seen, words = progress_of(job, decision, now), explain(job, decision, now)
+    seen, words = progress_of(job, decision, now, None, still), explain(job, decision, now)
     status: Json = {
         "jobId": job.id,
         "state": job.state.value,
@@ -176,9 +183,16 @@ def status_of(
     return status
 
 
-def invalid_status(job: JobRecord, decision: DecisionRecord | None, message: str, generation: int, now: float) -> Json:
+def invalid_status(
+    job: JobRecord,
+    decision: DecisionRecord | None,
+    message: str,
+    generation: int,
+    now: float,
+    still: Standstills = MappingProxyType({}),
+) -> Json:
     """Of an object that was changed to something impossible while its job goes on as it was."""
-    return {**status_of(job, decision, generation, now), "reason": INVALID, "message": message}
+    return {**status_of(job, decision, generation, now, (), still), "reason": INVALID, "message": message}
 
 
 def refused_status(message: str, generation: int) -> Json:

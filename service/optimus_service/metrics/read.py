@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
+from types import MappingProxyType
 
 from optimus_models.cost import SECONDS_PER_HOUR
 from optimus_scheduler.forecast.prices import cost_per_second, has_prices
@@ -19,6 +20,7 @@ from optimus_service.metrics.points import ClusterMetrics, JobMetrics
 from optimus_service.metrics.registry import MAX_JOBS, NoMetrics
 from optimus_service.observe.shown_predictions import MAX_PREDICTIONS, verdicts
 from optimus_service.observe.spec import readable_spec
+from optimus_service.observe.standstills import Standstills
 from optimus_service.observe.telemetry import newest_noise_scale
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord, SampleRecord, TaskRecord
@@ -38,16 +40,17 @@ def metrics_reader(
     leads: Callable[[], bool],
     nodes: Callable[[], tuple[Node, ...] | None],
     prices: Settings,
+    still: Callable[[], Standstills] = dict,
 ) -> Callable[[], ClusterMetrics | NoMetrics]:
     """A function that reads the metrics; it says why when there are none. `nodes`: what the last round saw.
 
-    `prices`: what decisions are made with.
+    `prices`: what decisions are made with; `still`: what keeps jobs from making steps.
     """
 
     def read() -> ClusterMetrics | NoMetrics:
         try:
             if leads():
-                return _read(repository, clock(), nodes(), prices)
+                return _read(repository, clock(), nodes(), prices, still())
             repository.ping()
         except DatabaseNotAvailable:
             return NoMetrics.NO_DATABASE
@@ -56,7 +59,9 @@ def metrics_reader(
     return read
 
 
-def _read(repository: Repository, now: float, nodes: tuple[Node, ...] | None, prices: Settings) -> ClusterMetrics:
+def _read(
+    repository: Repository, now: float, nodes: tuple[Node, ...] | None, prices: Settings, still: Standstills
+) -> ClusterMetrics:
     jobs = repository.jobs.active()
     decisions = repository.rounds.latest_decisions([job.id for job in jobs])
     shown = jobs[:MAX_JOBS]
@@ -74,7 +79,13 @@ def _read(repository: Repository, now: float, nodes: tuple[Node, ...] | None, pr
         active_jobs=tuple(
             replace(
                 job_metrics(
-                    job, decisions.get(job.id), memberships.get(job.id, ()), newest.get(job.id, ()), capacity, now
+                    job,
+                    decisions.get(job.id),
+                    memberships.get(job.id, ()),
+                    newest.get(job.id, ()),
+                    capacity,
+                    now,
+                    still,
                 ),
                 usage_of_others=usage_of_others(tasks.get(job.id, ()), now),
                 cost_per_hour=cost_per_hour(job, prices),
@@ -131,9 +142,10 @@ def job_metrics(
     newest: Sequence[SampleRecord],
     capacity: Resources | None,
     now: float,
+    still: Standstills = MappingProxyType({}),
 ) -> JobMetrics:
     """One active job. Pure."""
-    asked, ahead = job.asked, progress_of(job, decision, now)
+    asked, ahead = job.asked, progress_of(job, decision, now, None, still)
     believed = None if decision is None else decision.forecast
     return JobMetrics(
         job_id=job.id,

@@ -91,7 +91,8 @@ def standstills(
     listens_since: float,
     samples: Mapping[str, Sequence[SampleRecord]] = MappingProxyType({}),
 ) -> dict[str, Standstill]:
-    """Of these jobs, and of those whose ends they wait for by `decisions`; a few statements.
+    """Of these jobs, and of those whose ends they wait for by `decisions`; a few statements. Of one without tasks, that
+    it was paused before it had passed the step where it failed: its end is told no sooner than of one with tasks.
 
     `listens_since`: POSIX seconds from which on the service could hear of steps. `samples`: the newest ones of jobs of
     which they were read already.
@@ -99,9 +100,10 @@ def standstills(
     found = {job.id: job for job in jobs}
     found |= awaited_by(decisions.values())
     running = {job.id: job for job in found.values() if job.state is JobState.RUNNING and _trains(job)}
-    paused = {job.id: job for job in found.values() if job.state is JobState.PAUSED and job.step > 0}
+    paused = {job.id: job for job in found.values() if job.state is JobState.PAUSED}
+    failed = _killed_again(paused, _ended_tasks(repository, paused)) | _failed(repository, running | paused)
     if not running:
-        return _failed(repository, paused)
+        return failed
     listens_since = listens_since if now < listens_since + _LISTENING_SECONDS else 0.0
     # Most jobs tell of steps and have had their tasks for long: of these no sample and no task is read.
     ages, newest = repository.tasks.ages(running), dict(samples)
@@ -135,7 +137,7 @@ def standstills(
         | stalls
         | {each: _replaced(hung.get(each)) for each in replaced}
     )
-    failed = _killed_again(running, ended) | _failed(repository, running | paused)
+    failed = _killed_again(running, ended) | failed
     return found_now | {
         each: found_now.get(each, one)._replace(failed_at=one.failed_at, may_fail=one.may_fail)
         for each, one in failed.items()
@@ -230,7 +232,8 @@ def _ended_at(name: str, memberships: Sequence[MembershipRecord], step: int) -> 
 
 
 class NewestStandstills:
-    """Those of all jobs, a few seconds old: for whatever is read each second or tells of many jobs. Thread-safe."""
+    """Those of all jobs that have begun, a few seconds old: for whatever is read each second or tells of many jobs.
+    Thread-safe."""
 
     def __init__(self) -> None:
         self._known: tuple[float, Standstills] = -math.inf, {}
@@ -239,7 +242,7 @@ class NewestStandstills:
         """As of now, or of up to `SECONDS_OLD` ago."""
         at, found = self._known
         if not 0.0 <= now - at < SECONDS_OLD:
-            found = standstills(repository, repository.jobs.running(), {}, now, listens_since)
+            found = standstills(repository, repository.jobs.begun(), {}, now, listens_since)
             self._known = now, found
         return found
 

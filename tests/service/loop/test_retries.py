@@ -20,7 +20,7 @@ from optimus_scheduler.model import NOTHING, Directive, JobState, Reason, Role
 from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.loop.exits import CODE_OF_THE_USER
 from optimus_service.observe.spec import goes_back
-from optimus_service.observe.standstills import Standstill, standstills
+from optimus_service.observe.standstills import NewestStandstills, Standstill, standstills
 from optimus_service.store.records import DecisionRecord, JobRecord
 
 ERROR = "Traceback (most recent call last):\n  File 'data.py', line 3\nOSError: stale file handle"
@@ -140,6 +140,9 @@ def test_a_job_paused_before_it_has_passed_its_error_is_told_no_end_either(world
         assert (job.id in still) == may_fail
         told = progress_of(job, decision, world.clock(), None, still)
         assert (told.remaining_steps is None) == may_fail
+    world.repository.jobs.advance("job-1", PauseRequested(has_tasks=False), world.clock())
+    of_all = NewestStandstills().at(world.repository, world.clock(), 0.0)
+    assert of_all["job-1"].failed_at == at, "also in what tells of all jobs: the page and the metrics"
 
 
 def test_a_rule_is_not_judged_on_steps_that_an_error_has_thrown_away(world: World) -> None:

@@ -162,3 +162,6 @@ def test_of_a_job_that_is_killed_at_one_step_again_no_end_is_told_before_it_has_
         world.repository.memberships.report("job-1", replace(lost, servers=()))
     assert found() == (None if second else at)
     assert found(at + 1) is None
+    paused = [replace(each, state=JobState.PAUSED) for each in world.repository.jobs.active()]
+    still = standstills(world.repository, paused, {}, world.clock(), 0.0)
+    assert ("job-1" in still) == (not second), "also once it has lost its tasks"

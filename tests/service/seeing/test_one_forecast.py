@@ -32,6 +32,7 @@ from optimus_service.insight.jobs.progress import expected_times
 from optimus_service.insight.predictions.predictions import Question, learned_then, predictions_body
 from optimus_service.insight.predictions.sizes import Basis, sizes
 from optimus_service.metrics.read import job_metrics
+from optimus_service.observe.standstills import Standstill
 from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimesRecord, JobRecord
 
 SETTINGS = Settings()
@@ -109,6 +110,7 @@ def kept(draw: st.DrawFn, job_id: str) -> tuple[JobRecord, DecisionRecord]:
         step=step,
         retry_at=None if has_tasks else draw(st.none() | st.floats(NOW - 50.0, NOW + 300.0)),
         owner_paused_at=draw(st.sampled_from([None, None, None, NOW - 10.0])),
+        formed_at=draw(st.sampled_from([None, NOW - 90.0])),
     )
     total = draw(st.none() | intervals(90.0, 300.0))
     said: dict[str, Any] = {}
@@ -154,30 +156,48 @@ def test_no_end_is_told_beyond_the_limit_of_time(
             assert (getattr(end, bound) or 0.0) <= latest + LIMIT_ENDS_SECONDS + 1e-6
 
 
-@given(found=st.integers(1, 5).flatmap(lambda n: st.tuples(*(kept(f"job-{number}") for number in range(n)))))
-def test_all_answers_tell_the_same_start_and_end(found: tuple[tuple[JobRecord, DecisionRecord], ...]) -> None:
+@st.composite
+def standing_still(draw: st.DrawFn) -> Standstill:
+    """A job that makes no step, or that has not passed the step where it failed."""
+    failed_at = draw(st.none() | st.integers(1, 90))
+    may_fail = failed_at is not None and draw(st.booleans())
+    return Standstill("no step came for 40 s", draw(st.booleans()), failed_at=failed_at, may_fail=may_fail)
+
+
+@given(
+    found=st.integers(1, 5).flatmap(lambda n: st.tuples(*(kept(f"job-{number}") for number in range(n)))),
+    stands=st.lists(st.none() | standing_still(), min_size=5, max_size=5),
+)
+def test_all_answers_tell_the_same_start_and_end(
+    found: tuple[tuple[JobRecord, DecisionRecord], ...], stands: list[Standstill | None]
+) -> None:
     jobs = {record.id: record for record, _ in found}
     decisions = {decision.job_id: decision for _, decision in found}
-    queue = in_queue(jobs.values(), decisions, NOW)
+    still = {
+        job_id: one
+        for (job_id, job), one in zip(jobs.items(), stands, strict=False)
+        if one is not None and (one.failed_at is not None or not job.waits)
+    }
+    queue = in_queue(jobs.values(), decisions, NOW, still)
     for sooner, later in pairwise(queue):
         assert later.start is None or (sooner.start is not None and _is_shown_in_order(sooner.start, later.start))
     assert [each.position for each in queue] == list(range(1, len(queue) + 1))
     places = {each.job.id: each for each in queue}
     for record, decision in found:
-        shown = job_body(record, decision, None, NOW)
-        case = Case(job=record, decision=decision, now=NOW, others=jobs, decisions=decisions, queue=queue)
+        shown = job_body(record, decision, None, NOW, still=still)
+        case = Case(job=record, decision=decision, now=NOW, others=jobs, decisions=decisions, queue=queue, still=still)
         explained, words = explanation_of(case).expected, " ".join(explanation_of(case).sentences)
         start = None if shown.expected is None else shown.expected.start_seconds
         assert explained.start_seconds == start
         assert explained.finish_seconds == shown.remaining_seconds
-        assert job_metrics(record, decision, [], [], None, NOW).remaining_seconds == shown.remaining_seconds
+        assert job_metrics(record, decision, [], [], None, NOW, still).remaining_seconds == shown.remaining_seconds
         eta = None if shown.remaining_seconds is None else age(shown.remaining_seconds.mean)
-        assert status_of(record, decision, 1, NOW)["eta"] == eta
+        assert status_of(record, decision, 1, NOW, (), still)["eta"] == eta
         assert (start is None) or record.waits
         assert (record.id in places) == record.waits
         if record.waits:
             queued = places[record.id]
-            assert queued_body(queued, NOW).expected == shown.expected
+            assert queued_body(queued, NOW, still).expected == shown.expected
             assert queued.start == start
             assert record.retry_at or f"number {queued.position} of {len(queue)}" in words
             assert start is not None or shown.remaining_seconds is None, "it ends after a start that is known"
@@ -185,6 +205,25 @@ def test_all_answers_tell_the_same_start_and_end(found: tuple[tuple[JobRecord, D
             assert span(start) in words or "in a moment" in words
         if shown.remaining_seconds is not None:
             assert span(shown.remaining_seconds) in words
+
+
+def test_no_answer_tells_an_end_before_a_paused_job_has_passed_the_step_where_it_failed() -> None:
+    record = a_record(state=JobState.PAUSED, wanted=NOTHING, running=NOTHING, step=50, formed_at=NOW - 90.0)
+    said: dict[str, Any] = {"total_steps": {"mean": 500.0, "low": 400.0, "high": 600.0}, "rule": "max_steps"}
+    decision = a_decision(at=NOW, forecast=a_forecast(**said), allocation=NOTHING, previous=NOTHING)
+    start = Interval(NOW + 40.0, NOW + 30.0, NOW + 60.0)
+    decision = replace(decision, expected=replace(expected_at(NOW, 700.0), start=start))
+    for failed_at in (None, 60):
+        still = {} if failed_at is None else {"job-1": Standstill("it failed", is_stalled=False, failed_at=failed_at)}
+        shown = job_body(record, decision, None, NOW, still=still)
+        (queued,) = in_queue([record], {"job-1": decision}, NOW, still)
+        expected = queued_body(queued, NOW, still).expected
+        assert expected == shown.expected
+        assert expected is not None
+        assert expected.start_seconds is not None
+        told = shown.remaining_seconds, job_metrics(record, decision, [], [], None, NOW, still).remaining_seconds
+        eta = status_of(record, decision, 1, NOW, (), still)["eta"]
+        assert [each is None for each in (*told, expected.end_seconds, eta)] == [failed_at is not None] * 4
 
 
 def _is_shown_in_order(sooner: answers.Interval, later: answers.Interval) -> bool:

@@ -25,7 +25,7 @@ CALLS: dict[str, Callable[[Repository], object]] = {
     "list_jobs by state": lambda store: store.jobs.page(states={JobState.RUNNING}),
     "list_jobs by project": lambda store: store.jobs.page(project="vision"),
     "active_jobs": lambda store: store.jobs.active(),
-    "running jobs": lambda store: store.jobs.running(),
+    "running and paused jobs": lambda store: store.jobs.begun(),
     "count_jobs_by_state": lambda store: store.jobs.count_by_state(),
     "generations": lambda store: store.wanted.generations(["job-1", "job-2"]),
     "memberships": lambda store: store.memberships.of_job("job-1"),

@@ -61,7 +61,7 @@ class Feeds:
 
         def read() -> StreamState:
             repository, now = services.repository, services.clock()
-            still = services.still.at(repository, now, services.listens_since)
+            still = services.still_now()
             return read_stream_state(
                 repository, services.cluster, settings.policy, services.version, now, projects, still
             )

@@ -111,7 +111,7 @@ def _still(services: Services, job: JobRecord, decision: DecisionRecord | None, 
     repository, since = services.repository, services.listens_since
     own = {} if decision is None else {job.id: decision}
     near = {job.id, *awaited_by(own.values())}
-    others = services.still.at(repository, now, since) if job.waits else {}
+    others = services.still_now() if job.waits else {}
     still = {job_id: each for job_id, each in others.items() if job_id not in near}
     return still | standstills(repository, [job], own, now, since)
 

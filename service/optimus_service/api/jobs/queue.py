@@ -34,14 +34,15 @@ def list_queue(
     """
     after = 0 if cursor is None else decode_cursor("queue", cursor, (int,))[0]
     active = services.repository.jobs.active()
-    decisions = services.repository.rounds.latest_decisions([job.id for job in active if job.waits])
+    waiting = [job for job in active if job.waits]
+    decisions = services.repository.rounds.latest_decisions([job.id for job in waiting])
     now = services.clock()
-    still = standstills(services.repository, (), decisions, now, services.listens_since)
-    waiting = in_queue(active, decisions, now, still)
-    mine = [each for each in waiting if each.position > int(after) and caller.reads(each.job.project)]
+    still = standstills(services.repository, waiting, decisions, now, services.listens_since)
+    queue = in_queue(waiting, decisions, now, still)
+    mine = [each for each in queue if each.position > int(after) and caller.reads(each.job.project)]
     body = partial(queued_body, now=now, still=still)
     page = make_page("queue", mine[: limit + 1], limit, lambda each: (each.position,), body)
-    return answers.Queue(waiting=len(waiting), jobs=list(page.items), next_cursor=page.next_cursor)
+    return answers.Queue(waiting=len(queue), jobs=list(page.items), next_cursor=page.next_cursor)
 
 
 def queued_body(queued: Queued, now: float, still: Standstills = MappingProxyType({})) -> answers.QueuedJob:

@@ -130,8 +130,7 @@ def progress_of(
         has_announced = (job.profile or {}).get("total_steps") is not None
         is_guessed = end is not None and by_runs is None and not has_announced
         return JobProgress(None, None, by_runs, is_guessed=is_guessed, expected=expected)
-    may_fail_again = job.waits and job.id in still and still[job.id].failed_at is not None
-    if goes_back(job) or has_failed_before(job) or may_fail_again:
+    if goes_back(job) or _may_fail_again(job, still):
         return JobProgress(None, None, None, expected=without_end)
     step = step_of(job, still)
     total = given_not_ended(end.total, end.made_at, step, most_steps(job))
@@ -181,7 +180,7 @@ def times_of(
     still: Standstills = MappingProxyType({}),
 ) -> answers.ExpectedTimes | None:
     """What `progress_of` says of the start and the end. Of most jobs that wait it is known without all else."""
-    if not _waits_plainly(job, now):
+    if not _waits_plainly(job, now, still):
         return progress_of(job, decision, now, ends, still).expected
     return _foreseen_times(job, decision, now, ends, still)
 
@@ -190,7 +189,7 @@ def start_of(
     job: JobRecord, decision: DecisionRecord | None, now: float, ends: Ends, still: Standstills
 ) -> answers.Interval | None:
     """The seconds until the start in `times_of`, without all else: of thousands of jobs."""
-    if not _waits_plainly(job, now):
+    if not _waits_plainly(job, now, still):
         expected = progress_of(job, decision, now, ends, still).expected
         return None if expected is None else expected.start_seconds
     if decision is None or decision.expected is None or job.owner_paused_at is not None:
@@ -212,17 +211,22 @@ def is_without_end(
 
     `start`: the seconds until it in `start_of`, of a job that waits.
     """
-    if not _waits_plainly(job, now):
+    if not _waits_plainly(job, now, still):
         return progress_of(job, decision, now, ends, still).remaining_seconds is None
     end = None if decision is None or decision.expected is None else decision.expected.end
     return start is None or end is None or not math.isfinite(end.mean)
 
 
-def _waits_plainly(job: JobRecord, now: float) -> bool:
+def _waits_plainly(job: JobRecord, now: float, still: Standstills) -> bool:
     """Whether the queue simulated forward has said all that is told of its start and end."""
     retries = job.retry_at is not None and job.retry_at > now
-    tried = retries or goes_back(job) or has_failed_before(job)
+    tried = retries or goes_back(job) or _may_fail_again(job, still)
     return job.waits and not (job.state.is_final or tried)
+
+
+def _may_fail_again(job: JobRecord, still: Standstills) -> bool:
+    """Whether a job without tasks is yet to pass the step where it failed."""
+    return has_failed_before(job) or (job.waits and job.id in still and still[job.id].failed_at is not None)
 
 
 def _foreseen_times(

@@ -185,17 +185,17 @@ class Jobs(Subject):
             rows = session.execute(statement.order_by(JobRow.created_at, JobRow.id)).all()
             return records(session, rows, self._kept, are_all=projects is None)
 
-    def running(self) -> list[JobRecord]:
-        """All running jobs, oldest first."""
-        return self._in_state(JobState.RUNNING)
+    def begun(self) -> list[JobRecord]:
+        """All running and paused jobs, oldest first."""
+        return self._in_states(JobState.RUNNING, JobState.PAUSED)
 
     def paused(self) -> list[JobRecord]:
         """All paused jobs, oldest first."""
-        return self._in_state(JobState.PAUSED)
+        return self._in_states(JobState.PAUSED)
 
-    def _in_state(self, state: JobState) -> list[JobRecord]:
+    def _in_states(self, *states: JobState) -> list[JobRecord]:
         with self._read() as session:
-            statement = select(*STORED).where(JobRow.state == state.value)
+            statement = select(*STORED).where(JobRow.state.in_([state.value for state in states]))
             rows = session.execute(statement.order_by(JobRow.created_at, JobRow.id)).all()
             return records(session, rows, self._kept, are_all=False)
 
