@@ -74,8 +74,9 @@ def queue(
     as_json: AsJson = False,
 ) -> None:
     """List the jobs that wait, in the order in which they are expected to start, with why; those of which
-    the same start is shown by priority, then age. Each round decides anew: a smaller, shorter or more urgent job may
-    start before those above it. Positions count all jobs that wait, also those that you may not read."""
+    the same start is shown by priority, then age (by age or deadline where the policy is so). Each round decides anew:
+    a smaller, shorter or more urgent job may start before those above it. Positions count all jobs that wait, also
+    those that you may not read."""
     with connect(url) as client:
         jobs = client.queue(None if everything else limit)
     output.print_json({"jobs": jobs}) if as_json else output.show(render_tables.queue(jobs, datetime.now(UTC)))

@@ -17,6 +17,7 @@ from tests.service.store.store_builders import a_decision, a_forecast
 from optimus_contract import answers
 from optimus_contract.interval_words import interval_words
 from optimus_models.cost import Estimate
+from optimus_scheduler.explain import GOES_FIRST
 from optimus_scheduler.forecast.fits import Fits
 from optimus_scheduler.forecast.time_left import LIMIT_ENDS_SECONDS
 from optimus_scheduler.model import NOTHING, Allocation, ConvergenceRule, Interval, JobState
@@ -25,7 +26,7 @@ from optimus_service.api.jobs.queue import queued_body
 from optimus_service.crd.translate import age, status_of
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of
-from optimus_service.insight.explanations.queue import in_queue
+from optimus_service.insight.explanations.queue import in_queue, order_of_equals
 from optimus_service.insight.format import span
 from optimus_service.insight.jobs.bodies import job_body
 from optimus_service.insight.jobs.progress import expected_times
@@ -241,6 +242,28 @@ def test_a_later_start_is_never_before_an_earlier_one_and_equal_ones_go_by_prior
         times = ExpectedTimesRecord(job_id=name, at=NOW, valid_until=NOW + 60.0, start=start, end=None, steps_left=None)
         decisions[name] = replace(a_decision(name, at=NOW), expected=times)
     assert [each.job.id for each in in_queue(jobs, decisions, NOW)] == ["soon", "equal-high", "equal-low", "urgent"]
+
+
+def test_of_equal_starts_one_that_goes_first_is_first_and_others_stand_as_the_policy_has_it() -> None:
+    """Of a job below others with the same start it was told that no other starts before it."""
+    jobs, decisions = [], {}
+    each_job: list[tuple[str, float, float | None]] = [("old", 1.0, None), ("urgent", 9.0, 800.0), ("due", 1.0, 70.0)]
+    for number, (name, priority, due) in enumerate([*each_job, ("waited", 1.0, None)]):
+        spec = {"priority": priority, **({} if due is None else {"deadline_seconds": due})}
+        record = a_record(name, state=JobState.QUEUED, wanted=NOTHING, running=NOTHING, spec=spec)
+        jobs.append(replace(record, created_at=NOW - 90.0 + number))
+        start = Interval(NOW + 280.0, NOW + 60.0, NOW + 400.0)
+        times = ExpectedTimesRecord(job_id=name, at=NOW, valid_until=NOW + 60.0, start=start, end=None, steps_left=None)
+        decisions[name] = replace(a_decision(name, at=NOW), expected=times)
+    decisions["waited"] = replace(decisions["waited"], message=f"Waits. {GOES_FIRST}")
+    for policy, (order, by) in {
+        "optimus": (["urgent", "old", "due"], "priority and age"),
+        "fifo": (["old", "urgent", "due"], "age"),
+        "edf": (["due", "urgent", "old"], "deadline and age"),
+    }.items():
+        queue = in_queue(jobs, decisions, NOW, policy=policy)
+        assert [each.job.id for each in queue] == ["waited", *order]
+        assert order_of_equals(policy) == by
 
 
 ABSURD = st.sampled_from([0.0, 5e-324, 1e-300, 1e-9, 1.0, 1e9, 1e18, 1e300, 1.7e308, math.inf])

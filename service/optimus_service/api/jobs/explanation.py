@@ -70,7 +70,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
     others = {each.id: each for each in active if caller.reads(each.project)}
     now = services.clock()
     seen = histories.job(job, memberships, now)
-    still = _still(services, job, decisions.get(job_id), now)
+    still = _still(services, job, active, decisions, now)
     errors, ends = _stops(services, job)
     return explanation_of(
         Case(
@@ -85,7 +85,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             n_figures=_n_figures(seen),
             others=others,
             decisions={each: decision for each, decision in decisions.items() if each in others or each == job_id},
-            queue=in_queue(active, decisions, now, still),
+            queue=in_queue(active, decisions, now, still, services.settings.policy),
             gives_more=None if job.state.is_final or advice is None else advice.changes,
             loses_to=None if advice is None else advice.loses_to,
             behind=None if advice is None else advice.behind,
@@ -105,15 +105,22 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
     )
 
 
-def _still(services: Services, job: JobRecord, decision: DecisionRecord | None, now: float) -> Standstills:
-    """Of the job and those that it awaits as of now; of all others, which are in the way of one that waits, as of a few
-    seconds ago: they are many."""
-    repository, since = services.repository, services.listens_since
-    own = {} if decision is None else {job.id: decision}
-    near = {job.id, *awaited_by(own.values())}
+def _still(
+    services: Services,
+    job: JobRecord,
+    active: Sequence[JobRecord],
+    decisions: Mapping[str, DecisionRecord],
+    now: float,
+) -> Standstills:
+    """Of the job as of now, and of all by which the queue is put in order, as whoever lists that sees them; of all
+    others, which are in the way of one that waits, as of a few seconds ago: they are many."""
+    waiting = [each for each in active if each.waits] if job.waits else []
+    near = {each.id: each for each in [*waiting, job]}
+    known = {each: decisions[each] for each in near if each in decisions}
+    now_known = near.keys() | awaited_by(known.values()).keys()
     others = services.still_now() if job.waits else {}
-    still = {job_id: each for job_id, each in others.items() if job_id not in near}
-    return still | standstills(repository, [job], own, now, since)
+    still = {job_id: each for job_id, each in others.items() if job_id not in now_known}
+    return still | standstills(services.repository, near.values(), known, now, services.listens_since)
 
 
 def _held_by(repository: Repository, job: JobRecord) -> list[str]:

@@ -29,8 +29,9 @@ def list_queue(
     """The jobs that wait for tasks, the one that is expected to start first at the top.
 
     Positions count all jobs that wait; listed are those that the caller may read. Jobs of which no start can be
-    predicted come last, by priority and then by age. Jobs that their owner paused wait for nothing. Each round decides
-    anew who starts: a smaller, shorter or more urgent job may start before those above it.
+    predicted come last, by priority and then by age (by age alone, or by deadline, where the policy is so). Jobs that
+    their owner paused wait for nothing. Each round decides anew who starts: a smaller, shorter or more urgent job may
+    start before those above it.
     """
     after = 0 if cursor is None else decode_cursor("queue", cursor, (int,))[0]
     active = services.repository.jobs.active()
@@ -38,7 +39,7 @@ def list_queue(
     decisions = services.repository.rounds.latest_decisions([job.id for job in waiting])
     now = services.clock()
     still = standstills(services.repository, waiting, decisions, now, services.listens_since)
-    queue = in_queue(waiting, decisions, now, still)
+    queue = in_queue(waiting, decisions, now, still, services.settings.policy)
     mine = [each for each in queue if each.position > int(after) and caller.reads(each.job.project)]
     body = partial(queued_body, now=now, still=still)
     page = make_page("queue", mine[: limit + 1], limit, lambda each: (each.position,), body)

@@ -12,6 +12,7 @@ from optimus_contract import answers
 from optimus_contract.interval_words import interval_words
 from optimus_scheduler.explain import GOES_FIRST
 from optimus_service.insight.jobs.progress import Ends, start_of
+from optimus_service.observe.spec import deadline_of
 from optimus_service.observe.standstills import Standstills
 from optimus_service.store.records import DecisionRecord, JobRecord
 
@@ -32,16 +33,17 @@ def in_queue(
     decisions: Mapping[str, DecisionRecord],
     now: float,
     still: Standstills = MappingProxyType({}),
+    policy: str = "optimus",
 ) -> list[Queued]:
-    """Those of the active jobs that wait, the one that is expected to start first at the top. Those of which the
-    same start is shown are in the order of their priorities, then of their age, and so are those of which no start is
-    told, which come last: of them those first that have waited so long that they go first, the oldest at the top. Not
-    tracked jobs, nor those that their owner paused."""
+    """Those of the active jobs that wait, the one that is expected to start first at the top. Of those of which the
+    same start is shown those come first that have waited so long that they go first, the one that waits longest at the
+    top, then the others by `order_of_equals` of the policy in force; and so are those of which no start is told, which
+    come last. Not tracked jobs, nor those that their owner paused."""
     waiting = [job for job in active if job.waits]
     ends: Ends = {}
     starts = {job.id: start_of(job, decisions.get(job.id), now, ends, still) for job in waiting}
-    first = {job.id for job in waiting if starts[job.id] is None and goes_first(decisions.get(job.id))}
-    waiting = _by_start(waiting, starts, first)
+    first = {job.id for job in waiting if goes_first(decisions.get(job.id))}
+    waiting = _by_start(waiting, starts, first, policy)
     return [Queued(number, job, decisions.get(job.id), starts[job.id]) for number, job in enumerate(waiting, 1)]
 
 
@@ -50,14 +52,36 @@ def goes_first(decision: DecisionRecord | None) -> bool:
     return decision is not None and GOES_FIRST in decision.message
 
 
+def order_of_equals(policy: str) -> str:
+    """By what those stand of which nothing tells who starts first, in words."""
+    if policy in _BY_AGE:
+        return "age"
+    return "deadline and age" if policy in _BY_DEADLINE else "priority and age"
+
+
+_BY_AGE = frozenset({"fifo", "drf", "max-min", "predictable"})
+"""Policies that start the oldest first (`ORDERS`), whatever its priority ..."""
+_BY_DEADLINE = frozenset({"edf", "elasticflow"})
+"""... and those that start the one with the earliest deadline first."""
+
+
 def _by_start(
-    waiting: Iterable[JobRecord], starts: Mapping[str, answers.Interval | None], first: Container[str]
+    waiting: Iterable[JobRecord], starts: Mapping[str, answers.Interval | None], first: Container[str], policy: str
 ) -> list[JobRecord]:
     """Equal are starts that are equal as they are shown."""
 
+    def before_age(job: JobRecord) -> float:
+        if policy in _BY_AGE:
+            return 0.0
+        if policy in _BY_DEADLINE:
+            due = deadline_of(job.asked, job.created_at)
+            return math.inf if due is None else due
+        return -job.asked.priority
+
     def rank(job: JobRecord) -> tuple[bool, float, float, str]:
-        is_first = job.id in first
-        return not is_first, 0.0 if is_first else -job.asked.priority, job.created_at, job.id
+        if job.id in first:
+            return False, job.waits_since, job.created_at, job.id
+        return True, before_age(job), job.created_at, job.id
 
     ordered = sorted(waiting, key=lambda job: _start(starts[job.id]))
     same = groupby(ordered, key=lambda job: _shown(starts[job.id]))

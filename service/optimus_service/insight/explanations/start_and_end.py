@@ -15,7 +15,7 @@ from optimus_scheduler.model import Interval, Reason
 from optimus_scheduler.model.format import time_words
 from optimus_scheduler.what_if import NEXT_ROUND
 from optimus_service.insight.explanations.case import Case
-from optimus_service.insight.explanations.queue import ORDERS, goes_first
+from optimus_service.insight.explanations.queue import ORDERS, goes_first, order_of_equals
 from optimus_service.insight.format import by_deadline, counted, foreseen, lasted, moment, span
 from optimus_service.insight.jobs.end import REACHED, reached_limit
 from optimus_service.insight.jobs.lost_work import losses
@@ -124,7 +124,8 @@ def _place_in_the_queue(case: Case) -> list[str]:
         return []
     place = f"In the queue it is now number {mine.position} of {len(case.queue)}"
     if mine.start is None and len(case.queue) > 1:
-        place += ", where those whose start cannot be said stand last, by priority and age"
+        by = order_of_equals(case.policy)
+        place += f", where those whose start cannot be said stand last, by {by}"
     ahead = [each.job for each in case.queue[: mine.position - 1]]
     known = [job for job in ahead if job.id in case.others]
     behind = f", behind {named(known, len(ahead))}" if known else ""
