@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from optimus_cli import output
+from optimus_cli import hints, output
 from optimus_cli.commands import (
     changes,
     demo,
@@ -34,18 +34,6 @@ INTERRUPTED = 130
 """128 + SIGINT, as shells have it."""
 
 
-_MEANT = {
-    "cancel": ("kill", "abort"),
-    "delete": ("rm", "remove"),
-    "describe": ("events", "event", "status", "show", "get", "info", "inspect"),
-    "list": ("ls", "ps", "jobs", "squeue"),
-    "logs": ("log",),
-    "nodes": ("sinfo", "cluster"),
-    "submit": ("run", "create", "sbatch", "start"),
-}
-"""Commands by what other programs call the like."""
-
-
 class _Commands(Group):
     """The one place where failures become a message on stderr and an exit code; no traceback is ever shown.
 
@@ -54,16 +42,17 @@ class _Commands(Group):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.obj = "--json" in args  # the sub-command's own; asked here, since its flags may be what is wrong
-        return super().parse_args(ctx, args)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         try:
-            return super().resolve_command(ctx, args)
+            return super().parse_args(ctx, args)
         except UsageError as error:
-            meant = next((command for command, others in _MEANT.items() if args[0] in others), None)
-            if meant is not None:
-                error.message = f"No such command '{args[0]}'. Did you mean '{meant}'?"
+            self._tell_as_json(error, as_json=ctx.obj)
             raise
+
+    def _tell_as_json(self, error: Any, *, as_json: bool) -> None:
+        """Raises `typer.Exit` where the usage error was told as JSON."""
+        if as_json:
+            _tell(error.format_message(), BadInput.exit_code, (), as_json=True)
+            raise typer.Exit(BadInput.exit_code) from error
 
     def invoke(self, ctx: Any) -> Any:
         as_json = bool(ctx.obj)
@@ -74,12 +63,8 @@ class _Commands(Group):
             raise typer.Exit(error.exit_code) from error
         except UsageError as error:
             error.message = _plain(error.message)
-            if error.message.startswith("No such option: --url") and (error.ctx is None or error.ctx.parent is None):
-                error.message = "--url follows a command: `optimus list --url URL`."
-            if not as_json:
-                raise
-            _tell(error.format_message(), BadInput.exit_code, (), as_json=True)
-            raise typer.Exit(BadInput.exit_code) from error
+            self._tell_as_json(error, as_json=as_json)
+            raise
         except (typer.Exit, typer.Abort, BrokenPipeError):
             raise
         except KeyboardInterrupt as error:
@@ -145,7 +130,7 @@ app = typer.Typer(
 )
 
 SERVICE = "Run the service"
-JOBS = "Jobs"
+JOBS = hints.JOBS_PANEL
 PEOPLE = "People"
 app.command(cls=SubmitCommand, rich_help_panel=JOBS)(submit.submit)
 app.command(cls=ScriptCommand, rich_help_panel=JOBS)(track.track)

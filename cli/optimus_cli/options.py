@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from optimus_cli import background, output
+from optimus_cli import background, output, usage_hints
 from optimus_cli.client import Client
 from optimus_cli.errors import CliError, Refused
 from optimus_cli.job.flags import USUAL
@@ -69,6 +69,11 @@ class Command(TyperCommand):
             with formatter.section(title):
                 formatter.write_dl(records)
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """`JOB`, `[JOB]` and `[JOB]...`, whichever version of typer writes them."""
+        pieces = super().collect_usage_pieces(ctx)
+        return [re.sub(r"^\{([^{}]*)\}|^\[(\[[^\[\]]*\](?:\.\.\.)?)\](?:\.\.\.)?$", r"\1\2", piece) for piece in pieces]
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
@@ -82,7 +87,12 @@ class Command(TyperCommand):
         return any(name in self.usual for name in parameter.opts)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        rest = super().parse_args(ctx, args)
+        words = list(args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except UsageError as error:
+            usage_hints.explain(error, ctx, words)
+            raise
         parameter: Any  # of typer's own class or click's, as typer's version has it
         for parameter in self.params:
             value = ctx.params.get(parameter.name)
@@ -92,7 +102,27 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """Commands of one kind."""
+    """Commands of one kind. `help` is one of them, unlisted: `optimus help project set`, `optimus project help set`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            usage_hints.explain(error, ctx, words)
+            raise
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] == "help":
+            if not args[1:]:
+                output.print_text(ctx.get_help())
+                raise typer.Exit
+            args = [*args[1:], "--help"]
+        try:
+            return super().resolve_command(ctx, args)
+        except UsageError as error:
+            usage_hints.explain_unknown(error, ctx, [word for word in args if not word.startswith("-")] or args)
+            raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The commands by panel, each with its whole sentence."""
@@ -125,8 +155,8 @@ class ScriptCommand(Command):
             if "unexpected extra argument" in error.message:
                 error.message += f" A training command follows --: optimus {ctx.info_name} -- python train.py"
             if error.message.startswith("No such option"):
-                error.message += ". Arguments of a script go behind its name, after --"
-                error.message += "; those of a task are given by --set NAME=VALUE" * (ctx.info_name == "submit")
+                error.message += " Arguments of a script go behind its name, after --"
+                error.message += "; those of a task are given by --set NAME=VALUE" * (ctx.info_name == "submit") + "."
             raise
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:

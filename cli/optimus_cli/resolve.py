@@ -103,6 +103,8 @@ def no_such_job(reference: str, newest: Sequence[Job]) -> str:
     """That no job has the name, with the nearest names among the newest jobs. Pure."""
     near = nearest(reference, newest)
     hint = f"Did you mean {near}?" if near else "`optimus list` shows what there is."
+    if reference == "help":
+        hint += " A command's help is shown by -h behind it."
     return f"No job is called {reference!r}. {hint}"
 
 

@@ -47,6 +47,7 @@ class Scenario:
         return shlex.join([*words, *self.options.flags()])
 
 
+_IN_A_FILE = ("pollux", "philly", "pcs", "elasticflow")
 _BASELINES_OF_THE_PAPER = ("drf", "tetris")
 
 
@@ -57,6 +58,8 @@ def load(trace: str, options: Options, seed: int, policy: str = "") -> Trace:
         BadTrace: it cannot be read.
     """
     kind, _, rest = trace.partition(":")
+    if kind in _IN_A_FILE and not rest:
+        raise BadTrace(f"{trace}: say which file, such as {kind}:FILE")
     match kind:
         case "pollux":
             found = read_pollux(Path(rest), faithful=options.pollux, elastic=options.elastic_batch)

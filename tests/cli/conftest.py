@@ -125,6 +125,12 @@ COMMAND: Any = typer.main.get_command(app)
 """Of a process that makes many calls; for each of them typer would make it anew, which takes longer than most calls."""
 
 
+def all_commands(command: Any = COMMAND, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Every command and group by its words; the first is `optimus` itself, which has none."""
+    inner = getattr(command, "commands", {})
+    return [path, *(found for name, each in inner.items() for found in all_commands(each, (*path, name)))]
+
+
 @pytest.fixture
 def optimus(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Optimus:
     """Call the command line, which has no bugs: those are told on stderr with the traceback in a file."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import typer
-from tests.cli.conftest import COMMAND, Optimus
+from tests.cli.conftest import COMMAND, Optimus, all_commands
 
 from optimus_cli.configuration import load_settings
 from optimus_cli.errors import BadInput
@@ -22,12 +22,7 @@ def _command(path: tuple[str, ...]) -> Any:
     return found
 
 
-def _commands(command: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    inner = getattr(command, "commands", {})
-    return [path, *(found for name, each in inner.items() for found in _commands(each, (*path, name)))]
-
-
-@pytest.mark.parametrize("path", _commands(COMMAND), ids=" ".join)
+@pytest.mark.parametrize("path", all_commands(), ids=" ".join)
 def test_help_cuts_no_name_at_80_columns(
     path: tuple[str, ...], optimus: Optimus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,7 +55,10 @@ def test_what_is_left_out_of_a_change_has_no_default() -> None:
         (["list", "--state", "x"], "Invalid value for '--state': 'x' is not one of 'queued'"),
         (["list", "--url", "localhost:8080"], "did you mean http://localhost:8080?"),
         (["serve", "--slots", "0"], "--slots 0: must be greater than or equal to 1"),
-        (["serve", "--local-gpus", "h100"], "--local-gpus 'h100': expected KEY=VALUE"),
+        (["serve", "--local-gpus", "h100"], "--local-gpus 'h100': expected TYPE=COUNT, such as a100=4"),
+        (["serve", "--price-per-gpu-hour", "2"], "--price-per-gpu-hour '2': expected TYPE=PRICE"),
+        (["project", "set", "vision", "--gpus", "4"], "--gpus '4': expected TYPE=COUNT, such as a100=4"),
+        (["simulate", "--trace", "pollux"], "pollux: say which file, such as pollux:FILE"),
         (["serve", "--local-gpus", "h100=many"], "--local-gpus"),
     ],
 )
@@ -81,7 +79,7 @@ def _option(record: tuple[str, str] | None) -> tuple[str, str]:
 def _numbers() -> list[tuple[tuple[str, ...], str]]:
     """Each option of each command that takes a number."""
     found = []
-    for path in _commands(COMMAND):
+    for path in all_commands():
         command = _command(path)
         shown = [each.get_help_record(typer.Context(command)) for each in command.params]
         found += [(path, name) for name, of in (_option(record) for record in shown) if of in ("int", "float")]

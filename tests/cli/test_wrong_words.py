@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.cli import builders
-from tests.cli.conftest import Optimus, Request, ScriptedService, problem
+from tests.cli.conftest import Optimus, Request, ScriptedService, all_commands, problem
+from typer.testing import Result
 
 from optimus_cli import background
 from optimus_cli.commands import logs as logs_command
@@ -121,11 +122,133 @@ def test_only_serve_is_taken_for_a_service() -> None:
     assert not is_service(["serve"])
 
 
-@pytest.mark.parametrize(("said", "meant"), [("events", "describe"), ("ps", "list"), ("kill", "cancel")])
-def test_a_command_by_the_name_that_others_give_it_is_told(optimus: Optimus, said: str, meant: str) -> None:
-    done = optimus(said, JOB)
+def _told(done: Result) -> str:
+    """What is said of a wrong command line, in one line."""
+    assert done.exit_code == 2, done.output
+    assert not done.stdout
+    return " ".join(done.stderr.partition("Error: ")[2].split())
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("events x", "describe"),
+        ("ps", "list"),
+        ("kill x", "cancel"),
+        ("job list", "list"),
+        ("jobs", "list"),
+        ("jobs describe x", "describe"),
+        ("job x", "describe"),
+        ("job stop x", "cancel"),
+        ("job create", "submit"),
+        ("get jobs", "list"),
+        ("status", "describe"),
+        ("queues", "queue"),
+        ("promise", "promises"),
+        ("node list", "nodes"),
+        ("node lst", "nodes"),
+        ("node show x", "nodes"),
+        ("node drian x", "node drain"),
+        ("nodes drain x", "node drain"),
+        ("drain x", "node drain"),
+        ("get nodes", "nodes"),
+        ("list nodes", "nodes"),
+        ("projects", "project list"),
+        ("projects list", "project list"),
+        ("projects set x", "project set"),
+        ("project create x", "project set"),
+        ("project rm x", "project delete"),
+        ("show project x", "project show"),
+        ("projct set x", "project set"),
+        ("delete project x", "project delete"),
+        ("users", "user list"),
+        ("user add x", "user create"),
+        ("user delete x", "user remove"),
+        ("add user x", "user create"),
+        ("list users", "user list"),
+        ("tokens", "token list"),
+        ("token delete x", "token revoke"),
+        ("secret key", "secrets key"),
+        ("database", "db"),
+        ("db migrate", "db upgrade"),
+        ("migrate", "db upgrade"),
+        ("trace export x", "export-trace"),
+        ("desc x", "describe"),
+        ("stop x", "cancel"),
+        ("version", "--version"),
+    ],
+)
+def test_a_command_in_another_form_is_told_the_one_that_there_is(optimus: Optimus, typed: str, meant: str) -> None:
+    assert f"`optimus {meant}`" in _told(optimus(*typed.split()))
+
+
+def test_what_a_group_has_is_told_where_nothing_is_like_it(optimus: Optimus) -> None:
+    assert "`optimus user` has list, create, set, remove." in _told(optimus("user", "xyzzy"))
+    assert _told(optimus("xyzzy")) == "No such command 'xyzzy'."
+
+
+LEAVES = [path for path in all_commands() if path]
+
+
+@pytest.mark.parametrize("path", LEAVES, ids=" ".join)
+def test_each_command_is_found_by_its_plural_and_its_singular(optimus: Optimus, path: tuple[str, ...]) -> None:
+    first, *rest = path
+    other = first.removesuffix("s") if first.endswith("s") else f"{first}s"
+    if other in {name for name, *_ in LEAVES}:
+        return  # `node` and `nodes` are both commands
+    told = _told(optimus(other, *rest))
+    assert "Did you mean `optimus " in told
+    assert first in told
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("nodes list", "Leave out 'list': `optimus nodes` is enough."),
+        ("describe job x", "Leave out 'job': `optimus describe` takes the rest."),
+        ("list running", "Did you mean --state running?"),
+        ("list --state running x", "`optimus list` takes no words, only options: --state"),
+        ("logs x worker-0", "`optimus logs` takes one JOB, and --task"),
+        ("list help", "`optimus list -h` shows what it takes."),
+    ],
+)
+def test_a_word_too_many_is_told_what_the_command_takes(optimus: Optimus, typed: str, said: str) -> None:
+    assert said in _told(optimus(*typed.split()))
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("list -a", "No such option: -a. Did you mean --all?"),
+        ("list -help", "No such option: -help. Did you mean --help?"),
+        ("-V", "Did you mean --version?"),
+        ("list --states running", "Did you mean --state?"),
+        ("usage --project x", "No such option: --project; there are --month, --url, --json"),
+        ("pause --label x=y x", "No such option: --label; there are --yes, --url, --json"),
+        ("--url http://127.0.0.1:1 nodes", "--url follows a command: `optimus nodes --url`."),
+    ],
+)
+def test_an_option_that_is_not_there_is_told_those_that_are(optimus: Optimus, typed: str, said: str) -> None:
+    assert said in _told(optimus(*typed.split()))
+
+
+def test_options_before_the_command_are_json_for_programs(optimus: Optimus) -> None:
+    done = optimus("--json", "list")
     assert done.exit_code == 2
-    assert f"Did you mean '{meant}'?" in done.stderr
+    assert json.loads(done.stderr)["error"]["message"] == "--json follows a command: `optimus list --json`."
+
+
+@pytest.mark.parametrize("path", all_commands(), ids=" ".join)
+def test_help_is_a_word_as_well(optimus: Optimus, path: tuple[str, ...]) -> None:
+    wanted = optimus(*path, "--help").stdout
+    for words in (("help", *path), (*path[:1], "help", *path[1:])) if len(path) > 1 else (("help", *path),):
+        done = optimus(*words)
+        assert (done.exit_code, done.stdout) == (0, wanted)
+
+
+def test_help_for_a_command_that_takes_a_job(service: ScriptedService, optimus: Optimus) -> None:
+    service.on("GET", "/v1/jobs", {"jobs": [], "next_cursor": None})
+    assert "help is shown by -h" in optimus("explain", "help", "--url", service.url).stderr
 
 
 def test_an_argument_of_training_that_is_given_as_an_option_is_told_where_it_goes(optimus: Optimus) -> None:

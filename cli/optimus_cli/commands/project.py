@@ -240,7 +240,7 @@ def delete(name: Name, yes: Yes = False, url: Url = DEFAULT_URL) -> None:
 
 def _counts(assignments: list[str]) -> dict[str, int] | None:
     """`["a100=8"]` as numbers by type."""
-    counts = parse_assignments("--gpus", assignments, typed=True)
+    counts = parse_assignments("--gpus", assignments, typed=True, form="TYPE=COUNT, such as a100=4")
     for gpu_type, count in (counts or {}).items():
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
             raise BadInput(f"--gpus {gpu_type}={count}: expected a number of GPUs")

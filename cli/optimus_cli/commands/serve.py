@@ -120,12 +120,16 @@ def serve(
             "local_slots": slots,
             "local_nodes": nodes,
             "local_memory_bytes": memory_bytes,
-            "local_gpus": parse_assignments("--local-gpus", local_gpus or [], typed=True),
+            "local_gpus": parse_assignments(
+                "--local-gpus", local_gpus or [], typed=True, form="TYPE=COUNT, such as a100=4"
+            ),
             "local_python": python,
             "drain_seconds": drain_seconds,
             "max_task_failures": max_task_failures,
             "price_per_core_hour": price_per_core_hour,
-            "price_per_gpu_hour": parse_assignments("--price-per-gpu-hour", price_per_gpu_hour or [], typed=True),
+            "price_per_gpu_hour": parse_assignments(
+                "--price-per-gpu-hour", price_per_gpu_hour or [], typed=True, form="TYPE=PRICE, such as a100=2.5"
+            ),
             "learn_from_finished_jobs": learn_from_finished_jobs,
             "stop_tasks": stop_tasks,
             "log_format": log_format,

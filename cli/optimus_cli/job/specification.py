@@ -142,15 +142,18 @@ def name_for(trains: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", last)[:MAX_NAME].strip("-") or "job"
 
 
-def parse_assignments(flag: str, assignments: Sequence[str], *, typed: bool) -> dict[str, Any] | None:
-    """`["lr=0.1", "deep=true"]` as a mapping; with `typed`, numbers and booleans are read as such. None when empty."""
+def parse_assignments(
+    flag: str, assignments: Sequence[str], *, typed: bool, form: str = "KEY=VALUE"
+) -> dict[str, Any] | None:
+    """`["lr=0.1", "deep=true"]` as a mapping; with `typed`, numbers and booleans are read as such. None when empty.
+    `form`: what the flag expects, in words of its help."""
     if not assignments:
         return None
     values: dict[str, Any] = {}
     for assignment in assignments:
         key, separator, value = assignment.partition("=")
         if not separator or not key:
-            raise BadInput(f"{flag} {assignment!r}: expected KEY=VALUE")
+            raise BadInput(f"{flag} {assignment!r}: expected {form}")
         values[key] = scalar(value) if typed else value
     return values
 
