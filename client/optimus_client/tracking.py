@@ -48,7 +48,7 @@ def tracked_spec(
     gpu_type: str | None = None,
 ) -> dict[str, Any]:
     """The specification of a job that is tracked. `workers`: processes that train together, each on `gpus` GPUs."""
-    words = command or sys.argv
+    words = command or [word for word in sys.argv[:1] if word not in ("-c", "-m")]
     script = next((word for word in words if word.endswith(".py")), words[0] if words else "run")
     stem = Path(script).stem
     found: dict[str, Any] = {

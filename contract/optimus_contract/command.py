@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -52,6 +53,62 @@ def script_of(command: Sequence[str]) -> str:
     return work_of(command).name
 
 
+def title_of(command: Sequence[str]) -> str:
+    """What a person would call it: `script_of`, but of text that a shell runs what the text runs. That is its first
+    script or module, else its first program, else nothing that tells more than the shell.
+
+    `command`: at least one word.
+    """
+    found = _interpreter(command)
+    if found is not None and found[0] in _SHELLS:
+        options = _shell_options(found[1])
+        if options.has_code and options.left:
+            inner = [each for each in _commands_of(options.left[0]) if not _prepares(each)]
+            scripts = (each for each in inner if _runs_script(each))
+            first = next(scripts, inner[0] if inner else None)
+            if first is not None:
+                return title_of(first)
+    return script_of(command)
+
+
+def _runs_script(command: Sequence[str]) -> bool:
+    return work_of(command).name != command[0] and not work_of(command).reads_code
+
+
+_NO_PROGRAM = re.compile(
+    r"[.:\[]|alias|break|cd|continue|declare|echo|eval|exit|export|false|getopts|hash|local|popd|printf|pushd|pwd|read"
+    r"|readonly|return|set|shift|shopt|source|test|trap|true|type|typeset|ulimit|umask|unalias|unset|wait"
+    r"|for|case|select|function|in|esac"
+)
+"""What a shell does itself, and how a part of a text begins that is no command."""
+_RESERVED = re.compile(r"[!{}]|\[\[|if|then|elif|else|fi|while|until|do|done|exec|command|builtin|time|\w+=[^\0]*")
+"""What may stand before a command, or by itself."""
+_PREPARING = frozenset(("pip", "venv", "ensurepip"))
+"""Modules of Python that train nothing."""
+
+
+def _prepares(command: Sequence[str]) -> bool:
+    """Whether a command of a text of a shell is none that the text is there for."""
+    return bool(_NO_PROGRAM.fullmatch(command[0])) or "$" in script_of(command) or script_of(command) in _PREPARING
+
+
+def _commands_of(text: str) -> list[list[str]]:
+    """The commands of a text of a shell, without assignments and reserved words before them; empty: it cannot be told.
+    What it decides while it runs is not looked at."""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars="();<>|&\n")
+    lexer.whitespace, lexer.whitespace_split = " \t\r", True
+    found: list[list[str]] = [[]]
+    try:
+        for word in lexer:
+            if set(word) <= set("();|&\n"):
+                found.append([])
+            elif found[-1] or not _RESERVED.fullmatch(word):
+                found[-1].append(word)
+    except ValueError:  # quotes that do not end
+        return []
+    return [each for each in found if each and each[0]]
+
+
 _LIMITING = (
     "env",
     "nohup",
@@ -87,16 +144,23 @@ _EVALUATES = {
 def _interpreted(command: Sequence[str]) -> Work | None:
     """What an interpreter runs: code in its command, or that comes through its input, or a file; None of all others,
     and of a module that a file follows."""
+    found = _interpreter(command)
+    if found is None:
+        return None
+    program, words = found
+    if program in _SHELLS:
+        return _of_shell(program, words)
+    return _of_evaluator(program, words) if program in _EVALUATES else _of_python(program, words)
+
+
+def _interpreter(command: Sequence[str]) -> tuple[str, Sequence[str]] | None:
+    """The interpreter that a command starts, and the words after it; None: none, or a file of Python stands before."""
     for place, word in enumerate(command):
         if word.endswith(".py"):
             return None
-        program, words = word.rpartition("/")[2], command[place + 1 :]
-        if _PYTHON.fullmatch(program):
-            return _of_python(program, words)
-        if program in _SHELLS:
-            return _of_shell(program, words)
-        if program in _EVALUATES:
-            return _of_evaluator(program, words)
+        program = word.rpartition("/")[2]
+        if _PYTHON.fullmatch(program) or program in _SHELLS or program in _EVALUATES:
+            return program, command[place + 1 :]
         if command[0].rpartition("/")[2] not in _WRAPPERS:
             return None
     return None
@@ -138,7 +202,22 @@ def _of_file(program: str, left: Sequence[str]) -> Work:
     return Work(left[0], tuple(left[1:]))
 
 
+class _ShellOptions(NamedTuple):
+    """What a shell is told before the words that it runs."""
+
+    has_code: bool
+    reads: bool
+    left: list[str]
+
+
 def _of_shell(program: str, words: Sequence[str]) -> Work | None:
+    has_code, reads, left = _shell_options(words)
+    if has_code:
+        return _of_code(program, "-c", left[0], left[1:]) if left else None
+    return Work(f"{program} -", tuple(left), reads_code=True) if reads else _of_file(program, left)
+
+
+def _shell_options(words: Sequence[str]) -> _ShellOptions:
     left, has_code, reads = list(words), False, False
     while left and left[0][:1] in ("-", "+"):
         word = left.pop(0)
@@ -152,9 +231,7 @@ def _of_shell(program: str, words: Sequence[str]) -> Work | None:
         reads |= word.startswith("-") and "s" in word
         if word[-1] in "oO":
             del left[:1]
-    if has_code:
-        return _of_code(program, "-c", left[0], left[1:]) if left else None
-    return Work(f"{program} -", tuple(left), reads_code=True) if reads else _of_file(program, left)
+    return _ShellOptions(has_code, reads, left)
 
 
 def _of_evaluator(program: str, words: Sequence[str]) -> Work | None:

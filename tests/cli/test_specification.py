@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.conftest import Optimus, ScriptedService
 
 from optimus_cli.errors import BadInput
 from optimus_cli.job.jobfile import JobFile
-from optimus_cli.job.specification import Flag, assemble, name_for, parse_assignments, parse_elastic, parse_target
+from optimus_cli.job.specification import (
+    Flag,
+    Script,
+    assemble,
+    name_for,
+    parse_assignments,
+    parse_elastic,
+    parse_target,
+)
+from optimus_workers.errors import ServiceRefused
+from optimus_workers.script import tracker
 
 
 def job_file(path: Path, **document: Any) -> JobFile:
@@ -64,6 +77,34 @@ def test_a_task_is_needed(tmp_path: Path) -> None:
 )
 def test_the_name_comes_from_the_task(task: str, name: str) -> None:
     assert name_for(task) == name
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["sh", "-c", "cd x && python train.py --a"], "train"),
+        (["bash", "runs/all.sh", "x"], "all"),
+        (["bash", "-c", "exit 1"], "bash"),
+    ],
+)
+def test_a_script_is_named_alike_whether_it_is_submitted_or_tracked(
+    command: list[str],
+    name: str,
+    tmp_path: Path,
+    scripted: ScriptedService,
+    optimus: Optimus,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert assemble(None, [], tmp_path, script=Script(tuple(command), None)).document["name"] == name
+
+    def registered(_command: object, register: Callable[[], object], **_: object) -> int:
+        with contextlib.suppress(ServiceRefused):
+            register()
+        return 0
+
+    monkeypatch.setattr(tracker, "run_tracked", registered)
+    assert optimus("track", "--url", scripted.url, "--", *command).exit_code == 0
+    assert [request.body["name"] for request in scripted.requests] == [name]
 
 
 def test_tasks_import_from_here_when_their_module_is_here(tmp_path: Path) -> None:

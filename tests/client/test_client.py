@@ -19,6 +19,7 @@ from tests.cli.test_real_api import api as served
 import optimus_client
 from optimus_client.answers import Explanation, Job, Plan, Predictions, Table, Update
 from optimus_client.configuration import configuration_file, place, store
+from optimus_client.tracking import tracked_spec
 
 api = served
 SPEC = {"task": "pkg.net:net", "workers": {"max": 2}, "convergence": {"max_epochs": 3}}
@@ -261,3 +262,9 @@ def test_pandas() -> None:
     assert {"remaining_seconds", "remaining_seconds_low", "running_workers"} <= set(frame.columns)
     assert job.to_pandas()["id"] == job.id
     assert "steps_per_second" in Predictions.of(builders.predictions()).to_pandas().columns
+
+
+@pytest.mark.parametrize(("argv", "name"), [(["-c"], "run"), ([""], "run"), (["a/my_run.py"], "my-run")])
+def test_a_tracked_run_is_named_after_its_script(argv: list[str], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", [*argv, "x"])
+    assert tracked_spec()["name"] == name

@@ -8,9 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimus_contract.command import script_of, work_of
+from optimus_contract.command import script_of, title_of, work_of
 
-WORDS = ("python", "bash", "env", "perl", "-c", "-m", "-e", "-", "", "-lc", "a.py", "x", "--")
+WORDS = (
+    "sh",
+    "cd x && python a.py",
+    "python",
+    "bash",
+    "env",
+    "perl",
+    "-c",
+    "-m",
+    "-e",
+    "-",
+    "",
+    "-lc",
+    "a.py",
+    "x",
+    "--",
+)
 
 
 @pytest.mark.parametrize(
@@ -86,8 +102,45 @@ def test_of_code_that_comes_through_the_input_nobody_knows_which(command: str) -
     assert work_of(shlex.split(command)).reads_code
 
 
+@pytest.mark.parametrize(
+    ("code", "title"),
+    [
+        ("cd x && python train.py --a", "train.py"),
+        (
+            "set -e; mkdir -p out; python3 -m pip install y; A=1 torchrun src/tune.py >log 2>&1",
+            "src/tune.py",
+        ),
+        ("source env/bin/activate\npython -m pkg.main --x 1", "pkg.main"),
+        ("for i in 1 2; do python loop.py $i; done", "loop.py"),
+        ("if [ -f a ]; then exec python b.py; fi", "b.py"),
+        ("nvidia-smi && python train.py | tee log", "train.py"),
+        ("$PYTHON train.py", "train.py"),
+        ("bash -c 'python deep.py'", "deep.py"),
+        ("bash runs/all.sh", "runs/all.sh"),
+        ("./train --lr 1", "./train"),
+    ],
+)
+def test_text_that_a_shell_runs_is_called_what_it_runs(code: str, title: str) -> None:
+    for shell in (["sh", "-c"], ["/bin/bash", "-euo", "pipefail", "-c"], ["env", "A=1", "bash", "-lc"]):
+        assert title_of([*shell, code]) == title
+        assert work_of([*shell, code]).name == script_of([*shell, code]) != title, "other code is another task"
+
+
+@pytest.mark.parametrize("code", ["exit 1", "", ";;", "it's", '"$@"', "$PROGRAM x", "read x; echo $x"])
+def test_text_of_which_that_cannot_be_told_is_called_after_the_shell(code: str) -> None:
+    assert title_of(["sh", "-c", code]) == script_of(["sh", "-c", code])
+
+
+@pytest.mark.parametrize(
+    "command", ["python train.py", "bash a.sh x", "python -c x.py", "torchrun t.py", "./run", "sh"]
+)
+def test_any_other_command_is_called_what_it_runs(command: str) -> None:
+    assert title_of(command.split()) == script_of(command.split())
+
+
 @given(st.lists(st.sampled_from(WORDS), min_size=1))
 def test_each_command_has_a_name_and_the_rest_of_its_words(command: list[str]) -> None:
     found = work_of(command)
     assert found.name == script_of(command)
+    assert isinstance(title_of(command), str)
     assert found.arguments == tuple(command[len(command) - len(found.arguments) :])

@@ -14,10 +14,11 @@ import optimus_client
 from optimus_cli import output
 from optimus_cli.client import DEFAULT_URL
 from optimus_cli.errors import BadInput
+from optimus_cli.job.specification import name_for
 from optimus_cli.options import Url, ca_file, script_command
 from optimus_client.configuration import place
 from optimus_client.tracking import tracked_spec
-from optimus_contract.command import UnknownOption, launch
+from optimus_contract.command import UnknownOption, launch, title_of
 from optimus_contract.job import checked_patterns
 from optimus_contract.limits import MAX_TASKS
 
@@ -56,7 +57,7 @@ def track(
         patterns = checked_patterns(list(progress_pattern or ()))
         n_workers = workers or _processes(command, tracker.visible_gpus())
         specification = tracked_spec(
-            name,
+            name or name_for(title_of(command)),
             command=list(command),
             project=project,
             workers=n_workers,

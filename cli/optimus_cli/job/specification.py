@@ -13,7 +13,7 @@ from typing import Any
 
 from optimus_cli.errors import BadInput, FieldError, Refused
 from optimus_cli.job.jobfile import JobFile
-from optimus_contract.command import script_of
+from optimus_contract.command import title_of
 
 MAX_NAME = 63
 
@@ -96,7 +96,7 @@ def assemble(
         )
     # A file without a task, which may be misspelled in it, goes to the service: that knows the fields.
     command = document.get("command")
-    trains = script_of(command) if command and _is_command(command) else document.get("task", "")
+    trains = title_of(command) if command and _is_command(command) else document.get("task", "")
     if "name" not in document and isinstance(trains, str):
         document["name"] = name_for(trains)
     if like is None or "working_directory" in (flag.field[0] for flag in given):
