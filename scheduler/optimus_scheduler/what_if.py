@@ -33,6 +33,7 @@ from optimus_scheduler.model import (
 )
 from optimus_scheduler.model.format import instant_words, time_words
 from optimus_scheduler.quota_words import quota_words, right_words
+from optimus_scheduler.settled import settled_for_others
 
 _Planned = dict[str, Decision]
 Planner = Callable[[Snapshot], Plan]
@@ -140,10 +141,12 @@ def what_gives_more(
 
     No changes when none of those that are tried helps, and for a job that does not compete for anything. Of a job that
     no node may host, also the opening of one that could. Of a job whose speed has to be measured before it gets more,
-    also what gives it more after that.
+    also what gives it more after that. Room that this round gives to others is theirs: nobody is faster than it. So
+    all is tried with what they have then, but for what lets the job keep what this round would take from it.
     """
-    present = {decision.job_id: decision for decision in planner(snapshot).decisions}
-    decision = present[job_id]
+    planned = planner(snapshot)
+    present = {decision.job_id: decision for decision in planned.decisions}
+    decision = now = present[job_id]
     if decision.reason in NOT_COMPETING:
         return Advice(())
     if waits and not decision.allocation.is_empty:
@@ -151,6 +154,11 @@ def what_gives_more(
     tries = _Tries(planner, names, awaited, only_named)
     job = next(job for job in snapshot.jobs if job.id == job_id)
     loses = is_more(job.allocation, decision.allocation)
+    settled = snapshot if loses else settled_for_others(snapshot, planned, job_id)
+    if settled is not snapshot:
+        then = {each.job_id: each for each in planner(settled).decisions}
+        if not is_more(then[job_id].allocation, decision.allocation):
+            snapshot, present, decision = settled, then, then[job_id]
     least = _n_tasks(job.allocation) if loses else _n_tasks(decision.allocation) + 1
     found = tries.helpful(snapshot, decision, present, least)
     for measured in () if loses else _of_knowledge(snapshot, job, decision):
@@ -167,7 +175,7 @@ def what_gives_more(
         if present[job_id].allocation.is_empty:
             found = tries.helpful(alone, present[job_id], present, least)
             found = {kind: f"{words}, once other jobs have ended" for kind, words in found.items()}
-    return Advice(tuple(found.values()), decision.allocation if loses else None, decision, behind)
+    return Advice(tuple(found.values()), decision.allocation if loses else None, now, behind)
 
 
 @dataclass(frozen=True, slots=True)

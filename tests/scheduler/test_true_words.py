@@ -514,9 +514,10 @@ def test_advice_gives_the_job_more_when_it_is_followed(world: Snapshot) -> None:
             note(f"{job_id}: {words}")
             if "measure" in words:
                 continue
-            after = {
-                each.job_id: each.allocation for each in plan(done(world, job_id, words), OPTIMUS, PRICES).decisions
-            }
+            # Whoever acts on it comes after the next round.
+            then = world if loses or not size.is_empty else next_round(world, OPTIMUS, PRICES)[0]
+            followed = done(then, job_id, words)
+            after = {each.job_id: each.allocation for each in plan(followed, OPTIMUS, PRICES).decisions}
             given = sum(pair(after[job_id]))
             assert given >= has[job_id] if loses else given > sum(pair(size))
 
@@ -769,16 +770,22 @@ def test_the_end_that_a_job_is_told_to_wait_for_is_tried_first(awaited: str) -> 
     assert told.count(told[0]) == 1
 
 
-def test_advice_pauses_no_job_that_has_nothing_yet() -> None:
-    """The next round starts `b`; with a higher priority it would start `a`, and `b` would wait on."""
+def test_no_advice_is_about_room_that_the_next_round_gives_to_another_job() -> None:
+    """The next round starts `b`; with a higher priority it would start `a`. But that round comes within a second, and
+    whoever follows the advice comes later."""
     jobs = [
         a_job(name, spec=a_spec(maximum=(1, 1)), submitted_at=NOW - age) for name, age in (("a", 10.0), ("b", 20.0))
     ]
     world = a_snapshot(jobs, a_cluster(2))
     assert {each.job_id: each.allocation.is_empty for each in plan(world, OPTIMUS).decisions} == {"a": True, "b": False}
-    told = what_gives_more(world, "a", lambda each: plan(each, OPTIMUS)).changes
-    assert any(each.startswith("a priority of ") for each in told)
-    assert not any("pause" in each for each in told)
+    told = what_gives_more(world, "a", lambda each: plan(each, OPTIMUS))
+    assert "the end of b" in told.changes
+    assert not any(each.startswith("a priority of ") for each in told.changes)
+    assert told.now == plan(world, OPTIMUS).decisions[0]
+    later, _ = next_round(world, OPTIMUS)
+    assert what_gives_more(later, "a", lambda each: plan(each, OPTIMUS)).changes == told.changes
+    raised = done(later, "a", "a priority of 16 (now 1)")
+    assert plan(raised, OPTIMUS).decisions[0].allocation.is_empty
 
 
 def test_a_job_that_the_next_round_would_pause_is_told_what_keeps_what_it_has() -> None:
