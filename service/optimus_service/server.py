@@ -279,7 +279,7 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
 
     def stalled() -> Stalled:
         found = still.at(repository, clock(), listens_since)
-        without_end = {job_id: each.fails_at for job_id, each in found.items() if each.is_without_end}
+        without_end = {job_id: each.fails_at for job_id, each in found.items() if each.may_not_end}
         return without_end | dict.fromkeys(may_hang_again(repository, repository.jobs.paused()))
 
     ahead = make_queue_ahead(settings, forecaster, metrics, stalled)

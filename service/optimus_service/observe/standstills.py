@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from optimus_scheduler.model import Directive, JobState
 from optimus_scheduler.model.format import time_words
-from optimus_service.observe.spec import has_made_all
+from optimus_service.observe.spec import has_made_all, silent_since
 from optimus_service.store.records import (
     REPLACED,
     DecisionRecord,
@@ -32,11 +32,13 @@ _STALLED_REPORTS = 2.0
 """A script may tell each hundredth step: it has stalled when none came for as long as so many of its reports cover."""
 _LISTENING_SECONDS = 10.0
 """When the service has listened for so long, all that workers had made before has come."""
+_UNHEARD = "not heard of since the service started again: its figures are of before"
 USUAL_SAMPLES = 20
 """Of so many of the newest samples the steps of a job are timed."""
 _LATE_SECONDS = 300.0
 """A sample comes no later than this after its last step, by the clock of the service."""
-SECONDS_OLD = 5.0
+SECONDS_OLD, _SECONDS_OLD_AT_FIRST = 5.0, 1.0
+"""What is kept of standstills is no older than that, and while the service begins to listen."""
 REPLACING = "a worker is being replaced"
 HUNG = 5
 """The exit code of a worker whose code hung ..."""
@@ -60,6 +62,8 @@ class Standstill(NamedTuple):
     has not passed."""
     may_fail: bool = False
     """Whether it ended with an error there: it may do so again, and leave its room."""
+    is_unheard: bool = False
+    """It trains as far as is known, but what it has done while the service was away has not come yet."""
 
     @property
     def is_silent(self) -> bool:
@@ -72,9 +76,14 @@ class Standstill(NamedTuple):
         return self.failed_at if self.may_fail and not self.is_stalled else None
 
     @property
+    def may_not_end(self) -> bool:
+        """Whether nothing tells that it goes on to its end."""
+        return self.is_stalled or self.failed_at is not None
+
+    @property
     def is_without_end(self) -> bool:
         """Whether nothing tells when it ends."""
-        return self.is_stalled or self.failed_at is not None
+        return self.may_not_end or self.is_unheard
 
 
 Standstills = Mapping[str, Standstill]
@@ -133,7 +142,8 @@ def standstills(
     )
     hung = _hung(running, ended)
     found_now = (
-        {each: Standstill(words, is_stalled=True, hung_at=at) for each, (words, at) in hung.items()}
+        {each: Standstill(_UNHEARD, is_stalled=False, is_unheard=True) for each in _unheard(running, listens_since)}
+        | {each: Standstill(words, is_stalled=True, hung_at=at) for each, (words, at) in hung.items()}
         | stalls
         | {each: _replaced(hung.get(each)) for each in replaced}
     )
@@ -142,6 +152,11 @@ def standstills(
         each: found_now.get(each, one)._replace(failed_at=one.failed_at, may_fail=one.may_fail)
         for each, one in failed.items()
     }
+
+
+def _unheard(running: Mapping[str, JobRecord], listens_since: float) -> list[str]:
+    """Those of which nothing has come since the service began to listen; 0: that is long ago."""
+    return [each for each, job in running.items() if (silent_since(job) or 0.0) < listens_since]
 
 
 def awaited_by(decisions: Iterable[DecisionRecord]) -> dict[str, JobRecord]:
@@ -241,7 +256,8 @@ class NewestStandstills:
     def at(self, repository: Repository, now: float, listens_since: float) -> Standstills:
         """As of now, or of up to `SECONDS_OLD` ago."""
         at, found = self._known
-        if not 0.0 <= now - at < SECONDS_OLD:
+        begins = now < listens_since + _LISTENING_SECONDS
+        if not 0.0 <= now - at < (_SECONDS_OLD_AT_FIRST if begins else SECONDS_OLD):
             found = standstills(repository, repository.jobs.begun(), {}, now, listens_since)
             self._known = now, found
         return found

@@ -13,7 +13,9 @@ from tests.service.store.store_builders import a_membership, a_sample, add_sampl
 
 from optimus_scheduler.lifecycle import PauseRequested, ResumeRequested
 from optimus_scheduler.model import JobState, Role
+from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.observe.standstills import REPLACING, NewestStandstills, Standstill, may_hang_again, standstills
+from optimus_service.store.records import JobRecord
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -32,9 +34,36 @@ def test_the_usual_time_of_a_step_is_that_of_the_newest_samples_not_of_the_last(
     usual = sum(each.seconds for each in newest) / sum(each.n_steps for each in newest)
     assert usual > 0.1, "of the burst alone 0.00025 s"
     assert found == Standstill(f"no step came for 60 s, where one took {usual:.2g} s", is_stalled=True)
-    for listened, told in ((5.0, {}), (12.0, {"job-1": found})):
-        heard = standstills(repository, jobs, {}, now + 60.0, now + 60.0 - listened)
-        assert heard == told, "a service that begins to listen waits for what was made before, and counts it all then"
+    for listened, told in ((5.0, None), (12.0, found)):
+        heard = standstills(repository, jobs, {}, now + 60.0, now + 60.0 - listened)["job-1"]
+        assert heard.is_unheard == (told is None), "a service that begins to listen waits for what was made before"
+        assert told in (None, heard), "and counts it all then"
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_of_a_job_that_was_not_heard_of_since_the_service_was_away_no_end_is_told(world: World) -> None:
+    """Four jobs were told an end that was as much too late as the service had been away; one had ended already."""
+    world.submit(workers={"min": 1, "max": 1}, servers={"min": 1, "max": 1})
+    world.round()
+    world.train(40)
+    world.round()
+    (job,) = world.repository.jobs.active()
+    decision = world.repository.rounds.latest_decisions(["job-1"])["job-1"]
+    begins = world.clock() + 3600.0
+    newest, now = NewestStandstills(), begins + 2.0
+
+    def told(heard: JobRecord, at: float) -> tuple[bool, bool]:
+        still = standstills(world.repository, [heard], {}, at, begins)
+        return "job-1" in still, progress_of(heard, decision, at, None, still).remaining_seconds is None
+
+    assert told(job, now) == (True, True)
+    assert told(replace(job, step_at=begins + 1.0), now) == (False, False), "what it made has come"
+    assert standstills(world.repository, [job], {}, now, begins)["job-1"].may_not_end is False, "it is likely to go on"
+    assert not standstills(world.repository, [job], {}, begins + 11.0, begins)["job-1"].is_unheard
+    assert newest.at(world.repository, now, begins)["job-1"].is_unheard
+    world.clock.now = begins + 2.5
+    world.train(60)
+    assert newest.at(world.repository, begins + 3.5, begins) == {}, "no longer than a second after it was heard of"
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

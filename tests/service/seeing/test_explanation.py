@@ -1716,6 +1716,17 @@ def test_the_end_that_a_told_start_waits_for_is_named(part: float, at_once: floa
     assert "with the end" not in start, "it is told for 14 minutes after that"
 
 
+def test_that_nothing_was_heard_of_a_job_since_the_service_was_away_is_said_instead_of_its_end() -> None:
+    record = a_record(state=JobState.RUNNING, wanted=Allocation(1, 0), running=Allocation(1, 0), step=50)
+    said: dict[str, Any] = {"total_steps": {"mean": 500.0, "low": 400.0, "high": 600.0}, "rule": "max_steps"}
+    decision = a_decision(allocation=Allocation(1, 0), previous=Allocation(1, 0), forecast=a_forecast(**said))
+    still = {"job-1": Standstill("not heard of", is_stalled=False, is_unheard=True)}
+    told = explanation_of(Case(job=record, decision=decision, now=60.0, still=still))
+    assert told.expected.finish_seconds is None
+    assert "Not heard of." in told.sentences
+    assert "When it ends can be said as soon as it is heard of again, within seconds if it trains." in told.sentences
+
+
 def test_a_start_with_the_end_of_a_job_that_has_stalled_since_the_look_is_said_to_be_no_longer_known() -> None:
     """Another one's end may let it in: the next look says so."""
     runs = {"state": JobState.RUNNING, "step": 5, "wanted": Allocation(1, 1), "running": Allocation(1, 1)}

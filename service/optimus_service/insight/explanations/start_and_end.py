@@ -328,6 +328,8 @@ def on_the_end(case: Case, expected: answers.Expected) -> list[str]:
         hung_at, failed_at = case.still[case.job.id].hung_at, case.still[case.job.id].failed_at
         if failed_at is not None:
             return [f"When it ends cannot be said before it has passed step {failed_at}: its last try failed by then."]
+        if case.still[case.job.id].is_unheard and hung_at is None:
+            return ["When it ends can be said as soon as it is heard of again, within seconds if it trains."]
         if hung_at is None:
             return ["When it ends cannot be said while no step comes."]
         passed = f"has passed step {hung_at}: its workers hung there or before" if hung_at else "makes a step again"
