@@ -155,8 +155,8 @@ def standstills(
 
 
 def _unheard(running: Mapping[str, JobRecord], listens_since: float) -> list[str]:
-    """Those of which nothing has come since the service began to listen; 0: that is long ago."""
-    return [each for each, job in running.items() if (silent_since(job) or 0.0) < listens_since]
+    """Those that came before the service began to listen, and of which nothing has come since; 0: that is long ago."""
+    return [each for each, job in running.items() if max(job.created_at, silent_since(job) or 0.0) < listens_since]
 
 
 def awaited_by(decisions: Iterable[DecisionRecord]) -> dict[str, JobRecord]:

@@ -58,6 +58,8 @@ def test_of_a_job_that_was_not_heard_of_since_the_service_was_away_no_end_is_tol
 
     assert told(job, now) == (True, True)
     assert told(replace(job, step_at=begins + 1.0), now) == (False, False), "what it made has come"
+    came_since = replace(job, created_at=begins + 1.0, formed_at=None, step_at=None, step=0)
+    assert not told(came_since, now)[0]
     assert standstills(world.repository, [job], {}, now, begins)["job-1"].may_not_end is False, "it is likely to go on"
     assert not standstills(world.repository, [job], {}, begins + 11.0, begins)["job-1"].is_unheard
     assert newest.at(world.repository, now, begins)["job-1"].is_unheard
