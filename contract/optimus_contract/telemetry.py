@@ -187,7 +187,8 @@ class Note(Message):
     """What the owner of a script should know of it."""
 
     kind: Annotated[
-        Literal["PrintsTooMuch", "ProcessesEnded"], About("so the event is called; ProcessesEnded: after the training")
+        Literal["PrintsTooMuch", "ProcessesEnded", "PatternTooSlow"],
+        About("so the event is called; ProcessesEnded: after the training"),
     ]
     message: Annotated[str, About(min_length=1, max_length=2000)]
 

@@ -403,12 +403,14 @@ def test_that_a_task_does_not_answer_is_told_until_it_or_another_takes_part(
 
 
 def test_what_the_owner_of_a_script_should_know_is_an_event(api: Api, job_id: str) -> None:
-    notes = [{"kind": kind, "message": f"{kind} of it."} for kind in ("ProcessesEnded", "PrintsTooMuch")]
+    kinds = ("ProcessesEnded", "PrintsTooMuch", "PatternTooSlow")
+    notes = [{"kind": kind, "message": f"{kind} of it."} for kind in kinds]
     assert api.as_task("POST", job_id, "telemetry", json={"notes": notes}).status_code == 200
     events = api.get(f"/v1/jobs/{job_id}/events").json()["events"]
     told = {event["type"]: event["message"] for event in events}
-    assert told.items() >= {"ProcessesEnded": "ProcessesEnded of it.", "PrintsTooMuch": "PrintsTooMuch of it."}.items()
-    assert "PrintsTooMuch of it." in api.get(f"/v1/jobs/{job_id}/explanation").json()["sentences"]
+    assert told.items() >= {note["kind"]: note["message"] for note in notes}.items()
+    sentences = api.get(f"/v1/jobs/{job_id}/explanation").json()["sentences"]
+    assert {"PrintsTooMuch of it.", "PatternTooSlow of it."} <= set(sentences)
     for wrong in ([], [{"kind": "Other", "message": "a"}], [{"kind": "PrintsTooMuch", "message": ""}]):
         problem(api.as_task("POST", job_id, "telemetry", json={"notes": wrong}), 422)
 

@@ -282,6 +282,28 @@ def test_a_script_that_raises_fails_with_its_own_traceback(make_script_job: Call
     assert "exit code 1" in result["error"]
 
 
+def test_a_pattern_that_takes_too_long_is_told_and_holds_nothing_up(
+    make_script_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import pathlib, time\n"
+        "for n in range(1, 9):\n"
+        "    print('a' * 60 + 'b')\n"
+        "    print('it', n, 'objective', 1 / n)\n"
+        "    while n == 8 and not pathlib.Path('told').exists():\n"
+        "        time.sleep(0.02)\n"
+    )
+    patterns = [r"(?P<x>(a+)+)$", r"it (?P<step>\d+) objective (?P<loss>\S+)"]
+    job = make_script_job("python", str(script), progress_patterns=patterns)
+    job.scale(worker(0))
+    job.wait_for("the note", lambda: job.service.notes)
+    (tmp_path / "told").touch()
+    result = job.wait_for_result()
+    assert (result["outcome"], result["step"]) == ("succeeded", 8)
+    assert [(note["kind"], patterns[0] in note["message"]) for note in job.service.notes] == [("PatternTooSlow", True)]
+
+
 def test_a_script_that_wants_another_number_of_processes_says_so_itself(
     make_script_job: Callable[..., Job], tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ from optimus_workers.script.channels.printed import (
     MAX_LINE_BYTES,
     Printed,
 )
+from optimus_workers.script.channels.searching import plain_search
 
 
 def read(text: str, printed: Printed | None = None) -> list[dict[str, Any]]:
@@ -280,7 +281,7 @@ def test_what_seemed_to_be_all_of_the_training_is_corrected() -> None:
 
 
 def test_patterns_of_the_user_come_alone() -> None:
-    printed = Printed([r"it (?P<step>\d+): objective (?P<loss>\S+)"])
+    printed = Printed(plain_search([r"it (?P<step>\d+): objective (?P<loss>\S+)"]))
     assert read("it 7: objective 0.25", printed) == [{"step": 7, "loss": 0.25}]
     assert read("step 9 loss 3", printed) == []
 

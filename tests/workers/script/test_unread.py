@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from optimus_contract.readings.progress import Progress
 from optimus_workers.script.channels.printed import Printed
+from optimus_workers.script.channels.searching import plain_search
 from optimus_workers.script.channels.unread import (
     NOTHING_PRINTED,
     has_figures,
@@ -40,7 +41,7 @@ def test_the_suggested_pattern_reads_its_line(line: str, step: int, loss: float)
     assert has_figures(line)
     pattern = suggested_pattern(line)
     assert pattern is not None
-    (reading,) = Printed([pattern]).feed(f"{line}\n".encode(), 1.0)
+    (reading,) = Printed(plain_search([pattern])).feed(f"{line}\n".encode(), 1.0)
     assert (reading.step, reading.loss) == (step, loss)
 
 

@@ -90,6 +90,8 @@ class Agent(Watching):
         finally:
             self._kill()
             self._channels.close()
+            if self._search is not None:
+                self._search.close()
             self._telemetry.flush(TELEMETRY_SECONDS)
             if self._control is not None:
                 self._control.close()
@@ -269,7 +271,7 @@ class Agent(Watching):
         progress = Progress(time.time(), version, self._remembered(), batch, weight, n_workers, meant)
         learned = progress.learned
         each = None if self._is_weak else learned.steps_per_epoch
-        printed = Printed(self._spec.progress_patterns, first_epoch=learned.first_epoch, steps_per_epoch=each)
+        printed = Printed(self._search, first_epoch=learned.first_epoch, steps_per_epoch=each)
         now = time.monotonic()
         run = Run(order, [], progress, printed, now, Standstill(now, self._spec.hang_seconds), order.batch)
         if order.rank == 0:

@@ -24,6 +24,7 @@ from optimus_contract.readings.reading import Channel, Reading
 from optimus_contract.readings.samples import sample_of
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.script.channels.listener import Channels
+from optimus_workers.script.channels.searching import LimitedSearch
 from optimus_workers.script.checkpoints import FileKey
 from optimus_workers.script.launch import python_environment
 from optimus_workers.script.processes import Starter
@@ -70,6 +71,10 @@ class State:
         self._starter = Starter(self._launch.argv, self._working_directory, self._variables, preload=spec.preload)
         self._client = ServiceClient(environment.service_url, environment.job_id, environment.job_token)
         self._telemetry = Telemetry(self._client.post_telemetry, aggregator=Gathered())
+        self._search = LimitedSearch(spec.progress_patterns) if spec.progress_patterns else None
+        """Used under `_reading`."""
+        self._n_given_up = 0
+        """Patterns that were told to be searched for no more."""
         self._run: Run | None = None
         self._order: StartCommand | None = None
         """Waits for the place where the processes meet."""

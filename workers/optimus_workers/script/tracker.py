@@ -28,11 +28,12 @@ from optimus_contract.readings.progress import Advance, Learned, Progress
 from optimus_contract.readings.reading import NOTHING, Announced, Channel, Reading
 from optimus_contract.readings.samples import first_of_run, sample_of
 from optimus_contract.result import JobResult, PlannedRates
-from optimus_contract.telemetry import Sample
+from optimus_contract.telemetry import Note, Sample
 from optimus_workers.errors import ServiceAway, ServiceProblem, ServiceRefused
 from optimus_workers.script.announced import announced
 from optimus_workers.script.channels.listener import Channels
 from optimus_workers.script.channels.printed import Printed
+from optimus_workers.script.channels.searching import LimitedSearch, given_up_words
 from optimus_workers.script.channels.tensorboard import TensorBoardFiles, log_folders
 from optimus_workers.script.checkpoints import CheckpointWatch
 from optimus_workers.script.samples import Gathered, finite, profile_of, with_checkpoints
@@ -92,6 +93,7 @@ class Tracker:
         self._progress = Progress(time.time(), 0, announced=meant)
         self._begun_at = time.time()
         self._queue: SimpleQueue[Reading] = SimpleQueue()
+        self._notes: SimpleQueue[Note] = SimpleQueue()
         self._client: ServiceClient | None = None
         self._tracked: Tracked | None = None
         self._telemetry = Telemetry(self._post, aggregator=Gathered())
@@ -121,6 +123,11 @@ class Tracker:
     def put(self, reading: Reading) -> None:
         """Take in what a channel read; from any thread, without waiting."""
         self._queue.put(reading)
+
+    def tell(self, note: Note) -> None:
+        """What the user should know of the run, here and in the service; from any thread, without waiting."""
+        self._on_news(note.message)
+        self._notes.put(note)
 
     def close(self, exit_code: int, error: str | None = None) -> None:
         """Report the end of the run; waits for the service for some seconds at most."""
@@ -185,6 +192,7 @@ class Tracker:
             self._report_learned(now)
             self._report_planned_rates()
             self._report_alive(now)
+            self._report_notes()
 
     def _read_files(self) -> None:
         channel = self._progress.learned.channel
@@ -253,6 +261,12 @@ class Tracker:
             send(plan, client.put_planned_rates)
             self._plan = None
 
+    def _report_notes(self) -> None:
+        """Once the run is known; one that is not taken was told here."""
+        with suppress(Empty, ServiceProblem):
+            while self._is_known and self._client is not None:
+                self._client.post_note(self._notes.get_nowait())
+
     def _report_learned(self, now: float) -> None:
         profile = profile_of(self._progress.learned, None)
         is_length = (profile.total_steps is None) != (self._sent.total_steps is None)
@@ -312,7 +326,7 @@ def run_tracked(
         stack.callback(channels.close)
         environment |= channels.variables(environment)
         environment.setdefault("PYTHONUNBUFFERED", "1")
-        output = Output(progress_patterns, tracker.put)
+        output = Output(progress_patterns, tracker.put, tracker.tell)
         process = _start(command, environment, output)
         tracker.start(process.pid)
         code = _wait(process)
@@ -324,9 +338,13 @@ def run_tracked(
 class Output:
     """What a command prints: it goes where it would have gone, and is read on the way."""
 
-    def __init__(self, patterns: Sequence[str], on_reading: Callable[[Reading], None]) -> None:
-        self._on_reading = on_reading
-        self._printed = Printed(patterns)
+    def __init__(
+        self, patterns: Sequence[str], on_reading: Callable[[Reading], None], on_note: Callable[[Note], None]
+    ) -> None:
+        self._on_reading, self._on_note = on_reading, on_note
+        self._search = LimitedSearch(patterns) if patterns else None
+        self._n_given_up = 0
+        self._printed = Printed(self._search)
         self._turn = threading.Lock()
         self._tail = b""
         self._threads: list[threading.Thread] = []
@@ -352,8 +370,17 @@ class Output:
         for thread in self._threads:
             thread.join(1.0)
         with self._turn:
-            for reading in self._printed.finish(time.time()):
-                self._on_reading(reading)
+            self._put(self._printed.finish(time.time()))
+            if self._search is not None:
+                self._search.close()
+
+    def _put(self, readings: Sequence[Reading]) -> None:
+        for reading in readings:
+            self._on_reading(reading)
+        given_up = [] if self._search is None else self._search.given_up[self._n_given_up :]
+        self._n_given_up += len(given_up)
+        for pattern in given_up:
+            self._on_note(Note(kind="PatternTooSlow", message=given_up_words(pattern)))
 
     def _copy(self, source: int, target: int) -> None:
         while True:
@@ -368,8 +395,7 @@ class Output:
                 _write_all(target, data)
             with self._turn:
                 self._tail = (self._tail + data)[-TAIL_BYTES:]
-                for reading in self._printed.feed(data, time.time()):
-                    self._on_reading(reading)
+                self._put(self._printed.feed(data, time.time()))
 
 
 def _write_all(target: int, data: bytes) -> None:

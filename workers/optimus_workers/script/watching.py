@@ -11,6 +11,7 @@ from dataclasses import replace
 from optimus_contract.readings.reading import Channel
 from optimus_contract.telemetry import Note
 from optimus_workers.errors import HUNG, TERMINATED, ServiceProblem
+from optimus_workers.script.channels.searching import given_up_words
 from optimus_workers.script.channels.unread import says_more, unread_line
 from optimus_workers.script.ending import STOPPING_TICK_SECONDS, Ending
 from optimus_workers.script.processes import signal_group
@@ -67,6 +68,7 @@ class Watching(Ending):
             self._look_at_checkpoints(run, now)
             self._look_at_unread(run, now)
             self._look_at_flood(run)
+            self._look_at_patterns()
             self._look_at_standstill(run, now)
             self._look_at_end(run)
         expected = run.order.rank == 0 and run.order.step > 0 and run.end is None
@@ -111,7 +113,17 @@ class Watching(Ending):
         if flood is None or run.is_flood_reported or run.order.rank != 0:
             return
         run.is_flood_reported = True
-        note = Note(kind="PrintsTooMuch", message=PRINTS_TOO_MUCH.format(flood))
+        self._tell(Note(kind="PrintsTooMuch", message=PRINTS_TOO_MUCH.format(flood)))
+
+    def _look_at_patterns(self) -> None:
+        """Tell once of each pattern that it is not searched for any more."""
+        given_up = [] if self._search is None else self._search.given_up[self._n_given_up :]
+        self._n_given_up += len(given_up)
+        for pattern in given_up:
+            self._tell(Note(kind="PatternTooSlow", message=given_up_words(pattern)))
+
+    def _tell(self, note: Note) -> None:
+        """In the log, and as an event."""
         log.warning("%s", note.message)
         threading.Thread(target=self._post_note, args=(note,), name="note", daemon=True).start()
 

@@ -23,7 +23,7 @@ from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.explanations.queue import in_queue
 from optimus_service.insight.format import lasted
-from optimus_service.insight.jobs.reasons import CHECKPOINTS, PRINTS_TOO_MUCH, WORKER_SILENT
+from optimus_service.insight.jobs.reasons import CHECKPOINTS, PATTERN_TOO_SLOW, PRINTS_TOO_MUCH, WORKER_SILENT
 from optimus_service.loop.exits import COORDINATOR_UNREACHABLE, WORKER_HUNG
 from optimus_service.loop.silent_coordinators import COORDINATOR_SILENT
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
@@ -43,7 +43,7 @@ _MOST_AWAITED = 2
 
 _WARNINGS = (
     *(WORKER_HUNG, WORKER_SILENT, COORDINATOR_SILENT, COORDINATOR_UNREACHABLE),
-    *(LOSS_NOT_FINITE, CHECKPOINTS, PRINTS_TOO_MUCH),
+    *(LOSS_NOT_FINITE, CHECKPOINTS, PRINTS_TOO_MUCH, PATTERN_TOO_SLOW),
 )
 _SILENT = (WORKER_SILENT, COORDINATOR_SILENT, COORDINATOR_UNREACHABLE)
 """Warnings that a later membership makes out of date."""

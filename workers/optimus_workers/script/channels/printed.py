@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Sequence
 
 from optimus_contract.readings.reading import Reading
 from optimus_workers.script.channels.epochs import Counted, EpochCounts
 from optimus_workers.script.channels.names import in_english, normal, one_blank
 from optimus_workers.script.channels.said import BEGINS, ENDS, NUMBER, WHOLE, Said, Tables, figures_of_json, whole
+from optimus_workers.script.channels.searching import Search
 from optimus_workers.script.channels.unread import MAX_CHARACTERS, has_figures
 
 MAX_LINE_BYTES = 8192
@@ -93,11 +93,11 @@ class Printed:
     """The output of one process, from its beginning. Never raises for any input to `feed`."""
 
     def __init__(
-        self, patterns: Sequence[str] = (), *, first_epoch: int | None = None, steps_per_epoch: float | None = None
+        self, search: Search | None = None, *, first_epoch: int | None = None, steps_per_epoch: float | None = None
     ) -> None:
-        """`patterns`: regular expressions of the user's own, with groups named like the fields of `Reading`; with
-        them, nothing else is looked for. `first_epoch` and `steps_per_epoch`: see `EpochCounts`."""
-        self._patterns = [re.compile(pattern) for pattern in patterns]
+        """`search`: for regular expressions of the user's own, with groups named like the fields of `Reading`; with
+        it, nothing else is looked for. `first_epoch` and `steps_per_epoch`: see `EpochCounts`."""
+        self._search = search
         self._buffer = b""
         self._skipping = False
         self._filled_at = self._newest_at = float("-inf")
@@ -225,8 +225,8 @@ class Printed:
 
     def _read(self, text: str, at: float) -> Reading | None:
         line = in_english(one_blank(text))
-        if self._patterns:
-            return self._by_patterns(line, at)
+        if self._search is not None:
+            return self._by_patterns(self._search, line, at)
         said = self._said(line, text)
         counted = self._counted(line, said)
         self._leave_out_averages(said, counted)
@@ -334,13 +334,12 @@ class Printed:
         elif self._follows_heading:
             said.make_evaluation()
 
-    def _by_patterns(self, line: str, at: float) -> Reading | None:
+    def _by_patterns(self, search: Search, line: str, at: float) -> Reading | None:
         said = Said()
-        for pattern in self._patterns:
-            match = pattern.search(line)
-            for name, text in (match.groupdict() if match else {}).items():
+        for groups in search(line):
+            for name, text in groups.items():
                 try:
-                    value = float(text)
+                    value = float(text or "")
                 except (TypeError, ValueError):
                     continue
                 said.set(name, value)
