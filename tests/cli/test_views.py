@@ -134,6 +134,14 @@ def test_what_a_stop_lost_is_shown_in_steps_or_in_time() -> None:
     assert "15 steps (2 s of work)" in text
 
 
+def test_what_a_script_that_tells_some_steps_lost_at_an_unknown_moment_is_shown_as_at_least() -> None:
+    parts = {"save_seconds": None, "stop_seconds": None, "start_seconds": 2.0, "load_seconds": None, "told_every": 100}
+    for stop_seconds, about in ((None, "at least"), (0.1, "about")):
+        told = {**parts, "stop_seconds": stop_seconds}
+        point = builders.allocation(3, 1, 0, cause="worker_lost", lost_steps=100, lost_seconds=60.0, pause_parts=told)
+        assert f"{about} 100 steps (1 min 00 s of work)" in shown(render_job.allocation_table([point]), width=140)
+
+
 def test_the_pause_of_a_script_is_shown_with_its_parts() -> None:
     parts = {"save_seconds": 0.3, "stop_seconds": 0.1, "start_seconds": 2.0, "load_seconds": None}
     point = builders.allocation(3, 2, 0, pause_seconds=2.5, pause_parts=parts)

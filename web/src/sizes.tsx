@@ -120,8 +120,10 @@ export function Allocations({
 
 function losing(each: AllocationPoint): string {
   const words = lost(each.lost_steps, each.lost_seconds);
-  const about = each.pause_parts?.told_every && each.lost_steps ? "about " : "";
-  return words && `; lost: ${about}${words}`;
+  if (!words || !each.pause_parts?.told_every || !each.lost_steps) return words && `; lost: ${words}`;
+  // After an error or a kill nobody knows until when it made steps that it did not tell.
+  const isLeast = each.workers > 0 && each.pause_parts.stop_seconds == null;
+  return `; lost: ${isLeast ? "at least" : "about"} ${words}`;
 }
 
 /** Of a script that tells only some of its steps, it is not known when it made the others. */

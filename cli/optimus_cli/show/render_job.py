@@ -249,6 +249,8 @@ def allocation_table(points: Sequence[AllocationPoint]) -> RenderableType:
         tells_some = parts is not None and bool(parts.get("told_every"))  # of its steps
         at_most = "at most " if tells_some and pause else ""
         still = wording.UNKNOWN if pause is None else f"{at_most}{wording.number(pause)} s{_parts(point)}"
+        # After an error or a kill nobody knows until when it made steps that it did not tell.
+        about = "at least " if point["workers"] and parts and parts.get("stop_seconds") is None else "about "
         lost = wording.lost(point["lost_steps"], point.get("lost_seconds"))
         rows.append(
             {
@@ -257,7 +259,7 @@ def allocation_table(points: Sequence[AllocationPoint]) -> RenderableType:
                 "at step": wording.count(point["step"]),
                 "cause": cause,
                 "stood still": still,
-                "lost": f"{'about ' if tells_some and point['lost_steps'] else ''}{lost}" or wording.UNKNOWN,
+                "lost": f"{about if tells_some and point['lost_steps'] else ''}{lost}" or wording.UNKNOWN,
             }
         )
     return FittingTable(rows, left_out=(), right=["at step"], folded=["stood still", "lost"])

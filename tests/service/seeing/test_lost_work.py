@@ -49,6 +49,12 @@ def test_what_a_script_that_tells_some_steps_lost_is_told_as_about_and_its_stops
     assert "its training stood still for at most 2 s in all" in told[-1]
     assert "Lost with its stops: about 7 steps" in told[-1]
     assert "the last step that it told was 100" in told[-1]
+    killed = replace(after, cause="worker_lost", pause_parts={"start_seconds": 1.0, "told_every": 5})
+    told = explanation_of(Case(job=ended, decision=None, now=60.0, memberships=[BEGAN, killed])).sentences
+    assert "Lost with its stops: at least 7 steps" in told[-1], "those until it was killed are not counted"
+    both = [BEGAN, killed, replace(after, epoch=3, at=40.0)]
+    told = explanation_of(Case(job=ended, decision=None, now=60.0, memberships=both)).sentences
+    assert "Lost with its stops: about 14 steps" in told[-1]
     exact = replace(after, pause_parts={**parts, "told_every": None})
     told = explanation_of(Case(job=ended, decision=None, now=60.0, memberships=[BEGAN, exact])).sentences
     assert not any("at most" in each or "about" in each for each in told)

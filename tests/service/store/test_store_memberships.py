@@ -36,7 +36,12 @@ def test_what_a_change_costs_and_why_is_told(repository: Repository, make_job: M
     some = a_membership(epoch=2, workers=("w",), cause="worker_lost", lost_steps=7, pause_parts={"told_every": 5})
     repository.memberships.report("job-1", some)
     event, *_ = repository.events.page("job-1").items
-    assert event.message.endswith("(worker_lost): about 7 steps are lost.")
+    assert event.message.endswith("(worker_lost): at least 7 steps are lost."), "when it was killed is not known"
+    parts = {"told_every": 5, "stop_seconds": 0.5}
+    some = a_membership(epoch=3, workers=("w",), cause="rescale", lost_steps=7, pause_parts=parts)
+    repository.memberships.report("job-1", some)
+    event, *_ = repository.events.page("job-1").items
+    assert event.message.endswith("(replaced): about 7 steps are lost.")
 
 
 def test_the_job_shows_the_newest_membership(repository: Repository, make_job: MakeJob) -> None:

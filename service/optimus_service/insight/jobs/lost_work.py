@@ -25,12 +25,15 @@ class Loss:
     seconds: float | None = None
     """Training time; None: nothing, or not known."""
     is_about: bool = False
-    """The script tells only some of its steps."""
+    """The script tells only some of its steps ..."""
+    is_least: bool = False
+    """... and those that it made after the last of them are not counted: nobody knows until when."""
 
     @property
     def words(self) -> str:
         """`69 steps (2 min 18 s of work)`, `2 min 18 s of work`; empty: nothing is known to be lost."""
-        steps = f"{'about ' * self.is_about}{counted(self.steps, 'step')}" if self.steps else ""
+        about = "at least " if self.is_least else "about " * self.is_about
+        steps = f"{about}{counted(self.steps, 'step')}" if self.steps else ""
         work = f"{lasted(self.seconds)} of work" if self.seconds is not None and self.seconds >= 1 else ""
         return f"{steps} ({work})" if steps and work else steps or work
 
@@ -53,11 +56,11 @@ def losses(
     return [
         replace(
             each,
-            is_about=each.is_about
-            or before.tells_some
-            or (not before.workers and after is not None and after.tells_some),
+            is_about=not its.lost_at_least
+            and (each.is_about or its.tells_some or (not its.workers and after is not None and after.tells_some)),
+            is_least=its.lost_at_least,
         )
-        for each, before, after in zip(found, memberships, later, strict=True)
+        for each, its, after in zip(found, memberships, later, strict=True)
     ]
 
 
@@ -66,7 +69,8 @@ def total(found: Sequence[Loss]) -> Loss:
     is_known = all(each.seconds is not None for each in found if each.steps)
     seconds = [each.seconds for each in found if each.seconds is not None] if is_known else []
     is_about = any(each.steps and each.is_about for each in found)
-    return Loss(sum(each.steps for each in found), sum(seconds) if seconds else None, is_about)
+    is_least = not is_about and any(each.steps and each.is_least for each in found)
+    return Loss(sum(each.steps for each in found), sum(seconds) if seconds else None, is_about, is_least)
 
 
 def lost_by_a_stop(

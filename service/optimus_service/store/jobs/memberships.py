@@ -225,7 +225,7 @@ def _size(membership: MembershipRecord | MembershipRow) -> Size:
 def _costs(report: MembershipRecord) -> str:
     """`: 12 steps are lost; job-worker-0-0 was lost`, what a change cost and why; empty where nothing is to be said."""
     lost = report.lost_steps
-    about = "about " * report.tells_some
+    about = "at least " if report.lost_at_least else "about " * report.tells_some
     said = [f"{about}{lost} steps are lost" if lost > 1 else f"{about}1 step is lost"] if lost else []
     said += [report.message] if report.message else []
     return f": {'; '.join(said)}" if said else ""

@@ -242,6 +242,12 @@ class MembershipRecord:
         """Whether its script tells only some of its steps: it stood still at most, and lost about, what is told."""
         return bool((self.pause_parts or {}).get("told_every"))
 
+    @property
+    def lost_at_least(self) -> bool:
+        """Whether steps that were not told may be lost, too: nobody knows when those before it stopped, as after an
+        error or a kill. Else they were counted by their pace."""
+        return self.tells_some and bool(self.workers) and (self.pause_parts or {}).get("stop_seconds") is None
+
 
 class TaskAges(NamedTuple):
     """Of the tasks of one job that have not exited."""
