@@ -23,7 +23,7 @@ from optimus_models.history import LossBuckets
 from optimus_models.loss.curve import LossCurve, MetricCurve
 from optimus_scheduler.forecast.fits import Fits, Fitted, rates_to_come
 from optimus_scheduler.forecast.prices import has_prices
-from optimus_scheduler.model import Allocation, EndedJob, Forecast, Job, Resources
+from optimus_scheduler.model import NOTHING, Allocation, EndedJob, Forecast, Job, Resources
 from optimus_scheduler.settings import Settings
 from optimus_service.insight.cluster.trace_export import counted_speed
 from optimus_service.insight.format import counted, finite, finite_document, interval_body, moment
@@ -82,6 +82,7 @@ class HistoryCache:
                 experience=NO_EXPERIENCE if runs is None else runs.experience_of(spec.family),
                 spent=spent(memberships, spec, record.intended.gpu_type or spec.gpu_type, self._settings, until),
                 allocation=record.intended,
+                formed=NOTHING,
                 batch=record.wanted_batch,
             )
 
