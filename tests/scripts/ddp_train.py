@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--snapshot-every", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--step-seconds", type=float, default=0.0)
-    parser.add_argument("--hold", help="a file with the number of the step after which to wait")
+    parser.add_argument("--hold", help="a file with the step after which to wait; FILE.at says where it waits")
     options = parser.parse_args()
 
     dist.init_process_group("gloo")
@@ -62,6 +62,7 @@ def main() -> None:
             step += 1
             time.sleep(options.step_seconds)
             while options.hold and step > int(Path(options.hold).read_text()):
+                Path(options.hold + ".at").write_text(str(step))
                 time.sleep(0.05)
             if rank == 0:
                 print(f"step {step}/{options.steps} loss {loss.item():.4f}")

@@ -34,6 +34,7 @@ class Slow(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         time.sleep(self.seconds)
         while self.hold and state.global_step > int(Path(self.hold).read_text()):
+            Path(self.hold + ".at").write_text(str(state.global_step))
             time.sleep(0.05)
 
 
@@ -45,7 +46,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, help="examples of one step over all processes; else 8 of each")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--step-seconds", type=float, default=0.0)
-    parser.add_argument("--hold", help="a file with the number of the step after which to wait")
+    parser.add_argument("--hold", help="a file with the step after which to wait; FILE.at says where it waits")
     options = parser.parse_args()
     torch.manual_seed(options.seed)
     model = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=2))

@@ -27,6 +27,9 @@ class Network(LightningModule):
         self.log("train_loss", loss, prog_bar=True)
         time.sleep(self.step_seconds)
         while self.hold and self.global_step >= int(Path(self.hold).read_text()):
+            Path(self.hold + ".at").write_text(str(self.global_step))
+            if self.trainer.received_sigterm:  # Lightning ends at the end of the step
+                break
             time.sleep(0.05)
         return loss
 
@@ -46,7 +49,7 @@ def main() -> None:
     parser.add_argument("--worker-batch", type=int, help="in place of it, examples of each process")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--step-seconds", type=float, default=0.0)
-    parser.add_argument("--hold", help="a file with the number of the step after which to wait")
+    parser.add_argument("--hold", help="a file with the step after which to wait; FILE.at says where it waits")
     options = parser.parse_args()
     torch.manual_seed(options.seed)
     generator = torch.Generator().manual_seed(0)

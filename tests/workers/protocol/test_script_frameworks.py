@@ -87,8 +87,12 @@ class Hold:
         return found
 
     def wait(self, job: Job) -> None:
-        """Until it has come so far; the last steps may not be told before there are more."""
-        job.wait_for_step(self.step - 3)
+        """Until it has come so far, as it says itself: the last steps may not be told before there are more."""
+        job.wait_for(f"the hold at step {self.step}", self._is_there)
+
+    def _is_there(self) -> bool:
+        at = self.path.with_suffix(".at")
+        return at.exists() and int(at.read_text() or 0) >= self.step
 
 
 def undisturbed_losses(module: str, words: list[str]) -> list[float]:
