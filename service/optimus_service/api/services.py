@@ -27,7 +27,7 @@ from optimus_service.store.repository import Repository
 from optimus_service.store.samples.sample_queue import SampleQueue
 
 
-def _ignore_step(_job_id: str, _step: int) -> None:
+def _ignore_step(_job_id: str, _step: int, _at: float | None) -> None:
     """Without a scheduler nobody waits for it."""
 
 
@@ -67,8 +67,9 @@ class Services:
     version: str
     trigger_round: Callable[[str], None] = _ignore_trigger
     """Asks for a scheduling round soon, with the reason; returns at once, from any thread."""
-    note_step: Callable[[str, int], None] = _ignore_step
-    """Told the newest step of a job whenever telemetry comes; returns at once, from any thread."""
+    note_step: Callable[[str, int, float | None], None] = _ignore_step
+    """Told the newest step of a job whenever telemetry comes, and when worker 0 had made it, POSIX seconds by that
+    worker's clock (None: it told nothing); returns at once, from any thread."""
     loop_health: Callable[[], str | None] = _healthy
     """What is wrong with the scheduling loop, None when nothing is."""
     preview: Preview | None = None

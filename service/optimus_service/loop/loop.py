@@ -54,7 +54,8 @@ class LoopTimes:
     round_seconds: float
     learning_round_seconds: float
     """Between rounds while the speed of a job is being learned, if shorter: waiting a whole period for each new size
-    would leave short jobs at their first one."""
+    would leave short jobs at their first one. As well the least from a round to one for a job whose speed has changed.
+    """
     debounce_seconds: float
     lease_seconds: float
 
@@ -131,10 +132,16 @@ class SchedulingLoop:
                 self._reasons.append(why)
             self._wake_up.notify_all()
 
-    def trained(self, job_id: str, step: int) -> None:
-        """Telemetry has come: ask for a round if the job may be done at this step. Returns at once."""
+    def trained(self, job_id: str, step: int, at: float | None = None) -> None:
+        """Telemetry has come: ask for a round if the job may be done at this step, or has another pace than expected.
+        Returns at once. `at`: when its worker 0 had made it, by that worker's clock; None: it did not tell."""
         if self._rounds.ends.has_passed(job_id, step):
             self.trigger("expected end")
+        if at is None or not self._rounds.paces.is_left(job_id, step, at):
+            return
+        last = self._succeeded_at
+        if last is not None and self._monotonic() - last >= self._times.learning_round_seconds:
+            self.trigger("changed pace")
 
     def health(self) -> str | None:
         """What is wrong, in words; None when nothing is. A follower that waits for the lease is healthy."""

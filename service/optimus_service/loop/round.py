@@ -13,6 +13,7 @@ from optimus_scheduler.model import Plan, Snapshot, TaskKey, TaskPhase
 from optimus_scheduler.round import learns
 from optimus_service.clusters.base import Cluster
 from optimus_service.loop.apply import Applier
+from optimus_service.loop.changed_paces import ExpectedPaces, expected_paces
 from optimus_service.loop.decisions import News, decision_records
 from optimus_service.loop.exits import ExitNotices
 from optimus_service.loop.expected_ends import ExpectedEnds, expected_ends
@@ -108,6 +109,8 @@ class Round:
         """When a job that waits for a retry may begin: a round is due then."""
         self.ends = ExpectedEnds()
         """From which step on each job may be done."""
+        self.paces = ExpectedPaces()
+        """How long its steps are expected to take."""
         self.learning = False
         """Whether the next round will know more: see `learns`."""
 
@@ -153,6 +156,7 @@ class Round:
         self.learning = learns(snapshot, plan)
         self.wakes_at = next_moment(snapshot, plan)
         self.ends.put(expected_ends(snapshot, plan))
+        self.paces.put(expected_paces(plan))
         # 5. Remember what was decided, forget what is over.
         record = RoundRecord(
             at=now,

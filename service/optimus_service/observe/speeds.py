@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
+from itertools import repeat
 from statistics import median
 from types import MappingProxyType
 from typing import Any, Final
@@ -27,8 +29,11 @@ _SPEED_FIELDS: Final = (
     *("membership_epoch", "rank", "sequence", "workers", "servers", "global_batch"),
     *("n_steps", "updates", "seconds", "wait_seconds", "at"),
 )
-_PAUSE_FIELDS: Final = ("rank", "membership_epoch", "at", "seconds")
+_PAUSE_FIELDS: Final = ("rank", "membership_epoch", "at")
 _SPLIT_FIELDS: Final = ("rank", "membership_epoch", "n_steps", "seconds")
+_BUSY: Final = "busy_seconds"
+_BEGINS: Final = "begins_window"
+"""Columns that `Pauses.split` adds."""
 
 
 def rows(columns: Columns, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
@@ -110,12 +115,12 @@ class SpeedHistory:
 
     def add(self, columns: Columns, gpu_types: Mapping[int, str | None] = NO_TYPES) -> None:
         """`gpu_types`: of the memberships that the samples are from."""
-        for epoch, rank, sequence, workers, servers, batch, n_steps, updates, seconds, wait_seconds, at in rows(
-            columns, _SPEED_FIELDS
-        ):
-            if epoch > self._epoch:
+        begins = columns.get(_BEGINS, repeat(False))
+        for row, begins_window in zip(rows(columns, _SPEED_FIELDS), begins, strict=False):
+            epoch, rank, sequence, workers, servers, batch, n_steps, updates, seconds, wait_seconds, at = row
+            if epoch > self._epoch or begins_window:
                 self._close(_LEAST_SECONDS)
-                self._epoch = epoch
+                self._epoch = max(epoch, self._epoch)
             if epoch < self._epoch or sequence == FIRST_RECORD or seconds <= 0:
                 continue
             if self._open is None:
@@ -174,7 +179,10 @@ _PACES, _LEAST_PACES = 15, 5
 """Newest samples by which the usual time of a step of a script is known, and how many there have to be."""
 _PAUSED = 4.0
 """A sample of a script that took so many times as long as its steps usually do, and a second more, has a pause in
-it."""
+it ..."""
+SLOWER_IN_A_ROW = 3
+"""... but so many after each other have none: its steps take longer now. (Some scripts evaluate after one step and
+write a checkpoint after the next.)"""
 
 
 @dataclass(slots=True)
@@ -190,24 +198,52 @@ class Pauses:
     paced_epoch: int = 0
     paces: tuple[float, ...] = ()
     """Seconds per step in the newest samples of that membership, of a script."""
+    in_a_row: int = 0
+    """So many of these, the newest, were taken for samples with a pause in them ..."""
+    row_steps: int = 0
+    """... with so many steps ..."""
+    row_seconds: float = 0.0
+    """... in so many seconds ..."""
+    row_pauses: float = 0.0
+    """... which of these were taken for pauses."""
 
     def split(self, columns: Columns) -> Columns:
-        """Samples of a script whose seconds are those of their steps alone. What it tells of a step after an evaluation
-        has that in it, as nothing tells when it began: the steps are taken to have lasted as usual."""
-        seconds = list(columns["seconds"])
+        """Samples of a script as measures of its speed. What it tells of a step after an evaluation has that in it, as
+        nothing tells when it began: it is none (0 seconds), and its steps are taken to have lasted as usual
+        (`busy_seconds`). Where several after each other are so long, it is slower from the first of them on: the last
+        one then stands for all, and begins a window."""
+        seconds, steps, busy = (list(columns[name]) for name in ("seconds", "n_steps", "seconds"))
+        begins = [False] * len(seconds)
         for place, (rank, epoch, n_steps, took) in enumerate(rows(columns, _SPLIT_FIELDS)):
             if rank != 0 or took <= 0 or n_steps <= 0:
                 continue
             if epoch != self.paced_epoch:
                 self.paced_epoch, self.paces = epoch, ()
+                self._end_row()
             usual = median(self.paces) * n_steps if len(self.paces) >= _LEAST_PACES else took
-            if took > max(_PAUSED * usual, usual + _LEAST_SECONDS):
-                seconds[place] = usual
             self.paces = (*self.paces, took / n_steps)[-_PACES:]
-        return {**columns, "seconds": seconds}
+            longest = max(_PAUSED * usual, usual + _LEAST_SECONDS)
+            if took <= (math.sqrt(usual * longest) if self.in_a_row else longest):
+                self._end_row()  # in a row one is long that is more like those before it than as usual
+            elif self.in_a_row + 1 < SLOWER_IN_A_ROW:
+                seconds[place], busy[place] = 0.0, usual
+                self.in_a_row += 1
+                self.row_steps += n_steps
+                self.row_seconds += took
+                self.row_pauses += took - usual
+            else:
+                seconds[place], steps[place], begins[place] = self.row_seconds + took, self.row_steps + n_steps, True
+                self.busy_seconds += self.row_pauses
+                self.paces = self.paces[-SLOWER_IN_A_ROW:]  # those before say nothing of its steps any more
+                self._end_row()
+        return {**columns, "seconds": seconds, "n_steps": steps, _BUSY: busy, _BEGINS: begins}
+
+    def _end_row(self) -> None:
+        self.in_a_row, self.row_steps, self.row_seconds, self.row_pauses = 0, 0, 0.0, 0.0
 
     def add(self, columns: Columns) -> None:
-        for rank, epoch, at, seconds in rows(columns, _PAUSE_FIELDS):
+        busy = columns.get(_BUSY, columns["seconds"])
+        for (rank, epoch, at), seconds in zip(rows(columns, _PAUSE_FIELDS), busy, strict=True):
             if rank != 0 or epoch < self.epoch:
                 continue
             if epoch == self.epoch and self.last_at is not None and at > self.last_at:

@@ -199,13 +199,41 @@ def test_a_script_that_becomes_slower_is_seen_to_be() -> None:
     assert history.speeds.samples()[-1].steps_per_second == pytest.approx(0.25, rel=1e-6)
 
 
-def test_a_kept_history_of_a_script_knows_how_long_its_steps_take() -> None:
-    took = [0.5] * 9 + [6.5] + [0.5] * 9
-    whole, before = script_of(took), script_of(took[:9])
+@pytest.mark.parametrize(("before", "after"), [(0.5, 2.5), (0.2, 3.0), (2.0, 20.0)])
+def test_samples_after_each_other_that_all_take_long_are_slower_steps_and_no_pauses(
+    before: float, after: float
+) -> None:
+    """From the first of them on: neither their steps nor their seconds count as those of before."""
+    history = script_of([before] * 60 + [after] * 4)
+    paces = [round(1.0 / speed.steps_per_second, 6) for speed in history.speeds.samples()]
+    assert set(paces) == {before, after}
+    assert paces == sorted(paces), "none of before comes after one of now"
+    assert history.pauses.busy_seconds == pytest.approx(history.pauses.seconds)
+    history = script_of([after] * 3, history, first=65)
+    assert history.pauses.busy_seconds == pytest.approx(history.pauses.seconds)
+
+
+def test_of_samples_about_four_times_as_long_all_are_slower_steps() -> None:
+    """Those a little shorter, too: they are nearer to the long ones than to the usual."""
+    history = script_of([0.5] * 60 + [2.02, 1.98] * 10)
+    assert history.pauses.busy_seconds == pytest.approx(history.pauses.seconds)
+    assert {round(speed.steps_per_second, 1) for speed in history.speeds.samples()} == {2.0, 0.5}
+
+
+def test_an_evaluation_and_a_checkpoint_after_it_are_pauses() -> None:
+    history = script_of([0.5] * 20 + ([9.5, 6.5] + [0.5] * 18) * 3)
+    assert {round(speed.steps_per_second, 6) for speed in history.speeds.samples()} == {2.0}
+    assert history.pauses.seconds - history.pauses.busy_seconds == pytest.approx(3 * 15.0)
+
+
+@pytest.mark.parametrize("kept_after", [9, 20])
+def test_a_kept_history_of_a_script_knows_how_long_its_steps_take(kept_after: int) -> None:
+    took = [0.5] * 9 + [6.5] + [0.5] * 9 + [4.0] * 3
+    whole, before = script_of(took), script_of(took[:kept_after])
     after = JobHistory(Mode.SYNC, measures_parts=False)
     state = before.state()
     after.restore(state | {"pauses": [list(each) if isinstance(each, tuple) else each for each in state["pauses"]]})
-    script_of(took[9:], after, first=10)
+    script_of(took[kept_after:], after, first=kept_after + 1)
     assert after.pauses == whole.pauses
     assert after.speeds.samples() == whole.speeds.samples()
 

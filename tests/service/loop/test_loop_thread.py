@@ -252,6 +252,25 @@ def test_a_job_that_goes_on_is_looked_at_again_a_little_later(running: Running, 
     assert expected_ends(snapshot, Plan((converged,), ())) == {}
 
 
+@pytest.mark.parametrize("learning_round_seconds", [0.0, NEVER])
+def test_telemetry_of_another_pace_asks_for_a_round(running: Running, learning_round_seconds: float) -> None:
+    """Not right after another one."""
+    running.world.submit()
+    size = Allocation(1, 1)
+    forecast = KNOWN._replace(job_id="job-1", total_steps=Interval(1e4, 1e4, 1e4))
+    forecast = forecast._replace(seconds_per_step=Interval(0.5, 0.4, 0.7), steps_per_second=2.0)
+    running.planner.decisions = (Decision("job-1", size, size, Reason.UNCHANGED, "Keeps it.", forecast),)
+    loop = running.started(learning_round_seconds=learning_round_seconds)
+    for step, at in [(1, 0.0), (3, 4.0), (4, 6.0), (7, 12.0)]:
+        assert running.triggers() == ["start"]
+        loop.trained("job-1", step, NOW + at)
+        loop.trained("job-1", step + 1, None)
+    if learning_round_seconds:
+        assert not loop._reasons
+    else:
+        wait_until("a round has run for it", lambda: running.triggers()[1:] == ["changed pace"])
+
+
 def test_exit_of_a_task_is_noticed_between_rounds(running: Running) -> None:
     loop = running.started()
     running.world.submit()

@@ -74,7 +74,10 @@ async def add_telemetry(
 def note_added(services: Services, job_id: str, columns: SampleColumns, added: AddedSamples) -> TelemetryAnswer:
     """Tell those who wait for steps, and the metrics, what became of samples; the answer to who sent them."""
     if added.accepted:
-        services.note_step(job_id, max(columns.step))
+        first = ((step, at) for rank, step, at in zip(columns.rank, columns.step, columns.at, strict=True) if rank == 0)
+        step, at = max(first, default=(0, None))
+        newest = max(columns.step)
+        services.note_step(job_id, newest, at if step == newest else None)
     services.metrics.observe_sample_lag(services.clock() - max(columns.at))
     services.metrics.count_samples("accepted", added.accepted)
     for why, n_samples in Counter(ignored.why for ignored in added.ignored).items():
