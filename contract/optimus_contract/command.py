@@ -6,10 +6,11 @@ The agent of a worker does that itself, so that there is one supervisor: it star
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -107,6 +108,15 @@ def _commands_of(text: str) -> list[list[str]]:
     except ValueError:  # quotes that do not end
         return []
     return [each for each in found if each and each[0]]
+
+
+_USUAL = ("python", "python3", *LAUNCHERS, "bash", "sh")
+
+
+def program_meant(program: str, is_there: Callable[[str], object]) -> str | None:
+    """The usual program of trainings that is written nearly like one that is not there; None: no such one is there."""
+    near = difflib.get_close_matches(program, _USUAL, n=len(_USUAL))
+    return next((each for each in near if is_there(each)), None)
 
 
 _LIMITING = (

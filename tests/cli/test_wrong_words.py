@@ -79,6 +79,8 @@ def test_usage_errors_are_json_for_programs(service: ScriptedService, optimus: O
         (["submit", "no/[red]:100:1:.yaml"], "no/[red]:100:1:.yaml: No such file or directory"),
         (["submit", "--", "python"], "python is given no script"),
         (["track", "--", "/usr/bin/python3.12"], "is given no script"),
+        (["track", "--", "pyton3", "t.py"], "pyton3 is not a program that can be run here. Did you mean `python3`?"),
+        (["track", "--", "xyzzy", "t.py"], "xyzzy is not a program that can be run here."),
         (["stop", "--data-directory", "/nowhere/dta"], "/nowhere/dta does not exist"),
     ],
 )

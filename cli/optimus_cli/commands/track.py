@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import uuid
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,7 +19,7 @@ from optimus_cli.job.specification import name_for
 from optimus_cli.options import Url, ca_file, script_command
 from optimus_client.configuration import place
 from optimus_client.tracking import tracked_spec
-from optimus_contract.command import UnknownOption, launch, title_of
+from optimus_contract.command import UnknownOption, launch, program_meant, title_of
 from optimus_contract.job import checked_patterns
 from optimus_contract.limits import MAX_TASKS
 
@@ -52,7 +53,10 @@ def track(
     if command is None:
         raise BadInput("Give a command after --, such as: optimus track -- python train.py")
     if shutil.which(command[0]) is None:
-        raise BadInput(f"{command[0]} is not a program that can be run here.")
+        near = program_meant(command[0], shutil.which)
+        meant = f"python {command[0]}" if command[0].endswith(".py") and Path(command[0]).is_file() else near
+        hint = "" if meant is None else f" Did you mean `{meant}`?"
+        raise BadInput(f"{command[0]} is not a program that can be run here.{hint}")
     try:
         patterns = checked_patterns(list(progress_pattern or ()))
         n_workers = workers or _processes(command, tracker.visible_gpus())

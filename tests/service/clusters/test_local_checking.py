@@ -71,6 +71,18 @@ def test_a_script_without_its_interpreter_is_told_of_it(tmp_path: Path) -> None:
         assert found.message.endswith(f"; did you mean `python {program}`?")
 
 
+def test_a_program_that_is_misspelled_is_told_the_one_that_is_there(tmp_path: Path) -> None:
+    for name in ("python3", "bash"):
+        (tmp_path / name).write_text("")
+        (tmp_path / name).chmod(0o755)
+    told = {"pyton": "python3", "pyhton3": "python3", "torchrn": "torchrun", "bsh": "bash", "accelerat": None}
+    for program, meant in told.items():
+        found = checking.check_command({"command": [program], "environment": {"PATH": str(tmp_path)}}, {})
+        assert found is not None
+        hint = "" if meant is None else f"; did you mean `{meant}`?"
+        assert found.message == f"{program}: command not found in the job's PATH, {tmp_path}{hint}"
+
+
 def test_shell_code_that_ends_in_a_file_is_no_file(tmp_path: Path) -> None:
     job = {"command": ["sh", "-c", "python train.py"], "working_directory": str(tmp_path)}
     assert checking.check_command(job, {}) is None

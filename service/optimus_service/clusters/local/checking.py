@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from optimus_contract.command import REPLACED, script_of
+from optimus_contract.command import REPLACED, program_meant, script_of
 from optimus_contract.limits import MAX_COUNT
 from optimus_scheduler.model import Role, TaskKey
 from optimus_service.clusters.base import TaskObjection, TaskSizes
@@ -147,8 +147,10 @@ def check_command(job: Mapping[str, Any], service: Mapping[str, str]) -> TaskObj
         of = "the PATH that tasks have on their node" if own is None else f"the job's PATH, {own}"
         where = f"its directory {directory or '/'}" if "/" in program else of
         is_script = program.endswith(".py") and os.path.isfile(os.path.join(directory or "/", program))  # noqa: PTH113, PTH118
-        meant = f"; did you mean `python {program}`?" if is_script else ""
-        return TaskObjection("command", f"{program}: command not found in {where}{meant}")
+        near = program_meant(program, lambda other: other in REPLACED or shutil.which(other, path=path))
+        meant = f"python {program}" if is_script else near
+        hint = "" if meant is None else f"; did you mean `{meant}`?"
+        return TaskObjection("command", f"{program}: command not found in {where}{hint}")
     script = script_of(command)
     if script.endswith(".py") and directory is not None and not os.path.isfile(os.path.join(directory, script)):  # noqa: PTH113, PTH118
         return TaskObjection("command", f"{script} is no file in {directory}")
