@@ -136,13 +136,16 @@ def serve(
             "log_level": log_level,
         }
     )
-    try:
-        from optimus_service import server
-    except ImportError as error:
-        raise service_is_missing(error) from error
-    if detach:
+    if detach:  # the new process says what is not installed, and imports for seconds
         start_in_background(settings.data_directory.resolve())
         return
+    try:
+        from optimus_service.process.gc_pause import collector_paused
+
+        with collector_paused():  # it would walk all that is imported again and again
+            from optimus_service import server
+    except ImportError as error:
+        raise service_is_missing(error) from error
     try:
         server.run(settings)
     except SystemExit as end:  # with words if it could not start

@@ -55,7 +55,9 @@ class Deployment:
         return done.stdout
 
     def get(self, path: str) -> Any:
-        answer = httpx.get(self.url + path, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=30, trust_env=False)
+        # No certificates, which would be read for each question.
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        answer = httpx.get(self.url + path, headers=headers, timeout=30, trust_env=False, verify=False)
         assert answer.status_code == httpx.codes.OK, answer.text
         return answer.json()
 
