@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from optimus_models.analytic.step_time import DEVICES
 from optimus_models.history import FloatArray
@@ -102,6 +101,8 @@ class GpuTypeModel:
         self, job: JobFeatures, gpu_types: Sequence[str], coverage: float = 0.8
     ) -> tuple[FloatArray, FloatArray]:
         """Bounds (low, high) that hold a measured speed on each of `gpu_types` with probability `coverage`."""
+        from scipy.special import stdtrit  # takes as long as all else of this package
+
         at, cross = self._places(job, gpu_types)
         mean = self._log_mean(gpu_types, cross)
         explained = np.einsum("ni,ij,nj->n", cross, self._inverse, cross)

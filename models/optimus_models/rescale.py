@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import stdtrit
 
 PRIOR_SECONDS = 2.0
 """Median stop before any was observed: a membership change takes tenths of a second, a restart about five."""
@@ -69,5 +68,7 @@ class RescaleCost:
 
     def predict_interval(self, coverage: float = 0.8) -> tuple[float, float]:
         """Bounds (low, high) in seconds that hold the next stop with probability `coverage`."""
+        from scipy.special import stdtrit  # takes as long as all else of this package
+
         reach = float(stdtrit(self._freedom, 0.5 + coverage / 2.0)) * self._scale
         return math.exp(self._location - reach), math.exp(self._location + reach)

@@ -28,7 +28,13 @@ PATIENCE_SECONDS = 240.0
 """Longest wait for anything: the tests wait on conditions, this only bounds a hang."""
 
 
-SERVICES = Forks("optimus_service.server", "optimus_service.store.database.engine", "optimus_cli.commands.serve")
+SERVICES = Forks(
+    "optimus_service.server",
+    "optimus_service.store.database.engine",
+    "optimus_cli.commands.serve",
+    "scipy.optimize",
+    "scipy.special",
+)
 """What services are forked from: to import what one needs takes two seconds."""
 atexit.register(SERVICES.close)
 

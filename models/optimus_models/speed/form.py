@@ -25,7 +25,6 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy.optimize import nnls
 
 from optimus_models.history import FloatArray
 from optimus_models.speed.measurements import SpeedPoints
@@ -214,6 +213,8 @@ class _LeastSquares(NamedTuple):
 
 def _least_squares(rows: FloatArray, weights: FloatArray, unit: FloatArray, stiffness: FloatArray) -> _LeastSquares:
     """Weighted NNLS on `rows` (n, t) with targets 1, and for each coefficient a row `stiffness * (θ/unit - 1) = 0`."""
+    from scipy.optimize import nnls  # takes as long as all else of this package
+
     root = np.sqrt(weights)
     n, t = rows.shape
     stacked = np.zeros((n + t, t))

@@ -15,7 +15,6 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from optimus_contract.limits import LEAST_PRIORITY, MAX_TASKS, MOST_PRIORITY
 from optimus_contract.people import UserLimits
-from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.objective import MEAN_JCT, Objective
 from optimus_scheduler.retries import Backoff
 from optimus_scheduler.settings import Settings as SchedulerSettings
@@ -257,6 +256,11 @@ class Settings(BaseSettings):
     @field_validator("policy")
     @classmethod
     def _known_policy(cls, name: str) -> str:
+        if name == cls.model_fields["policy"].default:
+            return name
+        # Commands that only read settings need none of them: to import them takes half a second.
+        from optimus_scheduler.allocate.policies import policy_named
+
         return policy_named(name).name
 
     @field_validator("objective")
