@@ -33,6 +33,8 @@ ROOT = Path(__file__).parents[3]
 TOKEN, SECRET = "a token of the fuzzer", "a secret of the fuzzer"
 N_JOBS = 24
 """Jobs whose tasks' calls are tried: half of them are never told a result, which would end them."""
+N_SHORT_JOBS = 3
+"""Of them, those that train to their end by themselves. The others leave the processor to the fuzzer."""
 START_SECONDS = 120.0
 """A start takes two or three seconds; a machine under load gets more."""
 ANSWER_SECONDS = 60.0
@@ -76,13 +78,16 @@ def _end_of_log(directory: Path) -> str:
 def job_tokens(url: str, database_url: str, token: str | None) -> dict[str, str]:
     """Submit jobs. Their tokens, as the service would give them to the jobs' tasks."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    spec = {"task": "optimus_workers.zoo.digits:mlp", "convergence": {"max_steps": 20}}
+    short = {"task": "optimus_workers.zoo.digits:mlp", "convergence": {"max_steps": 20}}
+    pace = {"task": "paced:mlp", "task_args": {"seconds_per_pass": 0.2}, "working_directory": str(ROOT / "tests/tasks")}
+    long = {**pace, "convergence": {"max_epochs": 100_000}}
     issue = JobTokens(SECRET.encode()).issue
     repository = Repository(create_engine_from_url(database_url))
     try:
         tokens = {}
         with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=ANSWER_SECONDS) as client:
             for number in range(N_JOBS):
+                spec = short if number < N_SHORT_JOBS else long
                 answer = client.post("/v1/jobs", json={**spec, "name": f"fuzzed-{number}"}).raise_for_status()
                 job_id = answer.json()["id"]
                 tokens[job_id] = issue(job_id, repository.jobs.get(job_id).token_nonce)

@@ -56,6 +56,8 @@ RULES = [
     (r"samples\.\d+", r"updates and global_batch go together|rank \(\d+\) must be below workers"),
     (r"columns\.\w+", r"has \d+ values; membership_epoch has \d+"),
     (r"columns\.(updates|rank)\.\d+", r"updates and global_batch go together|^\(\d+\) must be below workers"),
+    # so small that it can only be a slip: the document says "0 or above"
+    (r"\w+(\.\w+)*", r"^must be 0, or \S+ at least$"),
     # free-form bodies, of which the document names no field
     (".*", "^must not contain the character NUL"),
     ("body", "send samples or columns, not both"),
