@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from optimus_scheduler.allocate.allocate_with_quotas import confinements
-from optimus_scheduler.model import NOTHING, Allocation, JobSpec
+from optimus_scheduler.model import NOTHING, Allocation, JobSpec, Resources
 from optimus_scheduler.place.network_cost import Spread
 from optimus_scheduler.place.place import Placer
 from optimus_scheduler.place.requests import Request
@@ -15,6 +16,10 @@ from optimus_simulator.errors import BadTrace
 from optimus_simulator.options import DAY_SECONDS, Options
 from optimus_simulator.trace import Trace, TraceJob
 from optimus_simulator.truth.profiles import ProfiledTruth
+
+_MOST_TOLD = 10
+"""Jobs that are named in one error."""
+_MEND = "Take the lines of such jobs out of the trace, or give it the nodes that they need"
 
 
 def check_jobs(name: str, trace: Trace) -> None:
@@ -52,20 +57,38 @@ def check_ends(name: str, trace: Trace, options: Options, spread: Spread) -> Non
 
 
 def _check_room(name: str, trace: Trace, spread: Spread) -> None:
+    without_room = list(_without_room(trace, spread))
+    if without_room:
+        told = [f"job {job_id}: {why}" for job_id, why in without_room[:_MOST_TOLD]]
+        more = len(without_room) - len(told)
+        rest = f"; and {more} more" if more else ""
+        raise BadTrace(f"{name}: {'; '.join(told)}{rest}. {_MEND}")
+
+
+def _without_room(trace: Trace, spread: Spread) -> Iterator[tuple[str, str]]:
+    """Jobs that could never start, and why."""
     placer, capacity = Placer(), trace.capacity
-    confined, known = confinements(trace.quotas, capacity), set[int]()
+    confined, known = confinements(trace.quotas, capacity), dict[int, str]()
     for job in trace.jobs:
-        if id(job.spec) in known:  # most jobs of a large trace share theirs
-            continue
-        known.add(id(job.spec))
-        specs = [job.spec.on(gpu_type) for gpu_type in job.gpu_types_of(capacity)]
-        hosted = [spec for spec in specs if placer.hosts(_request(job, spec), trace.nodes, spread)]
-        what = f"{name}: job {job.id}: {_words(job.spec)}"
-        if not hosted:
-            raise BadTrace(f"{what} have no room on these nodes, even without other jobs: it could never start")
-        right = confined.get(job.spec.project)
-        if right is not None and not any(spec.demand(*_least(spec)).fits_in(right) for spec in hosted):
-            raise BadTrace(f"{what} are more than its project, which may not borrow, ever has: it could never start")
+        why = known.get(id(job.spec))  # most jobs of a large trace share theirs
+        if why is None:
+            why = known[id(job.spec)] = _why_without_room(job, trace, placer, spread, confined)
+        if why:
+            yield job.id, why
+
+
+def _why_without_room(
+    job: TraceJob, trace: Trace, placer: Placer, spread: Spread, confined: Mapping[str, Resources]
+) -> str:
+    """Empty where it has some."""
+    specs = [job.spec.on(gpu_type) for gpu_type in job.gpu_types_of(trace.capacity)]
+    hosted = [spec for spec in specs if placer.hosts(_request(job, spec), trace.nodes, spread)]
+    if not hosted:
+        return f"{_words(job.spec)} have no room on these nodes, even without other jobs: it could never start"
+    right = confined.get(job.spec.project)
+    if right is not None and not any(spec.demand(*_least(spec)).fits_in(right) for spec in hosted):
+        return f"{_words(job.spec)} are more than its project, which may not borrow, ever has: it could never start"
+    return ""
 
 
 def _least(spec: JobSpec) -> tuple[int, int]:

@@ -251,6 +251,13 @@ def test_half_a_trace_is_an_error(service: ScriptedService, optimus: Optimus, tm
     assert "not complete" in done.stderr
 
 
+def test_a_name_that_stands_for_another_format_is_refused(optimus: Optimus, tmp_path: Path) -> None:
+    done = optimus("export-trace", str(tmp_path / "t.csv"))
+    assert done.exit_code == 2
+    assert "a trace is JSON lines: give a name such as" in done.stderr
+    assert not (tmp_path / "t.csv").exists()
+
+
 def test_refusals_are_said(service: ScriptedService, optimus: Optimus, tmp_path: Path) -> None:
     service.on("GET", "/v1/trace", problem(503, "the database cannot be reached right now"))
     done = optimus("export-trace", str(tmp_path / "t.jsonl"))

@@ -286,6 +286,11 @@ def written(path: Path, *lines: object) -> str:
         ([{"nodes": [{"count": 0}]}, RING], "nodes[0].count is 0, but must be a whole number from 1 to 100000"),
         ([{"nodes": [{"cpu": 4}]}, RING], "job b: 1 workers, its fewest, have no room on these nodes"),
         (
+            [{"nodes": [{"cpu": 4}]}, RING, {**RING, "id": "c"}],
+            "job c: 1 workers, its fewest, have no room on these nodes, even without other jobs: it could never start. "
+            "Take the lines of such jobs out",
+        ),
+        (
             [{"nodes": [{"gpus": {"t4": 4}}], "projects": {"default": {"share": 0, "may_borrow": False}}}, RING],
             "job b: 1 workers, its fewest, are more than its project, which may not borrow, ever has",
         ),

@@ -226,6 +226,8 @@ def export_trace(
 
     What would another policy have done? `optimus simulate --trace FILE --policy drf,optimus` tells.
     """
+    if file.suffix == ".csv":  # by which `optimus simulate` knows another format
+        raise BadInput(f"{file}: a trace is JSON lines: give a name such as {file.with_suffix('.jsonl')}")
     now = datetime.now(UTC)
     given = {
         "since": since and moment(since, now).isoformat(),

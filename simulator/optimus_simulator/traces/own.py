@@ -298,7 +298,12 @@ _EXCHANGE = 0.1
 
 def _from_csv(path: Path) -> Trace:
     with reading(path), opened(path) as text:
-        words = [word.partition("=") for word in text.readline().strip("# \r\n").split()]
+        first = text.readline()
+        if first.lstrip().startswith("{"):
+            raise ValueError(
+                "line 1: these are JSON lines, as optimus export-trace writes them: name the file FILE.jsonl"
+            )
+        words = [word.partition("=") for word in first.strip("# \r\n").split()]
         cluster = Row(1, {name: value for name, _, value in words})
         count, gpus = cluster.whole("nodes", 1, MAX_NODES), cluster.whole("gpus", 1, MAX_TASKS)
         jobs = [_plain_job(row) for row in rows(text, lines_before=1)]
