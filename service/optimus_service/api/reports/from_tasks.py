@@ -64,10 +64,12 @@ async def add_telemetry(
     columns = SampleColumns.of(telemetry.samples) if telemetry.samples else telemetry.columns
     if columns is None:
         return TelemetryAnswer(accepted=0, ignored=[])
+    is_finite = all(map(math.isfinite, filter(None, columns.loss or ())))
+    is_news = not is_finite and await run_in_threadpool(_is_news_of_divergence, services.repository, job_id)
     # Not in a thread of the pool: many wait here together, for one commit.
     added = await asyncio.wrap_future(queue.put(PostedSamples(job_id, columns, services.clock())))
-    if added.accepted and not all(map(math.isfinite, filter(None, columns.loss or ()))):
-        await run_in_threadpool(_look_at_divergence, services, job_id)
+    if added.accepted and is_news:
+        services.trigger_round("loss")
     return note_added(services, job_id, columns, added)
 
 
@@ -212,10 +214,11 @@ def _active(tx: Repository, job_id: str) -> JobRecord:
     return job
 
 
-def _look_at_divergence(services: Services, job_id: str) -> None:
-    """A round ends a job that has diverged: until the next one by the period it would train on for nothing."""
-    if fails_on_nonfinite(services.repository.jobs.get(job_id)):
-        services.trigger_round("loss")
+def _is_news_of_divergence(repository: Repository, job_id: str) -> bool:
+    """Whether a round is due for a loss that is NaN or infinite: it tells that the loss has become so, and ends a job
+    that is not to train on for nothing. Until the next one by the period nobody would be told."""
+    job = repository.jobs.get(job_id)
+    return fails_on_nonfinite(job) or job.loss is None or math.isfinite(job.loss)
 
 
 def _note(services: Services, job_id: str, telemetry: Telemetry) -> None:
