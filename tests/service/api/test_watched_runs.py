@@ -69,6 +69,16 @@ def train(api: Api, path: str = "bert", begin: float = 0.0, steps: tuple[int, ..
         post(api, status(step, percent=step, seconds=after, loss=1 / step), path, after)
 
 
+def test_a_loss_that_becomes_nan_is_looked_at_at_once(api: Api) -> None:
+    train(api)
+    triggers, looks = api.surroundings.triggers, []
+    for number, loss in enumerate((0.5, float("nan"), float("nan"))):
+        triggers.clear()
+        post(api, status(40 + 10 * number, seconds=20.0 + 5 * number, loss=loss), at=20.0 + 5 * number)
+        looks.append("loss" in triggers)
+    assert looks == [False, True, False]
+
+
 def test_statuses_of_a_training_are_a_job_with_a_curve_and_an_end(api: Api) -> None:
     train(api)
     (job,) = jobs(api)

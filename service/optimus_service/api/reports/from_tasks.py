@@ -64,12 +64,11 @@ async def add_telemetry(
     columns = SampleColumns.of(telemetry.samples) if telemetry.samples else telemetry.columns
     if columns is None:
         return TelemetryAnswer(accepted=0, ignored=[])
-    is_finite = all(map(math.isfinite, filter(None, columns.loss or ())))
-    is_news = not is_finite and await run_in_threadpool(_is_news_of_divergence, services.repository, job_id)
+    before = None if is_finite(columns) else await run_in_threadpool(services.repository.jobs.get, job_id)
     # Not in a thread of the pool: many wait here together, for one commit.
     added = await asyncio.wrap_future(queue.put(PostedSamples(job_id, columns, services.clock())))
-    if added.accepted and is_news:
-        services.trigger_round("loss")
+    if before is not None and added.accepted:
+        look_at_divergence(services, before)
     return note_added(services, job_id, columns, added)
 
 
@@ -214,11 +213,16 @@ def _active(tx: Repository, job_id: str) -> JobRecord:
     return job
 
 
-def _is_news_of_divergence(repository: Repository, job_id: str) -> bool:
-    """Whether a round is due for a loss that is NaN or infinite: it tells that the loss has become so, and ends a job
-    that is not to train on for nothing. Until the next one by the period nobody would be told."""
-    job = repository.jobs.get(job_id)
-    return fails_on_nonfinite(job) or job.loss is None or math.isfinite(job.loss)
+def is_finite(columns: SampleColumns) -> bool:
+    """Whether all losses are numbers."""
+    return all(map(math.isfinite, filter(None, columns.loss or ())))
+
+
+def look_at_divergence(services: Services, before: JobRecord) -> None:
+    """A job, as it was before, has told a loss that is NaN or infinite: a round says so, and ends one that is not to
+    train on for nothing. Until the next one by the period nobody would be told."""
+    if fails_on_nonfinite(before) or before.loss is None or math.isfinite(before.loss):
+        services.trigger_round("loss")
 
 
 def _note(services: Services, job_id: str, telemetry: Telemetry) -> None:

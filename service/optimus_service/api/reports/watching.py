@@ -32,7 +32,7 @@ from optimus_service.api.access.callers import Caller
 from optimus_service.api.http.problems import invalid, invalid_field
 from optimus_service.api.http.validation import field_errors
 from optimus_service.api.jobs import submission
-from optimus_service.api.reports.from_tasks import end_job, note_added
+from optimus_service.api.reports.from_tasks import end_job, is_finite, look_at_divergence, note_added
 from optimus_service.api.services import Services, Turns
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.observe.silence import END_NOT_TOLD, last_heard, not_told
@@ -171,6 +171,8 @@ class Watching:
         for begin in range(0, len(samples), MAX_SAMPLES_PER_POST):
             columns = SampleColumns.of(samples[begin : begin + MAX_SAMPLES_PER_POST])
             added = self._queue.put(PostedSamples(job.id, columns, self._services.clock())).result()
+            if added.accepted and not is_finite(columns):
+                look_at_divergence(self._services, job)
             note_added(self._services, job.id, columns, added)
         self._store_profile(job, learned)
 
