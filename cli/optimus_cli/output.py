@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from typing import IO, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -47,6 +47,21 @@ def show(renderable: RenderableType) -> None:
 def say(text: str) -> None:
     """A remark that is not the result: to stderr."""
     error_console().print(text, highlight=False, soft_wrap=True)
+
+
+def enough(most: int | None, *, as_json: bool) -> int | None:
+    """How many items to ask for where at most so many are printed (None: all): one more, which says that there are
+    more. Not for programs, which are not told."""
+    return most if most is None or as_json else most + 1
+
+
+def say_what_is_left(found: Sized, most: int | None, which: str, thing: str, how: str) -> None:
+    """That a list ends before its end, and which flags show more: to stderr. Nothing where all of it was printed."""
+    if most is None or len(found) <= most:
+        return
+    several = {"entry": "entries"}.get(thing, f"{thing}s")
+    what = f"Only {which} {thing} is" if most == 1 else f"Only {which} {most:,} {several} are"
+    say(f"{what} shown; {how} shows more.")
 
 
 def say_json(value: Any) -> None:

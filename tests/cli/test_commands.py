@@ -130,6 +130,55 @@ def test_list_passes_filters_and_reads_pages_up_to_the_limit(scripted: ScriptedS
     assert filters.items() <= scripted.requests[-1].query.items()
 
 
+ENTRY = {
+    "id": 1, "at": "2026-11-27T10:00:00Z", "who": "ada", "token_id": None, "action": "job.change",
+    "target": "x", "project": "vision", "request_id": "r", "data": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "path", "key", "make", "said"),
+    [
+        ("list", "/v1/jobs", "jobs", builders.job, "Only the newest 50 jobs are shown; --all or --limit N shows more."),
+        ("queue", "/v1/queue", "jobs", builders.queued_job,
+         "Only the first 50 jobs are shown; --all or --limit N shows more."),
+        ("audit", "/v1/audit", "entries", lambda **_: ENTRY,
+         "Only the newest 50 entries are shown; --limit N shows more."),
+    ],
+)  # fmt: skip
+def test_a_list_that_is_cut_says_so(
+    command: str, path: str, key: str, make: Any, said: str, scripted: ScriptedService, optimus: Optimus
+) -> None:
+    def page(request: Request) -> Any:
+        start = int(request.query.get("cursor", 0))
+        end = min(start + int(request.query["limit"]), 56)
+        items = [make(id=f"job-{number}", name=f"job-{number}") for number in range(start, end)]
+        return {key: items, "waiting": 56, "next_cursor": str(end) if end < 56 else None}
+
+    scripted.on("GET", path, page)
+    cut = optimus(command, "--url", scripted.url)
+    assert cut.stderr == said + "\n"
+    assert "job-50" not in cut.stdout
+    as_json = optimus(command, "--json", "--url", scripted.url)
+    assert (as_json.stderr, len(json.loads(as_json.stdout)[key])) == ("", 50)
+    assert optimus(command, "--limit", "56", "--url", scripted.url).stderr == ""
+    one = optimus(command, "--limit", "1", "--url", scripted.url).stderr
+    assert one.startswith(
+        f"Only the {'first' if command == 'queue' else 'newest'} {'job' if key == 'jobs' else 'entry'} is"
+    )
+
+
+def test_logs_of_more_tasks_than_are_served_say_how_to_see_the_others(
+    scripted: ScriptedService, optimus: Optimus
+) -> None:
+    scripted.has_job(builders.job())
+    logs = [{"task": f"worker-{number}", "text": ""} for number in range(50)]
+    scripted.on("GET", f"/v1/jobs/{JOB}/logs", {"logs": logs})
+    told = optimus("logs", JOB, "--url", scripted.url).stderr
+    assert told == "These are the newest 50 tasks; --task NAME shows an older one.\n"
+    assert optimus("logs", JOB, "--json", "--url", scripted.url).stderr == ""
+
+
 def test_jobs_that_are_starting_are_listed_by_the_state_that_is_shown(
     scripted: ScriptedService, optimus: Optimus
 ) -> None:

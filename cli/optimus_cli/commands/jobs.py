@@ -51,16 +51,17 @@ def list_jobs(
         if mine:
             filters["owner"], asked = client.whoami()["name"], f"{asked} --mine".strip()
         most = None if everything else limit
-        found = client.jobs(filters, limit=None if is_starting else most)
-        jobs = [each for each in found if not is_starting or render_jobs.is_starting(each)][:most]
+        found = client.jobs(filters, limit=None if is_starting else output.enough(most, as_json=as_json))
+        jobs = [each for each in found if not is_starting or render_jobs.is_starting(each)]
         if not jobs and project is not None:
             check_project(client, project)
     if as_json:
-        output.print_json({"jobs": jobs})
+        output.print_json({"jobs": jobs[:most]})
     elif not jobs and asked:
         output.print_text(f"No job matches {asked}.")
     else:
-        output.show(render_jobs.job_list(jobs, datetime.now(UTC)))
+        output.show(render_jobs.job_list(jobs[:most], datetime.now(UTC)))
+        output.say_what_is_left(jobs, most, "the newest", "job", "--all or --limit N")
 
 
 def _each(value: str | list[str]) -> list[str]:
@@ -77,9 +78,14 @@ def queue(
     the same start is shown by priority, then age (by age or deadline where the policy is so). Each round decides anew:
     a smaller, shorter or more urgent job may start before those above it. Positions count all jobs that wait, also
     those that you may not read."""
+    most = None if everything else limit
     with connect(url) as client:
-        jobs = client.queue(None if everything else limit)
-    output.print_json({"jobs": jobs}) if as_json else output.show(render_tables.queue(jobs, datetime.now(UTC)))
+        jobs = client.queue(output.enough(most, as_json=as_json))
+    if as_json:
+        output.print_json({"jobs": jobs})
+        return
+    output.show(render_tables.queue(jobs[:most], datetime.now(UTC)))
+    output.say_what_is_left(jobs, most, "the first", "job", "--all or --limit N")
 
 
 def describe(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:

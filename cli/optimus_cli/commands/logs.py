@@ -19,6 +19,8 @@ from optimus_cli.resolve import find_job
 FOLLOW_SECONDS = 1.0
 SHOWN_TASKS = 10
 """Names of tasks that an error lists."""
+SERVED_TASKS = 50
+"""The service gives the logs of so many tasks at once, the newest."""
 ANCHOR_CHARACTERS = 400
 """The service gives the end of a log. What was seen already is found again by this many of its last characters."""
 
@@ -46,6 +48,8 @@ def logs(
         return
     for log in found:
         _print_piece(log, as_json=False)
+    if task is None and len(found) >= SERVED_TASKS:
+        output.say(f"These are the newest {len(found)} tasks; --task NAME shows an older one.")
 
 
 def chosen(found: list[Log], task: str | None) -> list[Log]:

@@ -51,8 +51,12 @@ def audit(
     """Show who changed what. For operators and administrators."""
     filters = {key: value for key, value in {"who": who, "target": target}.items() if value}
     with connect(url) as client:
-        entries = client.audit(filters, limit)
-    output.print_json({"entries": entries}) if as_json else output.show(render_people.audit_list(entries))
+        entries = client.audit(filters, output.enough(limit, as_json=as_json))
+    if as_json:
+        output.print_json({"entries": entries})
+        return
+    output.show(render_people.audit_list(entries[:limit]))
+    output.say_what_is_left(entries, limit, "the newest", "entry", "--limit N")
 
 
 # --- users -----------------------------------------------------------------------------------------------------------
