@@ -29,7 +29,6 @@ import structlog
 import uvicorn
 
 from optimus_scheduler import round as cycle
-from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.ahead.queue import Stalled
 from optimus_scheduler.allocate.policies import Policy, UnknownPolicy, policy_named
 from optimus_scheduler.forecast.end import Ends
@@ -57,6 +56,7 @@ from optimus_service.loop.unknown_tasks import UnknownTasks
 from optimus_service.metrics.registry import Metrics
 from optimus_service.observe.finished_runs import FinishedRunHistory
 from optimus_service.observe.histories import Histories
+from optimus_service.observe.past_jobs import PastJobs
 from optimus_service.observe.snapshot import Observer
 from optimus_service.observe.standstills import NewestStandstills, may_hang_again
 from optimus_service.process.connections import (
@@ -282,7 +282,7 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
         without_end = {job_id: each.fails_at for job_id, each in found.items() if each.may_not_end}
         return without_end | dict.fromkeys(may_hang_again(repository, repository.jobs.paused()))
 
-    ahead = make_queue_ahead(settings, forecaster, metrics, stalled)
+    ahead = make_queue_ahead(settings, forecaster, metrics, known.past, stalled)
     if machine.make_cluster is not None:
         cluster = machine.make_cluster(settings, clock)
     else:
@@ -320,7 +320,7 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
         note_step=loop.trained,
         loop_health=loop.health,
         leads=lambda: loop.leads,
-        preview=make_preview(settings, repository, known, cluster, clock, ahead.recent, stalled),
+        preview=make_preview(settings, repository, known, cluster, clock, stalled),
         finished_runs=known.finished_runs,
         clock=clock,
         still=still,
@@ -336,6 +336,7 @@ class Known:
     histories: Histories
     finished_runs: FinishedRunHistory | None
     """None: nothing is learned from ended jobs."""
+    past: PastJobs
     fits: Fits
     ends: Ends
 
@@ -344,7 +345,8 @@ class Known:
         """Nothing yet: it is read from this database."""
         learns = settings.learn_from_finished_jobs
         finished_runs = FinishedRunHistory(repository, settings.keep_seconds) if learns else None
-        return cls(Histories(repository, settings.samples_per_round), finished_runs, Fits(), Ends())
+        past = PastJobs(repository, settings.scheduling)
+        return cls(Histories(repository, settings.samples_per_round), finished_runs, past, Fits(), Ends())
 
 
 def make_observer(settings: Settings, repository: Repository, known: Known) -> Observer:
@@ -381,11 +383,15 @@ def make_rounds(
 
 
 def make_queue_ahead(
-    settings: Settings, forecaster: Overheard, metrics: Metrics, stalled: Callable[[], Stalled] = dict
+    settings: Settings,
+    forecaster: Overheard,
+    metrics: Metrics,
+    past: PastJobs,
+    stalled: Callable[[], Stalled] = dict,
 ) -> QueueAhead:
-    """What simulates the queue forward. `forecaster`: that of the rounds; `stalled`: see `QueueAhead`."""
+    """What simulates the queue forward. `forecaster`: that of the rounds; `past`, `stalled`: see `QueueAhead`."""
     policy, period = policy_named(settings.policy), settings.round_seconds
-    return QueueAhead(lambda: forecaster.outlooks, policy, settings.scheduling, metrics, period, stalled)
+    return QueueAhead(lambda: forecaster.outlooks, policy, settings.scheduling, metrics, period, past, stalled)
 
 
 def make_preview(
@@ -394,7 +400,6 @@ def make_preview(
     known: Known,
     cluster: Cluster,
     clock: Callable[[], float],
-    recent: RecentJobs,
     stalled: Callable[[], Stalled] = dict,
 ) -> Preview:
     """What says what a job would get. It has planners of its own: requests must not delay rounds. `stalled`: see
@@ -404,7 +409,7 @@ def make_preview(
     def foresee() -> Foresight:
         forecaster = Overheard(RememberingForecaster(known.fits, known.ends))
         planner = make_planner(policy, settings, forecaster)
-        return Foresight(planner, forecaster, policy, settings.scheduling, recent, stalled)
+        return Foresight(planner, forecaster, policy, settings.scheduling, known.past, stalled)
 
     return Preview(cluster, make_observer(settings, repository, known), foresee, clock)
 

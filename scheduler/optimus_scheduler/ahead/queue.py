@@ -68,7 +68,7 @@ class Queue:
         snapshot: Snapshot,
         plan: Plan,
         outlooks: Sequence[Outlook],
-        arrivals: Sequence[Arrival],
+        arrivals: Sequence[Arrival] = (),
         lengths: Sequence[float] = (),
     ) -> Queue:
         """As a round leaves it. `outlooks`: of all jobs; those that are not scheduled are left out."""

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.ahead.corrected_times import CorrectedTimes, corrected_times
 from optimus_scheduler.ahead.deadlines import Answer, answer_to
 from optimus_scheduler.ahead.look_ahead import expected_steps, untold_steps
@@ -30,6 +29,7 @@ from optimus_scheduler.model import Plan, Snapshot
 from optimus_scheduler.model.format import instant_words
 from optimus_scheduler.settings import Settings
 from optimus_service.metrics.registry import Metrics
+from optimus_service.observe.past_jobs import PastJobs
 from optimus_service.observe.shown_predictions import (
     START_PARTS,
     TIME_PARTS,
@@ -132,17 +132,18 @@ class QueueAhead:
         constants: Settings,
         metrics: Metrics,
         round_seconds: float,
+        past: PastJobs,
         stalled: Callable[[], Stalled] = dict,
     ) -> None:
-        """`outlooks`: what the newest round believed of its jobs; `policy`: not shared with the rounds; `stalled`: the
-        ids of jobs of which nothing tells whether they go on."""
+        """`outlooks`: what the newest round believed of its jobs; `policy`: not shared with the rounds; `past`: what
+        earlier jobs tell; `stalled`: the ids of jobs of which nothing tells whether they go on."""
         self._outlooks = outlooks
         self._stalled = stalled
         self._policy = policy
         self._constants = constants
         self._metrics = metrics
         self._valid_seconds = max(_VALID_ROUNDS * round_seconds, _VALID_SECONDS)
-        self.recent = RecentJobs()
+        self._past = past
         self._predicted = PredictedParts(TIME_PARTS, START_PARTS)
         self._wake_up = threading.Condition()
         self._newest: Seen | None = None
@@ -158,10 +159,7 @@ class QueueAhead:
 
     def note(self, snapshot: Snapshot, plan: Plan, leader: LeaderRepository) -> None:
         """A round went well: its queue takes the place of one that nobody has looked at yet. Returns at once."""
-        outlooks = self._outlooks()
-        self.recent.note([one for one in outlooks if not one.job.spec.tracked], snapshot.now)
-        recent = self.recent
-        queue = Queue.after_round(snapshot, plan, outlooks, recent.arrivals(snapshot.now), recent.lengths)
+        queue = Queue.after_round(snapshot, plan, self._outlooks())
         with self._wake_up:
             self._newest = Seen(queue, leader)
             self._wake_up.notify_all()
@@ -219,6 +217,7 @@ class QueueAhead:
 
     def _look(self, seen: Seen) -> None:
         queue, now = seen.queue, seen.queue.now
+        queue = replace(queue, arrivals=self._past.arrivals(queue.outlooks, now), lengths=self._past.lengths)
         started, computed = time.monotonic(), time.thread_time()
         found = corrected_times(queue, self._policy, self._constants)
         rest = (time.thread_time() - computed) / _LOAD + time.monotonic() - started

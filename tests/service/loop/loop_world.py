@@ -117,7 +117,7 @@ class World:
         applier = Applier(self.cluster, self.heard, context, self.clock, starts_at_once)
         self.looks_ahead = False
         self.metrics = Metrics()
-        self.ahead = server.make_queue_ahead(self.settings, forecaster, self.metrics)
+        self.ahead = server.make_queue_ahead(self.settings, forecaster, self.metrics, self.known.past)
         self.rounds = server.make_rounds(
             self.settings, repository, self.known, self.cluster, planner, applier, self.clock, self.ahead.note
         )

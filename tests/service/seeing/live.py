@@ -223,9 +223,7 @@ class LiveService:
             trigger_round=self.loop.trigger,
             loop_health=self.loop.health,
             leads=lambda: self.loop.leads,
-            preview=make_preview(
-                settings, world.repository, world.known, world.cluster, world.clock, world.ahead.recent
-            ),
+            preview=make_preview(settings, world.repository, world.known, world.cluster, world.clock),
             finished_runs=world.known.finished_runs,
             clock=world.clock,
         )

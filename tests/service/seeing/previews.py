@@ -13,13 +13,11 @@ from optimus_service.settings import Settings
 
 def preview_of(world: World, settings: Settings | None = None, stalled: Iterable[str] = ()) -> Preview:
     """`settings`: None: those of the world."""
-    known, recent = world.known, world.ahead.recent
     return server.make_preview(
         settings or world.settings,
         world.repository,
-        known,
+        world.known,
         world.cluster,
         world.clock,
-        recent,
         lambda: dict.fromkeys(stalled),
     )

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from optimus_scheduler.ahead.arrivals import RecentJobs
 from optimus_scheduler.ahead.corrected_times import CorrectedTimes, corrected_times
 from optimus_scheduler.ahead.deadlines import Answer, DeadlineAnswer, answer_to
 from optimus_scheduler.ahead.queue import Queue, Stalled
@@ -41,6 +40,7 @@ from optimus_scheduler.model import (
 from optimus_scheduler.settings import Settings as SchedulerSettings
 from optimus_scheduler.what_if import Advice, Behind, kept_on_larger_cluster, what_gives_more
 from optimus_service.clusters.base import Cluster
+from optimus_service.observe.past_jobs import PastJobs
 from optimus_service.observe.snapshot import ClusterState, Observer
 from optimus_service.store.records import Document, JobRecord, asked_by
 
@@ -170,16 +170,15 @@ class Foresight:
         forecaster: Overheard,
         policy: Policy,
         constants: SchedulerSettings,
-        recent: RecentJobs,
+        past: PastJobs,
         stalled: Callable[[], Stalled] = dict,
     ) -> None:
-        """`forecaster`: the planner's; `recent`: the submissions by which later ones are foreseen; `stalled`: see
-        `QueueAhead`."""
+        """`forecaster`: the planner's; `past`, `stalled`: see `QueueAhead`."""
         self.plan = planner
         self.constants = constants
         self._forecaster = forecaster
         self._policy = policy
-        self._recent = recent
+        self._past = past
         self._read_stalled = stalled
 
     @cached_property
@@ -187,11 +186,15 @@ class Foresight:
         """The same in all worlds of one answer; a plan alone does not ask for them."""
         return self._read_stalled()
 
+    @cached_property
+    def _lengths(self) -> Sequence[float]:
+        return self._past.lengths
+
     def planned(self, world: Snapshot) -> tuple[Plan, dict[str, CorrectedTimes]]:
         """What a round would decide in this world, and what is expected of each job then."""
         plan = self.plan(world, _untimed)
-        recent = self._recent
-        queue = Queue.after_round(world, plan, self._forecaster.outlooks, recent.arrivals(world.now), recent.lengths)
+        outlooks = self._forecaster.outlooks
+        queue = Queue.after_round(world, plan, outlooks, self._past.arrivals(outlooks, world.now), self._lengths)
         return plan, corrected_times(queue.with_stalled(self._stalled), self._policy, self.constants)
 
 

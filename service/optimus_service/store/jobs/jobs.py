@@ -199,6 +199,21 @@ class Jobs(Subject):
             rows = session.execute(statement.order_by(JobRow.created_at, JobRow.id)).all()
             return records(session, rows, self._kept, are_all=False)
 
+    def newest(self, most: int) -> dict[str, JobState]:
+        """The jobs on the cluster that were submitted last, oldest first: their states, by id."""
+        with self._read() as session:
+            statement = select(JobRow.id, JobRow.state).where(JobRow.heard_at.is_(None))
+            rows = session.execute(statement.order_by(JobRow.created_at.desc(), JobRow.id.desc()).limit(most)).all()
+            return {job_id: JobState(state) for job_id, state in reversed(rows)}
+
+    def lengths_of_ended(self, most: int) -> tuple[float, ...]:
+        """Seconds from the first tasks to the end of the jobs on the cluster that ended last, the newest last."""
+        with self._read() as session:
+            chosen = JobRow.finished_at.is_not(None), JobRow.started_at.is_not(None), JobRow.heard_at.is_(None)
+            statement = select(JobRow.started_at, JobRow.finished_at).where(*chosen)
+            rows = session.execute(statement.order_by(JobRow.finished_at.desc(), JobRow.id.desc()).limit(most)).all()
+            return tuple(max((ended or 0.0) - (began or 0.0), 0.0) for began, ended in reversed(rows))
+
     def count_by_state(self, projects: Collection[str] | None = None) -> dict[JobState, int]:
         """The number of jobs (of these projects) in each state, zeros included."""
         with self._read() as session:
