@@ -16,12 +16,14 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import astuple
 from statistics import median
+from typing import NamedTuple
 
 import structlog
 
 from optimus_contract.codec import read, write
 from optimus_contract.command import work_of
 from optimus_contract.job import Convergence
+from optimus_models.analytic.cost import NetworkCost
 from optimus_models.analytic.description import cost_of_description
 from optimus_models.calibration import Experience
 from optimus_scheduler.forecast.cold_start import Platform, calculated_speeds, device_name, measured_percent_of_peak
@@ -59,6 +61,19 @@ _OVERLAP_SECONDS = 600.0
 """Jobs that ended so long before the newest known one are asked for again: replicas' clocks differ."""
 
 
+class _Calculated(NamedTuple):
+    """Speeds by arithmetic, and what they were made of."""
+
+    cost: NetworkCost
+    spec: JobSpec
+    platform: Platform
+    speeds: tuple[SpeedSample, ...]
+
+    @classmethod
+    def of(cls, cost: NetworkCost, spec: JobSpec, platform: Platform) -> _Calculated:
+        return cls(cost, spec, platform, calculated_speeds(cost, spec, platform))
+
+
 class FinishedRunHistory:
     """The finished runs that this process knows. Thread-safe."""
 
@@ -72,7 +87,7 @@ class FinishedRunHistory:
         """Of the rows that were read, and how many of them there were."""
         self._percents: dict[str, deque[float]] = {}
         """Percent of peak that the newest ended jobs reached, by device."""
-        self._calculated: OrderedDict[str, tuple[SpeedSample, ...]] = OrderedDict()
+        self._calculated: OrderedDict[str, _Calculated] = OrderedDict()
         self._networks: dict[str, Document] = {}
         """Layers that were read ahead, by job id."""
         self._since: float | None = None
@@ -126,16 +141,18 @@ class FinishedRunHistory:
         if spec.global_batch_size is None:
             return ()
         with self._lock:
-            known = self._calculated.get(job.id)
+            known, platform = self._calculated.get(job.id), self._platform(spec)
             if known is None:
                 network = self._networks.pop(job.id, None) or self._repository.jobs.network_of(job.id)
                 if network is None:
                     return ()
-                known = calculated_speeds(cost_of_description(network), spec, self._platform(spec))
-                self._calculated[job.id] = known
+                self._calculated[job.id] = known = _Calculated.of(cost_of_description(network), spec, platform)
                 if len(self._calculated) > _MAX_CALCULATED:
                     self._calculated.popitem(last=False)
-            return known
+            elif (known.spec, known.platform) != (spec, platform):
+                # As of now, as a service would say it that was just started.
+                self._calculated[job.id] = known = _Calculated.of(known.cost, spec, platform)
+            return known.speeds
 
     def _platform(self, spec: JobSpec) -> Platform:
         percents = self._percents.get(device_name(spec))

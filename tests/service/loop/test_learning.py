@@ -14,7 +14,18 @@ from optimus_models.calibration import NO_EXPERIENCE
 from optimus_scheduler.forecast.priors import EndedJobs
 from optimus_scheduler.forecast.speed_fits import SpeedData, fit_speeds
 from optimus_scheduler.lifecycle import CancelRequested
-from optimus_scheduler.model import COMMAND_ENDS, Allocation, Directive, EndedJob, Job, JobState, Mode, SilentRun
+from optimus_scheduler.model import (
+    COMMAND_ENDS,
+    Allocation,
+    Directive,
+    EndedJob,
+    Job,
+    JobSpec,
+    JobState,
+    Mode,
+    SilentRun,
+    SpeedSample,
+)
 from optimus_scheduler.retries import Backoff
 from optimus_scheduler.settings import Settings
 from optimus_service.observe.finished_runs import FinishedRunHistory, ended_job, finished_run_of
@@ -383,6 +394,30 @@ def test_a_speed_is_calculated_until_one_is_measured(world: World) -> None:
     measured = latest(world, "job-1").forecast
     assert measured.speed_from == "measured"
     assert measured.steps_per_second == pytest.approx(speed(1, 1), rel=0.2)
+
+
+@once
+def test_what_is_calculated_of_a_job_is_as_after_a_restart(world: World) -> None:
+    """By what ended jobs have reached until now, and by what its owner asks for now."""
+    world.compute_share = 0.9
+    world.submit()
+    world.submit("other", task="m:g", global_batch_size=32)
+    for job_id in ("job-1", "other"):
+        world.repository.jobs.put_network(job_id, PERCEPTRON)
+    record, known_runs = world.repository.jobs.get("other"), world.known.finished_runs
+    assert known_runs is not None
+
+    def calculated(runs: FinishedRunHistory, spec: JobSpec) -> tuple[SpeedSample, ...]:
+        runs.refresh()
+        return runs.calculated_speeds(record, spec)
+
+    at_first, spec = calculated(known_runs, spec_of(record)), spec_of(record)
+    world.live_until("the job has ended", lambda: world.state().is_final)
+    world.round()
+    for asked in (spec, replace(spec, global_batch_size=64)):
+        now = calculated(known_runs, asked)
+        assert now == calculated(FinishedRunHistory(world.repository, 1e9), asked) != at_first
+        at_first = now
 
 
 @once

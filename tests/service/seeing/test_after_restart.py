@@ -75,7 +75,7 @@ def day(repository: Repository, tmp_path: Path) -> Day:
     world.repository.jobs.advance("cancelled", CancelRequested(has_tasks=False), world.clock())
     world.submit("paused", **FAMILIES["task"])
     world.goes_on(20)
-    world.repository.jobs.advance("paused", PauseRequested("ann"), world.clock())
+    world.repository.jobs.advance("paused", PauseRequested(has_tasks=True), world.clock())
     world.goes_on(10)
     world.submit("running", **FAMILIES["task"], convergence={"max_steps": 2000})
     world.submit("silent", **FAMILIES["silent"])
@@ -108,8 +108,8 @@ def parts(said: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     """Each number and word of it, and where it stands."""
     if is_dataclass(said):
         said = {each.name: getattr(said, each.name) for each in fields(said)}
-    elif isinstance(said, tuple) and hasattr(said, "_fields"):
-        said = said._asdict()
+    elif names := getattr(said, "_fields", ()):
+        said = dict(zip(names, said, strict=True))
     if isinstance(said, Mapping):
         for name, value in said.items():
             yield from parts(value, f"{place}.{name}")
