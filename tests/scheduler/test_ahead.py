@@ -532,6 +532,21 @@ def test_a_start_behind_a_job_of_unknown_length_goes_by_the_lengths_of_earlier_o
     assert starts[1100.0] < 300.0 < starts[3000.0]
 
 
+def test_a_job_that_told_no_step_has_lost_what_it_had_done_when_it_begins_anew() -> None:
+    spec = a_spec(minimum=(1, 1), maximum=(1, 1), rule=ConvergenceRule(target_loss=0.1))
+    silent = replace(a_job("a", has=(1, 1), spec=spec), started_at=NOW - 1000.0)
+    waits = a_job("b", spec=spec)
+    starts = {}
+    for begins, step in ((NOW - 1000.0, 0), (NOW - 10.0, 0), (NOW - 10.0, 5)):
+        first = replace(silent, allocated_at=begins, step=step)
+        queue = replace(a_queue(first, waits, cpu=2.0), lengths=(1100.0,) * 50)
+        found = look_ahead(queue, policy_named("fifo"), Settings())["b"].start
+        assert found is not None
+        starts[begins, step] = found.mean - NOW
+    assert starts[NOW - 1000.0, 0] < 300.0 < 900.0 < starts[NOW - 10.0, 0]
+    assert starts[NOW - 10.0, 5] < 300.0, "one that told steps goes on from them"
+
+
 @pytest.mark.parametrize("policy", ["fifo", "optimus"])
 def test_no_start_is_named_behind_a_job_that_is_not_known_to_end(policy: str) -> None:
     one_size = a_spec(minimum=(1, 1), maximum=(1, 1), rule=ConvergenceRule(max_steps=1000))

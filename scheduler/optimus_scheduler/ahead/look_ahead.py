@@ -177,12 +177,11 @@ def _work(outlook: Outlook, queue: Queue, rest_of: Callable[[float, float], Inte
     running = 0.0 if outlook.job.started_at is None else queue.now - outlook.job.started_at
     if remaining is None:
         like_it, speed = seconds_of_silent_runs(outlook.job), pace_of(outlook, size)
-        if like_it is None:
-            rest = rest_of(running, outlook.typical_seconds)
-        else:
-            rest = until_later(like_it, 0.0, min(running, outlook.allocated_seconds))
+        # One that has told no step begins anew with each of its sizes, as far as anybody knows.
+        ran = min(running, outlook.allocated_seconds) if like_it is not None or not outlook.job.step else running
+        rest = rest_of(ran, outlook.typical_seconds) if like_it is None else until_later(like_it, 0.0, ran)
         work = Work.of(Interval(rest.mean * speed, rest.low * speed, rest.high * speed))
-        is_like_others = not _tells_no_end(outlook.job) and any(length > running for length in queue.lengths)
+        is_like_others = not _tells_no_end(outlook.job) and any(length > ran for length in queue.lengths)
         return work._replace(is_made_up=like_it is None and not is_like_others)
     job, usual, speed = outlook.job, outlook.forecast.seconds_after_steps, pace_of(outlook, size)
     if has_made_all(job) and job.silent_since is not None and not outlook.present.is_empty:
