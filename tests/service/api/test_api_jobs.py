@@ -95,6 +95,24 @@ def test_jobs_are_filtered_by_state_project_and_name(api: Api) -> None:
     assert listed(name="al%", match="start") == set()
 
 
+def test_jobs_are_found_by_a_part_of_what_they_are_known_by(api: Api) -> None:
+    one = api.submit(name="alpha", project="vision", labels={"team": "search", "urgent": ""})
+    other = api.submit(name="beta", project="speech")
+
+    def listed(text: str, **filters: Any) -> set[str]:
+        answer = api.get("/v1/jobs", params={"name": text, "match": "any", **filters})
+        return {job["id"] for job in answer.json()["jobs"]}
+
+    for text in ("LPH", one, one[3:].upper(), "isio", "team=sea", "EARCH", "urgent"):
+        assert listed(text) == {one}, text
+    assert listed("a") == {one, other}
+    assert listed("a", project="speech") == listed("a", state="queued", project="speech") == {other}
+    for text in ("urgent=", "te_m", "\0", "x" * 200):
+        assert listed(text) == set(), text
+    assert listed("eta", label="team") == set()
+    assert listed("search", label="team=search") == {one}
+
+
 WRONG_QUERIES = [
     ("/v1/jobs?limit=0", "limit", "greater than or equal to 1"),
     ("/v1/jobs?limit=201", "limit", "less than or equal to 200"),

@@ -191,6 +191,7 @@ def test_filters_combine(repository: Repository, make_job: MakeJob) -> None:
     assert _walk(repository, 1, name_contains="_") == ["d"]  # a wildcard of LIKE is a plain character here
     assert _walk(repository, 1, name_contains="%") == []
     assert _walk(repository, 1, name_contains="\0") == []
+    assert _walk(repository, 1, name_contains="ISIO", name_match="any") == ["b", "a"]
 
 
 def test_a_name_means_the_newest_active_job_else_the_newest(repository: Repository, make_job: MakeJob) -> None:

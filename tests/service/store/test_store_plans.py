@@ -70,6 +70,7 @@ CALLS: dict[str, Callable[[Repository], object]] = {
     "list_jobs by the name or id that is meant": lambda store: store.jobs.page(name_contains="a", name_match="one"),
     "list_jobs by a beginning": lambda store: store.jobs.page(name_contains="a", name_match="start"),
     "list_jobs by a part of the name": lambda store: store.jobs.page(name_contains="a"),
+    "list_jobs by a part of anything": lambda store: store.jobs.page(name_contains="a", name_match="any"),
     "count_jobs_by_state of a project": lambda store: store.jobs.count_by_state(["vision"]),
     "list_jobs by label": lambda store: store.jobs.page(labels={"sweep": "a"}),
     "list_jobs by any value of a label": lambda store: store.jobs.page(labels={"sweep": None}),

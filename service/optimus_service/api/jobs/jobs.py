@@ -46,8 +46,11 @@ _RESERVED_PREFIX = "trainingjob:"
 """Of keys under which earlier releases stored jobs of Kubernetes objects: replicas of such a release, and a database
 that is taken back to its revision, would take the job for one of these and cancel it."""
 _Filter = Query(max_length=63)
+MAX_PART = 200
+"""Characters of what names are compared with: more than the longest label has."""
 _MATCH = (
-    "what `name` is. part: of the name, in any case; exact: the whole name; start: the beginning of the name or id; "
+    "what `name` is. part: of the name, in any case; any: a part of the name, id, owner, project or a label "
+    "(`name=value`), in any case; exact: the whole name; start: the beginning of the name or id; "
     "id: the whole id; one: an id or a name, of whose jobs only the one that is meant is listed: the newest that is "
     "active, else the newest"
 )
@@ -97,7 +100,7 @@ def list_jobs(
     caller: CallerDep,
     state: Annotated[list[answers.JobState] | None, Query(description="any of these states; may be repeated")] = None,
     project: Annotated[str | None, _Filter] = None,
-    name: Annotated[str | None, Query(max_length=63, description="of the job; see `match`")] = None,
+    name: Annotated[str | None, Query(max_length=MAX_PART, description="of the job; see `match`")] = None,
     match: Annotated[NameMatch, Query(description=_MATCH)] = "part",
     label: Annotated[list[str] | None, Query(description=_LABEL, max_length=MAX_ASKED_LABELS)] = None,
     owner: Annotated[str | None, Query(max_length=63, description="who submitted it")] = None,

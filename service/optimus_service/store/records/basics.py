@@ -9,8 +9,9 @@ Document = dict[str, Any]
 Item = TypeVar("Item")
 UNSAVED: Final = 0
 """The id of a record that is not stored yet; stored ones count from 1."""
-NameMatch = Literal["part", "exact", "start", "one", "id"]
-"""How a listing compares names: a part in any case, the whole name, or the beginning of the name or the id."""
+NameMatch = Literal["part", "any", "exact", "start", "one", "id"]
+"""How a listing compares names: a part in any case (any: of the name, the id, the owner, the project or a label), the
+whole name, or the beginning of the name or the id."""
 
 
 @dataclass(frozen=True, slots=True)
