@@ -67,7 +67,7 @@ export function Cluster({ world, now, caller }: ClusterProps) {
         <Shares active={active} cluster={cluster} colours={colours} />
       </section>
       <OverTime oldest={oldest} colours={colours} onDrawn={setDrawn} />
-      <Jobs jobs={jobs} leftOut={cluster.left_out ?? 0} now={now} colours={colours} caller={caller} />
+      <Jobs jobs={jobs} cluster={cluster} now={now} colours={colours} caller={caller} />
       <PredictionScores />
     </>
   );
@@ -97,7 +97,8 @@ export function headline(cluster: ClusterLine, active: JobLine[]): string {
   const owners = paused === 1 ? "is paused by its owner" : "are paused by their owners";
   const pauses = paused === 0 ? "" : `; ${count(paused)} ${owners}`;
   const starts = starting === 0 ? "" : `; ${count(starting)} ${starting === 1 ? "starts" : "start"}`;
-  return `${trains}${starts}; ${waits}${pauses}.`;
+  const untold = cluster.left_out ? ` ${counted(cluster.left_out, "older active job")} not counted.` : "";
+  return `${trains}${starts}; ${waits}${pauses}.${untold}`;
 }
 
 function Trouble({ cluster, now }: { cluster: ClusterLine; now: number }) {

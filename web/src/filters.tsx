@@ -1,6 +1,6 @@
 // Which jobs of the list are shown: what is chosen stands in the address, so that it can be sent to somebody.
 import { useMemo } from "preact/hooks";
-import type { JobLine } from "./api";
+import type { ClusterLine, JobLine } from "./api";
 import { groupOf, type Group } from "./groups";
 import { count } from "./words";
 
@@ -45,6 +45,11 @@ export function isChosen(query: URLSearchParams): boolean {
   return NAMES.some((name) => query.get(name));
 }
 
+/** Whether it asks for more than a group. */
+export function narrows({ state, owner, project, label, text }: Filter): boolean {
+  return Boolean(state || owner || project || label || text);
+}
+
 /** The changes of the address that let all jobs be seen again. */
 export function noFilter(): Record<string, null> {
   return Object.fromEntries(NAMES.map((name) => [name, null]));
@@ -64,22 +69,25 @@ export function suits(job: JobLine, filter: Filter): boolean {
 
 interface FiltersProps {
   jobs: ReadonlyMap<string, JobLine>;
+  /** How many jobs of each state there are. */
+  counts: ClusterLine["jobs"];
+  /** Whether there are jobs beside these. */
+  hasMore: boolean;
   query: URLSearchParams;
   choose: (changes: Record<string, string | null>) => void;
 }
 
-/** Choices of states, owners, projects and labels, of those that there are. */
-export function Filters({ jobs, query, choose }: FiltersProps) {
+/** Choices of the states that there are, and of the owners, projects and labels of these jobs. */
+export function Filters({ jobs, counts, hasMore, query, choose }: FiltersProps) {
   const found = useMemo(() => {
     const all = [...jobs.values()];
-    const states = new Set<string>(all.map((job) => job.state));
     return {
-      state: STATES.filter((each) => states.has(each)),
+      state: STATES.filter((each) => counts[each]),
       owner: sorted(all.flatMap((job) => job.owner ?? [])),
       project: sorted(all.map((job) => job.project)),
       label: sorted(all.flatMap(labelsOf)),
     };
-  }, [jobs]);
+  }, [jobs, counts]);
   /** `least`: options that tell jobs apart; every job has a state and a project, and not every one an owner. */
   const one = (name: keyof typeof found, all: string, least: number) => (
     <Choice
@@ -87,6 +95,7 @@ export function Filters({ jobs, query, choose }: FiltersProps) {
       least={least}
       all={all}
       options={found[name]}
+      hasMore={hasMore && name !== "state"}
       value={query.get(name) ?? ""}
       choose={(value) => choose(name === "owner" ? { owner: value, mine: null } : { [name]: value })}
     />
@@ -115,11 +124,13 @@ interface ChoiceProps {
   least: number;
   all: string;
   options: readonly string[];
+  /** Whether there may be others. */
+  hasMore: boolean;
   value: string;
   choose: (value: string | null) => void;
 }
 
-function Choice({ name, least, all, options, value, choose }: ChoiceProps) {
+function Choice({ name, least, all, options, hasMore, value, choose }: ChoiceProps) {
   if (options.length < least && !value) return null;
   const shown = options.slice(0, MOST_OPTIONS);
   const missing = value && !shown.includes(value) ? [value] : [];
@@ -137,6 +148,7 @@ function Choice({ name, least, all, options, value, choose }: ChoiceProps) {
         </option>
       ))}
       {options.length > shown.length && <option disabled>{count(options.length - shown.length)} more</option>}
+      {hasMore && <option disabled>others: search</option>}
     </select>
   );
 }

@@ -1,9 +1,10 @@
 // The list of jobs: filtered, sorted and paged here, so that thousands of them stay as light as fifty.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import type { JobLine, WhoAmI } from "./api";
+import type { ClusterLine, JobLine, WhoAmI } from "./api";
 import { addressOfComparison, MOST, useChosen } from "./comparing";
-import { filterOf, Filters, GROUPS, labelsOf, suits, type Filter } from "./filters";
+import { filterOf, Filters, GROUPS, labelsOf, narrows, suits, type Filter } from "./filters";
 import { groupOf, isBeingCancelled, stateWords, waitsForTasks, type Group } from "./groups";
+import { ENDED, useOlder, type Older } from "./older";
 import { useQuery } from "./route";
 import { Pages, usePages } from "./pages";
 import { may } from "./rights";
@@ -77,16 +78,16 @@ function orderOf(text: string | null): [Column, boolean] {
 const ARROW = { ascending: " ↑", descending: " ↓" };
 
 interface JobsProps {
+  /** Those that the stream tells of: the active ones, and the newest that ended. */
   jobs: ReadonlyMap<string, JobLine>;
-  /** Older active jobs, of which the page is not told. */
-  leftOut: number;
+  cluster: ClusterLine;
   now: number;
   colours: ReadonlyMap<string, number>;
   /** Who looks; null: that is not known. */
   caller: WhoAmI | null;
 }
 
-export function Jobs({ jobs, leftOut, now, colours, caller: who }: JobsProps) {
+export function Jobs({ jobs: told, cluster, now, colours, caller: who }: JobsProps) {
   const caller = who?.name ?? null;
   const [query, setQuery] = useQuery();
   const [picked, pick] = useChosen();
@@ -97,17 +98,19 @@ export function Jobs({ jobs, leftOut, now, colours, caller: who }: JobsProps) {
   const [text, type] = useTyped(query.get("find") ?? "", (find) => choose({ find }));
   const address = query.toString();
   const [column, falling] = orderOf(query.get("order"));
-  const found = useMemo(
-    () => chosen(jobs.values(), { ...filterOf(query, caller), text: text.trim().toLowerCase() }, column, falling),
-    [jobs, address, caller, text],
+  const asked = filterOf(query, caller);
+  const filter = { ...asked, text: text.trim().toLowerCase() };
+  const leftOut = cluster.left_out ?? 0;
+  const counts = useMemo(() => countsOf(told, cluster), [told, cluster]);
+  const older = useOlder(asked, told, counts.ended);
+  const jobs = useMemo(
+    () => new Map([...told, ...older.jobs.map((job) => [job.id, job] as const)]),
+    [told, older.jobs],
   );
-  const counts = useMemo(() => {
-    const counts: Record<Group, number> = { all: jobs.size, waiting: 0, starting: 0, training: 0, paused: 0, ended: 0 };
-    for (const job of jobs.values()) counts[groupOf(job)] += 1;
-    return counts;
-  }, [jobs]);
+  const found = useMemo(() => chosen(jobs.values(), filter, column, falling), [jobs, address, caller, text]);
+  const isTyping = filter.text !== asked.text;
   const hasOwners = useMemo(() => [...jobs.values()].some((job) => job.owner !== null), [jobs]);
-  const group = filterOf(query, caller).group;
+  const { group } = filter;
   const onlyMine = Boolean(query.get("mine"));
   const { shown, page, turn } = usePages(found);
   const order = (wanted: Column) => choose({ order: column === wanted && !falling ? `${wanted}-down` : wanted });
@@ -157,12 +160,12 @@ export function Jobs({ jobs, leftOut, now, colours, caller: who }: JobsProps) {
       </div>
       {leftOut > 0 && (
         <p role="status">
-          {counted(leftOut, "older active job")} {leftOut === 1 ? "is" : "are"} not on this page, in no count and in no
-          filter. <code>optimus list --name PART</code>, <code>--mine</code> or <code>--all</code> finds them; a job’s
-          page opens by its address, <code>#/jobs/ID</code>.
+          {counted(leftOut, "older active job")} {leftOut === 1 ? "is" : "are"} not on this page: counted under “all”
+          only, and in no filter. <code>optimus list --name PART</code>, <code>--mine</code> or <code>--all</code> finds
+          them; a job’s page opens by its address, <code>#/jobs/ID</code>.
         </p>
       )}
-      <Filters jobs={jobs} query={query} choose={choose} />
+      <Filters jobs={jobs} counts={cluster.jobs} hasMore={!older.isAll} query={query} choose={choose} />
       <div class="table">
         <table class={`jobs ${hasOwners ? "owned" : ""}`} aria-rowcount={found.length}>
           <colgroup>
@@ -202,9 +205,9 @@ export function Jobs({ jobs, leftOut, now, colours, caller: who }: JobsProps) {
           </tbody>
         </table>
       </div>
-      {found.length === 0 && (
+      {found.length === 0 && !isTyping && older.isAll && (
         <p class="quiet empty">
-          {jobs.size === 0 ? (
+          {counts.all === 0 ? (
             <>
               No jobs yet.
               {may(who, "submit") && (
@@ -221,8 +224,46 @@ export function Jobs({ jobs, leftOut, now, colours, caller: who }: JobsProps) {
         </p>
       )}
       {picked.length > 0 && <Picked picked={picked} jobs={jobs} clear={() => pick(null)} />}
-      <Pages of="the list" total={found.length} page={page} turn={turn} />
+      <Pages of="the list" total={found.length} hasMore={!older.isAll} page={page} turn={turn} />
+      <Rest
+        older={isTyping ? { ...older, isLooking: !older.isAll, fault: null } : older}
+        left={narrows(filter) ? null : counts.ended - [...jobs.values()].filter((job) => job.finished_at).length}
+      />
     </section>
+  );
+}
+
+/** How many of each group there are: of ended ones also those that the stream does not tell of. */
+export function countsOf(told: ReadonlyMap<string, JobLine>, cluster: ClusterLine): Record<Group, number> {
+  const sum = (states: readonly string[]) =>
+    Object.entries(cluster.jobs).reduce((before, [state, n]) => before + (states.includes(state) ? n : 0), 0);
+  const counts: Record<Group, number> = { all: 0, waiting: 0, starting: 0, training: 0, paused: 0, ended: 0 };
+  for (const job of told.values()) counts[groupOf(job)] += 1;
+  return { ...counts, all: sum(Object.keys(cluster.jobs)), ended: sum(ENDED) };
+}
+
+/** What the list does not have of older ended jobs, and what loads it. `left`: how many; null: that is not known. */
+function Rest({ older, left }: { older: Older; left: number | null }) {
+  const { isLooking, fault, isAll, loadMore } = older;
+  if (isLooking || fault !== null) {
+    return (
+      <p class="rest quiet" role="status">
+        {isLooking ? "Looking through older ended jobs …" : `Older ended jobs are not all here: ${fault}`}
+      </p>
+    );
+  }
+  if (isAll) return null;
+  return (
+    <p class="rest">
+      <span class="quiet" role="status">
+        {left === null
+          ? "There may be more among older ended jobs; the list is sorted without them."
+          : `${counted(left, "older ended job")} ${left === 1 ? "is" : "are"} not loaded; the list is sorted without them.`}
+      </span>
+      <button type="button" onClick={loadMore}>
+        Load older jobs
+      </button>
+    </p>
   );
 }
 

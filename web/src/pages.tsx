@@ -21,11 +21,13 @@ interface PagesProps {
   /** Of what, for those who cannot see it. */
   of: string;
   total: number;
+  /** Whether there may be more. */
+  hasMore?: boolean;
   page: number;
   turn: (page: number) => void;
 }
 
-export function Pages({ of, total, page, turn }: PagesProps) {
+export function Pages({ of, total, hasMore = false, page, turn }: PagesProps) {
   if (total <= PAGE_SIZE) return null;
   const last = Math.min((page + 1) * PAGE_SIZE, total);
   return (
@@ -35,6 +37,7 @@ export function Pages({ of, total, page, turn }: PagesProps) {
       </button>
       <span>
         {page * PAGE_SIZE + 1}–{last} of {count(total)}
+        {hasMore && " loaded"}
       </span>
       <button type="button" disabled={last === total} onClick={() => turn(page + 1)}>
         next
