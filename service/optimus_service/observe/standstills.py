@@ -141,8 +141,9 @@ def standstills(
         repository, {job_id: running[job_id] for job_id, its in ages.items() if its.highest_incarnation > 0}
     )
     hung = _hung(running, ended)
+    unheard = _counted_by_steps(repository, _unheard(running, listens_since))
     found_now = (
-        {each: Standstill(_UNHEARD, is_stalled=False, is_unheard=True) for each in _unheard(running, listens_since)}
+        {each: Standstill(_UNHEARD, is_stalled=False, is_unheard=True) for each in unheard}
         | {each: Standstill(words, is_stalled=True, hung_at=at) for each, (words, at) in hung.items()}
         | stalls
         | {each: _replaced(hung.get(each)) for each in replaced}
@@ -154,9 +155,18 @@ def standstills(
     }
 
 
-def _unheard(running: Mapping[str, JobRecord], listens_since: float) -> list[str]:
+def _unheard(running: Mapping[str, JobRecord], listens_since: float) -> list[JobRecord]:
     """Those that came before the service began to listen, and of which nothing has come since; 0: that is long ago."""
-    return [each for each, job in running.items() if max(job.created_at, silent_since(job) or 0.0) < listens_since]
+    return [job for job in running.values() if max(job.created_at, silent_since(job) or 0.0) < listens_since]
+
+
+def _counted_by_steps(repository: Repository, unheard: Iterable[JobRecord]) -> list[str]:
+    """Those of these jobs of which something is to be heard: not those that have told no step and whose time left the
+    last look at the queue took from their age."""
+    told = {job.id: job.first_step is not None for job in unheard}
+    looks = repository.rounds.latest_decisions([each for each, has_told in told.items() if not has_told])
+    by_age = {each for each, one in looks.items() if one.expected is not None and one.expected.steps_left is None}
+    return [each for each in told if each not in by_age]
 
 
 def awaited_by(decisions: Iterable[DecisionRecord]) -> dict[str, JobRecord]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ from tests.service.seeing.test_explanation import explained
 from optimus_scheduler.lifecycle import CancelRequested, PauseRequested, TooManyFailures
 from optimus_scheduler.model import JobState
 from optimus_service.insight.jobs.progress import progress_of
+from optimus_service.observe.standstills import standstills
 from optimus_service.store.records import JobRecord
 from optimus_service.store.repository import Repository
 
+once = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 FAMILIES: dict[str, dict[str, Any]] = {
     "script": {**SCRIPT, "workers": {"max": 1}},
     "silent": {**SCRIPT, "workers": {"max": 1}, "command": ["python", "silent.py"]},
@@ -130,6 +132,7 @@ def test_everything_is_told_as_before(day: Day) -> None:
     assert {place: after[place] for place in numbers} == pytest.approx(numbers, rel=0.02)
 
 
+@once
 def test_behind_a_job_of_unknown_length_a_start_is_told_after_a_restart_too(day: Day) -> None:
     """It was told that nothing tells when that one ends."""
     known = day.restarted()
@@ -140,3 +143,21 @@ def test_behind_a_job_of_unknown_length_a_start_is_told_after_a_restart_too(day:
     outlooks = known.ahead._outlooks()
     coming = known.known.past.arrivals(outlooks, known.clock())
     assert {one.outlook.job.spec.family for one in coming} >= {"m:f", "/srv/train.py"}, "ended ones"
+
+
+@once
+def test_of_a_job_that_tells_no_step_nothing_is_to_be_heard(day: Day) -> None:
+    """While others are not heard of yet, it goes on as before."""
+    told(day)
+    begins = day.clock() + 1.0
+    found = standstills(day.repository, day.repository.jobs.active(), {}, begins + 3.0, begins)
+    assert found["running"].is_unheard
+    assert not {"silent", "silent-and-rare"} & found.keys()
+    day.submit("counted", **FAMILIES["task"])
+    day.goes_on(5)
+    job = day.repository.jobs.get("counted")
+    expected = explained(day, "counted").expected.finish_seconds
+    assert expected is not None
+    untold = replace(job, first_step=None)
+    later = standstills(day.repository, [untold], {}, day.clock() + 3.0, day.clock() + 1.0)
+    assert later["counted"].is_unheard, "steps tell its end, and it may have made some"
