@@ -219,7 +219,7 @@ export function Jobs({ jobs: told, cluster, now, colours, caller: who }: JobsPro
               )}
             </>
           ) : (
-            "No job is like that."
+            `No job ${leftOut > 0 ? "on this page " : ""}is like that.`
           )}
         </p>
       )}

@@ -14,6 +14,7 @@ from tests.service.seeing.live import LiveService, live_service
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_scheduler.lifecycle import CancelRequested
+from optimus_service.push import stream_state
 from optimus_service.push.stream_state import MAX_ENDED
 from optimus_service.requests import checked
 from optimus_service.store.jobs import listing
@@ -142,6 +143,19 @@ def test_that_there_is_no_such_job_is_said_when_the_service_has_said_so(
             route.continue_()
         page.get_by_text("No job is like that.").wait_for()
         assert page.get_by_text("older ended jobs").count() == 0
+
+
+def test_of_active_jobs_that_are_left_out_it_is_not_said_that_there_are_none(
+    chromium: Browser, service: LiveService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_state, "MAX_ACTIVE", 1)
+    for number in range(2):
+        document = write(checked(JobSpec, {"name": f"waits-{number}", "task": "m:f"}))
+        service.world.repository.jobs.create(f"waits-{number}", document, "nonce", None, "hash", 1000.0 + number)
+    with opened(chromium, f"{service.url}/#/?find=waits-0") as page:
+        page.get_by_text("No job on this page is like that.").wait_for()
+        count(page, "all", MAX_ENDED + N_OLDER + 2)
+        page.get_by_role("heading", level=1).filter(has_text="1 older active job not counted.").wait_for()
 
 
 def test_what_is_left_can_be_used_by_everybody(chromium: Browser, service: LiveService) -> None:
