@@ -38,6 +38,11 @@ def work_of(command: Sequence[str]) -> Work:
 
     `command`: at least one word.
     """
+    found = _work_of(command)
+    return found if found.name else Work(command[0], tuple(command[1:]))  # a file without a name is none
+
+
+def _work_of(command: Sequence[str]) -> Work:
     own = _interpreted(command)
     if own is not None:
         return own

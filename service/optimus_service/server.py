@@ -317,6 +317,7 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
         metrics=metrics,
         version=version("optimus-scheduler"),
         trigger_round=loop.trigger,
+        trigger_round_for=loop.told,
         note_step=loop.trained,
         loop_health=loop.health,
         leads=lambda: loop.leads,

@@ -143,4 +143,5 @@ def test_each_command_has_a_name_and_the_rest_of_its_words(command: list[str]) -
     found = work_of(command)
     assert found.name == script_of(command)
     assert isinstance(title_of(command), str)
+    assert found.name or not command[0], "a job is of no task without a name"
     assert found.arguments == tuple(command[len(command) - len(found.arguments) :])

@@ -31,6 +31,10 @@ def _ignore_step(_job_id: str, _step: int, _at: float | None) -> None:
     """Without a scheduler nobody waits for it."""
 
 
+def _ignore_news(_job_id: str, _why: str) -> None:
+    """Without a scheduler there is nothing to ask for."""
+
+
 def _ignore_trigger(_why: str) -> None:
     """For a replica without a scheduling loop: the leader's next round sees the change in the database."""
 
@@ -67,6 +71,8 @@ class Services:
     version: str
     trigger_round: Callable[[str], None] = _ignore_trigger
     """Asks for a scheduling round soon, with the reason; returns at once, from any thread."""
+    trigger_round_for: Callable[[str, str], None] = _ignore_news
+    """The same for what a job has told, with its id: not for each of many such things."""
     note_step: Callable[[str, int, float | None], None] = _ignore_step
     """Told the newest step of a job whenever telemetry comes, and when worker 0 had made it, POSIX seconds by that
     worker's clock (None: it told nothing); returns at once, from any thread."""

@@ -41,6 +41,8 @@ _LATE_ROUNDS = 3
 _STUCK_SECONDS = 900.0
 """A round that takes longer is called stuck: a leader that is slow still serves the API, and must not be taken out of
 service for it. Far above the slowest round of a large cluster whose database is slow."""
+_MOST_ASKED = 5
+"""Rounds that one job has by what it tells, in `learning_round_seconds`."""
 _MAX_REASONS = 5
 """Reasons that are named in the trigger of one round."""
 
@@ -97,6 +99,10 @@ class SchedulingLoop:
         self._thread = threading.Thread(target=self.run, name="scheduling-loop", daemon=True)
         self._wake_up: Condition = wake_up or threading.Condition()
         self._reasons: list[str] = []
+        self._asked_at: dict[str, tuple[float, ...]] = {}
+        """When rounds were asked for by what each job told, in the last `learning_round_seconds` ..."""
+        self._asked_for_at: float | None = None
+        """... and when one is due that a job may not have yet."""
         self._stopping = False
         self._started_at = self._monotonic()
         self._next_round_at = self._monotonic()
@@ -132,11 +138,26 @@ class SchedulingLoop:
                 self._reasons.append(why)
             self._wake_up.notify_all()
 
+    def told(self, job_id: str, why: str) -> None:
+        """Ask for a round for what a job has told. It may tell such things without end, so one job has
+        `_MOST_ASKED` in `learning_round_seconds`: what it tells then is seen after that. Returns at once."""
+        with self._wake_up:
+            now, since = self._monotonic(), self._monotonic() - self._times.learning_round_seconds
+            of_each = {each: tuple(at for at in asked if at > since) for each, asked in self._asked_at.items()}
+            self._asked_at = {each: asked for each, asked in of_each.items() if asked}
+            asked = self._asked_at.get(job_id, ())
+            if len(asked) >= _MOST_ASKED:
+                due = asked[0] + self._times.learning_round_seconds
+                self._asked_for_at = due if self._asked_for_at is None else min(self._asked_for_at, due)
+                return
+            self._asked_at[job_id] = (*asked, now)
+        self.trigger(why)
+
     def trained(self, job_id: str, step: int, at: float | None = None) -> None:
         """Telemetry has come: ask for a round if the job may be done at this step, or has another pace than expected.
         Returns at once. `at`: when its worker 0 had made it, by that worker's clock; None: it did not tell."""
         if self._rounds.ends.has_passed(job_id, step):
-            self.trigger("expected end")
+            self.told(job_id, "expected end")
         if at is None or not self._rounds.paces.is_left(job_id, step, at):
             return
         last = self._succeeded_at
@@ -193,11 +214,12 @@ class SchedulingLoop:
         self._look(fence)
         if self._problem is not None:  # whether it is over, a round shows
             self._next_round_at = min(self._next_round_at, self._monotonic() + _RETRY_SECONDS)
-        due = self._monotonic() >= self._next_round_at
-        if due or self._reasons:
+        asked_for_at = self._asked_for_at
+        due_at = self._next_round_at if asked_for_at is None else min(self._next_round_at, asked_for_at)
+        if self._monotonic() >= due_at or self._reasons:
             self._next_round_at = self._monotonic() + self._round(fence)
         else:
-            self._wait(min(self._next_round_at - self._monotonic(), WATCH_SECONDS))
+            self._wait(min(due_at - self._monotonic(), WATCH_SECONDS))
 
     def _claim(self) -> int | None:
         try:
@@ -320,6 +342,7 @@ class SchedulingLoop:
                 self._wake_up.wait_for(lambda: self._stopping, self._times.debounce_seconds)
             trigger = ", ".join(self._reasons) or "period"
             self._reasons.clear()
+            self._asked_for_at = None
         return trigger
 
     def _pause(self, seconds: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -47,6 +48,8 @@ from optimus_service.store.records import JobRecord, MembershipRecord, Observed,
 from optimus_service.store.repository import LeaderRepository, Repository
 
 NO_TASKS: Mapping[TaskKey, Task] = MappingProxyType({})
+_TOLD_AGAIN_SECONDS = 600.0
+"""The owner of a job whose losses are finite and not in turn is told so no more often."""
 _log = structlog.get_logger(__name__)
 
 
@@ -85,6 +88,8 @@ class Observer:
         self._tasks: dict[TaskKey, Task] = {}
         """Those of the last round: it passes over tasks that are the very same objects."""
         self._announced: set[tuple[str, str]] = set()
+        self._diverged_at: dict[str, float] = {}
+        """When it was told last of each active job that its loss is not finite."""
         self._since: float | None = None
         """When the first look was: before that nobody may have listened."""
         self._unreadable: list[UnreadableSpecification] = []
@@ -135,12 +140,14 @@ class Observer:
                 continue
             if job.state is not JobState.RUNNING:
                 continue  # it is to go on after such an end, and what is known is from before
-            if notice not in self._announced:
+            if notice not in self._announced and now - self._diverged_at.get(job.id, -math.inf) >= _TOLD_AGAIN_SECONDS:
                 self._announced.add(notice)
+                self._diverged_at[job.id] = now
                 leader.events.add(job.id, LOSS_NOT_FINITE, first_words(since), {"step": since}, now)
             if why is not None:
                 leader.jobs.advance(job.id, TooManyFailures(why), now)
                 failed.add(job.id)
+        self._diverged_at = {each: at for each, at in self._diverged_at.items() if each in histories}
         return replace(seen, jobs=tuple(job for job in seen.jobs if job.id not in failed)) if failed else seen
 
     def _without_silent(

@@ -37,6 +37,7 @@ def serve(
         job_tokens=JobTokens(b"a secret of the tests"),
         version="1.2.3",
         trigger_round=surroundings.triggers.append,
+        trigger_round_for=lambda _, why: surroundings.triggers.append(why),
         loop_health=lambda: surroundings.loop_error,
         finished_runs=FinishedRunHistory(repository, settings.keep_seconds),
         clock=surroundings.clock,

@@ -64,6 +64,18 @@ def test_single_losses_are_no_divergence(world: World) -> None:
     assert world.repository.jobs.get("job-1").state in (JobState.RUNNING, JobState.SUCCEEDED)
 
 
+def test_losses_that_are_finite_and_not_in_turn_are_told_of_once(world: World) -> None:
+    trained(world, on_nonfinite="warn")
+    for _ in range(4):
+        world.loss_at = lambda _: math.inf
+        world.train(2)
+        world.round()
+        world.loss_at = loss_at
+        world.train(2)
+        world.round()
+    assert len(told(world)) == 1
+
+
 def test_a_resumed_job_is_judged_by_what_it_does_then(world: World) -> None:
     trained(world)
     world.loss_at = lambda _: math.nan

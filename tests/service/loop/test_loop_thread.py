@@ -271,6 +271,28 @@ def test_telemetry_of_another_pace_asks_for_a_round(running: Running, learning_r
         wait_until("a round has run for it", lambda: running.triggers()[1:] == ["changed pace"])
 
 
+def test_what_one_job_tells_asks_for_few_rounds_and_for_a_last_one_later(running: Running) -> None:
+    loop = running.started(learning_round_seconds=NEVER)
+    for n_rounds in range(1, 6):
+        loop.told("job-1", "loss")
+        wait_until("a round has run for it", lambda n=n_rounds: len(running.triggers()) == n + 1)  # type: ignore[misc]
+    for _ in range(20):
+        loop.told("job-1", "loss")
+    assert not loop._reasons
+    assert loop._asked_for_at is not None
+    loop.told("job-2", "loss")
+    wait_until("another job has its own", lambda: len(running.triggers()) == 7)
+    assert loop._asked_for_at is None, "a round has seen all that was told until then"
+
+
+def test_what_a_job_told_too_often_is_seen_at_the_latest_after_a_while(running: Running) -> None:
+    loop = running.started(learning_round_seconds=1.0)
+    for _ in range(8):
+        loop.told("job-1", "loss")
+        wait_until("it is taken", lambda: not loop._reasons)
+    wait_until("a round sees the last one", lambda: running.triggers()[-1] == "period")
+
+
 def test_exit_of_a_task_is_noticed_between_rounds(running: Running) -> None:
     loop = running.started()
     running.world.submit()

@@ -221,6 +221,7 @@ class LiveService:
             metrics=self.metrics,
             version="0.1.0",
             trigger_round=self.loop.trigger,
+            trigger_round_for=self.loop.told,
             loop_health=self.loop.health,
             leads=lambda: self.loop.leads,
             preview=make_preview(settings, world.repository, world.known, world.cluster, world.clock),

@@ -222,7 +222,7 @@ def look_at_divergence(services: Services, before: JobRecord) -> None:
     """A job, as it was before, has told a loss that is NaN or infinite: a round says so, and ends one that is not to
     train on for nothing. Until the next one by the period nobody would be told."""
     if fails_on_nonfinite(before) or before.loss is None or math.isfinite(before.loss):
-        services.trigger_round("loss")
+        services.trigger_round_for(before.id, "loss")
 
 
 def _note(services: Services, job_id: str, telemetry: Telemetry) -> None:
