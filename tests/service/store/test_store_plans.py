@@ -67,6 +67,8 @@ CALLS: dict[str, Callable[[Repository], object]] = {
         store.rounds.add(a_round(at=1.0), []),
         store.retention.prune_rounds(100.0, 10.0, 0.0),
     ),
+    "newest": lambda store: store.jobs.newest(40),
+    "lengths_of_ended": lambda store: store.jobs.lengths_of_ended(200),
     "list_jobs by the name or id that is meant": lambda store: store.jobs.page(name_contains="a", name_match="one"),
     "list_jobs by a beginning": lambda store: store.jobs.page(name_contains="a", name_match="start"),
     "list_jobs by a part of the name": lambda store: store.jobs.page(name_contains="a"),
@@ -144,10 +146,14 @@ def test_queries_use_indexes(sqlite_repository: Repository, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["list_jobs by label", "list_jobs by any value of a label", "list_jobs by two labels", "list_jobs by owner"]
+    "name",
+    [
+        *("list_jobs by label", "list_jobs by any value of a label", "list_jobs by two labels", "list_jobs by owner"),
+        *("newest", "lengths_of_ended"),
+    ],
 )
 def test_the_newest_jobs_come_from_an_index(sqlite_repository: Repository, name: str) -> None:
-    """The newest of a million jobs with a label, or of an owner, come from an index."""
+    """The newest of a million jobs with a label, or of an owner, and those that ended last, come from an index."""
     with sqlite_repository._engine.connect() as connection:
         for statement, parameters in _statements(sqlite_repository, name):
             plan = [row.detail for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)]

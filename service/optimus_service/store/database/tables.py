@@ -197,6 +197,13 @@ class JobRow(Base):
             sqlite_where=text("pruned_at IS NULL"),
             postgresql_where=text("pruned_at IS NULL"),
         ),
+        Index(  # lengths_of_ended
+            "ix_jobs_ended",
+            "finished_at",
+            "id",
+            sqlite_where=text("finished_at IS NOT NULL AND started_at IS NOT NULL AND heard_at IS NULL"),
+            postgresql_where=text("finished_at IS NOT NULL AND started_at IS NOT NULL AND heard_at IS NULL"),
+        ),
         Index(None, "state", "created_at", "id"),  # list_jobs by state, active_jobs, count_jobs_by_state
         Index(None, "project", "created_at", "id"),  # list_jobs by project
         Index(None, "owner", "created_at", "id"),  # list_jobs by owner
