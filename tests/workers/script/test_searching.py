@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -91,13 +92,31 @@ def test_common_patterns_are_not_given_up_for_long_lines(pattern: str, limited: 
 
 def test_a_search_that_was_killed_is_started_again(limited: Callable[..., LimitedSearch]) -> None:
     search = limited([STEP])
-    for step in range(MOST_TOO_LONG):
+    for step in range(2 * MOST_TOO_LONG):
         assert search(f"step {step} loss 1") == [{"step": str(step), "loss": "1"}]
         assert search._process is not None
         os.kill(search._process.pid, signal.SIGKILL)
         assert search("step 7 loss 1") == []
-    assert search("step 7 loss 1") == []
-    assert search._process is None, "it is not tried for ever"
+
+
+def test_a_search_that_never_answers_is_tried_later_and_later_and_never_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, tried = 0.0, []
+    search = LimitedSearch([STEP], lambda: now)
+    executable = sys.executable
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    for second in range(4000):
+        now = float(second)
+        before = search._n_lost
+        assert search("step 1 loss 1") == []
+        tried += [second] * (search._n_lost > before)
+    assert tried[:5] == [0, 1, 2, 4, 7]
+    assert tried[-1] - tried[-2] == searching.LONGEST_PAUSE_SECONDS
+    monkeypatch.setattr("sys.executable", executable)
+    now += searching.LONGEST_PAUSE_SECONDS
+    assert search("step 9 loss 1") == [{"step": "9", "loss": "1"}]
+    search.close()
 
 
 def test_a_search_that_does_not_answer_keeps_nobody_waiting_for_ever(

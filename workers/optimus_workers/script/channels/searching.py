@@ -11,11 +11,13 @@ It needs the standard library only: the agent runs in images that have nothing e
 from __future__ import annotations
 
 import json
+import math
 import re
 import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -33,8 +35,9 @@ and no fault of the pattern, which from then on is searched for in lines of half
 MOST_TOO_LONG = 3
 """... and after so many short lines that took too long, in none."""
 ANSWER_SECONDS = 10.0
-"""Until the process answers, on a machine that has other things to do; then it is taken for lost, and started anew,
-`MOST_TOO_LONG` times in all."""
+"""Until the process answers, on a machine that has other things to do; then it is taken for lost, and started anew."""
+LONGEST_PAUSE_SECONDS = 60.0
+"""Between two starts of a process that is lost again and again before it answers, as where memory is short."""
 
 
 def given_up_words(pattern: str) -> str:
@@ -56,25 +59,31 @@ def plain_search(patterns: Sequence[str]) -> Search:
 class LimitedSearch:
     """Finds patterns in lines, each within a limited time. Never raises for any line; not for several threads at once.
 
-    Its process is started with the first line.
+    Its process is started with the first line, and anew when it is lost: later and later while it does not answer.
     """
 
-    def __init__(self, patterns: Sequence[str]) -> None:
+    def __init__(self, patterns: Sequence[str], monotonic: Callable[[], float] = time.monotonic) -> None:
         self.given_up: list[str] = []
         """The patterns that are not searched for any more: they took too long."""
         self._left = list(patterns)
+        self._monotonic = monotonic
         self._n_lost = 0
+        """Processes in a row that were lost before they answered ..."""
+        self._again_at = -math.inf
+        """... and when another one is started."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self, line: str) -> Found:
-        if not self._left or self._n_lost >= MOST_TOO_LONG:
+        if not self._left or self._monotonic() < self._again_at:
             return []
         try:
             answer = self._ask(line)
         except (OSError, ValueError):  # it cannot be started, was killed, or does not answer
-            self._n_lost += 1
+            pause = min(float(self._n_lost), LONGEST_PAUSE_SECONDS)
+            self._n_lost, self._again_at = self._n_lost + 1, self._monotonic() + pause
             self.close()
             return []
+        self._n_lost = 0
         self.given_up += answer["given_up"]
         self._left = [pattern for pattern in self._left if pattern not in self.given_up]
         found: Found = answer["found"]
