@@ -162,7 +162,7 @@ def test_a_service_in_the_background_is_ready_told_and_stopped(shell: Shell) -> 
     assert "Traceback" not in again.stderr + elsewhere.stderr
     (shell.directory / "loop.py").write_text(LOOP)
     assert shell("optimus submit --name loop -- python loop.py").returncode == 0
-    wait_until("it runs", lambda: shell.get("/v1/jobs")["jobs"][0]["state"] == "running")
+    wait_until("it has work to lose", lambda: shell.get("/v1/jobs")["jobs"][0].get("lost_by_a_stop"))
     refused = shell("optimus stop --tasks < /dev/null")
     assert refused.returncode == 1
     assert re.search(
