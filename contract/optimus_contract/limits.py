@@ -14,6 +14,8 @@ MAX_POSIX_SECONDS = 1e11
 """Latest moment that is accepted, in the year 5138: within what dates can say."""
 MAX_STEPS = 10**12
 """Of a job."""
+MAX_TRACED_LOSS = 1e39
+"""In a trace, without its sign: of a training that diverges it is what 32-bit floats can hold."""
 MAX_SECONDS = 1e9
 """Of a job, or until its deadline: 32 years."""
 MAX_SPEC_BYTES = 100_000

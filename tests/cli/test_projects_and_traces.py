@@ -277,6 +277,12 @@ def test_moments(text: str, expected: datetime) -> None:
     assert moment(text, datetime(2026, 11, 21, 12, tzinfo=UTC)) == expected
 
 
+@pytest.mark.parametrize("text", ["999999d", "99999999999d", "9" * 30 + "h", "9" * 5000 + "w"])
+def test_a_moment_before_all_dates(text: str) -> None:
+    with pytest.raises(BadInput, match="ago is before the year 1"):
+        moment(text, datetime(2026, 11, 21, tzinfo=UTC))
+
+
 def test_a_moment_that_is_none() -> None:
     with pytest.raises(BadInput, match="expected something like 30d"):
         moment("last week", datetime(2026, 11, 21, tzinfo=UTC))

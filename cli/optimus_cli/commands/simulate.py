@@ -249,8 +249,11 @@ _LEFT_OUT = {"active": "not ended yet", "unmeasured": "of which nothing was meas
 
 def moment(text: str, now: datetime) -> datetime:
     """`30d` ago, or a date with or without a time; UTC unless it says otherwise. Raises `BadInput`."""
-    if text[-1:] in _UNITS and text[:-1].isdigit():
-        return now - timedelta(seconds=int(text[:-1]) * _UNITS[text[-1]])
+    if text[-1:] in _UNITS and text[:-1].isdecimal():
+        try:
+            return now - timedelta(seconds=int(text[:-1]) * _UNITS[text[-1]])
+        except (OverflowError, ValueError):  # it has too many digits for an integer, a duration or a date
+            raise BadInput(f"{text[:100]!r} ago is before the year 1: give a later moment") from None
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

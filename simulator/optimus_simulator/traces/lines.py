@@ -18,6 +18,7 @@ from optimus_contract.limits import (
     MAX_SECONDS,
     MAX_STEPS,
     MAX_TASKS,
+    MAX_TRACED_LOSS,
     MOST_PRIORITY,
 )
 from optimus_contract.message import About
@@ -30,8 +31,6 @@ _MAX_MEMORY_GIB: Final = 2**20
 _MAX_CORES, _MAX_GPUS = 4096, 64
 """Of a task, as submitted ones."""
 _LONGEST_PERIOD: Final = 86_400.0
-_LARGEST_LOSS: Final = 1e39
-"""Without its sign: of a training that diverges it is what 32-bit floats can hold."""
 _LARGEST: Final = sys.float_info.max
 _MOST: Final = 1e12
 """Money, or a coefficient of a loss."""
@@ -39,7 +38,7 @@ _MOST: Final = 1e12
 Text = Annotated[str | int, About(min_length=1)]
 Seconds = Annotated[float, About(ge=0, le=MAX_SECONDS)]
 Batch = Annotated[int, About(ge=1, le=MAX_BATCH)]
-Loss = Annotated[float, About(ge=-_LARGEST_LOSS, le=_LARGEST_LOSS)]
+Loss = Annotated[float, About(ge=-MAX_TRACED_LOSS, le=MAX_TRACED_LOSS)]
 Figure = Annotated[float, About(ge=-_LARGEST, le=_LARGEST)]
 Part = Annotated[float, About(ge=LEAST_PART, le=1)]
 Memory = Annotated[float, About(ge=0, le=_MAX_MEMORY_GIB)]

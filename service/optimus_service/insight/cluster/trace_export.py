@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from optimus_contract.limits import MAX_SECONDS
+from optimus_contract.limits import LEAST_PART, MAX_SECONDS, MAX_STEPS, MAX_TRACED_LOSS
 from optimus_models.speed.batch import BatchSpeed
 from optimus_models.speed.goodput import ElasticBatch, gain
 from optimus_models.speed.servers import PaperSpeedModel, SpeedModel
@@ -128,9 +128,10 @@ def job_line(
     begins_at: float,
     tasks: Sequence[TaskRecord] = (),
 ) -> Document | None:
-    """One job that has ended; None when nothing was measured of it. `tasks`: all that it had."""
-    spec, samples = readable_spec(job), history.speeds.samples()
-    if spec is None or not samples or job.step <= 0:
+    """One job that has ended; None when nothing was measured of it that a trace may hold. `tasks`: all that it had."""
+    spec = readable_spec(job)
+    samples = [each for each in history.speeds.samples() if LEAST_PART <= each.steps_per_second <= MAX_STEPS]
+    if spec is None or not samples or not 0 < job.step <= MAX_STEPS:
         return None
     deadline = spec.deadline_at
     line: Document = {
@@ -288,9 +289,9 @@ def _type_speeds(model: SpeedModel, samples: Sequence[SpeedSample], usual: str |
 
 
 def _losses(history: JobHistory) -> list[list[float]]:
-    """[step, loss], without what is not finite."""
+    """[step, loss], without what is not finite, or so large that no trace holds it."""
     steps, losses = history.losses.points()
-    points = [[step, loss] for step, loss in zip(steps, losses, strict=True) if np.isfinite(loss)]
+    points = [[step, loss] for step, loss in zip(steps, losses, strict=True) if abs(loss) <= MAX_TRACED_LOSS]
     if len(points) <= MAX_LOSSES:
         return points
     picked = np.unique(np.geomspace(1, len(points), MAX_LOSSES).astype(int) - 1)
