@@ -105,7 +105,8 @@ _log = structlog.get_logger(__name__)
 class BoundedHeads(h11.Connection):
     """h11's connection, which bounds heads that are not complete yet; here one that came in one piece is bounded, too.
 
-    Its `next_event` raises `RemoteProtocolError` (431) for a longer one.
+    Its `next_event` raises `RemoteProtocolError` for a longer one (431), and for versions of HTTP other than 1.x (505):
+    h11 takes every pair of digits for one.
     """
 
     def __init__(self) -> None:
@@ -114,8 +115,12 @@ class BoundedHeads(h11.Connection):
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         before = len(self.trailing_data[0]) if self.their_state is h11.IDLE else 0
         event = super().next_event()
-        if isinstance(event, h11.Request) and before - len(self.trailing_data[0]) > MAX_HEAD_BYTES:
-            raise h11.RemoteProtocolError("the head is too long", error_status_hint=_TOO_LONG)
+        if isinstance(event, h11.Request):
+            if before - len(self.trailing_data[0]) > MAX_HEAD_BYTES:
+                raise h11.RemoteProtocolError("the head is too long", error_status_hint=_TOO_LONG)
+            if not event.http_version.startswith(b"1."):
+                why = f"HTTP/{event.http_version.decode()} is not known here: send HTTP/1.1"
+                raise h11.RemoteProtocolError(why, error_status_hint=HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
         return event
 
 

@@ -146,6 +146,12 @@ _POST = b"POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application
         (b"GET /healthz HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", 400),
         (b"GET /healthz HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n", 400),
         (b"G ET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET /healthz\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1\r\nHost: x\r\n\r\n", 400),
+        (b"GET /healthz HTTP/0.9\r\nHost: x\r\n\r\n", 505),
+        (b"GET /healthz HTTP/2.0\r\nHost: x\r\n\r\n", 505),
+        (b"GET /healthz HTTP/9.9\r\nHost: x\r\n\r\n", 505),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
         (b"GET /healthz HTTP/1.1\r\nHost: x\r\nA: " + 17_000 * b"a", 431),
         (b"GET /" + 17_000 * b"a", 431),
         (b"GET /healthz HTTP/1.1\r\nHost: x\r\nA: " + 17_000 * b"a" + b"\r\n\r\n", 431),
@@ -173,6 +179,13 @@ def test_what_is_no_http_is_answered_by_a_problem_document(
     assert problem["detail"]
     assert len(answer) < 1000
     assert status(loopback, "GET", "/healthz", "127.0.0.1") == 200
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.0\r\n", b"HTTP/1.0\r\nHost: x\r\n", b"HTTP/1.2\r\nHost: x\r\n"])
+def test_every_http_of_the_first_major_version_is_answered(loopback: tuple[str, int], head: bytes) -> None:
+    """Health checks and proxies still send 1.0, without a `Host`; what comes after 1.1 is read as 1.1 (RFC 9110)."""
+    answer = exchanged(loopback, b"GET /healthz " + head + b"Connection: close\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 20])
