@@ -783,3 +783,8 @@ def test_an_explanation_says_by_which_look_the_start_is_told() -> None:
     assert "by the look at the queue 4 s ago" in " ".join(shown(render_explanation.explanation(why, [], NOW)).split())
     why["expected"] |= {"start_seconds": None}
     assert "look at the queue" not in shown(render_explanation.explanation(why, [], NOW))
+
+
+def test_a_decision_of_unknown_age_is_told_without_one() -> None:
+    why = builders.explanation(state="running", reason="Cancelling", at=None)
+    assert "Decided Cancelling \n" in re.sub(" +", " ", shown(render_explanation.explanation(why, [], NOW)))

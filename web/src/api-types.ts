@@ -299,7 +299,7 @@ export interface components {
             job_id: string;
             /** @enum {string} */
             state: "queued" | "running" | "paused" | "succeeded" | "failed" | "cancelled";
-            /** @description when it was decided; null before the first round */
+            /** @description when it was decided, by a round or its owner; null as long as it is not */
             at: string | null;
             /**
              * @description reason code

@@ -29,7 +29,9 @@ def explanation(
     """
     has_ended = why["state"] in ENDED
     is_starting = why["state"] in BEFORE_TASKS and why["allocation"]["workers"]
-    decided = f"{why['reason']}, {wording.ago(why['at'], now)}" if why["reason"] else ""
+    decided = why["reason"] or ""
+    if decided and why["at"] is not None:
+        decided += f", {wording.ago(why['at'], now)}"
     facts: list[tuple[str, RenderableType]] = [
         ("Job", why["job_id"]),
         ("State", Text("starting", style=STATE_STYLES["queued"]) if is_starting else state(why["state"])),

@@ -54,7 +54,7 @@ class Explanation(Message):
 
     job_id: str
     state: JobState
-    at: Annotated[datetime | None, About("when it was decided; null before the first round")]
+    at: Annotated[datetime | None, About("when it was decided, by a round or its owner; null as long as it is not")]
     reason: Annotated[str | None, About("reason code", examples=("BetterUsedElsewhere",))]
     message: Annotated[str, About("one sentence for the job's owner")]
     what_would_change_it: Annotated[str, About("what would have to happen for the job to get more")]

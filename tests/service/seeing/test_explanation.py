@@ -43,6 +43,7 @@ from optimus_service.api.jobs.queue import queued_body
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.explanations.queue import ORDERS, in_queue
+from optimus_service.insight.format import moment
 from optimus_service.insight.jobs.progress import _after_retry, expected_times, times_of
 from optimus_service.insight.jobs.reasons import TEXTS, waiting_words
 from optimus_service.insight.jobs.why import explain
@@ -1254,6 +1255,35 @@ def test_a_job_that_was_resumed_or_failed_is_not_told_what_was_decided_before(
     assert (found.reason, found.sentences[0]) == (reason, told)
     (queued,) = in_queue([waits], {"job-1": decision}, 10.0)
     assert (queued_body(queued, 10.0).reason == decided) == (reason == decided)
+
+
+@pytest.mark.parametrize(
+    ("reason", "at", "changes", "told"),
+    [
+        ("WaitingForResources", 5.0, {}, 5.0),
+        ("WaitingForResources", 5.0, {"owner_paused_at": 9.0}, 9.0),
+        ("PausedByOwner", 5.0, {"owner_paused_at": 9.0}, 9.0),
+        ("PausedByOwner", 9.5, {"owner_paused_at": 9.0}, 9.5),
+        ("WaitingForResources", 5.0, {"directive": Directive.CANCEL}, None),
+        ("Cancelling", 9.0, {"directive": Directive.CANCEL}, 9.0),
+        ("PausedByOwner", 5.0, {}, None),
+        ("WaitingForResources", 5.0, {"last_error": "no disk", "retry_at": 40.0}, 5.0),
+        ("AtMaximum", 5.0, {"wanted_at": 8.0, "last_error": "no disk", "retry_at": 40.0}, None),
+        ("PausedByOwner", 5.0, {"state": JobState.CANCELLED}, 5.0),
+    ],
+)
+def test_the_age_of_a_decision_is_of_the_one_that_is_told(
+    reason: str, at: float, changes: dict[str, Any], told: float | None
+) -> None:
+    """A job that was paused a second ago was told "Decided PausedByOwner, 36 s ago": so old was the latest round's."""
+    size = NOTHING if reason != "AtMaximum" else Allocation(1, 1)
+    decision = a_decision("job-1", at=at, reason=reason, allocation=size)
+    job = a_record(**{"state": JobState.QUEUED, "wanted": NOTHING, "running": NOTHING} | changes)
+    found = explanation_of(Case(job=job, decision=decision, now=10.0))
+    assert found.at == (None if told is None else moment(told))
+    if "owner_paused_at" in changes:
+        first = explanation_of(Case(job=job, decision=None, now=10.0))
+        assert (first.reason, first.at) == ("PausedByOwner", moment(9.0)), "also before the first round"
 
 
 def test_the_queue_says_that_others_make_better_use_of_the_room() -> None:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 
 from optimus_contract import answers
 from optimus_contract.command import is_distributed
@@ -76,7 +77,7 @@ def explanation_of(case: Case) -> answers.Explanation:
     return answers.Explanation(
         job_id=job.id,
         state=job.state.value,
-        at=None if decision is None else moment(decision.at),
+        at=_decided_at(case, words),
         reason=words.reason,
         message=words.message,
         what_would_change_it=_change(case, words, expected),
@@ -92,6 +93,18 @@ def explanation_of(case: Case) -> answers.Explanation:
         last_rescale=effect,
         troubles=list(case.troubles),
     )
+
+
+def _decided_at(case: Case, words: Explanation) -> datetime | None:
+    """When that was decided: by the latest round, or by its owner since; None: nothing of the kind is known, as that of
+    a job which is cancelled or to be retried since."""
+    job, decision, paused_at = case.job, case.decision, case.job.owner_paused_at
+    if words.reason == Reason.PAUSED_BY_OWNER and paused_at is not None:
+        rounds = [decision.at] if decision is not None and decision.reason == Reason.PAUSED_BY_OWNER else []
+        return moment(max([paused_at, *rounds]))
+    if decision is None or not (job.state.is_final or words.reason == decision.reason):
+        return None
+    return moment(decision.at)
 
 
 _HAS_ENOUGH = frozenset({Reason.NO_FURTHER_GAIN, Reason.UNCHANGED})
