@@ -11,25 +11,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.service.api.api_harness import Api, job_spec, problem
 from tests.service.loop.loop_world import World, loss_at
+from tests.service.loop.test_task_exits import crash
 from tests.service.seeing.previews import preview_of
 
 from optimus_contract import answers
 from optimus_contract.codec import write
 from optimus_contract.job import JobSpec
 from optimus_scheduler.ahead.deadlines import Answer, DeadlineAnswer
-from optimus_scheduler.model import Interval, JobState
+from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Role
 from optimus_scheduler.what_if import Advice
-from optimus_service.api.jobs.plan import Shown, plan_body
+from optimus_service.api.jobs.plan import Shown, effect_bodies, plan_body
 from optimus_service.insight.format import span
 from optimus_service.insight.jobs.reasons import gives_more
 from optimus_service.insight.predictions import dry_run
 from optimus_service.insight.predictions.dry_run import (
     CANDIDATE,
+    Effect,
     Foresight,
     Previewed,
     PutOff,
     earliest_promised,
 )
+from optimus_service.observe.standstills import HUNG
 from optimus_service.requests import checked
 
 SPEC: dict[str, Any] = {"workers": {"max": 4}, "servers": {"max": 4}, "convergence": {"loss_decrease": {"below": 0.05}}}
@@ -294,6 +297,53 @@ def test_a_dry_run_waits_for_no_job_that_the_queue_waits_for_no_end_of(world: Wo
     assert as_told is not None
     assert as_told.mean == pytest.approx(times.start.mean - world.clock(), rel=0.1)
     assert soon.mean < 0.5 * as_told.mean
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_what_would_be_done_to_a_job_whose_end_cannot_be_said_tells_none(planning: Api, world: World) -> None:
+    """Of a job that had hung three times at a step, and was told no end anywhere else, a dry run told 34 s."""
+    wide: dict[str, Any] = {"workers": {"min": 6, "max": 6}, "servers": {"max": 1}, "convergence": {"max_steps": 4000}}
+    world.submit("job-1", **wide)
+    world.live_until("it trains", lambda: world.repository.jobs.get("job-1").step > 60)
+    world.round()
+    assert planning.call("PUT", "/v1/projects/guaranteed", json={"share": 0.9}).status_code == 201
+    calls = (
+        ("/v1/plan", job_spec(name="new", project="guaranteed", **wide)),
+        ("/v1/jobs/job-1/plan", {"workers": {"min": 2, "max": 2}}),
+        ("/v1/projects/default/plan", {"share": 0.05, "may_borrow": False}),
+    )
+
+    def told() -> list[Any]:
+        found = []
+        for path, asked in calls:
+            answer = planning.post(path, json=asked)
+            assert answer.status_code == 200, answer.text
+            (effect,) = answer.json()["effects"]
+            assert effect["after"]["workers"] < 6
+            found += [effect["finish_seconds_before"], effect["finish_seconds_after"]]
+        return [*found, planning.get("/v1/jobs/job-1").json()["remaining_seconds"]]
+
+    assert None not in told()[::2], "before the change"
+    crash(world, Role.WORKER, code=HUNG)
+    assert told() == [None] * 7
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_no_look_ahead_of_a_dry_run_ends_a_job_of_which_nothing_tells_that_it_goes_on(world: World) -> None:
+    world.submit(convergence={"max_steps": 4000})
+    world.live_until("it trains", lambda: world.repository.jobs.get("job-1").step > 60)
+    world.round()
+    for stalled in ((), ("job-1",)):
+        found = preview_of(world, stalled=stalled).of_change(lambda as_it_is: as_it_is)
+        assert ("job-1" in found.left) == (not stalled)
+
+
+@pytest.mark.parametrize("is_without_end", [False, True])
+def test_a_change_tells_an_end_only_of_jobs_of_which_one_is_shown(is_without_end: bool) -> None:
+    left = Interval(34.0, 30.0, 40.0)
+    effect = Effect("job-1", Allocation(2, 2), NOTHING, left, left)
+    (told,) = effect_bodies([effect], {}, {"job-1": Shown(None, None, is_without_end=is_without_end)})
+    assert [each is None for each in (told.finish_seconds_before, told.finish_seconds_after)] == [is_without_end] * 2
 
 
 def test_a_job_that_is_given_the_places_of_others_is_told_whose(planning: Api, world: World) -> None:

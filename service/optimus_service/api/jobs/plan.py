@@ -48,6 +48,8 @@ class Shown(NamedTuple):
     """Seconds to its end ..."""
     start: answers.Interval | None
     """... and until its start; None: nothing, or it has tasks."""
+    is_without_end: bool = False
+    """That nothing tells when it ends, whatever size it has."""
 
 
 ShownNow = Mapping[str, Shown]
@@ -103,7 +105,11 @@ def shown_now(services: Services, ids: Iterable[str], active: Mapping[str, JobRe
     still = standstills(services.repository, found, decisions, now, services.listens_since)
     ahead = {job.id: progress_of(job, decisions.get(job.id), now, None, still) for job in found}
     return {
-        job_id: Shown(each.remaining_seconds, None if each.expected is None else each.expected.start_seconds)
+        job_id: Shown(
+            each.remaining_seconds,
+            None if each.expected is None else each.expected.start_seconds,
+            is_without_end=job_id in still and still[job_id].is_without_end,
+        )
         for job_id, each in ahead.items()
     }
 
@@ -167,21 +173,24 @@ def plan_body(
 
 def effect_bodies(effects: Sequence[Effect], active: Mapping[str, JobRecord], shown: ShownNow) -> list[answers.Effect]:
     """What would be done to each of these jobs; `shown` as of `plan_body`."""
-    return [
-        answers.Effect(
-            job_id=effect.job_id,
-            name=active[effect.job_id].name if effect.job_id in active else effect.job_id,
-            before=allocation_body(effect.before),
-            after=allocation_body(effect.after),
-            finish_seconds_before=shown.get(effect.job_id, NOTHING_SHOWN).left or _interval(effect.left_before),
-            finish_seconds_after=_after(
-                effect.left_before, effect.left_after, shown.get(effect.job_id, NOTHING_SHOWN).left
-            ),
-            lost_steps=effect.lost_steps,
-            lost_seconds=effect.lost_seconds or None,
+    found = []
+    for effect in effects:
+        job_id, told = effect.job_id, shown.get(effect.job_id, NOTHING_SHOWN)
+        left = told.left or _interval(effect.left_before), _after(effect.left_before, effect.left_after, told.left)
+        before, after = (None, None) if told.is_without_end else left
+        found.append(
+            answers.Effect(
+                job_id=job_id,
+                name=active[job_id].name if job_id in active else job_id,
+                before=allocation_body(effect.before),
+                after=allocation_body(effect.after),
+                finish_seconds_before=before,
+                finish_seconds_after=after,
+                lost_steps=effect.lost_steps,
+                lost_seconds=effect.lost_seconds or None,
+            )
         )
-        for effect in effects
-    ]
+    return found
 
 
 def _after(before: Interval | None, after: Interval | None, shown: answers.Interval | None) -> answers.Interval | None:

@@ -195,7 +195,8 @@ class Foresight:
         plan = self.plan(world, _untimed)
         outlooks = self._forecaster.outlooks
         queue = Queue.after_round(world, plan, outlooks, self._past.arrivals(outlooks, world.now), self._lengths)
-        return plan, corrected_times(queue.with_stalled(self._stalled), self._policy, self.constants)
+        ahead = corrected_times(queue.with_stalled(self._stalled), self._policy, self.constants)
+        return plan, {job_id: _told(each) if job_id in self._stalled else each for job_id, each in ahead.items()}
 
 
 class Preview:
@@ -546,6 +547,11 @@ def as_record(spec: Document, now: float, owner: str | None = None, profile: Doc
         rescales=0,
         version=0,
     )
+
+
+def _told(times: CorrectedTimes) -> CorrectedTimes:
+    """Of a job of which nothing tells whether it goes on to its end: whatever size it has, no end."""
+    return times._replace(shown=times.shown._replace(end=None))
 
 
 def _untimed(_: str) -> AbstractContextManager[object]:
