@@ -316,7 +316,9 @@ def merge_tasks(
 
     `records` are the newest of each active job's ranks, and all that have not exited. What the cluster has but the
     database has no record of is left out: `unknown_tasks.py` deals with it. A task that was recorded but is not on the
-    cluster was never started (or vanished): leaving it out lets reconcile start it.
+    cluster was never started (or vanished, or ended after the backup that was restored): leaving it out lets reconcile
+    start it. Of a worker or a server its job knows the incarnation; of a coordinator the one before it is told, as
+    exited, for an earlier one than its journal knows would quit at once.
     """
     on_cluster = {task.key: task for task in seen}
     found: dict[TaskKey, Task] = {}
@@ -327,6 +329,9 @@ def merge_tasks(
         if task is not None:
             known = before.get(record.key)
             found[record.key] = known if known is not None and _is_same(known, task, record) else _merged(task, record)
+        elif record.key.role is Role.COORDINATOR and record.key.incarnation:
+            earlier = record.key._replace(incarnation=record.key.incarnation - 1)
+            found[earlier] = Task(earlier, record.node, TaskPhase.EXITED)
     return tuple(found[key] for key in sorted(found))
 
 

@@ -142,6 +142,31 @@ def test_names_of_tasks_that_began_and_ended_after_the_backup_are_not_used_again
     assert not adoptions(after)
 
 
+def test_a_coordinator_that_ended_after_the_backup_is_followed_by_none_that_its_journal_knows_to_be_replaced(
+    backed_up: tuple[World, Callable[[], Restore]],
+) -> None:
+    """An earlier one would quit at once, and the job have no coordinator for ever."""
+    world, back_up = backed_up
+    world.submit("job-1")
+    world.round()
+    world.train(5.0)
+    for _ in range(2):
+        world.cluster.exit(world.running("job-1", Role.COORDINATOR)[0], 137)
+        world.round()
+    (newest,) = world.running("job-1", Role.COORDINATOR)
+    assert newest.incarnation == 2
+    restore = back_up()
+    ended = world.running("job-1")
+    for key in ended:
+        world.cluster.exit(key, 0)
+    world.cluster.forget(ended)
+    after = restore(world)
+    after.round()
+    assert after.running("job-1", Role.COORDINATOR) == [newest]
+    after.round()
+    assert after.running("job-1", Role.COORDINATOR) == [newest]
+
+
 def test_tasks_whose_coordinator_cannot_be_found_are_ended_and_replaced(
     backed_up: tuple[World, Callable[[], Restore]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
