@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import signal
@@ -19,7 +20,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from optimus_scheduler import round as cycle
 from optimus_scheduler.ahead.queue import Stalled
@@ -532,7 +534,7 @@ class _Server(uvicorn.Server):
     def __init__(self, services: Services, started: Callable[[], None]) -> None:
         super().__init__(
             uvicorn.Config(
-                create_app(services),
+                _quiet_when_cancelled(create_app(services)),
                 http=bounded_protocol(),
                 ws="none",
                 backlog=ACCEPTED_AT_ONCE,
@@ -564,6 +566,16 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._long_polls.close()
         await super().shutdown(sockets)
+
+
+def _quiet_when_cancelled(app: ASGIApp) -> ASGIApp:
+    """`app`, for uvicorn: at the end of a stop that cancels what still runs, and would log a traceback of each."""
+
+    async def quiet(scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(asyncio.CancelledError):
+            await app(scope, receive, send)
+
+    return quiet
 
 
 @contextmanager

@@ -4,11 +4,14 @@
 
     accepted ─▶ head of a request ─▶ its body ─▶ answer ─▶ (kept alive) head of the next request ...
                 HEAD_SECONDS         BODY_SECONDS  nothing read for WRITE_SECONDS: closed
+                                     PAUSE_SECONDS
 
-Each phase has one deadline: bytes that drip in do not move it. All connections together leave descriptors to the
-database, to tasks and to logs. One more than that takes the place of the one that has waited longest without a request
-in progress; where all have one, it is closed with 503. Bodies that are not complete hold `MAX_UNFINISHED_BYTES`
-together: beyond that, the one that has taken longest is given up.
+Each phase has a deadline, which bytes that drip in do not move. A body that comes quicker than the slowest rate allowed
+moves its own, and must not pause. All connections together leave descriptors to the database, to tasks and to logs. One
+more than that takes the place of the one that has waited longest without a request in progress; where all have one, it
+is closed with 503. Bodies that are not complete hold `MAX_UNFINISHED_BYTES` together: beyond that, the one that has
+taken longest is given up. When the service is stopped, requests that are not done in time are answered with 503, before
+uvicorn cancels them.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from typing import Any, ClassVar
 import h11
 import structlog
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from optimus_contract.limits import MAX_BATCH_BODY_BYTES, MAX_BODY_BYTES
 
 MAX_CONNECTIONS = 16_000
 """Above the long polls that may wait at one time (`long_poll.MAX_WAITERS`); some 20 KB of memory each."""
@@ -64,7 +69,10 @@ HEAD_SECONDS = 10.0
 MAX_HEAD_BYTES = 16 * 1024
 """Of a request: its first line and its headers, however they come."""
 BODY_SECONDS = 60.0
-"""From then until its body is complete: 1 MiB at 18 KB/s."""
+"""From then until its body is complete, and longer by what its bytes take at `BODY_BYTES_PER_SECOND`."""
+BODY_BYTES_PER_SECOND = MAX_BODY_BYTES / BODY_SECONDS
+PAUSE_SECONDS = 20.0
+"""How long nothing may come of a body while the service waits for more of it."""
 WRITE_SECONDS = 60.0
 """How long an answer may wait for its reader."""
 ACCEPTED_AT_ONCE = 32
@@ -73,7 +81,9 @@ MAX_UNFINISHED_BYTES = 64 * 2**20
 """Bytes of bodies that are not complete, of all connections together: each may have 1 MiB, and there are many."""
 _WARN_SECONDS = 60.0
 """Between warnings that all connections are in use."""
-_SECONDS = {"head": HEAD_SECONDS, "body": BODY_SECONDS}
+_SECONDS = {"head": HEAD_SECONDS, "body": BODY_SECONDS, "pause": PAUSE_SECONDS}
+_STOP_SECONDS = 1.0
+"""So long before uvicorn cancels what still runs at a stop, it is answered."""
 
 
 def _answer(status: HTTPStatus, kind: str, title: str, detail: str, more: str = "") -> bytes:
@@ -97,6 +107,26 @@ _BUSY = _answer(
 _TOO_LATE = _answer(
     HTTPStatus.REQUEST_TIMEOUT, "timeout", "The request took too long", f"its head took over {HEAD_SECONDS:.0f} s"
 )
+_BODY_TOO_LATE = _answer(
+    HTTPStatus.REQUEST_TIMEOUT,
+    "timeout",
+    "The request took too long",
+    f"nothing of its body came for {PAUSE_SECONDS:.0f} s, or the body took over {BODY_SECONDS:.0f} s at less than "
+    f"{BODY_BYTES_PER_SECOND / 1000:.0f} KB/s",
+)
+_STOPPED = _answer(
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    "unavailable",
+    "Not available right now",
+    "the service is being stopped",
+    "Retry-After: 2\r\n",
+)
+_TOO_LARGE = _answer(
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    "too-large",
+    "The body is too large",
+    f"a chunk of the body is larger than any body may be ({MAX_BATCH_BODY_BYTES} bytes)",
+)
 _TOO_LONG = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
 _HEAD_TOO_LONG = f"its head (first line and headers) has more than {MAX_HEAD_BYTES:,} bytes"
 _log = structlog.get_logger(__name__)
@@ -105,8 +135,8 @@ _log = structlog.get_logger(__name__)
 class BoundedHeads(h11.Connection):
     """h11's connection, which bounds heads that are not complete yet; here one that came in one piece is bounded, too.
 
-    Its `next_event` raises `RemoteProtocolError` for a longer one (431), and for versions of HTTP other than 1.x (505):
-    h11 takes every pair of digits for one.
+    Its `next_event` raises `RemoteProtocolError` for a longer one (431), for versions of HTTP other than 1.x (505; h11
+    takes every pair of digits for one), and for a chunk that is announced larger than any body may be (413).
     """
 
     def __init__(self) -> None:
@@ -121,6 +151,9 @@ class BoundedHeads(h11.Connection):
             if not event.http_version.startswith(b"1."):
                 why = f"HTTP/{event.http_version.decode()} is not known here: send HTTP/1.1"
                 raise h11.RemoteProtocolError(why, error_status_hint=HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+        if getattr(self._reader, "_bytes_in_chunk", 0) > MAX_BATCH_BODY_BYTES:  # said before any of it comes
+            too_large = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+            raise h11.RemoteProtocolError("the chunk is too large", error_status_hint=too_large)
         return event
 
 
@@ -148,6 +181,9 @@ class BoundedProtocol(H11Protocol):
         self._phase: str | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._write_deadline: asyncio.TimerHandle | None = None
+        self._stop_deadline: asyncio.TimerHandle | None = None
+        self._begun = self._newest_piece = 0.0
+        """Of the body, by the loop's clock."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -165,20 +201,27 @@ class BoundedProtocol(H11Protocol):
         super().data_received(data)
         self._enter_phase()
         if self._phase == "body" and not self.transport.is_closing():
+            self._newest_piece = self.loop.time()
             self._hold(len(data))
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP by a problem document; uvicorn's is plain text. Called while the error is handled."""
         error = sys.exc_info()[1]
         status = HTTPStatus(error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400)
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # else an answer is on its way
+        if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+            self._give_up(status, _TOO_LARGE)
+        else:
             detail = _HEAD_TOO_LONG if status == _TOO_LONG else str(error or msg)
-            self.transport.write(_answer(status, "invalid-http", "The request is not valid HTTP", detail))
-        self.conn.send_failed()
-        if self.cycle is not None:  # whoever reads its body is told that no more comes
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-        self.transport.close()
+            self._give_up(status, _answer(status, "invalid-http", "The request is not valid HTTP", detail))
+
+    def shutdown(self) -> None:
+        """The service is being stopped: an idle connection is closed, a request in progress has some time left."""
+        if self.transport.is_closing():
+            return
+        super().shutdown()
+        grace = self.config.timeout_graceful_shutdown
+        if grace is not None and not self.transport.is_closing():
+            self._stop_deadline = self.loop.call_later(max(grace - _STOP_SECONDS, 0.0), self._stop)
 
     def _unsupported_upgrade_warning(self) -> None:
         """Nothing: the service has no WebSockets on purpose, and a client's wish for one is no news."""
@@ -211,7 +254,10 @@ class BoundedProtocol(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        if phase is not None:
+        if phase == "body":
+            self._begun = self._newest_piece = self.loop.time()
+            self._deadline = self.loop.call_at(self._body_due(), self._look_at_body)
+        elif phase is not None:
             self._deadline = self.loop.call_later(_SECONDS[phase], self._too_late)
 
     def _present_phase(self) -> str | None:
@@ -224,6 +270,41 @@ class BoundedProtocol(H11Protocol):
     def _too_late(self) -> None:
         if self.cycle is None:
             self.transport.write(_TOO_LATE)
+        self.transport.close()
+
+    def _look_at_body(self) -> None:
+        """It is given up, or has moved its deadline meanwhile."""
+        now = self.loop.time()
+        if self.flow.read_paused or self.cycle.waiting_for_100_continue:  # it is the service that waits
+            self._newest_piece = now
+        due = self._body_due()
+        if now < due:
+            self._deadline = self.loop.call_at(due, self._look_at_body)
+        else:
+            self._give_up(HTTPStatus.REQUEST_TIMEOUT, _BODY_TOO_LATE)
+
+    def _body_due(self) -> float:
+        came = min(self.unfinished.get(self, 0), MAX_BATCH_BODY_BYTES)
+        whole = self._begun + _SECONDS["body"] + came / BODY_BYTES_PER_SECOND
+        return min(self._newest_piece + _SECONDS["pause"], whole)
+
+    def _stop(self) -> None:
+        if self.conn.our_state is h11.SEND_RESPONSE and not self.flow.write_paused:
+            self._give_up(HTTPStatus.SERVICE_UNAVAILABLE, _STOPPED)
+        else:  # a part of an answer is under way, which nobody may take for the whole
+            self.transport.abort()
+
+    def _give_up(self, status: HTTPStatus, answer: bytes) -> None:
+        """Answer a request in the API's place, unless its answer is on its way, and close the connection."""
+        answers = self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE)
+        if answers:
+            self.transport.write(answer)
+        self.conn.send_failed()
+        if self.cycle is not None:  # whoever reads its body is told that no more comes
+            if answers:
+                self.cycle.scope.setdefault("state", {})["answered"] = int(status)  # for the log and the metrics
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         self.transport.close()
 
     def _hold(self, n_bytes: int) -> None:
@@ -243,10 +324,10 @@ class BoundedProtocol(H11Protocol):
     def _clear(self) -> None:
         self.idle.pop(self, None)
         self._let_go()
-        for timer in (self._deadline, self._write_deadline):
+        for timer in (self._deadline, self._write_deadline, self._stop_deadline):
             if timer is not None:
                 timer.cancel()
-        self._deadline = self._write_deadline = None
+        self._deadline = self._write_deadline = self._stop_deadline = None
 
     def _has_room(self) -> bool:
         """Whether this connection may stay; the one that is idle longest may have to leave for it."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 from tests.service.clusters.cluster_harness import wait_until
 from tests.service.server.test_server import WAIT_SECONDS, serving
 
+from optimus_contract.limits import MAX_BATCH_BODY_BYTES
 from optimus_service.process.connections import MAX_CONNECTIONS, most_connections
 from optimus_service.push.feed import MAX_SUBSCRIBERS
 
@@ -117,6 +120,110 @@ def test_a_request_that_does_not_come_to_an_end_is_closed(tmp_path: Path, sent: 
         process.terminate()
         _, printed = process.communicate(timeout=WAIT_SECONDS)
     assert "Traceback" not in printed
+
+
+JSON_HEADERS = b" HTTP/1.1\r\nHost: [::1]\r\nContent-Type: application/json\r\n"
+HALF_BODIES = [
+    b"POST /v1/jobs" + JSON_HEADERS + b"Content-Length: 100\r\n\r\n{",
+    b"POST /v1/jobs" + JSON_HEADERS + b"Transfer-Encoding: chunked\r\n\r\n40\r\n{",
+    b"DELETE /v1/projects/a-project" + JSON_HEADERS + b"Content-Length: 100\r\n\r\n{",
+]
+"""To calls that take fields, and to one that takes none."""
+
+
+def _answer(connection: socket.socket) -> tuple[bytes, dict[str, object]]:
+    """Status and problem document of what is answered until the connection is closed."""
+    head, _, body = connection.makefile("rb").read().partition(b"\r\n\r\n")
+    return head.split()[1], json.loads(body)
+
+
+def _refused(answered: tuple[bytes, dict[str, object]], status: int, kind: str) -> bool:
+    return answered[0] == str(status).encode() and answered[1]["type"] == f"urn:optimus:problem:{kind}"
+
+
+@pytest.mark.parametrize("limit", ["body", "pause"])
+def test_a_body_that_does_not_come_is_answered_and_logged_as_a_timeout(tmp_path: Path, limit: str) -> None:
+    first = f"import optimus_service.process.connections as c; c._SECONDS.update({limit}=0.5)"
+    with serving(tmp_path, first=first) as (process, told):
+        for sent in HALF_BODIES:
+            with socket.create_connection(address_of(told["url"]), timeout=15) as connection:
+                connection.sendall(sent)
+                assert _refused(_answer(connection), 408, "timeout")
+        process.terminate()
+        _, printed = process.communicate(timeout=WAIT_SECONDS)
+    assert printed.count("status=408") == len(HALF_BODIES)
+    assert "Traceback" not in printed
+
+
+def test_a_body_that_comes_slowly_and_does_not_pause_has_time(tmp_path: Path) -> None:
+    """Twice as quick as the slowest rate allowed, and four times as long as a body that stands still."""
+    first = f"{SHORT}; c._SECONDS.update(pause=5); c.BODY_BYTES_PER_SECOND = 100_000"
+    n_pieces, piece = 20, b" " * 20_000
+    with (
+        serving(tmp_path, first=first) as (_, told),
+        socket.create_connection(address_of(told["url"]), timeout=WAIT_SECONDS) as connection,
+    ):
+        length = b"Content-Length: %d\r\n\r\n" % (n_pieces * len(piece) + 1)
+        connection.sendall(b"POST /v1/jobs" + JSON_HEADERS + length)
+        for _ in range(n_pieces):
+            connection.sendall(piece)
+            time.sleep(0.1)
+        connection.sendall(b"1")
+        assert b" 422 " in _head(connection)
+
+
+def test_a_chunk_larger_than_any_body_is_refused_before_it_comes(tmp_path: Path) -> None:
+    with serving(tmp_path) as (process, told):
+        for size in (b"f" * 20, b"%x" % (MAX_BATCH_BODY_BYTES + 1)):
+            for begins in (b"", b"2\r\n{}\r\n"):
+                with socket.create_connection(address_of(told["url"]), timeout=15) as connection:
+                    chunks = b"Transfer-Encoding: chunked\r\n\r\n" + begins + size + b"\r\n"
+                    connection.sendall(b"POST /v1/jobs" + JSON_HEADERS + chunks)
+                    assert _refused(_answer(connection), 413, "too-large")
+        process.terminate()
+        _, printed = process.communicate(timeout=WAIT_SECONDS)
+    assert "Traceback" not in printed
+    assert " error" not in printed
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_body_is_no_error_of_the_service(tmp_path: Path) -> None:
+    with serving(tmp_path) as (process, told):
+        for sent in HALF_BODIES:
+            with idle_connections(address_of(told["url"]), 1, sent):
+                time.sleep(0.2)
+        process.terminate()
+        _, printed = process.communicate(timeout=WAIT_SECONDS)
+    assert printed.count("status=400") == len(HALF_BODIES)
+    assert "Traceback" not in printed
+
+
+def test_requests_that_are_not_done_when_the_service_is_stopped_leave_no_tracebacks(tmp_path: Path) -> None:
+    """Neither those whose body never comes, nor an answer that is never read, nor what hangs in the service itself."""
+    first = (
+        "import asyncio, optimus_service.api.http.body as b; read = b.BoundedRequest._read\n"
+        "b.BoundedRequest._read = lambda self: (\n"
+        "    asyncio.sleep(60) if self.url.path.endswith('/plan') else read(self))"
+    )
+    hangs = b"POST /v1/plan" + JSON_HEADERS + b"Content-Length: 2\r\n\r\n{}"
+    with serving(tmp_path, first=first) as (process, told), socket.socket() as unread:
+        unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        address = address_of(told["url"])
+        unread.connect(address)
+        unread.sendall(200 * b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        connections = [socket.create_connection(address, timeout=30) for _ in range(len(HALF_BODIES) + 1)]
+        for connection, sent in zip(connections, [*HALF_BODIES, hangs], strict=True):
+            connection.sendall(sent)
+        time.sleep(1.0)
+        process.terminate()
+        for connection in connections:
+            with connection:
+                assert _refused(_answer(connection), 503, "unavailable")
+        _, printed = process.communicate(timeout=WAIT_SECONDS)
+    assert process.returncode == 0
+    assert printed.count("status=503") == len(connections)
+    assert "status=500" not in printed
+    assert "Traceback" not in printed
+    assert "Exception" not in printed
 
 
 def _drip(connection: socket.socket, done: threading.Event) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 import time
@@ -62,11 +63,16 @@ class ObserveMiddleware:
         except Exception as unexpected:
             error = unexpected
             raise
+        except asyncio.CancelledError:
+            scope["state"].setdefault("cause", "it was cancelled")
+            status = 503 if status == 500 else status
+            raise
         finally:
             self._metrics.count_in_progress(-1)
             self._record(scope, status, time.monotonic() - started, error)
 
     def _record(self, scope: Scope, status: int, seconds: float, error: Exception | None) -> None:
+        status = scope["state"].get("answered", status)  # by the connection, in place of the API
         method = scope["method"] if scope["method"] in _METHODS else "OTHER"
         route = getattr(scope.get("route"), "path", _OTHER_ROUTE)
         self._metrics.observe_request(method, route, status, seconds)

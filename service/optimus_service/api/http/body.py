@@ -18,6 +18,7 @@ from fastapi import Depends, Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect
 
 from optimus_contract import answers
 from optimus_contract.limits import MAX_BATCH_BODY_BYTES, MAX_BODY_BYTES
@@ -51,7 +52,7 @@ class BoundedRequest(Request):
         """The body.
 
         Raises:
-            Problem: it is larger than allowed (413).
+            Problem: it is larger than allowed (413), or no more of it comes (400; nobody hears it).
         """
         if not hasattr(self, "_body"):
             self._body = await self._read()
@@ -70,11 +71,14 @@ class BoundedRequest(Request):
         if declared.isdigit() and int(declared[:20]) > self.most_bytes:
             raise _too_large(self.most_bytes)
         chunks, size = [], 0
-        async for chunk in self.stream():
-            size += len(chunk)
-            if size > self.most_bytes:
-                raise _too_large(self.most_bytes)
-            chunks.append(chunk)
+        try:
+            async for chunk in self.stream():
+                size += len(chunk)
+                if size > self.most_bytes:
+                    raise _too_large(self.most_bytes)
+                chunks.append(chunk)
+        except ClientDisconnect as error:
+            raise Problem(400, "the body is not complete, and no more of it comes") from error
         return b"".join(chunks)
 
 
