@@ -4,7 +4,8 @@ import { useMemo, useState } from "preact/hooks";
 import type { ClusterLine, JobLine, WhoAmI } from "./api";
 import { coloursOf } from "./colours";
 import { groupOf, waitsForTasks } from "./groups";
-import { Jobs } from "./jobs";
+import { countsOf, Jobs } from "./jobs";
+import { ENDED } from "./older";
 import { OverTime } from "./overtime";
 import { PredictionScores } from "./scores";
 import type { World } from "./state";
@@ -58,10 +59,8 @@ export function Cluster({ world, now, caller }: ClusterProps) {
           </div>
           <div class="tile">
             <span class="name">Ended</span>
-            <span class="value">{count(cluster.jobs.succeeded ?? 0)}</span>
-            <span class="quiet">
-              succeeded; {count(cluster.jobs.failed ?? 0)} failed, {count(cluster.jobs.cancelled ?? 0)} cancelled
-            </span>
+            <span class="value">{count(countsOf(jobs, cluster).ended)}</span>
+            <span class="quiet">{ENDED.map((state) => `${count(cluster.jobs[state] ?? 0)} ${state}`).join(", ")}</span>
           </div>
         </div>
         <Shares active={active} cluster={cluster} colours={colours} />

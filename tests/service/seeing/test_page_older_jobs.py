@@ -67,6 +67,8 @@ def test_older_ended_jobs_are_counted_loaded_and_kept_up(chromium: Browser, serv
     with opened(chromium, service.url) as page:
         count(page, "all", n)
         count(page, "ended", n)
+        tile = page.locator(".tile").filter(has_text="cancelled")
+        assert tile.inner_text().split("\n") == ["Ended", str(n), f"0 succeeded, 0 failed, {n} cancelled"]
         page.get_by_text(f"{N_OLDER} older ended jobs are not loaded; the list is sorted without them.").wait_for()
         assert len(names(page)) == MAX_ENDED
         page.get_by_role("button", name="Load older jobs").click()
