@@ -755,6 +755,25 @@ def test_a_decision_that_gives_a_deadline_up_is_not_contradicted(seconds: float,
     assert said == ["By this it will probably miss its deadline."] * told
 
 
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("It has all.", "Its deadline is not promised: too little is known of its end."),
+        (
+            "Its deadline can hardly be met: by runs like it, it takes 27 s or more with a probability of 90 %.",
+            "Its deadline is not promised.",
+        ),
+        ("Its deadline will probably be missed by about 9 min.", "Its deadline is not promised."),
+    ],
+)
+def test_too_little_is_not_said_to_be_known_of_an_end_that_is_known_to_be_late(message: str, told: str) -> None:
+    starting = a_record(state=JobState.RUNNING, step=0, wanted=Allocation(1, 0), spec={"deadline_seconds": 100.0})
+    times = ExpectedTimesRecord(job_id="job-1", at=10.0, valid_until=100.0, start=None, end=None)
+    decision = replace(a_decision(), expected=times, message=message)
+    sentences = explanation_of(Case(job=starting, decision=decision, now=10.0)).sentences
+    assert [each for each in sentences[1:] if "deadline" in each] == [told]
+
+
 def test_a_deadline_is_not_answered_before_the_first_look_at_the_queue() -> None:
     waits = a_record(state=JobState.QUEUED, step=0, wanted=NOTHING, spec={"deadline_seconds": 100.0})
     told = explanation_of(Case(job=waits, decision=None, now=1.0)).sentences

@@ -429,6 +429,10 @@ def test_a_dry_run_promises_nothing_of_an_unknown_kind(world: World) -> None:
     found, words = answer(world, deadline_seconds=3600.0)
     assert (found.answer, found.earliest) == ("open", None)
     assert "No deadline can be promised before it has run: too little is known of its end." in words
+    hardly = "Its deadline can hardly be met: by runs like it, it takes 9 min or more."
+    previewed = preview_of(world).of(document(deadline_seconds=3600.0), {})
+    missed = replace(previewed, decision=previewed.decision._replace(message=hardly))
+    assert "No deadline can be promised before it has run." in body(world, missed).sentences
     assert body(world, preview_of(world).of(document(), {})).deadline is None
 
 

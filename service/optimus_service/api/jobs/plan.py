@@ -265,7 +265,8 @@ def _on_the_deadline(previewed: Previewed, said: answers.DeadlineAnswer | None, 
     if NO_END_HELPS in previewed.decision.message:
         return [*sentences, "No deadline can be promised as things are, as it would not start."]
     if said.earliest is None:
-        return [*sentences, "No deadline can be promised before it has run: too little is known of its end."]
+        why = "" if is_missed else ": too little is known of its end"  # of one that is missed something is known
+        return [*sentences, f"No deadline can be promised before it has run{why}."]
     soon = f"if it is submitted within {time_words(_TO_SUBMIT_SECONDS)}"
     return [*sentences, f"A deadline at {said.earliest:%Y-%m-%d %H:%M:%S} UTC could be promised, {soon}."]
 

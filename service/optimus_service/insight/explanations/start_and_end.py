@@ -501,7 +501,9 @@ def on_the_deadline(case: Case, expected: answers.Expected) -> list[str]:
     if expected.computed_at is None and not _has_begun(case):
         return ["Its deadline is not promised yet: the next look at the queue answers it."]
     if left is None or left.high is None:
-        return ["Its deadline is not promised: too little is known of its end."]
+        # That its message says what may be known all the same: it takes so long at least.
+        is_missed = case.decision is not None and says_it_is_missed(case.decision.message)
+        return [f"Its deadline is not promised{'' if is_missed else ': too little is known of its end'}."]
     said = answer_to(due, Interval(left.mean, left.low or 0.0, left.high), case.now)
     if said.answer is Answer.PROMISED:
         return []  # the next look at the queue says so
