@@ -550,6 +550,22 @@ def test_logs_follow_until_the_end(service: ScriptedService, optimus: Optimus) -
     assert [json.loads(line)["text"] for line in done.stdout.splitlines()] == ["one\n", "two\n"]
 
 
+def test_a_job_that_ends_between_two_questions_is_told_as_ended(service: ScriptedService, optimus: Optimus) -> None:
+    nothing = dict.fromkeys(("total_steps", "error_percent", "held", "remaining_seconds"))
+    nothing |= dict.fromkeys(("seconds_error_percent", "seconds_held"))
+    review = [{**nothing, "at": builders.CREATED, "step": 650, "part": 0.5, "true_remaining_seconds": 45.0}]
+    outcome = {"steps": 1300, "seconds": 90.0, "final_loss": 0.12, "metrics": {}, "cost": None, "review": review}
+    service.on("GET", f"/v1/jobs/{JOB}/predictions", builders.predictions(outcome=outcome))
+    service.on("GET", f"/v1/jobs/{JOB}/explanation", builders.explanation(state="succeeded"))
+    for command, told in (
+        ("predict", "Ended succeeded after 1 300 steps"),
+        ("explain", "What was predicted, and what"),
+    ):
+        service.on("GET", f"/v1/jobs/{JOB}", ending(builders.job(), builders.finished_job()))
+        done = optimus(command, JOB, "--url", service.url)
+        assert told in " ".join(done.stdout.split())
+
+
 def test_predict_draws(service: ScriptedService, optimus: Optimus, tmp_path: Path) -> None:
     png = tmp_path / "new" / "left.png"
     done = optimus("predict", JOB, "--workers", "1-3", "--servers", "2", "--png", str(png), "--url", service.url)

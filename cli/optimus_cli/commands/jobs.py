@@ -15,6 +15,7 @@ from optimus_cli.errors import BadInput
 from optimus_cli.options import AsJson, JobReference, JobReferences, OptionalJobReference, Url, connect
 from optimus_cli.resolve import check_project, find_job
 from optimus_cli.show import render_explanation, render_job, render_jobs, render_predictions, render_tables
+from optimus_client.answers import ENDED
 
 DEFAULT_LIMIT = 50
 SHOWN_EVENTS = 100
@@ -117,7 +118,7 @@ def explain(
             # A round came in between: the newest decision of the table is the one that is explained.
             decisions = client.decisions(found["id"], limit=render_explanation.READ_DECISIONS)
             decisions = [each for each in decisions if each["at"] <= explanation["at"]]
-        outcome = client.predictions(found["id"], "1", "1")["outcome"] if found["finished_at"] else None
+        outcome = client.predictions(found["id"], "1", "1")["outcome"] if explanation["state"] in ENDED else None
     if as_json:
         output.print_json(
             {**explanation, "decisions": decisions[: render_explanation.SHOWN_DECISIONS], "outcome": outcome}

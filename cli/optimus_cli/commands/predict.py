@@ -45,6 +45,8 @@ def predict(
     with connect(url) as client:
         found = find_job(client, job)
         predictions = client.predictions(found["id"], *sizes, deadline_seconds=seconds, budget=budget)
+        if predictions["outcome"] is not None and found["finished_at"] is None:
+            found = client.job(found["id"])  # it ended in between
     if png is not None:
         # matplotlib takes most of a second to import; only drawing needs it.
         from optimus_cli.show import plots
