@@ -114,10 +114,11 @@ class Group(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] == "help":
-            if not args[1:]:
+            wanted = [word for word in args[1:] if word not in ("--", "help")]
+            if not wanted:
                 output.print_text(ctx.get_help())
                 raise typer.Exit
-            args = [*args[1:], "--help"]
+            args = [*wanted, "--help"]
         try:
             return super().resolve_command(ctx, args)
         except UsageError as error:

@@ -248,6 +248,16 @@ def test_help_is_a_word_as_well(optimus: Optimus, path: tuple[str, ...]) -> None
         assert (done.exit_code, done.stdout) == (0, wanted)
 
 
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [("help --", "optimus [OPTIONS]"), ("help help", "optimus [OPTIONS]"), ("help -- submit", "optimus submit")],
+)
+def test_help_of_odd_words_is_help_too(optimus: Optimus, words: str, shown: str) -> None:
+    done = optimus(*words.split())
+    assert done.exit_code == 0
+    assert shown in done.stdout
+
+
 def test_help_for_a_command_that_takes_a_job(service: ScriptedService, optimus: Optimus) -> None:
     service.on("GET", "/v1/jobs", {"jobs": [], "next_cursor": None})
     assert "help is shown by -h" in optimus("explain", "help", "--url", service.url).stderr
