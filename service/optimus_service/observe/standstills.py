@@ -110,7 +110,11 @@ def standstills(
     found |= awaited_by(decisions.values())
     running = {job.id: job for job in found.values() if job.state is JobState.RUNNING and _trains(job)}
     paused = {job.id: job for job in found.values() if job.state is JobState.PAUSED}
-    failed = _killed_again(paused, _ended_tasks(repository, paused)) | _failed(repository, running | paused)
+    ended = _ended_tasks(repository, paused)
+    failed = _killed_again(paused, ended) | _failed(repository, running | paused)
+    # One that has been given tasks again is told by the look at the queue as one that trains.
+    hung = _hung(paused, {each: tasks for each, tasks in ended.items() if paused[each].is_starting})
+    failed = _with_failures(_as_hung(hung), failed)
     if not running:
         return failed
     listens_since = listens_since if now < listens_since + _LISTENING_SECONDS else 0.0
@@ -144,13 +148,20 @@ def standstills(
     unheard = _counted_by_steps(repository, _unheard(running, listens_since))
     found_now = (
         {each: Standstill(_UNHEARD, is_stalled=False, is_unheard=True) for each in unheard}
-        | {each: Standstill(words, is_stalled=True, hung_at=at) for each, (words, at) in hung.items()}
+        | _as_hung(hung)
         | stalls
         | {each: _replaced(hung.get(each)) for each in replaced}
     )
-    failed = _killed_again(running, ended) | failed
-    return found_now | {
-        each: found_now.get(each, one)._replace(failed_at=one.failed_at, may_fail=one.may_fail)
+    return _with_failures(found_now, _killed_again(running, ended) | failed)
+
+
+def _as_hung(hung: Mapping[str, tuple[str, int]]) -> dict[str, Standstill]:
+    return {each: Standstill(words, is_stalled=True, hung_at=at) for each, (words, at) in hung.items()}
+
+
+def _with_failures(found: Mapping[str, Standstill], failed: Mapping[str, Standstill]) -> dict[str, Standstill]:
+    return dict(found) | {
+        each: found.get(each, one)._replace(failed_at=one.failed_at, may_fail=one.may_fail)
         for each, one in failed.items()
     }
 

@@ -12,10 +12,10 @@ from tests.service.loop.test_task_exits import crash, newest
 from tests.service.store.store_builders import a_membership, a_sample, add_samples
 
 from optimus_scheduler.lifecycle import PauseRequested, ResumeRequested
-from optimus_scheduler.model import JobState, Role
+from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Role
 from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.observe.standstills import REPLACING, NewestStandstills, Standstill, may_hang_again, standstills
-from optimus_service.store.records import JobRecord
+from optimus_service.store.records import ExpectedTimesRecord, JobRecord
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -161,6 +161,19 @@ def test_of_a_job_that_hung_no_end_is_told_before_it_has_passed_that_step(world:
                 is_replaced(cause)
     jobs = [replace(each, state=JobState.PAUSED) for each in world.repository.jobs.active()]
     assert may_hang_again(world.repository, jobs) == {"job-1"}, "also once it has lost its tasks"
+    for wanted, beyond, tells in ((Allocation(1, 1), 0, True), (Allocation(1, 1), at + 1, False), (NOTHING, 0, False)):
+        given = [replace(each, wanted=wanted, step=each.step + beyond) for each in jobs]
+        again = standstills(world.repository, given, {}, world.clock(), 0.0)
+        assert [each.hung_at for each in again.values()] == [at] * tells, "and once it is given tasks again"
+    decision = world.repository.rounds.latest_decisions(["job-1"])["job-1"]
+    resumed, now = replace(jobs[0], wanted=Allocation(1, 1)), world.clock()
+    looked = ExpectedTimesRecord(
+        job_id="job-1", at=now, valid_until=now + 60, start=None, end=Interval(now + 40, now, now)
+    )
+    for still, ends in (({}, True), (standstills(world.repository, [resumed], {}, now, 0.0), False)):
+        told = progress_of(resumed, replace(decision, expected=looked), now, None, still)
+        assert told.expected is not None
+        assert (told.expected.end_seconds is not None, told.remaining_seconds is not None) == (ends, ends)
     assert may_hang_again(world.repository, [replace(each, step=at + 1) for each in jobs]) == set()
     assert may_hang_again(world.repository, []) == set()
     assert found(at + 1) is None or found(at + 1) == Standstill(REPLACING, is_stalled=False, is_replaced=True)
