@@ -582,6 +582,16 @@ def test_as_many_go_first_of_those_that_wait_as_everybody_is_shown_before_it() -
         behind=Behind(2, 5, "a priority of 2 (now 1)"),
     )
     assert explanation_of(case).what_would_change_it.startswith("3 other jobs (2 with tasks and 1 of those that wait) ")
+    told = "That is by the starts that are foreseen: if the jobs with tasks that go first ended now, "
+    assert f"{told}5 that wait would start before it." in explanation_of(case).sentences
+    for n_before, position in ((None, 1), (0, 1), (1, 2), (1, 1), (4, 4)):
+        queue = [each._replace(position=position) for each in case.queue if each.job.id == "job-1"]
+        here = replace(case, queue=queue, behind=Behind(1, n_before), policy="optimus")
+        said = explanation_of(here).sentences
+        differs = n_before is not None and n_before >= position
+        assert (f"{told}1 that waits would start before it." in said) == (differs and n_before == 1)
+        assert any("ended now" in each for each in said) == differs
+        assert any("Each round decides anew who starts" in each for each in said) or not differs
 
 
 @pytest.mark.parametrize(("started_at", "verb"), [(None, "start"), (5.0, "go on")])

@@ -15,7 +15,7 @@ from optimus_scheduler.model import Interval, Reason
 from optimus_scheduler.model.format import time_words
 from optimus_scheduler.what_if import NEXT_ROUND
 from optimus_service.insight.explanations.case import Case
-from optimus_service.insight.explanations.queue import ORDERS, goes_first, order_of_equals
+from optimus_service.insight.explanations.queue import ORDERS, Queued, goes_first, order_of_equals
 from optimus_service.insight.format import by_deadline, counted, foreseen, lasted, moment, span
 from optimus_service.insight.jobs.end import REACHED, reached_limit
 from optimus_service.insight.jobs.lost_work import losses
@@ -129,9 +129,20 @@ def _place_in_the_queue(case: Case) -> list[str]:
     ahead = [each.job for each in case.queue[: mine.position - 1]]
     known = [job for job in ahead if job.id in case.others]
     behind = f", behind {named(known, len(ahead))}" if known else ""
-    order = ORDERS.get(case.policy) if ahead else None
+    sooner = _sooner_than_shown(case, mine)
+    order = ORDERS.get(case.policy) if ahead or sooner else None
     by = "" if order is None else f" Each round decides anew who starts (policy `{case.policy}`): {order}."
-    return [f"{place}{behind}.{by}"]
+    return [f"{place}{behind}.{by}", *sooner]
+
+
+def _sooner_than_shown(case: Case, mine: Queued) -> list[str]:
+    """That more of those that wait would start before it now than by the time at which its start is expected."""
+    sooner = None if case.behind is None else case.behind.waiting
+    if mine.start is None or sooner is None or sooner < mine.position:
+        return []
+    others = "1 that waits" if sooner == 1 else f"{sooner} that wait"
+    now = f"if the jobs with tasks that go first ended now, {others} would start before it"
+    return [f"That is by the starts that are foreseen: {now}."]
 
 
 _BACKLOG = "the jobs that were there before its wait need the whole cluster for longer"
