@@ -207,7 +207,7 @@ def test_who_waits_and_would_start_clearly_later_is_named(world: World) -> None:
     shown = {"waits": Shown(None, answers.Interval(mean=80.0, low=46.0, high=212.0))}  # in lists and explanations
     later = PutOff("waits", Interval(38.0, 30.0, 64.0), Interval(98.0, 70.0, 120.0))
     said = plan_body(replace(previewed, put_off=(later,)), active, world.clock(), shown).sentences
-    at = "about 2.3 min (1.8 to 4.5 with 80 % probability) instead of about 80 s (46 to 212 with 80 % probability)"
+    at = "about 2.3 min (1.4 to 4.5 with 80 % probability) instead of about 80 s (46 to 212 with 80 % probability)"
     assert f"waits (waits), which waits, would start in {at}." in said
     unknown = PutOff("waits", Interval(10.0, 8.0, 12.0), None)
     previewed = replace(previewed, put_off=(unknown,))
@@ -344,6 +344,25 @@ def test_a_change_tells_an_end_only_of_jobs_of_which_one_is_shown(is_without_end
     effect = Effect("job-1", Allocation(2, 2), NOTHING, left, left)
     (told,) = effect_bodies([effect], {}, {"job-1": Shown(None, None, is_without_end=is_without_end)})
     assert [each is None for each in (told.finish_seconds_before, told.finish_seconds_after)] == [is_without_end] * 2
+
+
+@pytest.mark.parametrize(
+    ("shown", "told"),
+    [
+        ((1192.0, 600.0, 2700.0), (52.0, 28.0, 149.0)),
+        ((1202.0, 610.0, 2690.0), (62.0, 38.0, 139.0)),
+        ((300.0, 60.0, 900.0), (52.0, 28.0, 149.0)),
+    ],
+)
+def test_a_wait_that_a_change_ends_takes_its_doubt_with_it(
+    shown: tuple[float, float, float], told: tuple[float, float, float]
+) -> None:
+    """A job that would start at once was told to end in "about 52 s (0 s to 24.9 min)", though it takes 27 s at least:
+    it was as wide as before the change, when it waited."""
+    effect = Effect("job-1", NOTHING, Allocation(1, 1), Interval(1192.0, 600.0, 2700.0), Interval(52.0, 28.0, 149.0))
+    left = answers.Interval(mean=shown[0], low=shown[1], high=shown[2])
+    (found,) = effect_bodies([effect], {}, {"job-1": Shown(left, None)})
+    assert found.finish_seconds_after == answers.Interval(mean=told[0], low=told[1], high=told[2])
 
 
 def test_a_job_that_is_given_the_places_of_others_is_told_whose(planning: Api, world: World) -> None:

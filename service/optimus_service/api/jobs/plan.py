@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, NamedTuple
@@ -194,12 +195,19 @@ def effect_bodies(effects: Sequence[Effect], active: Mapping[str, JobRecord], sh
 
 
 def _after(before: Interval | None, after: Interval | None, shown: answers.Interval | None) -> answers.Interval | None:
-    """What is shown of a job now, as much later or sooner as the look ahead finds it, from `before` to `after`."""
+    """What is shown of a job now, each bound as much later or sooner as the look ahead finds it, from `before` to
+    `after`: a wait that ends takes its doubt with it."""
     if shown is None or shown.low is None or shown.high is None or before is None or after is None:
         return _interval(after)
-    later = after.mean - before.mean
-    mean, low, high = (max(each + later, 0.0) for each in (shown.mean, shown.low, shown.high))
-    return answers.Interval(mean=mean, low=low, high=high)
+    mean = _moved(shown.mean, before.mean, after.mean)
+    low, high = _moved(shown.low, before.low, after.low), _moved(shown.high, before.high, after.high)
+    return answers.Interval(mean=mean, low=min(low, mean), high=max(high, mean))
+
+
+def _moved(shown: float, before: float, after: float) -> float:
+    """The look ahead's own where that leaves nothing."""
+    moved = shown + after - before
+    return moved if 0.0 < moved < math.inf else after
 
 
 def _on_places_held(previewed: Previewed, active: Mapping[str, JobRecord]) -> list[str]:
