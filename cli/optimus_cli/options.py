@@ -221,11 +221,20 @@ def complete_job(incomplete: str) -> list[tuple[str, str]]:
 
 
 JobReference = Annotated[
-    str, typer.Argument(metavar="JOB", help="The job's id, or a unique name or beginning.", autocompletion=complete_job)
+    str,
+    typer.Argument(
+        metavar="JOB",
+        help="The job's id, its name (the newest of that name), or a unique beginning of one.",
+        autocompletion=complete_job,
+    ),
 ]
 OptionalJobReference = Annotated[
     str | None,
-    typer.Argument(metavar="[JOB]", help="Its id, or a unique name or beginning.", autocompletion=complete_job),
+    typer.Argument(
+        metavar="[JOB]",
+        help="Its id, its name (the newest of that name), or a unique beginning of one.",
+        autocompletion=complete_job,
+    ),
 ]
 JobReferences = Annotated[
     list[str] | None,

@@ -49,19 +49,25 @@ def say(text: str) -> None:
     error_console().print(text, highlight=False, soft_wrap=True)
 
 
-def enough(most: int | None, *, as_json: bool) -> int | None:
+def enough(most: int | None) -> int | None:
     """How many items to ask for where at most so many are printed (None: all): one more, which says that there are
-    more. Not for programs, which are not told."""
-    return most if most is None or as_json else most + 1
+    more."""
+    return most if most is None else most + 1
 
 
-def say_what_is_left(found: Sized, most: int | None, which: str, thing: str, how: str) -> None:
-    """That a list ends before its end, and which flags show more: to stderr. Nothing where all of it was printed."""
-    if most is None or len(found) <= most:
+def is_cut(found: Sized, most: int | None) -> bool:
+    """Whether more was found than is printed."""
+    return most is not None and len(found) > most
+
+
+def say_what_is_left(found: Sized, most: int | None, which: str, thing: str, how: str, *, beside: str = "") -> None:
+    """That a list ends before its end, and which flags show more: to stderr. Nothing where all of it was printed.
+    `beside`: what else is to be known of the rest."""
+    if most is None or not is_cut(found, most):
         return
     several = {"entry": "entries"}.get(thing, f"{thing}s")
     what = f"Only {which} {thing} is" if most == 1 else f"Only {which} {most:,} {several} are"
-    say(f"{what} shown; {how} shows more.")
+    say(f"{what} shown{beside}; {how} shows more.")
 
 
 def say_json(value: Any) -> None:

@@ -139,7 +139,8 @@ ENTRY = {
 @pytest.mark.parametrize(
     ("command", "path", "key", "make", "said"),
     [
-        ("list", "/v1/jobs", "jobs", builders.job, "Only the newest 50 jobs are shown; --all or --limit N shows more."),
+        ("list", "/v1/jobs", "jobs", builders.job,
+         "Only the newest 50 jobs are shown, and 2 older ones have not ended; --all or --limit N shows more."),
         ("queue", "/v1/queue", "jobs", builders.queued_job,
          "Only the first 50 jobs are shown; --all or --limit N shows more."),
         ("audit", "/v1/audit", "entries", lambda **_: ENTRY,
@@ -152,7 +153,10 @@ def test_a_list_that_is_cut_says_so(
     def page(request: Request) -> Any:
         start = int(request.query.get("cursor", 0))
         end = min(start + int(request.query["limit"]), 56)
-        items = [make(id=f"job-{number}", name=f"job-{number}") for number in range(start, end)]
+        active = (3, 52, 55) if "state" in request.query else range(start, end)
+        items = [make(id=f"job-{number}", name=f"job-{number}") for number in active]
+        if "state" in request.query:
+            return {key: items, "next_cursor": None}
         return {key: items, "waiting": 56, "next_cursor": str(end) if end < 56 else None}
 
     scripted.on("GET", path, page)
@@ -160,8 +164,10 @@ def test_a_list_that_is_cut_says_so(
     assert cut.stderr == said + "\n"
     assert "job-50" not in cut.stdout
     as_json = optimus(command, "--json", "--url", scripted.url)
-    assert (as_json.stderr, len(json.loads(as_json.stdout)[key])) == ("", 50)
+    document = json.loads(as_json.stdout)
+    assert (as_json.stderr, len(document[key]), document["more"]) == ("", 50, True)
     assert optimus(command, "--limit", "56", "--url", scripted.url).stderr == ""
+    assert not json.loads(optimus(command, "--limit", "56", "--json", "--url", scripted.url).stdout)["more"]
     one = optimus(command, "--limit", "1", "--url", scripted.url).stderr
     assert one.startswith(
         f"Only the {'first' if command == 'queue' else 'newest'} {'job' if key == 'jobs' else 'entry'} is"
@@ -202,7 +208,7 @@ def test_an_empty_list_says_so(scripted: ScriptedService, optimus: Optimus) -> N
     assert "No jobs. Submit one" in done.stdout
     filtered = optimus("list", "--label", "team=x", "--state", "failed", "--url", scripted.url)
     assert (filtered.stdout, filtered.stderr) == ("No job matches --state failed --label team=x.\n", "")
-    assert json.loads(optimus("list", "--json", "--url", scripted.url).stdout) == {"jobs": []}
+    assert json.loads(optimus("list", "--json", "--url", scripted.url).stdout) == {"jobs": [], "more": False}
 
 
 # --- naming jobs
@@ -509,7 +515,7 @@ def test_a_dry_run_that_goes_to_the_command_is_pointed_out(
     service.on("POST", "/v1/jobs", Answer(201, builders.job()))
     done = optimus("submit", "--url", service.url, "--", "python", "train.py", *["--dry-run"] * behind)
     assert (done.exit_code, done.stdout) == (0, JOB + "\n")
-    assert ("the job is submitted: to ask only, put it before --" in done.stderr) == behind
+    assert ("this is a submission: to ask only, put it before --" in done.stderr) == behind
 
 
 def test_submit_and_watch(service: ScriptedService, optimus: Optimus) -> None:

@@ -52,17 +52,36 @@ def list_jobs(
         if mine:
             filters["owner"], asked = client.whoami()["name"], f"{asked} --mine".strip()
         most = None if everything else limit
-        found = client.jobs(filters, limit=None if is_starting else output.enough(most, as_json=as_json))
+        found = client.jobs(filters, limit=None if is_starting else output.enough(most))
         jobs = [each for each in found if not is_starting or render_jobs.is_starting(each)]
+        beside = ""
+        if state is None and not as_json and output.is_cut(jobs, most):
+            active = list(client.jobs({**filters, "state": list(_ACTIVE)}, limit=_MOST_LOOKED_AT))
+            beside = _older_active(active, jobs[:most])
         if not jobs and project is not None:
             check_project(client, project)
     if as_json:
-        output.print_json({"jobs": jobs[:most]})
+        output.print_json({"jobs": jobs[:most], "more": output.is_cut(jobs, most)})
     elif not jobs and asked:
         output.print_text(f"No job matches {asked}.")
     else:
         output.show(render_jobs.job_list(jobs[:most], datetime.now(UTC)))
-        output.say_what_is_left(jobs, most, "the newest", "job", "--all or --limit N")
+        output.say_what_is_left(jobs, most, "the newest", "job", "--all or --limit N", beside=beside)
+
+
+_ACTIVE = ("queued", "running", "paused")
+_MOST_LOOKED_AT = 1000
+"""Of jobs that have not ended: more are not counted."""
+
+
+def _older_active(active: Sequence[Job], shown: Sequence[Job]) -> str:
+    """How many jobs that have not ended are not among those that are shown."""
+    ids = {each["id"] for each in shown}
+    n_older = sum(each["id"] not in ids for each in active)
+    if not n_older:
+        return ""
+    number = f"{n_older:,}{' or more' if len(active) >= _MOST_LOOKED_AT else ''}"
+    return f", and {number} older {'one has' if number == '1' else 'ones have'} not ended"
 
 
 def _each(value: str | list[str]) -> list[str]:
@@ -81,9 +100,9 @@ def queue(
     those that you may not read."""
     most = None if everything else limit
     with connect(url) as client:
-        jobs = client.queue(output.enough(most, as_json=as_json))
+        jobs = client.queue(output.enough(most))
     if as_json:
-        output.print_json({"jobs": jobs})
+        output.print_json({"jobs": jobs[:most], "more": output.is_cut(jobs, most)})
         return
     output.show(render_tables.queue(jobs[:most], datetime.now(UTC)))
     output.say_what_is_left(jobs, most, "the first", "job", "--all or --limit N")

@@ -51,9 +51,9 @@ def audit(
     """Show who changed what. For operators and administrators."""
     filters = {key: value for key, value in {"who": who, "target": target}.items() if value}
     with connect(url) as client:
-        entries = client.audit(filters, output.enough(limit, as_json=as_json))
+        entries = client.audit(filters, output.enough(limit))
     if as_json:
-        output.print_json({"entries": entries})
+        output.print_json({"entries": entries[:limit], "more": output.is_cut(entries, limit)})
         return
     output.show(render_people.audit_list(entries[:limit]))
     output.say_what_is_left(entries, limit, "the newest", "entry", "--limit N")

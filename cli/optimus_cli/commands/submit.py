@@ -67,7 +67,7 @@ def submit(
     like = None if origin is None or file is not None or task is not None else specification_like(origin)
     script = None if command is None else Script(command, activated_python(os.environ) if is_here(url) else None)
     if not dry_run and command is not None and "--dry-run" in command:
-        output.say("--dry-run behind -- goes to the command, and the job is submitted: to ask only, put it before --.")
+        output.say("--dry-run behind -- goes to the command, and this is a submission: to ask only, put it before --.")
     key = idempotency_key or str(uuid.uuid4())
     files = _job_files(file)
     sweeps = parse_sweeps(sweep or ())
