@@ -188,7 +188,7 @@ def test_a_service_that_cannot_start_says_why(shell: Shell) -> None:
 def test_commands_wait_for_a_service_that_is_starting(shell: Shell) -> None:
     done = shell("optimus serve > serve.txt 2>&1 & optimus list --json; optimus stop")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.rpartition("}")[0] + "}") == {"jobs": []}
+    assert json.loads(done.stdout.rpartition("}")[0] + "}") == {"jobs": [], "more": False}
 
 
 ENDED = (
@@ -319,7 +319,7 @@ def test_a_first_day_of_mistakes_a_full_cluster_and_a_quota(shell: Shell) -> Non
         assert wrong.returncode == 2, flags
         assert told in wrong.stderr
         assert "Traceback" not in wrong.stderr
-    assert json.loads(shell("optimus list --json").stdout) == {"jobs": []}
+    assert json.loads(shell("optimus list --json").stdout) == {"jobs": [], "more": False}
     assert shell("optimus project set small --cpu 2 --no-borrow").returncode == 0
     submit = "optimus submit --task paced:mlp --set seconds_per_pass=0.1 --max-epochs 100000"
     first = shell(f"{submit} --name first --project small --workers-max 3").stdout.strip()

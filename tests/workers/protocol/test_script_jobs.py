@@ -68,7 +68,8 @@ def test_an_elastic_loop_loses_no_step_and_computes_what_one_process_does(
     assert job.service.profile["learned_from"] == "client"
     assert job.service.profile["steps_per_epoch"] == 20.0
     steps = [sample["step"] for sample in job.service.samples]
-    assert steps == sorted(set(steps)), "each step once"
+    whole = [(each["membership_epoch"], each["rank"], each["sequence"], each["step"]) for each in job.service.samples]
+    assert steps == sorted(set(steps)), f"each step once: {whole}, of {(one, three, two)}"
     plan = job.service.wait_for("the plan", lambda: job.service.planned_rates)
     rates = dict(zip(plan["steps"], plan["rates"], strict=True))
     assert max(rates) == 199
