@@ -20,6 +20,8 @@ MAX_SECONDS = 1e9
 """Of a job, or until its deadline: 32 years."""
 MAX_SPEC_BYTES = 100_000
 """A job's specification as JSON: tasks get it in one environment variable, which Linux limits to 128 KiB."""
+MAX_LOGS = 50
+"""Tasks whose logs one answer holds: the newest. With the default tail that is 3 MB at most."""
 MAX_METRICS = 20
 """Figures of one evaluation."""
 MAX_RATE_POINTS = 256

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import typer
 
@@ -69,7 +69,7 @@ def list_jobs(
         output.say_what_is_left(jobs, most, "the newest", "job", "--all or --limit N", beside=beside)
 
 
-_ACTIVE = ("queued", "running", "paused")
+_ACTIVE = tuple(each for each in get_args(StateName) if each != "starting" and each not in ENDED)
 _MOST_LOOKED_AT = 1000
 """Of jobs that have not ended: more are not counted."""
 

@@ -15,12 +15,11 @@ from optimus_cli.client import DEFAULT_URL, Client, is_final
 from optimus_cli.errors import BadInput, Refused
 from optimus_cli.options import AsJson, JobReference, Url, connect
 from optimus_cli.resolve import find_job
+from optimus_contract.limits import MAX_LOGS
 
 FOLLOW_SECONDS = 1.0
 SHOWN_TASKS = 10
 """Names of tasks that an error lists."""
-SERVED_TASKS = 50
-"""The service gives the logs of so many tasks at once, the newest."""
 ANCHOR_CHARACTERS = 400
 """The service gives the end of a log. What was seen already is found again by this many of its last characters."""
 
@@ -48,7 +47,7 @@ def logs(
         return
     for log in found:
         _print_piece(log, as_json=False)
-    if task is None and len(found) >= SERVED_TASKS:
+    if task is None and len(found) >= MAX_LOGS:
         output.say(f"These are the newest {len(found)} tasks; --task NAME shows an older one.")
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from optimus_contract import answers
-from optimus_contract.limits import MAX_TASKS
+from optimus_contract.limits import MAX_LOGS, MAX_TASKS
 from optimus_scheduler.allocate.allocate_with_quotas import guarantees, may_not_borrow
 from optimus_scheduler.model import Resources, Role
 from optimus_service.api.http.body import StrictRoute
@@ -27,8 +27,6 @@ from optimus_service.store.records import JobRecord, TaskRecord
 from optimus_service.store.repository import Repository
 
 MAX_TAIL_BYTES = 262_144
-MAX_LOGS = 50
-"""Tasks whose logs one answer holds: the newest. With the default tail that is 3 MB at most."""
 _TASKS = "0*(?:[1-9][0-9]{0,2}|10[01][0-9]|102[0-4])"
 """A number from 1 to `MAX_TASKS`, as a regular expression, so that the OpenAPI document can say it."""
 _RANGE = re.compile(f"^({_TASKS})(?:-({_TASKS}))?$")
