@@ -101,8 +101,8 @@ class SchedulingLoop:
         self._reasons: list[str] = []
         self._asked_at: dict[str, tuple[float, ...]] = {}
         """When rounds were asked for by what each job told, in the last `learning_round_seconds` ..."""
-        self._asked_for_at: float | None = None
-        """... and when one is due that a job may not have yet."""
+        self._asked_for: tuple[float, str] | None = None
+        """... and when one is due that a job may not have yet, and why."""
         self._stopping = False
         self._started_at = self._monotonic()
         self._next_round_at = self._monotonic()
@@ -147,8 +147,8 @@ class SchedulingLoop:
             self._asked_at = {each: asked for each, asked in of_each.items() if asked}
             asked = self._asked_at.get(job_id, ())
             if len(asked) >= _MOST_ASKED:
-                due = asked[0] + self._times.learning_round_seconds
-                self._asked_for_at = due if self._asked_for_at is None else min(self._asked_for_at, due)
+                due = asked[0] + self._times.learning_round_seconds, why
+                self._asked_for = due if self._asked_for is None else min(self._asked_for, due)
                 return
             self._asked_at[job_id] = (*asked, now)
         self.trigger(why)
@@ -214,8 +214,11 @@ class SchedulingLoop:
         self._look(fence)
         if self._problem is not None:  # whether it is over, a round shows
             self._next_round_at = min(self._next_round_at, self._monotonic() + _RETRY_SECONDS)
-        asked_for_at = self._asked_for_at
-        due_at = self._next_round_at if asked_for_at is None else min(self._next_round_at, asked_for_at)
+        due_at, asked_for = self._next_round_at, self._asked_for
+        if asked_for is not None and asked_for[0] < due_at:
+            due_at = asked_for[0]
+            if self._monotonic() >= due_at:
+                self.trigger(asked_for[1])
         if self._monotonic() >= due_at or self._reasons:
             self._next_round_at = self._monotonic() + self._round(fence)
         else:
@@ -342,7 +345,7 @@ class SchedulingLoop:
                 self._wake_up.wait_for(lambda: self._stopping, self._times.debounce_seconds)
             trigger = ", ".join(self._reasons) or "period"
             self._reasons.clear()
-            self._asked_for_at = None
+            self._asked_for = None
         return trigger
 
     def _pause(self, seconds: float) -> None:
