@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,8 +104,10 @@ def test_a_script_is_named_alike_whether_it_is_submitted_or_tracked(
         return 0
 
     monkeypatch.setattr(tracker, "run_tracked", registered)
+    level = logging.getLogger("optimus_workers").level
     assert optimus("track", "--url", scripted.url, "--", *command).exit_code == 0
     assert [request.body["name"] for request in scripted.requests] == [name]
+    assert logging.getLogger("optimus_workers").level == level, "what else runs in this process is told no warnings"
 
 
 def test_tasks_import_from_here_when_their_module_is_here(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import logging
 import os
 import shutil
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -75,7 +77,6 @@ def track(
     if patterns:
         specification["progress_patterns"] = patterns
     key = uuid.uuid4().hex
-    logging.getLogger("optimus_workers").setLevel(logging.ERROR)  # the output is the command's
 
     def register() -> tracker.Tracked:
         try:
@@ -88,14 +89,26 @@ def track(
         except optimus_client.Unreachable as error:
             raise ServiceAway(str(error)) from error
 
-    code = tracker.run_tracked(
-        command,
-        register,
-        n_workers=n_workers,
-        progress_patterns=patterns,
-        on_news=lambda text: output.say(f"optimus: {text}"),
-    )
+    with _no_warnings_of("optimus_workers"):  # the output is the command's
+        code = tracker.run_tracked(
+            command,
+            register,
+            n_workers=n_workers,
+            progress_patterns=patterns,
+            on_news=lambda text: output.say(f"optimus: {text}"),
+        )
     raise typer.Exit(code)
+
+
+@contextmanager
+def _no_warnings_of(package: str) -> Iterator[None]:
+    logger = logging.getLogger(package)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _processes(command: tuple[str, ...], gpus: int) -> int:

@@ -51,6 +51,8 @@ _SAME_SECONDS = 60.0
 """So many lines with the same words a library may write in so many seconds: clients cause some of them at will."""
 _MAX_KINDS = 1_000
 """Different words that are counted at one time."""
+_LOUD = ("uvicorn", "alembic")
+"""Libraries of which only warnings are shown: the API logs requests, the server its own start and stop."""
 
 _BEARER = re.compile(r"(?i)(bearer\s+)[^\s\"',;)\]}]+")
 _TOKEN = re.compile(rf"{JOB_TOKEN_PREFIX}[0-9a-f]{{16,}}|{USER_TOKEN_PREFIX}[0-9a-f]{{12}}-[0-9a-f]{{16,}}")
@@ -65,12 +67,12 @@ def logging_to_stderr(settings: Settings) -> Iterator[None]:
     handler.addFilter(_Repetitions())
     listener = _Listener(handler, _StderrHandler(_formatter(settings)))
     root = logging.getLogger()
-    handlers, level, configuration = root.handlers[:], root.level, structlog.get_config()
+    handlers, configuration = root.handlers[:], structlog.get_config()
+    levels = [(logger, logger.level) for logger in (root, *(logging.getLogger(name) for name in _LOUD))]
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level.upper())
-    # The API logs requests, the server its own start and stop.
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    for name in _LOUD:
+        logging.getLogger(name).setLevel(logging.WARNING)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -88,7 +90,8 @@ def logging_to_stderr(settings: Settings) -> Iterator[None]:
     finally:
         listener.stop()
         root.handlers[:] = handlers
-        root.setLevel(level)
+        for logger, level in levels:
+            logger.setLevel(level)
         structlog.configure(**configuration)
 
 
