@@ -50,9 +50,8 @@ def tracked_spec(
     """The specification of a job that is tracked. `workers`: processes that train together, each on `gpus` GPUs."""
     words = command or [word for word in sys.argv[:1] if word not in ("-c", "-m")]
     script = next((word for word in words if word.endswith(".py")), words[0] if words else "run")
-    stem = Path(script).stem
     found: dict[str, Any] = {
-        "name": name or re.sub(r"[^a-z0-9]+", "-", stem.lower())[:40].strip("-") or "run",
+        "name": name or _named(Path(script)),
         "tracked": True,
         "working_directory": str(Path.cwd()),
         "workers": {"min": workers, "max": workers, "resources": {"gpus": gpus}},
@@ -64,6 +63,12 @@ def tracked_spec(
     if gpu_type is not None:
         found["gpu_types"] = [gpu_type]
     return found
+
+
+def _named(script: Path) -> str:
+    """With a letter in it: `2.py` gives `2-py`."""
+    stem, whole = (re.sub(r"[^a-z0-9]+", "-", part.lower())[:40].strip("-") for part in (script.stem, script.name))
+    return next((each for each in (stem, stem and whole) if re.search("[a-z]", each)), "run")
 
 
 class TrackedRun:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from optimus_contract.job_name import told_name
+from optimus_contract.shell_text import commands_of
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
 """Programs that start the processes of a distributed training."""
@@ -61,58 +63,56 @@ def script_of(command: Sequence[str]) -> str:
 
 def title_of(command: Sequence[str]) -> str:
     """What a person would call it: `script_of`, but of text that a shell runs what the text runs. That is its first
-    script or module, else its first program, else nothing that tells more than the shell.
+    script or module, else its first program, else nothing that tells more than the shell. A file that no job can be
+    named after gives way to what runs it.
 
     `command`: at least one word.
     """
-    found = _interpreter(command)
+    return _title(command).text
+
+
+class _Title(NamedTuple):
+    text: str
+    is_script: bool
+    """Of a script or a module, not of a program."""
+
+
+def _title(command: Sequence[str]) -> _Title:
+    found, work = _interpreter(command), work_of(command)
     if found is not None and found[0] in _SHELLS:
         options = _shell_options(found[1])
         if options.has_code and options.left:
-            inner = [each for each in _commands_of(options.left[0]) if not _prepares(each)]
-            scripts = (each for each in inner if _runs_script(each))
-            first = next(scripts, inner[0] if inner else None)
-            if first is not None:
-                return title_of(first)
-    return script_of(command)
+            return _title_of_text(options.left[0]) or _Title(work.name, is_script=False)
+    if told_name(work.name) is not None:
+        return _Title(work.name, work.name != command[0] and not work.reads_code)
+    return _Title(command[0] if found is None else found[0], is_script=False)
 
 
-def _runs_script(command: Sequence[str]) -> bool:
-    return work_of(command).name != command[0] and not work_of(command).reads_code
+def _title_of_text(text: str) -> _Title | None:
+    """What the commands of a text of a shell are there for; None: nothing tells."""
+    told = commands_of(text)
+    titles = [each for command in (*told.own, *told.nested) if (each := _title_within(command)) is not None]
+    return next((each for each in titles if each.is_script), titles[0] if titles else None)
+
+
+def _title_within(command: Sequence[str]) -> _Title | None:
+    """Of one command of a text; None: it only prepares others, or what it runs is not known before."""
+    if _NO_PROGRAM.fullmatch(command[0]) or script_of(command) in _PREPARING:
+        return None
+    title = _title(command)
+    return None if told_name(title.text) is None else title
 
 
 _NO_PROGRAM = re.compile(
-    r"[.:\[]|alias|break|cd|continue|declare|echo|eval|exit|export|false|getopts|hash|local|popd|printf|pushd|pwd|read"
-    r"|readonly|return|set|shift|shopt|source|test|trap|true|type|typeset|ulimit|umask|unalias|unset|wait"
-    r"|for|case|select|function|in|esac"
+    r"[.:\[]|-.*|alias|autoload|bg|bind|break|caller|cd|compgen|complete|compopt|continue|declare|dirs|disown|echo"
+    r"|emulate|enable|eval|exit|export|false|fc|fg|getopts|hash|help|history|in|jobs|kill|let|local|logout|mapfile|popd"
+    r"|print|printf|pushd|pwd|read|readarray|readonly|return|set|setopt|shift|shopt|source|suspend|test|times|trap|true"
+    r"|type|typeset|ulimit|umask|unalias|unset|unsetopt|wait|whence|zmodload",
+    re.DOTALL,
 )
-"""What a shell does itself, and how a part of a text begins that is no command."""
-_RESERVED = re.compile(r"[!{}]|\[\[|if|then|elif|else|fi|while|until|do|done|exec|command|builtin|time|\w+=[^\0]*")
-"""What may stand before a command, or by itself."""
+"""What a shell does itself."""
 _PREPARING = frozenset(("pip", "venv", "ensurepip"))
 """Modules of Python that train nothing."""
-
-
-def _prepares(command: Sequence[str]) -> bool:
-    """Whether a command of a text of a shell is none that the text is there for."""
-    return bool(_NO_PROGRAM.fullmatch(command[0])) or "$" in script_of(command) or script_of(command) in _PREPARING
-
-
-def _commands_of(text: str) -> list[list[str]]:
-    """The commands of a text of a shell, without assignments and reserved words before them; empty: it cannot be told.
-    What it decides while it runs is not looked at."""
-    lexer = shlex.shlex(text, posix=True, punctuation_chars="();<>|&\n")
-    lexer.whitespace, lexer.whitespace_split = " \t\r", True
-    found: list[list[str]] = [[]]
-    try:
-        for word in lexer:
-            if set(word) <= set("();|&\n"):
-                found.append([])
-            elif found[-1] or not _RESERVED.fullmatch(word):
-                found[-1].append(word)
-    except ValueError:  # quotes that do not end
-        return []
-    return [each for each in found if each and each[0]]
 
 
 _USUAL = ("python", "python3", *LAUNCHERS, "bash", "sh")

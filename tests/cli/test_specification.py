@@ -17,11 +17,11 @@ from optimus_cli.job.specification import (
     Flag,
     Script,
     assemble,
-    name_for,
     parse_assignments,
     parse_elastic,
     parse_target,
 )
+from optimus_contract.job_name import name_for
 from optimus_workers.errors import ServiceRefused
 from optimus_workers.script import tracker
 
@@ -74,6 +74,8 @@ def test_a_task_is_needed(tmp_path: Path) -> None:
         ("python3.11 -c 3f9a01ab", "python3-11"),
         ("bash -", "bash"),
         ("jobs/run_all.sh", "run-all"),
+        ("runs/2.py", "2-py"),
+        ("./2", "job"),
     ],
 )
 def test_the_name_comes_from_the_task(task: str, name: str) -> None:
@@ -86,6 +88,7 @@ def test_the_name_comes_from_the_task(task: str, name: str) -> None:
         (["sh", "-c", "cd x && python train.py --a"], "train"),
         (["bash", "runs/all.sh", "x"], "all"),
         (["bash", "-c", "exit 1"], "bash"),
+        (["bash", "-c", "2>&1 <in >x"], "bash"),
     ],
 )
 def test_a_script_is_named_alike_whether_it_is_submitted_or_tracked(

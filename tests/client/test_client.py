@@ -264,7 +264,9 @@ def test_pandas() -> None:
     assert "steps_per_second" in Predictions.of(builders.predictions()).to_pandas().columns
 
 
-@pytest.mark.parametrize(("argv", "name"), [(["-c"], "run"), ([""], "run"), (["a/my_run.py"], "my-run")])
+@pytest.mark.parametrize(
+    ("argv", "name"), [(["-c"], "run"), ([""], "run"), (["a/my_run.py"], "my-run"), (["2.py"], "2-py"), (["2"], "run")]
+)
 def test_a_tracked_run_is_named_after_its_script(argv: list[str], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", [*argv, "x"])
     assert tracked_spec()["name"] == name

@@ -17,12 +17,12 @@ import optimus_client
 from optimus_cli import output
 from optimus_cli.client import DEFAULT_URL
 from optimus_cli.errors import BadInput
-from optimus_cli.job.specification import name_for
 from optimus_cli.options import Url, ca_file, script_command
 from optimus_client.configuration import place
 from optimus_client.tracking import tracked_spec
 from optimus_contract.command import UnknownOption, launch, program_meant, title_of
 from optimus_contract.job import checked_patterns
+from optimus_contract.job_name import name_for
 from optimus_contract.limits import MAX_TASKS
 
 

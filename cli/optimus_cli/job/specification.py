@@ -14,8 +14,7 @@ from typing import Any
 from optimus_cli.errors import BadInput, FieldError, Refused
 from optimus_cli.job.jobfile import JobFile
 from optimus_contract.command import title_of
-
-MAX_NAME = 63
+from optimus_contract.job_name import name_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,24 +121,6 @@ def _set_script(document: dict[str, Any], script: Script, file: Path | None, fla
     document["command"] = list(script.command)
     if script.python is not None:
         document.setdefault("python", script.python)
-
-
-_SAY_NOTHING = frozenset({"task", "make_task", "get_task", "create_task", "training_task", "main", "make", "build"})
-"""Names of functions by which one task cannot be told from another."""
-
-
-_FILE = r"(?:.*/)?([^/]+)\.(?:py|sh|bash|zsh|ksh|pl|rb|js|php|lua|R|jl)"
-"""Of a language that an interpreter reads."""
-
-
-def name_for(trains: str) -> str:
-    """A job name from the last word of a task's import path, or from a script: `pkg.train:BigNet` gives `bignet`,
-    `scripts/train.py` gives `train`. A word that says nothing gives way to the module: `pkg.bert:task` gives `bert`.
-    Of code in a command it is what runs it: `python -c 3f9a01ab` gives `python`."""
-    file, code = re.fullmatch(_FILE, trains), re.fullmatch(r"(\S+) -\S*(?: \w+)?", trains)
-    words = [file[1]] if file else [code[1]] if code else re.split(r"[.:/]", trains)
-    last = (words[-2] if len(words) > 1 and words[-1].lower() in _SAY_NOTHING else words[-1]).lower()
-    return re.sub(r"[^a-z0-9]+", "-", last)[:MAX_NAME].strip("-") or "job"
 
 
 def parse_assignments(

@@ -11,10 +11,11 @@ from typing import Any
 
 from optimus_cli.errors import BadInput, FieldError, Refused
 from optimus_cli.job.flags import FLAGS
-from optimus_cli.job.specification import MAX_NAME, Flag, Specification, scalar, set_field
+from optimus_cli.job.specification import Flag, Specification, scalar, set_field
 from optimus_contract.codec import field_types
 from optimus_contract.fields import is_label
 from optimus_contract.job import JobSpec
+from optimus_contract.job_name import MAX_NAME
 from optimus_contract.limits import MAX_BATCH_JOBS
 
 SWEEP_LABEL = "sweep"
