@@ -4,7 +4,8 @@
 
 The folder holds elasticflow/throughputs_*/*.csv (steps/s by global batch and GPUs) and gavel_throughputs.json (steps/s
 by model, batch and GPUs). Of each training, its smallest size is measured, or two or three sizes next to each other;
-the next larger size is predicted, and all larger ones. What widens intervals (`FEW_SIZES`) was chosen by other files.
+the next larger size is predicted, and all larger ones. How much belief stands behind the spread of the
+process (`_SPREAD_EVIDENCE` of `optimus_models.speed.scaling`) was chosen by these files.
 
 Neither source tells where nodes end. The Pollux profiles (pollux/profiles) do: of each application and each batch that
 was measured, one, two or three sizes within one node of four GPUs are known, or these and two whole nodes, and two to

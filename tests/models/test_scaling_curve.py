@@ -96,3 +96,37 @@ def test_earlier_runs_that_disagree_say_little() -> None:
     assert low < 0.04 < 1.1 < high
     curve = ScalingCurve.fit([1], [0.3], weights=[0.1], others=[([1], [f]) for f in (0.04, 1.1)])
     assert curve.predict([1], [0])[0] == pytest.approx(0.3, rel=0.05)
+
+
+def widths(curve: ScalingCurve, workers: list[int]) -> np.ndarray:
+    low, high = curve.predict_interval(workers, workers)
+    return np.asarray(np.log(high / low))
+
+
+SPEEDS = st.floats(0.01, 100.0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.dictionaries(st.integers(1, 64), SPEEDS, min_size=1, max_size=6), st.integers(1, 128))
+def test_an_interval_has_the_mean_in_it_and_grows_with_its_coverage(measured: dict[int, float], workers: int) -> None:
+    curve = ScalingCurve.fit(list(measured), list(measured.values()))
+    mean, low, high = curve.predict_with_interval([workers], [0])
+    _, lower, higher = curve.predict_with_interval([workers], [0], coverage=0.95)
+    assert 0 < lower[0] < low[0] < mean[0] < high[0] < higher[0]
+
+
+def test_sizes_that_lie_further_apart_than_expected_make_others_less_sure() -> None:
+    """The same three sizes, once as Amdahl's law has it, once with two workers as slow as one."""
+    ahead = [8, 16]
+    smooth, jagged = (ScalingCurve.fit([1, 2, 4], speeds) for speeds in ([1.0, 1.9, 3.5], [1.0, 1.0, 3.5]))
+    assert (widths(smooth, ahead) < widths(jagged, ahead)).all()
+
+
+def test_sizes_as_the_law_has_them_make_others_surer() -> None:
+    two, three = (ScalingCurve.fit(sizes, law(np.array(sizes), 0.05)) for sizes in ([1, 2], [1, 2, 4]))
+    assert (widths(three, [8, 16]) < widths(two, [8, 16])).all()
+
+
+def test_measuring_the_same_size_again_says_nothing_of_others() -> None:
+    once, often = (ScalingCurve.fit([1, *[4] * times], [1.0, *[3.0] * times]) for times in (1, 50))
+    np.testing.assert_allclose(widths(often, [16]), widths(once, [16]), rtol=0.1)

@@ -56,3 +56,11 @@ class SpeedLaw(Hashable, Protocol):
 def half_width(coverage: float) -> float:
     """Standard deviations from the middle of a normal distribution to the ends of its interval of `coverage`."""
     return NormalDist().inv_cdf(0.5 + coverage / 2.0)
+
+
+@lru_cache(maxsize=1024)
+def student_half_width(coverage: float, freedom: float) -> float:
+    """The same of Student's t distribution with so many degrees of freedom, in units of its scale."""
+    from scipy.special import stdtrit  # takes as long as all else of this package
+
+    return float(stdtrit(freedom, 0.5 + coverage / 2.0))

@@ -4,7 +4,11 @@ ln f(w) is Amdahl's law plus a Gaussian process in u = ln w: a level, a slope, a
 it interpolates, beyond them it goes on with the slope that was measured, ever less sure. Measurements of other jobs of
 the same kind tell the shape; the level is each job's own, and closer to that of jobs with the same arguments.
 
-References: Rasmussen and Williams, Gaussian Processes for Machine Learning, MIT Press 2006, chapter 2.
+How far jobs depart from the law differs: the variance of the process has an inverse gamma prior, so that intervals are
+those of a Student's t process. They are wider where the measured sizes lie further apart than the prior has it, and
+narrower where they lie closer. What is predicted, the mean, does not depend on it.
+
+References: Rasmussen and Williams, Gaussian Processes for Machine Learning, MIT Press 2006, chapter 2 and section 9.9.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from optimus_models.history import FloatArray
-from optimus_models.speed import half_width
+from optimus_models.speed import student_half_width
 
 _SERIAL = 0.05
 """Part of a step on one worker that more workers do not share, before anything is measured: 8 workers are then believed
@@ -36,11 +40,8 @@ _NOISE = 0.05
 """Relative error of one measured speed."""
 _STRANGER_NOISE = 0.1
 """... and of another job's as evidence for this one's: its nodes were others."""
-
-FEW_SIZES = 0.3
-"""Intervals are wider by this part of one over the number of measured sizes: with one, all depends on the prior, whose
-errors are not normal. Between what a testbed of five jobs with servers asks for (0.5) and eight on other systems (0).
-"""
+_SPREAD_EVIDENCE = 2.0
+"""The belief that the process has the variance of its kernel counts as so many measured differences between sizes."""
 _FARTHEST = 300.0
 """Bound of logarithms of speeds: nonsense stays finite."""
 
@@ -69,8 +70,10 @@ class ScalingCurve:
     """... and its variance."""
     _levels: FloatArray = field(repr=False)
     """(n,) covariance of the level of this job and of the one that measured."""
-    _n_sizes: int = field(repr=False)
-    """Distinct sizes of all measurements."""
+    _spread: float = field(repr=False)
+    """Standard deviation of the process by that of its kernel."""
+    _freedom: float = field(repr=False)
+    """Degrees of freedom that this is known with."""
     _coefficients: dict[str, float] = field(default_factory=dict, repr=False)
     """Empty until somebody asks."""
 
@@ -104,6 +107,7 @@ class ScalingCurve:
         misfit = target - (covariance - np.diag(noise**2)) @ coefficients
         error = float(np.sqrt(np.mean(misfit**2))) if len(at) else _NOISE
         n_shape = _distinct(at)
+        spread, freedom = _spread_of(at, target, noise, source, covariance)
         evidence = n_points + 0.7 * (n_shape - n_points)
         sure = evidence / (evidence + 2.0)
         return cls(
@@ -118,7 +122,8 @@ class ScalingCurve:
             between[0, which],
             float(between[0, 0]),
             _level(own_level, source == 0.0),
-            n_shape,
+            spread,
+            freedom,
         )
 
     @property
@@ -151,23 +156,14 @@ class ScalingCurve:
         cross = self._cross(at)
         prior = _variances(at, self._own_level) + self._own_variance
         variance = prior - np.einsum("ni,ij,nj->n", cross, self._inverse, cross)
-        variance = np.maximum(variance, 0.0) + self._doubt_of_prior(at)
-        sigma = np.sqrt(variance + self.error**2)  # what lies off the curve widens it, too
-        factor = np.exp(half_width(coverage) * np.minimum(sigma, 3.0))
+        sigma = np.sqrt(self._spread**2 * np.maximum(variance, 0.0) + self.error**2)  # what lies off the curve, too
+        factor = np.exp(student_half_width(coverage, self._freedom) * np.minimum(sigma, 3.0))
         mean = self._mean(at, cross)
         return mean, mean / factor, mean * factor
 
     def _mean(self, at: FloatArray, cross: FloatArray) -> FloatArray:
         """(n,) speeds at logarithms of workers; `cross`: of `_cross`."""
         return np.asarray(np.exp(np.clip(_prior(at) + cross @ self._weights, -_FARTHEST, _FARTHEST)))
-
-    def _doubt_of_prior(self, at: FloatArray) -> FloatArray | float:
-        """(n,) variance away from the nearest measured size, beyond that of the prior (`FEW_SIZES`)."""
-        if not len(self._at):
-            return 0.0
-        far = np.minimum.reduce(np.abs(at[:, None] - self._at), axis=1)
-        wider = (1.0 + FEW_SIZES / self._n_sizes) ** 2 - 1.0
-        return np.asarray(wider * (_SLOPE**2 * far**2 + _WALK**2 * far))
 
     def _cross(self, at: FloatArray) -> FloatArray:
         return _shape(at, self._at) + self._levels + self._alike
@@ -228,6 +224,33 @@ def _levels(own: _Columns, others: Sequence[_Columns], arguments: FloatArray) ->
     noise = float(np.min(own[2][[i for i, _ in shared]]))
     expected = np.sqrt(noise**2 + _STRANGER_NOISE**2 + 2.0 * others_level**2)
     return (max(apart, others_level) if apart > _CLEARLY_OTHER * expected else others_level), others_level
+
+
+def _spread_of(
+    at: FloatArray, target: FloatArray, noise: FloatArray, source: FloatArray, covariance: FloatArray
+) -> tuple[float, float]:
+    """How far measurements lie apart by how far their prior `covariance` (n, n) has it, and its degrees of freedom.
+
+    With y the measurements, n of them, and K their covariance, the scale of K has the mean (ν + q)/(ν + n - 1), where q
+    is the squared length of y - its level in units of K, and ν the evidence of the prior. A size that a job measured
+    again and again counts once: its error is mostly systematic.
+    """
+    sizes = list(zip(source.tolist(), np.round(at, 9).tolist(), strict=True))
+    place = {size: number for number, size in enumerate(dict.fromkeys(sizes))}
+    n = len(place)
+    if n < 2:
+        return 1.0, _SPREAD_EVIDENCE
+    if n < len(at):
+        weights = (np.array([place[size] for size in sizes]) == np.arange(n)[:, None]) / noise**2
+        weights /= weights.sum(axis=1, keepdims=True)
+        least = np.array([noise[row > 0].min() for row in weights])
+        target = weights @ target
+        covariance = weights @ (covariance - np.diag(noise**2)) @ weights.T + np.diag(least**2)
+    ones = np.ones(n)
+    by_target, by_level = np.linalg.solve(covariance, np.column_stack([target, ones])).T
+    misfit = float(target @ by_target - (ones @ by_target) ** 2 / (ones @ by_level))
+    freedom = _SPREAD_EVIDENCE + n - 1.0
+    return float(np.sqrt((_SPREAD_EVIDENCE + max(misfit, 0.0)) / freedom)), freedom
 
 
 def _distinct(at: FloatArray) -> int:
