@@ -314,6 +314,25 @@ def test_of_a_flood_some_lines_and_the_newest_are_read() -> None:
     assert [each.step for each in printed.finish(4.0)][-1:] in ([], [1_300_001])
 
 
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.0, 0.001, 0.03, 0.09, 0.11, 2.0]), st.sampled_from([1, 2, 14, 60])), max_size=20
+    ),
+    st.sampled_from([20, 1500]),
+)
+def test_lines_are_read_in_their_order_however_they_come(blocks: list[tuple[float, int]], width: int) -> None:
+    printed, at, n, found = Printed(), 100.0, 0, list[int | None]()
+    for seconds, lines in [(0.0, BURST_LINES), *blocks]:
+        at += seconds
+        text = "".join(f"step {n + i}/100000 loss 0.5{' ' * width}\n" for i in range(1, lines + 1))
+        n += lines
+        found += [reading.step for reading in printed.feed(text.encode(), at)]
+    found += [reading.step for reading in printed.finish(at)]
+    steps = [step for step in found if step is not None]
+    assert steps == sorted(steps), "one that is read later than its successors looks like a new epoch"
+    assert steps[-1] == n
+
+
 @pytest.mark.parametrize(("per_second", "told"), [(2 * FLOOD_LINES, 2 * FLOOD_LINES), (FLOOD_LINES // 2, None)])
 def test_a_flood_that_lasts_is_told_with_its_lines_a_second(per_second: int, told: int | None) -> None:
     printed = Printed()

@@ -136,7 +136,8 @@ class Printed:
         n_new = block.count(b"\n") + 1
         self.n_lines += n_new
         self._look_at_flood(n_new, at)
-        found = self.newest(at)
+        # Where lines of this block are read, the one before it comes first: read later, its count would go back.
+        found = self._newest_skipped(at) if self._lines_left >= 1 and self._bytes_left > 0 else self.newest(at)
         n_lines = max(0, int(self._lines_left))
         lines = block.split(b"\n", n_lines)
         rest = lines.pop() if len(lines) > n_lines else b""
@@ -157,7 +158,12 @@ class Printed:
 
     def newest(self, at: float) -> list[Reading]:
         """The newest line that was skipped, unless one was read just now."""
-        if self._skipped is None or self._newest_at <= at < self._newest_at + NEWEST_SECONDS:
+        if self._newest_at <= at < self._newest_at + NEWEST_SECONDS:
+            return []
+        return self._newest_skipped(at)
+
+    def _newest_skipped(self, at: float) -> list[Reading]:
+        if self._skipped is None:
             return []
         line, self._skipped, self._newest_at = self._skipped, None, at
         return self._of_line(line, at)
