@@ -60,7 +60,7 @@ from optimus_service.observe.finished_runs import FinishedRunHistory
 from optimus_service.observe.histories import Histories
 from optimus_service.observe.past_jobs import PastJobs
 from optimus_service.observe.snapshot import Observer
-from optimus_service.observe.standstills import NewestStandstills, may_hang_again
+from optimus_service.observe.standstills import NewestStandstills
 from optimus_service.process.connections import (
     ACCEPTED_AT_ONCE,
     bounded_protocol,
@@ -281,8 +281,7 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
 
     def stalled() -> Stalled:
         found = still.at(repository, clock(), listens_since)
-        without_end = {job_id: each.fails_at for job_id, each in found.items() if each.may_not_end}
-        return without_end | dict.fromkeys(may_hang_again(repository, repository.jobs.paused()))
+        return {job_id: each.fails_at for job_id, each in found.items() if each.may_not_end}
 
     ahead = make_queue_ahead(settings, forecaster, metrics, known.past, stalled)
     if machine.make_cluster is not None:

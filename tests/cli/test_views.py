@@ -468,6 +468,17 @@ def test_the_sizes_of_a_job_that_stands_still_are_told_to_count_as_if_it_trained
     assert ("as if it trained on" in text) == (still is not None)
 
 
+def test_a_job_that_hung_and_waits_is_told_to_wait_and_what_it_did() -> None:
+    hung, nothing = "its workers hung once, at step 40 or before", {"workers": 0, "servers": 0}
+    waits = {"state": "paused", "wanted": nothing, "running": nothing, "remaining_seconds": None, "standstill": hung}
+    job = builders.job(**waits)
+    assert render_jobs.left(job) == f"not known yet when it goes on; {hung}"
+    owned = builders.job(**waits, reason="PausedByOwner", message="Paused by eva since 10:00")
+    assert render_jobs.left(owned) == f"paused by eva: goes on after `optimus resume {job['id']}`; {hung}"
+    expected = {"start_seconds": {"mean": 60.0, "low": 50.0, "high": 70.0}, "end_seconds": None}
+    assert render_jobs.left(builders.job(**waits, expected=expected)) == hung, "the start has a line of its own"
+
+
 def test_a_running_script_whose_lines_are_not_understood_says_so() -> None:
     spec = {"command": ["torchrun", "train.py"]}
     job = builders.job(state="running", step=0, profile=None, spec=spec)

@@ -405,7 +405,7 @@ export interface components {
             /** @description its rule holds, or all steps that it announced are made: it saves and ends */
             finishing: boolean;
             /**
-             * @description why it makes no step now: it hangs, or a worker is replaced
+             * @description why it makes no step, or may make none soon: it hangs, hung or failed, or lost a worker
              * @default null
              */
             standstill: string | null;
@@ -494,7 +494,7 @@ export interface components {
             /** @description its rule holds, or all steps that it announced are made: it saves and ends */
             finishing: boolean;
             /**
-             * @description why it makes no step now: it hangs, or a worker is replaced
+             * @description why it makes no step, or may make none soon: it hangs, hung or failed, or lost a worker
              * @default null
              */
             standstill: string | null;

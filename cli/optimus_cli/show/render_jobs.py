@@ -172,7 +172,9 @@ def _left(job: Job) -> str:
     time = wording.duration_interval(job["remaining_seconds"])
     is_longer = job.get("longer_than_predicted")
     if still := job.get("standstill"):
-        return still if time == wording.UNKNOWN else f"{time} left; {still}"
+        waits = job["state"] in BEFORE_TASKS and not (is_starting(job) or starts_in(job))
+        known = f"{time} left" if time != wording.UNKNOWN else _unknown_time(job) if waits else None
+        return still if known is None else f"{known}; {still}"
     if time == wording.UNKNOWN:
         return LONGER if is_longer else _unknown_time(job)
     return f"{time} left" + (f", {LONGER}" if is_longer else "")

@@ -170,7 +170,9 @@ class JobLine(Message):
     start_seconds: Annotated[Interval | None, About("from now, of a job that waits")]
     longer_than_predicted: bool
     finishing: Annotated[bool, About("its rule holds, or all steps that it announced are made: it saves and ends")]
-    standstill: Annotated[str | None, About("why it makes no step now: it hangs, or a worker is replaced")] = None
+    standstill: Annotated[
+        str | None, About("why it makes no step, or may make none soon: it hangs, hung or failed, or lost a worker")
+    ] = None
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None

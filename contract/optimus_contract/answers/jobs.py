@@ -141,7 +141,9 @@ class Job(Message):
     ] = None
     longer_than_predicted: Annotated[bool, About("it went on beyond the likeliest end; the time left counts that in")]
     finishing: Annotated[bool, About("its rule holds, or all steps that it announced are made: it saves and ends")]
-    standstill: Annotated[str | None, About("why it makes no step now: it hangs, or a worker is replaced")] = None
+    standstill: Annotated[
+        str | None, About("why it makes no step, or may make none soon: it hangs, hung or failed, or lost a worker")
+    ] = None
     reason: Annotated[str | None, About("reason code of the last decision")]
     message: str | None
     limit_reached: Annotated[

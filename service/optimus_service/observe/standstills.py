@@ -101,7 +101,8 @@ def standstills(
     samples: Mapping[str, Sequence[SampleRecord]] = MappingProxyType({}),
 ) -> dict[str, Standstill]:
     """Of these jobs, and of those whose ends they wait for by `decisions`; a few statements. Of one without tasks, that
-    it was paused before it had passed the step where it failed: its end is told no sooner than of one with tasks.
+    it was paused before it had passed the step where it hung or failed: its end is told no sooner than of one with
+    tasks.
 
     `listens_since`: POSIX seconds from which on the service could hear of steps. `samples`: the newest ones of jobs of
     which they were read already.
@@ -109,12 +110,10 @@ def standstills(
     found = {job.id: job for job in jobs}
     found |= awaited_by(decisions.values())
     running = {job.id: job for job in found.values() if job.state is JobState.RUNNING and _trains(job)}
-    paused = {job.id: job for job in found.values() if job.state is JobState.PAUSED}
+    paused = {job.id: job for job in found.values() if _has_begun_and_pauses(job)}
     ended = _ended_tasks(repository, paused)
     failed = _killed_again(paused, ended) | _failed(repository, running | paused)
-    # One that has been given tasks again is told by the look at the queue as one that trains.
-    hung = _hung(paused, {each: tasks for each, tasks in ended.items() if paused[each].is_starting})
-    failed = _with_failures(_as_hung(hung), failed)
+    failed = _with_failures(_as_hung(_hung(paused, ended)), failed)
     if not running:
         return failed
     listens_since = listens_since if now < listens_since + _LISTENING_SECONDS else 0.0
@@ -219,13 +218,6 @@ def _killed_again(jobs: Mapping[str, JobRecord], ended: _EndedTasks) -> dict[str
             words = f"a worker was killed {often} times at step {at}"
             found[job_id] = Standstill(words, is_stalled=False, failed_at=at)
     return found
-
-
-def may_hang_again(repository: Repository, waiting: Iterable[JobRecord]) -> set[str]:
-    """Jobs without tasks, by id, whose workers hung at a step that they have not passed: when they run again, they may
-    do so there once more."""
-    jobs = {job.id: job for job in waiting}
-    return set(_hung(jobs, _ended_tasks(repository, jobs)))
 
 
 def _hung(jobs: Mapping[str, JobRecord], ended: _EndedTasks) -> dict[str, tuple[str, int]]:
@@ -333,6 +325,11 @@ def rescale_seconds(memberships: Iterable[MembershipRecord]) -> tuple[float, ...
 
 def _trains(job: JobRecord) -> bool:
     return not job.running.is_empty and job.directive is Directive.RUN
+
+
+def _has_begun_and_pauses(job: JobRecord) -> bool:
+    """One that hung before its first step, was paused by its owner and let go on is queued again."""
+    return job.state is JobState.PAUSED or (job.state is JobState.QUEUED and job.started_at is not None)
 
 
 def _is_in_doubt(job: JobRecord, tasks: TaskAges | None, now: float, listens_since: float) -> bool:

@@ -14,7 +14,7 @@ from tests.service.store.store_builders import a_membership, a_sample, add_sampl
 from optimus_scheduler.lifecycle import PauseRequested, ResumeRequested
 from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Role
 from optimus_service.insight.jobs.progress import progress_of
-from optimus_service.observe.standstills import REPLACING, NewestStandstills, Standstill, may_hang_again, standstills
+from optimus_service.observe.standstills import REPLACING, NewestStandstills, Standstill, standstills
 from optimus_service.store.records import ExpectedTimesRecord, JobRecord
 
 
@@ -160,11 +160,12 @@ def test_of_a_job_that_hung_no_end_is_told_before_it_has_passed_that_step(world:
             if not is_back:
                 is_replaced(cause)
     jobs = [replace(each, state=JobState.PAUSED) for each in world.repository.jobs.active()]
-    assert may_hang_again(world.repository, jobs) == {"job-1"}, "also once it has lost its tasks"
-    for wanted, beyond, tells in ((Allocation(1, 1), 0, True), (Allocation(1, 1), at + 1, False), (NOTHING, 0, False)):
+    for wanted, beyond, tells in ((NOTHING, 0, True), (Allocation(1, 1), 0, True), (Allocation(1, 1), at + 1, False)):
         given = [replace(each, wanted=wanted, step=each.step + beyond) for each in jobs]
         again = standstills(world.repository, given, {}, world.clock(), 0.0)
-        assert [each.hung_at for each in again.values()] == [at] * tells, "and once it is given tasks again"
+        assert [each.hung_at for each in again.values()] == [at] * tells, (
+            "also once it has lost its tasks, and is given"
+        )
     decision = world.repository.rounds.latest_decisions(["job-1"])["job-1"]
     resumed, now = replace(jobs[0], wanted=Allocation(1, 1)), world.clock()
     looked = ExpectedTimesRecord(
@@ -174,9 +175,22 @@ def test_of_a_job_that_hung_no_end_is_told_before_it_has_passed_that_step(world:
         told = progress_of(resumed, replace(decision, expected=looked), now, None, still)
         assert told.expected is not None
         assert (told.expected.end_seconds is not None, told.remaining_seconds is not None) == (ends, ends)
-    assert may_hang_again(world.repository, [replace(each, step=at + 1) for each in jobs]) == set()
-    assert may_hang_again(world.repository, []) == set()
     assert found(at + 1) is None or found(at + 1) == Standstill(REPLACING, is_stalled=False, is_replaced=True)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_job_that_hung_before_its_first_step_is_told_so_when_it_is_queued_again(world: World) -> None:
+    world.submit(workers={"min": 1, "max": 1}, servers={"min": 1, "max": 1})
+    world.round()
+    world.train(0)
+    crash(world, Role.WORKER, code=5)
+    world.repository.jobs.advance("job-1", PauseRequested(has_tasks=True), world.clock())
+    world.live_until("it is paused", lambda: world.state() is JobState.PAUSED)
+    world.repository.jobs.advance("job-1", ResumeRequested(), world.clock())
+    (job,) = world.repository.jobs.active()
+    assert (job.state, job.waits) == (JobState.QUEUED, True)
+    told = NewestStandstills().at(world.repository, world.clock(), 0.0)["job-1"]
+    assert (told.words, told.hung_at) == ("its workers hung once, before a step was made", 0)
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

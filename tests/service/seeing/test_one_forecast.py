@@ -159,10 +159,17 @@ def test_no_end_is_told_beyond_the_limit_of_time(
 
 @st.composite
 def standing_still(draw: st.DrawFn) -> Standstill:
-    """A job that makes no step, or that has not passed the step where it failed."""
+    """A job that makes no step, or that has not passed the step where it hung or failed."""
     failed_at = draw(st.none() | st.integers(1, 90))
     may_fail = failed_at is not None and draw(st.booleans())
-    return Standstill("no step came for 40 s", draw(st.booleans()), failed_at=failed_at, may_fail=may_fail)
+    is_stalled, hung_at = draw(st.booleans()), draw(st.none() | st.integers(0, 90))
+    return Standstill(
+        "no step came for 40 s",
+        is_stalled or hung_at is not None,
+        hung_at=hung_at,
+        failed_at=failed_at,
+        may_fail=may_fail,
+    )
 
 
 @given(
@@ -177,7 +184,7 @@ def test_all_answers_tell_the_same_start_and_end(
     still = {
         job_id: one
         for (job_id, job), one in zip(jobs.items(), stands, strict=False)
-        if one is not None and (one.failed_at is not None or not job.waits)
+        if one is not None and (one.failed_at is not None or one.hung_at is not None or not job.waits)
     }
     queue = in_queue(jobs.values(), decisions, NOW, still)
     for sooner, later in pairwise(queue):
@@ -208,14 +215,24 @@ def test_all_answers_tell_the_same_start_and_end(
             assert span(shown.remaining_seconds) in words
 
 
-def test_no_answer_tells_an_end_before_a_paused_job_has_passed_the_step_where_it_failed() -> None:
+@pytest.mark.parametrize(
+    "again",
+    [
+        Standstill("it failed", is_stalled=False, failed_at=60),
+        Standstill("it failed and hung", is_stalled=True, hung_at=60, failed_at=60),
+        Standstill("its workers hung", is_stalled=True, hung_at=60),
+    ],
+    ids=lambda each: each.words,
+)
+def test_no_answer_tells_an_end_before_a_paused_job_has_passed_the_step_where_it_failed_or_hung(
+    again: Standstill,
+) -> None:
     record = a_record(state=JobState.PAUSED, wanted=NOTHING, running=NOTHING, step=50, formed_at=NOW - 90.0)
     said: dict[str, Any] = {"total_steps": {"mean": 500.0, "low": 400.0, "high": 600.0}, "rule": "max_steps"}
     decision = a_decision(at=NOW, forecast=a_forecast(**said), allocation=NOTHING, previous=NOTHING)
     start = Interval(NOW + 40.0, NOW + 30.0, NOW + 60.0)
     decision = replace(decision, expected=replace(expected_at(NOW, 700.0), start=start))
-    for failed_at in (None, 60):
-        still = {} if failed_at is None else {"job-1": Standstill("it failed", is_stalled=False, failed_at=failed_at)}
+    for still in ({}, {"job-1": again}):
         shown = job_body(record, decision, None, NOW, still=still)
         (queued,) = in_queue([record], {"job-1": decision}, NOW, still)
         expected = queued_body(queued, NOW, still).expected
@@ -224,7 +241,11 @@ def test_no_answer_tells_an_end_before_a_paused_job_has_passed_the_step_where_it
         assert expected.start_seconds is not None
         told = shown.remaining_seconds, job_metrics(record, decision, [], [], None, NOW, still).remaining_seconds
         eta = status_of(record, decision, 1, NOW, (), still)["eta"]
-        assert [each is None for each in (*told, expected.end_seconds, eta)] == [failed_at is not None] * 4
+        question = Question(range(1, 2), range(1, 2), now=NOW, still=still)
+        predicted = predictions_body(record, JOB, [decision], question, SETTINGS)
+        assert predicted.expected == shown.expected
+        ends = (*told, expected.end_seconds, eta, predicted.remaining_seconds)
+        assert [each is None for each in ends] == [bool(still)] * 5
 
 
 def _is_shown_in_order(sooner: answers.Interval, later: answers.Interval) -> bool:

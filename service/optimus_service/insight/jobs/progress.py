@@ -124,7 +124,7 @@ def progress_of(
     without_end = None if expected is None else replace(expected, end_seconds=None, end_at=None)
     if end is None or end.is_guessed:
         # Rounds have to suppose something of it: to people it is no prediction. What ended jobs like it took is one.
-        expected = without_end if _has_stalled(job, still) else expected
+        expected = without_end if _is_without_end(job, still) else expected
         by_runs = None if expected is None else expected.end_seconds
         # What it has told since comes into the next round's forecast.
         has_announced = (job.profile or {}).get("total_steps") is not None
@@ -135,7 +135,7 @@ def progress_of(
     step = step_of(job, still)
     total = given_not_ended(end.total, end.made_at, step, most_steps(job))
     left = Interval(total.mean - step, max(total.low - step, 0.0), total.high - step)
-    if retry_at is not None or _has_stalled(job, still):
+    if retry_at is not None or _is_without_end(job, still):
         return JobProgress(part_done(step, total), interval_body(left), None, expected=without_end)
     drift = 1.0 if decision is None else _drift(job, decision, end, now)
     limit, rest = _time_limit(job, now), end.seconds_after_steps or _NO_SECONDS
@@ -220,7 +220,7 @@ def is_without_end(
 def _waits_plainly(job: JobRecord, now: float, still: Standstills) -> bool:
     """Whether the queue simulated forward has said all that is told of its start and end."""
     retries = job.retry_at is not None and job.retry_at > now
-    tried = retries or goes_back(job) or _may_fail_again(job, still)
+    tried = retries or goes_back(job) or has_failed_before(job) or _is_without_end(job, still)
     return job.waits and not (job.state.is_final or tried)
 
 
@@ -264,8 +264,14 @@ def _begins_anew_now(job: JobRecord, still: Standstills) -> bool:
     return job.id in still and still[job.id].is_replaced and begins_anew(job)
 
 
+def _is_without_end(job: JobRecord, still: Standstills) -> bool:
+    """Whether nothing tells when it ends: it stands still, or has yet to pass the step where it hung or failed."""
+    return job.id in still and still[job.id].is_without_end
+
+
 def _has_stalled(job: JobRecord, still: Standstills) -> bool:
-    return not job.waits and job.id in still and still[job.id].is_without_end
+    """The same of a job with tasks, whose end others may wait for."""
+    return not job.waits and _is_without_end(job, still)
 
 
 def expected_times(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
-from sqlalchemy import func, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from optimus_scheduler.lifecycle import Event, InvalidTransition
@@ -186,16 +186,10 @@ class Jobs(Subject):
             return records(session, rows, self._kept, are_all=projects is None)
 
     def begun(self) -> list[JobRecord]:
-        """All running and paused jobs, oldest first."""
-        return self._in_states(JobState.RUNNING, JobState.PAUSED)
-
-    def paused(self) -> list[JobRecord]:
-        """All paused jobs, oldest first."""
-        return self._in_states(JobState.PAUSED)
-
-    def _in_states(self, *states: JobState) -> list[JobRecord]:
+        """All active jobs that have had tasks or were paused, oldest first."""
+        has_begun = or_(JobRow.state != JobState.QUEUED.value, JobRow.started_at.is_not(None))
         with self._read() as session:
-            statement = select(*STORED).where(JobRow.state.in_([state.value for state in states]))
+            statement = select(*STORED).where(JobRow.state.in_(ACTIVE_STATES), has_begun)
             rows = session.execute(statement.order_by(JobRow.created_at, JobRow.id)).all()
             return records(session, rows, self._kept, are_all=False)
 
