@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,7 +61,7 @@ from optimus_service.observe.finished_runs import FinishedRunHistory
 from optimus_service.observe.histories import Histories
 from optimus_service.observe.past_jobs import PastJobs
 from optimus_service.observe.snapshot import Observer
-from optimus_service.observe.standstills import NewestStandstills
+from optimus_service.observe.standstills import NewestStandstills, without_end
 from optimus_service.process.connections import (
     ACCEPTED_AT_ONCE,
     bounded_protocol,
@@ -279,9 +280,8 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
     planner = make_planner(policy_named(settings.policy), settings, forecaster)
     still, listens_since = NewestStandstills(), clock()
 
-    def stalled() -> Stalled:
-        found = still.at(repository, clock(), listens_since)
-        return {job_id: each.fails_at for job_id, each in found.items() if each.may_not_end}
+    def stalled(*, with_unheard: bool = False) -> Stalled:
+        return without_end(still.at(repository, clock(), listens_since), with_unheard=with_unheard)
 
     ahead = make_queue_ahead(settings, forecaster, metrics, known.past, stalled)
     if machine.make_cluster is not None:
@@ -322,7 +322,7 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
         note_step=loop.trained,
         loop_health=loop.health,
         leads=lambda: loop.leads,
-        preview=make_preview(settings, repository, known, cluster, clock, stalled),
+        preview=make_preview(settings, repository, known, cluster, clock, partial(stalled, with_unheard=True)),
         finished_runs=known.finished_runs,
         clock=clock,
         still=still,

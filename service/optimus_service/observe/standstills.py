@@ -154,6 +154,19 @@ def standstills(
     return _with_failures(found_now, _killed_again(running, ended) | failed)
 
 
+def without_end(still: Standstills, *, with_unheard: bool = False) -> dict[str, int | None]:
+    """Those of which nothing tells that they go on to their ends, by id, with the steps by which they may fail again.
+
+    `with_unheard`: also those of which nothing tells when they end, as they were not heard of yet. A look that is told
+    for minutes counts them as going on; what is asked and told in the same moment knows no more than lists do.
+    """
+    return {
+        job_id: each.fails_at
+        for job_id, each in still.items()
+        if each.may_not_end or (with_unheard and each.is_without_end)
+    }
+
+
 def _as_hung(hung: Mapping[str, tuple[str, int]]) -> dict[str, Standstill]:
     return {each: Standstill(words, is_stalled=True, hung_at=at) for each, (words, at) in hung.items()}
 

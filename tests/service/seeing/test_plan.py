@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ from optimus_service.insight.predictions.dry_run import (
     PutOff,
     earliest_promised,
 )
-from optimus_service.observe.standstills import HUNG
+from optimus_service.observe.standstills import HUNG, standstills, without_end
 from optimus_service.requests import checked
 
 SPEC: dict[str, Any] = {"workers": {"max": 4}, "servers": {"max": 4}, "convergence": {"loss_decrease": {"below": 0.05}}}
@@ -333,9 +334,30 @@ def test_no_look_ahead_of_a_dry_run_ends_a_job_of_which_nothing_tells_that_it_go
     world.submit(convergence={"max_steps": 4000})
     world.live_until("it trains", lambda: world.repository.jobs.get("job-1").step > 60)
     world.round()
-    for stalled in ((), ("job-1",)):
+    begins = world.clock() + 1.0
+    unheard = standstills(world.repository, world.repository.jobs.active(), {}, begins + 3.0, begins)
+    assert unheard["job-1"].is_unheard
+    assert without_end(unheard) == {}, "what is told for minutes counts it as going on"
+    for stalled in ((), ("job-1",), without_end(unheard, with_unheard=True)):
         found = preview_of(world, stalled=stalled).of_change(lambda as_it_is: as_it_is)
         assert ("job-1" in found.left) == (not stalled)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_change_of_a_job_that_was_not_heard_of_yet_tells_no_end_of_it(planning: Api, world: World) -> None:
+    """In the first seconds after a restart all other views say that it cannot be said yet."""
+    world.submit(convergence={"max_steps": 4000})
+    world.live_until("it trains", lambda: world.repository.jobs.get("job-1").step > 60)
+    world.round()
+    later = world.clock() + 3000.0
+    due = (datetime.fromtimestamp(later, UTC)).isoformat()
+    for begins, tells in ((0.0, True), (world.clock() + 1.0, False)):
+        object.__setattr__(planning.services, "listens_since", begins)
+        world.clock.now = max(world.clock(), begins)
+        asked = {"convergence": {"max_steps": 5000}, "deadline": due}
+        said = " ".join(planning.post("/v1/jobs/job-1/plan", json=asked).json()["sentences"])
+        assert ("It would end in " in said, "By this it " in said) == (tells, tells), said
+        assert ("When it would end cannot be said." in said) != tells
 
 
 @pytest.mark.parametrize("is_without_end", [False, True])

@@ -102,15 +102,15 @@ def job_body(
     others = [each for each in effects if each.job_id != job.id]
     put_off = [each for each in found.put_off if each.job_id != job.id]  # its own start is told
     told = shown.get(job.id, NOTHING_SHOWN)
+    left = None if told.is_without_end else interval_body(found.left.get(job.id))
     sentences = [
         _on_its_size(found, job, own),
         found.decisions[job.id].message,
         *_on_its_start(found, job, told),
-        *_on_its_end(found, edit, job, own, told),
+        *_on_its_end(edit, own, told, left),
     ]
     if {"deadline", "deadline_seconds"} & edit.changes.keys():
         due = deadline_of(job.asked, job.created_at)
-        left = interval_body(found.left.get(job.id))
         sentences += [] if due is None else by_deadline(left, due - now, has_begun=job.first_step is not None)
     return answers.ChangePlan(
         sentences=[
@@ -140,11 +140,11 @@ def _on_its_start(found: Altered, job: JobRecord, shown: Shown) -> list[str]:
     return [f"It would {verb} in {span(after)}{instead}."]
 
 
-def _on_its_end(found: Altered, edit: Edit, job: JobRecord, own: answers.Effect | None, shown: Shown) -> list[str]:
-    """Where the change moves it."""
+def _on_its_end(edit: Edit, own: answers.Effect | None, shown: Shown, left: answers.Interval | None) -> list[str]:
+    """Where the change moves it; `left`: seconds to it with the change, by the look ahead."""
     if own is None and not any(field.startswith("convergence") for field in edit.changes):
         return []
-    after = own.finish_seconds_after if own is not None else interval_body(found.left.get(job.id))
+    after = own.finish_seconds_after if own is not None else left
     if after is None:
         return ["When it would end cannot be said."]
     before = own.finish_seconds_before if own is not None else shown.left
