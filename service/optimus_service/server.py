@@ -19,7 +19,7 @@ import sqlite3
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -302,7 +302,8 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
         retention.note(leader)
         machine.after_round(snapshot, plan)
 
-    rounds = make_rounds(settings, repository, known, cluster, planner, applier, clock, on_planned)
+    unsaid = partial(stalled, with_unheard=True)
+    rounds = make_rounds(settings, repository, known, cluster, planner, applier, clock, on_planned, unsaid)
     times = LoopTimes(
         settings.round_seconds, settings.learning_round_seconds, settings.debounce_seconds, settings.lease_seconds
     )
@@ -322,7 +323,7 @@ def assemble(settings: Settings, service_url: str, clock: Callable[[], float], m
         note_step=loop.trained,
         loop_health=loop.health,
         leads=lambda: loop.leads,
-        preview=make_preview(settings, repository, known, cluster, clock, partial(stalled, with_unheard=True)),
+        preview=make_preview(settings, repository, known, cluster, clock, unsaid),
         finished_runs=known.finished_runs,
         clock=clock,
         still=still,
@@ -366,8 +367,9 @@ def make_rounds(
     applier: Applier,
     clock: Callable[[], float],
     on_planned: RoundListener = nobody,
+    without_end: Callable[[], Container[str]] = tuple,
 ) -> Round:
-    """What runs scheduling rounds."""
+    """What runs scheduling rounds. `on_planned`, `without_end`: see `Round`."""
     exits = ExitNotices(cluster, known.histories, settings.max_task_failures)
     unknown = UnknownTasks(cluster, settings.unknown_tasks, settings.drain_seconds)
     return Round(
@@ -381,6 +383,7 @@ def make_rounds(
         settings.keep_seconds,
         unknown,
         on_planned,
+        without_end,
     )
 
 

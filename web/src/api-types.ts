@@ -1052,7 +1052,7 @@ export interface components {
             step: number;
             total_steps: components["schemas"]["Interval"] | null;
             /**
-             * @description from `at` on
+             * @description from `at` on; null: nothing told its end then, as while it hung
              * @default null
              */
             remaining_seconds: components["schemas"]["Interval"] | null;

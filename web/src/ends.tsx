@@ -13,14 +13,20 @@ function tookOf(job: Job): number | null {
   return job.state === "succeeded" ? job.jct_seconds : null;
 }
 
-/** Moments, then seconds from submission to the end: likeliest, low, high, and what came. */
+/** Moments, then seconds from submission to the end: likeliest, low, high, and what came. A gap where none was told, as
+ * while it hung. */
 function predictedEnds(history: Predictions["history"], job: Job) {
   const begun = Date.parse(job.created_at) / 1000;
-  const told = history.flatMap(({ at, remaining_seconds: left }) =>
-    left ? [{ at: Date.parse(at) / 1000, left }] : [],
-  );
+  const first = history.findIndex(({ remaining_seconds: left }) => left);
+  const told = (first < 0 ? [] : history.slice(first)).map(({ at, remaining_seconds: left }) => ({
+    at: Date.parse(at) / 1000,
+    left,
+  }));
   const columns = (["mean", "low", "high"] as const).map((part) =>
-    told.map(({ at, left }) => (left[part] === null ? null : at - begun + left[part])),
+    told.map(({ at, left }) => {
+      const seconds = left?.[part] ?? null;
+      return seconds === null ? null : at - begun + seconds;
+    }),
   );
   return [told.map(({ at }) => at), ...columns, told.map(() => tookOf(job))] as uPlot.AlignedData;
 }
@@ -29,7 +35,8 @@ export function Ends({ job, history }: { job: Job; history: Predictions["history
   const took = tookOf(job);
   const data = useMemo(() => predictedEnds(history, job), [history, took]);
   const [at, means, lows, highs] = data;
-  if (at.length < LEAST || !means || !lows || !highs) return null;
+  const known = Array.from(means ?? []).filter((each) => each !== null);
+  if (known.length < LEAST || !means || !lows || !highs) return null;
   const options = (): Omit<uPlot.Options, "width" | "height"> => ({
     scales: { y: { range: (_plot, _low, high) => [0, Math.max(high * 1.05, 1)] } },
     axes: axes({ x: timeAxis, y: { incrs: SPANS, values: (_plot, ticks) => ticks.map(duration), size: 72 } }),
@@ -49,13 +56,14 @@ export function Ends({ job, history }: { job: Job; history: Predictions["history
     const values: [string, string][] = [["predicted", mean], ["80 %", `${low} – ${high}`], ...came];
     return { at: clock((at[index] ?? 0) * 1000), values };
   };
+  const gap = known.length < at.length ? " Where the line is broken, its end could not be said." : "";
   const end = came.length ? ` It took ${duration(took)}.` : "";
   return (
     <section aria-labelledby="ends">
       <h2 id="ends">How the predicted end moved</h2>
       <Chart
         title="From submission to the end, predicted at the size that it was given at each moment"
-        summary={`First ${duration(means[0])}, last ${duration(means[at.length - 1])}.${end}`}
+        summary={`First ${duration(known[0])}, last ${duration(known[known.length - 1])}.${gap}${end}`}
         data={data}
         options={options}
         read={read}

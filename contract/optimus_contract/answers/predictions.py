@@ -203,7 +203,9 @@ class PredictionPoint(Message):
     at: datetime
     step: int
     total_steps: Interval | None
-    remaining_seconds: Annotated[Interval | None, About("from `at` on")] = None
+    remaining_seconds: Annotated[
+        Interval | None, About("from `at` on; null: nothing told its end then, as while it hung")
+    ] = None
 
 
 AdviceKind = Literal["cheaper", "faster"]

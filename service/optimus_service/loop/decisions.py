@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from optimus_scheduler.model import Decision, Interval, Plan
 from optimus_service.store.records import DecisionRecord, JobRecord
@@ -19,25 +19,25 @@ class News:
     """Remembers of each active job the decision that was stored last. Used by one thread."""
 
     def __init__(self) -> None:
-        self._stored: dict[str, Decision] = {}
+        self._stored: dict[str, tuple[Decision, bool]] = {}
         self._fence: int | None = None
 
-    def of(self, plan: Plan, fence: int) -> list[Decision]:
+    def of(self, plan: Plan, fence: int, without_end: Container[str] = ()) -> list[Decision]:
         """The decisions of the plan that are to be stored; all of the first one under each fencing token, as somebody
-        else may have stored others before."""
+        else may have stored others before. `without_end`: ids of jobs of which nothing tells when they end."""
         if fence != self._fence:
             self._fence, self._stored = fence, {}
-        return [each for each in plan.decisions if not self._is_known(each)]
+        return [each for each in plan.decisions if not self._is_known(each, each.job_id in without_end)]
 
-    def stored(self, news: Iterable[Decision], plan: Plan) -> None:
+    def stored(self, news: Iterable[Decision], plan: Plan, without_end: Container[str] = ()) -> None:
         """The `news` of this plan are in the database. Jobs without a decision are forgotten."""
-        self._stored |= {each.job_id: each for each in news}
+        self._stored |= {each.job_id: (each, each.job_id in without_end) for each in news}
         active = {each.job_id for each in plan.decisions}
         self._stored = {job_id: each for job_id, each in self._stored.items() if job_id in active}
 
-    def _is_known(self, decision: Decision) -> bool:
-        before = self._stored.get(decision.job_id)
-        return before is not None and says_the_same(before, decision)
+    def _is_known(self, decision: Decision, is_without_end: bool) -> bool:
+        before, was_without_end = self._stored.get(decision.job_id, (None, False))
+        return before is not None and was_without_end == is_without_end and says_the_same(before, decision)
 
 
 def says_the_same(before: Decision, after: Decision) -> bool:
@@ -98,13 +98,15 @@ def _is_near(before: float | None, after: float | None) -> bool:
     return abs(after - before) <= NEAR * abs(before)
 
 
-def decision_records(decisions: Iterable[Decision], at: float, jobs: Iterable[JobRecord]) -> list[DecisionRecord]:
-    """One row per decision; `jobs`: as they were when it was made."""
+def decision_records(
+    decisions: Iterable[Decision], at: float, jobs: Iterable[JobRecord], without_end: Container[str] = ()
+) -> list[DecisionRecord]:
+    """One row per decision; `jobs`: as they were when it was made; `without_end`: as for `News.of`."""
     step_at = {job.id: job.step_at for job in jobs}
-    return [_record(decision, at, step_at.get(decision.job_id)) for decision in decisions]
+    return [_record(each, at, step_at.get(each.job_id), each.job_id in without_end) for each in decisions]
 
 
-def _record(decision: Decision, at: float, step_at: float | None) -> DecisionRecord:
+def _record(decision: Decision, at: float, step_at: float | None, is_without_end: bool) -> DecisionRecord:
     return DecisionRecord(
         job_id=decision.job_id,
         at=at,
@@ -117,4 +119,5 @@ def _record(decision: Decision, at: float, step_at: float | None) -> DecisionRec
         batch=decision.batch,
         forecast=decision.forecast,
         step_at=step_at,
+        is_without_end=is_without_end,
     )

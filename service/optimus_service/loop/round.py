@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 
 import structlog
@@ -82,11 +82,12 @@ class Round:
         keep_seconds: float,
         unknown: UnknownTasks,
         on_planned: RoundListener = nobody,
+        without_end: Callable[[], Container[str]] = tuple,
     ) -> None:
         """`leader_with`: gives the database to the holder of a fencing token; there is no other way to write.
 
         `keep_seconds`: logs of tasks that ended longer ago are deleted. `on_planned`: called after each round that went
-        well; it must return at once.
+        well; it must return at once. `without_end`: the ids of jobs of which nothing tells now when they end.
         """
         self._leader_with = leader_with
         self._cluster = cluster
@@ -98,6 +99,7 @@ class Round:
         self._keep_seconds = keep_seconds
         self.unknown = unknown
         self._on_planned = on_planned
+        self._without_end = without_end
         self._predicted = PredictedParts(PARTS)
         self._silent = SilentCoordinators(cluster, clock)
         self._news = News()
@@ -168,9 +170,10 @@ class Round:
             error="; ".join(failures) or None,
         )
         predictions = self._predictions(snapshot, plan, leader)
-        news = self._news.of(plan, fence)
-        leader.rounds.add(record, decision_records(news, now, records), predictions)
-        self._news.stored(news, plan)
+        without_end = self._without_end()
+        news = self._news.of(plan, fence, without_end)
+        leader.rounds.add(record, decision_records(news, now, records, without_end), predictions)
+        self._news.stored(news, plan, without_end)
         self._predicted.stored(predictions, (job.id for job in snapshot.jobs))
         self.seen, self.decided = cluster_state, plan
         self._on_planned(snapshot, plan, leader)

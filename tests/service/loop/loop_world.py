@@ -23,6 +23,7 @@ from optimus_service.loop.apply import Applier
 from optimus_service.loop.launch import LaunchContext
 from optimus_service.loop.round import Planner
 from optimus_service.metrics.registry import Metrics
+from optimus_service.observe.standstills import NewestStandstills, without_end
 from optimus_service.process.job_tokens import JobTokens
 from optimus_service.requests import checked
 from optimus_service.settings import Settings
@@ -118,8 +119,17 @@ class World:
         self.looks_ahead = False
         self.metrics = Metrics()
         self.ahead = server.make_queue_ahead(self.settings, forecaster, self.metrics, self.known.past)
+        still = NewestStandstills()
         self.rounds = server.make_rounds(
-            self.settings, repository, self.known, self.cluster, planner, applier, self.clock, self.ahead.note
+            self.settings,
+            repository,
+            self.known,
+            self.cluster,
+            planner,
+            applier,
+            self.clock,
+            self.ahead.note,
+            lambda: without_end(still.at(repository, self.clock(), 0.0)),
         )
         self.fence = self.take_lease()
         self.coordinators: dict[str, Coordinator] = {}

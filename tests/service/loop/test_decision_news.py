@@ -82,6 +82,15 @@ def test_a_new_leader_stores_all_that_it_decides() -> None:
     assert news.of(plan, fence=2) == [DECISION], "another one may have decided otherwise meanwhile"
 
 
+def test_that_an_end_cannot_be_said_any_more_or_can_again_is_new() -> None:
+    news, plan, told = News(), plan_of(DECISION), []
+    for without_end in ((), (), (DECISION.job_id,), (DECISION.job_id,), ()):
+        new = news.of(plan, 1, without_end)
+        news.stored(new, plan, without_end)
+        told.append(bool(new))
+    assert told == [True, False, True, False, True]
+
+
 def test_a_decision_that_was_not_stored_is_new_again() -> None:
     news, plan = News(), plan_of(DECISION)
     assert news.of(plan, fence=1) == news.of(plan, fence=1) == [DECISION]

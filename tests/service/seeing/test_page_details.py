@@ -63,18 +63,19 @@ def stored(live: LiveService) -> LiveService:
         for index, value in enumerate(ACCURACIES)
     ]  # fmt: skip
     add_samples(repository, STORED, samples, now)
-    for age, left in ((20.0, 30.0), (40.0, 55.0), (60.0, 45.0)):
-        _decide(live, begun + age, left)
+    for age, left, hangs in ((20.0, 30.0, False), (40.0, 55.0, False), (50.0, 55.0, True), (60.0, 45.0, False)):
+        _decide(live, begun + age, left, hangs=hangs)
     repository.jobs.advance(STORED, ResultReported(Outcome.SUCCEEDED, 40, 0.001, {"test_accuracy": 0.8}), begun + 100.0)
     return live
 
 
-def _decide(live: LiveService, at: float, left: float) -> None:
+def _decide(live: LiveService, at: float, left: float, *, hangs: bool) -> None:
     ahead = Interval(left, 0.5 * left, 2.0 * left)
     decision = DecisionRecord(
         job_id=STORED, at=at, allocation=Allocation(1, 1), previous=Allocation(1, 1), reason="Unchanged",
         message="It keeps what it has.",
         forecast=Forecast(STORED, ahead, ahead, confidence=0.5, remaining_seconds=ahead, rule="max_steps"),
+        is_without_end=hangs,
     )  # fmt: skip
     found = RoundRecord(at=at, trigger="period", seconds=0.1, phase_seconds={}, n_jobs=1, n_actions=0, error=None)
     live.world.repository.rounds.add(found, [decision])
@@ -142,7 +143,8 @@ def test_how_the_predicted_end_moved_is_beside_what_came(chromium: Browser, stor
         region.locator("canvas").wait_for()
         label = region.get_by_role("img").get_attribute("aria-label") or ""
         # After 20 s: 30 s left; after 60 s: 45 s left. It took 100 s.
-        assert "First 50 s, last 1 min 45 s. It took 1 min 40 s." in label
+        broken = "Where the line is broken, its end could not be said."
+        assert f"First 50 s, last 1 min 45 s. {broken} It took 1 min 40 s." in label
         slider = region.get_by_role("slider")
         slider.focus()
         slider.press("Home")
@@ -150,7 +152,8 @@ def test_how_the_predicted_end_moved_is_beside_what_came(chromium: Browser, stor
             has_text=re.compile("predicted 50 s.*35 s – 1 min.*came 1 min 40 s")
         ).wait_for()
         region.get_by_text("As a table").click()
-        assert region.locator("tbody tr").count() == 3
+        ends = region.locator("tbody tr td:nth-child(2)").all_text_contents()
+        assert ends == ["50 s", "1 min 35 s", "—", "1 min 45 s"], "none of the moment at which it hung"
 
 
 # --- logs ------------------------------------------------------------------------------------------------------------

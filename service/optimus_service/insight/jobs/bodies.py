@@ -222,7 +222,8 @@ def _forecast_body(forecast: Forecast) -> answers.Forecast:
 def prediction_point_body(decision: DecisionRecord) -> answers.PredictionPoint:
     """What a round believed of the job's end, and the step the job was at: total minus what was left then.
 
-    What was guessed from how long it had gone on was shown to nobody, and is not told.
+    What was guessed from how long it had gone on was shown to nobody, and is not told; nor is the time left of a job
+    that stood still then, or had yet to pass the step where it hung or failed.
     """
     total = interval_body(decision.forecast.total_steps)
     left = interval_body(decision.forecast.remaining_steps)
@@ -230,6 +231,8 @@ def prediction_point_body(decision: DecisionRecord) -> answers.PredictionPoint:
     step = _step_then(total, left)
     if decision.forecast.rule is None:
         total = seconds = None
+    if decision.is_without_end:
+        seconds = None
     return answers.PredictionPoint(at=moment(decision.at), step=step, total_steps=total, remaining_seconds=seconds)
 
 

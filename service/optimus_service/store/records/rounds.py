@@ -113,6 +113,9 @@ class DecisionRecord:
     forecast: Forecast
     step_at: float | None = None
     """When the step was reported that the forecast is made at, POSIX seconds; None: not known."""
+    is_without_end: bool = False
+    """Whether nothing told when the job ends as it was made: it stood still, or had yet to pass the step where it hung
+    or failed."""
     expected: ExpectedTimesRecord | None = None
     """The newest of the job; of `Rounds.latest_decisions` only."""
 

@@ -13,7 +13,9 @@ from typing import Any
 
 from optimus_models.calibration import AS_PREDICTED, UNCALIBRATED, Calibration, Widening
 from optimus_scheduler.model import Forecast, Interval, SpeedSource
-from optimus_service.store.records import Document
+from optimus_service.store.records import DecisionRecord, Document
+
+_WITHOUT_END = "is_without_end"
 
 
 def to_json(forecast: Forecast) -> Document:
@@ -62,6 +64,16 @@ def from_json(job_id: str, document: object) -> Forecast:
         converged=stored.get("converged") is True,
         seconds_after_steps=interval(stored.get("seconds_after_steps")),
     )
+
+
+def beside(decision: DecisionRecord) -> Document:
+    """What is stored with the forecast of a decision beside its own fields."""
+    return {"step_at": decision.step_at} | ({_WITHOUT_END: True} if decision.is_without_end else {})
+
+
+def is_without_end(document: object) -> bool:
+    """Whether nothing told when the job ends as the stored forecast was made; earlier releases did not say it."""
+    return _object(document).get(_WITHOUT_END) is True
 
 
 def step_at(document: object) -> float | None:

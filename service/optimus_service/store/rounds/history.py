@@ -192,7 +192,7 @@ def _decision_values(round_id: int, record: DecisionRecord) -> dict[str, Any]:
         "gain": _number_or_none(record.gain),
         "next_gain": _number_or_none(record.next_gain),
         "batch": record.batch,
-        "forecast": forecasts.to_json(record.forecast) | {"step_at": record.step_at},
+        "forecast": forecasts.to_json(record.forecast) | forecasts.beside(record),
     }
 
 
@@ -215,4 +215,5 @@ def _decision(row: DecisionRow) -> DecisionRecord:
         batch=row.batch,
         forecast=forecasts.from_json(row.job_id, row.forecast),
         step_at=forecasts.step_at(row.forecast),
+        is_without_end=forecasts.is_without_end(row.forecast),
     )
