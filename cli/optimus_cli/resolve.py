@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from optimus_cli import output
 from optimus_cli.bodies import Job
@@ -17,6 +17,14 @@ SHOWN_CANDIDATES = 8
 SHOWN_NEAREST = 3
 LONGEST_REFERENCE = 63
 """Characters of the longest name or id."""
+MOST_LOOKS = 5
+"""A job that changes each time while the rest is read is shown as it is by then."""
+_CHANGES = (
+    *("name", "state", "directive", "spec", "wanted", "running", "membership_epoch", "global_batch", "attempt"),
+    *("retries", "rescales", "reason", "limit_reached", "deadline_promised_at", "failure", "finished_at"),
+)
+"""What of a job changes with an event or a decision, and not with each step."""
+_T = TypeVar("_T")
 
 
 def find_job(client: Client, reference: str) -> Job:
@@ -48,6 +56,22 @@ def find_job(client: Client, reference: str) -> Job:
     if found is None:  # it was deleted or renamed in between
         raise NoSuchJob(no_such_job(reference, []))
     return found
+
+
+def with_the_rest(client: Client, found: Job, read: Callable[[], _T]) -> tuple[Job, _T]:
+    """The job and what `read` asks of it, as of one time: both are asked for again as long as the job has changed in
+    between, `MOST_LOOKS` times at most."""
+    for _ in range(MOST_LOOKS):
+        rest, before = read(), found
+        found = client.job(before["id"])
+        if _settled(found) == _settled(before):
+            break
+    return found, rest
+
+
+def _settled(job: Job) -> list[object]:
+    stands_still = job.get("standstill") is not None  # its words count the seconds
+    return [*(job.get(name) for name in _CHANGES), stands_still]
 
 
 def _one(client: Client, name: str) -> Job | None:

@@ -12,7 +12,7 @@ from tests.cli import builders
 from tests.cli.builders import job as a_job
 from tests.cli.conftest import Answer, Optimus, Request, ScriptedService, problem
 
-from optimus_cli import watching
+from optimus_cli import resolve, watching
 
 JOB = "digits-mlp-x7k2p"
 REFUSED_PORT = "http://127.0.0.1:1"
@@ -440,6 +440,53 @@ def test_watch_survives_a_restart_of_the_service(service: ScriptedService, optim
     assert len(count) == 5
 
 
+def test_a_job_that_ends_while_its_events_are_read_is_described_as_ended(
+    service: ScriptedService, optimus: Optimus
+) -> None:
+    """Its state was of before, its newest event of after that."""
+    has_ended: list[bool] = []
+
+    def events(_request: Request) -> Any:
+        has_ended.append(True)
+        ended = {"id": 9, "at": "2026-01-02T03:09:00Z", "type": "JobFailed", "message": "It failed.", "data": {}}
+        return {"events": [ended], "next_cursor": None}
+
+    failed = builders.job(state="failed", finished_at="2026-01-02T03:09:00Z")
+    service.on("GET", f"/v1/jobs/{JOB}", lambda _: failed if has_ended else builders.job())
+    service.on("GET", f"/v1/jobs/{JOB}/events", events)
+    told = json.loads(optimus("describe", JOB, "--json", "--url", service.url).stdout)
+    assert (told["state"], told["events"][0]["type"]) == ("failed", "JobFailed")
+    assert len(has_ended) == 2, "asked for again, once"
+
+
+def test_a_job_that_changes_all_the_time_is_described_nevertheless(service: ScriptedService, optimus: Optimus) -> None:
+    asked: list[int] = []
+
+    def changes(_request: Request) -> Any:
+        asked.append(len(asked))
+        return builders.job(membership_epoch=len(asked))
+
+    service.on("GET", f"/v1/jobs/{JOB}", changes)
+    assert optimus("describe", JOB, "--json", "--url", service.url).exit_code == 0
+    assert len(asked) == 1 + resolve.MOST_LOOKS
+
+
+def test_predictions_stand_beside_the_job_that_they_are_of(service: ScriptedService, optimus: Optimus) -> None:
+    """It was told no time left, and not why, as it stood still between the two questions."""
+    asked: list[bool] = []
+
+    def predicted(_request: Request) -> Any:
+        asked.append(True)
+        return builders.predictions(remaining_seconds=None)
+
+    still = "its workers hung once, at step 40 or before"
+    service.on("GET", f"/v1/jobs/{JOB}", lambda _: builders.job(standstill=still if asked else None))
+    service.on("GET", f"/v1/jobs/{JOB}/predictions", predicted)
+    told = " ".join(optimus("predict", JOB, "--url", service.url).stdout.split())
+    assert "Its workers hung once, at step 40 or before." in told
+    assert len(asked) == 2
+
+
 def test_resume_says_what_the_job_does_now(service: ScriptedService, optimus: Optimus) -> None:
     service.on("POST", f"/v1/jobs/{JOB}/resume", Answer(200, builders.job(state="paused")))
     done = optimus("resume", JOB, "--url", service.url)
@@ -577,7 +624,7 @@ def test_predict_draws(service: ScriptedService, optimus: Optimus, tmp_path: Pat
     done = optimus("predict", JOB, "--workers", "1-3", "--servers", "2", "--png", str(png), "--url", service.url)
     assert done.exit_code == 0
     assert png.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    assert service.requests[-1].query == {"workers": "1-3", "servers": "2-2"}
+    assert service.requests[-2].query == {"workers": "1-3", "servers": "2-2"}, "then the job again"
     unwritable = optimus("predict", JOB, "--png", "/proc/no/left.png", "--url", service.url)
     assert unwritable.exit_code == 1
 

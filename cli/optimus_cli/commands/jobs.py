@@ -13,7 +13,7 @@ from optimus_cli.bodies import Job
 from optimus_cli.client import DEFAULT_URL, Client
 from optimus_cli.errors import BadInput
 from optimus_cli.options import AsJson, JobReference, JobReferences, OptionalJobReference, Url, connect
-from optimus_cli.resolve import check_project, find_job
+from optimus_cli.resolve import check_project, find_job, with_the_rest
 from optimus_cli.show import render_explanation, render_job, render_jobs, render_predictions, render_tables
 from optimus_client.answers import ENDED
 
@@ -112,8 +112,12 @@ def describe(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False)
     """Show everything about a job: state, progress, its sizes over time, its tasks, the latest events."""
     with connect(url) as client:
         found = find_job(client, job)
-        allocations, tasks = client.allocations(found["id"]), client.tasks(found["id"])
-        events = client.events(found["id"], limit=SHOWN_EVENTS)
+        job_id = found["id"]
+        found, (allocations, tasks, events) = with_the_rest(
+            client,
+            found,
+            lambda: (client.allocations(job_id), client.tasks(job_id), client.events(job_id, limit=SHOWN_EVENTS)),
+        )
     if as_json:
         output.print_json({**found, "allocations": allocations, "tasks": tasks, "events": events})
         return

@@ -13,7 +13,7 @@ from optimus_cli import output
 from optimus_cli.client import DEFAULT_URL
 from optimus_cli.errors import BadInput
 from optimus_cli.options import AsJson, JobReference, Url, connect
-from optimus_cli.resolve import find_job
+from optimus_cli.resolve import find_job, with_the_rest
 from optimus_cli.show import render_predictions, render_tables
 
 Range = Annotated[str, typer.Option(metavar="LOW-HIGH", help="Sizes to predict for, such as 1-8 or 4.")]
@@ -44,9 +44,10 @@ def predict(
     seconds = None if deadline is None else checked_duration("--deadline", deadline)
     with connect(url) as client:
         found = find_job(client, job)
-        predictions = client.predictions(found["id"], *sizes, deadline_seconds=seconds, budget=budget)
-        if predictions["outcome"] is not None and found["finished_at"] is None:
-            found = client.job(found["id"])  # it ended in between
+        job_id = found["id"]
+        found, predictions = with_the_rest(
+            client, found, lambda: client.predictions(job_id, *sizes, deadline_seconds=seconds, budget=budget)
+        )
     if png is not None:
         # matplotlib takes most of a second to import; only drawing needs it.
         from optimus_cli.show import plots

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Query
 
@@ -41,6 +42,8 @@ SizesQuery = Query(
     examples=["1-8"],
     json_schema_extra={"pattern": _RANGE.pattern},
 )
+
+_T = TypeVar("_T")
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 
@@ -81,11 +84,18 @@ def predict_job(
     sizes = sizes_in("workers", workers), sizes_in("servers", servers)
     if len(sizes[0]) * len(sizes[1]) > MAX_SIZES:
         raise invalid_field("workers", f"workers × servers may be {MAX_SIZES} sizes at most")
-    record = services.repository.jobs.get(job_id)
+    rounds = services.repository.rounds
+    record, (memberships, latest, earlier) = with_the_rest(
+        services.repository,
+        job_id,
+        lambda _: (
+            services.repository.memberships.of_job(job_id),
+            rounds.latest_decisions([job_id]).values(),  # with what is expected
+            rounds.decisions(job_id, limit=MAX_DECISIONS).items,
+        ),
+    )
     now = services.clock()
-    job = histories.job(record, services.repository.memberships.of_job(job_id), now)
-    latest = services.repository.rounds.latest_decisions([job_id]).values()  # with what is expected
-    earlier = services.repository.rounds.decisions(job_id, limit=MAX_DECISIONS).items
+    job = histories.job(record, memberships, now)
     decisions = [*latest, *(each for each in earlier if each.id not in {one.id for one in latest})]
     known = {each.job_id: each for each in latest}
     still = standstills(services.repository, [record], known, now, services.listens_since)
@@ -95,6 +105,22 @@ def predict_job(
     predictions = services.repository.shown_predictions.of_job(job_id) if record.state.is_final else ()
     body = predictions_body(record, job, decisions, question, services.settings.scheduling, checkpoints, predictions)
     return seen.predictions(body, caller)
+
+
+def with_the_rest(repository: Repository, job_id: str, read: Callable[[JobRecord], _T]) -> tuple[JobRecord, _T]:
+    """The job and what `read` reads beside it, as of one round and one membership: both are read again as long as the
+    job has changed in between."""
+    job = repository.jobs.get(job_id)
+    while True:
+        rest = read(job)
+        before, job = job, repository.jobs.get(job_id)
+        if _stands(job) == _stands(before):
+            return job, rest
+
+
+def _stands(job: JobRecord) -> tuple[object, ...]:
+    """What of it changes with rounds and memberships, and not with its steps."""
+    return job.wanted_at, job.state, job.directive, job.membership_epoch, job.attempt
 
 
 def _capacities(services: Services, project: str) -> tuple[Resources | None, Resources | None]:

@@ -16,7 +16,7 @@ from optimus_scheduler.what_if import Advice
 from optimus_service.api.access.callers import Caller
 from optimus_service.api.http.body import StrictRoute
 from optimus_service.api.http.problems import documented
-from optimus_service.api.jobs.details import worker_starts
+from optimus_service.api.jobs.details import with_the_rest, worker_starts
 from optimus_service.api.services import CallerDep, HistoriesDep, Services, ServicesDep
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.insight.explanations.case import Case
@@ -61,12 +61,11 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
     """Why the job has the tasks that it has, what would have to happen for it to get more, when it starts and ends."""
     repository = services.repository
     job = repository.jobs.get(job_id)
-    memberships = repository.memberships.of_job(job_id)
     # Planning takes a while. All else is read after it, so that one answer tells of one time.
     advice = None if job.state.is_final else _gives_more(services, job, caller)
     gives_nothing = advice is not None and not advice.changes
     kept = _kept_on_larger_cluster(services, job_id) if gives_nothing and not job.is_without_tasks else None
-    job, active, decisions = _as_decided(services, job_id)
+    job, memberships, active, decisions = _as_decided(services, job_id)
     others = {each.id: each for each in active if caller.reads(each.project)}
     now = services.clock()
     seen = histories.job(job, memberships, now)
@@ -180,16 +179,20 @@ def _silence_at_its_end(services: Services, job: JobRecord, memberships: Sequenc
     return stalled(newest, until, max(heard, formed))
 
 
-def _as_decided(services: Services, job_id: str) -> tuple[JobRecord, list[JobRecord], Mapping[str, DecisionRecord]]:
-    """The job, the active jobs and what was decided of them, as of one round. Of a job that has ended no others."""
+def _as_decided(
+    services: Services, job_id: str
+) -> tuple[JobRecord, list[MembershipRecord], list[JobRecord], Mapping[str, DecisionRecord]]:
+    """The job with its memberships, the active jobs and what was decided of them, as of one round and one membership.
+    Of a job that has ended no others."""
     repository = services.repository
-    job = repository.jobs.get(job_id)
-    while True:
+
+    def rest(job: JobRecord) -> tuple[list[MembershipRecord], list[JobRecord], Mapping[str, DecisionRecord]]:
         active = [] if job.state.is_final else repository.jobs.active()
         decisions = repository.rounds.latest_decisions([job_id, *(each.id for each in active)])
-        before, job = job, repository.jobs.get(job_id)
-        if job.wanted_at == before.wanted_at and job.state is before.state:
-            return job, active, decisions
+        return repository.memberships.of_job(job_id), active, decisions
+
+    job, (memberships, active, decisions) = with_the_rest(repository, job_id, rest)
+    return job, memberships, active, decisions
 
 
 def _troubles(services: Services, job_id: str) -> tuple[str, ...]:
