@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from tests.cli import builders
@@ -13,6 +13,8 @@ from tests.cli.builders import job as a_job
 from tests.cli.conftest import Answer, Optimus, Request, ScriptedService, problem
 
 from optimus_cli import resolve, watching
+from optimus_cli.show import render_jobs
+from optimus_contract.answers.jobs import ListedState
 
 JOB = "digits-mlp-x7k2p"
 REFUSED_PORT = "http://127.0.0.1:1"
@@ -185,20 +187,27 @@ def test_logs_of_more_tasks_than_are_served_say_how_to_see_the_others(
     assert optimus("logs", JOB, "--json", "--url", scripted.url).stderr == ""
 
 
-def test_jobs_that_are_starting_are_listed_by_the_state_that_is_shown(
-    scripted: ScriptedService, optimus: Optimus
+@pytest.mark.parametrize("state", get_args(ListedState))
+def test_jobs_are_asked_for_by_the_state_that_is_shown(
+    scripted: ScriptedService, optimus: Optimus, state: ListedState
 ) -> None:
-    starts = {"workers": 1, "servers": 0}
-    jobs = [
-        a_job(id="waits", state="queued", wanted=starts | {"workers": 0}),
-        a_job(id="starts", state="queued", wanted=starts),
-        a_job(id="again", state="paused", wanted=starts),
-    ]
-    scripted.on("GET", "/v1/jobs", {"jobs": jobs, "next_cursor": None})
-    listed = json.loads(optimus("list", "--state", "starting", "--json", "--url", scripted.url).stdout)["jobs"]
-    assert [job["id"] for job in listed] == ["starts", "again"]
-    one = optimus("list", "--state", "starting", "--limit", "1", "--json", "--url", scripted.url)
-    assert len(json.loads(one.stdout)["jobs"]) == 1
+    scripted.on("GET", "/v1/jobs", {"jobs": [a_job()], "next_cursor": None})
+    assert optimus("list", "--state", state, "--json", "--url", scripted.url).exit_code == 0
+    assert [each.query["state"] for each in scripted.requests] == [state]
+
+
+@pytest.mark.parametrize(
+    ("job", "shown"),
+    [
+        ({"state": "queued", "wanted": {"workers": 0}}, "queued"),
+        ({"state": "queued", "wanted": {"workers": 1}}, "starting"),
+        ({"state": "paused", "wanted": {"workers": 1}}, "starting"),
+        ({"state": "paused", "wanted": {"workers": 1}, "directive": "cancel"}, "paused"),
+        ({"state": "queued", "wanted": {"workers": 0}, "reason": "PausedByOwner"}, "paused"),
+    ],
+)
+def test_a_state_is_shown_as_on_the_page(job: dict[str, Any], shown: str) -> None:
+    assert render_jobs.state_of(a_job(**job)).plain == shown
 
 
 def test_an_empty_list_says_so(scripted: ScriptedService, optimus: Optimus) -> None:

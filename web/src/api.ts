@@ -37,6 +37,8 @@ export type {
   WhoAmI,
 } from "./api-types";
 export type State = import("./api-types").JobLine["state"];
+/** What lists show and are asked for (`state` of `GET /v1/jobs`). */
+export type ListedState = State | "starting";
 
 const TOKEN = "optimus-token";
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Literal, get_args
+from typing import Annotated, get_args
 
 import typer
 
@@ -16,15 +16,16 @@ from optimus_cli.options import AsJson, JobReference, JobReferences, OptionalJob
 from optimus_cli.resolve import check_project, find_job, with_the_rest
 from optimus_cli.show import render_explanation, render_job, render_jobs, render_predictions, render_tables
 from optimus_client.answers import ENDED
+from optimus_contract.answers.jobs import JobState, ListedState
 
 DEFAULT_LIMIT = 50
 SHOWN_EVENTS = 100
-StateName = Literal["queued", "starting", "running", "paused", "succeeded", "failed", "cancelled"]
 
 
 def list_jobs(
     state: Annotated[
-        StateName | None, typer.Option(help="Only jobs in this state; starting ones are `queued` as well.")
+        ListedState | None,
+        typer.Option(help="Only jobs in this state; starting ones are `queued` or `paused` as well."),
     ] = None,
     project: Annotated[str | None, typer.Option(help="Only jobs of this project.")] = None,
     name: Annotated[str | None, typer.Option(help="Only jobs with this in their name.")] = None,
@@ -45,15 +46,11 @@ def list_jobs(
     given = {"state": state, "project": project, "name": name, "label": label, "owner": owner}
     asked = " ".join(f"--{key} {each}" for key, value in given.items() if value for each in _each(value))
     filters = {key: value for key, value in given.items() if value}
-    is_starting = state == "starting"
-    if is_starting:
-        filters["state"] = list(render_jobs.BEFORE_TASKS)
     with connect(url) as client:
         if mine:
             filters["owner"], asked = client.whoami()["name"], f"{asked} --mine".strip()
         most = None if everything else limit
-        found = client.jobs(filters, limit=None if is_starting else output.enough(most))
-        jobs = [each for each in found if not is_starting or render_jobs.is_starting(each)]
+        jobs = list(client.jobs(filters, limit=output.enough(most)))
         beside = ""
         if state is None and not as_json and output.is_cut(jobs, most):
             active = list(client.jobs({**filters, "state": list(_ACTIVE)}, limit=_MOST_LOOKED_AT))
@@ -69,7 +66,7 @@ def list_jobs(
         output.say_what_is_left(jobs, most, "the newest", "job", "--all or --limit N", beside=beside)
 
 
-_ACTIVE = tuple(each for each in get_args(StateName) if each != "starting" and each not in ENDED)
+_ACTIVE = tuple(each for each in get_args(JobState) if each not in ENDED)
 _MOST_LOOKED_AT = 1000
 """Of jobs that have not ended: more are not counted."""
 

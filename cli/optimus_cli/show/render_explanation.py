@@ -28,7 +28,7 @@ def explanation(
     `with_fit`: with the coefficients of the fitted models.
     """
     has_ended = why["state"] in ENDED
-    is_starting = why["state"] in BEFORE_TASKS and why["allocation"]["workers"]
+    is_starting = why["state"] in BEFORE_TASKS and why["allocation"]["workers"] and why["reason"] != "Cancelling"
     decided = why["reason"] or ""
     if decided and why["at"] is not None:
         decided += f", {wording.ago(why['at'], now)}"

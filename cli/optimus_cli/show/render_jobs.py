@@ -44,8 +44,10 @@ def is_starting(job: Job) -> bool:
 
 
 def state_of(job: Job) -> Text:
-    """A job's state, as the page says it: one that waits and whose tasks are on their way is starting."""
-    return Text("starting" if is_starting(job) else job["state"], style=STATE_STYLES.get(job["state"], ""))
+    """A job's state, as the page says it: one that waits and whose tasks are on their way is starting, and one whose
+    owner paused it before it had any is paused."""
+    waits = "paused" if job["state"] == "queued" and is_paused_by_owner(job) else job["state"]
+    return Text("starting" if is_starting(job) else waits, style=STATE_STYLES.get(job["state"], ""))
 
 
 def job_list(jobs: Sequence[Job], now: datetime) -> RenderableType:

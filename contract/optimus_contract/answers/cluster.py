@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Literal
 
-from optimus_contract.answers.jobs import Interval, JobState
+from optimus_contract.answers.jobs import Interval, JobState, ListedState
 from optimus_contract.message import About, Message
 from optimus_contract.people import ProjectQuota
 
@@ -29,7 +29,7 @@ class Project(Message):
     used: Annotated[NodeResources, About("what its jobs have been given")]
     borrowed: Annotated[NodeResources, About("of that, what is beyond the guarantee")]
     jobs: Annotated[
-        dict[str, int], About("its active jobs by state; those that wait for tasks on their way are `starting`")
+        dict[ListedState, int], About("its active jobs by state; those that wait for tasks on their way are `starting`")
     ]
     updated_at: datetime
 

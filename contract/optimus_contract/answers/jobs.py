@@ -14,6 +14,8 @@ from optimus_contract.result import JobProfile, JobResult
 
 SpeedSource = Literal["measured", "similar jobs", "analysis"]
 JobState = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
+ListedState = Literal[JobState, "starting"]
+"""What lists show and are asked for: those that are queued or paused and whose tasks are on their way are starting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

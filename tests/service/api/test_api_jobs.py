@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from tests.service.api.api_harness import NOW, Api, faults, job_spec, on_sqlite, problem, sample, telemetry
@@ -82,6 +82,10 @@ def test_jobs_are_filtered_by_state_project_and_name(api: Api) -> None:
         return {job["id"] for job in api.get("/v1/jobs", params=filters).json()["jobs"]}
 
     assert listed(state="cancelled") == {cancelled}
+    assert listed(state="starting") == set()
+    set_wanted(api.repository, other, Allocation(1, 0), Directive.RUN, (), 9.0)
+    assert listed(state="starting") == listed(state=["starting", "cancelled"]) - {cancelled} == {other}
+    assert {api.get("/v1/jobs", params={"state": each}).status_code for each in get_args(answers.ListedState)} == {200}
     assert listed(state=["queued", "cancelled"]) == {cancelled, queued, other}
     assert listed(project="vision") == {cancelled, other}
     assert listed(name="ALPHA") == {cancelled, queued}

@@ -11,7 +11,7 @@ from tests.service.loop.loop_world import World
 from optimus_service.api.jobs import explanation
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of
-from optimus_service.store.repository import Rounds
+from optimus_service.store.events import Rounds
 
 once = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 ONE: dict[str, Any] = {"workers": {"min": 1, "max": 1}, "servers": {"min": 1, "max": 1}}

@@ -194,6 +194,25 @@ def test_filters_combine(repository: Repository, make_job: MakeJob) -> None:
     assert _walk(repository, 1, name_contains="ISIO", name_match="any") == ["b", "a"]
 
 
+def test_starting_jobs_are_those_that_their_records_say(repository: Repository, make_job: MakeJob) -> None:
+    for number in range(6):
+        make_job(f"job-{number}", at=float(number))
+        if number % 2:
+            set_wanted(repository, f"job-{number}", Allocation(1, 0), Directive.RUN, (), 9.0)
+    repository.jobs.advance("job-1", MembershipFormed(1), 9.0)  # it trains
+    repository.jobs.advance("job-3", CancelRequested(has_tasks=True), 9.0)
+    starting = [job.id for job in repository.jobs.page().items if job.is_starting]
+    assert _walk(repository, 1, states=set(), starting=True) == starting == ["job-5"]
+    assert _walk(repository, 1, states={JobState.RUNNING}, starting=True) == ["job-5", "job-1"]
+    assert _walk(repository, 1, states={JobState.QUEUED}, starting=True) == [
+        "job-5",
+        "job-4",
+        "job-3",
+        "job-2",
+        "job-0",
+    ]
+
+
 def test_a_name_means_the_newest_active_job_else_the_newest(repository: Repository, make_job: MakeJob) -> None:
     for job_id, name, at in (("a", "cnn", 1.0), ("b", "cnn", 2.0), ("c", "cnn", 3.0), ("cnn-x", "b", 4.0)):
         make_job(job_id, name=name, at=at)

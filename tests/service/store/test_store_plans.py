@@ -23,6 +23,7 @@ CALLS: dict[str, Callable[[Repository], object]] = {
     "get_job": lambda store: store.jobs.get("job-1"),
     "list_jobs": lambda store: store.jobs.page(cursor=encode_cursor("jobs", (1.0, "a"))),
     "list_jobs by state": lambda store: store.jobs.page(states={JobState.RUNNING}),
+    "list_jobs that are starting": lambda store: store.jobs.page(states={JobState.RUNNING}, starting=True),
     "list_jobs by project": lambda store: store.jobs.page(project="vision"),
     "active_jobs": lambda store: store.jobs.active(),
     "running and paused jobs": lambda store: store.jobs.begun(),

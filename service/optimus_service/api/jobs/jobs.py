@@ -55,6 +55,10 @@ _MATCH = (
     "active, else the newest"
 )
 
+_STATES = (
+    "any of these states; may be repeated. starting: those queued or paused whose tasks are on their way, which "
+    "`queued` and `paused` have as well"
+)
 _LABEL = "`name=value`, or `name` for any value; may be repeated: all of them"
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
@@ -98,7 +102,7 @@ def checked_key(idempotency_key: str | None) -> str | None:
 def list_jobs(
     services: ServicesDep,
     caller: CallerDep,
-    state: Annotated[list[answers.JobState] | None, Query(description="any of these states; may be repeated")] = None,
+    state: Annotated[list[answers.ListedState] | None, Query(description=_STATES)] = None,
     project: Annotated[str | None, _Filter] = None,
     name: Annotated[str | None, Query(max_length=MAX_PART, description="of the job; see `match`")] = None,
     match: Annotated[NameMatch, Query(description=_MATCH)] = "part",
@@ -108,9 +112,20 @@ def list_jobs(
     limit: LimitQuery = 50,
 ) -> answers.JobList:
     """Jobs, newest first."""
-    states = None if state is None else {JobState(each) for each in state}
+    states = None if state is None else {JobState(each) for each in state if each != "starting"}
     labels = dict(_label(text) for text in label or ())
-    page = services.repository.jobs.page(states, project, name, cursor, limit, match, labels, owner, caller.projects)
+    page = services.repository.jobs.page(
+        states,
+        project,
+        name,
+        cursor,
+        limit,
+        match,
+        labels,
+        owner,
+        caller.projects,
+        starting="starting" in (state or ()),
+    )
     return answers.JobList(jobs=shown(services, page.items), next_cursor=page.next_cursor)
 
 

@@ -146,8 +146,11 @@ class Jobs(Subject):
         labels: Mapping[str, str | None] = MappingProxyType({}),
         owner: str | None = None,
         projects: Collection[str] | None = None,
+        *,
+        starting: bool = False,
     ) -> Page[JobRecord]:
-        """Jobs that meet all given conditions, newest first; `projects`: jobs of any of these.
+        """Jobs that meet all given conditions, newest first; `projects`: jobs of any of these. `starting`: beside those
+        in `states` those that have been given tasks that are on their way.
 
         `name_contains` is compared as `name_match` says. A part is looked for in the names of some thousand jobs at a
         time: a page may have fewer than `limit`, or none, and a cursor all the same, with which the search goes on.
@@ -159,7 +162,17 @@ class Jobs(Subject):
         check_limit(limit)
         with self._read() as session:
             return listing.page(
-                session, states, project, name_contains, cursor, limit, name_match, labels, owner, projects
+                session,
+                states,
+                project,
+                name_contains,
+                cursor,
+                limit,
+                name_match,
+                labels,
+                owner,
+                projects,
+                starting=starting,
             )
 
     def submitted(

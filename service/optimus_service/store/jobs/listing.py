@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from sqlalchemy import ColumnElement, SelectBase, SQLColumnExpression, case, exists, func, or_, select, tuple_, union
+from sqlalchemy import (
+    ColumnElement,
+    SelectBase,
+    SQLColumnExpression,
+    and_,
+    case,
+    exists,
+    func,
+    or_,
+    select,
+    tuple_,
+    union,
+)
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
-from optimus_scheduler.model import JobState
+from optimus_scheduler.model import Directive, JobState
 from optimus_service.store.database.dialects import is_postgresql
 from optimus_service.store.database.pages import decode_cursor, encode_cursor, make_page
 from optimus_service.store.database.tables import JobHistoryRow, JobLabelRow, JobRow, SampleBatchRow, UserRow
 from optimus_service.store.jobs.rows import ACTIVE_STATES, in_projects, record
-from optimus_service.store.records import JobRecord, NameMatch, Page, SubmittedJob
+from optimus_service.store.records import BEFORE_TASKS, JobRecord, NameMatch, Page, SubmittedJob
 
 _LAST_CHARACTER = "\U0010ffff"
 Place = tuple[SQLColumnExpression[float], SQLColumnExpression[str]]
@@ -35,13 +47,15 @@ def page(
     labels: Mapping[str, str | None],
     owner: str | None,
     projects: Collection[str] | None,
+    *,
+    starting: bool,
 ) -> Page[JobRecord]:
     """See `Jobs.page`."""
     if name_contains is not None and name_match == "one":
         name_contains, name_match = _meant(session, name_contains, projects), "id"
     chosen: list[ColumnElement[bool]] = [*in_projects(projects)]
     if states is not None:
-        chosen.append(JobRow.state.in_([state.value for state in states]))
+        chosen += _in_states(states, starting=starting)
     if project is not None:
         chosen.append(JobRow.project == project)
     if owner is not None:
@@ -93,6 +107,19 @@ def submitted(
         statement = statement.where(tuple_(JobRow.created_at, JobRow.id) > tuple_(after.created_at, after.id))
     rows = session.execute(statement.order_by(JobRow.created_at, JobRow.id).limit(limit))
     return [SubmittedJob(job_id, at, JobState(state), has_samples) for job_id, at, state, has_samples in rows]
+
+
+def _in_states(states: Collection[JobState], *, starting: bool) -> list[ColumnElement[bool]]:
+    """`starting`: beside those in these states those of `JobRecord.is_starting`."""
+    among = {*states, *(BEFORE_TASKS if starting else ())}
+    looked_at = JobRow.state.in_(sorted(state.value for state in among))  # so that the index of states is read
+    if among == {*states}:
+        return [looked_at]
+    has_tasks = or_(JobRow.wanted_workers > 0, JobRow.wanted_servers > 0)
+    is_starting = and_(
+        JobRow.state.in_([state.value for state in BEFORE_TASKS]), has_tasks, JobRow.directive != Directive.CANCEL.value
+    )
+    return [looked_at, or_(JobRow.state.in_([state.value for state in states]), is_starting)]
 
 
 def _is_label(row: type[JobLabelRow], name: str, value: str | None) -> list[ColumnElement[bool]]:

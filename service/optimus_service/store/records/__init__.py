@@ -7,6 +7,7 @@ can say, plus NaN and infinities, and come back equal. Records with an `id` are 
 
 from optimus_service.store.records.basics import UNSAVED, Document, NameMatch, Page
 from optimus_service.store.records.jobs import (
+    BEFORE_TASKS,
     REPLACED,
     JobRecord,
     KeptSubmission,
@@ -52,6 +53,7 @@ from optimus_service.store.records.samples import (
 )
 
 __all__ = [
+    "BEFORE_TASKS",
     "REPLACED",
     "UNSAVED",
     "AddedSamples",

@@ -12,6 +12,9 @@ from optimus_contract.membership import Limits
 from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, TaskKey, waits_since
 from optimus_service.store.records.basics import Document
 
+BEFORE_TASKS = (JobState.QUEUED, JobState.PAUSED)
+"""States of a job without tasks: one that has been given some is starting."""
+
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
@@ -167,8 +170,7 @@ class JobRecord:
     @property
     def is_starting(self) -> bool:
         """Whether it has been given tasks that are on their way."""
-        is_before_tasks = self.state in (JobState.QUEUED, JobState.PAUSED)
-        return is_before_tasks and not (self.wanted.is_empty or self.is_being_cancelled)
+        return self.state in BEFORE_TASKS and not (self.wanted.is_empty or self.is_being_cancelled)
 
     @property
     def waits(self) -> bool:
