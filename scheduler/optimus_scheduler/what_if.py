@@ -104,8 +104,6 @@ class Behind:
     """How many of them have tasks; None: the reader may not know of all of them, and of no number."""
     waiting: int | None
     """How many more start before it; None: not known."""
-    priority: str | None = None
-    """One with which it would go before some of those that wait: "a priority of 4 (now 1)"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,14 +237,7 @@ class _Tries:
             return Behind(None, None)
         with_tasks = {each.id for each in among if not each.allocation.is_empty}
         first = self._first(snapshot, job.id, ids, least)
-        priority = None
-        if first is not None and job.allocation.is_empty:
-            for change in _of_priority(snapshot, job):
-                then = self._first(change.snapshot, job.id, ids, least)
-                if then is not None and len(then) < len(first):
-                    priority = change.words
-                    break
-        return Behind(len(with_tasks), None if first is None else len(first - with_tasks), priority)
+        return Behind(len(with_tasks), None if first is None else len(first - with_tasks))
 
     def _first(self, snapshot: Snapshot, job_id: str, among: frozenset[str], least: int) -> frozenset[str] | None:
         """Those of these jobs that have tasks, those that rounds start once these have ended, and so on until the job

@@ -846,20 +846,6 @@ def test_a_job_behind_others_in_a_full_queue_is_told_how_many_go_first() -> None
     assert told("w3", {"w3": "w3"}).behind == Behind(None, None), "of jobs that the reader may not know of"
 
 
-def test_a_priority_that_only_lets_a_job_go_before_others_that_wait_is_told() -> None:
-    """It starts with none of these priorities now; once both that train have ended, it does with the one that is told,
-    before those that have waited longer."""
-    world = a_queue(4)
-    advice = what_gives_more(world, "w3", lambda each: plan(each, OPTIMUS, PRICES))
-    assert not advice.changes
-    assert advice.behind == Behind(2, 3, "a priority of 2 (now 1)")
-    for priority, starts in ((1.0, "w0"), (2.0, "w3")):
-        job = next(each for each in world.jobs if each.id == "w3")
-        raised = _with(_without(world, {"f", "g"}), replace(job, spec=replace(job.spec, priority=priority)))
-        given = {each.job_id for each in plan(raised, OPTIMUS, PRICES).decisions if not each.allocation.is_empty}
-        assert given == {starts}
-
-
 @settings(max_examples=5, deadline=None)
 @given(world=crowded())
 def test_whoever_may_not_know_of_other_jobs_is_told_of_none(world: Snapshot) -> None:

@@ -536,15 +536,15 @@ def test_advice_is_what_was_tried(tried: tuple[str, ...] | None, told: str) -> N
 
 _OTHERWISE = "With nothing that was tried it would start before"
 _TRIED = "its limits and priority, quotas, one more node"
+_ASK_OF_PRIORITY = " What a higher priority would do is told by `optimus set job-1 --priority 2 --dry-run`."
 
 
 @pytest.mark.parametrize(
     ("behind", "told"),
     [
         (
-            Behind(4, 10, "a priority of 2 (now 1)"),
-            f"14 other jobs (4 with tasks and 10 of those that wait) go first. {_OTHERWISE} they end: {_TRIED}. "
-            "With a priority of 2 (now 1) it would go before some of those that wait.",
+            Behind(4, 10),
+            f"14 other jobs (4 with tasks and 10 of those that wait) go first. {_OTHERWISE} they end: {_TRIED}.",
         ),
         (Behind(1, 0), f"1 other job (1 with tasks) goes first. {_OTHERWISE} it ends: {_TRIED}."),
         (
@@ -557,7 +557,8 @@ _TRIED = "its limits and priority, quotas, one more node"
 def test_a_job_that_nothing_but_ends_of_others_helps_is_told_how_many_go_first(behind: Behind, told: str) -> None:
     decision = a_decision(reason=Reason.WAITING_FOR_RESOURCES, allocation=NOTHING)
     case = Case(job=a_record(wanted=NOTHING), decision=decision, now=10.0, gives_more=(), behind=behind)
-    assert explanation_of(case).what_would_change_it == told
+    asks = "" if behind.waiting == 0 else _ASK_OF_PRIORITY
+    assert explanation_of(case).what_would_change_it == f"{told}{asks}"
     keeps = explanation_of(a_running_case(gives_more=(), loses_to=NOTHING, behind=behind)).what_would_change_it
     start = "As things are now, the next round would pause it. "
     assert keeps == start + told.replace("it would start", "it would keep what it has")
@@ -579,9 +580,12 @@ def test_as_many_go_first_of_those_that_wait_as_everybody_is_shown_before_it() -
         now=10.0,
         queue=in_queue(waiting, decisions, 10.0),
         gives_more=(),
-        behind=Behind(2, 5, "a priority of 2 (now 1)"),
+        behind=Behind(2, 1),
     )
     assert explanation_of(case).what_would_change_it.startswith("3 other jobs (2 with tasks and 1 of those that wait) ")
+    case = replace(case, behind=Behind(2, 5))
+    some = "Other jobs (2 with tasks and some of those that wait) go first."
+    assert explanation_of(case).what_would_change_it.startswith(some), "no second number beside the one below"
     told = "That is by the starts that are foreseen: if the jobs with tasks that go first ended now, "
     assert f"{told}5 that wait would start before it." in explanation_of(case).sentences
     for n_before, position in ((None, 1), (0, 1), (1, 2), (1, 1), (4, 4)):

@@ -35,6 +35,7 @@ from optimus_service.insight.explanations.start_and_end import (
     on_the_deadline,
     on_the_end,
     on_waiting,
+    sooner_than_shown,
     until_places_are_left,
 )
 from optimus_service.insight.format import finite, moment, size
@@ -281,17 +282,27 @@ def _change(case: Case, words: Explanation, expected: answers.Expected) -> str:
         still = f" It would get still more with {any_of(case.gives_more)}." if case.gives_more else ""
         return f"{mend}{itself}{still}"
     more = gives_more(case.gives_more, words.allocation.is_empty, case.job.started_at is not None, behind)
-    return f"{mend}{_by_itself(case, words)}{more}{_of_its_script(case.job, reason)}"
+    queued = "" if case.gives_more else _of_its_priority(case.job, words, behind)
+    return f"{mend}{_by_itself(case, words)}{more}{queued}{_of_its_script(case.job, reason)}"
+
+
+def _of_its_priority(job: JobRecord, words: Explanation, behind: Behind | None) -> str:
+    """Where to ask what a higher priority does in the queue: a look ahead tells, and takes longer than an explanation
+    may."""
+    if behind is None or not words.allocation.is_empty or behind.waiting == 0:
+        return ""
+    raised = f"optimus set {job.id} --priority {2.0 * job.asked.priority:g} --dry-run"
+    return f" What a higher priority would do is told by `{raised}`."
 
 
 def _behind(case: Case, words: Explanation) -> Behind | None:
-    """Whom it comes after. Of those that wait as many as everybody is shown before it, where its start is told."""
+    """Whom it comes after. Of those that wait as many as everybody is shown before it, where its start is told, and no
+    number where more would start before it now (`sooner_than_shown`)."""
     behind, mine = case.behind, next((each for each in case.queue if each.job.id == case.job.id), None)
     is_shown = mine is not None and mine.start is not None and words.reason == Reason.WAITING_FOR_RESOURCES
     if behind is None or mine is None or not is_shown or behind.with_tasks is None:
         return behind
-    waiting = mine.position - 1
-    return replace(behind, waiting=waiting, priority=behind.priority if waiting else None)
+    return replace(behind, waiting=None if sooner_than_shown(case, mine) else mine.position - 1)
 
 
 def _gets_more(case: Case, words: Explanation) -> bool:

@@ -129,13 +129,13 @@ def _place_in_the_queue(case: Case) -> list[str]:
     ahead = [each.job for each in case.queue[: mine.position - 1]]
     known = [job for job in ahead if job.id in case.others]
     behind = f", behind {named(known, len(ahead))}" if known else ""
-    sooner = _sooner_than_shown(case, mine)
+    sooner = sooner_than_shown(case, mine)
     order = ORDERS.get(case.policy) if ahead or sooner else None
     by = "" if order is None else f" Each round decides anew who starts (policy `{case.policy}`): {order}."
     return [f"{place}{behind}.{by}", *sooner]
 
 
-def _sooner_than_shown(case: Case, mine: Queued) -> list[str]:
+def sooner_than_shown(case: Case, mine: Queued) -> list[str]:
     """That more of those that wait would start before it now than by the time at which its start is expected."""
     sooner = None if case.behind is None else case.behind.waiting
     if mine.start is None or sooner is None or sooner < mine.position:

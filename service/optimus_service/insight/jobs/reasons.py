@@ -221,8 +221,7 @@ def _after(behind: Behind, gets: str) -> str:
     of_whom = f" ({' and '.join(parts)})" if parts else ""
     first = f"{who}{of_whom} go{'es' * (together == 1)} first."
     nothing = f"With nothing that was tried {gets} before {'it ends' if together == 1 else 'they end'}"
-    sooner = "" if behind.priority is None else f" With {behind.priority} it would go before some of those that wait."
-    return f"{first} {nothing}: {_TRIED_BUT_ENDS}.{sooner}"
+    return f"{first} {nothing}: {_TRIED_BUT_ENDS}."
 
 
 _TRIED_BUT_ENDS = "its limits and priority, quotas, one more node"
