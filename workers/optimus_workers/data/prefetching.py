@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, multiprocessing
 
+from optimus_workers.data.seeding import seed_torch
 from optimus_workers.errors import TaskError
 
 log = logging.getLogger(__name__)
@@ -147,7 +148,7 @@ def _serve(connection: Connection, parents_end: Connection, make_batch: MakeBatc
 
 
 def _make(make_batch: MakeBatch, seed: int, indices: Sequence[int]) -> Made | str:
-    torch.manual_seed(seed)
+    seed_torch(seed)
     try:
         return Made(make_batch(list(indices)), torch.get_rng_state())
     except (Exception, SystemExit):  # noqa: BLE001 - whatever the user's code raises goes to the worker

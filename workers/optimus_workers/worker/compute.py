@@ -14,6 +14,7 @@ from torch import Tensor
 
 from optimus_workers.data.prefetching import Key, Prefetcher
 from optimus_workers.data.sampler import Indices, micro_batch_indices
+from optimus_workers.data.seeding import seed_torch
 from optimus_workers.task.definition import TrainingTask, checked_loss
 from optimus_workers.task.user_code import run_user_code
 from optimus_workers.telemetry.gradients import ELASTIC_PERIOD
@@ -141,7 +142,7 @@ class Batches:
         """The micro-batch on the device; torch's generators are as its loss is to find them."""
         fetched = self._ahead.pop(micro_batch.key, None)
         if fetched is None:
-            torch.manual_seed(micro_batch.seed)
+            seed_torch(micro_batch.seed)
             made = self._prefetcher.take(micro_batch) if self._prefetcher else None
             if made is None:
                 return self._fetch(micro_batch)
@@ -176,7 +177,7 @@ class Batches:
             if is_enough():
                 return
             if micro_batch.key not in self._ahead:
-                torch.manual_seed(micro_batch.seed)
+                seed_torch(micro_batch.seed)
                 batch = self._fetch(micro_batch)
                 self._ahead[micro_batch.key] = Fetched(batch, torch.get_rng_state(), self._gpu_generator())
 
