@@ -5,12 +5,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import runpy
 import sys
 import traceback
 from importlib import import_module
+from pathlib import Path
 
+from optimus_workers.script.processes import preloads
+from optimus_workers.script.starter import preload, preload_optimizers
 from optimus_workers.wire.ports import reserve_port
 
 
@@ -31,7 +35,14 @@ def run(script: str, arguments: list[str]) -> None:
 
 def main() -> None:
     module, script, n_seeds, *arguments = sys.argv[1:]
+    # As where a job's processes are forked: what they all would import, and look through for garbage.
+    gc.disable()
     import_module(module)
+    for name, members in preloads(Path(script)):
+        preload(name, list(members))
+    preload_optimizers()
+    gc.freeze()
+    gc.enable()
     for seed in range(int(n_seeds)):
         child = os.fork()
         if child == 0:
