@@ -77,7 +77,7 @@ class ExitNotices:
         self._troubles = {
             task.key: self._troubles[task.key] for task in cluster_state.tasks if task.key in self._troubles
         }
-        vanished = self._vanished(cluster_state, records.values(), now, leader)
+        vanished = self._vanished(cluster_state, observed.tasks, now, leader)
         gone = self._tasks_gone(cluster_state, jobs, now, leader)
         self._has_looked = True
         return exited or vanished or gone
@@ -230,9 +230,20 @@ class ExitNotices:
     def _vanished(
         self, cluster_state: ClusterState, records: Iterable[TaskRecord], now: float, leader: LeaderRepository
     ) -> bool:
-        """Tasks that should leave and are not there (any more) have left; wanted ones are started by reconcile."""
+        """Tasks that are not there (any more) have left if they should, or if there is a later one in their place, as
+        where an older backup was restored; other wanted ones are started by reconcile."""
         seen = {task.key for task in cluster_state.tasks}
-        vanished = [each.key for each in records if each.key not in seen and each.unwanted_since is not None]
+        newest: dict[tuple[str, Role, int], int] = {}
+        for record in records:
+            place = record.key[:3]
+            newest[place] = max(newest.get(place, 0), record.key.incarnation)
+        vanished = [
+            each.key
+            for each in records
+            if each.key not in seen
+            and each.exited_at is None
+            and (each.unwanted_since is not None or each.key.incarnation < newest[each.key[:3]])
+        ]
         for key in vanished:
             leader.tasks.mark_exited(key, None, now)
         return bool(vanished)

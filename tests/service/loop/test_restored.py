@@ -167,6 +167,28 @@ def test_a_coordinator_that_ended_after_the_backup_is_followed_by_none_that_its_
     assert after.running("job-1", Role.COORDINATOR) == [newest]
 
 
+def test_tasks_that_a_later_one_has_replaced_since_the_backup_are_gone(
+    backed_up: tuple[World, Callable[[], Restore]],
+) -> None:
+    """A coordinator is wanted as long as its job is: none of those before it was ever marked as leaving."""
+    world, back_up = backed_up
+    world.submit("job-1")
+    world.round()
+    world.train(5.0)
+    restore = back_up()
+    for _ in range(2):
+        lost = world.running("job-1", Role.COORDINATOR)[0], world.running("job-1", Role.WORKER)[0]
+        for key in lost:
+            world.cluster.exit(key, 137)
+        world.round()
+        world.train(1.0)
+    after = restore(world)
+    for _ in range(2):
+        after.round()
+        recorded = {record.key for record in after.repository.tasks.select(job_id="job-1")}
+        assert recorded == set(after.running("job-1"))
+
+
 def test_tasks_whose_coordinator_cannot_be_found_are_ended_and_replaced(
     backed_up: tuple[World, Callable[[], Restore]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
