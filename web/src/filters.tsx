@@ -1,7 +1,7 @@
 // Which jobs of the list are shown: what is chosen stands in the address, so that it can be sent to somebody.
 import { useMemo } from "preact/hooks";
 import type { ClusterLine, JobLine, ListedState } from "./api";
-import { groupOf, stateWords, type Group } from "./groups";
+import { groupOf, isOfState, type Group } from "./groups";
 import { count } from "./words";
 
 export const GROUPS: readonly Group[] = ["all", "waiting", "starting", "training", "paused", "ended"];
@@ -58,7 +58,7 @@ export function noFilter(): Record<string, null> {
 export function suits(job: JobLine, filter: Filter): boolean {
   const { group, state, owner, project, label, text } = filter;
   if (group !== "all" && groupOf(job) !== group) return false;
-  if (state && job.state !== state && !(state === "starting" && stateWords(job) === state)) return false;
+  if (state && !isOfState(job, state)) return false;
   if (owner && job.owner !== owner) return false;
   if (project && job.project !== project) return false;
   const labels = label || text ? labelsOf(job) : [];
@@ -82,9 +82,7 @@ export function Filters({ jobs, counts, hasMore, query, choose }: FiltersProps) 
   const found = useMemo(() => {
     const all = [...jobs.values()];
     return {
-      state: STATES.filter((each) =>
-        each === "starting" ? all.some((job) => stateWords(job) === each) : counts[each],
-      ),
+      state: STATES.filter((each) => (each === "starting" ? all.some((job) => isOfState(job, each)) : counts[each])),
       owner: sorted(all.flatMap((job) => job.owner ?? [])),
       project: sorted(all.map((job) => job.project)),
       label: sorted(all.flatMap(labelsOf)),

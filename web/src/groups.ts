@@ -21,6 +21,11 @@ export function isBeingCancelled(job: Pick<JobLine, "reason" | "finished_at">): 
   return !job.finished_at && job.reason === "Cancelling";
 }
 
+/** Whether it is among the jobs of a state, as the service lists them: starting ones are queued or paused as well. */
+export function isOfState(job: Lived, state: string): boolean {
+  return job.state === state || (state === "starting" && stateWords(job) === state);
+}
+
 /** What the column of states says. */
 export function stateWords(job: Lived): string {
   if (job.state !== "queued" && job.state !== "paused") return job.state;

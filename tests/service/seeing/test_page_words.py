@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from optimus_cli.bodies import Interval
 from optimus_cli.commands import project
 from optimus_cli.show import wording
+from optimus_contract.answers.jobs import ListedState
 
 WEB = Path(__file__).resolve().parents[3] / "web"
 PROGRAM = """
@@ -53,6 +54,20 @@ def test_the_counts_above_the_jobs_are_of_what_their_column_of_states_says() -> 
     ]
     for place, name in enumerate(("groupOf", "stateWords", "waitsForTasks"), 1):
         assert called("groups", *([name, line[0]] for line in lines)) == [line[place] for line in lines]
+
+
+def test_a_state_chooses_the_jobs_that_the_service_lists_for_it() -> None:
+    gone = {"finished_at": None, "workers": 0, "reason": "WaitingForResources"}
+    lines: list[tuple[dict[str, Any], set[str]]] = [
+        ({**gone, "state": "queued", "wanted_workers": 0}, {"queued"}),
+        ({**gone, "state": "queued", "wanted_workers": 1}, {"queued", "starting"}),
+        ({**gone, "state": "paused", "wanted_workers": 1}, {"paused", "starting"}),
+        ({**gone, "state": "paused", "wanted_workers": 1, "reason": "Cancelling"}, {"paused"}),
+        ({**gone, "state": "running", "wanted_workers": 1}, {"running"}),
+    ]
+    asked = [(line, state, state in states) for line, states in lines for state in get_args(ListedState)]
+    found = called("groups", *(["isOfState", line, state] for line, state, _ in asked))
+    assert found == [is_listed for _, _, is_listed in asked]
 
 
 def test_the_page_says_times_as_the_command_line_does() -> None:
