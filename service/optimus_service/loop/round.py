@@ -169,8 +169,8 @@ class Round:
             n_actions=len(plan.actions),
             error="; ".join(failures) or None,
         )
-        predictions = self._predictions(snapshot, plan, leader)
         without_end = self._without_end()
+        predictions = self._predictions(snapshot, plan, leader, without_end)
         news = self._news.of(plan, fence, without_end)
         leader.rounds.add(record, decision_records(news, now, records, without_end), predictions)
         self._news.stored(news, plan, without_end)
@@ -203,12 +203,14 @@ class Round:
         """
         self._observer.keep(self._leader_with(fence), least=1)
 
-    def _predictions(self, snapshot: Snapshot, plan: Plan, leader: LeaderRepository) -> list[PredictionRecord]:
+    def _predictions(
+        self, snapshot: Snapshot, plan: Plan, leader: LeaderRepository, without_end: Container[str]
+    ) -> list[PredictionRecord]:
         """What this round predicts of jobs that have come further, to be judged by their ends."""
         steps = {job.id: job.step for job in snapshot.jobs}
         if unknown := self._predicted.unknown(decision.job_id for decision in plan.decisions):
             self._predicted.know(leader.shown_predictions.parts_of(unknown), {each: steps[each] for each in unknown})
-        return self._predicted.new(plan_predictions(snapshot.jobs, plan, snapshot.now))
+        return self._predicted.new(plan_predictions(snapshot.jobs, plan, snapshot.now, without_end))
 
     def note_failure(self, record: RoundRecord, fence: int) -> None:
         """Remember a round that an error ended.

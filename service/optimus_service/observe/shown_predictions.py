@@ -7,16 +7,17 @@ life since then, waiting included; the start of a waiting job likewise, at parts
 `promises`: it is apart from decisions, which are many and are deleted some day. The end of the job judges its
 predictions; jobs that failed or were cancelled judge nothing, as nobody knows when they would have ended. When its
 owner pauses a job or changes its rule, what was predicted before is forgotten: nobody could know that. What users are
-not shown is not kept, such as the end of a job of which nothing tells how many steps it makes, or one that was told
-of a step of long ago, after the service was away. A prediction binds nobody; what binds the scheduler is a promised
-deadline (`optimus_scheduler.ahead.deadlines`).
+not shown is not kept, such as the end of a job of which nothing tells how many steps it makes, one that was told of
+a step of long ago, after the service was away, or the time left of a job that stands still. A prediction binds nobody;
+what binds the scheduler is a promised deadline (`optimus_scheduler.ahead.deadlines`).
 """
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from optimus_models.calibration import UNCALIBRATED, Errors, Experience, Judged, Predicted, Widening
@@ -92,15 +93,19 @@ class PredictedParts:
         return self._alike.setdefault(found, found)
 
 
-def plan_predictions(jobs: Iterable[Job], plan: Plan, now: float) -> list[PredictionRecord]:
-    """What a plan predicts of each job, where it predicts anything."""
+def plan_predictions(
+    jobs: Iterable[Job], plan: Plan, now: float, without_end: Container[str] = ()
+) -> list[PredictionRecord]:
+    """What a plan predicts of each job, where it predicts anything. `without_end`: ids of jobs of which nothing tells
+    when they end, so that of these the steps alone are told."""
     known = {job.id: job for job in jobs}
     found = []
     for decision in plan.decisions:
         job, forecast = known.get(decision.job_id), decision.forecast
         part = None if job is None else part_of(job, forecast)
         if job is not None and part is not None:
-            found.append(_prediction(job, part, forecast, now))
+            made = _prediction(job, part, forecast, now)
+            found.append(replace(made, seconds=None) if job.id in without_end else made)
     return found
 
 

@@ -14,7 +14,7 @@ from optimus_models.calibration import AS_PREDICTED, Calibration, Predicted, Wid
 from optimus_scheduler.ahead.corrected_times import ANY_TASK, CorrectedTimes
 from optimus_scheduler.ahead.queue import ExpectedTimes
 from optimus_scheduler.forecast.forecast import forecast
-from optimus_scheduler.model import Allocation, Forecast, Interval
+from optimus_scheduler.model import Allocation, Decision, Forecast, Interval, Plan, Reason
 from optimus_scheduler.retries import Retry
 from optimus_scheduler.settings import Settings
 from optimus_service.insight.predictions.review import scorecard
@@ -28,6 +28,7 @@ from optimus_service.observe.shown_predictions import (
     Scores,
     outcome_of,
     part_of,
+    plan_predictions,
     time_prediction,
     verdicts,
 )
@@ -160,6 +161,15 @@ def test_only_ends_that_users_are_told_are_predictions(case: Told) -> None:
     if not case.is_told and case.retry is None:
         assert part_of(job, case.forecast) is None
     assert part_of(job, KNOWN._replace(rule=None)) is None, "what is supposed by its age alone"
+
+
+def test_of_a_job_that_stands_still_the_steps_are_predictions_and_no_time_is() -> None:
+    job = replace(a_job("job-1"), allocation=Allocation(1, 0), step=800)
+    ahead = KNOWN._replace(remaining_seconds=Interval(50.0, 40.0, 60.0))
+    plan = Plan((Decision(job.id, Allocation(1, 0), Allocation(1, 0), Reason.UNCHANGED, "It keeps it.", ahead),), ())
+    (trains,), (hangs,) = (plan_predictions([job], plan, 100.0, each) for each in ((), {"job-1"}))
+    assert (trains.steps, trains.seconds) == (ahead.remaining_steps, ahead.remaining_seconds)
+    assert hangs == replace(trains, seconds=None)
 
 
 def test_nothing_is_predicted_by_a_step_of_before_a_restart() -> None:
