@@ -22,7 +22,7 @@ from optimus_contract.job import JobSpec
 from optimus_service.api.http.validation import field_errors
 from optimus_service.requests import checked
 from optimus_workers.script.channels import printed
-from optimus_workers.script.watching import UNREAD_LINES, UNREAD_SECONDS
+from optimus_workers.script.learning import UNREAD_LINES, UNREAD_SECONDS
 from optimus_workers.zoo import digits
 
 Call = tuple[str, str]
@@ -155,6 +155,7 @@ def test_the_figures_of_a_script_in_trouble_are_those_of_its_agent() -> None:
     page = (ROOT / "docs/script-trouble.md").read_text()
     read = f"{printed.LINES_PER_SECOND} lines a second ({printed.BURST_LINES} at once) and the newest are read"
     flood = f"after {printed.FLOOD_SECONDS:g} s with {printed.FLOOD_LINES:,} lines a second or more"
-    unread = f"for {UNREAD_SECONDS / 60:g} minutes, or in {UNREAD_LINES} lines with figures"
+    figures = "a whole number and another figure"
+    unread = f"for {UNREAD_SECONDS / 60:g} minutes, in {UNREAD_LINES} lines with {figures}, or until it ends"
     for words in (read, flood, unread):
         assert words in page, words

@@ -1597,12 +1597,12 @@ def test_a_loss_is_told_and_what_a_change_bought_counts_on_when_all_tasks_are_ba
     job = a_record(running=Allocation(2, 1), wanted=asks, step=214, step_at=43.5)
     case = Case(job=job, decision=None, now=44.0, memberships=memberships[:3], sizes_given=sizes_given[:2])
     told = explanation_of(case).sentences
-    assert "It lost w 2.0 s ago." in told
+    assert "It lost w; it went on 2.0 s ago." in told
     trains = replace(
         case, now=60.0, memberships=memberships, job=replace(job, running=Allocation(3, 1), step=374, step_at=60.0)
     )
     found = explanation_of(trains)
-    assert "It lost w 18 s ago; it has had 3 workers and 1 server again for 15 s." in found.sentences
+    assert "It lost w; it went on 18 s ago, and has had 3 workers and 1 server again for 15 s." in found.sentences
     steps, seconds = (203 - 68) + (374 - 224), (42.0 - 0.07 - 29.0) + (60.0 - 45.0)
     slow = 68 / (29.0 - 0.02 - 10.0)
     assert found.last_rescale is not None

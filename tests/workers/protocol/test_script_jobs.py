@@ -18,6 +18,8 @@ from tests.packages import need
 from tests.workers.protocol.conftest import Job, worker
 from tests.workers.protocol.test_script_frameworks import Hold
 
+from optimus_workers.script.channels.unread import NOTHING_PRINTED
+
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
@@ -670,6 +672,20 @@ def test_a_script_that_ends_at_once_and_says_nothing(make_script_job: Callable[.
     job.scale(worker(0))
     result = job.wait_for_result()
     assert (result["outcome"], result["step"], result["error"]) == ("succeeded", 0, None)
+    assert job.service.profile is not None
+    assert job.service.profile["unread_line"] == NOTHING_PRINTED
+
+
+def test_what_a_script_that_ends_soon_printed_without_a_step_is_told_before_its_end(
+    make_script_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    script = tmp_path / "figures.py"
+    script.write_text("for turn in range(1, 5):\n    print(f'acc 0.{turn} took 0.25')\n")
+    job = make_script_job("python", str(script))
+    job.scale(worker(0))
+    assert job.wait_for_result()["step"] == 0
+    assert job.service.profile is not None
+    assert job.service.profile["unread_line"] == "acc 0.4 took 0.25"
 
 
 @pytest.mark.parametrize("steps_again", [0, 3])

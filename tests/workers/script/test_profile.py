@@ -84,6 +84,24 @@ def test_the_newest_planned_learning_rates_arrive_last(all_told: Callable[[], No
     assert service.taken[-1] == PlannedRates(steps=[0, 9], rates=[0.4, 0.04])
 
 
+def test_the_newest_value_can_be_waited_for() -> None:
+    taken, may_go = list[int](), threading.Event()
+
+    def put(value: int) -> None:
+        assert may_go.wait(60.0)
+        taken.append(value)
+
+    newest = Newest(put, "a number")
+    newest.wait(0.0)  # nothing is told
+    newest.tell(1)
+    newest.tell(2)
+    newest.wait(0.0)
+    assert taken == []
+    may_go.set()
+    newest.wait(60.0)
+    assert taken[-1] == 2
+
+
 def test_what_the_service_did_not_take_is_told_again(all_told: Callable[[], None]) -> None:
     taken, is_away = list[int](), True
 

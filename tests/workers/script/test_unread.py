@@ -20,9 +20,9 @@ from optimus_workers.script.channels.unread import (
     suggested_pattern,
     unread_line,
 )
+from optimus_workers.script.learning import UNREAD_SECONDS, Learning
 from optimus_workers.script.run import Run
 from optimus_workers.script.standstill import Standstill
-from optimus_workers.script.watching import UNREAD_SECONDS, Watching
 from optimus_workers.wire.messages import StartCommand
 from optimus_workers.wire.values import GlobalBatch
 
@@ -85,6 +85,8 @@ def test_what_is_shown_is_replaced_by_what_tells_more_alone() -> None:
         (b"no steps\n", "no steps"),
         (b"\x1b[1mno steps\x1b[0m\n\n", "no steps"),
         (b"loading\npart 3 of 7 in 0.5 s\nloading on\n", "part 3 of 7 in 0.5 s"),
+        (b"acc 0.01 took 0.25\nacc 0.02 took 0.25\n", "acc 0.02 took 0.25"),
+        (b"Test set: score 0.5 of 9\n", "Test set: score 0.5 of 9"),
         (b"step 3 loss 0.5\n", None),
     ],
 )
@@ -97,8 +99,8 @@ def test_an_agent_tells_what_it_does_not_understand_once_it_is_late(printed: byt
     agent = SimpleNamespace(_report_learned=lambda of: told.append(of.progress.learned.unread_line))
     for reading in run.printed.feed(printed, 1.0):
         progress.add(reading)
-    Watching._look_at_unread(cast(Watching, agent), run, begun + UNREAD_SECONDS - 1)
+    Learning._look_at_unread(cast(Learning, agent), run, begun + UNREAD_SECONDS - 1)
     assert told == []
     for _ in range(2):
-        Watching._look_at_unread(cast(Watching, agent), run, begun + UNREAD_SECONDS)
+        Learning._look_at_unread(cast(Learning, agent), run, begun + UNREAD_SECONDS)
     assert told == ([] if shown is None else [shown])

@@ -41,6 +41,8 @@ KILL_SECONDS = 5.0
 ERROR_CHARACTERS = 7800
 """Of what a failed command printed: with how it ended, the coordinator reports at most 8000."""
 TELEMETRY_SECONDS = 5.0
+LEARNED_BEFORE_END_SECONDS = 2.0
+"""For which the end waits for what was learned to be told, where the service is slow or away."""
 
 
 def _explained(process: Process, code: int) -> str:
@@ -235,7 +237,9 @@ class Ending(Learning):
                 self._killed(code)
             run.end = CommandEnded(run.order.epoch, code, _explained(failed[0], code))
         if run.order.rank == 0:
+            self._look_at_unread(run, math.inf)
             self._report_learned(run)
+            self._profiles.wait(LEARNED_BEFORE_END_SECONDS)  # what is said of the end names it
         self._send_end(run)
 
     def _killed(self, code: int) -> None:

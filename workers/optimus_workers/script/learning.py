@@ -25,6 +25,7 @@ from optimus_contract.readings.samples import sample_of
 from optimus_workers.environment import TaskEnvironment
 from optimus_workers.script.channels.listener import Channels
 from optimus_workers.script.channels.searching import LimitedSearch
+from optimus_workers.script.channels.unread import says_more, unread_line
 from optimus_workers.script.checkpoints import FileKey
 from optimus_workers.script.launch import python_environment
 from optimus_workers.script.processes import Starter
@@ -42,6 +43,9 @@ from optimus_workers.wire.messages import Done, FromTask, Go, Recount, StartComm
 PRINTS = {"PYTHONUNBUFFERED": "1", "TTY_COMPATIBLE": "1", "COLUMNS": "160"}
 """What makes libraries print their progress at once, into a file too: `rich` draws its bars (Lightning's are such ones)
 only where it is told of a terminal, and breaks those that are wider than it."""
+UNREAD_SECONDS, UNREAD_LINES = 120.0, 200
+"""So long after the start, or after so many lines that may tell a step and a loss, the user gets a note that no step
+was recognised; at the latest when the processes have ended."""
 MEMORY_NAME = "script.json"
 """In the job's directory: what was learned of the script, for the agents after this one."""
 
@@ -307,6 +311,19 @@ class Learning(State):
             if learned.total_steps is not None:
                 learned = replace(learned, total_steps=run.batch.reported_step(learned.total_steps))
         self._profiles.tell(profile_of(learned, self._spec.global_batch_size))
+
+    def _look_at_unread(self, run: Run, now: float) -> None:
+        """Report what is printed while no step is recognised, and stop with the first one that is. `now`: of the
+        monotonic clock, infinite once the processes have ended."""
+        printed, is_known = run.printed, run.progress.step is not None
+        line = None if is_known else unread_line(printed.unread, printed.plain, printed.n_lines)
+        is_late = now >= run.begun_at + UNREAD_SECONDS or printed.n_unread >= UNREAD_LINES
+        old = run.progress.learned.unread_line
+        if line is None and old is not None:
+            run.progress.learned = replace(run.progress.learned, unread_line=None)
+        elif line is not None and says_more(line, old) and is_late and run.order.rank == 0:
+            run.progress.learned = replace(run.progress.learned, unread_line=line)
+            self._report_learned(run)
 
     def _read_files(self, run: Run) -> None:
         """Read what was logged to files, unless a better channel speaks."""

@@ -6,13 +6,11 @@ import logging
 import signal
 import threading
 import time
-from dataclasses import replace
 
 from optimus_contract.readings.reading import Channel
 from optimus_contract.telemetry import Note
 from optimus_workers.errors import HUNG, TERMINATED, ServiceProblem
 from optimus_workers.script.channels.searching import given_up_words
-from optimus_workers.script.channels.unread import says_more, unread_line
 from optimus_workers.script.ending import STOPPING_TICK_SECONDS, Ending
 from optimus_workers.script.processes import signal_group
 from optimus_workers.script.run import Run
@@ -32,8 +30,6 @@ STACKS_SECONDS = 1.0
 """For processes that hang to print where they are."""
 FILES_SECONDS = 2.0
 """How often event files are looked at."""
-UNREAD_SECONDS, UNREAD_LINES = 120.0, 200
-"""So long after the start, or after so many lines with figures, the user gets a note that no step was recognised."""
 PRINTS_TOO_MUCH = (
     "It prints {:,} lines a second. All of them are in its log; 50 a second and the newest are read, so that steps and "
     "losses between them may be missed. Print less often, or report with optimus_client (docs/scripts.md)."
@@ -94,18 +90,6 @@ class Watching(Ending):
             trained = min(n_steps * self._least_pace(run.order.n_workers), took - loads)
         starts = took - loads - trained
         return CommandStarted(run.order.epoch, run.first_step, loads, starts, trained, told_every)
-
-    def _look_at_unread(self, run: Run, now: float) -> None:
-        """Report what is printed while no step is recognised, and stop with the first one that is."""
-        printed, is_known = run.printed, run.progress.step is not None
-        line = None if is_known else unread_line(printed.unread, printed.plain, printed.n_lines)
-        is_late = now >= run.begun_at + UNREAD_SECONDS or printed.n_unread >= UNREAD_LINES
-        old = run.progress.learned.unread_line
-        if line is None and old is not None:
-            run.progress.learned = replace(run.progress.learned, unread_line=None)
-        elif line is not None and says_more(line, old) and is_late and run.order.rank == 0:
-            run.progress.learned = replace(run.progress.learned, unread_line=line)
-            self._report_learned(run)
 
     def _look_at_flood(self, run: Run) -> None:
         """Tell once of these processes that they print more than is read."""

@@ -24,6 +24,7 @@ class Newest(Generic[Told]):
         self._put = put
         self._name = name
         self._turn = threading.Lock()
+        self._last: threading.Thread | None = None
         self._newest: Told | None = None
         """What the service is to know; None: nothing, or it did not take that ..."""
         self._told: Told | None = None
@@ -34,7 +35,13 @@ class Newest(Generic[Told]):
         if value == self._newest:
             return
         self._newest = value
-        threading.Thread(target=self._tell_newest, name=self._name, daemon=True).start()
+        self._last = threading.Thread(target=self._tell_newest, name=self._name, daemon=True)
+        self._last.start()
+
+    def wait(self, seconds: float) -> None:
+        """Until the newest value is told or could not be, for so long at most."""
+        if self._last is not None:
+            self._last.join(seconds)
 
     def _tell_newest(self) -> None:
         with self._turn:

@@ -332,9 +332,9 @@ def on_lost_tasks(case: Case) -> list[str]:
         whole -= 1
     had = _members(case.memberships[whole])
     what = ", ".join(names) if len(names) <= _MOST_NAMES else counted(len(names), "task")
-    said = f"It lost {what} {time_words(case.now - case.memberships[number].at)} ago"
+    said = f"It lost {what}; it went on {time_words(case.now - case.memberships[number].at)} ago"
     since = next((each.at for each in case.memberships[number:] if _members(each) == had), None)
-    again = "" if since is None else f"; it has had {size(had)} again for {time_words(case.now - since)}"
+    again = "" if since is None else f", and has had {size(had)} again for {time_words(case.now - since)}"
     return [f"{said}{again}."]
 
 

@@ -115,11 +115,11 @@ class Printed:
         self.n_lines = 0
         """Lines printed so far."""
         self.unread: str | None = None
-        """The newest line with figures of which none was recognised ..."""
+        """The newest line with figures none of which was recognised as a step or an epoch ..."""
         self.n_unread = 0
         """... and how many there were."""
         self.plain: str | None = None
-        """The newest line without figures."""
+        """The newest line of neither kind."""
         self.flood: int | None = None
         """Lines a second, of a process that prints far more than is read."""
         self._flood = (float("inf"), 0)
@@ -191,9 +191,10 @@ class Printed:
         if self._is_of_an_error(text):
             return []
         reading = self._read(text, at)
-        if reading is None and has_figures(text[:MAX_CHARACTERS]):
+        has_count = reading is not None and (reading.step is not None or reading.epoch is not None)
+        if not has_count and has_figures(text[:MAX_CHARACTERS]):
             self.n_unread, self.unread = self.n_unread + 1, text.strip()[:MAX_CHARACTERS]
-        elif reading is None:
+        elif not has_count:
             self.plain = text.strip()[:MAX_CHARACTERS] or self.plain
         return [] if reading is None else [reading]
 
