@@ -13,8 +13,9 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import astuple
+from itertools import islice
 from statistics import median
 from typing import NamedTuple
 
@@ -50,7 +51,9 @@ from optimus_service.store.repository import LeaderRepository, Repository
 _log = structlog.get_logger(__name__)
 
 MAX_LOADED = MAX_PER_TASK * MAX_TASKS // 4
-"""Finished runs read at first, the newest: 2048 of some 4 kB."""
+"""Finished runs read at first, the newest: 2048 of some 4 kB. Those of tasks that are asked for are read beside."""
+_MAX_ASKED = 8 * MAX_TASKS
+"""Tasks of which it is remembered that their runs were read: for one that has none, too, they are not read again."""
 _LEARNED_AT_ONCE = 4
 """Ended jobs that one round condenses: reading the samples of a long one takes a while."""
 _MAX_PERCENTS = 32
@@ -85,6 +88,10 @@ class FinishedRunHistory:
         self._known = EndedJobs()
         self._first_id = self._last_id = self._n_rows = 0
         """Of the rows that were read, and how many of them there were."""
+        self._asked: OrderedDict[str, bool] = OrderedDict()
+        """Tasks whose newest runs were read, and whether there were any."""
+        self._earlier: dict[str, str] = {}
+        """Task by job id of runs that were read for it, from before the first of those rows."""
         self._percents: dict[str, deque[float]] = {}
         """Percent of peak that the newest ended jobs reached, by device."""
         self._calculated: OrderedDict[str, _Calculated] = OrderedDict()
@@ -99,9 +106,35 @@ class FinishedRunHistory:
             return self._scores.experience_of(task)
 
     def similar_to(self, family: str) -> tuple[EndedJob, ...]:
-        """Ended jobs of this task, oldest first, as of the last `refresh`."""
+        """Ended jobs of this task, oldest first, as of the last `refresh`; without `read_tasks` only those among the
+        newest of all tasks."""
         with self._lock:
             return self._known.of(family)
+
+    def read_tasks(self, families: Iterable[str]) -> None:
+        """Read the newest runs of these tasks together, for `similar_to`, where they are not known yet: of the first
+        512 tasks, as no more are remembered."""
+        with self._lock:
+            unread = [each for each in islice(dict.fromkeys(families), MAX_TASKS) if not self._is_read(each)]
+            if not unread or not self._last_id:
+                return
+            runs = self._repository.finished_runs.of_tasks(unread, self._last_id, MAX_PER_TASK)
+            for run in runs:
+                ended = _readable_run(run)
+                if ended is not None:
+                    self._known.add(ended)
+                    if run.id < self._first_id:
+                        self._earlier[run.job_id] = ended.task
+            self._asked |= {each: bool(self._known.of(each)) for each in unread}
+            while len(self._asked) > _MAX_ASKED:
+                self._asked.popitem(last=False)
+            kept = {job.id for task in set(self._earlier.values()) for job in self._known.of(task)}
+            self._earlier = {job_id: task for job_id, task in self._earlier.items() if job_id in kept}
+
+    def _is_read(self, family: str) -> bool:
+        """Whether its runs were read, if it has any, and are remembered: others may have taken their place."""
+        had_runs = self._asked.get(family)
+        return had_runs is not None and (not had_runs or bool(self._known.of(family)))
 
     def refresh(self) -> None:
         """Read what was learned since, by whichever replica."""
@@ -110,11 +143,17 @@ class FinishedRunHistory:
             runs = self._repository.finished_runs.after(self._last_id, MAX_LOADED)
             if runs and not self._first_id:
                 self._first_id = runs[0].id
+            if len(runs) == MAX_LOADED:  # there may be others between them and those that were read before
+                self._asked.clear()
             self._n_rows += len(runs)
             for run in runs:
                 self._last_id = run.id
                 ended = _readable_run(run)
                 if ended is not None:
+                    if self._is_read(ended.task):
+                        self._asked[ended.task] = True
+                    else:
+                        self._asked.pop(ended.task, None)
                     self._known.add(ended)
                     self._note_percent(ended)
             if runs:  # a job that succeeded teaches and judges at the same time
@@ -126,8 +165,11 @@ class FinishedRunHistory:
         if not last:
             return
         n_rows = runs.n_between(first, last)
-        if n_rows < self._n_rows:
-            self._known.keep(runs.jobs_between(first, last))
+        n_earlier = runs.n_of(self._earlier) if self._earlier else 0
+        if n_rows < self._n_rows or n_earlier < len(self._earlier):
+            earlier = runs.jobs_of(self._earlier)
+            self._known.keep(runs.jobs_between(first, last) | earlier)
+            self._earlier = {job_id: task for job_id, task in self._earlier.items() if job_id in earlier}
         self._n_rows = n_rows
 
     def read_networks(self, job_ids: Collection[str]) -> None:

@@ -40,7 +40,7 @@ from optimus_service.observe.histories import KEPT_AFTER, Histories, basis_of, b
 from optimus_service.observe.jobs import job_of
 from optimus_service.observe.joins import Joins
 from optimus_service.observe.silence import END_NOT_TOLD, end_of_silent, last_heard, not_told
-from optimus_service.observe.spec import UnreadableSpecification, begins_anew, spec_of
+from optimus_service.observe.spec import UnreadableSpecification, begins_anew, readable_spec, spec_of
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.observe.unknown_tasks import less, without_record
 from optimus_service.observe.unsaved_work import since_its_beginning, worked_seconds
@@ -215,6 +215,7 @@ class Observer:
     ) -> Snapshot:
         memberships = observed.memberships
         self._read_networks(observed, histories)
+        self._read_tasks(observed.jobs)
         capacity = Snapshot(now, cluster_state.nodes, ()).capacity
         jobs, self._unreadable = [], []
         self._joins.update(observed)
@@ -245,6 +246,12 @@ class Observer:
             unmeasured = {job_id for job_id, history in histories.items() if not history.last_id}
             self._finished_runs.read_networks(unmeasured & observed.with_network)
 
+    def _read_tasks(self, records: Iterable[JobRecord]) -> None:
+        """What ended jobs taught of their tasks: all together, once."""
+        if self._finished_runs is not None:
+            specs = [readable_spec(record) for record in records]
+            self._finished_runs.read_tasks(spec.family for spec in specs if spec is not None)
+
     def _calculated_speeds(self, record: JobRecord, spec: JobSpec, history: JobHistory) -> tuple[SpeedSample, ...]:
         """For as long as nothing is measured."""
         if self._finished_runs is None or history.last_id:
@@ -261,6 +268,7 @@ class Observer:
         """What `record`, which is not stored, would be in a snapshot if it were submitted now."""
         nothing = WantedRecord(generation=0, directive=record.directive, allocation=record.wanted, tasks=())
         history = begun(basis_of(record))
+        self._read_tasks([record])
         return self._job(record, nothing, [], history, Snapshot(now, cluster_state.nodes, ()).capacity, now)
 
     def _job(

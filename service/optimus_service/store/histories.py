@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import Select, bindparam, delete, func, select
+from sqlalchemy import Select, and_, bindparam, delete, func, select
 from sqlalchemy.orm import aliased
 
 from optimus_scheduler.model import JobState
@@ -25,6 +25,7 @@ from optimus_service.store.database.tables import (
     SampleBlockRow,
 )
 from optimus_service.store.jobs.rows import COLUMNS, record
+from optimus_service.store.jobs.taught import task_taught
 from optimus_service.store.records import Document, FinishedRunRecord, JobRecord, KeptHistory
 from optimus_service.store.samples.counting import BLOCKS_KEPT
 
@@ -105,7 +106,7 @@ class FinishedRuns(Subject):
     def add(self, job_id: str, document: Document) -> None:
         """Keep what an ended job taught; nothing if that is there already."""
         with self._write() as session:
-            values = {"job_id": job_id, "document": document}
+            values = {"job_id": job_id, "document": document, "task": task_taught(document)}
             session.execute(insert_for(session, FinishedRunRow).values(values).on_conflict_do_nothing())
 
     def after(self, after_id: int, newest: int) -> list[FinishedRunRecord]:
@@ -113,6 +114,25 @@ class FinishedRuns(Subject):
         with self._read() as session:
             rows = session.execute(_AFTER, {"after_id": after_id, "newest": newest}).all()
             return [FinishedRunRecord(id=row.id, job_id=row.job_id, document=row.document) for row in reversed(rows)]
+
+    def of_tasks(self, tasks: Collection[str], until_id: int, newest: int) -> list[FinishedRunRecord]:
+        """The `newest` of each of these tasks that teach anything, with an id of `until_id` at most, by id."""
+        with self._read() as session:
+            statement = _of_tasks(is_postgresql(session))
+            values = {"tasks": list(tasks), "until_id": until_id, "others": newest - 1}
+            rows = sorted(session.execute(statement, values), key=lambda row: row.id)
+            return [FinishedRunRecord(id=row.id, job_id=row.job_id, document=row.document) for row in rows]
+
+    def n_of(self, job_ids: Collection[str]) -> int:
+        """How many of these jobs' runs there are."""
+        with self._read() as session:
+            return session.scalar(_n_of(is_postgresql(session)), {"job_ids": list(job_ids)}) or 0
+
+    def jobs_of(self, job_ids: Collection[str]) -> set[str]:
+        """Those of these jobs whose runs there are."""
+        with self._read() as session:
+            chosen = (select(_RUNS.c.job_id).where(_RUNS.c.job_id.in_(chunk)) for chunk in chunks(job_ids))
+            return {job_id for statement in chosen for job_id in session.scalars(statement)}
 
     def n_between(self, first_id: int, last_id: int) -> int:
         """How many of these ids there are: fewer than before, once jobs were deleted."""
@@ -148,6 +168,31 @@ _RUNS: Final = Base.metadata.tables["finished_runs"]
 _AFTER: Final = (
     select(_RUNS).where(_RUNS.c.id > bindparam("after_id")).order_by(_RUNS.c.id.desc()).limit(bindparam("newest"))
 )
+
+
+@cache
+def _of_tasks(for_postgresql: bool) -> Select[Any]:
+    """From the oldest that is one of the newest of its task on: for each task two looks at the index."""
+    tasks, earlier = keys_as_table(for_postgresql, "tasks"), _RUNS.alias("earlier")
+    oldest = (
+        select(earlier.c.id)
+        .where(earlier.c.task == tasks.c.value, earlier.c.id <= bindparam("until_id"))
+        .order_by(earlier.c.id.desc())
+        .limit(1)
+        .offset(bindparam("others"))
+        .scalar_subquery()
+    )
+    bounds = _RUNS.c.id >= func.coalesce(oldest, 0), _RUNS.c.id <= bindparam("until_id")
+    chosen = select(_RUNS.c.id, _RUNS.c.job_id, _RUNS.c.document)
+    return chosen.select_from(tasks.join(_RUNS, and_(_RUNS.c.task == tasks.c.value, *bounds)))
+
+
+@cache
+def _n_of(for_postgresql: bool) -> Select[Any]:
+    job_ids = keys_as_table(for_postgresql, "job_ids")
+    return select(func.count()).select_from(job_ids.join(_RUNS, _RUNS.c.job_id == job_ids.c.value))
+
+
 _BETWEEN: Final = _RUNS.c.id.between(bindparam("first_id"), bindparam("last_id"))
 _N_BETWEEN: Final = select(func.count()).select_from(_RUNS).where(_BETWEEN)
 _JOBS_BETWEEN: Final = select(_RUNS.c.job_id).where(_BETWEEN)

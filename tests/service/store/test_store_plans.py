@@ -16,8 +16,15 @@ from optimus_scheduler.lifecycle import CancelRequested, MembershipFormed
 from optimus_scheduler.model import JobState, Role, TaskKey
 from optimus_service.store.database.engine import create_engine_from_url
 from optimus_service.store.database.pages import encode_cursor
+from optimus_service.store.jobs.taught import name_tasks
 from optimus_service.store.repository import Repository
 from optimus_service.store.samples.counting import BLOCK
+
+
+def _name_tasks(store: Repository) -> None:
+    with store._write() as session:
+        name_tasks(session, 10)
+
 
 CALLS: dict[str, Callable[[Repository], object]] = {
     "get_job": lambda store: store.jobs.get("job-1"),
@@ -38,6 +45,12 @@ CALLS: dict[str, Callable[[Repository], object]] = {
     "find_submission": lambda store: store.jobs.find_submission("key", "hash"),
     "newest_samples": lambda store: store.samples.newest("job-1", 5),
     "finished_runs_after": lambda store: store.finished_runs.after(5, 10),
+    "finished_runs_of_tasks": lambda store: store.finished_runs.of_tasks(["m:f", "m:g"], 100, 16),
+    "finished_runs_of_jobs": lambda store: (
+        store.finished_runs.n_of(["job-1", "job-2"]),
+        store.finished_runs.jobs_of(["job-1", "job-2"]),
+    ),
+    "finished_runs_without_task": lambda store: _name_tasks(store),
     "jobs_without_finished_run": lambda store: store.finished_runs.jobs_without(5.0, 4),
     "network_of": lambda store: store.jobs.network_of("job-1"),
     "current_lease": lambda store: store.leases.current("scheduling-loop"),
@@ -144,6 +157,17 @@ def test_queries_use_indexes(sqlite_repository: Repository, name: str) -> None:
         ]
     plan = [step for step in plan if step.removeprefix("SCAN ") not in FEW]
     assert [step for step in plan if re.match("SCAN", step) and "INDEX" not in step] == []
+
+
+def test_finished_runs_of_tasks_come_from_their_index(sqlite_repository: Repository) -> None:
+    """Of a hundred thousand runs only those of these tasks are looked at, and of these the newest."""
+    ((statement, parameters),) = _statements(sqlite_repository, "finished_runs_of_tasks")
+    with sqlite_repository._engine.connect() as connection:
+        plan = [row.detail for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)]
+    runs = [step for step in plan if "finished_runs" in step or "earlier" in step]
+    assert len(runs) == 2, plan
+    assert all("INDEX ix_finished_runs_task_id (task=? AND" in step for step in runs), plan
+    assert [step for step in plan if "TEMP B-TREE" in step] == [], plan
 
 
 @pytest.mark.parametrize(

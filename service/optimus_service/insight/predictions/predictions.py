@@ -125,6 +125,7 @@ class HistoryCache:
         if self._finished_runs is None:
             return ()
         self._finished_runs.refresh()
+        self._finished_runs.read_tasks([family])
         return tuple(ended for ended in self._finished_runs.similar_to(family) if ended.id != job_id)
 
     def _entry(self, job_id: str) -> _Entry:

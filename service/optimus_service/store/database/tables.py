@@ -307,8 +307,13 @@ class FinishedRunRow(Base):
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), unique=True)
     document: Mapped[dict[str, Any]] = mapped_column(Json)
+    task: Mapped[str | None]
+    """What it teaches of; empty: it teaches nothing. NULL: an earlier release wrote it (`mend_after_upgrade`)."""
 
-    __table_args__ = ({"sqlite_autoincrement": True},)
+    __table_args__ = (
+        Index(None, "task", "id"),  # finished runs of tasks
+        {"sqlite_autoincrement": True},
+    )
 
 
 class PredictionRow(Base):

@@ -22,7 +22,7 @@ from optimus_service.store.database.tables import (
     SampleBlockRow,
 )
 from optimus_service.store.errors import JobIsActive
-from optimus_service.store.jobs import ended, submission
+from optimus_service.store.jobs import ended, submission, taught
 from optimus_service.store.jobs.rows import locked
 from optimus_service.store.records import Pruned, PrunedRounds
 
@@ -68,11 +68,16 @@ class Retention(Subject):
             return prune(session, now - keep_seconds, now, limit)
 
     def mend_after_upgrade(self) -> None:
-        """Write what a replica of an earlier release left out: counts of ended jobs, moments of labels."""
+        """Write what a replica of an earlier release left out: counts of ended jobs, moments of labels, tasks of
+        finished runs."""
         with self._write() as session:
             ended.recount(session)
         with self._write() as session:
             submission.date_labels(session)
+        is_done = False
+        while not is_done:
+            with self._write() as session:
+                is_done = taught.name_tasks(session, PRUNE_ROWS) < PRUNE_ROWS
 
     def prune_rounds(self, now: float, keep_seconds: float, after: float, limit: int = PRUNE_ROWS) -> PrunedRounds:
         """Delete rounds of over `keep_seconds` ago that no decision belongs to: of `limit` rounds from `after` on
