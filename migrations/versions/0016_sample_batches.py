@@ -210,7 +210,7 @@ def _values(row: dict[str, Any]) -> dict[str, Any]:
     values = {name: row.get(name, _DEFAULTS.get(name)) for name in _FIELDS}
     for name in _DOCUMENTS:
         values[name] = None if values[name] is None else json.dumps(values[name], separators=(",", ":"))
-    loss = row["loss"]
+    loss = row.get("loss")
     finite = loss is not None and loss - loss == 0
     kind = "none" if loss is None else "finite" if finite else str(float(loss))
     return values | {"loss": loss if finite else None, "loss_kind": kind}

@@ -169,6 +169,33 @@ def test_samples_survive_both_ways(empty_database_url: str) -> None:
         repository.close()
 
 
+@pytest.mark.parametrize(
+    ("told", "kind"),
+    [
+        ({"loss": None}, "none"),
+        ({"seconds": 0.0}, "finite"),
+        ({"loss": float("nan")}, "nan"),
+        ({"metrics": {}}, "finite"),
+    ],
+)
+def test_a_post_of_new_samples_is_a_row_for_each_after_a_downgrade(
+    empty_database_url: str, told: dict[str, Any], kind: str
+) -> None:
+    """What all samples of a post have in common is left out of its document."""
+    upgrade(empty_database_url)
+    engine = create_engine_from_url(empty_database_url)
+    repository = Repository(engine)
+    try:
+        repository.jobs.create("job-0", {"name": "a", "project": "b"}, "nonce", None, "hash", 1.0)
+        add_samples(repository, "job-0", [a_sample(sequence=n, step=n + 1, **told) for n in range(3)], 2.0)
+        downgrade(empty_database_url, "0015")
+        with engine.begin() as connection:
+            rows = connection.execute(text("SELECT step, loss_kind FROM samples ORDER BY step")).all()
+        assert [*map(tuple, rows)] == [(step, kind) for step in (1, 2, 3)]
+    finally:
+        repository.close()
+
+
 def test_replicas_that_start_together_take_turns(empty_database_url: str) -> None:
     script = "import sys; from optimus_service.store.database.engine import upgrade; upgrade(sys.argv[1])"
     replicas = [subprocess.Popen([sys.executable, "-c", script, empty_database_url]) for _ in range(2)]
