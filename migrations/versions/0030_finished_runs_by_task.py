@@ -5,6 +5,7 @@ Revision 0030, after 0029. What is stored tells it of the runs that are there.
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 import sqlalchemy as sa
@@ -17,6 +18,8 @@ _AT_ONCE = 500
 """Runs of some 4 kB that are read and written together."""
 _LEAST_LOSSES = 5
 """A run with fewer, without speeds and without a length teaches nothing."""
+_LONGEST = 1000
+"""Bytes of a task in an index; PostgreSQL takes some 2,700."""
 _RUNS = sa.table("finished_runs", sa.column("id"), sa.column("document", sa.Text()), sa.column("task", sa.Text()))
 
 
@@ -38,11 +41,18 @@ def downgrade() -> None:
     op.drop_column("finished_runs", "task")
 
 
+def _key(task: str) -> str:
+    """A task that PostgreSQL cannot index, or cannot hold, by a hash."""
+    encoded = task.encode(errors="surrogatepass")
+    is_plain = len(encoded) <= _LONGEST and b"\0" not in encoded and encoded == task.encode(errors="replace")
+    return task if is_plain else f"sha256 {hashlib.sha256(encoded).hexdigest()}"
+
+
 def _task_of(text: str) -> str:
     """Empty: it teaches nothing."""
     try:
         document = json.loads(text)
         teaches = document["speeds"] or document.get("silent") or len(document["losses"]) >= _LEAST_LOSSES
-        return document["task"] if teaches and isinstance(document["task"], str) else ""
-    except (KeyError, TypeError, ValueError):
+        return _key(document["task"]) if teaches else ""
+    except (AttributeError, KeyError, TypeError, ValueError):
         return ""

@@ -25,7 +25,7 @@ from optimus_service.store.database.tables import (
     SampleBlockRow,
 )
 from optimus_service.store.jobs.rows import COLUMNS, record
-from optimus_service.store.jobs.taught import task_taught
+from optimus_service.store.jobs.taught import task_key, task_taught
 from optimus_service.store.records import Document, FinishedRunRecord, JobRecord, KeptHistory
 from optimus_service.store.samples.counting import BLOCKS_KEPT
 
@@ -119,7 +119,7 @@ class FinishedRuns(Subject):
         """The `newest` of each of these tasks that teach anything, with an id of `until_id` at most, by id."""
         with self._read() as session:
             statement = _of_tasks(is_postgresql(session))
-            values = {"tasks": list(tasks), "until_id": until_id, "others": newest - 1}
+            values = {"tasks": list(map(task_key, tasks)), "until_id": until_id, "others": newest - 1}
             rows = sorted(session.execute(statement, values), key=lambda row: row.id)
             return [FinishedRunRecord(id=row.id, job_id=row.job_id, document=row.document) for row in rows]
 

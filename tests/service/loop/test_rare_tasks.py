@@ -162,6 +162,25 @@ def test_runs_that_came_while_nobody_asked_leave_no_gap(
     assert [each[0] for each in told(history, RARE)] == ["rare-00000", "later-00000", "later-00001"]
 
 
+def test_a_task_may_be_called_as_no_database_takes_it(database_url: str) -> None:
+    tasks = ["x" * 1000, "/x/" + "".join(map(str, range(5000))), "a\0.py", "b\udc80.py", "\N{SNOWMAN}.py", "?.py"]
+    repository = Repository(create_engine_from_url(database_url))
+    for number, task in enumerate(tasks):
+        add_runs(repository, f"a-{number}", task, 1)
+
+    def found() -> list[str]:
+        return [run.document["task"] for each in tasks for run in repository.finished_runs.of_tasks([each], 100, 16)]
+
+    assert found() == tasks
+    repository.close()
+    downgrade(database_url, "0029")
+    upgrade(database_url)
+    repository = Repository(create_engine_from_url(database_url))
+    assert found() == tasks
+    assert len(repository.finished_runs.of_tasks(tasks, 100, 16)) == len(tasks)
+    repository.close()
+
+
 def test_runs_of_an_earlier_release_are_of_their_tasks(database_url: str) -> None:
     """Up, down and up again; and those that it stored beside this release."""
     repository = Repository(create_engine_from_url(database_url))

@@ -308,7 +308,7 @@ class FinishedRunRow(Base):
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), unique=True)
     document: Mapped[dict[str, Any]] = mapped_column(Json)
     task: Mapped[str | None]
-    """What it teaches of; empty: it teaches nothing. NULL: an earlier release wrote it (`mend_after_upgrade`)."""
+    """What it teaches of (`task_key`); empty: it teaches nothing. NULL: an earlier release wrote it (`name_tasks`)."""
 
     __table_args__ = (
         Index(None, "task", "id"),  # finished runs of tasks
