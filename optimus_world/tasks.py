@@ -430,13 +430,16 @@ class WorkerAgent(TaskAgent):
                 continue
             batch = list(self._outbox.take())
             try:
-                self._client.post_telemetry(batch)
+                again = self._client.post_telemetry(batch)
             except ServiceAway:
                 self._outbox.failed(self.kernel.now)
             except ServiceRefused:
                 self._outbox.refused(self.kernel.now)
             else:
-                self._outbox.sent(self.kernel.now)
+                if again:
+                    self._outbox.sent_but_for(again, self.kernel.now)
+                else:
+                    self._outbox.sent(self.kernel.now)
 
 
 def storage_of(directory: Path) -> LocalStorage:

@@ -15,6 +15,7 @@ from tests.workers.telemetry_steps import record
 
 from optimus_contract.membership import MembershipReport, WantedMembership
 from optimus_contract.result import JobProfile, JobResult
+from optimus_workers.coordinator import service_calls
 from optimus_workers.coordinator.service_calls import watch_wanted
 from optimus_workers.errors import ServiceAway, ServiceBusy, ServiceRefused
 from optimus_workers.service_client import LONG_POLL_GRACE_SECONDS, ServiceClient
@@ -42,7 +43,7 @@ def test_who_cannot_wait_for_the_end_of_a_poll_gets_an_answer_at_once() -> None:
             changes.wait()
         return httpx.Response(503 if len(asked) == 3 else 200, json={"generation": 7, "directive": "run", "tasks": []})
 
-    ask = watch_wanted(client(handler), answers.put)
+    ask = watch_wanted(client(handler).wanted, answers.put)
     assert answers.get(timeout=10.0).generation == 7
     while len(asked) < 2:
         time.sleep(0.01)
@@ -80,6 +81,37 @@ def test_calls(call: Callable[[ServiceClient], Any], method: str, path: str, bod
     assert (request.method, str(request.url)) == (method, f"http://127.0.0.1:8080/v1/jobs/digits-1/{path}")
     assert request.headers["Authorization"] == "Bearer secret"
     assert json.loads(request.content) == body
+
+
+def test_samples_of_unknown_memberships_come_back() -> None:
+    """What else is ignored has been counted, or never will be."""
+    ignored = [
+        {"index": index, "why": why} for index, why in enumerate(("duplicate", "unknown_membership", "old_membership"))
+    ]
+    samples = [record(step, loss=1.0) for step in range(1, 5)]
+    with client(answering(200, {"accepted": 1, "ignored": ignored})) as service:
+        assert service.post_telemetry(samples) == samples[1:2]
+    with client(answering(200, {"welcome": True})) as service, pytest.raises(ServiceAway):
+        service.post_telemetry(samples)
+
+
+def test_a_service_that_was_away_is_asked_without_a_wait() -> None:
+    """Its database may be an older one by now: what it has forgotten is to be known at once."""
+    asked = Queue[tuple[int, float]]()
+    answers = iter([7, None, 7, 8, None, None, 5])
+
+    def ask(after: int, timeout_seconds: float) -> WantedMembership:
+        asked.put((after, timeout_seconds))
+        if (generation := next(answers, 0)) == 0:
+            Event().wait()
+        if generation is None:
+            raise ServiceAway("not now")
+        return WantedMembership(generation=generation, directive="run", tasks=[])
+
+    watch_wanted(ask, lambda _: None)
+    poll = service_calls.POLL_SECONDS
+    expected = [(0, 0.0), (7, poll), (0, 0.0), (7, poll), (8, poll), (0, 0.0), (0, 0.0), (8, poll)]
+    assert [asked.get(timeout=10.0) for _ in expected] == expected
 
 
 def test_wanted_waits_longer_than_the_service_does() -> None:

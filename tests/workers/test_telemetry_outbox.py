@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import settings
+from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.workers.telemetry_steps import record
 
@@ -101,6 +102,18 @@ def test_posts_become_rarer_and_larger_while_the_service_is_busy() -> None:
     assert outbox.seconds_until_due(now) == POST_PERIOD_SECONDS
 
 
+def test_what_waits_for_its_membership_goes_first_after_a_pause() -> None:
+    outbox = Outbox()
+    outbox.put(samples(1, 2, 3))
+    outbox.take()
+    outbox.put(samples(4))
+    outbox.hurry()
+    outbox.sent_but_for(samples(2, 3), 10.0)
+    assert outbox.n_sent == 1
+    assert outbox.seconds_until_due(10.0) == FIRST_RETRY_SECONDS
+    assert outbox.take() == samples(2, 3, 4)
+
+
 def test_drops_the_oldest_when_full() -> None:
     outbox = Outbox(capacity=3)
     outbox.put(samples(1, 2))
@@ -148,6 +161,14 @@ class OutboxMachine(RuleBasedStateMachine):
         self.arrived += [sample.sequence for sample in self.out]
         self.out = []
         self.outbox.sent(0.0)
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data())
+    def sent_but_for(self, data: st.DataObject) -> None:
+        n_taken = data.draw(st.integers(0, len(self.out) - 1))
+        self.arrived += [sample.sequence for sample in self.out[:n_taken]]
+        again, self.out = self.out[n_taken:], []
+        self.outbox.sent_but_for(again, 0.0)
 
     @precondition(lambda self: self.out)
     @rule()

@@ -21,11 +21,13 @@ class Service:
         self.samples: list[Sample] = []
         self.attempts = 0
         self.trouble: Exception | None = None
+        self.known_epoch = 1
+        """Samples of later memberships wait."""
         self.gate = threading.Event()
         self.gate.set()
         self._changed = threading.Condition()
 
-    def post(self, samples: list[Sample], /) -> None:
+    def post(self, samples: list[Sample], /) -> list[Sample]:
         with self._changed:
             self.attempts += 1
             self._changed.notify_all()
@@ -33,8 +35,9 @@ class Service:
         with self._changed:
             if self.trouble is not None:
                 raise self.trouble
-            self.samples += samples
+            self.samples += [sample for sample in samples if sample.membership_epoch <= self.known_epoch]
             self._changed.notify_all()
+            return [sample for sample in samples if sample.membership_epoch > self.known_epoch]
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         with self._changed:
@@ -78,6 +81,29 @@ def test_flush_sends_the_unfinished_sample_too(service: Service, telemetry: Tele
     telemetry.record(record(1, seconds=0.01))
     assert telemetry.flush(PATIENCE_SECONDS)
     assert [sample.n_steps for sample in service.samples] == [1]
+
+
+def test_samples_of_a_membership_that_the_service_does_not_know_wait_until_it_does(
+    service: Service, telemetry: Telemetry
+) -> None:
+    """As after the restore of an older backup, until the coordinator has reported the membership again."""
+    for step in range(1, 6):
+        telemetry.record(record(step, seconds=1.0, membership_epoch=1 + step // 3))
+    attempts = service.attempts
+    service.wait_until(lambda: service.attempts > attempts + 3)
+    assert {sample.membership_epoch for sample in service.samples} <= {1}
+    assert not telemetry.flush(0.0)
+    service.known_epoch = 2
+    assert telemetry.flush(PATIENCE_SECONDS)
+    assert [sample.step for sample in service.samples] == [1, 2, 3, 4, 5]
+
+
+def test_a_task_whose_job_is_over_does_not_stay_for_a_membership_that_nobody_reports(service: Service) -> None:
+    telemetry = Telemetry(service.post)
+    telemetry.record(record(1, seconds=1.0, membership_epoch=3))
+    telemetry.outlast(lambda: False)
+    assert not telemetry.close(0.0)
+    assert not service.samples
 
 
 def test_flush_of_nothing_is_done_at_once(telemetry: Telemetry, service: Service) -> None:
@@ -124,11 +150,12 @@ def test_goes_on_after_a_refusal(service: Service, telemetry: Telemetry) -> None
 def test_a_refused_figure_costs_no_sample(caplog: pytest.LogCaptureFixture) -> None:
     taken: list[Sample] = []
 
-    def post(samples: list[Sample]) -> None:
+    def post(samples: list[Sample], /) -> list[Sample]:
         for sample in samples:
             if (sample.learning_rate or 0.0) > 1e9:
                 raise ServiceRefused(422, "columns.learning_rate.0: must be less than or equal to 1000000000")
         taken.extend(samples)
+        return []
 
     telemetry = Telemetry(post)
     for step, rate in enumerate([1e20, 1e20, 0.1], start=1):

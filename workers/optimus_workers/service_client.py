@@ -12,7 +12,7 @@ import httpx
 from optimus_contract.codec import read, write
 from optimus_contract.membership import MembershipReport, WantedMembership
 from optimus_contract.result import JobProfile, JobResult, PlannedRates
-from optimus_contract.telemetry import Note, Sample, SampleColumns, TaskUsageReport
+from optimus_contract.telemetry import Note, Sample, SampleColumns, TaskUsageReport, TelemetryAnswer
 from optimus_workers.errors import ServiceAway, ServiceBusy, ServiceRefused
 
 CALL_TIMEOUT_SECONDS = 10.0
@@ -75,9 +75,19 @@ class ServiceClient:
         """Report how the job ended."""
         self._report("POST", "result", write(result))
 
-    def post_telemetry(self, samples: list[Sample]) -> None:
-        """Send 1 to 1000 samples. Those that the service ignores are no error."""
-        self._report("POST", "telemetry", {"columns": write(SampleColumns.of(samples), without_none=True)})
+    def post_telemetry(self, samples: list[Sample]) -> list[Sample]:
+        """Send 1 to 1000 samples. Those that the service ignores are no error.
+
+        Returns:
+            Those whose membership it does not know (yet): they would count later.
+        """
+        answer = self._report("POST", "telemetry", {"columns": write(SampleColumns.of(samples), without_none=True)})
+        try:
+            ignored = read(TelemetryAnswer, answer.json()).ignored
+        except ValueError as error:  # not from the service, but from a proxy
+            raise ServiceAway(f"{answer.url}: {error}") from error
+        unknown = {each.index for each in ignored if each.why == "unknown_membership"}
+        return [sample for index, sample in enumerate(samples) if index in unknown]
 
     def post_usage(self, tasks: list[TaskUsageReport]) -> None:
         """Report what tasks other than workers take of their machines."""

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from optimus_contract.membership import MembershipReport, PauseParts, WantedMembership
 from optimus_contract.result import JobProfile, JobResult
@@ -34,27 +34,30 @@ MESSAGE_CHARACTERS = 2000
 # --- what the service wants ------------------------------------------------------------------------------------------
 
 
+Ask = Callable[[int, float], WantedMembership]
+"""`ServiceClient.wanted`, or the reporter's."""
 OnWanted = Callable[[WantedMembership], None]
 
 
-def watch_wanted(client: ServiceClient, on_wanted: OnWanted) -> Callable[[], None]:
-    """Call `on_wanted`, on threads of its own, with what is wanted: now, at a change, and unchanged after a poll.
+def watch_wanted(ask: Ask, on_wanted: OnWanted) -> Callable[[], None]:
+    """Call `on_wanted`, on threads of its own, with what is wanted: now, at a change, and unchanged after a poll. A
+    service that was away is asked without a wait, as at first: it may be another one by now, or know less.
 
     Returns:
         Asks beside the poll, for those to whom its end is too far away. Does not wait for the answer.
     """
     asked = threading.Event()
-    threading.Thread(target=_watch, args=(client, on_wanted), name="wanted", daemon=True).start()
-    threading.Thread(target=_answer, args=(client, on_wanted, asked), name="wanted now", daemon=True).start()
+    threading.Thread(target=_watch, args=(ask, on_wanted), name="wanted", daemon=True).start()
+    threading.Thread(target=_answer, args=(ask, on_wanted, asked), name="wanted now", daemon=True).start()
     return asked.set
 
 
-def _answer(client: ServiceClient, on_wanted: OnWanted, asked: threading.Event) -> None:
+def _answer(ask: Ask, on_wanted: OnWanted, asked: threading.Event) -> None:
     """Whoever asks while a call is under way gets the answer of the next one."""
     while asked.wait():
         asked.clear()
         try:
-            on_wanted(client.wanted(0, 0.0))
+            on_wanted(ask(0, 0.0))
         except ServiceAway:
             time.sleep(RETRY_SECONDS)
             asked.set()
@@ -62,21 +65,21 @@ def _answer(client: ServiceClient, on_wanted: OnWanted, asked: threading.Event) 
             log.debug("the poll says when this is over: %s", error)
 
 
-def _watch(client: ServiceClient, on_wanted: OnWanted) -> None:
-    generation = -1
+def _watch(ask: Ask, on_wanted: OnWanted) -> None:
+    generation, waits = 0, False
     logged, pause = "", RETRY_SECONDS
     while True:
         try:
-            wanted = client.wanted(max(generation, 0), POLL_SECONDS if generation >= 0 else 0.0)
+            wanted = ask(generation, POLL_SECONDS) if waits else ask(0, 0.0)
         except ServiceProblem as error:
             if str(error) != logged:  # once, not every time
                 log.warning("cannot learn what is wanted: %s", error)
-            logged = str(error)
+            logged, waits = str(error), False
             # It may be refused for long: the job may not be known (any more), or the service's secret be another.
             pause = min(2 * pause, REFUSED_SECONDS) if isinstance(error, ServiceRefused) else RETRY_SECONDS
             time.sleep(pause)
             continue
-        logged, pause = "", RETRY_SECONDS
+        logged, pause, waits = "", RETRY_SECONDS, True
         generation = max(generation, wanted.generation)
         on_wanted(wanted)
 
@@ -84,6 +87,13 @@ def _watch(client: ServiceClient, on_wanted: OnWanted) -> None:
 # --- reports ---------------------------------------------------------------------------------------------------------
 
 Call = Callable[[], None]
+
+
+@dataclass(eq=False, frozen=True, slots=True)
+class _Taken:
+    """One answer of the service that it has taken this membership."""
+
+    formed: Formed
 
 
 class Reporter:
@@ -109,10 +119,8 @@ class Reporter:
         self.is_result_refused = False
         """The service took neither the result nor, in its place, that it had refused it."""
         self._profile: JobProfile | None = None
-        self._known: Formed | None = None
-        """The newest membership that the service has taken ..."""
-        self._is_doubted = False
-        """... of which its last answer did not know."""
+        self._taken: _Taken | None = None
+        """The newest membership that the service has taken; None: it has taken none, or has forgotten it."""
         self._calls: deque[Call] = deque()
         self._changed = threading.Condition()  # guards _calls; notified when it changes
         threading.Thread(target=self._run, name="reporter", daemon=True).start()
@@ -138,30 +146,32 @@ class Reporter:
                     self._on_refused(error.detail)
                 raise
             with self._changed:
-                if self._known is None or formed.epoch >= self._known.epoch:
-                    self._known = formed
+                if self._taken is None or formed.epoch >= self._taken.formed.epoch:
+                    self._taken = _Taken(formed)
             self._on_reported(formed.epoch)
 
         self._put(report)
 
-    def service_knows(self, epoch: int) -> None:
-        """The service has said which membership is the newest that it knows. If it has taken a later one, its database
-        was restored from an older backup: without that membership, what its workers tell would not count.
+    def wanted(self, after: int, timeout_seconds: float) -> WantedMembership:
+        """`ServiceClient.wanted`; what the answer shows to be forgotten is reported again.
 
-        One answer may have been under way while the membership was taken; the next one was asked for after that.
+        The answer tells the newest membership that the service knows. If it had taken a later one before it was asked,
+        its database was restored from an older backup: without that membership, what its workers tell does not count.
         """
         with self._changed:
-            is_older = self._known is not None and epoch < self._known.epoch
-            forgotten = self._known if is_older and self._is_doubted else None
-            self._is_doubted = is_older and forgotten is None
-            if forgotten is not None:
-                self._known = None  # until it is taken again
-        if forgotten is None:
-            return
-        log.warning("the service has forgotten membership epoch %d: it is reported again", forgotten.epoch)
+            taken = self._taken
+        wanted = self._client.wanted(after, timeout_seconds)
+        if taken is None or wanted.membership_epoch >= taken.formed.epoch:
+            return wanted
+        with self._changed:
+            if self._taken is not taken:
+                return wanted  # another answer has shown that already, or a later membership was taken since
+            self._taken = None
+        log.warning("the service has forgotten membership epoch %d: it is reported again", taken.formed.epoch)
         if (profile := self._profile) is not None:
             self._put(lambda: self._client.put_profile(profile))
-        self.membership(forgotten)
+        self.membership(taken.formed)
+        return wanted
 
     def checkpoints(self, news: str) -> None:
         self._put(lambda: self._client.post_checkpoints(news))

@@ -118,7 +118,6 @@ class _Shell:
         # The service may know of fewer attempts than the journal, if its database is an older backup.
         self._reporter = Reporter(client, self._from_thread(self._reported), refused, past.attempt)
         self._usage = UsageReporter(client, environment.task_name)
-        self._client = client
         settings = JobSettings.from_spec(environment.spec)
         self._state, self._first_effects = begin(settings, past, self._clock())
 
@@ -126,7 +125,7 @@ class _Shell:
         self._loop.add_signal_handler(signal.SIGTERM, self._terminate)
         self._loop.set_exception_handler(self._loop_in_trouble)
         server = await self._listen()
-        self._ask_wanted = watch_wanted(self._client, self._from_thread(self._wanted))
+        self._ask_wanted = watch_wanted(self._reporter.wanted, self._from_thread(self._wanted))
         self._carry_out_all(self._first_effects)
         ticker = asyncio.create_task(self._tick())
         try:
@@ -311,7 +310,6 @@ class _Shell:
             self._happened(TaskLost(name))
 
     def _wanted(self, wanted: WantedMembership) -> None:
-        self._reporter.service_knows(wanted.membership_epoch)
         self._happened(WantedArrived(wanted))
 
     def _reported(self, epoch: int) -> None:

@@ -291,11 +291,11 @@ class Tracker:
             return False
         return True
 
-    def _post(self, samples: list[Sample]) -> None:
+    def _post(self, samples: list[Sample]) -> list[Sample]:
         client = self._client
         if client is None or not self._is_known:
             raise ServiceAway("the job is not known yet")  # they wait
-        client.post_telemetry(samples)
+        return client.post_telemetry(samples)
 
 
 # --- a command -------------------------------------------------------------------------------------------------------

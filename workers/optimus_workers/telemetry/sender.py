@@ -157,7 +157,7 @@ class Outbox:
         self._hurried = not self.is_empty
 
     def take(self) -> list[Sample]:
-        """The oldest samples, to be sent now. To be followed by `sent`, `refused` or `failed`."""
+        """The oldest samples, to be sent now. To be followed by `sent`, `sent_but_for`, `refused` or `failed`."""
         assert not self._out, "one batch is out already"
         self._out = [self._waiting.popleft() for _ in range(min(BATCH_SAMPLES, len(self._waiting)))]
         return self._out
@@ -167,6 +167,12 @@ class Outbox:
         self.n_sent += len(self._out)
         self._period = max(self._period / 2, self._least_period)
         self._settle(now)
+
+    def sent_but_for(self, again: Iterable[Sample], now: float) -> None:
+        """The batch that is out arrived, but these of it, whose membership is not known there, wait again."""
+        n_out, self._out = len(self._out), list(again)
+        self.n_sent += n_out - len(self._out)
+        self.failed(now)
 
     def refused(self, now: float) -> None:
         """The service will not take the batch that is out, ever."""
@@ -208,15 +214,18 @@ log = logging.getLogger(__name__)
 
 
 class Post(Protocol):
-    """Sends samples; raises `ServiceAway` or `ServiceRefused`. (`ServiceClient.post_telemetry`.)"""
+    """Sends samples, and returns those that wait for their membership to be known; raises `ServiceAway` or
+    `ServiceRefused`. (`ServiceClient.post_telemetry`.)"""
 
-    def __call__(self, samples: list[Sample], /) -> None: ...
+    def __call__(self, samples: list[Sample], /) -> list[Sample]: ...
 
 
 class Telemetry:
     """Takes one record per step and sees to it that the service learns of it, at least once, some time.
 
-    While the service is away samples wait in a bounded queue; losing telemetry costs the job nothing.
+    While the service is away, or does not know their membership, samples wait in a bounded queue; losing telemetry
+    costs the job nothing. The coordinator may reach the service later than its workers do, and reports a membership
+    again that the service has forgotten.
     """
 
     def __init__(
@@ -233,6 +242,8 @@ class Telemetry:
         self._outbox = outbox or Outbox()
         self._closed = False
         self._away = False
+        self._unknown = False
+        """Whether samples of the last post wait for their membership."""
         self._refusal = ""
         self._changed = threading.Condition()  # guards everything above; notified when something was put or sent
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
@@ -271,11 +282,13 @@ class Telemetry:
         """`flush` while the service is away, for an hour at most and until `is_over()`.
 
         For a task whose job is over: what it has not reported yet is lost with it. No other task gets its place before
-        the service is back.
+        the service is back. Samples of a membership that the service does not know are not waited for: who reports it
+        may have ended.
         """
         give_up_at = self._clock() + AWAY_SECONDS
         while not is_over() and self._clock() < give_up_at and not self.flush(TRY_SECONDS):
-            pass
+            if self._unknown:
+                return
 
     def close(self, timeout_seconds: float) -> bool:
         """`flush`, then stop. Returns after `timeout_seconds` at the latest; what is left then is lost."""
@@ -302,7 +315,7 @@ class Telemetry:
     def _send(self, batch: list[Sample]) -> None:
         settle: Callable[[float], None] = self._outbox.sent
         try:
-            self._post_what_is_taken(batch)
+            again = self._post_what_is_taken(batch)
         except ServiceBusy as error:
             settle = partial(self._outbox.postponed, retry_after=error.retry_after)
         except ServiceAway as error:
@@ -318,15 +331,19 @@ class Telemetry:
         else:
             if self._away:
                 log.info("the service is back, telemetry goes on")
-            self._away = False
+            if again and not self._unknown:
+                log.info("samples wait until the service knows membership epoch %d", again[0].membership_epoch)
+            self._away, self._unknown = False, bool(again)
+            if again:
+                settle = partial(self._outbox.sent_but_for, again)
         with self._changed:
             settle(self._clock())
             self._changed.notify_all()
 
-    def _post_what_is_taken(self, batch: list[Sample]) -> None:
+    def _post_what_is_taken(self, batch: list[Sample]) -> list[Sample]:
         """Post a batch; where a figure is refused, such as a learning rate of 1e20, without those it can do without."""
         try:
-            self._post(batch)
+            return self._post(batch)
         except ServiceRefused as error:
             needed = [
                 replace(sample, learning_rate=None, staleness=None, usage=None, gradients=None, metrics=None)
@@ -334,7 +351,8 @@ class Telemetry:
             ]
             if error.status != HTTPStatus.UNPROCESSABLE_ENTITY or needed == batch:
                 raise
-            self._post(needed)
+            again = self._post(needed)
             if str(error) != self._refusal:
                 log.warning("a figure is refused, and the samples are sent with step, loss and times only: %s", error)
             self._refusal = str(error)
+            return again
