@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from optimus_scheduler.allocate.policies import policy_named
-from optimus_scheduler.model import Decision, Job, Node, PlacedTask, Plan, SetWanted, Snapshot
+from optimus_scheduler.model import Decision, Job, Node, Nodes, PlacedTask, Plan, SetWanted, Snapshot
 from optimus_simulator.options import Options
 from optimus_simulator.replay import Replay
 from optimus_simulator.running import RunningJob, Telemetry
@@ -101,11 +101,11 @@ class Simulated(Replay):
             else:
                 job.finished_at = snapshot.now
 
-    def _seen(self, job: RunningJob) -> Job:
+    def _seen(self, job: RunningJob, nodes: Nodes) -> Job:
         """What it gives the job, and how that came out."""
         real = self._measured[job.id]
         return replace(
-            super()._seen(job),
+            super()._seen(job, nodes),
             started_at=real.started_at,
             joining_seconds=real.joining_seconds,
             busy_part=real.busy_part,

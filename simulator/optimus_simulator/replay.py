@@ -23,6 +23,7 @@ from optimus_scheduler.model import (
     Interval,
     Job,
     JobState,
+    Nodes,
     Plan,
     Reason,
     SetWanted,
@@ -179,8 +180,9 @@ class Replay:
         self._n_rounds += 1
         now = self._last_round = self._engine.now
         before = {job.id: job.version for job in self.active.values()}
-        jobs = tuple(self._seen(job) for job in self.active.values())
-        snapshot = Snapshot(now, self._cluster.nodes, jobs, self._cluster.tasks, self._trace.quotas)
+        nodes = self._memory.nodes(self._cluster.nodes)
+        jobs = tuple(self._seen(job, nodes) for job in self.active.values())
+        snapshot = Snapshot(now, nodes, jobs, self._cluster.tasks, self._trace.quotas)
         outcome = plan(
             snapshot, self._policy, self._settings, forecaster=self._forecaster, memory=self._memory, worded=False
         )
@@ -234,12 +236,12 @@ class Replay:
         if self._next_round == at:
             self._round()
 
-    def _seen(self, job: RunningJob) -> Job:
+    def _seen(self, job: RunningJob, nodes: Nodes) -> Job:
         family = job.entry.spec.family
         experience = self._experience_of.get(family)
         if experience is None:
             experience = self._experience_of[family] = replace(self._experience, task=family)
-        return job.seen(self._taught.of(family), experience)
+        return job.seen(self._taught.of(family), experience, self._taught.boundary_of(job.entry.spec, nodes))
 
     def _predict(self, snapshot: Snapshot, outcome: Plan) -> None:
         """Keep what is said of the time left of jobs whose newest prediction is too old to be judged."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from optimus_models.calibration import NO_EXPERIENCE, Experience
+from optimus_models.speed.boundary import Boundary
 from optimus_scheduler.ahead.deadlines import Answer, answer_to
 from optimus_scheduler.model import (
     NOTHING,
@@ -272,8 +273,14 @@ class RunningJob:
             return math.inf
         return max(now, self.stopped_until) + self.training.seconds_left(self.shape, self.factor)
 
-    def seen(self, similar: tuple[EndedJob, ...] = (), experience: Experience = NO_EXPERIENCE) -> Job:
-        """The job as the service would know it, with ended jobs of its family and how predictions turned out."""
+    def seen(
+        self,
+        similar: tuple[EndedJob, ...] = (),
+        experience: Experience = NO_EXPERIENCE,
+        boundary: Boundary | None = None,
+    ) -> Job:
+        """The job as the service would know it, with ended jobs of its family, how predictions turned out, and where it
+        leaves a node."""
         telemetry = self.telemetry
         return Job(
             id=self.entry.id,
@@ -300,6 +307,7 @@ class RunningJob:
             noise_steps=telemetry.noise_steps,
             noise_scales=telemetry.noise_scales,
             experience=experience,
+            boundary=boundary,
         )
 
     def taught(self) -> EndedJob:

@@ -258,7 +258,15 @@ def test_intervals_of_speeds_with_more_workers_hold_about_as_often_as_they_say(d
 
 def test_intervals_of_speeds_beyond_a_node_are_counted_by_application(data: Path) -> None:
     rows = speed_more_workers.measure_nodes(data)
-    assert rows["all-reduce, 1, 2, 4, 8 measured, next"]["mean"] > 80  # both kinds of exchange were seen
+    for kind in speed_more_workers.CURVES:
+        for known in ("1", "1, 2", "1, 2, 4", "1, 2, 4, 8"):
+            assert 75 <= rows[f"{kind}, {known} measured, beside others, next"]["mean"] <= 85, (kind, known)
+
+
+def test_other_models_on_a_fast_network_narrow_the_doubt_of_what_lies_beyond_a_node(data: Path) -> None:
+    rows = speed_more_workers.measure_a100(data)
+    alone, beside = (rows[f"A100, 1, 2 measured, {which}, all larger"]["mean"] for which in ("alone", "beside others"))
+    assert 75 <= beside < alone
 
 
 def test_the_next_measurement_is_where_least_is_known() -> None:

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.scheduler.builders import ALL_SIZES, NOW, SpeedLaw, a_job, a_spec, law, samples
+from tests.scheduler.builders import ALL_SIZES, GIB, NOW, SpeedLaw, a_cluster, a_job, a_spec, law, samples
 
 from optimus_models.convergence import converged_epoch
+from optimus_models.speed.boundary import Boundary, Jumps
+from optimus_models.speed.scaling import ScalingCurve
 from optimus_scheduler.forecast.end import as_rule, epoch_steps
 from optimus_scheduler.forecast.forecast import RememberingForecaster, forecast, forecast_all
 from optimus_scheduler.forecast.outlook import Outlook
@@ -24,7 +26,10 @@ from optimus_scheduler.model import (
     EndedJob,
     Interval,
     Job,
+    JobSpec,
     Mode,
+    Nodes,
+    Resources,
     SilentRun,
     SpeedSample,
     SpeedSource,
@@ -625,3 +630,80 @@ def test_what_earlier_runs_say_of_a_command_lies_between_its_step_and_what_it_an
 ) -> None:
     found = total_steps(announcing(*parts, step=step))
     assert step <= found.low <= found.mean <= found.high <= 2000
+
+
+# --- Rings that leave a node -----------------------------------------------------------------------------------------
+
+FOUR_EACH = Nodes(a_cluster(4.0, 2.0))
+
+
+def a_ring(most: int = 16) -> JobSpec:
+    spec = a_spec(minimum=(1, 0), maximum=(most, 0))
+    return replace(spec, architecture=Architecture.ALLREDUCE, family="zoo:ring")
+
+
+def ended_ring(name: str, task: str, jump: float, sizes: tuple[int, ...] = (1, 2, 4, 8)) -> EndedJob:
+    """It scales as the curve's prior has it; from five workers on it is slower by a factor of e to `jump`."""
+    speeds = ScalingCurve.fit([1], [1.0]).predict(sizes, sizes)
+    measured = tuple(
+        SpeedSample(w, 0, float(speed) * math.exp(-jump if w > 4 else 0.0))
+        for w, speed in zip(sizes, speeds, strict=True)
+    )
+    return replace(ended(name, architecture=Architecture.ALLREDUCE), task=task, speed_samples=measured)
+
+
+@pytest.mark.parametrize(
+    ("need", "times"),
+    [
+        (Resources(1.0), 4),
+        (Resources(0.5, 32 * GIB), 2),
+        (Resources(5.0), 0),
+        (Resources(1.0, 0, {"a100": 1}), 0),
+        (Resources(), 0),
+    ],
+)
+def test_as_many_workers_fit_on_a_node_as_on_the_largest(need: Resources, times: int) -> None:
+    assert FOUR_EACH.most_on_one(need) == times
+    assert Nodes().most_on_one(need) == 0
+
+
+def test_only_rings_that_may_leave_a_node_have_a_boundary() -> None:
+    known = EndedJobs()
+    assert known.boundary_of(a_ring(), FOUR_EACH) == Boundary(4)
+    for other in (a_ring(most=4), a_spec(), replace(a_ring(), tracked=True)):
+        assert known.boundary_of(other, FOUR_EACH) is None
+    assert known.boundary_of(a_ring(), Nodes()) is None
+
+
+def test_what_ended_jobs_of_all_tasks_did_beyond_a_node_is_believed_of_others() -> None:
+    """Each task counts once, whatever the number of its jobs; a job that stayed in a node tells nothing."""
+    known = EndedJobs([ended_ring(f"slow-{n}", "zoo:slow", 1.5) for n in range(5)])
+    known.add(ended_ring("fast", "zoo:fast", 0.0))
+    known.add(ended_ring("small", "zoo:small", 1.0, sizes=(1, 2)))
+    boundary = known.boundary_of(a_ring(), FOUR_EACH)
+    assert boundary is not None
+    assert boundary.jumps == pytest.approx(Jumps.after([0.0, 1.5]))
+    assert boundary is not known.boundary_of(a_ring(), FOUR_EACH) == boundary
+    known.keep({"fast"})
+    assert known.boundary_of(a_ring(), FOUR_EACH) == Boundary(4, Jumps.after([0.0]))
+
+
+def test_a_job_is_told_less_of_sizes_beyond_a_node_and_as_much_of_its_speed() -> None:
+    measured = tuple(SpeedSample(w, 0, float(w), n_steps=50, at=NOW) for w in (1, 2))
+    job = a_job("ring", has=(2, 0), spec=a_ring(), measured=measured, step=100)
+    without, told = (forecast(each, NOW, Settings()) for each in (job, replace(job, boundary=Boundary(4))))
+    small, large = Allocation(4, 0), Allocation(8, 0)
+    assert told.speeds.estimate(small) == without.speeds.estimate(small)
+    here, there = told.speeds.estimate(large), without.speeds.estimate(large)
+    assert (here.mean, here.high) == pytest.approx((there.mean, there.high))
+    assert here.low < 0.7 * there.low
+
+
+def test_new_jumps_are_believed_in_the_next_round() -> None:
+    measured = tuple(SpeedSample(w, 0, float(w), n_steps=50, at=NOW) for w in (1, 2))
+    job = a_job("ring", has=(2, 0), spec=a_ring(), measured=measured, step=100, boundary=Boundary(4))
+    forecaster, lows = RememberingForecaster(), []
+    for jumps in (Jumps(), Jumps.after([2.0] * 5)):
+        (seen,) = forecaster([replace(job, boundary=Boundary(4, jumps))], NOW, Settings())
+        lows.append(seen.speeds.estimate(Allocation(8, 0)).low)
+    assert lows[1] < lows[0]

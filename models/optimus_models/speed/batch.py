@@ -64,6 +64,10 @@ class _Kernel(NamedTuple):
         found += near
         return found
 
+    def near(self, a: FloatArray, b: FloatArray) -> FloatArray:
+        """(n, m) the part of the prior covariance that is a deviation."""
+        return np.asarray(self.deviation**2 * np.exp(-np.abs(a[:, None] - b) / self.reach))
+
     def variance(self, a: FloatArray) -> FloatArray:
         """(n,) the prior covariance of each with itself."""
         return np.asarray(self.level**2 + self.own_level**2 + self.slope**2 * a * a + self.deviation**2)
@@ -72,6 +76,8 @@ class _Kernel(NamedTuple):
 _PASS = _Kernel(level=3.0, own_level=0.1, slope=0.2, deviation=0.2, reach=2.0)
 _RING = _Kernel(level=1.5, own_level=0.2, slope=0.3, deviation=1.0, reach=1.0)
 """Exchanges differ by factors: within a machine, between machines, by how well they overlap."""
+_RING_BEYOND = _RING._replace(deviation=0.4)
+"""... and how far those differ of rings that all leave a node. Only doubts go by it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,11 +105,15 @@ class _Process:
         """(m,) of the job itself."""
         return self._cross(at) @ self.weights
 
-    def with_deviation(self, at: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """(m,) the same, and its standard deviation there."""
-        cross = self._cross(at)
-        known = np.einsum("mn,nm->m", cross, np.linalg.solve(self.covariance, cross.T))
-        variance = self.kernel.variance(at) - known
+    def with_deviation(self, at: FloatArray, doubt: _Kernel | None = None) -> tuple[FloatArray, FloatArray]:
+        """(m,) the same, and its standard deviation there, if the kernel were `doubt`, whose deviations differ."""
+        known = cross = self._cross(at)
+        kernel, covariance = self.kernel, self.covariance
+        if doubt is not None and doubt != kernel:
+            known = cross + doubt.near(at, self.at) - kernel.near(at, self.at)
+            covariance = covariance + doubt.near(self.at, self.at) - kernel.near(self.at, self.at)
+            kernel = doubt
+        variance = kernel.variance(at) - np.einsum("mn,nm->m", known, np.linalg.solve(covariance, known.T))
         return cross @ self.weights, np.asarray(np.sqrt(np.maximum(variance, 0.0)))
 
     def _cross(self, at: FloatArray) -> FloatArray:
@@ -211,12 +221,14 @@ class BatchSpeed:
         """Root mean square of the logarithms of measured over predicted step times, the noise of one at least."""
         return relative_error(own.seconds, self.step_seconds(own.workers, own.local, own.passes))
 
-    def deviation(self, workers: ArrayLike, local: ArrayLike) -> FloatArray:
-        """(n,) standard deviation of the logarithm of a step of one pass, without that of its measurement."""
+    def deviation(self, workers: ArrayLike, local: ArrayLike, *, beyond: bool = False) -> FloatArray:
+        """(n,) standard deviation of the logarithm of a step of one pass, without that of its measurement.
+
+        `beyond`: all these workers are beyond the boundary of a node, and others there were measured.
+        """
         w, m = _at_least_1(workers), _at_least_1(local)
-        (by_pass, passes), (by_ring, rings) = (
-            process.with_deviation(np.log(at)) for process, at in ((self._pass, m), (self._ring, w))
-        )
+        by_pass, passes = self._pass.with_deviation(np.log(m))
+        by_ring, rings = self._ring.with_deviation(np.log(w), _RING_BEYOND if beyond else _RING)
         computing, exchange = self._computing(m, by_pass), self._exchange(w, by_ring)
         return np.asarray(np.hypot(computing * passes, exchange * rings) / (computing + exchange))
 

@@ -18,11 +18,12 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from optimus_models.history import FloatArray
 from optimus_models.speed import half_width
 from optimus_models.speed.batch import BatchSamples, BatchSpeed, UsableSamples, relative_error, worker_counts
+from optimus_models.speed.boundary import Boundary
 
 _USUAL_WORKERS = 4.0
 """Priors of a pass and of an exchange are stated for the batch of one worker among so many."""
@@ -82,21 +83,32 @@ class RingSpeed:
     _steps: BatchSpeed = field(repr=False)
     _known: list[_Sizes] = field(repr=False)
     """The longest that was asked for."""
+    _boundary: Boundary | None = field(default=None, repr=False)
+    _most_measured: float = field(default=0.0, repr=False)
+    """Workers, by the job or others."""
 
     @classmethod
-    def fit(cls, own: RingSamples, others: Sequence[RingSamples] = ()) -> RingSpeed:
+    def fit(cls, own: RingSamples, others: Sequence[RingSamples] = (), boundary: Boundary | None = None) -> RingSpeed:
         """From the job's `own` measurements and those of `others` of the same kind, with any batch. Never raises on
-        data: what is not finite and above 0 is ignored.
+        data: what is not finite and above 0 is ignored. `boundary`: where the job leaves a node; None: not known, or it
+        never does.
         """
-        return cls.fit_usable(own.usable(), own.batch, [other.usable() for other in others])
+        return cls.fit_usable(own.usable(), own.batch, [other.usable() for other in others], boundary)
 
     @classmethod
-    def fit_usable(cls, own: UsableSamples, batch: float, others: Sequence[UsableSamples] = ()) -> RingSpeed:
+    def fit_usable(
+        cls,
+        own: UsableSamples,
+        batch: float,
+        others: Sequence[UsableSamples] = (),
+        boundary: Boundary | None = None,
+    ) -> RingSpeed:
         """The same from what has been looked at, for a job with that global batch."""
         steps = BatchSpeed.fit_usable(own, batch / _USUAL_WORKERS, others)
         sizes = _Sizes.of(steps, batch, int(own.workers.max(initial=1)))
         error = relative_error(own.seconds, 1.0 / sizes.speeds[own.workers.astype(np.int64) - 1])
-        return cls(steps.n_points, steps.confidence, error, batch, steps, [sizes])
+        most = max(float(each.workers.max(initial=0.0)) for each in (own, *others))
+        return cls(steps.n_points, steps.confidence, error, batch, steps, [sizes], boundary, most)
 
     @property
     def coefficients(self) -> Mapping[str, float]:
@@ -127,7 +139,19 @@ class RingSpeed:
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """The mean with these bounds: see `SpeedLaw`."""
         w = worker_counts(workers)
-        sigma = np.hypot(self._steps.deviation(w, self.batch / w), self.error)
-        factor = np.exp(half_width(coverage) * np.minimum(sigma, _MOST_SIGMA))
+        sigma = np.hypot(self._deviation(w), self.error)
+        up = half_width(coverage) * np.minimum(sigma, _MOST_SIGMA)
+        down = up
+        if self._boundary is not None:
+            down = self._boundary.widened(up, w, self._most_measured, coverage)
         mean = self.predict(w, servers)
-        return mean, mean / factor, mean * factor
+        return mean, mean * np.exp(-down), mean * np.exp(up)
+
+    def _deviation(self, workers: NDArray[np.int64]) -> FloatArray:
+        """(n,) of the logarithm of a step, without that of its measurement."""
+        found = self._steps.deviation(workers, self.batch / workers)
+        if self._boundary is not None and self._most_measured > self._boundary.workers:
+            beyond = workers > self._boundary.workers
+            w = workers[beyond]
+            found[beyond] = self._steps.deviation(w, self.batch / w, beyond=True)
+        return found

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from optimus_models.history import FloatArray
-from optimus_models.speed import student_half_width
+from optimus_models.speed import half_width, student_half_width
+from optimus_models.speed.boundary import Boundary
 
 _SERIAL = 0.05
 """Part of a step on one worker that more workers do not share, before anything is measured: 8 workers are then believed
@@ -42,6 +43,8 @@ _STRANGER_NOISE = 0.1
 """... and of another job's as evidence for this one's: its nodes were others."""
 _SPREAD_EVIDENCE = 2.0
 """The belief that the process has the variance of its kernel counts as so many measured differences between sizes."""
+_MOST_SIGMA = 3.0
+"""Of a logarithm: beyond a factor of twenty nothing more is said."""
 _FARTHEST = 300.0
 """Bound of logarithms of speeds: nonsense stays finite."""
 
@@ -74,6 +77,9 @@ class ScalingCurve:
     """Standard deviation of the process by that of its kernel."""
     _freedom: float = field(repr=False)
     """Degrees of freedom that this is known with."""
+    _least_variance: float = field(repr=False)
+    """Of the logarithm of the job's speed at the measured size where it is known best: doubtful of all sizes."""
+    _boundary: Boundary | None = field(repr=False)
     _coefficients: dict[str, float] = field(default_factory=dict, repr=False)
     """Empty until somebody asks."""
 
@@ -86,11 +92,13 @@ class ScalingCurve:
         weights: ArrayLike | None = None,
         others: Sequence[tuple[ArrayLike, ArrayLike]] = (),
         arguments: FloatArray | None = None,
+        boundary: Boundary | None = None,
     ) -> ScalingCurve:
         """Fit to parallel arrays, `speeds` in steps per second; `others` are those of jobs of the same kind, in the
         same unit. `weights` from 0 to 1 fade measurements. Never raises on data: what is not above 0 is ignored.
         `arguments`: covariance of what they do to levels, of this job and each of the others
-        (`optimus_models.arguments.covariance`); None: nothing.
+        (`optimus_models.arguments.covariance`); None: nothing. `boundary`: where the job leaves a node; None: not
+        known, or it never does.
         """
         own = _points(workers, speeds, 1.0 if weights is None else weights, _NOISE, source=0)
         strangers = [_points(*each, 1.0, _STRANGER_NOISE, source=s) for s, each in enumerate(others, start=1)]
@@ -124,6 +132,8 @@ class ScalingCurve:
             _level(own_level, source == 0.0),
             spread,
             freedom,
+            _least_variance(at, own_level, between[0, which], float(between[0, 0]), source, inverse),
+            boundary,
         )
 
     @property
@@ -156,10 +166,19 @@ class ScalingCurve:
         cross = self._cross(at)
         prior = _variances(at, self._own_level) + self._own_variance
         variance = prior - np.einsum("ni,ij,nj->n", cross, self._inverse, cross)
-        sigma = np.sqrt(self._spread**2 * np.maximum(variance, 0.0) + self.error**2)  # what lies off the curve, too
-        factor = np.exp(student_half_width(coverage, self._freedom) * np.minimum(sigma, 3.0))
+        of_level = np.minimum(variance, self._least_variance)
+        of_shape = self._spread * np.sqrt(np.maximum(variance - of_level, 0.0))
+        of_all = np.sqrt(np.maximum(of_level, 0.0) + self.error**2)  # what lies off the curve widens it, too
+        up = np.hypot(
+            student_half_width(coverage, self._freedom) * np.minimum(of_shape, _MOST_SIGMA),
+            half_width(coverage) * np.minimum(of_all, _MOST_SIGMA),
+        )
+        down = up
+        if self._boundary is not None:
+            most = np.exp(self._at.max(initial=0.0))
+            down = self._boundary.widened(up, np.round(np.exp(at)), round(float(most)), coverage)
         mean = self._mean(at, cross)
-        return mean, mean / factor, mean * factor
+        return mean, mean * np.exp(-down), mean * np.exp(up)
 
     def _mean(self, at: FloatArray, cross: FloatArray) -> FloatArray:
         """(n,) speeds at logarithms of workers; `cross`: of `_cross`."""
@@ -224,6 +243,27 @@ def _levels(own: _Columns, others: Sequence[_Columns], arguments: FloatArray) ->
     noise = float(np.min(own[2][[i for i, _ in shared]]))
     expected = np.sqrt(noise**2 + _STRANGER_NOISE**2 + 2.0 * others_level**2)
     return (max(apart, others_level) if apart > _CLEARLY_OTHER * expected else others_level), others_level
+
+
+def _least_variance(
+    at: FloatArray, own_level: float, alike: FloatArray, own: float, source: FloatArray, inverse: FloatArray
+) -> float:
+    """Of the job's own curve, number 0, at the measured sizes (n,); infinite without any."""
+    cross = _shape(at, at) + _level(own_level, source == 0.0) + alike
+    known = np.einsum("ni,ij,nj->n", cross, inverse, cross)
+    return float(np.min(_variances(at, own_level) + own - known, initial=np.inf))
+
+
+def observed_jump(workers: ArrayLike, speeds: ArrayLike, node: int) -> float | None:
+    """By how much a job was slower beyond a node of so many workers than its sizes within one tell, in logarithms; the
+    mean over its sizes, at least 0. None: it did not measure both."""
+    at, target, _, _ = _points(workers, speeds, 1.0, _NOISE, source=0)
+    w, f = np.exp(at), np.exp(target + _prior(at))
+    beyond = np.round(w) > node
+    if beyond.all() or not beyond.any():
+        return None
+    told = ScalingCurve.fit(w[~beyond], f[~beyond]).predict(w[beyond], w[beyond])
+    return max(float(np.mean(np.log(told / f[beyond]))), 0.0)
 
 
 def _spread_of(

@@ -13,6 +13,7 @@ import numpy as np
 from optimus_models.history import FloatArray, LossHistory
 from optimus_models.loss.curve import LossCurve, MetricCurve
 from optimus_models.loss.rate_schedule import RateSchedule
+from optimus_models.speed.boundary import Boundary
 from optimus_models.speed.goodput import Goodput, StepTimes
 from optimus_scheduler.forecast.goodput_fits import ElasticData
 from optimus_scheduler.forecast.priors import LossPriors, has_prior
@@ -74,6 +75,7 @@ class _Reported(NamedTuple):
     half_life_seconds: float
     full_weight_steps: int
     elastic: ElasticData | None
+    boundary: Boundary | None
 
     @classmethod
     def by(cls, job: Job, settings: Settings) -> _Reported:
@@ -91,6 +93,7 @@ class _Reported(NamedTuple):
             settings.sample_half_life_seconds,
             settings.full_weight_steps,
             ElasticData.of(job, settings),
+            job.boundary,
         )
 
     @property

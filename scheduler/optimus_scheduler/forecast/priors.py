@@ -1,7 +1,7 @@
 """Which ended jobs say something about which active one, and what: finished runs for its loss curve.
 
-A shell tells `EndedJobs` of every job that ends well and asks it for those of the same task; `LossPriors` makes them
-into the `Prior` that loss curves are fitted with.
+A shell tells `EndedJobs` of every job that ends well and asks it for those of the same task, and for what all of them
+tell of rings that leave a node; `LossPriors` makes those of a task into the `Prior` that loss curves are fitted with.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from collections.abc import Collection, Iterable
 
 from optimus_models.loss.finished_runs import FinishedRun, Prior
 from optimus_models.loss.rate_schedule import RateSchedule
+from optimus_models.speed.boundary import Boundary, Jumps
+from optimus_models.speed.scaling import observed_jump
 from optimus_scheduler.forecast.precedents import End, ends_under
-from optimus_scheduler.model import ConvergenceRule, EndedJob, Job
+from optimus_scheduler.model import ConvergenceRule, EndedJob, Job, JobSpec, Nodes
 
 MAX_PER_TASK = 16
 """Ended jobs remembered of one task, the newest: more add little, and each takes time in every fit."""
@@ -23,6 +25,8 @@ MAX_PRIORS = 128
 LEAST_LOSSES = 5
 """A run with fewer losses is no evidence for the losses of others."""
 
+_MOST_JUMPS = 4 * MAX_TASKS
+"""Of tasks on nodes of so many workers each, the newest."""
 MAX_RUNS = 1024
 """Runs of ended jobs remembered, those last asked for: one more ended job changes the prior by one of 16 runs."""
 
@@ -39,6 +43,10 @@ class EndedJobs:
     def __init__(self, jobs: Iterable[EndedJob] = ()) -> None:
         """`jobs`: the one that ended first comes first."""
         self._by_task: OrderedDict[str, tuple[EndedJob, ...]] = OrderedDict()
+        self._jumps: dict[tuple[str, int], tuple[tuple[EndedJob, ...], float | None]] = {}
+        """By task and workers of a node: that of these jobs; None: of none of them it is known ..."""
+        self._believed: dict[int, Jumps] = {}
+        """... and what follows from those of all tasks; empty when they have changed."""
         for job in jobs:
             self.add(job)
 
@@ -46,6 +54,7 @@ class EndedJobs:
         """Remember one more, the newest; a job without a task's name, or that teaches nothing, is skipped."""
         if not job.task or (len(job.losses) < LEAST_LOSSES and not job.speed_samples and job.silent is None):
             return
+        self._believed.clear()
         known = self._by_task.pop(job.task, ())
         others = tuple(other for other in known if other.id != job.id)
         self._by_task[job.task] = (*others, job)[-MAX_PER_TASK:]
@@ -54,6 +63,7 @@ class EndedJobs:
 
     def keep(self, job_ids: Collection[str]) -> None:
         """Forget all others."""
+        self._believed.clear()
         for task, known in list(self._by_task.items()):
             kept = tuple(job for job in known if job.id in job_ids)
             if not kept:
@@ -64,6 +74,37 @@ class EndedJobs:
     def of(self, task: str) -> tuple[EndedJob, ...]:
         """Those of one task, oldest first; the same tuple as long as there is no new one."""
         return self._by_task.get(task, ())
+
+    def boundary_of(self, spec: JobSpec, nodes: Nodes) -> Boundary | None:
+        """Where such a job leaves a node of these, and what ended jobs of all tasks tell of that; None: it never does,
+        or its intervals do not go by it."""
+        if spec.architecture.has_servers or spec.elastic_batch is not None or spec.tracked:
+            return None
+        workers = nodes.most_on_one(spec.worker.resources)
+        if not 0 < workers < spec.worker.maximum:
+            return None
+        if workers not in self._believed:
+            of_tasks = [self._jump_of(task, workers) for task in self._by_task]
+            self._believed[workers] = Jumps.after(sorted(jump for jump in of_tasks if jump is not None))
+        return Boundary(workers, self._believed[workers])
+
+    def _jump_of(self, task: str, workers: int) -> float | None:
+        """The mean of those of its jobs, to a tenth: models are not fitted anew with each job that ends."""
+        jobs, known = self._by_task[task], self._jumps.get((task, workers))
+        if known is None or known[0] is not jobs:
+            found = [jump for job in jobs if (jump := _jump_of(job, workers)) is not None]
+            known = self._jumps[task, workers] = jobs, round(sum(found) / len(found), 1) if found else None
+            if len(self._jumps) > _MOST_JUMPS:
+                self._jumps.pop(next(iter(self._jumps)))
+        return known[1]
+
+
+def _jump_of(job: EndedJob, node: int) -> float | None:
+    """None: of such a job it is not known, or its batch changed, and its speed with it."""
+    samples = job.speed_samples
+    if job.architecture.has_servers or len({sample.batch for sample in samples}) > 1:
+        return None
+    return observed_jump([one.workers for one in samples], [one.steps_per_second for one in samples], node)
 
 
 def counted_alike(

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from optimus_models.arguments import covariance, predicted
 from optimus_models.speed.batch import UsableSamples
+from optimus_models.speed.boundary import Boundary
 from optimus_models.speed.goodput import StepTimes
 from optimus_models.speed.measurements import present_speeds
 from optimus_models.speed.ring import RingSamples, RingSpeed
@@ -69,6 +70,7 @@ class SpeedData(NamedTuple):
     arguments: tuple[str, ...] = ()
     elastic: ElasticData | None = None
     """What is known beside that of a job with an elastic batch."""
+    boundary: Boundary | None = None
 
     @classmethod
     def of(cls, job: Job, settings: Settings) -> SpeedData:
@@ -96,6 +98,7 @@ class SpeedData(NamedTuple):
             () if similar or job.speed_samples else job.calculated_speeds,
             spec.arguments,
             elastic,
+            job.boundary,
         )
 
 
@@ -130,7 +133,7 @@ def _fit_ring(data: SpeedData, batch: int) -> Speeds:
     points = _own_points(data)
     own = _ring_samples(data.samples, batch, points.speeds)._replace(weights=np.maximum(points.weights, _LEAST_WEIGHT))
     ended = [_reported(each.speed_samples, each.global_batch_size) for each in data.similar if each.global_batch_size]
-    model = RingSpeed.fit_usable(own.usable(), float(batch), ended)
+    model = RingSpeed.fit_usable(own.usable(), float(batch), ended, data.boundary)
     if not model.n_points and not ended:
         return Speeds(model, None)
     trust, doubt = (1.0, 0.0) if model.n_points else (_trust(data), _level_by_arguments(data, _mean_levels(data))[1])
@@ -175,7 +178,9 @@ def _fit_scaling(data: SpeedData) -> Speeds:
     others = ended or ([calculated] if data.calculated else [])
     weights = np.maximum(own.weights, _LEAST_WEIGHT)  # an old size tells the shape even so
     arguments = _of_arguments(data) if ended else None
-    curve = ScalingCurve.fit(own.workers, own.speeds, weights=weights, others=others, arguments=arguments)
+    curve = ScalingCurve.fit(
+        own.workers, own.speeds, weights=weights, others=others, arguments=arguments, boundary=data.boundary
+    )
     if not curve.n_points and not others:
         return Speeds(curve, None)
     trust = 1.0 if curve.n_points else _trust(data)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from optimus_models.calibration import NO_EXPERIENCE, Experience
+from optimus_models.speed.boundary import Boundary
 from optimus_models.speed.goodput import ElasticBatch
 from optimus_scheduler.model.enums import Architecture, Directive, JobState, Mode, Role
 from optimus_scheduler.model.resources import Resources, gpu_type_of
@@ -344,6 +345,8 @@ class Job:
     """Part of the time between its reports in which it made steps; the rest went to evaluations and checkpoints."""
     experience: Experience = NO_EXPERIENCE
     """How earlier predictions turned out, by which its intervals are corrected."""
+    boundary: Boundary | None = None
+    """Where its ring leaves a node, and what is believed of its speed there; None: not known, or it never does."""
 
     @property
     def waits_since(self) -> float:

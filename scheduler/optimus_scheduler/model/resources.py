@@ -125,6 +125,17 @@ class Node:
     """True for a cordoned node that nothing may stay on either: its tasks are to move."""
 
 
+def _key(amount: Resources) -> tuple[object, ...]:
+    return amount.cpu, amount.memory_bytes, tuple(amount.gpus.items())
+
+
+def _times(need: Resources, capacity: Resources) -> int:
+    """How often `need` fits; what it asks for none of does not count."""
+    parts = [(capacity.cpu + TOLERANCE, need.cpu), (capacity.memory_bytes, need.memory_bytes)]
+    parts += [(capacity.gpus.get(gpu_type, 0), number) for gpu_type, number in need.gpus.items()]
+    return min((int(have // asked) for have, asked in parts if asked > 0), default=0)
+
+
 class Nodes(tuple[Node, ...]):
     """The nodes of a cluster, with what follows from all of them together: found out when it is first asked for."""
 
@@ -137,6 +148,19 @@ class Nodes(tuple[Node, ...]):
     def capacity(self) -> Resources:
         """What the schedulable nodes offer together."""
         return total_of(node.capacity for node in self if node.schedulable)
+
+    def most_on_one(self, need: Resources) -> int:
+        """How often `need`, of a worker, fits on the node where it fits most often; 0: on none."""
+        known = self._most_on_one.get(need_key := _key(need))
+        if known is None:
+            known = max((_times(need, node.capacity) for node in self.distinct), default=0)
+            self._most_on_one[need_key] = known
+        return known
+
+    @cached_property
+    def _most_on_one(self) -> dict[object, int]:
+        """What was asked before."""
+        return {}
 
     @cached_property
     def by_name(self) -> Mapping[str, Node]:
@@ -169,7 +193,7 @@ class Nodes(tuple[Node, ...]):
         found: dict[object, Node] = {}
         for node in self:
             capacity = node.capacity
-            key = (node.schedulable, capacity.cpu, capacity.memory_bytes, tuple(capacity.gpus.items()))
+            key = (node.schedulable, *_key(capacity))
             found.setdefault(key, node)
         return tuple(found.values())
 

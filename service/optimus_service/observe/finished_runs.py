@@ -27,6 +27,7 @@ from optimus_contract.job import Convergence
 from optimus_models.analytic.cost import NetworkCost
 from optimus_models.analytic.description import cost_of_description
 from optimus_models.calibration import Experience
+from optimus_models.speed.boundary import Boundary
 from optimus_scheduler.forecast.cold_start import Platform, calculated_speeds, device_name, measured_percent_of_peak
 from optimus_scheduler.forecast.forecast import STOPS_PER_JOB
 from optimus_scheduler.forecast.priors import MAX_PER_TASK, MAX_TASKS, EndedJobs
@@ -38,6 +39,7 @@ from optimus_scheduler.model import (
     JobSpec,
     JobState,
     Mode,
+    Nodes,
     SilentRun,
     SpeedSample,
 )
@@ -135,6 +137,11 @@ class FinishedRunHistory:
         """Whether its runs were read, if it has any, and are remembered: others may have taken their place."""
         had_runs = self._asked.get(family)
         return had_runs is not None and (not had_runs or bool(self._known.of(family)))
+
+    def boundary_of(self, spec: JobSpec, nodes: Nodes) -> Boundary | None:
+        """Where such a job leaves a node, and what ended jobs tell of that (`EndedJobs.boundary_of`)."""
+        with self._lock:
+            return self._known.boundary_of(spec, nodes)
 
     def refresh(self) -> None:
         """Read what was learned since, by whichever replica."""

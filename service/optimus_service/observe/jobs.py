@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import NotRequired, TypedDict, Unpack
 
 from optimus_models.calibration import Experience
+from optimus_models.speed.boundary import Boundary
 from optimus_scheduler.forecast.alike_runs import busy_part_with_alike_runs, report_seconds_of_alike_runs
 from optimus_scheduler.forecast.priors import counted_alike
 from optimus_scheduler.model import (
@@ -44,6 +45,7 @@ class Circumstances(TypedDict):
     wanted_tasks: NotRequired[tuple[PlacedTask, ...]]
     stragglers: NotRequired[tuple[TaskKey, ...]]
     attained_share_seconds: NotRequired[float]
+    boundary: NotRequired[Boundary | None]
 
 
 def job_of(

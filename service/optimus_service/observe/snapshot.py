@@ -21,6 +21,7 @@ from optimus_scheduler.model import (
     JobSpec,
     JobState,
     Node,
+    Nodes,
     PlacedTask,
     Quota,
     Resources,
@@ -85,6 +86,8 @@ class Observer:
         self._histories = histories
         self._settings = settings
         self._finished_runs = finished_runs
+        self._nodes = Nodes()
+        """Those of the last look."""
         self._tasks: dict[TaskKey, Task] = {}
         """Those of the last round: it passes over tasks that are the very same objects."""
         self._announced: set[tuple[str, str]] = set()
@@ -216,14 +219,14 @@ class Observer:
         memberships = observed.memberships
         self._read_networks(observed, histories)
         self._read_tasks(observed.jobs)
-        capacity = Snapshot(now, cluster_state.nodes, ()).capacity
+        nodes = self._nodes = Nodes.of(cluster_state.nodes) if cluster_state.nodes != self._nodes else self._nodes
         jobs, self._unreadable = [], []
         self._joins.update(observed)
         for record in observed.jobs:
             wanted, history = observed.wanted[record.id], histories[record.id]
             try:
                 with history.turn:
-                    jobs.append(self._job(record, wanted, memberships.get(record.id, []), history, capacity, now))
+                    jobs.append(self._job(record, wanted, memberships.get(record.id, []), history, nodes, now))
             except UnreadableSpecification as problem:
                 self._unreadable.append(problem)
         tasks = merge_tasks(cluster_state.tasks, observed.tasks, self._tasks)
@@ -269,7 +272,7 @@ class Observer:
         nothing = WantedRecord(generation=0, directive=record.directive, allocation=record.wanted, tasks=())
         history = begun(basis_of(record))
         self._read_tasks([record])
-        return self._job(record, nothing, [], history, Snapshot(now, cluster_state.nodes, ()).capacity, now)
+        return self._job(record, nothing, [], history, Nodes.of(cluster_state.nodes), now)
 
     def _job(
         self,
@@ -277,7 +280,7 @@ class Observer:
         wanted: WantedRecord,
         memberships: Sequence[MembershipRecord],
         history: JobHistory,
-        capacity: Resources,
+        nodes: Nodes,
         now: float,
     ) -> Job:
         spec = spec_of(record)
@@ -299,7 +302,8 @@ class Observer:
             unsaved_seconds=unsaved_seconds(record, memberships, history, now),
             wanted_tasks=wanted.tasks,
             stragglers=stragglers(history, memberships, wanted.tasks),
-            attained_share_seconds=attained_share_seconds(memberships, spec, capacity, now),
+            attained_share_seconds=attained_share_seconds(memberships, spec, nodes.capacity, now),
+            boundary=None if self._finished_runs is None else self._finished_runs.boundary_of(spec, nodes),
         )
 
 

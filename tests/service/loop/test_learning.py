@@ -11,6 +11,7 @@ from tests.service.loop.loop_world import World, speed
 from tests.service.store.store_builders import batches_of, samples_of
 
 from optimus_models.calibration import NO_EXPERIENCE
+from optimus_models.speed.boundary import Boundary
 from optimus_scheduler.forecast.priors import EndedJobs
 from optimus_scheduler.forecast.speed_fits import SpeedData, fit_speeds
 from optimus_scheduler.lifecycle import CancelRequested
@@ -23,13 +24,17 @@ from optimus_scheduler.model import (
     JobSpec,
     JobState,
     Mode,
+    Nodes,
     SilentRun,
     SpeedSample,
 )
 from optimus_scheduler.retries import Backoff
 from optimus_scheduler.settings import Settings
+from optimus_service.insight.predictions.predictions import HistoryCache
 from optimus_service.observe.finished_runs import FinishedRunHistory, ended_job, finished_run_of
+from optimus_service.observe.histories import Histories
 from optimus_service.observe.jobs import job_of
+from optimus_service.observe.snapshot import ClusterState, Observer
 from optimus_service.observe.spec import readable_spec, spec_of
 from optimus_service.observe.standstills import rescale_seconds
 from optimus_service.observe.telemetry import JobHistory
@@ -115,6 +120,18 @@ def test_the_same_script_with_other_arguments_is_not_the_same_work(world: World)
         (low,), (high,) = speeds.model.predict_interval([1], [0])
         factors[width] = high / low
     assert factors["8"] < 2.0 < 5.0 < factors["9"]
+
+
+@once
+def test_rounds_and_predictions_know_where_a_job_leaves_a_node(world: World) -> None:
+    ring = {"architecture": "allreduce", "servers": {"min": 0, "max": 0}, "workers": {"min": 1, "max": 64}}
+    record = world.submit("job-1", **ring)
+    constants, finished_runs = world.settings.scheduling, FinishedRunHistory(world.repository, 1e6)
+    nodes, need = world.cluster.nodes(), spec_of(record).worker.resources
+    observer = Observer(world.repository, Histories(world.repository), constants, finished_runs)
+    (seen,) = observer.look(ClusterState.of(world.cluster), world.clock()).jobs
+    asked = HistoryCache(world.repository, finished_runs, constants).job(record, [], world.clock(), nodes)
+    assert seen.boundary == asked.boundary == Boundary(Nodes.of(nodes).most_on_one(need))
 
 
 @once

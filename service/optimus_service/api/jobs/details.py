@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Query
@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query
 from optimus_contract import answers
 from optimus_contract.limits import MAX_LOGS, MAX_TASKS
 from optimus_scheduler.allocate.allocate_with_quotas import guarantees, may_not_borrow
-from optimus_scheduler.model import Resources, Role
+from optimus_scheduler.model import Node, Resources, Role
 from optimus_service.api.http.body import StrictRoute
 from optimus_service.api.http.problems import documented, invalid_field
 from optimus_service.api.jobs import seen
@@ -95,12 +95,13 @@ def predict_job(
         ),
     )
     now = services.clock()
-    job = histories.job(record, memberships, now)
+    nodes = _nodes(services)
+    job = histories.job(record, memberships, now, nodes)
     decisions = [*latest, *(each for each in earlier if each.id not in {one.id for one in latest})]
     known = {each.job_id: each for each in latest}
     still = standstills(services.repository, [record], known, now, services.listens_since)
     limits = Limits(deadline_seconds, budget)
-    question = Question(*sizes, now, limits, *_capacities(services, job.spec.project), still)
+    question = Question(*sizes, now, limits, *_capacities(services, nodes, job.spec.project), still)
     checkpoints = _checkpoints(record, services)
     predictions = services.repository.shown_predictions.of_job(job_id) if record.state.is_final else ()
     body = predictions_body(record, job, decisions, question, services.settings.scheduling, checkpoints, predictions)
@@ -123,12 +124,16 @@ def _stands(job: JobRecord) -> tuple[object, ...]:
     return job.wanted_at, job.state, job.directive, job.membership_epoch, job.attempt
 
 
-def _capacities(services: Services, project: str) -> tuple[Resources | None, Resources | None]:
-    """What the cluster has, and what of it the project may have at most; None where there is no such limit."""
+def _nodes(services: Services) -> Sequence[Node]:
+    """Of the cluster; none while it does not answer."""
     try:
-        nodes = services.cluster.nodes()
+        return services.cluster.nodes()
     except ClusterUnavailable:
-        nodes = ()
+        return ()
+
+
+def _capacities(services: Services, nodes: Sequence[Node], project: str) -> tuple[Resources | None, Resources | None]:
+    """What the cluster has, and what of it the project may have at most; None where there is no such limit."""
     if not nodes:
         return None, None
     capacity = sum((node.capacity for node in nodes), Resources())

@@ -23,7 +23,7 @@ from optimus_models.history import LossBuckets
 from optimus_models.loss.curve import LossCurve, MetricCurve
 from optimus_scheduler.forecast.fits import Fits, Fitted, rates_to_come
 from optimus_scheduler.forecast.prices import has_prices
-from optimus_scheduler.model import NOTHING, Allocation, EndedJob, Forecast, Job, Resources
+from optimus_scheduler.model import NOTHING, Allocation, EndedJob, Forecast, Job, Node, Nodes, Resources
 from optimus_scheduler.settings import Settings
 from optimus_service.insight.cluster.trace_export import counted_speed
 from optimus_service.insight.format import counted, finite, finite_document, interval_body, moment
@@ -63,8 +63,10 @@ class HistoryCache:
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
 
-    def job(self, record: JobRecord, memberships: Sequence[MembershipRecord], now: float) -> Job:
-        """The job as a round would see it, as far as forecasting needs it."""
+    def job(
+        self, record: JobRecord, memberships: Sequence[MembershipRecord], now: float, nodes: Iterable[Node] = ()
+    ) -> Job:
+        """The job as a round would see it, as far as forecasting needs it. `nodes`: of the cluster; none: not known."""
         spec, runs, entry = spec_of(record), self._finished_runs, self._entry(record.id)
         until = now if record.finished_at is None else record.finished_at
         similar = self._similar(record.id, spec.family)
@@ -84,6 +86,7 @@ class HistoryCache:
                 allocation=record.intended,
                 formed=NOTHING,
                 batch=record.wanted_batch,
+                boundary=None if runs is None else runs.boundary_of(spec, Nodes.of(nodes)),
             )
 
     def last_steps(self, record: JobRecord, memberships: Sequence[MembershipRecord]) -> Mapping[int, LastStep]:
