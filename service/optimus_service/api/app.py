@@ -56,8 +56,7 @@ _ROUTERS = (*(module.router for module in _PARTS), sign_in.browser)
 
 @cache
 def _endpoints() -> FastAPI:
-    """The application without a service. It knows none and is made once in a process: FastAPI takes a second to make
-    the checks of all endpoints, at the first request to each."""
+    """The application without a service. It knows none and is made once in a process."""
     app = FastAPI(
         title="Optimus",
         lifespan=_lifespan,
@@ -67,10 +66,9 @@ def _endpoints() -> FastAPI:
         redirect_slashes=False,
     )
     app.add_route("/openapi.json", _openapi, include_in_schema=False)
-    routers = (*_ROUTERS, web.make_router())
-    for router in routers:
-        app.include_router(router)
-    problems.install(app, [route for router in (*routers, app.router) for route in router.routes])
+    # As they are: `include_router` would make each endpoint's checks once more, for a prefix that there is none of.
+    app.router.routes.extend(route for router in (*_ROUTERS, web.make_router()) for route in router.routes)
+    problems.install(app, app.router.routes)
     return app
 
 
