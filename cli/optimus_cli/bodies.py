@@ -264,6 +264,7 @@ class Effect(TypedDict):
     finish_seconds_after: Interval | None
     lost_steps: int
     lost_seconds: float | None
+    loses_since_checkpoint: bool
 
 
 class DeadlineAnswer(TypedDict):

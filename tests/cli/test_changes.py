@@ -123,6 +123,9 @@ def test_set_with_dry_run_changes_nothing_and_says_what_it_would_do(service: Scr
     ]
     assert [request.body for request in service.requests if request.method != "GET"] == [{"workers": {"max": 8}}]
     assert json.loads(optimus(*flags, "--json").stdout)["sentences"] == told
+    unsaved = [{**effects[0], "loses_since_checkpoint": True}]
+    service.on("POST", f"/v1/jobs/{JOB}/plan", {"sentences": told, "effects": unsaved})
+    assert "unless it saves" in optimus(*flags).stdout
     service.on("POST", f"/v1/jobs/{JOB}/plan", problem(422, "no", ("workers.max", "too many")))
     refused = optimus(*flags)
     assert (refused.exit_code, refused.stderr) == (2, "Error: --workers-max: too many\n")

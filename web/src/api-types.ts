@@ -204,6 +204,11 @@ export interface components {
              * @default null
              */
             lost_seconds: number | null;
+            /**
+             * @description of a script that goes on from checkpoints of its own: what it made since the newest, unless it saves
+             * @default false
+             */
+            loses_since_checkpoint: boolean;
         };
         /** @description The global batch is chosen by the scheduler, with the number of workers. All sizes are examples. */
         ElasticBatch: {

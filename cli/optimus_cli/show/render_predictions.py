@@ -321,6 +321,16 @@ def change_plan(answer: ChangePlan) -> RenderableType:
     return _with_effects(Text("\n".join(answer["sentences"])), "Jobs of another size", answer["effects"])
 
 
+def _loses(effect: Effect) -> str:
+    if lost := wording.lost(effect.get("lost_steps", 0), effect.get("lost_seconds")):
+        return lost
+    return (
+        "what it made since its checkpoint, unless it saves"
+        if effect.get("loses_since_checkpoint")
+        else wording.UNKNOWN
+    )
+
+
 def _with_effects(told: RenderableType, title: str, effects: Sequence[Effect]) -> RenderableType:
     if not effects:
         return told
@@ -332,6 +342,6 @@ def _with_effects(told: RenderableType, title: str, effects: Sequence[Effect]) -
             wording.tasks(effect["after"]),
             wording.duration_interval(effect["finish_seconds_before"]),
             wording.duration_interval(effect["finish_seconds_after"]),
-            wording.lost(effect.get("lost_steps", 0), effect.get("lost_seconds")) or wording.UNKNOWN,
+            _loses(effect),
         )
     return Group(told, Text(f"\n{title}", style="bold"), others)

@@ -88,6 +88,10 @@ class Effect(Message):
     finish_seconds_after: Interval | None
     lost_steps: Annotated[int, About("of a script that is not known to keep checkpoints: they are made again")] = 0
     lost_seconds: Annotated[float | None, About("training time that goes with them; null: none")] = None
+    loses_since_checkpoint: Annotated[
+        bool,
+        About("of a script that goes on from checkpoints of its own: what it made since the newest, unless it saves"),
+    ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -169,6 +169,14 @@ def begins_anew(job: JobRecord) -> bool:
     return asked.command is not None and not asked.tracked and not resumes
 
 
+def goes_on_from_checkpoints(job: JobRecord) -> bool:
+    """Whether it is a script with tasks that keeps checkpoints of its own: nobody else knows whether a stop loses what
+    it made since the newest one."""
+    asked = job.asked
+    is_script = asked.command is not None and not asked.tracked
+    return is_script and not begins_anew(job) and not job.running.is_empty and job.step > 0
+
+
 def next_step(job: JobRecord) -> int:
     """The step that a job goes on from, as far as is known: 0 for an active one that does not run and begins anew."""
     is_stopped = not job.state.is_final and job.step > 0 and (job.is_without_tasks or job.running.is_empty)

@@ -1418,6 +1418,12 @@ def test_a_change_whose_effect_is_not_measured_yet_says_so() -> None:
     assert found.last_rescale is not None
     assert found.last_rescale.saved_seconds is None
     assert any("not measured yet" in each for each in found.sentences)
+    memberships[1] = replace(memberships[1], lost_steps=160)
+    loses = explanation_of(Case(job=record, decision=None, now=20.0, memberships=memberships))
+    assert any("stopped training for 0.4 s and lost 160 steps" in each for each in loses.sentences)
+    memberships[1] = replace(memberships[1], pause_seconds=0.0)
+    loses = explanation_of(Case(job=record, decision=None, now=20.0, memberships=memberships))
+    assert any("did not stop training, but lost 160 steps" in each for each in loses.sentences)
 
 
 def test_the_change_before_a_pause_is_the_last_while_the_job_trained() -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.service.api.api_harness import Api, job_spec, problem
+from tests.service.api.test_views import job
 from tests.service.loop.loop_world import World, loss_at
 from tests.service.loop.test_task_exits import crash
 from tests.service.seeing.previews import preview_of
@@ -366,6 +367,20 @@ def test_a_change_tells_an_end_only_of_jobs_of_which_one_is_shown(is_without_end
     effect = Effect("job-1", Allocation(2, 2), NOTHING, left, left)
     (told,) = effect_bodies([effect], {}, {"job-1": Shown(None, None, is_without_end=is_without_end)})
     assert [each is None for each in (told.finish_seconds_before, told.finish_seconds_after)] == [is_without_end] * 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "loses"),
+    [({}, True), ({"resumes": False}, False), ({"command": None, "resumes": None, "task": "m:f"}, False)],
+)
+def test_a_script_with_checkpoints_of_its_own_may_lose_what_it_made_since(changed: dict[str, Any], loses: bool) -> None:
+    """One of which "would lose —" was told lost 160 steps."""
+    asked = {"name": "a", "command": ["python", "a.py"], "resumes": True} | changed
+    spec = write(checked(JobSpec, {name: value for name, value in asked.items() if value is not None}))
+    script = job(spec=spec, step=60, running=Allocation(1, 0))
+    effect = Effect(script.id, Allocation(1, 0), Allocation(2, 0), None, None)
+    (told,) = effect_bodies([effect], {script.id: script}, {})
+    assert told.loses_since_checkpoint == loses
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from optimus_service.insight.jobs.lost_work import Loss
 from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.insight.jobs.reasons import gives_more, text_of
 from optimus_service.insight.predictions.dry_run import Effect, Previewed, PutOff
-from optimus_service.observe.spec import deadline_of
+from optimus_service.observe.spec import deadline_of, goes_on_from_checkpoints
 from optimus_service.observe.standstills import standstills
 from optimus_service.store.records import JobRecord
 
@@ -189,6 +189,7 @@ def effect_bodies(effects: Sequence[Effect], active: Mapping[str, JobRecord], sh
                 finish_seconds_after=after,
                 lost_steps=effect.lost_steps,
                 lost_seconds=effect.lost_seconds or None,
+                loses_since_checkpoint=job_id in active and goes_on_from_checkpoints(active[job_id]),
             )
         )
     return found

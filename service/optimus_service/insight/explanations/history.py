@@ -193,6 +193,8 @@ def on_the_last_rescale(case: Case, effect: answers.RescaleEffect | None) -> lis
     at_most = "at most " * any(each.tells_some for each in case.memberships[found.first : found.last + 1])
     stopped = f"stopped training for {at_most}{time_words(effect.stopped_seconds)}{_parts(effect.pause_parts)}"
     cost = stopped if effect.stopped_seconds >= _SHORTEST_STOP else "did not stop training"
+    if not is_final and (lost := _lost_by(case, found)):  # of an ended job all of its changes together
+        cost += f" and lost {lost}" if effect.stopped_seconds >= _SHORTEST_STOP else f", but lost {lost}"
     since = "" if case.job.finished_at is not None else f", {time_words(case.now - effect.at.timestamp())} ago,"
     change_and_cost = f"Its last change of size{which}{since} {change} {_on_the_way(case, found)}{cost}"
     slow, fast, saved = effect.steps_per_second_before, effect.steps_per_second_after, effect.saved_seconds
@@ -206,6 +208,11 @@ def on_the_last_rescale(case: Case, effect: answers.RescaleEffect | None) -> lis
         f"{has}saved {time_words(saved)}{far}" if saved > 0 else f"{has}cost {time_words(-saved)} more than it saved"
     )
     return [f"{change_and_cost}; it {makes} {fast:.3g} steps per second instead of {slow:.3g}, which {bought}."]
+
+
+def _lost_by(case: Case, change: _Change) -> str:
+    found = losses(case.job, case.memberships, case.began, case.last_steps)
+    return total(found[change.first : change.last + 1]).words
 
 
 _SHORTEST_STOP = 0.05
