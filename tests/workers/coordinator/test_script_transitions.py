@@ -43,6 +43,8 @@ class ScriptWorld(World):
     """Workers that were told that nobody gets any further."""
     pause: PauseParts = field(default_factory=PauseParts)
     trained_seconds: float = 0.0
+    tells_size: bool = True
+    """Agents are of this release."""
     slow: bool = False
     """Processes do not stop before the world says so."""
 
@@ -62,7 +64,10 @@ class ScriptWorld(World):
 
     def _hello(self, hello: Hello) -> Hello:
         run = self.runs.get(hello.task)
-        return hello if run is None else replace(hello, version=self.version, running_epoch=run.epoch)
+        if run is None:
+            return hello
+        known = replace(hello, version=self.version, running_epoch=run.epoch)
+        return replace(known, running_workers=run.n_workers, epoch=run.epoch) if self.tells_size else known
 
     def comes_to(self, step: int) -> None:
         self.version = step
@@ -107,9 +112,9 @@ def script_world(workers: int) -> ScriptWorld:
     return world
 
 
-def successor_of(world: ScriptWorld) -> ScriptWorld:
-    """The coordinator dies; the next one reads its journal. The agents are still to dial again."""
-    successor = ScriptWorld.of(world.state.settings, replay(world.journal), world.now)
+def successor_of(world: ScriptWorld, n_records: int | None = None) -> ScriptWorld:
+    """The coordinator dies; the next one reads its journal, or so much of it. The agents are still to dial again."""
+    successor = ScriptWorld.of(world.state.settings, replay(world.journal[:n_records]), world.now)
     successor.journal, successor.runs, successor.version = world.journal, world.runs, world.version
     return successor
 
@@ -128,6 +133,57 @@ def test_a_new_coordinator_lets_the_processes_of_a_whole_membership_go_on() -> N
     assert (successor.last.cause, successor.last.step) == ("rescale", 140)
     assert [name for name, message in successor.sent if isinstance(message, StopCommand)] == ["worker-0", "worker-1"]
     assert not successor.runs["worker-0"].keeps_processes
+
+
+@pytest.mark.parametrize("journal", ["lost", "of one worker", "paused", "of the same workers"])
+def test_processes_that_an_older_journal_does_not_know_go_on(journal: str) -> None:
+    """A backup of it was restored, and maybe of the service's database: the next epoch is beyond all that ran."""
+    world = script_world(1)
+    if journal == "paused":
+        world.wants(directive="pause")
+        world = successor_of(world)
+    if journal == "of the same workers":
+        world.wants("worker-0", "worker-1")
+        world.arrives("worker-1")
+    n_records = 0 if journal == "lost" else len(world.journal)
+    for names in (["worker-0"], ["worker-0", "worker-1"]):
+        world.wants(*names)
+        world.arrives(*names)
+        world.passes(60.0)
+    assert set(world.runs) == {"worker-0", "worker-1"}
+    newest = world.epoch
+    successor = successor_of(world, n_records)
+    successor.version = 500
+    successor.wants("worker-0", "worker-1", membership_epoch=1)
+    successor.arrives("worker-0", "worker-1")
+    successor.passes(60.0)
+    told = successor.last
+    assert (told.epoch, told.cause, told.step, told.lost_steps) == (newest + 1, "coordinator_restart", 500, 0)
+    assert successor.messages(StopCommand) == []
+    successor.comes_to(510)
+    successor.wants("worker-0")
+    assert (successor.last.epoch, successor.last.step) == (newest + 2, 510)
+
+
+@pytest.mark.parametrize("why", ["another is missing", "its size is not told"])
+def test_processes_of_a_later_membership_that_may_not_be_whole_are_stopped(why: str) -> None:
+    world = script_world(1)
+    n_records = len(world.journal)
+    if why == "another is missing":
+        world.wants("worker-0", "worker-1")
+        world.arrives("worker-1")
+    else:
+        world.wants("worker-2")
+        world.arrives("worker-2")
+        world.wants("worker-0")
+        world.arrives("worker-0")
+    newest = world.epoch
+    successor = successor_of(world, n_records)
+    successor.tells_size = why == "another is missing"
+    successor.wants("worker-0")
+    successor.arrives("worker-0")
+    assert len(successor.messages(StopCommand)) == 1
+    assert successor.last.epoch == newest + 1
 
 
 @pytest.mark.parametrize(("limit", "ends"), [(90, True), (100, True), (150, False)])

@@ -37,7 +37,7 @@ from optimus_workers.coordinator.handlers.membership_change import (
     WORKER_START_SECONDS,
 )
 from optimus_workers.coordinator.job_settings import JobSettings
-from optimus_workers.coordinator.journal import Ended, Past, Profiled
+from optimus_workers.coordinator.journal import Ended, Past, Profiled, replay
 from optimus_workers.coordinator.state import Phase
 from optimus_workers.coordinator.transitions import KINDS, TRANSITIONS, InvalidTransition
 from optimus_workers.wire.messages import (
@@ -54,6 +54,7 @@ from optimus_workers.wire.messages import (
     Go,
     Halt,
     Halted,
+    Hello,
     Join,
     Joined,
     Leave,
@@ -917,6 +918,50 @@ def test_epochs_go_on_although_the_journal_is_lost() -> None:
     assert successor.last.step == 3, "the servers still have it"
     successor.happens(WantedArrived(wanted(6, *names, membership_epoch=known)))
     assert successor.last.epoch == known + 1, "what the service has not been told of yet is no loss"
+
+
+def test_epochs_go_on_after_those_that_tasks_know_of() -> None:
+    """Backups of the journal and of the service's database were restored: nobody but the tasks knows any more."""
+    world = running_world()
+    n_records = len(world.journal)
+    world.step()
+    world.arrives("worker-2")
+    world.wants("server-0", "worker-0", "worker-1", "worker-2")
+    world.step()
+    newest, step = world.last.epoch, world.state.version
+    successor = RememberingWorld.of(world.state.settings, replay(world.journal[:n_records]), world.now)
+    successor.servers = world.servers
+    successor.knows = newest
+    successor.happens(WantedArrived(wanted(5, "server-0", "worker-0", "worker-1", "worker-2", membership_epoch=1)))
+    successor.arrives("server-0", "worker-0", "worker-1", "worker-2")
+    assert (successor.last.epoch, successor.last.step) == (newest + 1, step)
+    successor.step()
+    assert successor.state.version == step + 1
+
+
+class RememberingWorld(World):
+    """Its tasks have heard of this membership epoch."""
+
+    knows = 0
+
+    def _hello(self, hello: Hello) -> Hello:
+        return replace(hello, epoch=self.knows)
+
+
+def test_a_membership_whose_number_the_service_knows_from_before_is_followed_by_another() -> None:
+    """The journal is of a backup, and the service was away as its coordinator began. What would be told of that number
+    would be taken for what is known, and does not count."""
+    world = running_world()
+    world.step()
+    n_before = world.last.epoch
+    names = ["server-0", "worker-0", "worker-1"]
+    world.wants(*names, membership_epoch=n_before + 5)
+    assert world.last.epoch == n_before + 6
+    assert (world.last.step, world.last.lost_steps) == (1, 0)
+    world.step()
+    assert world.state.version == 2
+    world.wants(*names, membership_epoch=n_before + 6)
+    assert world.last.epoch == n_before + 6
 
 
 def test_a_successor_of_one_that_was_done_only_tells_so() -> None:

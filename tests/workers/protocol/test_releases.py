@@ -73,6 +73,9 @@ def test_an_older_end_is_spared_what_it_does_not_know() -> None:
     assert stopped is not None
     assert json.loads(stop) == {"type": "StopCommand", "epoch": 1, "at_once": False}
     assert "killed_after" not in json.loads(stopped)
+    known = line_for(OLD, Hello("w", TaskRole.WORKER, 0, "", "", running_epoch=3, running_workers=2, epoch=4))
+    assert known is not None
+    assert {"running_workers", "epoch"}.isdisjoint(json.loads(known))
     assert line_for(SAME, StopCommand(1, all_quiet=True)) == encode_line(StopCommand(1, all_quiet=True))
 
 

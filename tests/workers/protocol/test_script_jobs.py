@@ -593,6 +593,34 @@ def test_processes_go_on_while_the_coordinator_is_replaced(make_script_job: Call
         assert "the command stopped" not in after
 
 
+def test_processes_go_on_although_the_journal_of_a_backup_was_restored(
+    make_script_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    """And with it the database, which knows no more than the journal."""
+    out, hold = tmp_path / "final.pt", Hold(tmp_path / "hold", 30)
+    options = ["--epochs", "10", "--step-seconds", "0.02", "--out", str(out), "--hold", str(hold.path)]
+    job = make_script_job("torchrun", str(SCRIPTS / "elastic_train.py"), *options)
+    journal, agent = job.directory / "journal.jsonl", job.directory / f"{worker(0)}.log"
+    job.scale(worker(0))
+    job.wait_for_size(1, 0)
+    backup = journal.read_bytes()
+    hold.wait(job)
+    newest = 1
+    for name in ("job-coordinator-0-0", "job-coordinator-0-1"):
+        job.kill(name)
+        job.start_coordinator()
+        newest = job.wait_for_size(1, 0, after_epoch=newest)["epoch"]
+    job.kill("job-coordinator-0-2")
+    journal.write_bytes(backup)
+    del job.service.memberships[1:]
+    job.start_coordinator()
+    again = job.wait_for_size(1, 0, after_epoch=newest)
+    hold.after(1000)
+    assert (again["cause"], again["lost_steps"]) == ("coordinator_restart", 0)
+    assert job.wait_for_result()["outcome"] == "succeeded"
+    assert "the command stopped" not in agent.read_text()
+
+
 def test_a_job_that_is_paused_or_finished_stops_its_processes(
     make_script_job: Callable[..., Job], tmp_path: Path
 ) -> None:

@@ -238,6 +238,8 @@ class State:
     now: float
     epoch: int
     """The highest membership epoch used; messages of other epochs are late."""
+    known_epoch: int
+    """The highest one that the journal, the service or a task knows of: the next one goes beyond it."""
     version: int
     """Steps completed, as far as known."""
     profile: TaskProfile | None
@@ -344,6 +346,7 @@ def initial_state(settings: JobSettings, past: Past, now: float) -> State:
         settings=settings,
         now=now,
         epoch=past.epoch,
+        known_epoch=past.epoch,
         version=version,
         profile=past.profile,
         formed=past.formed,

@@ -140,6 +140,8 @@ class Agent(Watching):
             profile=profile,
             version=step or self._last_step or self._remembered_step(),
             running_epoch=None if run is None or self._stopping is not None else run.order.epoch,
+            running_workers=None if run is None or self._stopping is not None else run.order.n_workers,
+            epoch=self._epoch,
         )
 
     def _serve(self) -> Exit | CoordinatorLost:
@@ -152,8 +154,10 @@ class Agent(Watching):
                 case Exit() | CoordinatorLost():
                     return message
                 case StartCommand():
+                    self._epoch = max(self._epoch, message.epoch)
                     self._begin(message)
                 case StopCommand():
+                    self._epoch = max(self._epoch, message.epoch)
                     self._stop(message)
                 case Published():
                     self._published(message)

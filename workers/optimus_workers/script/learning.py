@@ -80,6 +80,8 @@ class State:
         self._n_given_up = 0
         """Patterns that were told to be searched for no more."""
         self._run: Run | None = None
+        self._epoch = 0
+        """The newest membership epoch that a coordinator has named."""
         self._order: StartCommand | None = None
         """Waits for the place where the processes meet."""
         self._masters: dict[int, tuple[str, int]] = {}

@@ -149,6 +149,7 @@ class _Server:
             "",
             self._listener.address,
             local=self._listener.local,
+            epoch=self._service.epoch,
         )
 
     def _data_plane_failed(self, error: BaseException) -> None:

@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 from optimus_workers.errors import ConnectionOver, WireError
 from optimus_workers.wire import secret
-from optimus_workers.wire.codec import MAX_LINE_BYTES, decode_line, encode_line
+from optimus_workers.wire.codec import MAX_LINE_BYTES, decode_line
 from optimus_workers.wire.messages import (
     Challenge,
     Exit,
@@ -183,7 +183,9 @@ def _prove(connection: socket.socket, stream: BinaryIO, token: str, hello: Hello
     peer.refuse("the coordinator")
     ours, context = marked(secret.new_nonce()), f"control {hello.task}"
     proof = secret.caller_proof(token, theirs, ours, context)
-    connection.sendall(encode_line(dataclasses.replace(hello, nonce=ours.hex(), proof=proof.hex())))
+    line = line_for(peer, dataclasses.replace(hello, nonce=ours.hex(), proof=proof.hex()))
+    assert line is not None, "all releases know a hello"
+    connection.sendall(line)
     welcome = decode_line(_first_line(stream), {"Welcome": Welcome})
     expected = secret.listener_proof(token, theirs, ours, context)
     if not secret.same(welcome.proof.encode(), expected.hex().encode()):

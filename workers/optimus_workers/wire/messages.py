@@ -208,6 +208,10 @@ class Hello:
     """Servers: their name for tasks on their own machine."""
     running_epoch: int | None = None
     """Agents of scripts: the membership whose processes still run; None: none do, or they are being stopped."""
+    running_workers: int | None = None
+    """How many workers that membership has; None: no processes run, or the agent is of an older release."""
+    epoch: int = 0
+    """The newest membership epoch, formed or not, of which a coordinator has told the task; 0: of none."""
 
 
 @dataclass(frozen=True, slots=True)

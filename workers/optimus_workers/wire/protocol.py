@@ -18,14 +18,18 @@ from optimus_workers.errors import WireError
 from optimus_workers.wire import secret
 from optimus_workers.wire.codec import decode_line, encode_line
 
-PROTOCOL = 3
+PROTOCOL = 4
 """To be raised with each message or field that is added, which then has its place in the tables below."""
 LEAST = 1
 """The oldest protocol that this release can work with."""
 MESSAGES = {"CommandQuiet": 2, "CommandIdle": 2, "CommandHung": 2, "Limit": 3}
 """Message → the protocol since when there is it. Without these hangs are not found, stops wait for their time, and the
 processes of a script end by themselves at the limit with which they began."""
-FIELDS = {"CommandStopped": {"killed_after": 2}, "StopCommand": {"is_asked": 2, "all_quiet": 2}}
+FIELDS = {
+    "CommandStopped": {"killed_after": 2},
+    "StopCommand": {"is_asked": 2, "all_quiet": 2},
+    "Hello": {"running_workers": 4, "epoch": 4},
+}
 """Message → the same of its fields."""
 REPEATED = frozenset({"StopCommand"})
 """Messages that are sent again only to say something in such a field: an older end is spared that."""

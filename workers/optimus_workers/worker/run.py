@@ -58,6 +58,8 @@ class _Worker:
         self._stop_dialling = threading.Event()
         self._terminated = False
         self._job_is_over = False
+        self._epoch = 0
+        """The newest membership epoch that a coordinator has named."""
 
     def run(self) -> int:
         signal.signal(signal.SIGTERM, lambda *_: self._terminate())
@@ -107,7 +109,15 @@ class _Worker:
             return Hello(name, TaskRole.WORKER, rank, "", "", profile=profile)
         training.host = host
         return Hello(
-            name, TaskRole.WORKER, rank, "", "", training.address, profile=profile, version=training.newest_version
+            name,
+            TaskRole.WORKER,
+            rank,
+            "",
+            "",
+            training.address,
+            profile=profile,
+            version=training.newest_version,
+            epoch=self._epoch,
         )
 
     def _deliver(self, message: Delivered) -> None:
@@ -124,6 +134,7 @@ class _Worker:
                     training.halt()
                     return message
                 case Halt():
+                    self._epoch = max(self._epoch, message.epoch)
                     training.halt()
                     training.answer_halt(message)
                 case Join():

@@ -55,6 +55,8 @@ RETRY_SECONDS = 1.0
 """Between an attempt at a membership that failed for no visible reason and the next one."""
 MAX_ATTEMPTS = 30
 """Attempts in a row without a membership after which the job fails: something is wrong that does not go away."""
+_HAVE_EPOCH: Final = (Phase.HALTING, Phase.RESTORING, Phase.ASSUMING, Phase.JOINING, Phase.TRAINING, Phase.SAVING)
+"""Phases in which a membership has a number, or is about to, that nothing must have had before."""
 _STARTS: Final = ("start", "resume", "coordinator_restart")
 """Causes of a first membership: tasks that were on their way to it by then may come later."""
 STOPPING_SECONDS = 60.0
@@ -66,7 +68,7 @@ STOPPING_SECONDS = 60.0
 def task_arrived(state: State, event: TaskArrived) -> Effects:
     """A task may take part from the next change on; the first worker brings the profile of the job's task."""
     hello = event.hello
-    effects = [*_connected(state, hello), *_told_limit(state, hello.task)]
+    effects = [*_told_of_later(state, hello), *_connected(state, hello), *_told_limit(state, hello.task)]
     if state.wanted is not None and hello.task not in state.wanted_tasks:
         effects.append(AskWanted())  # it may have been left out while it was starting: what is known is from before
     if hello.profile is None or hello.profile == state.profile:
@@ -78,6 +80,18 @@ def task_arrived(state: State, event: TaskArrived) -> Effects:
 def task_arrived_while_closing(state: State, event: TaskArrived) -> Effects:
     """The task is dismissed, but remembered: the process waits until it has disconnected."""
     return [Send(event.hello.task, Exit("the job is closing", job_is_over=True)), *_connected(state, event.hello)]
+
+
+def _told_of_later(state: State, hello: Hello) -> Effects:
+    """A task that knows a later membership epoch than the journal, of which an older backup was restored: the task is
+    part of a training that goes on, which a coordinator takes over."""
+    epoch = max(hello.epoch, hello.running_epoch or 0)
+    if epoch <= max(state.epoch, state.known_epoch):
+        return []
+    state.known_epoch = epoch
+    if state.phase is Phase.GATHERING and state.change.n_attempts == 0:
+        state.change.cause = "coordinator_restart"
+    return [Log(f"the journal is an older one: membership epochs go on after {epoch}, which {hello.task} knows")]
 
 
 def _connected(state: State, hello: Hello) -> Effects:
@@ -115,12 +129,15 @@ def wanted_arrived_while_closing(state: State, event: WantedArrived) -> Effects:
     state.heard_at = state.now
     state.wanted_tasks = frozenset(task.name for task in wanted.tasks)
     effects = _take_limits(state, None if before is None else before.limits, wanted.limits)
-    if wanted.membership_epoch <= state.epoch:
+    if wanted.membership_epoch <= max(state.epoch, state.known_epoch):
         return effects
-    # Only a lost journal explains this. The service takes an epoch that it knows for a repetition.
-    state.epoch = wanted.membership_epoch
+    # Only a lost journal, or an older one, explains this. The service takes an epoch that it knows for a repetition.
+    state.known_epoch = wanted.membership_epoch
     lost = "the journal was lost: membership epochs go on after"
-    return [*effects, Log(f"{lost} {state.epoch}, which the service knows")]
+    effects.append(Log(f"{lost} {state.known_epoch}, which the service knows"))
+    if state.phase in _HAVE_EPOCH:
+        effects += regroup(state, state.change.cause, "the service knows a later membership epoch than the journal")
+    return effects
 
 
 def _take_limits(state: State, before: Limits | None, limits: Limits | None) -> Effects:
@@ -218,7 +235,7 @@ def begin_attempt(state: State, members: Members) -> Effects:
     if change.n_attempts == MAX_ATTEMPTS:
         return fail(state, f"no membership could be formed in {MAX_ATTEMPTS} attempts; the last one: {change.message}")
     change.n_attempts += 1
-    state.epoch += 1
+    state.epoch = max(state.epoch, state.known_epoch) + 1
     state.members = members
     change.at_once = False
     change.expected = set()

@@ -49,17 +49,28 @@ def new_attempt(state: State, members: Members, profile: TaskProfile) -> ScriptA
 
 def _keeps_processes(state: State, members: Members) -> bool:
     """Whether a new coordinator finds the last membership as it was: nothing has to be stopped then."""
-    formed, change = state.formed, state.change
+    change = state.change
     return (
         change.cause == "coordinator_restart"
         and change.n_attempts == 1
         and state.directive == "run"
         and state.settings.elastic is None
-        and formed is not None
-        and members.workers == formed.workers
-        and state.tasks.keys() == set(formed.workers)
-        and all(task.hello.running_epoch == formed.epoch for task in state.tasks.values())
+        and state.tasks.keys() == set(members.workers)
+        and _is_running(state, members)
     )
+
+
+def _is_running(state: State, members: Members) -> bool:
+    """Whether the processes of exactly these workers, all connected, run as one membership: the last one, which may be
+    later than the journal knows if that is of a backup."""
+    running = {(task.hello.running_epoch, task.hello.running_workers) for task in state.tasks.values()}
+    if len(running) != 1:
+        return False
+    formed = state.formed
+    epoch, n_workers = running.pop()
+    if formed is not None and epoch == formed.epoch:
+        return members.workers == formed.workers
+    return epoch is not None and epoch > (formed.epoch if formed else 0) and n_workers == len(members.workers)
 
 
 def stopped(state: State, name: str, message: CommandStopped) -> Effects:
