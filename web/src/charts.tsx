@@ -150,6 +150,16 @@ export const timeAxis: Partial<uPlot.Axis> = {
 /** Distances between ticks of what is counted in whole numbers. */
 export const WHOLE = [0, 1, 2, 3, 4, 5, 6, 7, 8].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
 
+/** The numbers at the ticks of an axis, small and large ones by powers of ten; null: a tick without one. */
+export function numbers(_plot: uPlot | null, ticks: (number | null)[]): string[] {
+  return ticks.map((tick) => {
+    if (tick === null) return "";
+    const [size, exact] = [Math.abs(tick), Number(tick.toPrecision(9))]; // 0.30000000000000004 is 0.3
+    if (size !== 0 && (size < 1e-4 || size >= 1e6)) return exact.toExponential();
+    return exact.toLocaleString([], { maximumFractionDigits: 9 });
+  });
+}
+
 export function axes(over: { x?: Partial<uPlot.Axis>; y?: Partial<uPlot.Axis> } = {}): uPlot.Axis[] {
   const shared = {
     stroke: colour("muted"),
@@ -159,7 +169,7 @@ export function axes(over: { x?: Partial<uPlot.Axis>; y?: Partial<uPlot.Axis> } 
   };
   return [
     { ...shared, size: 32, ...over.x },
-    { ...shared, size: 52, ...over.y },
+    { ...shared, size: 52, values: numbers, ...over.y },
   ];
 }
 

@@ -57,7 +57,7 @@ def stored(live: LiveService) -> LiveService:
     samples = [
         Sample(
             membership_epoch=1, rank=0, sequence=index, workers=1, servers=1, at=begun + index, step=10 * (index + 1),
-            n_steps=10, data_epoch=1.0 + index, loss=10.0**-index, n_examples=32, seconds=1.0,
+            n_steps=10, data_epoch=1.0 + index, loss=100.0**-index, n_examples=32, seconds=1.0,
             metrics={"test_accuracy": value},
         )
         for index, value in enumerate(ACCURACIES)
@@ -135,6 +135,25 @@ def test_a_logarithmic_scale_is_remembered(chromium: Browser, stored: LiveServic
         page.locator("button[aria-pressed=true]", has_text="logarithmic").wait_for()
         loss.wait_for()
         assert loss.evaluate("it => it.toDataURL()") != linear
+
+
+def test_small_numbers_of_an_axis_are_told_apart(chromium: Browser, stored: LiveService) -> None:
+    with opened(chromium, f"{stored.url}/#/jobs/{STORED}") as page:
+        chart(page, "Loss by step").locator("canvas").wait_for()
+        page.evaluate(_NOTE_DRAWN_TEXTS)
+        page.get_by_role("button", name="logarithmic").click()
+        page.wait_for_function("() => drawn.has('1e-6')")
+        assert {"1", "0.01", "0.0001", "1e-6"} <= {*page.evaluate("[...drawn]")}
+
+
+_NOTE_DRAWN_TEXTS = """() => {
+  window.drawn = new Set();
+  const draw = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
+    drawn.add(text);
+    return draw.call(this, text, ...place);
+  };
+}"""
 
 
 def test_how_the_predicted_end_moved_is_beside_what_came(chromium: Browser, stored: LiveService) -> None:
