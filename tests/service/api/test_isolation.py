@@ -22,6 +22,7 @@ from optimus_service.api.jobs import seen
 from optimus_service.clusters.base import TaskLaunch
 from optimus_service.insight.jobs.bodies import decision_body
 from optimus_service.insight.predictions.dry_run import Effect, Previewed, as_record
+from optimus_service.push import feed
 from optimus_service.push.stream_state import read_stream_state
 
 Serve = Callable[..., AbstractContextManager[Api]]
@@ -202,6 +203,7 @@ def test_a_stream_shows_the_projects_of_its_watcher(shared: Api) -> None:
 @on_sqlite
 def test_a_stream_ends_when_its_token_does(shared: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "RIGHTS_SECONDS", 0.0)
+    monkeypatch.setattr(feed, "HEARTBEAT_SECONDS", 0.1)  # nothing changes, and a token is looked at before a comment
     two = Two(shared)
     verdicts = iter([True, False])
     monkeypatch.setattr(auth.UserAccess, "is_still", lambda *_: next(verdicts))

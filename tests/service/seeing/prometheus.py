@@ -49,9 +49,14 @@ class Prometheus:
         found: list[dict[str, Any]] = document["data"]["result"]
         return found
 
-    def wait_for(self, expression: str) -> None:
-        """Until the expression gives something."""
-        _wait_for(expression, lambda: bool(self.query(expression)))
+    def wait_for(self, expression: str, before: Callable[[], None] = lambda: None) -> None:
+        """Until the expression gives something. `before`: is called each time before it is asked for."""
+
+        def gives_something() -> bool:
+            before()
+            return bool(self.query(expression))
+
+        _wait_for(expression, gives_something)
 
     def is_ready(self) -> bool:
         """Whether it answers queries."""

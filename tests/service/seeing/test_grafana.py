@@ -143,8 +143,8 @@ def scraped(live: LiveService, tmp_path_factory: pytest.TempPathFactory) -> Iter
         running.wait_for("rate(optimus_rescale_pause_seconds_count[30s]) > 0")
         running.wait_for('increase(optimus_job_completion_seconds_count{outcome="succeeded"}[1m]) > 0')
         running.wait_for("rate(optimus_round_seconds_count[30s]) > 0")
-        # Whoever was made smaller has measured its new size, and may grow again.
-        running.wait_for("count(optimus_job_next_gain) > 0")
+        # Whoever was made smaller has measured its new size, and may grow again; it need not wait for a round.
+        running.wait_for("count(optimus_job_next_gain) > 0", before=lambda: live.loop.trigger("changed pace"))
         yield running
 
 
