@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ from optimus_cli.errors import CliError, Refused
 from optimus_cli.job.flags import USUAL
 from optimus_cli.show.limits import FIELDS
 from optimus_client.configuration import place, stored
+from optimus_contract.command import work_of
 
 TOKEN_VARIABLE = "OPTIMUS_TOKEN"  # noqa: S105 -- the variable's name, not a token
 CA_VARIABLE = "OPTIMUS_CA_CERT"
@@ -147,7 +149,7 @@ class ScriptCommand(Command):
             args, command = args[:position], args[position + 1 :]
             if not command:
                 raise typer.BadParameter("give a command after --, such as -- torchrun train.py.", ctx)
-            if (missing := _without_script(command)) is not None:
+            if (missing := _without_script(command, can_read=ctx.info_name == "track")) is not None:
                 raise typer.BadParameter(missing, ctx)
             script_command.set(tuple(command))
         try:
@@ -164,13 +166,21 @@ class ScriptCommand(Command):
         return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
 
 
-def _without_script(command: list[str]) -> str | None:
-    """What is wrong with an interpreter that would read its program from the terminal."""
+def _without_script(command: list[str], *, can_read: bool) -> str | None:
+    """What is wrong with an interpreter that would read its program from the terminal. `can_read`: it may come through
+    a pipe, to one that is told so."""
     program = Path(command[0]).name
-    is_alone = re.fullmatch(r"python[\d.]*|bash|sh", program) and len(command) == 1
-    return (
-        f"{command[0]} is given no script: write one behind it, such as -- {command[0]} train.py." if is_alone else None
-    )
+    if len(command) == 1 and re.fullmatch(r"python[\d.]*|bash|sh", program):
+        script = "train.py" if program.startswith("python") else "train.sh"
+        return f"{command[0]} is given no script: write one behind it, such as -- {command[0]} {script}."
+    if command[0] and not can_read and work_of(command).reads_code:
+        reads = f"`{shlex.join(command)[:_TOLD]}` reads its program from the standard input"
+        return f"{reads}, of which a job has none: name a script."
+    return None
+
+
+_TOLD = 200
+"""Characters of a command that are told."""
 
 
 class SubmitCommand(ScriptCommand):

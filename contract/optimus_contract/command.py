@@ -61,6 +61,24 @@ def script_of(command: Sequence[str]) -> str:
     return work_of(command).name
 
 
+def script_file_of(command: Sequence[str]) -> str | None:
+    """The file that a command runs, by its name from the directory where the command begins: `python x.py`,
+    `bash x.sh`, `env A=b perl x.pl`. None: it runs no file, or one whose name or place nothing tells for certain."""
+    name = script_of(command)
+    if name.endswith(".py"):
+        return name
+    if not _SCRIPT_FILE.fullmatch(name) or name not in command[1:]:
+        return None
+    before = command[: command.index(name, 1)]
+    stays = _interpreter(before[:1]) is not None or before[0].rpartition("/")[2] in _LIMITING
+    return name if stays and not any(word.startswith(_TO_ANOTHER_DIRECTORY) for word in before) else None
+
+
+_SCRIPT_FILE = re.compile(r".*[^/]\.(?:sh|bash|zsh|ksh|pl|rb|js|mjs|cjs|php|lua|R|r|jl)", re.DOTALL)
+_TO_ANOTHER_DIRECTORY = ("-C", "--chdir", "-D")
+"""Options of programs that run others."""
+
+
 def title_of(command: Sequence[str]) -> str:
     """What a person would call it: `script_of`, but of text that a shell runs what the text runs. That is its first
     script or module, else its first program, else nothing that tells more than the shell. A file that no job can be

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -89,6 +90,47 @@ def test_shell_code_that_ends_in_a_file_is_no_file(tmp_path: Path) -> None:
     missing = checking.check_command({**job, "command": ["sh", "train.py"]}, {})
     assert missing is not None
     assert missing.message.startswith("train.py is no file in ")
+
+
+@pytest.mark.parametrize(
+    "command", ["bash x.sh", "sh x.sh", "bash -x -o pipefail -- x.sh", "env A=b bash x.sh", "nohup perl -w x.pl 7"]
+)
+def test_a_script_of_any_interpreter_is_looked_for(tmp_path: Path, command: str) -> None:
+    job = {"command": command.split(), "working_directory": str(tmp_path)}
+    script = "x.pl" if "perl" in command else "x.sh"
+    missing = checking.check_command(job, {})
+    assert missing is not None
+    assert missing.message == f"{script} is no file in {tmp_path}"
+    (tmp_path / script).write_text("")
+    assert checking.check_command(job, {}) is None
+
+
+def test_a_script_that_a_shell_finds_as_a_program_is_there(tmp_path: Path) -> None:
+    (tmp_path / "x.sh").write_text("")
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    job = {"command": ["bash", "x.sh"], "working_directory": "/", "environment": {"PATH": path}}
+    assert checking.check_command(job, {}) is None
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "env -C /elsewhere bash x.sh",
+        "sudo --chdir=/elsewhere bash x.sh",
+        "bash -c x.sh",
+        "bash -s x.sh",
+        "node --max-old-space-size 4096 x.js",
+        "bash train",
+        "echo x.sh",
+    ],
+)
+def test_what_may_be_no_script_of_this_directory_is_not_looked_for(tmp_path: Path, command: str) -> None:
+    program = command.split()[0]
+    for name in (program, "bash"):
+        (tmp_path / name).write_text("")
+        (tmp_path / name).chmod(0o755)
+    job = {"command": command.split(), "working_directory": "/", "environment": {"PATH": str(tmp_path)}}
+    assert checking.check_command(job, {}) is None
 
 
 def test_checkpoints_are_removed_where_the_tasks_have_the_store(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from optimus_contract.command import REPLACED, program_meant, script_of
+from optimus_contract.command import REPLACED, program_meant, script_file_of
 from optimus_contract.limits import MAX_COUNT
 from optimus_scheduler.model import Role, TaskKey
 from optimus_service.clusters.base import TaskObjection, TaskSizes
@@ -151,10 +151,16 @@ def check_command(job: Mapping[str, Any], service: Mapping[str, str]) -> TaskObj
         meant = f"python {program}" if is_script else near
         hint = "" if meant is None else f"; did you mean `{meant}`?"
         return TaskObjection("command", f"{program}: command not found in {where}{hint}")
-    script = script_of(command)
-    if script.endswith(".py") and directory is not None and not os.path.isfile(os.path.join(directory, script)):  # noqa: PTH113, PTH118
+    script = script_file_of(command)
+    if script is not None and directory is not None and not _is_file(script, directory, path):
         return TaskObjection("command", f"{script} is no file in {directory}")
     return None
+
+
+def _is_file(script: str, directory: str, path: str) -> bool:
+    """Whether it is there. `bash` looks for a script that is not in its directory as for a program."""
+    places = [directory, *(() if "/" in script or script.endswith(".py") else path.split(os.pathsep))]
+    return any(os.path.isfile(os.path.join(place, script)) for place in places)  # noqa: PTH113, PTH118 - any strings
 
 
 def _as_first_worker(job: Mapping[str, Any], own: str) -> dict[str, str]:
