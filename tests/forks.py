@@ -72,8 +72,10 @@ def _keep(order: dict[str, Any], out: int, errors: int, status: int) -> None:
 
 
 def _become(order: dict[str, Any], out: int, errors: int) -> None:
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for number, descriptor in enumerate((nothing, out, errors)):
+    given = os.memfd_create("standard input")
+    os.write(given, order["given"].encode())
+    os.lseek(given, 0, os.SEEK_SET)
+    for number, descriptor in enumerate((given, out, errors)):
         os.dup2(descriptor, number)
         os.close(descriptor)
     os.chdir(order["directory"])
@@ -148,12 +150,14 @@ class Forks:
         out: int,
         errors: int,
         module: str,
+        given: str = "",
     ) -> Forked:
         """Fork, in this process's directory, for `python -m MODULE`.
 
-        `variables`: all that there are; `out`, `errors`: the descriptors that it writes to.
+        `variables`: all that there are; `out`, `errors`: the descriptors that it writes to; `given`: what it reads from
+        its standard input.
         """
-        order = {"module": module, "arguments": list(arguments), "variables": dict(variables)}
+        order = {"module": module, "arguments": list(arguments), "variables": dict(variables), "given": given}
         reads, status = os.pipe()
         try:
             message = json.dumps({**order, "directory": str(Path.cwd())}).encode()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.forks import Forks
 
 CODE = """
 from pathlib import Path
@@ -50,18 +53,45 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+TRIALS = Forks("optimus_workers.task", "optimus_workers.zoo.digits")
+"""What trials are forked from: to import what one needs takes a second."""
+atexit.register(TRIALS.close)
+
+
 def verdict(directory: Path, task: str, **job: Any) -> dict[str, Any]:
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        trial = TRIALS.start(
+            [],
+            module="optimus_workers.try_task",
+            variables=os.environ,
+            out=out.fileno(),
+            errors=errors.fileno(),
+            given=words_of(directory, task, **job),
+        )
+        exit_code = trial.wait(120)
+        for file in (out, errors):
+            file.seek(0)
+        assert exit_code == 0, errors.read().decode()
+        found: dict[str, Any] = json.loads(out.read())
+        return found
+
+
+def words_of(directory: Path, task: str, **job: Any) -> str:
+    return json.dumps({"task": task, "working_directory": str(directory), **job})
+
+
+def test_a_trial_is_a_command(directory: Path) -> None:
+    """As the service runs it."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "optimus_workers.try_task"],
-        input=json.dumps({"task": task, "working_directory": str(directory), **job}),
+        input=words_of(directory, "mine:task"),
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    assert json.loads(done.stdout)["ok"]
 
 
 @pytest.mark.parametrize("name", ["task", "unsaid", "half"])
