@@ -688,6 +688,14 @@ def test_what_ended_jobs_of_all_tasks_did_beyond_a_node_is_believed_of_others() 
     assert known.boundary_of(a_ring(), FOUR_EACH) == Boundary(4, Jumps.after([0.0]))
 
 
+def test_a_job_that_changed_its_gpu_type_or_batch_tells_no_jump() -> None:
+    one = ended_ring("one", "zoo:slow", 1.5)
+    for other in ({"gpu_type": "a100"}, {"batch": 128}):
+        first, *rest = one.speed_samples
+        changed = replace(one, speed_samples=(replace(first, **other), *rest))
+        assert EndedJobs([changed]).boundary_of(a_ring(), FOUR_EACH) == Boundary(4)
+
+
 def test_a_job_is_told_less_of_sizes_beyond_a_node_and_as_much_of_its_speed() -> None:
     measured = tuple(SpeedSample(w, 0, float(w), n_steps=50, at=NOW) for w in (1, 2))
     job = a_job("ring", has=(2, 0), spec=a_ring(), measured=measured, step=100)

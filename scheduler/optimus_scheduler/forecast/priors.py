@@ -100,9 +100,9 @@ class EndedJobs:
 
 
 def _jump_of(job: EndedJob, node: int) -> float | None:
-    """None: of such a job it is not known, or its batch changed, and its speed with it."""
+    """None: of such a job it is not known, or its batch or GPU type changed, and its speed with it."""
     samples = job.speed_samples
-    if job.architecture.has_servers or len({sample.batch for sample in samples}) > 1:
+    if job.architecture.has_servers or len({(sample.batch, sample.gpu_type) for sample in samples}) > 1:
         return None
     return observed_jump([one.workers for one in samples], [one.steps_per_second for one in samples], node)
 
