@@ -136,6 +136,23 @@ def test_samples_survive_a_service_that_is_away(
     assert caplog.text.count("telemetry waits") == 1  # said once, however often it was tried
 
 
+def test_who_has_more_to_tell_hears_when_the_service_is_back(service: Service) -> None:
+    """Once, not at each post."""
+    back = threading.Semaphore(0)
+    telemetry = Telemetry(service.post, clock=Clock(tick=100.0), on_back=back.release)
+    telemetry.record(record(1, seconds=1.0))
+    assert telemetry.flush(PATIENCE_SECONDS)
+    service.trouble = ServiceAway("connection refused")
+    telemetry.record(record(2, seconds=1.0))
+    service.wait_until(lambda: service.attempts >= 3)
+    assert not back.acquire(blocking=False)
+    service.trouble = None
+    assert back.acquire(timeout=PATIENCE_SECONDS)
+    telemetry.record(record(3, seconds=1.0))
+    assert telemetry.close(PATIENCE_SECONDS)
+    assert not back.acquire(blocking=False)
+
+
 def test_goes_on_after_a_refusal(service: Service, telemetry: Telemetry) -> None:
     service.trouble = ServiceRefused(422, "rank")
     telemetry.record(record(1, seconds=1.0))

@@ -118,3 +118,19 @@ def test_what_the_service_did_not_take_is_told_again(all_told: Callable[[], None
     newest.tell(1)
     all_told()
     assert taken == [1]
+
+
+def test_what_a_service_may_have_forgotten_is_told_again(all_told: Callable[[], None]) -> None:
+    """It was away, and its database may be that of a backup from before the script said how many steps it has."""
+    service, run = SlowService(), SimpleNamespace(progress=SimpleNamespace(learned=Learned(), step=1), end=None)
+    service.is_second_made.set()
+    worker = learning(service)
+    worker._tell_again()
+    all_told()
+    assert service.taken == [], "there is nothing to tell yet"
+    run.progress.learned = replace(run.progress.learned, total_steps=6)
+    worker._report_learned(run)  # type: ignore[arg-type]
+    all_told()
+    worker._tell_again()
+    all_told()
+    assert [told.total_steps for told in service.taken] == [6, 6]

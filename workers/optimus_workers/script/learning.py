@@ -74,7 +74,7 @@ class State:
         self._launch = self._launch_for(spec.workers.max)
         self._starter = Starter(self._launch.argv, self._working_directory, self._variables, preload=spec.preload)
         self._client = ServiceClient(environment.service_url, environment.job_id, environment.job_token)
-        self._telemetry = Telemetry(self._client.post_telemetry, aggregator=Gathered())
+        self._telemetry = Telemetry(self._client.post_telemetry, aggregator=Gathered(), on_back=self._tell_again)
         self._search = LimitedSearch(spec.progress_patterns) if spec.progress_patterns else None
         """Used under `_reading`."""
         self._n_given_up = 0
@@ -101,6 +101,11 @@ class State:
         """Guards what is passed on ..."""
         self._reading = threading.Lock()
         """... and what of it is read."""
+
+    def _tell_again(self) -> None:
+        """On the telemetry's thread: the service was away."""
+        self._profiles.again()
+        self._plans.again()
 
     def _launch_for(self, workers: int) -> Launch:
         """What this worker starts in a job of up to so many workers."""

@@ -38,10 +38,20 @@ class Newest(Generic[Told]):
         self._last = threading.Thread(target=self._tell_newest, name=self._name, daemon=True)
         self._last.start()
 
+    def again(self) -> None:
+        """Tell what was told once more: the service was away, and its database may be that of a backup now. Returns at
+        once; for any thread."""
+        threading.Thread(target=self._tell_again, name=self._name, daemon=True).start()
+
     def wait(self, seconds: float) -> None:
         """Until the newest value is told or could not be, for so long at most."""
         if self._last is not None:
             self._last.join(seconds)
+
+    def _tell_again(self) -> None:
+        with self._turn:
+            self._told = None
+        self._tell_newest()
 
     def _tell_newest(self) -> None:
         with self._turn:

@@ -235,8 +235,12 @@ class Telemetry:
         aggregator: Aggregator | None = None,
         outbox: Outbox | None = None,
         clock: Callable[[], float] = time.monotonic,
+        on_back: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_back`: called on the sending thread when the service takes samples again after it was away; it may know
+        less than before."""
         self._post = post
+        self._on_back = on_back
         self._clock = clock
         self._aggregator = aggregator or Aggregator()
         self._outbox = outbox or Outbox()
@@ -331,6 +335,7 @@ class Telemetry:
         else:
             if self._away:
                 log.info("the service is back, telemetry goes on")
+                self._on_back()
             if again and not self._unknown:
                 log.info("samples wait until the service knows membership epoch %d", again[0].membership_epoch)
             self._away, self._unknown = False, bool(again)
