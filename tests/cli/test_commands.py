@@ -196,6 +196,12 @@ def test_jobs_are_asked_for_by_the_state_that_is_shown(
     assert [each.query["state"] for each in scripted.requests] == [state]
 
 
+def test_jobs_of_several_states_are_asked_for_together(scripted: ScriptedService, optimus: Optimus) -> None:
+    scripted.on("GET", "/v1/jobs", {"jobs": [], "next_cursor": None})
+    done = optimus("list", "--state", "running", "--state", "queued", "--url", scripted.url)
+    assert done.stdout == "No job matches --state running --state queued.\n"
+
+
 @pytest.mark.parametrize(
     ("job", "shown"),
     [

@@ -90,6 +90,9 @@ def test_a_jobs_way_through_the_commands(connected: Optimus) -> None:
     job_id = submitted.stdout.strip()
     listed = json.loads(connected("list", "--state", "queued", "--name", "alph", "--json").stdout)
     assert [job["id"] for job in listed["jobs"]] == [job_id]
+    for states in (["queued", "failed"], ["failed", "queued"]):
+        flags = [flag for state in states for flag in ("--state", state)]
+        assert job_id in connected("list", *flags, "--name", "alpha").stdout
     described = json.loads(connected("describe", "alpha", "--json").stdout)
     assert described["spec"]["convergence"]["max_epochs"] == 3
     assert described["events"]

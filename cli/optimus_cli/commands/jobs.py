@@ -24,8 +24,8 @@ SHOWN_EVENTS = 100
 
 def list_jobs(
     state: Annotated[
-        ListedState | None,
-        typer.Option(help="Only jobs in this state; starting ones are `queued` or `paused` as well."),
+        list[ListedState] | None,
+        typer.Option(help="Only jobs in this state; repeatable. Starting ones are `queued` or `paused` as well."),
     ] = None,
     project: Annotated[str | None, typer.Option(help="Only jobs of this project.")] = None,
     name: Annotated[str | None, typer.Option(help="Only jobs with this in their name.")] = None,
@@ -52,7 +52,7 @@ def list_jobs(
         most = None if everything else limit
         jobs = list(client.jobs(filters, limit=output.enough(most)))
         beside = ""
-        if state is None and not as_json and output.is_cut(jobs, most):
+        if not state and not as_json and output.is_cut(jobs, most):
             active = list(client.jobs({**filters, "state": list(_ACTIVE)}, limit=_MOST_LOOKED_AT))
             beside = _older_active(active, jobs[:most])
         if not jobs and project is not None:
@@ -81,7 +81,7 @@ def _older_active(active: Sequence[Job], shown: Sequence[Job]) -> str:
     return f", and {number} older {'one has' if number == '1' else 'ones have'} not ended"
 
 
-def _each(value: str | list[str]) -> list[str]:
+def _each(value: str | Sequence[str]) -> Sequence[str]:
     return [value] if isinstance(value, str) else value
 
 
