@@ -22,10 +22,25 @@ DEFAULT_LIMIT = 50
 SHOWN_EVENTS = 100
 
 
+_STATES = get_args(ListedState)
+
+
+def _known_states(given: list[str] | None) -> list[str] | None:
+    for each in given or ():
+        if each not in _STATES:  # Typer knows no lists of choices
+            raise typer.BadParameter(f"'{each}' is not one of {', '.join(map(repr, _STATES))}.")
+    return given
+
+
 def list_jobs(
     state: Annotated[
-        list[ListedState] | None,
-        typer.Option(help="Only jobs in this state; repeatable. Starting ones are `queued` or `paused` as well."),
+        list[str] | None,
+        typer.Option(
+            metavar=f"[{'|'.join(_STATES)}]",
+            help="Only jobs in this state; repeatable. Starting ones are `queued` or `paused` as well.",
+            callback=_known_states,
+            autocompletion=lambda: list(_STATES),
+        ),
     ] = None,
     project: Annotated[str | None, typer.Option(help="Only jobs of this project.")] = None,
     name: Annotated[str | None, typer.Option(help="Only jobs with this in their name.")] = None,
