@@ -97,7 +97,8 @@ class Running:
     def started(self, **times: float) -> SchedulingLoop:
         loop = self.loop(**times)
         loop.start()
-        wait_until("the first round is over", lambda: bool(self.repository.rounds.page().items))
+        wait_until("the first round is stored", lambda: bool(self.repository.rounds.page().items))
+        wait_until("and over", lambda: not loop.is_in_round)
         return loop
 
     def triggers(self) -> list[str]:
