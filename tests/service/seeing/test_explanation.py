@@ -534,7 +534,7 @@ def test_advice_is_what_was_tried(tried: tuple[str, ...] | None, told: str) -> N
     assert explanation_of(a_running_case(gives_more=tried)).what_would_change_it == told
 
 
-_OTHERWISE = "With nothing that was tried it would start before"
+_OTHERWISE = "Nothing that was tried lets it start now"
 _TRIED = "its limits and priority, quotas, one more node"
 _ASK_OF_PRIORITY = " What a higher priority would do is told by `optimus set job-1 --priority 2 --dry-run`."
 
@@ -544,14 +544,14 @@ _ASK_OF_PRIORITY = " What a higher priority would do is told by `optimus set job
     [
         (
             Behind(4, 10),
-            f"14 other jobs (4 with tasks and 10 of those that wait) go first. {_OTHERWISE} they end: {_TRIED}.",
+            f"14 other jobs (4 with tasks and 10 of those that wait) go first. {_OTHERWISE}: {_TRIED}.",
         ),
-        (Behind(1, 0), f"1 other job (1 with tasks) goes first. {_OTHERWISE} it ends: {_TRIED}."),
+        (Behind(1, 0), f"1 other job (1 with tasks) goes first. {_OTHERWISE}: {_TRIED}."),
         (
             Behind(4, None),
-            f"Other jobs (4 with tasks and some of those that wait) go first. {_OTHERWISE} they end: {_TRIED}.",
+            f"Other jobs (4 with tasks and some of those that wait) go first. {_OTHERWISE}: {_TRIED}.",
         ),
-        (Behind(None, None), f"Other jobs go first. {_OTHERWISE} they end: {_TRIED}."),
+        (Behind(None, None), f"Other jobs go first. {_OTHERWISE}: {_TRIED}."),
     ],
 )
 def test_a_job_that_nothing_but_ends_of_others_helps_is_told_how_many_go_first(behind: Behind, told: str) -> None:
@@ -561,7 +561,7 @@ def test_a_job_that_nothing_but_ends_of_others_helps_is_told_how_many_go_first(b
     assert explanation_of(case).what_would_change_it == f"{told}{asks}"
     keeps = explanation_of(a_running_case(gives_more=(), loses_to=NOTHING, behind=behind)).what_would_change_it
     start = "As things are now, the next round would pause it. "
-    assert keeps == start + told.replace("it would start", "it would keep what it has")
+    assert keeps == start + told.replace("start now", "keep what it has now")
 
 
 def test_as_many_go_first_of_those_that_wait_as_everybody_is_shown_before_it() -> None:
@@ -966,7 +966,7 @@ def test_a_job_that_keeps_its_size_with_more_room_is_told_why() -> None:
         (
             "python",
             True,
-            "If it trains with several (by RANK and WORLD_SIZE), a larger `workers.max` or a launcher ",
+            "If it trains with several (by RANK and WORLD_SIZE), it may have more workers when ",
         ),
     ],
 )
@@ -1216,6 +1216,10 @@ def test_the_time_between_an_end_and_the_resumption_is_told_after_the_last_end()
     assert f"its training stood still for 1 min 30 s in all, {BY}." in last, "30 s, and 60 s with the end in them"
     assert "It was tried again once after an error, which cost it 30 s." in last
     assert "It had ended once before, and was resumed." in last
+    again = replace(ended, state=JobState.CANCELLED, finished_at=400.0, step_at=250.0)
+    last = explanation_of(replace(case, job=again, now=500.0, errors=(), ends=(400.0, 260.0))).sentences[-1]
+    assert f"its training stood still for 2 min 20 s in all, {BY}. It had ended once before" in last
+    assert "No step came" not in last, "what follows its first end is told as a standstill already"
     failed = replace(case, job=replace(ended, state=JobState.FAILED), errors=(), ends=(150.0, 5.0, 60.0))
     last = explanation_of(failed).sentences[-1]
     assert f"its training stood still for 1 min 00 s in all, {BY}. It had ended twice before" in last, (

@@ -348,7 +348,7 @@ def _of_its_script(job: JobRecord, reason: str | None) -> str:
         return f"{resumes}, its size may change."
     if spec.worker.maximum == 1 and not is_distributed(command):
         return (
-            " Its command starts one process. If it trains with several (by RANK and WORLD_SIZE), a larger "
-            "`workers.max` or a launcher such as torchrun lets it have more workers."
+            " Its command starts one process. If it trains with several (by RANK and WORLD_SIZE), it may have more "
+            "workers when it is submitted anew with a larger `workers.max`, or with a launcher such as torchrun."
         )
     return f"{resumes}, and with a larger `workers.max`, it may have more workers."

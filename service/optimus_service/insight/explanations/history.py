@@ -323,7 +323,10 @@ def _quiet_at_its_end(case: Case) -> float:
     job = case.job
     if job.state is JobState.SUCCEEDED or not case.memberships or not case.memberships[-1].workers:
         return 0.0
-    return (job.finished_at or 0.0) - max(job.step_at or 0.0, case.memberships[-1].at)
+    newest, finished = case.memberships[-1].at, job.finished_at or 0.0
+    if any(newest <= at < finished for at in (*case.ends, *case.errors)):
+        return 0.0  # it did not train after that, which is told
+    return finished - max(job.step_at or 0.0, newest)
 
 
 def on_lost_tasks(case: Case) -> list[str]:

@@ -193,7 +193,7 @@ def gives_more(
         return None
     gets = "get more" if not waits else "go on" if has_started else "start"
     if behind is not None and not changes:
-        return _after(behind, f"it would {gets}")
+        return _after(behind, f"lets it {gets}")
     if not changes:
         return f"Nothing that was tried gives it more now: {_TRIED}."
     return f"It would {gets} with {any_of(changes)}."
@@ -204,7 +204,7 @@ def keeps(changes: Sequence[str], size: Allocation, behind: Behind | None = None
     loses = "pause it" if size.is_empty else f"leave it only {size_words(size)}"
     soon = f"As things are now, the next round would {loses}."
     if behind is not None and not changes:
-        return f"{soon} {_after(behind, 'it would keep what it has')}"
+        return f"{soon} {_after(behind, 'lets it keep what it has')}"
     if not changes:
         return f"{soon} Nothing that was tried lets it keep what it has: {_TRIED}."
     return f"{soon} It would keep what it has with {any_of(changes)}."
@@ -220,8 +220,7 @@ def _after(behind: Behind, gets: str) -> str:
         parts.append("some of those that wait")
     of_whom = f" ({' and '.join(parts)})" if parts else ""
     first = f"{who}{of_whom} go{'es' * (together == 1)} first."
-    nothing = f"With nothing that was tried {gets} before {'it ends' if together == 1 else 'they end'}"
-    return f"{first} {nothing}: {_TRIED_BUT_ENDS}."
+    return f"{first} Nothing that was tried {gets} now: {_TRIED_BUT_ENDS}."
 
 
 _TRIED_BUT_ENDS = "its limits and priority, quotas, one more node"
