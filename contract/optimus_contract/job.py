@@ -183,17 +183,22 @@ class TaskResources(Message):
     gpus: Annotated[int, About("GPUs of one task; of which type: `gpu_types`", ge=0, le=64)] = 0
 
 
+_MOST_UNASKED = 16
+"""Workers, and servers, of a job that does not say how many it may have."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDemand(Message):
     """How many workers (or servers) the job may have, and what one of them needs."""
 
     min: Annotated[int, About(ge=1, le=MAX_TASKS)] = 1
-    max: Annotated[int, About(ge=1, le=MAX_TASKS)] = 16
+    max: Annotated[int, About(ge=1, le=MAX_TASKS)] = _MOST_UNASKED
     resources: TaskResources = TaskResources()
 
     def check(self) -> None:
         if self.min > self.max:
-            raise ValueError(f"min ({self.min}) must not be above max ({self.max})")
+            default = ", the default" * (self.max == _MOST_UNASKED)
+            raise ValueError(f"min ({self.min}) must not be above max ({self.max}{default})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +206,7 @@ class ServerDemand(TaskDemand):
     """How many parameter servers the job may have, none for all-reduce, and what one of them needs."""
 
     min: Annotated[int, About(ge=0, le=MAX_TASKS)] = 1
-    max: Annotated[int, About(ge=0, le=MAX_TASKS)] = 16
+    max: Annotated[int, About(ge=0, le=MAX_TASKS)] = _MOST_UNASKED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,6 +126,12 @@ def test_flags_reach_the_job(connected: Optimus) -> None:
     refused = connected("submit", "--task", "pkg.net:net", "--architecture", "allreduce", "--servers-max", "2")
     assert refused.exit_code == 2
     assert "an all-reduce job has no servers" in refused.stderr
+    for flags, said in (
+        (["--workers-min", "40"], "--workers-min: min (40) must not be above max (16, the default)"),
+        (["--servers-min", "3", "--servers-max", "2"], "--servers-min and --servers-max: min (3) must not be above"),
+    ):
+        refused = connected("submit", "--task", "pkg.net:net", *flags)
+        assert (refused.exit_code, said in refused.stderr) == (2, True), refused.stderr
 
 
 @pytest.mark.parametrize(

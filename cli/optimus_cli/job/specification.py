@@ -58,11 +58,13 @@ class Specification:
         return BadInput("\n".join(self.place(error) for error in refusal.errors), refusal.errors)
 
     def place(self, error: FieldError) -> str:
-        """What is wrong, and the flag or the place in the file that says so."""
+        """What is wrong, and the flags or the place in the file that say so."""
         field = tuple(part for part in re.split(r"[.\[\]]+", error.field) if part)
         source = _longest_prefix(field, self.flags)
         if source is not None:
             return f"{self.flags[source]}: {error.message}"
+        if within := [flag for path, flag in self.flags.items() if field and path[: len(field)] == field]:
+            return f"{' and '.join(within)}: {error.message}"
         if self.file is None:
             return f"{error.field}: {error.message}"
         position = self.file.position(field)

@@ -334,7 +334,7 @@ def _loses(effect: Effect) -> str:
 def _with_effects(told: RenderableType, title: str, effects: Sequence[Effect]) -> RenderableType:
     if not effects:
         return told
-    others = Table("job", "before", "after", "ended in", "would end in", "would lose", box=box.SIMPLE)
+    others = Table("job", "before", "after", "ends in", "would end in", "would lose", box=box.SIMPLE)
     for effect in effects:
         others.add_row(
             effect["job_id"],

@@ -94,7 +94,7 @@ def test_a_quota_is_taken_away_and_jobs_stay(api: Api) -> None:
 def test_shares_of_more_than_everything_are_refused(api: Api) -> None:
     put(api, "vision", share=0.75)
     refused = api.call("PUT", "/v1/projects/text", json={"share": 0.5})
-    assert faults(refused) == {"share": "the other projects have 0.75 of the cluster: 0.25 is left"}
+    assert faults(refused) == {"share": "the other projects have 75 % of the cluster: 25 % is left"}
     put(api, "text", share=0.25)
     put(api, "vision", share=0.5)
 

@@ -963,10 +963,11 @@ def test_a_job_that_keeps_its_size_with_more_room_is_told_why() -> None:
     [
         ("torchrun", True, "Whether larger limits would give it more can be said when its speed at this size is mea"),
         ("torchrun", False, "checkpoint, and with a larger `workers.max`, it may have more workers."),
+        ("python", True, "several (by RANK and WORLD_SIZE), a larger `workers.max` lets it have more workers."),
         (
             "python",
-            True,
-            "If it trains with several (by RANK and WORLD_SIZE), it may have more workers when ",
+            False,
+            "WORLD_SIZE), submitted with `--workers-min 2 --workers-max 2` it has two workers, and with ",
         ),
     ],
 )

@@ -86,7 +86,9 @@ def check_shares(name: str, quota: ProjectQuota, projects: Iterable[ProjectRecor
     others = sum(one.quota.share or 0.0 for one in projects if one.quota.project != name)
     if quota.share is not None and quota.share + others > 1.0 + _SHARES_HAIR:
         rest = max(1.0 - others, 0.0)
-        raise invalid_field("share", f"the other projects have {others:g} of the cluster: {rest:g} is left")
+        raise invalid_field(
+            "share", f"the other projects have {100 * others:g} % of the cluster: {100 * rest:g} % is left"
+        )
 
 
 # --- what it comes to ------------------------------------------------------------------------------------------------

@@ -347,8 +347,11 @@ def _of_its_script(job: JobRecord, reason: str | None) -> str:
     if spec.size_stays:
         return f"{resumes}, its size may change."
     if spec.worker.maximum == 1 and not is_distributed(command):
+        several = " Its command starts one process. If it trains with several (by RANK and WORLD_SIZE),"
+        if not begins_anew(job):
+            return f"{several} a larger `workers.max` lets it have more workers."
         return (
-            " Its command starts one process. If it trains with several (by RANK and WORLD_SIZE), it may have more "
-            "workers when it is submitted anew with a larger `workers.max`, or with a launcher such as torchrun."
+            f"{several} submitted with `--workers-min 2 --workers-max 2` it has two workers, and with `--resumes`, "
+            "which says that it goes on from its checkpoint, and a larger `workers.max` it may have more."
         )
     return f"{resumes}, and with a larger `workers.max`, it may have more workers."
