@@ -707,16 +707,17 @@ def test_tasks_show_what_each_takes_of_its_machine() -> None:
         "gpu_utilization": 0.4,
         "gpu_memory_bytes": 2**31,
     }
+    old = {**builders.task("server")["usage"], "at": (NOW - timedelta(seconds=300)).isoformat()}  # type: ignore[dict-item]
     tasks = [
         builders.task("worker", gpu_type="v100", usage=gpu),
-        builders.task("server", rank=1, node="[red]node"),
+        builders.task("server", rank=1, node="[red]node", usage=old),
         builders.task("coordinator", usage=None),
     ]
     lines = [line.split() for line in shown(render_tables.task_table(tasks, NOW), width=120).splitlines()]
     rows = {line[0]: " ".join(line) for line in lines if line}
     assert rows["worker"].endswith("1.50 1.0 GiB v100 40 %, 2.0 GiB")
     assert rows["server"].startswith("server 1 [red]node")
-    assert rows["server"].endswith("1.50 1.5 GiB")
+    assert rows["server"].endswith("1.50, 5 min 00 s ago 1.5 GiB"), "an old figure is told as such"
     assert rows["coordinator"].endswith(f"{wording.UNKNOWN} {wording.UNKNOWN}")
 
 

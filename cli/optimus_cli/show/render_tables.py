@@ -150,11 +150,20 @@ def task_table(tasks: Sequence[Task], now: datetime) -> Table:
             f"{task['role']} {task['rank']}",
             Text(task["node"]),
             wording.ago(task["started_at"], now),
-            wording.UNKNOWN if usage is None else wording.number(usage["cpu_cores"]),
+            wording.UNKNOWN if usage is None else f"{wording.number(usage['cpu_cores'])}{_age(usage['at'], now)}",
             wording.UNKNOWN if usage is None else wording.size(usage["memory_bytes"]),
             _gpu(task),
         )
     return table
+
+
+_OLD_SECONDS = 60.0
+
+
+def _age(at: str, now: datetime) -> str:
+    """Of a figure that is old: a worker that stands still tells no other."""
+    is_old = (now - wording.moment(at)).total_seconds() > _OLD_SECONDS
+    return f", {wording.ago(at, now)}" if is_old else ""
 
 
 def _gpu(task: Task) -> Text:
