@@ -31,7 +31,7 @@ def duration(seconds: float | None) -> str:
     """42 s, 3 min 05 s, 2 h 10 min, 4 d 3 h."""
     if seconds is None or not math.isfinite(seconds):
         return UNKNOWN
-    whole = max(0, round(seconds))
+    whole = max(0, math.floor(seconds + 0.5))
     if whole < MINUTE_SECONDS:
         return f"{whole} s"
     if whole < HOUR_SECONDS:

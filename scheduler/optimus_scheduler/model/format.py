@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -73,7 +74,7 @@ def instant_words(at: float) -> str:
 
 
 def time_words(seconds: float) -> str:
-    """0.4 s, 12 s, 5 min, 2.5 h, 3 days; 0.0 s for a time that is over."""
+    """0.4 s, 12 s, 5 min, 2.5 h, 3 days; 0.0 s for a time that is over. Of what is predicted or set; see `lasted`."""
     if seconds < 9.95:
         return f"{max(seconds, 0.0):.1f} s"
     if seconds < 120:
@@ -81,6 +82,20 @@ def time_words(seconds: float) -> str:
     if seconds < 7200:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
+
+
+def lasted(seconds: float) -> str:
+    """Of a time that is over, or how long ago something was: 42 s, 2 min 29 s, 2 h 10 min, 4 d 3 h. Rounded to whole
+    seconds, of which a larger unit is cut off, as the command line and the page write ages: what is told of one moment
+    in two places, some seconds apart, differs by no more than these seconds."""
+    whole = max(0, math.floor(seconds + 0.5))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86_400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
 
 
 def retry_words(seconds: float, number: int, most: int, error: str) -> str:

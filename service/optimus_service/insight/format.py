@@ -42,18 +42,6 @@ def by_deadline(
     return [f"By this it {'will probably' if left.mean > until_due else 'may'} miss its deadline."]
 
 
-def lasted(seconds: float) -> str:
-    """Of a time that is over: 42 s, 2 min 29 s, 2 h 10 min, 4 d 3 h."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    if whole < 86_400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
-
-
 def size(allocation: answers.Allocation) -> str:
     """3 workers and 1 server; 3 workers, if there are no servers; no worker."""
     workers = counted(allocation.workers, "worker") if allocation.workers else "no worker"

@@ -186,7 +186,7 @@ class Round:
         return record
 
     def look(self, fence: int) -> None:
-        """What cannot wait for the next round: coordinators that are silent. To be called every second or so.
+        """What cannot wait for the next round: tasks that are silent. To be called every second or so.
 
         Raises:
             DatabaseNotAvailable: it is not known.

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from optimus_scheduler.model import Directive, Role, Task, TaskKey, TaskPhase
-from optimus_scheduler.model.format import time_words
+from optimus_scheduler.model.format import lasted
 from optimus_service.clusters.base import Cluster, ClusterUnavailable
+from optimus_service.loop.silent_tasks import SilentTasks
 from optimus_service.store.records import TaskRecord
 from optimus_service.store.repository import LeaderRepository
 
@@ -47,9 +48,11 @@ class SilentCoordinators:
         self._ended: frozenset[TaskKey] = frozenset()
         """Those that were told, as long as they are there."""
         self._many_told = False
+        self._tasks = SilentTasks(cluster, clock)
 
     def look(self, leader: LeaderRepository) -> None:
-        """End those that are silent, if it is time to look again. Must be called every second or so.
+        """End those that are silent, and tasks that do not answer theirs, if it is time to look again. Must be called
+        every second or so.
 
         Raises:
             DatabaseNotAvailable: who is silent is not known.
@@ -64,6 +67,7 @@ class SilentCoordinators:
         heard_before = now - SILENT_SECONDS
         if self._listens_since <= heard_before:
             self._end_all(leader.tasks.silent_coordinators(heard_before), now, leader)
+            self._tasks.look(leader)
         self._looked_at = now
 
     def _end_all(self, silent: Iterable[TaskRecord], now: float, leader: LeaderRepository) -> None:
@@ -94,7 +98,7 @@ class SilentCoordinators:
         if key not in self._ended:
             seconds = now - (record.usage_at or now)
             message = (
-                f"{key.name} has not been heard of for {time_words(seconds)}: its process is stopped, or its machine "
+                f"{key.name} has not been heard of for {lasted(seconds)}: its process is stopped, or its machine "
                 "stands still or cannot be reached. Its tasks wait for it. It is ended, and another takes its place."
             )
             _log.warning("a coordinator is silent", task=key.name, seconds=round(seconds))

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from optimus_scheduler.model import Directive, JobState
-from optimus_scheduler.model.format import time_words
+from optimus_scheduler.model.format import lasted, time_words
 from optimus_service.observe.spec import has_made_all, silent_since
 from optimus_service.store.records import (
     REPLACED,
@@ -306,9 +306,9 @@ def stalled(newest: Sequence[SampleRecord], now: float, since: float) -> str | N
     if usual <= 0 or silent < max(by_steps, _STALLED_REPORTS * report):
         return None
     if _STALLED_REPORTS * report > by_steps and report > _STALLED_STEPS * usual:
-        return f"no step came for {time_words(silent)}, where it tells one each {time_words(report)}"
+        return f"no step came for {lasted(silent)}, where it tells one each {time_words(report)}"
     took = time_words(usual) if usual >= 1.0 else f"{usual:.2g} s"
-    return f"no step came for {time_words(silent)}, where one took {took}"
+    return f"no step came for {lasted(silent)}, where one took {took}"
 
 
 def _silent_seconds(newest: Sequence[SampleRecord], now: float, since: float) -> float:

@@ -53,6 +53,11 @@ class Events(Subject):
         with self._read() as session:
             return history.latest_event_types(session, event_types, job_ids)
 
+    def of_type(self, event_type: str, job_ids: Collection[str]) -> list[EventRecord]:
+        """The events of one type that happened to these jobs, oldest first."""
+        with self._read() as session:
+            return history.events_of_type(session, event_type, job_ids)
+
 
 class Rounds(Subject):
     """Rounds, their decisions, and what is expected of jobs since."""

@@ -131,7 +131,7 @@ def test_a_deadline_is_moved_and_taken_away(api: Api) -> None:
     assert changed(api, job_id, unset=["deadline"])["spec"]["deadline_seconds"] is None
     assert fault(api, job_id, deadline="1995-01-01T00:00:00Z") == ("deadline", "is in the past")
     api.surroundings.clock.now = NOW + 100
-    why = "is in the past: the seconds count from the submission, which was 100 s ago"
+    why = "is in the past: the seconds count from the submission, which was 1 min 40 s ago"
     assert fault(api, job_id, deadline_seconds=90) == ("deadline_seconds", why)
 
 

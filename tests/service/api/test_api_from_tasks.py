@@ -377,7 +377,9 @@ def test_a_task_that_does_not_answer_is_an_event_and_explained(api: Api, job_id:
         assert api.as_task("POST", job_id, "telemetry", json={"silence": news}).status_code == 200
         event = api.get(f"/v1/jobs/{job_id}/events").json()["events"][0]
         assert (event["type"], event["message"]) == ("WorkerSilent", news)
-        assert news in api.get(f"/v1/jobs/{job_id}/explanation").json()["sentences"]
+        told = api.get(f"/v1/jobs/{job_id}/explanation").json()["sentences"]
+        until = " If it does not answer within 10 min 00 s, it is ended, and another takes its place."
+        assert f"{news}{until if 'has not' in news else ''}" in told
 
 
 @pytest.mark.parametrize(

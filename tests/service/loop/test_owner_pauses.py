@@ -11,9 +11,9 @@ from optimus_contract import answers
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.lifecycle import PauseRequested, ResumeRequested, TooManyFailures
 from optimus_scheduler.model import Allocation, Directive, JobState, PlacedTask, Reason, Role, TaskKey
+from optimus_scheduler.model.format import lasted
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of
-from optimus_service.insight.format import lasted
 from optimus_service.insight.jobs.bodies import job_body
 from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.insight.predictions.predictions import HistoryCache

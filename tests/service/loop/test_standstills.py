@@ -33,7 +33,7 @@ def test_the_usual_time_of_a_step_is_that_of_the_newest_samples_not_of_the_last(
     newest = repository.samples.newest("job-1", 20)
     usual = sum(each.seconds for each in newest) / sum(each.n_steps for each in newest)
     assert usual > 0.1, "of the burst alone 0.00025 s"
-    assert found == Standstill(f"no step came for 60 s, where one took {usual:.2g} s", is_stalled=True)
+    assert found == Standstill(f"no step came for 1 min 00 s, where one took {usual:.2g} s", is_stalled=True)
     for listened, told in ((5.0, None), (12.0, found)):
         heard = standstills(repository, jobs, {}, now + 60.0, now + 60.0 - listened)["job-1"]
         assert heard.is_unheard == (told is None), "a service that begins to listen waits for what was made before"

@@ -1608,7 +1608,7 @@ def test_a_loss_is_told_and_what_a_change_bought_counts_on_when_all_tasks_are_ba
     job = a_record(running=Allocation(2, 1), wanted=asks, step=214, step_at=43.5)
     case = Case(job=job, decision=None, now=44.0, memberships=memberships[:3], sizes_given=sizes_given[:2])
     told = explanation_of(case).sentences
-    assert "It lost w; it went on 2.0 s ago." in told
+    assert "It lost w; it went on 2 s ago." in told
     trains = replace(
         case, now=60.0, memberships=memberships, job=replace(job, running=Allocation(3, 1), step=374, step_at=60.0)
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 import subprocess
 from pathlib import Path
 from typing import Any, get_args
@@ -13,6 +15,7 @@ from optimus_cli.bodies import Interval
 from optimus_cli.commands import project
 from optimus_cli.show import wording
 from optimus_contract.answers.jobs import ListedState
+from optimus_scheduler.model.format import lasted
 
 WEB = Path(__file__).resolve().parents[3] / "web"
 PROGRAM = """
@@ -94,6 +97,15 @@ def test_the_page_says_times_as_the_command_line_does() -> None:
         "18–33 s with 80 % probability",
         "its limit",
     ]
+
+
+def test_a_time_that_is_over_is_rounded_alike_by_the_service_the_command_line_and_the_page() -> None:
+    drawn = random.Random(1)
+    times = [tenths / 10 for tenths in range(-20, 1300)] + [10 ** drawn.uniform(1, 6.5) for _ in range(1000)]
+    told = [lasted(seconds) for seconds in times]
+    assert told == [wording.duration(seconds) for seconds in times]
+    on_the_page = [re.sub(r"(?<=min) 00 s$|(?<= )0(?=\d (s|min)$)", "", words) for words in told]  # 3 min, 3 min 5 s
+    assert called("words", *(["duration", seconds] for seconds in times)) == on_the_page
 
 
 def test_the_page_says_a_limit_of_steps_as_one() -> None:

@@ -15,7 +15,7 @@ from optimus_contract.change import JobChange
 from optimus_contract.codec import read
 from optimus_contract.job import JobSpec
 from optimus_scheduler.lifecycle import PauseRequested, ResumeRequested
-from optimus_scheduler.model.format import time_words
+from optimus_scheduler.model.format import lasted
 from optimus_service.api.access import limits
 from optimus_service.api.access.audit import Audit
 from optimus_service.api.access.callers import Caller
@@ -126,7 +126,7 @@ def _refuse_impossible(services: Services, job: JobRecord, edit: Edit) -> None:
         if due is not None and due <= services.clock():
             if asked.deadline:
                 raise invalid_field("deadline", "is in the past")
-            ago = time_words(services.clock() - job.created_at)
+            ago = lasted(services.clock() - job.created_at)
             why = f"is in the past: the seconds count from the submission, which was {ago} ago"
             raise invalid_field("deadline_seconds", why)
 

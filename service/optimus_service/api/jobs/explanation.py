@@ -12,6 +12,7 @@ from optimus_scheduler.allocate.optimus.policy import OptimusPolicy
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.lifecycle import CANCEL_REQUESTED, JOB_CANCELLED, JOB_FAILED, JOB_PAUSED, PAUSED_BY_OWNER
 from optimus_scheduler.model import Job, JobState, Role, TaskPhase
+from optimus_scheduler.model.format import lasted
 from optimus_scheduler.what_if import Advice
 from optimus_service.api.access.callers import Caller
 from optimus_service.api.http.body import StrictRoute
@@ -22,10 +23,10 @@ from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.explanations.queue import in_queue
-from optimus_service.insight.format import lasted
 from optimus_service.insight.jobs.reasons import CHECKPOINTS, PATTERN_TOO_SLOW, PRINTS_TOO_MUCH, WORKER_SILENT
 from optimus_service.loop.exits import COORDINATOR_UNREACHABLE, WORKER_HUNG
 from optimus_service.loop.silent_coordinators import COORDINATOR_SILENT
+from optimus_service.loop.silent_tasks import patience_seconds, silent_since
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
 from optimus_service.observe.silence import END_NOT_TOLD
 from optimus_service.observe.standstills import USUAL_SAMPLES, Standstills, awaited_by, stalled, standstills
@@ -71,6 +72,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
     seen = histories.job(job, memberships, now)
     still = _still(services, job, active, decisions, now)
     errors, ends = _stops(services, job)
+    warnings = _warnings(services, job, _AT_THE_END if job.state.is_final else _WARNINGS, memberships)
     return explanation_of(
         Case(
             job=job,
@@ -91,7 +93,8 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             decided_now=None if advice is None else advice.now,
             kept_on_larger_cluster=kept,
             troubles=() if job.state.is_final else _troubles(services, job_id),
-            warnings=_warnings(services, job, _AT_THE_END if job.state.is_final else _WARNINGS, memberships),
+            warnings=warnings,
+            awaits_answer=any(each.endswith(_REPLACED) for each in warnings),
             still=still,
             silence_at_its_end=_silence_at_its_end(services, job, memberships),
             policy=services.settings.policy,
@@ -226,7 +229,7 @@ def _warnings(
         if event.type in types and (event.at > now - _RECENT_SECONDS or types is _AT_THE_END):
             # Hangs before training began anew do not count any more.
             is_retired = is_over(event, job, memberships) or (is_earlier and event.type == WORKER_HUNG)
-            message = event.message if types is _AT_THE_END else _dated(event, now)
+            message = event.message if types is _AT_THE_END else _dated(event, now) + _until_replaced(event, job, now)
             found.setdefault(event.type, "" if is_retired else message)
     return tuple(message for message in found.values() if message)
 
@@ -235,6 +238,19 @@ def _dated(event: EventRecord, now: float) -> str:
     """What was told, and how long ago: the present may be another."""
     ago = now - event.at
     return f"{lasted(ago)} ago: {event.message}" if ago >= 1 else event.message
+
+
+_REPLACED = "it is ended, and another takes its place."
+
+
+def _until_replaced(event: EventRecord, job: JobRecord, now: float) -> str:
+    """Until when a task that does not answer is waited for; nothing of what was told of anything else. An agent of a
+    script that stands still is ended by itself, sooner."""
+    if event.type != WORKER_SILENT or not silent_since([event]) or event.data or job.asked.command is not None:
+        return ""
+    left = event.at + patience_seconds(job) - now
+    when = f"within {lasted(left)}" if left > 0 else "now"
+    return f" If it does not answer {when}, {_REPLACED}"
 
 
 def is_over(event: EventRecord, job: JobRecord, memberships: Sequence[MembershipRecord]) -> bool:

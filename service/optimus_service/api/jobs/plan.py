@@ -15,7 +15,7 @@ from optimus_contract.job import JobSpec
 from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS
 from optimus_scheduler.allocate.deadline_budget import says_it_is_missed
 from optimus_scheduler.model import Interval, Quota
-from optimus_scheduler.model.format import money_words, time_words
+from optimus_scheduler.model.format import lasted, money_words, time_words
 from optimus_scheduler.quota_words import quotas_told
 from optimus_service.api.access.callers import Caller
 from optimus_service.api.http import examples
@@ -25,7 +25,7 @@ from optimus_service.api.jobs import seen, submission
 from optimus_service.api.services import CallerDep, Services, ServicesDep, TaskChecksDep
 from optimus_service.api.task_checks import TaskChecks
 from optimus_service.insight.explanations.start_and_end import until_places_are_left
-from optimus_service.insight.format import by_deadline, counted, finite, foreseen, lasted, moment, size, span
+from optimus_service.insight.format import by_deadline, counted, finite, foreseen, moment, size, span
 from optimus_service.insight.jobs.bodies import allocation_body
 from optimus_service.insight.jobs.lost_work import Loss
 from optimus_service.insight.jobs.progress import progress_of

@@ -54,6 +54,8 @@ class Case:
     troubles: Sequence[str] = ()
     """What keeps its tasks from running, as the cluster says."""
     warnings: Sequence[str] = ()
+    awaits_answer: bool = False
+    """Whether these say until when a task that does not answer is waited for."""
     """What hinders its training: the newest such events."""
     still: Standstills = field(default_factory=dict)
     """Jobs that make no step now."""

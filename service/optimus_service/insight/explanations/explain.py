@@ -170,7 +170,7 @@ def _on_standstill(case: Case) -> list[str]:
     if found is None:
         return []
     said = f"{found.words[0].upper()}{found.words[1:]}."
-    if not found.is_stalled or job.is_tracked:
+    if not found.is_stalled or job.is_tracked or case.awaits_answer:
         return [said]
     seconds, again = job.asked.hang_seconds, "" if found.is_silent else " again"
     after = "60 s or more (`--hang-seconds` of a submission sets another time)" if seconds is None else f"{seconds:g} s"

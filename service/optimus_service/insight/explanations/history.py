@@ -12,9 +12,9 @@ from typing import NamedTuple
 from optimus_contract import answers
 from optimus_contract.membership import PauseParts
 from optimus_scheduler.model import JobState
-from optimus_scheduler.model.format import time_words
+from optimus_scheduler.model.format import lasted, time_words
 from optimus_service.insight.explanations.case import Case
-from optimus_service.insight.format import counted, lasted, moment, size, times
+from optimus_service.insight.format import counted, moment, size, times
 from optimus_service.insight.jobs.lost_work import losses, total
 from optimus_service.observe.spec import deadline_of, promised_at
 from optimus_service.store.records import REPLACED, JobRecord, MembershipRecord
@@ -195,7 +195,7 @@ def on_the_last_rescale(case: Case, effect: answers.RescaleEffect | None) -> lis
     cost = stopped if effect.stopped_seconds >= _SHORTEST_STOP else "did not stop training"
     if not is_final and (lost := _lost_by(case, found)):  # of an ended job all of its changes together
         cost += f" and lost {lost}" if effect.stopped_seconds >= _SHORTEST_STOP else f", but lost {lost}"
-    since = "" if case.job.finished_at is not None else f", {time_words(case.now - effect.at.timestamp())} ago,"
+    since = "" if case.job.finished_at is not None else f", {lasted(case.now - effect.at.timestamp())} ago,"
     change_and_cost = f"Its last change of size{which}{since} {change} {_on_the_way(case, found)}{cost}"
     slow, fast, saved = effect.steps_per_second_before, effect.steps_per_second_after, effect.saved_seconds
     if slow is None or fast is None or saved is None:
@@ -342,9 +342,9 @@ def on_lost_tasks(case: Case) -> list[str]:
         whole -= 1
     had = _members(case.memberships[whole])
     what = ", ".join(names) if len(names) <= _MOST_NAMES else counted(len(names), "task")
-    said = f"It lost {what}; it went on {time_words(case.now - case.memberships[number].at)} ago"
+    said = f"It lost {what}; it went on {lasted(case.now - case.memberships[number].at)} ago"
     since = next((each.at for each in case.memberships[number:] if _members(each) == had), None)
-    again = "" if since is None else f", and has had {size(had)} again for {time_words(case.now - since)}"
+    again = "" if since is None else f", and has had {size(had)} again for {lasted(case.now - since)}"
     return [f"{said}{again}."]
 
 

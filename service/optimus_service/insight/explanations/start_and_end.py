@@ -12,11 +12,11 @@ from optimus_scheduler.ahead.deadlines import Answer, answer_to
 from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS
 from optimus_scheduler.allocate.deadline_budget import says_it_is_missed
 from optimus_scheduler.model import Interval, Reason
-from optimus_scheduler.model.format import time_words
+from optimus_scheduler.model.format import lasted, time_words
 from optimus_scheduler.what_if import NEXT_ROUND
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.queue import ORDERS, Queued, goes_first, order_of_equals
-from optimus_service.insight.format import by_deadline, counted, foreseen, lasted, moment, span
+from optimus_service.insight.format import by_deadline, counted, foreseen, moment, span
 from optimus_service.insight.jobs.end import REACHED, reached_limit
 from optimus_service.insight.jobs.lost_work import losses
 from optimus_service.insight.jobs.progress import (

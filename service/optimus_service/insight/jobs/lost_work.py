@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from optimus_service.insight.format import counted, lasted
+from optimus_scheduler.model.format import lasted
+from optimus_service.insight.format import counted
 from optimus_service.observe.spec import begins_anew
 from optimus_service.observe.unsaved_work import LastStep, since_its_beginning, worked_seconds
 from optimus_service.store.records import JobRecord, MembershipRecord

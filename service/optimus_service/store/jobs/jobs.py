@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import and_, func, not_, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from optimus_scheduler.lifecycle import Event, InvalidTransition
@@ -205,6 +205,17 @@ class Jobs(Subject):
             statement = select(*STORED).where(JobRow.state.in_(ACTIVE_STATES), has_begun)
             rows = session.execute(statement.order_by(JobRow.created_at, JobRow.id)).all()
             return records(session, rows, self._kept, are_all=False)
+
+    def not_as_wanted(self, since: float) -> list[str]:
+        """The ids of running jobs that train with other numbers of tasks than they are to have, or have made no step
+        since then (POSIX seconds)."""
+        is_complete = and_(
+            JobRow.running_workers == JobRow.wanted_workers, JobRow.running_servers == JobRow.wanted_servers
+        )
+        makes_steps = and_(JobRow.step_at.is_not(None), JobRow.step_at >= since)
+        chosen = JobRow.state == JobState.RUNNING.value, not_(and_(is_complete, makes_steps))
+        with self._read() as session:
+            return list(session.scalars(select(JobRow.id).where(*chosen)))
 
     def newest(self, most: int) -> dict[str, JobState]:
         """The jobs on the cluster that were submitted last, oldest first: their states, by id."""

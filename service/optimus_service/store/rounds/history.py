@@ -75,6 +75,12 @@ def latest_event_types(session: Session, event_types: Collection[str], job_ids: 
     return found
 
 
+def events_of_type(session: Session, event_type: str, job_ids: Collection[str]) -> list[EventRecord]:
+    """See `Events.of_type`."""
+    chosen = EventRow.type == event_type, EventRow.job_id.in_(set_of(session, job_ids))
+    return [_event(row) for row in session.scalars(select(EventRow).where(*chosen).order_by(EventRow.id))]
+
+
 def add_round(session: Session, record: RoundRecord, decisions: Sequence[DecisionRecord]) -> int:
     """See `Rounds.add`."""
     round_id: int = session.execute(_ADD_ROUND, _round_values(record)).scalar_one()
