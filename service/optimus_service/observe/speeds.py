@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
 from itertools import repeat
-from statistics import median
+from statistics import median, median_low
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ _SPEED_FIELDS: Final = (
 )
 _PAUSE_FIELDS: Final = ("rank", "membership_epoch", "at")
 _SPLIT_FIELDS: Final = ("rank", "membership_epoch", "n_steps", "seconds")
+_JOIN_FIELDS: Final = ("rank", "membership_epoch", "n_steps", "updates", "seconds", "at", "metrics")
 _BUSY: Final = "busy_seconds"
 _BEGINS: Final = "begins_window"
 """Columns that `Pauses.split` adds."""
@@ -179,10 +180,10 @@ _PACES, _LEAST_PACES = 15, 5
 """Newest samples by which the usual time of a step of a script is known, and how many there have to be."""
 _PAUSED = 4.0
 """A sample of a script that took so many times as long as its steps usually do, and a second more, has a pause in
-it ..."""
+it; so has the time between two steps of a task that is so many times as long as usual ..."""
 SLOWER_IN_A_ROW = 3
-"""... but so many after each other have none: its steps take longer now. (Some scripts evaluate after one step and
-write a checkpoint after the next.)"""
+"""... but so many samples of a script after each other have none: its steps take longer now. (Some scripts evaluate
+after one step and write a checkpoint after the next.)"""
 
 
 @dataclass(slots=True)
@@ -197,7 +198,8 @@ class Pauses:
     """... and in steps."""
     paced_epoch: int = 0
     paces: tuple[float, ...] = ()
-    """Seconds per step in the newest samples of that membership, of a script."""
+    """Seconds per step in the newest samples of that membership, of a script; of a task, those between two steps, which
+    the steps' own do not have."""
     in_a_row: int = 0
     """So many of these, the newest, were taken for samples with a pause in them ..."""
     row_steps: int = 0
@@ -237,6 +239,31 @@ class Pauses:
                 self.paces = self.paces[-SLOWER_IN_A_ROW:]  # those before say nothing of its steps any more
                 self._end_row()
         return {**columns, "seconds": seconds, "n_steps": steps, _BUSY: busy, _BEGINS: begins}
+
+    def join(self, columns: Columns) -> Columns:
+        """Samples of tasks as measures of speed: their seconds are those in which steps followed each other.
+
+        A step's own begin when its worker is told to make it and end when it has told that it did. Until it is told of
+        the next one, the coordinator waits for the others, and the worker reports: of steps of milliseconds on busy
+        processors that is a third of the time. What takes more than usual there is no part of them: an evaluation, a
+        checkpoint. What is usual cannot be told from the first such time alone.
+        """
+        seconds, epoch, last_at = list(columns["seconds"]), self.epoch, self.last_at
+        for place, (rank, sample_epoch, n_steps, updates, took, at, metrics) in enumerate(rows(columns, _JOIN_FIELDS)):
+            made = n_steps if updates is None else updates
+            if sample_epoch < epoch or took <= 0 or made <= 0:
+                continue
+            if sample_epoch != self.paced_epoch:
+                self.paced_epoch, self.paces = sample_epoch, ()
+            gap: float | None = None
+            if rank == 0:
+                if sample_epoch == epoch and last_at is not None and metrics is None:
+                    gap = max(at - last_at - took, 0.0) / made
+                    self.paces = (*self.paces, gap)[-_PACES:]
+                epoch, last_at = sample_epoch, at
+            usual = median_low(self.paces) if len(self.paces) > 1 else 0.0
+            seconds[place] += made * (usual if gap is None or gap > _PAUSED * usual else gap)
+        return {**columns, "seconds": seconds}
 
     def _end_row(self) -> None:
         self.in_a_row, self.row_steps, self.row_seconds, self.row_pauses = 0, 0, 0.0, 0.0

@@ -195,11 +195,13 @@ class JobHistory:
 
     def _add_columns(self, columns: Columns) -> None:
         self.longest_seconds = max(self.longest_seconds, *columns["seconds"])
-        if not self.speeds.measures_parts:
-            columns = self.pauses.split(columns)
-        self.speeds.add(columns, self._gpu_types)
+        if self.speeds.measures_parts:
+            paced = self.pauses.join(columns)
+        else:
+            paced = columns = self.pauses.split(columns)
+        self.speeds.add(paced, self._gpu_types)
         self.slow_workers.add(columns)
-        self.pauses.add(columns)
+        self.pauses.add(paced)
         self._add_computing(columns)
         counted = self._counted(columns)
         self._add_losses(counted)

@@ -6,6 +6,7 @@ import math
 import tracemalloc
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -169,6 +170,70 @@ def test_each_epoch_has_its_last_step_whether_that_had_been_made_before_or_not()
     history = history_of([*(sample(step) for step in range(1, 10)), *again, late])
     assert {epoch: step.at for epoch, step in history.last_steps.items()} == {1: 9.0, 2: 69.0}
     assert history_of([sample(1, at=500.0)]).last_steps == {1: LastStep(101.0)}, "no step comes after it was received"
+
+
+def task_of(own: float, between: float, pauses: Sequence[float], evaluates: bool, mode: Mode) -> JobHistory:
+    """Two workers, 40 steps in a sample: each step takes its own seconds, and others until the next. One pause is in
+    the midst of every ten samples."""
+    at, samples = 0.0, list[SampleRecord]()
+    for step in range(1, 10 * len(pauses) + 1):
+        pause = pauses[step // 10] if step % 10 == 5 else 0.0
+        at += 40 * (own + between) + pause
+        rest: dict[str, Any] = {"n_steps": 40, "metrics": {"accuracy": 0.5} if pause and evaluates else None}
+        samples += [
+            sample(step, 2 * step + rank, rank=rank, sequence=step - 1, at=at, seconds=40 * own, **rest)
+            for rank in (0, 1)
+        ]
+    return history_of(samples, mode)
+
+
+@pytest.mark.parametrize("mode", [Mode.SYNC, Mode.ASYNC])
+@pytest.mark.parametrize(
+    ("own", "between", "pauses", "evaluates"),
+    [
+        (0.005, 0.003, [0.0] * 5, False),
+        (0.005, 0.003, [2.0] * 5, True),
+        (0.005, 0.003, [5.0] * 5, False),
+        (0.005, 0.003, [0.2] * 5, True),
+        (0.005, 0.0, [2.0] * 5, True),
+        (0.5, 0.002, [8.0] * 5, False),
+    ],
+)
+def test_the_speed_of_a_task_counts_what_is_between_its_steps_but_no_pauses(
+    own: float, between: float, pauses: list[float], evaluates: bool, mode: Mode
+) -> None:
+    """Of steps of milliseconds, what its worker and the coordinator do between two is a large part of the time."""
+    history = task_of(own, between, pauses, evaluates, mode)
+    ranks = 1 if mode is Mode.SYNC else 2
+    for speed in history.speeds.samples():
+        assert speed.steps_per_second == pytest.approx(ranks / (own + between), rel=0.03)
+    steps = (10 * len(pauses) - 1) * 40 * (own + between)
+    assert history.pauses.busy_seconds == pytest.approx(steps, rel=0.01)
+    assert history.pauses.seconds == pytest.approx(steps + sum(pauses), rel=0.01)
+
+
+def test_what_is_between_steps_is_measured_anew_in_each_membership() -> None:
+    """Also where the service stores what it knows, and goes on with that."""
+    each: dict[str, Any] = {"n_steps": 40, "seconds": 0.2}
+    first = [sample(step, sequence=step - 1, at=0.5 * step, **each) for step in range(1, 40)]
+    second = [
+        sample(step, epoch=2, sequence=step - 40, at=100.0 + 0.25 * step, workers=1, **each) for step in range(40, 80)
+    ]
+    whole, parts = history_of([*first, *second]), JobHistory(Mode.SYNC)
+    for one in (*first, *second):
+        parts.add(batches_of([one]))
+        state, parts = parts.state(), JobHistory(Mode.SYNC)
+        parts.restore(state)
+    assert parts.speeds.samples() == whole.speeds.samples()
+    paces = {speed.workers: speed.steps_per_second for speed in whole.speeds.samples()}
+    assert paces == pytest.approx({2: 80.0, 1: 160.0}, rel=1e-6)
+
+
+def test_a_checkpoint_after_the_first_steps_makes_no_speed_slower() -> None:
+    ats = [2.0, 9.0, 11.01, 13.02, 15.03]
+    history = history_of(sample(step, sequence=step, at=at, seconds=2.0, workers=1) for step, at in enumerate(ats))
+    speeds = [speed.steps_per_second for speed in history.speeds.samples()]
+    assert speeds == pytest.approx([0.5] * len(speeds), rel=0.01)
 
 
 def script_of(seconds: Iterable[float], history: JobHistory | None = None, first: int = 1) -> JobHistory:
