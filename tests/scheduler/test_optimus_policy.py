@@ -177,6 +177,14 @@ def test_a_pair_is_taken_when_neither_half_helps() -> None:
     assert size(grants["a"]) == (2, 2)
 
 
+def test_the_gain_of_one_more_task_is_not_that_of_a_size_several_tasks_away() -> None:
+    """What it would rather have is a worker and a server more, for which there is no room: one alone does not help."""
+    grant = allocate([known("a", speed=law(compute=0.6, fixed=0.0, transfer=0.6, per_task=0.05))], 3)["a"]
+    assert (size(grant), grant.reason) == ((1, 1), Reason.CLUSTER_FULL)
+    assert grant.next_gain is not None
+    assert grant.next_gain <= 0
+
+
 def test_priority_multiplies() -> None:
     jobs = [known("plain"), known("urgent", spec=a_spec(priority=4.0))]
     grants = allocate(jobs, 10)
@@ -397,8 +405,8 @@ def test_no_gain_per_share_is_told_of_a_size_that_takes_no_larger_share() -> Non
     decision = plan(a_snapshot([job], a_cluster(4)), policy_named("optimus")).decisions[0]
     assert decision.allocation == Allocation(2, 1)
     assert decision.gain is not None, "of the second worker: it takes a larger share than one with one server"
-    assert decision.next_gain is not None
-    assert 0 < decision.next_gain < decision.gain < 1e3
+    assert 0 < decision.gain < 1e3
+    assert decision.next_gain is None, "no size with one task more is worth its share"
 
 
 def test_of_equal_jobs_the_older_starts_first_whatever_speeds_are_believed() -> None:

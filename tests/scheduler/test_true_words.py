@@ -5,6 +5,7 @@ And what is said to give a job more does so: it is done, and the round is planne
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -122,9 +123,9 @@ def check(seen: Seen, decision: Decision) -> None:
         case Reason.BETTER_USED_ELSEWHERE:
             assert not (fits_quota(seen, job, asked) and seen.fits(seen.held_by_others(job), asked)), "there is room"
             rivals = [each for each in seen.decisions.values() if each.job_id != job.id and each.gain is not None]
-            assert decision.next_gain is not None
+            next_gain = -math.inf if decision.next_gain is None else decision.next_gain
             assert told.startswith("Shrinks") or any(
-                each.gain >= decision.next_gain * (1 - 1e-9) for each in rivals if each.gain is not None
+                each.gain >= next_gain * (1 - 1e-9) for each in rivals if each.gain is not None
             )
         case Reason.AT_QUOTA | Reason.WAITING_FOR_QUOTA:
             check_quota(seen, job, asked if decision.reason is Reason.AT_QUOTA else seen.least(job, None))

@@ -40,7 +40,7 @@ class Grant(NamedTuple):
     gain: float | None = None
     """Marginal gain of the last task granted beyond the minimum, in the policy's unit."""
     next_gain: float | None = None
-    """Marginal gain of the best task that it did not get."""
+    """Marginal gain of one more task; None: none is worth its share by itself."""
     note: str | None = None
     """A sentence for the job's owner about its deadline, budget or quota, beside the reason's own."""
     is_claimed: bool = False

@@ -131,7 +131,7 @@ class Decision(NamedTuple):
     gain: float | None = None
     """Marginal gain of the last task granted (see the policy for its unit)."""
     next_gain: float | None = None
-    """Marginal gain that its next task would have had."""
+    """Marginal gain that one more task would have had; None: not known, or worth no share."""
     batch: int | None = None
     """The global batch that goes with the allocation; None for a job without an elastic batch."""
 

@@ -402,7 +402,7 @@ def test_a_reason_that_what_is_measured_since_has_overtaken_is_not_told_beside_a
     assert f"By what is known since then, it s{why[1:]}" in found.sentences
     assert found.next_gain is None
     assert not any("One more" in each for each in found.sentences)
-    as_before = lacks._replace(reason=Reason.NO_FURTHER_GAIN, message=enough)
+    as_before = lacks._replace(reason=Reason.NO_FURTHER_GAIN, message=enough, next_gain=-0.02)
     for case_now in (case, replace(case, decided_now=as_before)):
         told = explanation_of(case_now).sentences
         assert not any("since then" in each for each in told)
@@ -427,6 +427,31 @@ def test_a_lack_of_room_that_what_is_measured_since_has_overtaken_is_not_told_wh
     assert "One more task would not make it faster by enough to be worth a task." in found
     full = enough._replace(reason=Reason.MINIMUM_ELSEWHERE, next_gain=0.1)
     assert not any("since then" in each for each in explanation_of(replace(case, decided_now=full)).sentences)
+
+
+@pytest.mark.parametrize("reason", ["GrantedMore", "LearningSpeed", "ClusterFull"])
+def test_whether_one_more_task_helps_is_told_by_what_is_known_now(reason: str) -> None:
+    """The last round's gains were of the speeds that it knew."""
+    case = a_running_case()
+    assert case.decision is not None
+    then = replace(case, decision=replace(case.decision, reason=reason))
+    assert "One more task would make it faster." in explanation_of(then).sentences
+    now = Decision(
+        job_id="job-1",
+        allocation=Allocation(2, 1),
+        previous=Allocation(2, 1),
+        reason=Reason(reason),
+        message="Keeps 2 workers and 1 server.",
+        forecast=case.decision.forecast,
+        next_gain=-0.3,
+    )
+    found = explanation_of(replace(then, decided_now=now))
+    assert "One more task would not make it faster by enough to be worth a task." in found.sentences
+    assert found.next_gain == -0.3
+    for other in (now._replace(next_gain=None), now._replace(allocation=Allocation(3, 1))):
+        found = explanation_of(replace(then, decided_now=other))
+        assert found.next_gain is None
+        assert not any("One more" in each for each in found.sentences)
 
 
 def test_the_task_that_a_job_may_have_more_of_is_told() -> None:

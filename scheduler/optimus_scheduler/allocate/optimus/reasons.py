@@ -58,6 +58,11 @@ class _Explanation:
         gains = (table.plain[above] - table.plain[now]) / np.maximum(table.cost[above] - table.cost[now], 1e-15)
         self._above, self._gains = above, gains
         self._next, self._next_gain = first_of_largest_among(above, gains, table)
+        tasks = table.workers + table.servers
+        ones = (tasks[above] == tasks[now] + 1).nonzero()[0]
+        self._one_more = first_of_largest_among(above[ones], gains[ones], table)
+        """(n,) the row of each job with one task more, the best of these, and what that task gains per share; the next
+        size (`_next`) may be several tasks away."""
         self._least = np.minimum(result.row, table.first[:-1] + 1)
         """(n,) the row of each job's minimum; that of nothing for a job that gets nothing."""
         below = of_smaller_share(result.row, table)
@@ -84,8 +89,8 @@ class _Explanation:
         for j, size in self._sizes((_WANTS_ANOTHER[reasons] & ~changes).nonzero()[0], wanted):
             best[j] = size
         # For no larger share (a worker in the place of a server) there is no gain per share.
-        is_one_more = table.cost[self._next] - table.cost[row] > _SAME_SHARE
-        next_gain = _where(is_one_more, self._next_gain)
+        one_more, next_gains = self._one_more
+        next_gain = _where(table.cost[one_more] - table.cost[row] > _SAME_SHARE, next_gains)
         gains = _where((below >= self._least) & (table.cost[row] - table.cost[below] > _SAME_SHARE), gain)
         numbers = reasons.tolist()
         words, notes = map(_REASONS.__getitem__, numbers), map(_NOTES.__getitem__, numbers)

@@ -66,7 +66,7 @@ def explanation_of(case: Case) -> answers.Explanation:
         *case.warnings,
         *_on_standstill(case),
         *on_unread(case.job),
-        *(_on_gains(case, words, newer, marginal) if not kept else ()),  # more would be of no use to it, as is told
+        *(_on_gains(case, words, marginal) if not kept else ()),  # more would be of no use to it, as is told
         *on_lost_work(case),
         *on_waiting(case, expected),
         *on_the_end(case, expected),
@@ -87,7 +87,7 @@ def explanation_of(case: Case) -> answers.Explanation:
         allocation=allocation_body(words.allocation),
         previous=allocation_body(words.previous),
         gain=None if decision is None else finite(decision.gain),
-        next_gain=_next_gain(case, words, newer),
+        next_gain=_next_gain(case, words),
         marginal=marginal,
         confidence=None if decision is None else finite(decision.forecast.confidence),
         expected=expected,
@@ -213,20 +213,21 @@ def marginal_job(case: Case) -> answers.Marginal | None:
     return answers.Marginal(job_id=job_id, name=name, gain=gain)
 
 
-def _next_gain(case: Case, words: Explanation, newer: Decision | None) -> float | None:
-    """Of one more task; None: not known, not any more, or of no use, as the job makes no step."""
+def _next_gain(case: Case, words: Explanation) -> float | None:
+    """Of one more task, by what is known now; None: not known, not any more, or of no use, as the job makes no step."""
     if case.decision is None or case.loses_to is not None or _makes_no_step(case):
         return None
-    if newer is None:
+    now = case.decided_now
+    if now is None:
         return finite(case.decision.next_gain)
-    return finite(newer.next_gain) if newer.allocation == words.allocation else None
+    return finite(now.next_gain) if now.allocation == words.allocation else None
 
 
-def _on_gains(case: Case, words: Explanation, newer: Decision | None, marginal: answers.Marginal | None) -> list[str]:
-    next_gain = _next_gain(case, words, newer)
+def _on_gains(case: Case, words: Explanation, marginal: answers.Marginal | None) -> list[str]:
+    next_gain, now = _next_gain(case, words), case.decided_now
     if case.job.state.is_final or next_gain is None or words.allocation.is_empty:
         return []
-    spec, reason = readable_spec(case.job), words.reason if newer is None else newer.reason
+    spec, reason = readable_spec(case.job), words.reason if now is None else now.reason
     most = words.allocation if spec is None else Allocation(spec.worker.maximum, spec.server.maximum)
     one_more = next_task(words.allocation, most)
     if next_gain <= 0:
