@@ -42,6 +42,9 @@ _ALIKE = tuple(
         "secret encryption",
         "user people",
         "project quota",
+        "cpu core vcpu processor",
+        "memory mem ram",
+        "name title",
     )
 )
 """Words, in the singular, that are said for the same."""
@@ -118,9 +121,17 @@ def near_options(typed: str, known: Iterable[str]) -> list[str]:
     long = [name for name in known if name.startswith("--")]
     if not typed.startswith("--"):
         return [name for name in long if name == f"--{word}" or (len(word) == 1 and name[2] == word)]
+    if same := [name for name in long if _is_of_like_words(name[2:], word)]:
+        return same
     begin = [name for name in long if len(word) > 1 and (name[2:].startswith(word) or word.startswith(name[2:]))]
     near = difflib.get_close_matches(f"--{word}", [name for name in long if name != "--help"])
     return sorted({*begin, *(near or difflib.get_close_matches(f"--{word}", ["--help"], cutoff=0.75))})
+
+
+def _is_of_like_words(option: str, word: str) -> bool:
+    """Whether an option says the same as `word` by other words, in their order: `worker-cpu` and `workers-cores`."""
+    own, others = option.split("-"), word.split("-")
+    return len(own) == len(others) and all(map(alike, own, others))
 
 
 def sentence(found: Sequence[Path]) -> str:

@@ -346,7 +346,8 @@ def _of_its_script(job: JobRecord, reason: str | None) -> str:
         return ""
     resumes = " Submitted with `--resumes`, which says that it goes on from its checkpoint"
     if spec.size_stays:
-        return f"{resumes}, its size may change."
+        several = "" if is_distributed(command) else " if it trains with several processes (by RANK and WORLD_SIZE)"
+        return f"{resumes}, its size may change{several}."
     if spec.worker.maximum == 1 and not is_distributed(command):
         several = " Its command starts one process. If it trains with several (by RANK and WORLD_SIZE),"
         if not begins_anew(job):
