@@ -262,7 +262,7 @@ function Story({ known, now, problem, again, caller, needsToken }: StoryProps) {
               job.result?.final_loss == null || job.spec.command || job.spec.tracked
                 ? ""
                 : "the mean of its last steps",
-              job.steps_per_second == null ? "" : `${number(job.steps_per_second)} steps/s by its newest steps`,
+              job.steps_per_second == null ? "" : `${number(job.steps_per_second)} steps/s lately`,
               epochOf(job) === UNKNOWN ? "" : `epoch ${epochOf(job)}`,
             ]
               .filter((each) => each)

@@ -100,7 +100,7 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
 def speed(job: Job) -> str:
     """As it was measured last. The time left, which may be told beside it, looks further back and ahead."""
     measured = job["steps_per_second"]
-    return wording.UNKNOWN if measured is None else f"{wording.number(measured)} steps/s by its newest steps"
+    return wording.UNKNOWN if measured is None else f"{wording.number(measured)} steps/s lately"
 
 
 def size(job: Job) -> str:
