@@ -124,8 +124,8 @@ def near_options(typed: str, known: Iterable[str]) -> list[str]:
     if same := [name for name in long if _is_of_like_words(name[2:], word)]:
         return same
     begin = [name for name in long if len(word) > 1 and (name[2:].startswith(word) or word.startswith(name[2:]))]
-    near = difflib.get_close_matches(f"--{word}", [name for name in long if name != "--help"])
-    return sorted({*begin, *(near or difflib.get_close_matches(f"--{word}", ["--help"], cutoff=0.75))})
+    near = difflib.get_close_matches(word, [name[2:] for name in long if name != "--help"])
+    return sorted({*begin, *(f"--{each}" for each in near or difflib.get_close_matches(word, ["help"], cutoff=0.75))})
 
 
 def _is_of_like_words(option: str, word: str) -> bool:

@@ -228,6 +228,7 @@ def test_a_word_too_many_is_told_what_the_command_takes(optimus: Optimus, typed:
         ("list -help", "No such option: -help. Did you mean --help?"),
         ("-V", "Did you mean --version?"),
         ("list --states running", "Did you mean --state?"),
+        ("retry x --dry", "No such option: --dry; there are "),
         ("project set vision --cores 1", "No such option: --cores. Did you mean --cpu?"),
         ("submit --task a:b --worker-cores 1", "Did you mean --worker-cpu?"),
         ("submit --task a:b --server-ram 1", "Did you mean --server-memory?"),

@@ -171,7 +171,12 @@ def test_a_service_in_the_background_is_ready_told_and_stopped(shell: Shell) -> 
     stopped = shell("optimus stop")
     assert stopped.returncode == 0, stopped.stderr
     assert "has stopped" in stopped.stdout
-    assert "No task is left" in shell("optimus stop --tasks").stdout
+    assert "2 training tasks go on" in stopped.stdout
+    refused = shell("optimus stop --tasks < /dev/null")
+    assert refused.returncode == 1
+    assert "End 2 training tasks? What that loses only the service knows" in refused.stderr
+    assert "2 training tasks have ended. No task is left." in shell("optimus stop --tasks --yes").stdout
+    assert "No task is left" in shell("optimus stop --tasks < /dev/null").stdout
     assert "No service runs" in shell("optimus stop").stdout
     assert shell("optimus stop --data-directory nowhere").returncode == 2
 

@@ -175,7 +175,7 @@ def stop(
     """Stop the service that uses a data directory. Training goes on, unless --tasks ends it as well.
 
     Jobs whose tasks were ended go on from their last checkpoints when the service runs again. Asks first where one is
-    not known to have any: it begins anew.
+    not known to have any: it begins anew. Of a service that does not run nothing is known of that.
     """
     directory = load_settings({"data_directory": data_directory}, misspelled_are_errors=False).data_directory.resolve()
     if data_directory is not None and not directory.is_dir():
@@ -193,12 +193,21 @@ def stop(
         )
     else:
         output.print_text(f"No service runs on {directory}.")
-    n_alive = _tasks(directory, end=tasks)
+        if tasks and not yes and (n_alive := _tasks(directory, end=False)):
+            loses = "What that loses only the service knows: start it to be told."
+            ask(f"End {_tasks_words(n_alive)}? {loses}", "stopped")
+    n_there = _tasks(directory, end=tasks)
     if tasks:
-        output.print_text("No task is left.")
-    elif n_alive:
+        ended = f"{_tasks_words(n_there)} {'has' if n_there == 1 else 'have'} ended. " if n_there else ""
+        output.print_text(f"{ended}No task is left.")
+    elif n_there:
         named = "" if data_directory is None else f" --data-directory {shlex.quote(str(data_directory))}"
-        output.print_text(f"{n_alive} training tasks go on; `optimus stop --tasks{named}` ends them.")
+        goes, it = ("goes", "it") if n_there == 1 else ("go", "them")
+        output.print_text(f"{_tasks_words(n_there)} {goes} on; `optimus stop --tasks{named}` ends {it}.")
+
+
+def _tasks_words(number: int) -> str:
+    return f"{number} training task{'s' * (number != 1)}"
 
 
 def _lost(url: str) -> str:
@@ -212,7 +221,8 @@ def _lost(url: str) -> str:
 
 
 def _tasks(directory: Path, *, end: bool) -> int:
-    """How many tasks of local jobs live; ended before, if `end`. Raises `CliError` when some cannot be ended."""
+    """How many tasks of local jobs live; with `end`, how many did and are ended. Raises `CliError` when some cannot be
+    ended."""
     try:
         from optimus_scheduler.model import TaskPhase
         from optimus_service.clusters.local import LocalCluster, LocalClusterOptions
@@ -223,9 +233,10 @@ def _tasks(directory: Path, *, end: bool) -> int:
         return 0
     cluster = LocalCluster(LocalClusterOptions(directory / "local"))
     try:
+        n_alive = sum(task.phase is not TaskPhase.EXITED for task in cluster.tasks())
         if end and not stop_all_tasks(cluster):
             raise CliError("Some tasks could not be ended; try again.")
-        return sum(task.phase is not TaskPhase.EXITED for task in cluster.tasks())
+        return n_alive
     finally:
         cluster.close()
 
