@@ -76,10 +76,10 @@ def script_job() -> dict[str, Any]:
 @pytest.mark.parametrize("kind", [task_job, script_job])
 def test_a_running_job_ends_at_the_very_step_of_its_newest_limit(service: Service, kind: Any, tmp_path: Path) -> None:
     spec = {"name": "longer", "working_directory": str(tmp_path), "workers": {"max": 1}, **kind()}
-    job_id = service.submit(spec | {"convergence": {"max_steps": 100}})
+    job_id = service.submit(spec | {"convergence": {"max_steps": 300}})
     wait_until("it makes steps", lambda: service.job(job_id)["step"] > 20)
     optimus(service, "set", job_id, "--max-steps", "100000")
-    before = wait_until("it goes on", lambda: (job := service.job(job_id))["step"] > 120 and job)
+    before = wait_until("it goes on", lambda: (job := service.job(job_id))["step"] > 320 and job)
     last = before["step"] + 100
     optimus(service, "set", job_id, "--max-steps", str(last))
     ended = service.wait_for_end(job_id)

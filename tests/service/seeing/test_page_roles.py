@@ -335,7 +335,7 @@ def test_an_operator_gives_a_quota(at: Callable[..., Any], team: Team) -> None:
         name.fill("vision")
         share.fill("0.7")
         store.press("Enter")
-        expect(share).to_have_accessible_description(re.compile("0.5 is left"), timeout=PATIENCE_MS)
+        expect(share).to_have_accessible_description(re.compile("50 % is left"), timeout=PATIENCE_MS)
         name.fill("speech")
         expect(share).to_have_value("0.5", timeout=PATIENCE_MS)
         share.fill("0.25")
