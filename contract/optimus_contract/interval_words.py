@@ -23,10 +23,10 @@ class IntervalWords(NamedTuple):
     high: str
 
 
-def interval_words(mean: float, low: float | None, high: float | None) -> IntervalWords:
+def interval_words(mean: float, low: float | None, high: float | None, finer: int = 0) -> IntervalWords:
     """Seconds, `mean` finite, each end in the unit of the mean; where the high end is far from that, each in its own.
 
-    None and what is not finite: nothing bounds that end.
+    None and what is not finite: nothing bounds that end. `finer`: so many more decimals than usual.
     """
     unit = _unit(mean)
     is_far = high is not None and math.isfinite(high) and high >= _FAR * unit[0] and _unit(high) != unit
@@ -34,9 +34,28 @@ def interval_words(mean: float, low: float | None, high: float | None) -> Interv
     def end(seconds: float | None) -> str:
         if seconds is None or not math.isfinite(seconds):
             return NOT_KNOWN
-        return _figure(seconds, *_unit(seconds), with_unit=True) if is_far else _figure(seconds, *unit)
+        if is_far:
+            return _figure(seconds, *_unit(seconds), finer, with_unit=True)
+        return _figure(seconds, *unit, finer)
 
-    return IntervalWords(_figure(mean, *unit, with_unit=True), end(low), end(high))
+    return IntervalWords(_figure(mean, *unit, finer, with_unit=True), end(low), end(high))
+
+
+def in_unit_of(mean: float, seconds: float, finer: int = 0) -> str:
+    """What came, in the unit of the mean that was predicted, to compare the two; in its own where that is far away."""
+    unit = _unit(mean)
+    return _figure(seconds, *(unit if seconds < _FAR * unit[0] else _unit(seconds)), finer, with_unit=True)
+
+
+def seems_held(mean: float, low: float | None, high: float | None, came: float, finer: int = 0) -> bool:
+    """Whether the figures of `interval_words` have that of `in_unit_of` between them, all rounded: seconds."""
+    seconds, _ = unit = _unit(mean)
+
+    def rounded(value: float) -> float:
+        return float(_figure(value, *unit, finer)) * seconds
+
+    is_above = low is None or not math.isfinite(low) or rounded(low) <= rounded(came)
+    return is_above and (high is None or not math.isfinite(high) or rounded(came) <= rounded(high))
 
 
 def is_limit(mean: float, low: float | None, high: float | None) -> bool:
@@ -44,8 +63,8 @@ def is_limit(mean: float, low: float | None, high: float | None) -> bool:
     return high == mean and not low and high >= 0.5
 
 
-def _figure(seconds: float, unit_seconds: int, unit: str, *, with_unit: bool = False) -> str:
-    figure = f"{seconds / unit_seconds:.{0 if unit == 's' else 1}f}"
+def _figure(seconds: float, unit_seconds: int, unit: str, finer: int = 0, *, with_unit: bool = False) -> str:
+    figure = f"{seconds / unit_seconds:.{finer if unit == 's' else 1 + finer}f}"
     return f"{figure} {unit}" if with_unit else figure
 
 

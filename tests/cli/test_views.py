@@ -641,7 +641,7 @@ def test_of_an_ended_job_predictions_stand_beside_what_came() -> None:
             "error_percent": 20.0,
             "held": True,
             "remaining_seconds": builders.interval(120.0, 90.0, 150.0),
-            "true_remaining_seconds": 95.0,
+            "true_remaining_seconds": 200.0,
             "seconds_error_percent": -40.0,
             "seconds_held": False,
         }
@@ -663,7 +663,7 @@ def test_of_an_ended_job_predictions_stand_beside_what_came() -> None:
         "(900–1 500)",
         "+20 %",
         "-40 %",
-        "1 min 35 s",
+        "3.3 min",
         "1w+1p",
         "5.10/s",
         "1.50",
@@ -764,8 +764,42 @@ def test_tables_of_explanations_fit_into_80_columns() -> None:
     }  # fmt: skip
     text = shown(render_predictions.review_table([point], 2395), 80)
     assert max(map(len, text.splitlines())) <= 80
-    for words in ("2 395", "(2 117–12 395)", "2.3 min", "(2.0–33.3)", "1 min 51 s", "+33 %", "no", "true total"):
+    for words in ("2 395", "(2 117–12 395)", "2.3 min", "(2.0–33.3)", "1.9 min", "+33 %", "no", "true total"):
         assert words in text
+
+
+@pytest.mark.parametrize(
+    ("low", "came", "held", "time", "took"),
+    [
+        (24.2, 23.8, False, "28.4 s (24.2–37.1)", "23.8 s"),
+        (23.8, 24.2, True, "28 s (24–37)", "24 s"),
+        (24.0, 23.99, False, "28.40 s (24.00–37.10)", "23.99 s"),
+        (24.0, 37.4, False, "28.4 s (24.0–37.1)", "37.4 s"),
+        (24.0, 5000.0, False, "28 s (24–37)", "83.3 min"),
+        (None, 23.0, True, "28 s (?–37)", "23 s"),
+    ],
+)
+def test_a_prediction_that_is_not_held_is_not_shown_as_if_it_were(
+    low: float | None, came: float, held: bool, time: str, took: str
+) -> None:
+    interval: Any = {"mean": 28.4, "low": low, "high": 37.1}
+    assert wording.judged_duration(interval, came, held) == (time, took)
+    point: Any = {
+        "part": 0.25, "total_steps": None, "remaining_seconds": interval, "true_remaining_seconds": came,
+        "seconds_held": held,
+    }  # fmt: skip
+    text = " ".join(shown(render_predictions.review_table([point], 2395), 80).split())
+    assert took in text
+
+
+@pytest.mark.parametrize(
+    ("high", "came", "held", "said"),
+    [(1200.4, 1200, True, "1 000 (900–1 200)"), (1199.6, 1200, False, "1 000 (900.0–1 199.6)")],
+)
+def test_steps_that_an_interval_does_not_hold_are_not_shown_within_it(
+    high: float, came: int, held: bool, said: str
+) -> None:
+    assert wording.judged_count({"mean": 1000.0, "low": 900.0, "high": high}, came, held) == said
 
 
 def test_no_text_of_a_job_moves_the_cursor_or_sets_a_title(capsys: pytest.CaptureFixture[str]) -> None:

@@ -242,13 +242,16 @@ def review_table(points: Sequence[ReviewPoint], steps: int) -> Table:
     names = ("at", "all steps", "error", "held", "time left", "it took", "error", "held")
     table = columns_table(*names, right=["at", "error", "it took"])
     for point in points:
+        left, took = wording.judged_duration(
+            point["remaining_seconds"], point["true_remaining_seconds"], point.get("seconds_held")
+        )
         table.add_row(
             wording.percent(point["part"]),
-            _on_two_lines(wording.count_interval(point["total_steps"])),
+            _on_two_lines(wording.judged_count(point["total_steps"], steps, point.get("held"))),
             _error(point.get("error_percent")),
             _held(point.get("held")),
-            _on_two_lines(wording.duration_interval(point["remaining_seconds"])),
-            wording.duration(point["true_remaining_seconds"]),
+            _on_two_lines(left),
+            took,
             _error(point.get("seconds_error_percent")),
             _held(point.get("seconds_held")),
         )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from optimus_cli.bodies import Allocation, Interval, NodeResources
-from optimus_contract.interval_words import NOT_KNOWN, interval_words, is_limit
+from optimus_contract.interval_words import NOT_KNOWN, in_unit_of, interval_words, is_limit, seems_held
 
 UNKNOWN = "—"
 MINUTE_SECONDS = 60
@@ -41,20 +41,49 @@ def duration(seconds: float | None) -> str:
     return f"{whole // DAY_SECONDS} d {whole % DAY_SECONDS // HOUR_SECONDS} h"
 
 
-def duration_interval(interval: Interval | None) -> str:
+def duration_interval(interval: Interval | None, finer: int = 0) -> str:
     """Time with its interval: `24 s (18–33)`, `5.4 min (2.1–?)`, `24 s (18 s–18.7 h)`; see `interval_words`.
 
-    An end that nothing bounds is a question mark. `at most 77 s`: nothing is known but a limit.
+    An end that nothing bounds is a question mark. `at most 77 s`: nothing is known but a limit. `finer`: so many more
+    decimals.
     """
     if interval is None or not math.isfinite(interval["mean"]):
         return UNKNOWN
     mean, low, high = interval["mean"], interval["low"], interval["high"]
-    words = interval_words(mean, low, high)
+    words = interval_words(mean, low, high, finer)
     if is_limit(mean, low, high):
         return f"at most {words.mean}"
     if (low is None and high is None) or low == high == mean or (high is not None and high < 0.5):
         return words.mean
     return f"{words.mean} ({words.low}–{words.high})"
+
+
+_FINEST = 3
+"""Decimals more than usual, at most, to show on which side of a bound something is."""
+
+
+def judged_duration(interval: Interval | None, came: float, held: bool | None) -> tuple[str, str]:
+    """A predicted time with its interval, and what came, as finely as it takes to see whether it was `held`: with
+    `28 s (24–37)` came `24 s`, or `23.8 s` with `28.4 s (24.2–37.1)`, which is not held."""
+    if interval is None or not math.isfinite(interval["mean"]):
+        return duration_interval(interval), duration(came)
+    bounds = interval["mean"], interval["low"], interval["high"]
+    fine = (finer for finer in range(_FINEST) if held is None or seems_held(*bounds, came, finer) == held)
+    finer = next(fine, _FINEST)
+    return duration_interval(interval, finer), in_unit_of(interval["mean"], came, finer)
+
+
+def judged_count(interval: Interval | None, came: float, held: bool | None) -> str:
+    """The same of steps: of what came, which is a whole number, nothing finer is to be said."""
+    if interval is None or held is None:
+        return count_interval(interval)
+    low, high = interval["low"], interval["high"]
+
+    def seems(finer: int) -> bool:
+        is_above = low is None or round(low, finer) <= came
+        return is_above and (high is None or came <= round(high, finer))
+
+    return count_interval(interval, next((finer for finer in range(_FINEST) if seems(finer) == held), _FINEST))
 
 
 def wait(start: Interval | None) -> str:
@@ -64,8 +93,8 @@ def wait(start: Interval | None) -> str:
     return duration_interval(start)
 
 
-def count_interval(interval: Interval | None) -> str:
-    """Steps with their interval: `1 310 (1 100–1 600)`."""
+def count_interval(interval: Interval | None, finer: int = 0) -> str:
+    """Steps with their interval: `1 310 (1 100–1 600)`. `finer`: decimals of its ends."""
     if interval is None or not math.isfinite(interval["mean"]):
         return UNKNOWN
     low, high = interval["low"], interval["high"]
@@ -75,19 +104,19 @@ def count_interval(interval: Interval | None) -> str:
         return f"at most {count(high)}"
     if low == high == interval["mean"]:
         return count(interval["mean"])
-    return f"{count(interval['mean'])} ({_end(low)}–{_end(high)})"
+    return f"{count(interval['mean'])} ({_end(low, finer)}–{_end(high, finer)})"
 
 
-def count(value: float | None) -> str:
+def count(value: float | None, decimals: int = 0) -> str:
     """A whole number with thin groups: 12 345."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
-    return f"{round(value):,}".replace(",", " ")
+    return f"{round(value, decimals):,.{decimals}f}".replace(",", " ")
 
 
-def _end(value: float | None) -> str:
+def _end(value: float | None, finer: int) -> str:
     """One end of an interval of steps."""
-    return NOT_KNOWN if value is None or not math.isfinite(value) else count(value)
+    return NOT_KNOWN if value is None or not math.isfinite(value) else count(value, finer)
 
 
 def percent(fraction: float | None) -> str:
