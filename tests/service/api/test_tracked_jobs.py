@@ -33,6 +33,27 @@ def test_a_run_is_registered_reported_and_ended(api: Api) -> None:
     problem(api.post(f"/v1/jobs/{job_id}/membership", json=report, token=token), 409)
 
 
+@pytest.mark.parametrize("ends", ["cancel", "result"])
+def test_steps_that_are_told_after_the_watching_has_ended_are_not_counted(api: Api, ends: str) -> None:
+    """The training goes on, and its tracker may hear of it half a minute later."""
+    job_id, token = register(api)
+    report = membership(job_id, workers=2, servers=0)
+    assert api.post(f"/v1/jobs/{job_id}/membership", json=report, token=token).status_code == 204
+    post = f"/v1/jobs/{job_id}/telemetry"
+    assert api.post(post, json=telemetry(sample(servers=0)), token=token).json()["accepted"] == 1
+    if ends == "cancel":
+        assert api.post(f"/v1/jobs/{job_id}/cancel").status_code == 200
+    else:
+        result = {"outcome": "failed", "step": 10, "permanent": True}
+        assert api.post(f"/v1/jobs/{job_id}/result", json=result, token=token).status_code == 204
+    late = telemetry(*(sample(servers=0, sequence=1 + n, step=20 + 10 * n, loss=0.5) for n in range(2)))
+    answer = api.post(post, json=late, token=token).json()
+    assert answer == {"accepted": 0, "ignored": [{"index": n, "why": "old_membership"} for n in range(2)]}
+    job = api.job(job_id)
+    assert (job["step"], job["loss"]) == (10, 2.5)
+    assert len(api.repository.samples.newest(job_id, 10)) == 1
+
+
 def test_only_trackers_are_given_a_token(api: Api) -> None:
     scheduled = api.submit()
     assert "only its own tasks" in problem(api.post(f"/v1/jobs/{scheduled}/token"), 409)["detail"]

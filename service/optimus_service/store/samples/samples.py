@@ -28,6 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from optimus_contract.limits import MAX_SAMPLES_PER_POST
+from optimus_scheduler.model import Directive, JobState
 from optimus_service.store.database.dialects import chunks, insert_for_dialect, is_postgresql
 from optimus_service.store.database.subject import Subject
 from optimus_service.store.database.tables import Base, Json, SampleBlockRow, join_float, split_float
@@ -59,7 +60,7 @@ _JOB_IDS: Final[BindParameter[list[str]]] = bindparam("job_ids", expanding=True)
 _LIMIT: Final = bindparam("limit", type_=BigInteger)
 _PROGRESS: Final = ("step", "step_at", "first_step", "epoch", "loss", "loss_kind", "n_samples")
 _LOCK: Final = (
-    select(_JOBS.c.id, *(_JOBS.c[name] for name in _PROGRESS))
+    select(*(_JOBS.c[name] for name in ("id", "state", "directive", "heard_at", *_PROGRESS)))
     .where(_JOBS.c.id.in_(_JOB_IDS))
     .order_by(_JOBS.c.id)
     .with_for_update(key_share=True)
@@ -86,7 +87,8 @@ class Samples(Subject):
         * `duplicate`: (membership_epoch, rank, sequence) was counted before, or stands earlier in this post.
         * `unknown_membership`: the epoch is above the newest reported one + 1 (one ahead may come before its report).
         * `old_membership`: the epoch has ended and the sample reaches beyond the step at which a later epoch began
-          (these steps were rolled back), or the rank is not in that membership.
+          (these steps were rolled back), or the rank is not in that membership; or all have ended, as the job that ran
+          elsewhere did, or is cancelled: the training may go on there.
 
         Updates each job's `step` (never decreases here), `first_step`, `epoch` and `loss`. Acknowledged samples survive
         a killed process; see `store.database.engine` for what a power cut may lose. A post that cannot be stored
@@ -157,6 +159,8 @@ class _Job:
     n_samples: int
     reported: dict[int, EpochBounds]
     blocks: dict[Block, Counted]
+    is_watched: bool
+    """Of a tracked job: whether it has neither ended nor is cancelled. True of all others, whose tasks are stopped."""
     is_changed: bool = False
 
 
@@ -183,9 +187,10 @@ def _locked(connection: Connection, job_ids: Collection[str]) -> dict[str, _Job]
     found: dict[str, _Job] = {}
     for chunk in chunks(job_ids):
         rows = connection.execute(_LOCK, {"job_ids": chunk})
-        for job_id, step, step_at, first_step, epoch, loss, loss_kind, n_samples in rows:
+        for job_id, state, directive, heard_at, step, step_at, first_step, epoch, loss, loss_kind, n_samples in rows:
             progress = Progress(step, first_step, epoch, join_float(loss, loss_kind))
-            found[job_id] = _Job(progress, step_at, n_samples, {}, {})
+            is_watched = heard_at is None or not (JobState(state).is_final or directive == Directive.CANCEL)
+            found[job_id] = _Job(progress, step_at, n_samples, {}, {}, is_watched)
         for job_id, membership_epoch, step, n_workers in connection.execute(_REPORTED, {"job_ids": chunk}):
             if job_id in found:
                 found[job_id].reported[membership_epoch] = EpochBounds(step, n_workers)
@@ -221,6 +226,8 @@ def _count(post: PostedSamples, job: _Job | None, batches: list[dict[str, Any]])
     """Count what is new of the post, in what is known of its job, and add to `batches` the row to be stored."""
     if job is None:
         return JobNotFound(post.job_id)
+    if not job.is_watched:
+        return AddedSamples(0, tuple(IgnoredSample(index, "old_membership") for index in range(len(post.columns))))
     found = sort_out(post.columns, job.reported, job.blocks)
     ignored = tuple(IgnoredSample(index, why) for index, why in found.ignored.items())
     if not found.counted:
