@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from optimus_contract.job_name import told_name
+from optimus_contract.job_name import OTHER_LANGUAGES, told_name
 from optimus_contract.shell_text import commands_of
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
@@ -74,15 +74,15 @@ def script_file_of(command: Sequence[str]) -> str | None:
     return name if stays and not any(word.startswith(_TO_ANOTHER_DIRECTORY) for word in before) else None
 
 
-_SCRIPT_FILE = re.compile(r".*[^/]\.(?:sh|bash|zsh|ksh|pl|rb|js|mjs|cjs|php|lua|R|r|jl)", re.DOTALL)
+_SCRIPT_FILE = re.compile(rf".*[^/]\.(?:{OTHER_LANGUAGES})", re.DOTALL)
 _TO_ANOTHER_DIRECTORY = ("-C", "--chdir", "-D")
 """Options of programs that run others."""
 
 
 def title_of(command: Sequence[str]) -> str:
-    """What a person would call it: `script_of`, but of text that a shell runs what the text runs. That is its first
-    script or module, else its first program, else nothing that tells more than the shell. A file that no job can be
-    named after gives way to what runs it.
+    """What a person would call it: `script_of`, but of text that a shell runs what the text runs. That is what the last
+    launcher of distributed training in it starts, else its last script or module, else its last program, else nothing
+    that tells more than the shell. A file that no job can be named after gives way to what runs it.
 
     `command`: at least one word.
     """
@@ -91,8 +91,8 @@ def title_of(command: Sequence[str]) -> str:
 
 class _Title(NamedTuple):
     text: str
-    is_script: bool
-    """Of a script or a module, not of a program."""
+    tells: int
+    """How much: 2 of what a launcher of distributed training starts, 1 of another script or module, 0 of a program."""
 
 
 def _title(command: Sequence[str]) -> _Title:
@@ -100,37 +100,41 @@ def _title(command: Sequence[str]) -> _Title:
     if found is not None and found[0] in _SHELLS:
         options = _shell_options(found[1])
         if options.has_code and options.left:
-            return _title_of_text(options.left[0]) or _Title(work.name, is_script=False)
-    if told_name(work.name) is not None:
-        return _Title(work.name, work.name != command[0] and not work.reads_code)
-    return _Title(command[0] if found is None else found[0], is_script=False)
+            return _title_of_text(options.left[0]) or _Title(work.name, 0)
+    program = command[0] if found is None else found[0]
+    is_known = told_name(work.name) is not None
+    is_script = is_known and work.name != command[0] and not work.name.startswith(f"{program} -")
+    return _Title(work.name if is_known else program, 2 if is_distributed(command) else int(is_script))
 
 
 def _title_of_text(text: str) -> _Title | None:
     """What the commands of a text of a shell are there for; None: nothing tells."""
-    told = commands_of(text)
-    titles = [each for command in (*told.own, *told.nested) if (each := _title_within(command)) is not None]
-    return next((each for each in titles if each.is_script), titles[0] if titles else None)
+    titles = [each for command in commands_of(text) if (each := _title_within(command)) is not None]
+    return max(reversed(titles), key=lambda title: title.tells, default=None)
 
 
 def _title_within(command: Sequence[str]) -> _Title | None:
     """Of one command of a text; None: it only prepares others, or what it runs is not known before."""
-    if _NO_PROGRAM.fullmatch(command[0]) or script_of(command) in _PREPARING:
+    program = command[0].rpartition("/")[2]
+    if program in _PREPARING or script_of(command) in _PREPARING_MODULES:
         return None
     title = _title(command)
     return None if told_name(title.text) is None else title
 
 
-_NO_PROGRAM = re.compile(
-    r"[.:\[]|-.*|alias|autoload|bg|bind|break|caller|cd|compgen|complete|compopt|continue|declare|dirs|disown|echo"
-    r"|emulate|enable|eval|exit|export|false|fc|fg|getopts|hash|help|history|in|jobs|kill|let|local|logout|mapfile|popd"
-    r"|print|printf|pushd|pwd|read|readarray|readonly|return|set|setopt|shift|shopt|source|suspend|test|times|trap|true"
-    r"|type|typeset|ulimit|umask|unalias|unset|unsetopt|wait|whence|zmodload",
-    re.DOTALL,
-)
-"""What a shell does itself."""
-_PREPARING = frozenset(("pip", "venv", "ensurepip"))
-"""Modules of Python that train nothing."""
+_OF_A_SHELL = """
+. : [ alias autoload bg bind break caller cd compgen complete compopt continue declare dirs disown echo emulate
+enable eval exit export false fc fg getopts hash help history in jobs kill let local logout mapfile popd print printf
+pushd pwd read readarray readonly return set setopt shift shopt source suspend test times trap true type typeset ulimit
+umask unalias unset unsetopt wait whence zmodload
+"""
+_OF_FILES_AND_MACHINES = """
+awk cat chmod chown cp curl cut date df du find free git grep gunzip gzip head hostname id ln ls mkdir mktemp module mv
+nproc nvidia-smi ps realpath rm rmdir rsync scp sed sleep sort tail tar tee touch uname unzip wc wget which
+"""
+_PREPARING = frozenset(f"{_OF_A_SHELL} {_OF_FILES_AND_MACHINES}".split())
+"""What stands in a text beside the training."""
+_PREPARING_MODULES = frozenset(("pip", "venv", "ensurepip"))
 
 
 _USUAL = ("python", "python3", *LAUNCHERS, "bash", "sh")

@@ -9,8 +9,9 @@ from optimus_contract.shell_text import UNKNOWN
 MAX_NAME = 63
 _SAY_NOTHING = frozenset({"task", "make_task", "get_task", "create_task", "training_task", "main", "make", "build"})
 """Names of functions by which one task cannot be told from another."""
-_FILE = re.compile(r"(?:.*/)?([^/]+)\.(py|sh|bash|zsh|ksh|pl|rb|js|php|lua|R|jl)", re.DOTALL)
-"""Of a language that an interpreter reads."""
+OTHER_LANGUAGES = "sh|bash|zsh|ksh|pl|rb|js|mjs|cjs|php|lua|R|r|jl"
+"""Endings of files that another interpreter than Python's reads, as a part of a regular expression."""
+_FILE = re.compile(rf"(?:.*/)?([^/]+)\.(py|{OTHER_LANGUAGES})", re.DOTALL)
 _CODE = re.compile(r"(\S+) -\S*(?: \w+)?")
 
 
