@@ -95,6 +95,7 @@ class Job(TypedDict):
     epoch: float | None
     loss: float | None
     steps_per_second: float | None
+    silent_seconds: float | None
     wanted: Allocation
     running: Allocation
     membership_epoch: int

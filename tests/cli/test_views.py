@@ -769,6 +769,20 @@ def test_tables_of_explanations_fit_into_80_columns() -> None:
 
 
 @pytest.mark.parametrize(
+    ("measured", "silent", "told"),
+    [
+        (9.8, None, "9.80 steps/s lately"),
+        (9.8, 8.2, "9.80 steps/s until 8 s ago"),
+        (None, None, wording.UNKNOWN),
+    ],
+)
+def test_a_speed_is_told_with_its_age_where_the_next_step_is_late(
+    measured: float | None, silent: float | None, told: str
+) -> None:
+    assert render_job.speed(builders.job(steps_per_second=measured, silent_seconds=silent)) == told
+
+
+@pytest.mark.parametrize(
     ("low", "came", "held", "time", "took"),
     [
         (24.2, 23.8, False, "28.4 s (24.2–37.1)", "23.8 s"),

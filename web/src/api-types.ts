@@ -384,8 +384,13 @@ export interface components {
             step: number;
             epoch: number | null;
             loss: number | null;
-            /** @description mean of the last half minute; None when no step comes */
+            /** @description of its newest steps, the mean of the last half minute; None when no step comes */
             steps_per_second: number | null;
+            /**
+             * @description since the newest step came, where the next one is late by its own reports
+             * @default null
+             */
+            silent_seconds: number | null;
             wanted: components["schemas"]["Allocation"];
             /** @description what the current membership has */
             running: components["schemas"]["Allocation"];

@@ -98,9 +98,11 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
 
 
 def speed(job: Job) -> str:
-    """As it was measured last. The time left, which may be told beside it, looks further back and ahead."""
-    measured = job["steps_per_second"]
-    return wording.UNKNOWN if measured is None else f"{wording.number(measured)} steps/s lately"
+    """As it was measured last, and until when, if the next step is late. The time left, which may be told beside it,
+    looks further back and ahead."""
+    measured, silent = job["steps_per_second"], job.get("silent_seconds")  # an older service tells none
+    until = "lately" if silent is None else f"until {wording.duration(silent)} ago"
+    return wording.UNKNOWN if measured is None else f"{wording.number(measured)} steps/s {until}"
 
 
 def size(job: Job) -> str:

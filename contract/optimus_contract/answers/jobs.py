@@ -126,7 +126,12 @@ class Job(Message):
     step: Annotated[int, About("that it is at; 0 for one that has no tasks and keeps no checkpoint")]
     epoch: float | None
     loss: float | None
-    steps_per_second: Annotated[float | None, About("mean of the last half minute; None when no step comes")]
+    steps_per_second: Annotated[
+        float | None, About("of its newest steps, the mean of the last half minute; None when no step comes")
+    ]
+    silent_seconds: Annotated[
+        float | None, About("since the newest step came, where the next one is late by its own reports")
+    ] = None
     wanted: Allocation
     running: Annotated[Allocation, About("what the current membership has")]
     membership_epoch: int

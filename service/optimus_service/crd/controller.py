@@ -44,6 +44,7 @@ from optimus_service.crd.translate import (
     status_of,
     training_job,
 )
+from optimus_service.insight.jobs.speeds_here import speeds_here
 from optimus_service.settings.kubernetes import KubernetesSettings
 from optimus_service.store.errors import DatabaseNotAvailable
 from optimus_service.store.records import DecisionRecord, JobRecord
@@ -164,7 +165,9 @@ class TrainingJobController:
             job = self._services.repository.jobs.get(job.id)
         if edit.fixed:
             self._show(found, job, status_of(job, None, found.generation, now, edit.fixed))
-        return status_of(job, decisions.get(job.id), found.generation, now, edit.fixed, self._services.still_now())
+        decision, still = decisions.get(job.id), self._services.still_now()
+        speed = speeds_here(self._services.repository, [job], decisions, now).get(job.id)
+        return status_of(job, decision, found.generation, now, edit.fixed, still, speed)
 
     def _show(self, found: TrainingJob, job: JobRecord, status: Mapping[str, object]) -> None:
         """The job's owner, once for each change of the object, that something of it cannot be done."""

@@ -163,9 +163,10 @@ def status_of(
     now: float,
     fixed: tuple[str, ...] = (),
     still: Standstills = MappingProxyType({}),
+    speed: float | None = None,
 ) -> Json:
     """What `kubectl get tj` shows of the job."""
-    seen, words = progress_of(job, decision, now, None, still), explain(job, decision, now)
+    seen, words = progress_of(job, decision, now, None, still, speed), explain(job, decision, now)
     status: Json = {
         "jobId": job.id,
         "state": job.state.value,

@@ -13,7 +13,7 @@ from optimus_scheduler.forecast.prices import cost_per_second, has_prices
 from optimus_scheduler.model import JobState, Node, Reason, Resources, Role
 from optimus_scheduler.settings import Settings
 from optimus_service.insight.format import finite, interval_body
-from optimus_service.insight.jobs.progress import measured_speed, progress_of
+from optimus_service.insight.jobs.progress import measured_speed, progress_of, speed_here
 from optimus_service.insight.jobs.usage import job_usage, usage_of_role
 from optimus_service.insight.predictions.review import scores
 from optimus_service.metrics.points import ClusterMetrics, JobMetrics
@@ -145,7 +145,7 @@ def job_metrics(
     still: Standstills = MappingProxyType({}),
 ) -> JobMetrics:
     """One active job. Pure."""
-    asked, ahead = job.asked, progress_of(job, decision, now, None, still)
+    asked, ahead = job.asked, progress_of(job, decision, now, None, still, speed_here(job, newest, now))
     believed = None if decision is None else decision.forecast
     return JobMetrics(
         job_id=job.id,

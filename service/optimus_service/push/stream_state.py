@@ -13,6 +13,7 @@ from optimus_service.clusters.base import Cluster, ClusterUnavailable
 from optimus_service.insight.format import finite, moment, moment_or_none
 from optimus_service.insight.jobs.bodies import resources_body
 from optimus_service.insight.jobs.progress import Ends, progress_of
+from optimus_service.insight.jobs.speeds_here import speeds_here
 from optimus_service.insight.jobs.why import explain
 from optimus_service.metrics.read import resources_of_job, waiting_by_reason
 from optimus_service.observe.standstills import Standstills
@@ -75,7 +76,10 @@ def read_stream_state(
         cluster_error=error,
     )
     ends: Ends = {}
-    lines = {job.id: as_json(job_line(job, decisions.get(job.id), now, ends, still)) for job in shown}
+    speeds = speeds_here(repository, shown, decisions, now)
+    lines = {
+        job.id: as_json(job_line(job, decisions.get(job.id), now, ends, still, speeds.get(job.id))) for job in shown
+    }
     return StreamState(as_json(summary), lines)
 
 
@@ -85,9 +89,10 @@ def job_line(
     now: float,
     ends: Ends | None = None,
     still: Standstills = MappingProxyType({}),
+    speed: float | None = None,
 ) -> answers.JobLine:
     """One job in a list. Pure but for what `progress_of` keeps in `ends`."""
-    ahead, words = progress_of(job, decision, now, ends, still), explain(job, decision, now)
+    ahead, words = progress_of(job, decision, now, ends, still, speed), explain(job, decision, now)
     return answers.JobLine(
         id=job.id,
         name=job.name,

@@ -17,7 +17,14 @@ from optimus_scheduler.model import NOTHING, Allocation, Directive, Interval, Jo
 from optimus_service.insight.format import finite_document
 from optimus_service.insight.jobs.bodies import job_body, prediction_point_body
 from optimus_service.insight.jobs.end import MOST_PROGRESS, REACHED, reached_limit
-from optimus_service.insight.jobs.progress import is_without_end, measured_speed, progress_of, start_of, step_of
+from optimus_service.insight.jobs.progress import (
+    is_without_end,
+    measured_speed,
+    progress_of,
+    silent_seconds,
+    start_of,
+    step_of,
+)
 from optimus_service.insight.jobs.why import explain
 from optimus_service.observe.spec import spec_of
 from optimus_service.observe.standstills import Standstill, is_replaced, stalled
@@ -573,12 +580,19 @@ def test_the_speed_is_that_of_the_job_over_the_last_half_minute() -> None:
     assert measured_speed([*recent[::-1], old], NOW) == pytest.approx(10.0)
 
 
-def test_a_job_that_stands_still_becomes_slower() -> None:
+def test_a_job_whose_next_step_is_late_is_told_the_speed_of_its_newest_ones_and_how_old_these_are() -> None:
     made = [sample(at=NOW - 20 + n, step=100 + 10 * n, received_at=NOW - 20 + n) for n in range(11)]
-    assert measured_speed(made, NOW - 9) == pytest.approx(10.0), "the next report is not late yet"
-    assert measured_speed(made, NOW) == pytest.approx(100 / 19), "no step for 10 s, of which 1 is between two reports"
+    for late in (0.0, 1.0, 2.0, 2.1, 10.0):
+        now = NOW - 10 + late
+        assert measured_speed(made, now) == pytest.approx(10.0), "it does not fall before the standstill is told"
+        assert silent_seconds(made, now) == (pytest.approx(late) if late > 2.0 else None)
     at_once = [replace(each, received_at=NOW - 9) for each in made]
-    assert measured_speed(at_once, NOW) == pytest.approx(10.0), "a worker reports each 10 s"
+    assert measured_speed(at_once, NOW) == pytest.approx(10.0)
+    assert silent_seconds(at_once, NOW) is None, "a worker reports each 10 s"
+    often = [sample(at=NOW - 3 + n / 10, step=n, received_at=NOW - 3 + n / 10) for n in range(11)]
+    assert silent_seconds(often, NOW - 1.0) is None
+    assert silent_seconds(often, NOW) == pytest.approx(2.0)
+    assert silent_seconds([], NOW) is None
 
 
 def test_a_single_record_is_timed_by_itself() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.scheduler.builders import a_job, law, samples
 from tests.service.seeing.test_explanation import a_record
-from tests.service.store.store_builders import a_decision, a_forecast
+from tests.service.store.store_builders import a_decision, a_forecast, a_sample
 
 from optimus_contract import answers
 from optimus_contract.interval_words import interval_words
@@ -29,12 +29,13 @@ from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.explanations.queue import in_queue, order_of_equals
 from optimus_service.insight.format import span
 from optimus_service.insight.jobs.bodies import job_body
-from optimus_service.insight.jobs.progress import expected_times
+from optimus_service.insight.jobs.progress import expected_times, speed_here
 from optimus_service.insight.predictions.predictions import Question, learned_then, predictions_body
 from optimus_service.insight.predictions.sizes import Basis, sizes
 from optimus_service.metrics.read import job_metrics
 from optimus_service.observe.standstills import Standstill
-from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimesRecord, JobRecord
+from optimus_service.push.stream_state import job_line
+from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimesRecord, JobRecord, SampleRecord
 
 SETTINGS = Settings()
 SIZES = [Allocation(1, 1), Allocation(2, 1), Allocation(4, 2)]
@@ -213,6 +214,63 @@ def test_all_answers_tell_the_same_start_and_end(
             assert span(start) in words or "in a moment" in words
         if shown.remaining_seconds is not None:
             assert span(shown.remaining_seconds) in words
+
+
+@pytest.mark.parametrize("previous", [Allocation(1, 0), Allocation(2, 0)], ids=["changes", "was changing"])
+@pytest.mark.parametrize("looked", [True, False])
+@pytest.mark.parametrize("formed", [NOW - 10.0, NOW - 100.0, None], ids=["since then", "before", "not yet"])
+def test_every_answer_tells_the_end_by_the_speed_of_the_size_that_a_job_has_since_the_round(
+    previous: Allocation, looked: bool, formed: float | None
+) -> None:
+    """Two workers were predicted to make 20 steps/s and make 10, as one did: a script of one process in effect."""
+    size, pace = Allocation(2, 0), {"mean": 0.05, "low": 0.04, "high": 0.06}
+    record = a_record(wanted=size, running=size, step=100, formed_at=formed)
+    left = {"mean": 400.0, "low": 400.0, "high": 400.0}
+    said: dict[str, Any] = {
+        "rule": "max_steps",
+        "remaining_steps": left,
+        "seconds_per_step": pace,
+        "steps_per_second": 20.0,
+    }
+    forecast = a_forecast(total_steps={"mean": 500.0, "low": 500.0, "high": 500.0}, **said)
+    decision = a_decision(at=NOW - 15.0, step_at=NOW - 16.0, forecast=forecast, allocation=size, previous=previous)
+    if looked:
+        times = replace(expected_at(NOW - 15.0, 20.0), steps_left=400.0)
+        decision = replace(decision, expected=times)
+    told = [a_sample(at=NOW - 5.0 + n, step=60 + 10 * n, sequence=n, workers=2, servers=0) for n in range(5)]
+    newest = [SampleRecord(id=n, received_at=each.at, **asdict(each)) for n, each in enumerate(told)]
+    speed = speed_here(record, newest, NOW)
+    assert speed == pytest.approx(10.0)
+    body = job_body(record, decision, speed, NOW, newest)
+    case = Case(job=record, decision=decision, now=NOW, others={"job-1": record}, speed=speed)
+    question = Question(range(1, 2), range(1), now=NOW, speed=speed)
+    ends = [
+        body.remaining_seconds,
+        explanation_of(case).expected.finish_seconds,
+        predictions_body(record, JOB, [decision], question, SETTINGS).remaining_seconds,
+        job_line(record, decision, NOW, speed=speed).remaining_seconds,
+        job_metrics(record, decision, [], newest, None, NOW).remaining_seconds,
+    ]
+    assert all(each == ends[0] for each in ends)
+    assert ends[0] is not None
+    assert status_of(record, decision, 1, NOW, speed=speed)["eta"] == age(ends[0].mean)
+    if formed == NOW - 10.0:
+        assert ends[0].mean == pytest.approx(40.0, rel=0.1)
+        assert ends[0].low is not None
+        assert ends[0].low < 40.0
+    else:
+        assert ends[0].mean < 30.0, "of these steps the forecast knows, or they are not of this size"
+
+
+def test_a_speed_is_of_what_the_job_has_now() -> None:
+    """Not of the membership before, and not of one sample, in which it was starting."""
+    record = a_record(membership_epoch=2)
+    told = [a_sample(at=NOW - 3.0 + n, step=10 * n, sequence=n) for n in range(3)]
+    before = [SampleRecord(id=n, received_at=each.at, **asdict(each)) for n, each in enumerate(told)]
+    assert speed_here(record, before, NOW) is None
+    one, two = (replace(each, membership_epoch=2) for each in before[1:])
+    assert speed_here(record, [*before, one], NOW) is None
+    assert speed_here(record, [*before, one, two], NOW) == pytest.approx(10.0)
 
 
 @pytest.mark.parametrize(

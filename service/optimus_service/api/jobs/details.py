@@ -19,6 +19,7 @@ from optimus_service.api.jobs.jobs import CursorQuery, LimitQuery, newest_of
 from optimus_service.api.services import CallerDep, HistoriesDep, Services, ServicesDep
 from optimus_service.clusters.base import ClusterUnavailable
 from optimus_service.insight.jobs.bodies import allocation_point_bodies, decision_body, event_body, task_body
+from optimus_service.insight.jobs.speeds_here import speeds_here
 from optimus_service.insight.jobs.usage import reported_by_tasks, reported_by_workers
 from optimus_service.insight.predictions.predictions import MAX_DECISIONS, MAX_SIZES, Question, predictions_body
 from optimus_service.insight.predictions.sizes import PAST_SECONDS, Limits, checkpoint_advice
@@ -101,7 +102,8 @@ def predict_job(
     known = {each.job_id: each for each in latest}
     still = standstills(services.repository, [record], known, now, services.listens_since)
     limits = Limits(deadline_seconds, budget)
-    question = Question(*sizes, now, limits, *_capacities(services, nodes, job.spec.project), still)
+    speed = speeds_here(services.repository, [record], known, now).get(job_id)
+    question = Question(*sizes, now, limits, *_capacities(services, nodes, job.spec.project), still, speed)
     checkpoints = _checkpoints(record, services)
     predictions = services.repository.shown_predictions.of_job(job_id) if record.state.is_final else ()
     body = predictions_body(record, job, decisions, question, services.settings.scheduling, checkpoints, predictions)

@@ -24,6 +24,7 @@ from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.explanations.queue import in_queue
 from optimus_service.insight.jobs.reasons import CHECKPOINTS, PATTERN_TOO_SLOW, PRINTS_TOO_MUCH, WORKER_SILENT
+from optimus_service.insight.jobs.speeds_here import speeds_here
 from optimus_service.loop.exits import COORDINATOR_UNREACHABLE, WORKER_HUNG
 from optimus_service.loop.silent_coordinators import COORDINATOR_SILENT
 from optimus_service.loop.silent_tasks import patience_seconds, silent_since
@@ -96,6 +97,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             warnings=warnings,
             awaits_answer=any(each.endswith(_REPLACED) for each in warnings),
             still=still,
+            speed=speeds_here(repository, [job], decisions, now).get(job_id),
             silence_at_its_end=_silence_at_its_end(services, job, memberships),
             policy=services.settings.policy,
             quotas=() if caller.projects is not None else [each.quota for each in repository.projects.all()],

@@ -20,7 +20,7 @@ from optimus_service.api.http.problems import Problem, documented, invalid_field
 from optimus_service.api.jobs import submission
 from optimus_service.api.services import AuditDep, CallerDep, Services, ServicesDep, TaskChecksDep
 from optimus_service.insight.jobs.bodies import job_body
-from optimus_service.insight.jobs.progress import measured_speed
+from optimus_service.insight.jobs.progress import SPEED_SAMPLES, measured_speed
 from optimus_service.observe.spec import begins_anew
 from optimus_service.observe.standstills import standstills
 from optimus_service.store.records import JobRecord, MembershipRecord, NameMatch, SampleRecord
@@ -28,8 +28,6 @@ from optimus_service.store.repository import Repository
 
 MAX_LIMIT = 200
 """Items of one page: an answer stays below a megabyte or so."""
-SPEED_SAMPLES = 200
-"""How many of a job's newest samples its measured speed is taken from: half a minute of a large job."""
 
 CursorQuery = Annotated[str | None, Query(max_length=500, description="`next_cursor` of the page before")]
 LimitQuery = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="items of one page")]

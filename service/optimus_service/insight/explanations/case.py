@@ -59,6 +59,8 @@ class Case:
     """What hinders its training: the newest such events."""
     still: Standstills = field(default_factory=dict)
     """Jobs that make no step now."""
+    speed: float | None = None
+    """Of its newest steps with what it has (`speed_here`), where its forecast knows nothing of these."""
     silence_at_its_end: str | None = None
     """That no step came for long before it failed or was cancelled, in the words of `still`; None: steps came, or it
     had no tasks."""

@@ -44,7 +44,7 @@ from optimus_service.store.rounds.forecasts import known
 def expected_of(case: Case) -> answers.Expected:
     if case.job.state.is_final:
         return answers.Expected(start_seconds=None, finish_seconds=None, finish_at=None)
-    ahead = progress_of(case.job, case.decision, case.now, None, case.still)
+    ahead = progress_of(case.job, case.decision, case.now, None, case.still, case.speed)
     left, times = ahead.remaining_seconds, ahead.expected
     return answers.Expected(
         start_seconds=times.start_seconds if times is not None and case.job.waits else None,
@@ -331,7 +331,7 @@ def on_the_end(case: Case, expected: answers.Expected) -> list[str]:
             return [f"It has made all steps that it announced and goes on, longer than predicted: {by_that}."]
         ago = "" if since is None else f", the last one {lasted(case.now - since)} ago"
         return [f"It has made all steps that it announced{ago}: it is finishing, and {by_that}."]
-    if progress_of(case.job, case.decision, case.now, None, case.still).is_guessed:
+    if progress_of(case.job, case.decision, case.now, None, case.still, case.speed).is_guessed:
         return _of_no_known_length(case)
     if expected.finish_seconds is None and case.job.step > 0 and (case.job.waits or has_failed_before(case.job)):
         return ["When it ends cannot be said before it goes on."]
@@ -434,7 +434,8 @@ _OTHERWISE = 1.2
 
 def _on_changes_ahead(case: Case, expected: answers.Expected) -> list[str]:
     """What the present size would give, where another end is expected."""
-    here, left = progress_of(case.job, case.decision, case.now, None, case.still).at_its_size, expected.finish_seconds
+    ahead = progress_of(case.job, case.decision, case.now, None, case.still, case.speed)
+    here, left = ahead.at_its_size, expected.finish_seconds
     if case.job.waits or here is None or left is None or here.mean <= 0 or abs(left.mean - here.mean) < 5.0:
         return []
     if left.mean > _OTHERWISE * here.mean and (left.low is None or left.low > here.mean):
@@ -465,7 +466,7 @@ def on_a_cut_ahead(case: Case) -> list[str]:
     if job.state.is_final or job.waits or job.is_being_cancelled or job.is_tracked or job.owner_paused_at is not None:
         return []
     times = None if case.decision is None else case.decision.expected
-    expected = progress_of(job, case.decision, case.now, None, case.still).expected
+    expected = progress_of(job, case.decision, case.now, None, case.still, case.speed).expected
     if times is None or times.cut is None or expected is None or expected.cut is None:
         return []
     other = case.others.get(times.cut.job_id)

@@ -13,11 +13,10 @@ from optimus_contract.codec import read
 from optimus_contract.job import NOT_SHOWN, JobSpec
 from optimus_contract.membership import PauseParts, WantedMembership, WantedTask
 from optimus_contract.result import JobProfile, JobResult
-from optimus_contract.telemetry import Sample
 from optimus_scheduler.model import Allocation, Forecast, JobState, PlacedTask, Resources
 from optimus_service.insight.format import finite, finite_document, interval_body, moment, moment_or_none
 from optimus_service.insight.jobs.lost_work import Loss, losses, lost_by_a_stop
-from optimus_service.insight.jobs.progress import progress_of, step_of
+from optimus_service.insight.jobs.progress import progress_of, silent_seconds, speed_here, step_of
 from optimus_service.insight.jobs.usage import ReportedUsage, job_usage
 from optimus_service.insight.jobs.why import explain
 from optimus_service.observe.spec import begins_anew, promised_at
@@ -31,6 +30,7 @@ from optimus_service.store.records import (
     JobRecord,
     MembershipRecord,
     RoundRecord,
+    SampleRecord,
     TaskRecord,
     WantedRecord,
 )
@@ -41,7 +41,7 @@ def job_body(
     decision: DecisionRecord | None,
     steps_per_second: float | None,
     now: float,
-    newest: Sequence[Sample] = (),
+    newest: Sequence[SampleRecord] = (),
     still: Standstills = MappingProxyType({}),
     memberships: Sequence[MembershipRecord] = (),
     began: float | None = None,
@@ -49,9 +49,10 @@ def job_body(
     """A job with what its latest decision and its newest samples say of it; `memberships` and `began`: see
     `lost_by_a_stop`."""
     usage = job_usage(newest)
-    ahead = progress_of(job, decision, now, None, still)
+    ahead = progress_of(job, decision, now, None, still, speed_here(job, newest, now))
     explanation = explain(job, decision, now)
     step = step_of(job, still)
+    is_silent = job.id in still and still[job.id].is_silent
     loses_all = step < job.step  # what it has told is of steps that it makes again
     # Not validated: rules for requests would be asked of the stored specification again.
     expected = None if decision is None else decision.expected
@@ -72,7 +73,8 @@ def job_body(
         step=step,
         epoch=None if loses_all else finite(job.epoch),
         loss=None if loses_all else finite(job.loss),
-        steps_per_second=None if job.id in still and still[job.id].is_silent else finite(steps_per_second),
+        steps_per_second=None if is_silent else finite(steps_per_second),
+        silent_seconds=None if is_silent else silent_seconds(newest, now),
         wanted=allocation_body(job.intended),
         running=allocation_body(job.running),
         membership_epoch=job.membership_epoch,

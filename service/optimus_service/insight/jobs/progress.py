@@ -44,6 +44,9 @@ from optimus_service.store.records import Awaited, DecisionRecord, ExpectedTimes
 SPEED_WINDOW_SECONDS = 30.0
 """A job's measured speed is an average over so long: steady enough to read, young enough to show a change."""
 
+SPEED_SAMPLES = 200
+"""How many of a job's newest samples it is taken from: half a minute of a large job."""
+
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
@@ -99,13 +102,15 @@ def progress_of(
     now: float,
     ends: Ends | None = None,
     still: Standstills = MappingProxyType({}),
+    speed: float | None = None,
 ) -> JobProgress:
     """The latest forecast, brought up to the job's present step, and when it starts and ends. One that ended has
     nothing left, and of one that is being cancelled nothing is told.
 
     What is left of a job that went on is what its forecast says of jobs that have not ended by this step or this time.
     `ends`: found for other jobs at this time, by job id; many may wait for one end. `still`: jobs that make no step: of
-    one that has stalled no end is told, nor a start that likely waits for it.
+    one that has stalled no end is told, nor a start that likely waits for it. `speed`: steps/s of its newest steps with
+    the size that it has (`speed_here`), for one whose forecast knows nothing of these.
     """
     end = None if decision is None else End.of(decision.forecast)
     if job.state.is_final:
@@ -137,17 +142,24 @@ def progress_of(
     left = Interval(total.mean - step, max(total.low - step, 0.0), total.high - step)
     if retry_at is not None or _is_without_end(job, still):
         return JobProgress(part_done(step, total), interval_body(left), None, expected=without_end)
-    drift = 1.0 if decision is None else _drift(job, decision, end, now)
+    drift = _drift_here(job, decision, end, speed)
+    is_new = drift is not None
+    if drift is None:
+        drift = 1.0 if decision is None else _drift(job, decision, end, now)
     limit, rest = _time_limit(job, now), end.seconds_after_steps or _NO_SECONDS
     now_left = less_untold(left, _untold_steps(job, decision, end, now, drift))
     here = end.seconds(now_left, drift)
     if end.by_time and limit.seconds < math.inf:
         here, rest = until_limit(limit.seconds, end.soonest), _NO_SECONDS
-    elif expected is not None and decision is not None and decision.changes_size:
+    elif expected is not None and decision is not None and decision.changes_size and not is_new:
         here = None  # the forecast is of the size that it had, and the look at the queue of the one that it has now
     at_its_size = None if is_paused or here is None else interval_body(limit.cut(_plus(here, rest)))
     if expected is not None and not (job.waits or end.by_time or decision is None or decision.expected is None):
-        expected = _by_steps(expected, decision.expected, now_left, rest, now, drift, limit)
+        if is_new and decision.changes_size and here is not None:
+            # By how much the look was wrong of this size is not known, only what it takes as it is.
+            expected = _ending_in(expected, limit.cut(_plus(here, rest)), now)
+        else:
+            expected = _by_steps(expected, decision.expected, now_left, rest, now, drift, limit)
     is_limited = end.by_time and at_its_size is not None and not job.waits
     to_the_end = None if expected is None or is_limited else expected.end_seconds
     if to_the_end is None and not job.waits:  # one without tasks has no size, so that only its start could tell
@@ -473,8 +485,37 @@ def _by_steps(
     part = drift * left.mean / found.steps_left
     ends = zip(_bounds(found.end), _bounds(rest), strict=True)
     low, mean, high = sorted(max(part * max(each - found.at, 0.0) + (1.0 - part) * more, 0.0) for each, more in ends)
-    seconds = limit.cut(Interval(mean, low, high))
+    return _ending_in(expected, limit.cut(Interval(mean, low, high)), now)
+
+
+def _ending_in(expected: answers.ExpectedTimes, seconds: Interval, now: float) -> answers.ExpectedTimes:
     return replace(expected, end_seconds=interval_body(seconds), end_at=_instants(now, seconds))
+
+
+def is_of_earlier_steps(job: JobRecord, decision: DecisionRecord | None) -> bool:
+    """Whether the forecast knows nothing of how fast a job trains with what it has: its newest membership began after
+    the newest step that the forecast saw."""
+    if decision is None or job.waits or job.running.is_empty or job.running != decision.allocation:
+        return False
+    return job.formed_at is not None and job.formed_at > (decision.at if decision.step_at is None else decision.step_at)
+
+
+def speed_here(job: JobRecord, newest: Sequence[SampleRecord], now: float) -> float | None:
+    """`measured_speed` with what the job has now; None: it has told too few steps with it."""
+    here = [each for each in newest if each.membership_epoch == job.membership_epoch]
+    return measured_speed(here, now) if len({each.at for each in here}) > 1 else None
+
+
+_LEAST_PART = 1e-9
+"""A step takes at most a thousand million times as long as was foreseen."""
+
+
+def _drift_here(job: JobRecord, decision: DecisionRecord | None, end: End, speed: float | None) -> float | None:
+    """How many times as long a step takes as the forecast said, by `speed` alone, as the forecast knows nothing of the
+    steps with what the job has; None: it does, or none is known."""
+    if speed is None or end.seconds_per_step is None or not is_of_earlier_steps(job, decision):
+        return None
+    return 1.0 / max(speed * end.seconds_per_step.mean, _LEAST_PART)
 
 
 def _drift(job: JobRecord, decision: DecisionRecord, end: End, now: float) -> float:
@@ -536,18 +577,39 @@ def _beyond_announced(job: JobRecord, end: End | None, now: float) -> JobProgres
 def measured_speed(newest: Sequence[SampleRecord], now: float) -> float | None:
     """Steps per second of the whole job over the last `SPEED_WINDOW_SECONDS`, from its newest samples (any order).
 
-    Seconds for which none has come count, beyond the longest between two reports: a job that stands still is shown to
-    become slower. None when it has not made a step in that time, or only one that cannot be timed.
+    Of the newest steps: seconds since then are no part of them, as nobody knows yet whether it stands still
+    (`silent_seconds`). None when it has not made a step in that time, or only one that cannot be timed.
     """
-    recent = [sample for sample in newest if sample.received_at > now - SPEED_WINDOW_SECONDS]
+    recent = _recent(newest, now)
     if not recent:
         return None
-    # Steps of an earlier membership may have been rolled back, so speeds are not taken across a change.
-    epoch = max(sample.membership_epoch for sample in recent)
-    recent = [sample for sample in recent if sample.membership_epoch == epoch]
     first, last = (pick(recent, key=lambda sample: (sample.at, sample.step)) for pick in (min, max))
     if last.at > first.at and last.step > first.step:
-        seconds, came = last.at - first.at, sorted({sample.received_at for sample in recent})
-        longest = max((later - sooner for sooner, later in pairwise(came)), default=seconds)
-        return (last.step - first.step) / (seconds + max(now - came[-1] - longest, 0.0))
+        return (last.step - first.step) / (last.at - first.at)
     return last.n_steps / last.seconds if last.seconds > 0 else None
+
+
+def silent_seconds(newest: Sequence[SampleRecord], now: float) -> float | None:
+    """Since the newest step of those of `measured_speed` came, where that is longer than two reports lie apart; None:
+    the next one is not late."""
+    recent = _recent(newest, now)
+    if not recent:
+        return None
+    came = sorted({sample.received_at for sample in recent})
+    moments = [each.at for each in recent]
+    at_once = max(max(moments) - min(moments), *(each.seconds for each in recent))
+    longest = max((later - sooner for sooner, later in pairwise(came)), default=at_once)
+    silent = now - came[-1]
+    return silent if silent > longest + max(longest, _LEAST_LATE_SECONDS) else None
+
+
+_LEAST_LATE_SECONDS = 1.0
+"""What is told each tenth of a second is not late yet so long after the next should have come."""
+
+
+def _recent(newest: Sequence[SampleRecord], now: float) -> list[SampleRecord]:
+    """Those of the last `SPEED_WINDOW_SECONDS`. Steps of an earlier membership may have been rolled back, so speeds are
+    not taken across a change."""
+    recent = [sample for sample in newest if sample.received_at > now - SPEED_WINDOW_SECONDS]
+    epoch = max((sample.membership_epoch for sample in recent), default=0)
+    return [sample for sample in recent if sample.membership_epoch == epoch]

@@ -167,6 +167,8 @@ class Question(NamedTuple):
     """What its project may have at most; None: no such limit."""
     still: Standstills = MappingProxyType({})
     """Jobs that make no step now."""
+    speed: float | None = None
+    """Of the job with what it has (`speed_here`)."""
 
 
 def predictions_body(
@@ -191,7 +193,7 @@ def predictions_body(
     """
     latest = decisions[0] if decisions else None
     believed = Forecast(record.id, None, None, 0.0) if latest is None else latest.forecast
-    ahead = progress_of(record, latest, question.now, None, question.still)
+    ahead = progress_of(record, latest, question.now, None, question.still, question.speed)
     total_steps, end = interval_body(believed.total_steps), End.of(believed)
     is_over = record.owner_paused_at is not None and reached_limit(record, latest, question.now) is not None
     fitted = Fits().of([job], settings)[0]
@@ -201,7 +203,9 @@ def predictions_body(
     allocations = [Allocation(w, p, _gpu_type(job)) for w in workers for p in servers]
     # One that has no other size is told one time left.
     shown = ahead.remaining_seconds if allocations == [record.intended] else ahead.at_its_size
-    basis = _basis(latest, end, shown, question.now, settings)
+    if latest is not None and latest.changes_size and question.speed is None:
+        shown = None  # until the next round its forecast is of the size that it had
+    basis = _basis(end, shown, question.now, settings)
     found = sizes(job, fitted.speeds, allocations, estimate_of(ahead.remaining_steps), basis)
     # While a change of size is under way it has what trains; the forecast tells of what it gets.
     present = job.allocation if record.running.is_empty else record.running._replace(gpu_type=_gpu_type(job))
@@ -241,15 +245,12 @@ def predictions_body(
 
 
 def _basis(
-    latest: DecisionRecord | None,
     end: End | None,
     shown: answers.Interval | None,
     now: float,
     settings: Settings,
 ) -> Basis:
     """`shown`: seconds left at the present size, by the latest decision's forecast, whose `end` this is."""
-    if latest is not None and latest.changes_size:  # until the next round its forecast is of the size that it had
-        shown = None
     is_by_time = end is not None and end.by_time and end.soonest == 1.0
     return Basis(now, settings, estimate_of(shown), is_by_time)
 
