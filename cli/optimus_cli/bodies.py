@@ -107,6 +107,7 @@ class Job(TypedDict):
     longer_than_predicted: bool
     finishing: bool
     standstill: str | None
+    awaited: str | None
     reason: str | None
     message: str | None
     limit_reached: str | None

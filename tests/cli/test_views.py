@@ -768,6 +768,13 @@ def test_tables_of_explanations_fit_into_80_columns() -> None:
         assert words in text
 
 
+def test_until_when_a_silent_worker_is_waited_for_is_told_where_its_job_is_described() -> None:
+    words = "8 s ago: w-0 has not answered for 30 s. If it does not answer within 9 min 52 s, it is ended."
+    text = shown(render_job.job_description(builders.job(awaited=words), [], [], NOW), width=200)
+    assert words in text
+    assert "Silence" not in shown(render_job.job_description(builders.job(), [], [], NOW))
+
+
 @pytest.mark.parametrize(
     ("measured", "silent", "told"),
     [

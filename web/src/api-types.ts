@@ -419,6 +419,11 @@ export interface components {
              * @default null
              */
             standstill: string | null;
+            /**
+             * @description until when a task that does not answer, or a step that does not come, is waited for
+             * @default null
+             */
+            awaited: string | null;
             /** @description reason code of the last decision */
             reason: string | null;
             message: string | null;

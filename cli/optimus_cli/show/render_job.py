@@ -68,6 +68,7 @@ def _job_facts(job: Job, now: datetime) -> list[tuple[str, RenderableType]]:
         ("Steps left", wording.count_interval(job["remaining_steps"])),
         ("Time", time_left(job) if job["finished_at"] else left(job)),
         *starts_in(job),
+        *([("Silence", Text(waits, style="yellow"))] if (waits := job.get("awaited")) else []),
         ("Size", size(job)),
         ("Rescales", str(job["rescales"])),
     ]

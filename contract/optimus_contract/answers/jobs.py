@@ -151,6 +151,9 @@ class Job(Message):
     standstill: Annotated[
         str | None, About("why it makes no step, or may make none soon: it hangs, hung or failed, or lost a worker")
     ] = None
+    awaited: Annotated[
+        str | None, About("until when a task that does not answer, or a step that does not come, is waited for")
+    ] = None
     reason: Annotated[str | None, About("reason code of the last decision")]
     message: str | None
     limit_reached: Annotated[

@@ -379,7 +379,32 @@ def test_a_task_that_does_not_answer_is_an_event_and_explained(api: Api, job_id:
         assert (event["type"], event["message"]) == ("WorkerSilent", news)
         told = api.get(f"/v1/jobs/{job_id}/explanation").json()["sentences"]
         until = " If it does not answer within 10 min 00 s, it is ended, and another takes its place."
-        assert f"{news}{until if 'has not' in news else ''}" in told
+        is_awaited = "has not" in news
+        assert f"{news}{until if is_awaited else ''}" in told
+        (listed,) = api.get("/v1/jobs").json()["jobs"]
+        assert api.job(job_id)["awaited"] == listed["awaited"] == (f"{news}{until}" if is_awaited else None)
+
+
+def test_a_task_is_told_to_be_awaited_as_long_as_it_is(api: Api) -> None:
+    """However long its code may hang."""
+    job_id = api.submit(hang_seconds=3600)
+    api.start(job_id)
+    api.as_task("POST", job_id, "telemetry", json={"silence": "worker-0 has not answered for 30 s."})
+    for seconds, left in ((60.0, "within 59 min 00 s"), (1800.0, "within 30 min 00 s"), (3599.5, "within 1 s")):
+        api.surroundings.clock.now = NOW + seconds
+        awaited = api.job(job_id)["awaited"]
+        assert f"If it does not answer {left}, it is ended" in awaited
+        assert awaited in api.get(f"/v1/jobs/{job_id}/explanation").json()["sentences"]
+
+
+def test_a_job_that_stands_still_is_told_until_when_a_step_is_waited_for(api: Api, job_id: str) -> None:
+    steps = telemetry(*(sample(sequence=number, step=10 * number, at=NOW + number) for number in range(1, 4)))
+    assert api.as_task("POST", job_id, "telemetry", json=steps).json()["accepted"] == 3
+    assert api.job(job_id)["awaited"] is None
+    api.surroundings.clock.now = NOW + 60.0
+    awaited = api.job(job_id)["awaited"]
+    assert awaited.startswith("If its code hangs, the worker is replaced after 60 s or more")
+    assert awaited in api.get(f"/v1/jobs/{job_id}/explanation").json()["sentences"]
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,8 @@ from optimus_scheduler.model import (
 )
 from optimus_scheduler.quota_words import SHRUNK, USED_UP
 from optimus_scheduler.what_if import MEASUREMENT, NEXT_ROUND, Behind
-from optimus_service.api.jobs.explanation import _WARNINGS, is_over
+from optimus_service.api.jobs.awaited import is_over
+from optimus_service.api.jobs.explanation import _WARNINGS
 from optimus_service.api.jobs.queue import queued_body
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of

@@ -12,11 +12,11 @@ from optimus_scheduler.allocate.optimus.policy import OptimusPolicy
 from optimus_scheduler.forecast.forecast import forecast
 from optimus_scheduler.lifecycle import CANCEL_REQUESTED, JOB_CANCELLED, JOB_FAILED, JOB_PAUSED, PAUSED_BY_OWNER
 from optimus_scheduler.model import Job, JobState, Role, TaskPhase
-from optimus_scheduler.model.format import lasted
 from optimus_scheduler.what_if import Advice
 from optimus_service.api.access.callers import Caller
 from optimus_service.api.http.body import StrictRoute
 from optimus_service.api.http.problems import documented
+from optimus_service.api.jobs.awaited import RECENT_SECONDS, REPLACED, dated, is_over, is_recent, until_replaced
 from optimus_service.api.jobs.details import with_the_rest, worker_starts
 from optimus_service.api.services import CallerDep, HistoriesDep, Services, ServicesDep
 from optimus_service.clusters.base import ClusterUnavailable
@@ -27,16 +27,13 @@ from optimus_service.insight.jobs.reasons import CHECKPOINTS, PATTERN_TOO_SLOW, 
 from optimus_service.insight.jobs.speeds_here import speeds_here
 from optimus_service.loop.exits import COORDINATOR_UNREACHABLE, WORKER_HUNG
 from optimus_service.loop.silent_coordinators import COORDINATOR_SILENT
-from optimus_service.loop.silent_tasks import patience_seconds, silent_since
 from optimus_service.observe.divergence import LOSS_NOT_FINITE
 from optimus_service.observe.silence import END_NOT_TOLD
 from optimus_service.observe.standstills import USUAL_SAMPLES, Standstills, awaited_by, stalled, standstills
 from optimus_service.store.jobs.transitions import RETRY_SCHEDULED
-from optimus_service.store.records import DecisionRecord, EventRecord, JobRecord, MembershipRecord
+from optimus_service.store.records import DecisionRecord, JobRecord, MembershipRecord
 from optimus_service.store.repository import MAX_PAGE, Repository
 
-_RECENT_SECONDS = 900.0
-"""A refusal is reported once; what was reported longer ago may be over."""
 _RECENT_EVENTS = 20
 """Newest events of the job among which refusals are looked for."""
 
@@ -47,9 +44,6 @@ _WARNINGS = (
     *(WORKER_HUNG, WORKER_SILENT, COORDINATOR_SILENT, COORDINATOR_UNREACHABLE),
     *(LOSS_NOT_FINITE, CHECKPOINTS, PRINTS_TOO_MUCH, PATTERN_TOO_SLOW),
 )
-_SILENT = (WORKER_SILENT, COORDINATOR_SILENT, COORDINATOR_UNREACHABLE)
-"""Warnings that a later membership makes out of date."""
-
 _AT_THE_END = ("EndedEarly", END_NOT_TOLD)
 
 _STOPS = (CANCEL_REQUESTED, JOB_PAUSED, PAUSED_BY_OWNER)
@@ -95,7 +89,7 @@ def explain_job(job_id: str, services: ServicesDep, histories: HistoriesDep, cal
             kept_on_larger_cluster=kept,
             troubles=() if job.state.is_final else _troubles(services, job_id),
             warnings=warnings,
-            awaits_answer=any(each.endswith(_REPLACED) for each in warnings),
+            awaits_answer=any(each.endswith(REPLACED) for each in warnings),
             still=still,
             speed=speeds_here(repository, [job], decisions, now).get(job_id),
             silence_at_its_end=_silence_at_its_end(services, job, memberships),
@@ -213,7 +207,7 @@ def _troubles(services: Services, job_id: str) -> tuple[str, ...]:
     }
     there = {task.key.name for task in tasks}
     for event in services.repository.events.page(job_id, limit=_RECENT_EVENTS).items:
-        is_recent = event.at > services.clock() - _RECENT_SECONDS
+        is_recent = event.at > services.clock() - RECENT_SECONDS
         refused = event.data.get("task") if event.type == "ActionFailed" and is_recent else None
         if refused is not None and refused not in there and refused not in troubles:
             troubles[refused] = event.message
@@ -228,53 +222,12 @@ def _warnings(
     now, found, is_earlier = services.clock(), dict[str, str](), False
     for event in services.repository.events.page(job.id, limit=_RECENT_EVENTS).items:
         is_earlier |= event.type in (JOB_FAILED, JOB_CANCELLED, RETRY_SCHEDULED)
-        if event.type in types and (event.at > now - _RECENT_SECONDS or types is _AT_THE_END):
+        if event.type in types and (types is _AT_THE_END or is_recent(event, job, now)):
             # Hangs before training began anew do not count any more.
             is_retired = is_over(event, job, memberships) or (is_earlier and event.type == WORKER_HUNG)
-            message = event.message if types is _AT_THE_END else _dated(event, now) + _until_replaced(event, job, now)
+            message = event.message if types is _AT_THE_END else dated(event, now) + until_replaced(event, job, now)
             found.setdefault(event.type, "" if is_retired else message)
     return tuple(message for message in found.values() if message)
-
-
-def _dated(event: EventRecord, now: float) -> str:
-    """What was told, and how long ago: the present may be another."""
-    ago = now - event.at
-    return f"{lasted(ago)} ago: {event.message}" if ago >= 1 else event.message
-
-
-_REPLACED = "it is ended, and another takes its place."
-
-
-def _until_replaced(event: EventRecord, job: JobRecord, now: float) -> str:
-    """Until when a task that does not answer is waited for; nothing of what was told of anything else. An agent of a
-    script that stands still is ended by itself, sooner."""
-    if event.type != WORKER_SILENT or not silent_since([event]) or event.data or job.asked.command is not None:
-        return ""
-    left = event.at + patience_seconds(job) - now
-    when = f"within {lasted(left)}" if left > 0 else "now"
-    return f" If it does not answer {when}, {_REPLACED}"
-
-
-def is_over(event: EventRecord, job: JobRecord, memberships: Sequence[MembershipRecord]) -> bool:
-    """Whether a task that did not answer, or did again, takes part by now, or another in its place, or none at all; or
-    training went back to before its loss was NaN or infinite; or none trains that could hang."""
-    if event.type == WORKER_HUNG:
-        return job.is_without_tasks
-    if event.type == LOSS_NOT_FINITE:
-        steps = [job.step, *(each.step for each in memberships if each.at > event.at)]
-        return min(steps) < int(event.data.get("step", 0))
-    if event.type not in _SILENT or not memberships or memberships[-1].at <= event.at:
-        return False
-    if event.type == COORDINATOR_SILENT:
-        return True  # its replacement has formed it
-    members = (*memberships[-1].workers, *memberships[-1].servers)
-    place = _place(event.message.partition(" ")[0])
-    return not members or place in map(_place, members)
-
-
-def _place(task_name: str) -> str:
-    """Without the incarnation."""
-    return task_name.rpartition("-")[0]
 
 
 def _gives_more(services: Services, job: JobRecord, caller: Caller) -> Advice | None:

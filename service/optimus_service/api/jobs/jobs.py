@@ -18,6 +18,7 @@ from optimus_service.api.http import examples
 from optimus_service.api.http.body import StrictRoute
 from optimus_service.api.http.problems import Problem, documented, invalid_field
 from optimus_service.api.jobs import submission
+from optimus_service.api.jobs.awaited import awaited_words
 from optimus_service.api.services import AuditDep, CallerDep, Services, ServicesDep, TaskChecksDep
 from optimus_service.insight.jobs.bodies import job_body
 from optimus_service.insight.jobs.progress import SPEED_SAMPLES, measured_speed
@@ -168,8 +169,9 @@ def shown(services: Services, jobs: Sequence[JobRecord]) -> list[answers.Job]:
     bodies, now = [], services.clock()
     still = standstills(services.repository, jobs, decisions, now, services.listens_since, samples)
     memberships, began = _runs(services.repository, jobs)
+    awaited = awaited_words(services.repository, jobs, still, now)
     for job in jobs:
-        newest, run = samples.get(job.id, []), (memberships.get(job.id, ()), began.get(job.id))
+        newest, run = samples.get(job.id, []), (memberships.get(job.id, ()), began.get(job.id), awaited.get(job.id))
         bodies.append(job_body(job, decisions.get(job.id), measured_speed(newest, now), now, newest, still, *run))
     return bodies
 

@@ -43,6 +43,7 @@ from optimus_service.insight.jobs.bodies import allocation_body
 from optimus_service.insight.jobs.reasons import any_of, gives_more, keeps, on_unread
 from optimus_service.insight.jobs.why import Explanation, explain
 from optimus_service.observe.spec import begins_anew, is_finishing, readable_spec
+from optimus_service.observe.standstills import Standstill
 from optimus_service.store.records import JobRecord
 
 
@@ -172,15 +173,19 @@ def _on_standstill(case: Case) -> list[str]:
     said = f"{found.words[0].upper()}{found.words[1:]}."
     if not found.is_stalled or job.is_tracked or case.awaits_answer:
         return [said]
+    return [said, if_its_code_hangs(job, found)]
+
+
+def if_its_code_hangs(job: JobRecord, found: Standstill) -> str:
+    """Until when a job that stands still so is waited for, and what its owner can do."""
     seconds, again = job.asked.hang_seconds, "" if found.is_silent else " again"
     after = "60 s or more (`--hang-seconds` of a submission sets another time)" if seconds is None else f"{seconds:g} s"
     if seconds is not None and job.asked.command is not None:
         after = f"{seconds:g} to {seconds + _SCRIPT_LATE_SECONDS:g} s"
-    return [
-        said,
+    return (
         f"If its code hangs{again}, the worker is replaced after {after}; `optimus logs {job.id}` shows what it "
-        f"printed, and `optimus cancel {job.id}` ends it.",
-    ]
+        f"printed, and `optimus cancel {job.id}` ends it."
+    )
 
 
 _SCRIPT_LATE_SECONDS = 15.0

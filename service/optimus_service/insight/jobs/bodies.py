@@ -45,9 +45,10 @@ def job_body(
     still: Standstills = MappingProxyType({}),
     memberships: Sequence[MembershipRecord] = (),
     began: float | None = None,
+    awaited: str | None = None,
 ) -> answers.Job:
     """A job with what its latest decision and its newest samples say of it; `memberships` and `began`: see
-    `lost_by_a_stop`."""
+    `lost_by_a_stop`; `awaited`: until when a task or a step is waited for."""
     usage = job_usage(newest)
     ahead = progress_of(job, decision, now, None, still, speed_here(job, newest, now))
     explanation = explain(job, decision, now)
@@ -86,6 +87,7 @@ def job_body(
         longer_than_predicted=ahead.longer_than_predicted,
         finishing=ahead.finishing,
         standstill=still[job.id].words if job.id in still else None,
+        awaited=awaited,
         reason=explanation.reason,
         message=explanation.message,
         limit_reached=explanation.limit_reached,
