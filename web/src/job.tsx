@@ -262,7 +262,9 @@ function Story({ known, now, problem, again, caller, needsToken }: StoryProps) {
               job.result?.final_loss == null || job.spec.command || job.spec.tracked
                 ? ""
                 : "the mean of its last steps",
-              job.steps_per_second == null ? "" : `${number(job.steps_per_second)} steps/s ${
+              job.steps_per_second == null
+                ? ""
+                : `${number(job.steps_per_second)} steps/s ${
                     job.silent_seconds == null ? "lately" : `until ${duration(job.silent_seconds)} ago`
                   }`,
               epochOf(job) === UNKNOWN ? "" : `epoch ${epochOf(job)}`,

@@ -262,6 +262,26 @@ def test_every_answer_tells_the_end_by_the_speed_of_the_size_that_a_job_has_sinc
         assert ends[0].mean < 30.0, "of these steps the forecast knows, or they are not of this size"
 
 
+@pytest.mark.parametrize(
+    ("looked_at", "mean"), [(NOW - 15.0, 40.0), (NOW - 1.0, 20.0)], ids=["before the change", "since then"]
+)
+def test_no_end_is_told_by_a_look_that_knew_nothing_of_the_size_of_which_the_round_has_measured_the_speed(
+    looked_at: float, mean: float
+) -> None:
+    """Looks follow their rounds, by up to some seconds."""
+    size = Allocation(2, 0)
+    record = a_record(wanted=size, running=size, step=100, formed_at=NOW - 10.0)
+    left = {"mean": 400.0, "low": 400.0, "high": 400.0}
+    said: dict[str, Any] = {"rule": "max_steps", "remaining_steps": left, "steps_per_second": 10.0}
+    said |= {"seconds_per_step": {"mean": 0.1, "low": 0.09, "high": 0.11}}
+    forecast = a_forecast(total_steps={"mean": 500.0, "low": 500.0, "high": 500.0}, **said)
+    decision = a_decision(at=NOW, step_at=NOW - 1.0, forecast=forecast, allocation=size, previous=size)
+    decision = replace(decision, expected=replace(expected_at(looked_at, 20.0), steps_left=400.0))
+    shown = job_body(record, decision, None, NOW)
+    assert shown.remaining_seconds is not None
+    assert shown.remaining_seconds.mean == pytest.approx(mean)
+
+
 def test_a_speed_is_of_what_the_job_has_now() -> None:
     """Not of the membership before, and not of one sample, in which it was starting."""
     record = a_record(membership_epoch=2)

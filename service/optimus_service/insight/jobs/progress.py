@@ -155,7 +155,8 @@ def progress_of(
         here = None  # the forecast is of the size that it had, and the look at the queue of the one that it has now
     at_its_size = None if is_paused or here is None else interval_body(limit.cut(_plus(here, rest)))
     if expected is not None and not (job.waits or end.by_time or decision is None or decision.expected is None):
-        if is_new and decision.changes_size and here is not None:
+        knows_more = decision.changes_size if is_new else _is_of_earlier_look(job, decision, decision.expected)
+        if knows_more and here is not None:
             # By how much the look was wrong of this size is not known, only what it takes as it is.
             expected = _ending_in(expected, limit.cut(_plus(here, rest)), now)
         else:
@@ -498,6 +499,13 @@ def is_of_earlier_steps(job: JobRecord, decision: DecisionRecord | None) -> bool
     if decision is None or job.waits or job.running.is_empty or job.running != decision.allocation:
         return False
     return job.formed_at is not None and job.formed_at > (decision.at if decision.step_at is None else decision.step_at)
+
+
+def _is_of_earlier_look(job: JobRecord, decision: DecisionRecord, found: ExpectedTimesRecord) -> bool:
+    """Whether the look at the queue knew nothing of that either, but the forecast does: the next look follows it."""
+    is_told = job.running == decision.previous == decision.allocation and not job.is_tracked
+    is_told = is_told and job.formed_at is not None and found.at < job.formed_at
+    return is_told and not is_of_earlier_steps(job, decision)
 
 
 def speed_here(job: JobRecord, newest: Sequence[SampleRecord], now: float) -> float | None:
