@@ -9,7 +9,9 @@ import pytest
 from tests.service.api.api_harness import NOW, Api, membership, sample, telemetry
 from tests.service.store.store_builders import a_decision, a_forecast, a_round, set_wanted
 
+from optimus_contract.codec import write
 from optimus_scheduler.model import Allocation, Directive
+from optimus_service.api.jobs.plan import shown_now
 from optimus_service.push.stream_state import read_stream_state
 
 CERTAIN = {"mean": 500.0, "low": 500.0, "high": 500.0}
@@ -32,13 +34,17 @@ def test_lists_and_explanations_and_predictions_tell_one_end_soon_after_a_change
     now = api.surroundings.clock.now
     (listed,) = api.get("/v1/jobs").json()["jobs"]
     state = read_stream_state(api.repository, api.services.cluster, "optimus", "1", now)
+    beside = shown_now(api.services, [job_id], {job_id: api.repository.jobs.get(job_id)}, now)[job_id].left
+    assert beside is not None
     ends = [
+        write(beside),
         listed["remaining_seconds"],
         api.job(job_id)["remaining_seconds"],
         api.get(f"/v1/jobs/{job_id}/explanation").json()["expected"]["finish_seconds"],
         api.get(f"/v1/jobs/{job_id}/predictions").json()["remaining_seconds"],
         json.loads(state.jobs[job_id])["remaining_seconds"],
     ]
+    ends = [{name: each[name] for name in ("mean", "low", "high")} for each in ends]
     assert listed["steps_per_second"] == pytest.approx(10.0)
     assert all(each == pytest.approx(ends[0]) for each in ends)
     assert ends[0]["mean"] == pytest.approx(45.0, rel=0.05), "450 steps are left"

@@ -30,6 +30,7 @@ from optimus_service.insight.jobs.bodies import allocation_body
 from optimus_service.insight.jobs.lost_work import Loss
 from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.insight.jobs.reasons import gives_more, text_of
+from optimus_service.insight.jobs.speeds_here import speeds_here
 from optimus_service.insight.predictions.dry_run import Effect, Previewed, PutOff
 from optimus_service.observe.spec import deadline_of, goes_on_from_checkpoints
 from optimus_service.observe.standstills import standstills
@@ -104,7 +105,8 @@ def shown_now(services: Services, ids: Iterable[str], active: Mapping[str, JobRe
     found = [active[each] for each in ids if each in active]
     decisions = services.repository.rounds.latest_decisions([job.id for job in found])
     still = standstills(services.repository, found, decisions, now, services.listens_since)
-    ahead = {job.id: progress_of(job, decisions.get(job.id), now, None, still) for job in found}
+    speeds = speeds_here(services.repository, found, decisions, now)
+    ahead = {job.id: progress_of(job, decisions.get(job.id), now, None, still, speeds.get(job.id)) for job in found}
     return {
         job_id: Shown(
             each.remaining_seconds,
