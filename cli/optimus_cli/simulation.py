@@ -16,7 +16,7 @@ from optimus_cli.errors import BadInput, CliError, MissingPart
 from optimus_simulator.bounds.bound import Bound
 from optimus_simulator.errors import BadTrace, SimulatorError
 from optimus_simulator.options import Options
-from optimus_simulator.outcome.comparison import PolicyResult, columns_among, compare
+from optimus_simulator.outcome.comparison import IN_SENTENCES, Column, PolicyResult, columns_among, compare, possible
 from optimus_simulator.outcome.comparison import as_json as document
 from optimus_simulator.outcome.outcome import Outcome
 from optimus_simulator.scenario import Scenario, bound_of, recorded, run_all
@@ -56,7 +56,7 @@ def _fits(table: Table, console: Console, options: ConsoleOptions) -> bool:
 def _by_policy(title: str, results: Sequence[PolicyResult]) -> Table:
     table = Table(title=title)
     table.add_column("policy", style="bold", no_wrap=True)
-    shown = columns_among(results)
+    shown = _shown(results)
     for column in shown:
         table.add_column(column.title, justify="right", no_wrap=True)
     for result in results:
@@ -64,12 +64,16 @@ def _by_policy(title: str, results: Sequence[PolicyResult]) -> Table:
     return table
 
 
+def _shown(results: Sequence[PolicyResult]) -> list[Column]:
+    return [column for column in columns_among(results) if column.name not in IN_SENTENCES]
+
+
 def _by_column(title: str, results: Sequence[PolicyResult]) -> Table:
     table = Table(title=title)
     table.add_column("", style="bold", no_wrap=True)
     for result in results:
         table.add_column(result.policy, justify="right", overflow="fold")
-    for column in columns_among(results):
+    for column in _shown(results):
         table.add_row(column.title, *(column.cell(result.figures) for result in results))
     return table
 
@@ -113,7 +117,7 @@ def run(
         output.show(Comparison(results))
         for line in _on_truth(_assumed(scenarios), lived):
             output.print_text(line)
-        for line in _possible(results):
+        for line in possible(results):
             output.print_text(line)
 
 
@@ -145,15 +149,6 @@ def _measured(lived: Recorded | None, stops: Sequence[float]) -> str:
     if lived is None or lived.restart_seconds is None or list(stops) != [lived.restart_seconds]:
         return ""
     return f" (median of {lived.measured_stops} that were measured)"
-
-
-def _possible(results: Sequence[PolicyResult]) -> list[str]:
-    """How far each policy is from what is possible, where that was asked for."""
-    return [
-        f"{result.policy}: mean JCT within {result.figures['above_bound'].mean:.1%} of what is possible"
-        for result in results
-        if "above_bound" in result.figures
-    ]
 
 
 def show_bound(trace: str, options: Options, seed: int, lived: Recorded | None = None, *, as_json: bool) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_simulator.bounds.bound import Bound, bound
+from optimus_simulator.bounds.needs import TooManySizes
 from optimus_simulator.elasticflow import PublishedElasticFlow
 from optimus_simulator.errors import BadTrace, Stuck
 from optimus_simulator.options import Options
@@ -119,21 +120,35 @@ def simulate(scenario: Scenario, progress: Progress = unwatched) -> Outcome:
         outcome = Replay(trace, policy, options, seed=seed, progress=progress).run()
     except (Stuck, AssertionError) as error:
         raise Stuck(f"{error}\nseed {seed}; again with: {scenario.command}") from error
-    if options.bound:
-        outcome = replace(outcome, bound=bound_of(scenario.trace, options, seed))
-    return replace(outcome, policy=scenario.label) if scenario.label else outcome
+    outcome = replace(outcome, policy=scenario.label) if scenario.label else outcome
+    try:
+        return replace(outcome, bound=bound_of(scenario.trace, options, seed, programme=options.bound))
+    except BadTrace as error:
+        return replace(outcome, no_bound=str(error).removeprefix(f"{scenario.trace}: "))
 
 
-@lru_cache(maxsize=64)
-def bound_of(trace: str, options: Options, seed: int) -> Bound:
-    """What no scheduler can do better than on that trace, drawn with that seed if it is drawn.
+def bound_of(trace: str, options: Options, seed: int, *, programme: bool = True) -> Bound:
+    """What no scheduler can do better than on that trace, drawn with that seed if it is drawn; without the linear
+    `programme` in a moment.
 
     Raises:
         BadTrace: the trace cannot be read, or there is no bound for its jobs.
     """
+    matters = replace(Options(), **{name: getattr(options, name) for name in _OF_BOUNDS})
+    return _bound_of(trace, matters, seed if trace.partition(":")[0] == "paper" else 0, programme)
+
+
+_OF_BOUNDS = ("restart_seconds", "restart_spread", "elastic_batch", "blind", "load", "cluster", "pollux")
+"""Options that bounds depend on: with others they are the same, and not worked out again."""
+
+
+@lru_cache(maxsize=64)
+def _bound_of(trace: str, options: Options, seed: int, programme: bool) -> Bound:
     found = load(trace, options, seed)
     try:
-        return bound(found, options)
+        return bound(found, options, programme=programme)
+    except TooManySizes as error:
+        raise TooManySizes(f"{trace}: {error}; --bound takes the time") from error
     except BadTrace as error:
         raise BadTrace(f"{trace}: {error}") from error
 

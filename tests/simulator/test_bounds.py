@@ -22,15 +22,15 @@ from optimus_cli.app import app
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.model import Architecture, ConvergenceRule, JobSpec, Resources, TaskDemand
 from optimus_scheduler.place.network_cost import transfer_cost
-from optimus_simulator.bounds.area import one_machine
+from optimus_simulator.bounds.area import cheapest_speeds, least_makespan, one_machine
 from optimus_simulator.bounds.bound import Bound, bound
-from optimus_simulator.bounds.needs import least_seconds, needs_of
+from optimus_simulator.bounds.needs import Need, TooManySizes, least_seconds, needs_of
 from optimus_simulator.bounds.prices import JobTimes, Sizes
 from optimus_simulator.options import Options
-from optimus_simulator.outcome.comparison import columns_among, compare
+from optimus_simulator.outcome.comparison import columns_among, compare, possible
 from optimus_simulator.outcome.outcome import Outcome
 from optimus_simulator.replay import Replay
-from optimus_simulator.scenario import load
+from optimus_simulator.scenario import bound_of, load
 from optimus_simulator.trace import Trace, TraceJob, equal_nodes, in_order
 from optimus_simulator.truth.truth import AllReduceLaw, MeasuredLaw, ParameterServerLaw, ParametricTruth, PlacedTruth
 
@@ -287,6 +287,11 @@ def test_a_policy_that_drops_jobs_is_compared_with_no_bound() -> None:
     assert "above_bound" not in of_dropping.figures
     (column,) = (each for each in columns_among([of_kept, of_dropping]) if each.name == "above_bound")
     assert column.cell(of_dropping.figures) == "—"
+    said = possible([of_kept, of_dropping])
+    assert said[0].startswith("srtf: mean JCT within ")
+    assert said[1:] == [
+        "dropping: not compared with what is possible: it declined jobs, and the bound is one of all jobs."
+    ]
     (mixed,) = compare([kept, replace(dropping, policy=kept.policy)])
     assert "above_bound" not in mixed.figures
 
@@ -335,6 +340,39 @@ def test_no_way_through_a_job_costs_less_than_is_said(
     assert at + found.cost >= times.earliest - 1e-6
 
 
+def too_much(needs: list[Need], begin: float, end: float) -> bool:
+    """Whether what is left of the jobs at one instant takes more of a resource than there is until the end."""
+    for resource in range(needs[0].work.usage.shape[1]):
+        taken = 0.0
+        for need in needs:
+            usage, speeds = cheapest_speeds(need.work.usage[:, resource], need.work.speeds())
+            left = 1.0 - max(begin - need.trains_from, 0.0) * speeds[-1]
+            time = end - max(need.trains_from, begin)
+            taken += float(np.interp(left / time, speeds, usage)) * time if left > 0 and time > 0 else 0.0
+        if taken > (end - begin) * (1 + 1e-9):
+            return True
+    return False
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.floats(0.0, 200.0), st.floats(1.0, 400.0), st.sampled_from([1.0, 1.3, 2.0])),
+        min_size=1,
+        max_size=9,
+    )
+)
+def test_an_end_before_the_makespan_is_too_soon_and_none_later(jobs: list[tuple[float, float, float]]) -> None:
+    """At the bound no instant says that an end is impossible; a little before one does, or a job takes longer alone."""
+    needs = needs_of(trace_of(*(job(str(n), *each) for n, each in enumerate(jobs))), 5.0)
+    end = least_makespan(needs) + min(need.submitted_at for need in needs)
+    instants = [need.trains_from for need in needs]
+    assert not any(too_much(needs, begin, end + 0.01) for begin in instants if begin < end)
+    alone = max(need.trains_from + need.work.shortest for need in needs)
+    assert end >= alone
+    assert end == alone or any(too_much(needs, begin, end - 0.01) for begin in instants if begin < end - 0.01)
+
+
 def test_transfer_is_no_more_than_any_placement_makes() -> None:
     core = Resources(1.0)
     law = ParameterServerLaw((0.0, 0.001, 1.0, 0.0, 0.0), 32.0)
@@ -376,6 +414,81 @@ def test_the_command_says_the_bound_and_simulations_how_far_they_are_from_it(csv
     table = run.invoke(app, ["simulate", "--trace", str(csv), "--policy", "optimus", "--bound"]).output
     assert f"optimus: mean JCT within {expected:.1%} of what is possible" in table
     assert "linear programme" in run.invoke(app, ["bound", str(csv)]).output
+
+
+def test_without_a_flag_policies_are_compared_with_bounds_that_take_a_moment(
+    csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "optimus_simulator.bounds.bound.best_prices", lambda *_words, **_more: pytest.fail("a programme")
+    )
+    words = ["simulate", "--trace", str(csv), "--policy", "optimus,fifo", "--seeds", "2", "--processes", "1"]
+    document = json.loads(CliRunner().invoke(app, [*words, "--json"]).output)
+    for result in document["policies"]:
+        assert all(each["programme_seconds"] is None for each in result["bounds"])
+        assert len(result["bounds"]) == 2
+        for run, least in zip(result["runs"], result["bounds"], strict=True):
+            assert least["mean_jct_seconds"] == max(least["alone_seconds"], least["squashed_area_seconds"])
+            assert run["above_bound"] == pytest.approx(run["mean_jct_seconds"] / least["mean_jct_seconds"] - 1.0)
+            assert 0.0 <= run["makespan_above_bound"] < 1.0
+    report = tmp_path / "report.html"
+    text = CliRunner().invoke(app, [*words, "--html", str(report)]).output
+    least = document["policies"][0]["bounds"][0]["mean_jct_seconds"]
+    for result in document["policies"]:
+        jct, makespan = (result["figures"][name] for name in ("above_bound", "makespan_above_bound"))
+        said = f"mean JCT within {jct:.1%} of what is possible (no scheduler is below {least:,.0f} s), makespan within"
+        assert f"{result['policy']}: {said} {makespan:.1%}" in text
+        assert said in report.read_text(encoding="utf-8")
+    assert "With --bound a linear programme gives nearer ones" in text
+
+
+def test_where_there_is_no_bound_a_line_says_why(data: Path) -> None:
+    words = ["simulate", "--trace", f"pollux:{data}/pollux/workloads/workload-6.csv", "--policy", "fifo,tiresias"]
+    why = "epochs of whole seconds (--like-pollux) may take less than they need: there is no bound for them"
+    for flag in ([], ["--bound"]):
+        text = CliRunner().invoke(app, [*words, "--like-pollux", "--processes", "1", *flag]).output
+        assert text.count(f"Not compared with what is possible: {why}.") == 1
+        assert "of what is possible (" not in text
+    document = json.loads(CliRunner().invoke(app, [*words, "--like-pollux", "--processes", "1", "--json"]).output)
+    assert [result["no_bound"] for result in document["policies"]] == [why, why]
+    assert not any("bounds" in result or "above_bound" in result["figures"] for result in document["policies"])
+
+
+def test_deadlines_that_cannot_be_met_are_told_once() -> None:
+    trace = trace_of(job("a", 0.0, 100.0, 2.0, 20.0), job("b", 0.0, 100.0, 2.0, 2000.0))
+    least = bound(trace, NO_STOPS, programme=False)
+    assert least.deadlines_met == 0.5
+    runs = [replace(Replay(trace, policy_named(name), NO_STOPS).run(), bound=least) for name in ("fifo", "optimus")]
+    said = possible(compare(runs))
+    assert said.count("No scheduler meets more than 50.0% of the deadlines.") == 1
+    other = replace(runs[1], bound=replace(least, deadlines_met=1.0))
+    assert "optimus: no scheduler meets more than 100.0% of the deadlines." in possible(compare([runs[0], other]))
+
+
+def test_too_many_sizes_have_a_bound_only_where_it_was_asked_for(tmp_path: Path) -> None:
+    """It would take longer than a moment."""
+    path = tmp_path / "large.jsonl"
+    size = {"cpu": 1, "minimum": 1, "maximum": 400}
+    speed = {"theta": [1.0, 1.0, 0.1, 0.0, 0.0]}
+    one = {
+        "id": "a", "submitted_at": 0, "workers": size, "servers": size, "convergence": {"max_steps": 100},
+        "truth": {"total_steps": 100, "steps_per_epoch": 10, "loss": [0.5, 1, 0.1], "speed": speed},
+    }  # fmt: skip
+    path.write_text("\n".join(map(json.dumps, [{"nodes": [{"count": 10, "cpu": 100}]}, one])))
+    with pytest.raises(TooManySizes):
+        bound_of(str(path), Options(), 0, programme=False)
+    done = CliRunner().invoke(app, ["simulate", "--trace", str(path), "--policy", "fifo"])
+    assert done.exit_code == 0, done.output
+    assert "Not compared with what is possible: its jobs may have too many sizes" in done.output
+    assert "--bound takes the time" in done.output
+
+
+def test_a_bound_is_worked_out_once_for_runs_that_it_is_the_same_for(csv: Path) -> None:
+    first = bound_of(str(csv), Options(), 0)
+    assert bound_of(str(csv), Options(round_seconds=600.0, oracle=True), 3) is first
+    assert bound_of(str(csv), Options(restart_seconds=5.0), 0) is not first
+    drawn = [bound_of("paper", Options(), seed, programme=False) for seed in (0, 1)]
+    assert drawn[0].mean_jct_seconds != drawn[1].mean_jct_seconds
 
 
 @pytest.mark.parametrize(("words", "said"), [(["--load", "0"], "--load"), (["--set", "speed=1"], "unknown option")])

@@ -65,9 +65,7 @@ def one_machine(releases: Sequence[float], lengths: Sequence[float]) -> list[flo
 _STEPS = 24
 """Halvings of the interval in which the makespan's bound lies."""
 _INSTANTS = 64
-"""From which what is left of the jobs is looked at, at most ..."""
-_LOOKS = 20_000
-"""... and fewer where there are many kinds of jobs: so many pairs of a kind and an instant, or two instants."""
+"""From which what is left of the jobs is looked at, at most."""
 
 
 def least_makespan(needs: Sequence[Need]) -> float:
@@ -79,44 +77,62 @@ def least_makespan(needs: Sequence[Need]) -> float:
     first = min(need.submitted_at for need in needs)
     alone = max(need.trains_from + need.work.shortest for need in needs)
     begins = np.unique([need.trains_from for need in needs])
-    kinds = len({id(need.work) for need in needs})
-    count = min(len(begins), _INSTANTS, max(_LOOKS // kinds, 2))
-    instants = begins[np.linspace(0, len(begins) - 1, count).astype(int)]
-    left = [_Left(needs, resource) for resource in range(needs[0].work.usage.shape[1])]
-    low, high = alone, alone + sum(need.work.shortest for need in needs)
+    instants = begins[np.linspace(0, len(begins) - 1, min(len(begins), _INSTANTS)).astype(int)]
+    latest = alone + sum(need.work.shortest for need in needs)
+    found = alone
+    for resource in range(needs[0].work.usage.shape[1]):
+        left = _Left(needs, resource)
+        for begin in _spread(instants):
+            if begin < found and left.is_too_much(begin, found):  # else it is not for any later end
+                found = _last_too_soon(left, begin, found, latest)
+    return found - first
+
+
+def _spread(instants: FloatArray) -> list[float]:
+    """Early, late and middle ones in turn, so that few of them raise what those before them have found."""
+    count = len(instants)
+    fractions = sorted(range(count), key=lambda place: (place * 0.6180339887498949) % 1.0)
+    return [float(instants[place]) for place in fractions]
+
+
+def _last_too_soon(left: _Left, begin: float, low: float, high: float) -> float:
+    """An end that is too soon for what is left at that instant, nearly the last such; `low` is one."""
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        if any(each.is_too_much(float(begin), middle) for each in left for begin in instants if begin < middle):
+        if left.is_too_much(begin, middle):
             low = middle
         else:
             high = middle
-    return low - first
+    return low
 
 
 class _Left:
-    """The least of one resource that what is left of all jobs takes, between an instant and an end."""
+    """The least of one resource that what is left of all jobs takes, between an instant and an end.
+
+    The curves of all kinds of jobs, usage over speed, stand in one: speeds are parts of the kind's fastest, and those
+    of the n-th kind begin at 2 n.
+    """
 
     def __init__(self, needs: Sequence[Need], resource: int) -> None:
         works = {id(need.work): need.work for need in needs}
-        self._alike = [
-            (
-                np.array([need.trains_from for need in needs if id(need.work) == key]),
-                *cheapest_speeds(work.usage[:, resource], work.speeds()),
-            )
-            for key, work in works.items()
-        ]
+        place = {key: number for number, key in enumerate(works)}
+        curves = [cheapest_speeds(work.usage[:, resource], work.speeds()) for work in works.values()]
+        fastest = np.array([speeds[-1] or 1.0 for _, speeds in curves])
+        kinds = np.array([place[id(need.work)] for need in needs])
+        self._speeds = np.concatenate([2.0 * n + speeds / fastest[n] for n, (_, speeds) in enumerate(curves)])
+        self._usage = np.concatenate([usage for usage, _ in curves])
+        self._begins = np.array([need.trains_from for need in needs])
+        self._fastest, self._offsets = fastest[kinds], 2.0 * kinds
 
     def is_too_much(self, begin: float, end: float) -> bool:
         """Whether it does not fit before the end."""
-        return sum(_needed(*alike, begin, end) for alike in self._alike) > end - begin
-
-
-def _needed(begins: FloatArray, usage: FloatArray, speeds: FloatArray, begin: float, end: float) -> float:
-    left = 1.0 - np.maximum(begin - begins, 0.0) * speeds[-1]
-    time = end - np.maximum(begins, begin)
-    counts = (left > 0) & (time > 0)
-    left, time = left[counts], time[counts]
-    return float((np.interp(left / time, speeds, usage) * time).sum())
+        left = 1.0 - np.maximum(begin - self._begins, 0.0) * self._fastest
+        time = end - np.maximum(self._begins, begin)
+        counts = (left > 0) & (time > 0)
+        left, time = left[counts], time[counts]
+        part = np.minimum(left / (time * self._fastest[counts]), 1.0)
+        usage = np.interp(self._offsets[counts] + part, self._speeds, self._usage)
+        return float((usage * time).sum()) > end - begin
 
 
 def cheapest_speeds(usage: FloatArray, speeds: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -119,6 +119,8 @@ def _master(
 
 MOST_JOBS = 2000
 """Traces with more get no linear programme: it takes about as many milliseconds a round as there are jobs."""
+_MOST_SIZES, _SIZES_OF_A_JOB = 100_000, 100
+"""Without it so many sizes are looked at, and so many more for each job: a second, and a millisecond for each."""
 _WHILE_ARRIVING, _AFTERWARDS = 60, 30
 """Intervals of the grid while jobs arrive, equally long, and after that, each longer than the one before."""
 _DEADLINES = 60
@@ -138,7 +140,7 @@ class Bound:
     squashed_area_seconds: float
     """... if the cluster were one machine, and every size as efficient as the best."""
     programme_seconds: float | None
-    """... by the linear programme; None where the trace has too many jobs for it."""
+    """... by the linear programme; None where the trace has too many jobs for it, or it was not asked for."""
     makespan_seconds: float
     """From the first submission to the last end, at least."""
     deadlines_met: float | None
@@ -148,7 +150,7 @@ class Bound:
 
     @property
     def mean_jct_seconds(self) -> float:
-        """No scheduler has a lower mean completion time: the largest of the three."""
+        """No scheduler has a lower mean completion time: the largest of those that are known."""
         return max(self.alone_seconds, self.squashed_area_seconds, self.programme_seconds or 0.0)
 
     def as_json(self) -> dict[str, Any]:
@@ -156,17 +158,20 @@ class Bound:
         return {**asdict(self), "mean_jct_seconds": self.mean_jct_seconds}
 
 
-def bound(trace: Trace, options: Options) -> Bound:
-    """Of any scheduler, with the stops of these options: each job stops at least at its first start.
+def bound(trace: Trace, options: Options, *, programme: bool = True) -> Bound:
+    """Of any scheduler, with the stops of these options: each job stops at least at its first start. Without the linear
+    `programme` it takes a moment, and is not as near.
 
     Raises:
         BadTrace: a job has no size that fits, or there is no bound for its kind.
+        TooManySizes: without the programme it would not take a moment.
     """
     start_seconds = 0.0 if options.restart_spread else options.restart_seconds
-    needs = needs_of(trace, start_seconds)
+    most_sizes = math.inf if programme else _MOST_SIZES + _SIZES_OF_A_JOB * len(trace.jobs)
+    needs = needs_of(trace, start_seconds, most_sizes)
     alone = sum(need.trains_from + need.work.shortest - need.submitted_at for need in needs)
     makespan, area = least_makespan(needs), squashed_area(needs)
-    small = len(needs) <= MOST_JOBS
+    small = programme and len(needs) <= MOST_JOBS
     times, grid = _times(needs, makespan) if small else ([], np.zeros(0))
     count = len(needs)
     return Bound(

@@ -36,11 +36,12 @@ def least_seconds(truth: Truth, spec: JobSpec, sizes: Sizes, nodes: Sequence[Nod
         BadTrace: the job ends by other rules than its speed.
     """
     if isinstance(truth, ProfiledTruth):
-        return _of_profile(truth, spec, sizes, nodes)
+        return _of_profile(truth, spec, sizes, len(nodes))
+    rooms = list({id(node.capacity): node.capacity for node in nodes}.values())
     if isinstance(truth, ElasticTruth):
-        return _of_elastic(truth, spec, sizes, nodes)
+        return _of_elastic(truth, spec, sizes, rooms)
     if isinstance(truth, ParametricTruth):
-        speeds = np.array([_speed(truth, spec, size, nodes) for size in sizes])
+        speeds = np.array([_speed(truth, spec, size, rooms) for size in sizes])
         return np.array([_divided(truth.total_steps, speeds)])
     raise BadTrace(f"there is no bound for jobs of the kind {type(truth).__name__}")
 
@@ -49,53 +50,57 @@ def _divided(work: float, speeds: FloatArray) -> FloatArray:
     return np.asarray(np.divide(work, speeds, out=np.full(len(speeds), math.inf), where=speeds > 0))
 
 
-def _speed(truth: ParametricTruth, spec: JobSpec, size: tuple[int, int], nodes: Sequence[Node]) -> float:
+Rooms = Sequence[Resources]
+"""What a node offers, of each kind of node."""
+
+
+def _speed(truth: ParametricTruth, spec: JobSpec, size: tuple[int, int], rooms: Rooms) -> float:
     """Steps per second, with as little crossing of nodes as the nodes allow."""
     workers, servers = size
     if isinstance(truth, PlacedTruth) and isinstance(truth.law, ParameterServerLaw):
-        return truth.law.placed(workers, servers, _least_transfer(spec, workers, servers, nodes))
-    fits = fits_one_node(spec, workers, servers, nodes)
+        return truth.law.placed(workers, servers, _least_transfer(spec, workers, servers, rooms))
+    fits = fits_one_node(spec, workers, servers, rooms)
     return truth.law(workers, servers) * (1.0 if fits else truth.crossing_factor)
 
 
-def fits_one_node(spec: JobSpec, workers: int, servers: int, nodes: Sequence[Node]) -> bool:
+def fits_one_node(spec: JobSpec, workers: int, servers: int, rooms: Rooms) -> bool:
     """Whether that many tasks have room on an empty node."""
     need = spec.demand(workers, servers)
-    return any(need.fits_in(capacity) for capacity in {id(node.capacity): node.capacity for node in nodes}.values())
+    return any(need.fits_in(room) for room in rooms)
 
 
-def _least_transfer(spec: JobSpec, workers: int, servers: int, nodes: Sequence[Node]) -> float:
+def _least_transfer(spec: JobSpec, workers: int, servers: int, rooms: Rooms) -> float:
     """The least cost of a placement (`network_cost.transfer_cost`) where a node has room for m tasks.
 
     The tasks need at least k = ⌈(w+p)/m⌉ nodes, so one of them has at most w/k workers. It sends what the other w - w/k
     workers want of its servers, or has no server and then fetches everything; likewise for servers.
     """
-    if fits_one_node(spec, workers, servers, nodes) or not servers:
+    if fits_one_node(spec, workers, servers, rooms) or not servers:
         return 0.0
-    most = max(_most_tasks(spec, node) for node in nodes)
+    most = max(_most_tasks(spec, room) for room in rooms)
     count = math.ceil((workers + servers) / max(most, 1))
     few_workers = min(1.0, (workers - workers // count) / servers)
     few_servers = min(workers / servers, (servers - servers // count) / servers)
     return max(few_workers, few_servers)
 
 
-def _most_tasks(spec: JobSpec, node: Node) -> int:
+def _most_tasks(spec: JobSpec, room: Resources) -> int:
     """Tasks of the smaller kind that have room on the node."""
-    return max(_most(demand.resources.dominant_share(node.capacity)) for demand in (spec.worker, spec.server))
+    return max(_most(demand.resources.dominant_share(room)) for demand in (spec.worker, spec.server))
 
 
 def _most(share: float) -> int:
     return int(1.0 / share + 1e-9) if share > 0 else 0
 
 
-def _of_elastic(truth: ElasticTruth, spec: JobSpec, sizes: Sizes, nodes: Sequence[Node]) -> FloatArray:
+def _of_elastic(truth: ElasticTruth, spec: JobSpec, sizes: Sizes, rooms: Rooms) -> FloatArray:
     """The gain of a batch grows with the noise, so each part is as fast as the better of its two ends."""
     smallest = truth.limits.minimum
     ends = np.linspace(0.0, truth.total_steps, _PARTS + 1)
     noise = np.array([truth.noise_at(step) for step in ends])
     rates = np.zeros((_PARTS + 1, len(sizes)))
     for column, (workers, servers) in enumerate(sizes):
-        shape = ((workers, servers),) if fits_one_node(spec, workers, servers, nodes) else ((workers - 1, 0), (1, 0))
+        shape = ((workers, servers),) if fits_one_node(spec, workers, servers, rooms) else ((workers - 1, 0), (1, 0))
         for batch in {*truth.limits.choices(workers), truth.batch}:
             examples = truth.in_effect(workers, batch)
             gain = (1.0 + noise / smallest) / (1.0 + noise / examples)
@@ -103,7 +108,7 @@ def _of_elastic(truth: ElasticTruth, spec: JobSpec, sizes: Sizes, nodes: Sequenc
     return np.asarray(truth.total_steps / _PARTS / np.maximum(rates[:-1], rates[1:]))
 
 
-def _of_profile(truth: ProfiledTruth, spec: JobSpec, sizes: Sizes, nodes: Sequence[Node]) -> FloatArray:
+def _of_profile(truth: ProfiledTruth, spec: JobSpec, sizes: Sizes, n_nodes: int) -> FloatArray:
     """Every epoch at its own speed, with the best of the batches that may be chosen."""
     if truth.whole_seconds:
         raise BadTrace(
@@ -115,7 +120,7 @@ def _of_profile(truth: ProfiledTruth, spec: JobSpec, sizes: Sizes, nodes: Sequen
     for column, (workers, _) in enumerate(sizes):
         for target in {*(limits.choices(workers) if limits else ()), truth.target_batch}:
             batch = application.cut(target, workers)
-            step = application.fastest_step_seconds(workers, batch, len(nodes))
+            step = application.fastest_step_seconds(workers, batch, n_nodes)
             seconds[:, column] = np.minimum(seconds[:, column], parts * step / application.gains(batch.effective))
     return seconds
 
@@ -176,33 +181,62 @@ class Need:
     work: Work
 
 
-def needs_of(trace: Trace, stop_seconds: float) -> list[Need]:
-    """Of every job of the trace, in its order. `stop_seconds`: how long a start takes, at the very least.
+def needs_of(trace: Trace, stop_seconds: float, most_sizes: float = math.inf) -> list[Need]:
+    """Of every job of the trace, in its order. `stop_seconds`: how long a start takes, at the very least. `most_sizes`:
+    so many are looked at, of jobs that are alike once; each takes some ten microseconds.
 
     Raises:
         BadTrace: a job has no size that the cluster has room for, or there is no bound for its kind.
+        TooManySizes: there are more.
     """
-    capacity = trace.capacity
-    known: dict[object, Work] = {}
-    return [
-        Need(
-            job.submitted_at, job.submitted_at + stop_seconds, job.spec.deadline_at, _work(job, trace, capacity, known)
-        )
-        for job in trace.jobs
-    ]
+    works, needs = _Works(trace, most_sizes), []
+    for job in trace.jobs:
+        begin = job.submitted_at + stop_seconds
+        needs.append(Need(job.submitted_at, begin, job.spec.deadline_at, works.of(job)))
+    return needs
 
 
-def _work(job: TraceJob, trace: Trace, capacity: Resources, known: dict[object, Work]) -> Work:
-    """Remembered for jobs that are alike: those of one application, or of one law."""
+class TooManySizes(BadTrace):
+    """Jobs may have so many sizes that looking at all of them takes long."""
+
+
+class _Works:
+    """Remembered for jobs that are alike."""
+
+    def __init__(self, trace: Trace, most_sizes: float) -> None:
+        self._nodes, self._capacity = trace.nodes, trace.capacity
+        self._known: dict[object, Work] = {}
+        self._left = most_sizes
+
+    def of(self, job: TraceJob) -> Work:
+        key = _kind(job, self._capacity)
+        if key not in self._known:
+            self._left -= _count(job, self._capacity)
+            if self._left < 0:
+                raise TooManySizes("its jobs may have too many sizes to look at all of them in a moment")
+            self._known[key] = _work_of(job, self._nodes, self._capacity)
+        return self._known[key]
+
+
+def _kind(job: TraceJob, capacity: Resources) -> object:
+    """The same of jobs that take the same: those of one application, or of one law, with the same sizes."""
     truth = job.truth
     nature = getattr(truth, "application", None)
     alike = (nature.name, getattr(truth, "target_batch", 0)) if nature is not None else truth
     spec = job.spec
     sizes = (spec.worker, spec.server, spec.elastic_batch, tuple(sorted(job.type_speeds.items())))
-    key = (alike, repr(sizes), job.gpu_types_of(capacity))
-    if key not in known:
-        known[key] = _work_of(job, trace.nodes, capacity)
-    return known[key]
+    return (alike, repr(sizes), job.gpu_types_of(capacity))
+
+
+def _count(job: TraceJob, capacity: Resources) -> int:
+    """Sizes that are looked at of it, or a few more."""
+    return sum(_pairs(job.spec.on(gpu_type), capacity) for gpu_type in job.gpu_types_of(capacity))
+
+
+def _pairs(spec: JobSpec, capacity: Resources) -> int:
+    shares = [(demand, demand.resources.dominant_share(capacity)) for demand in (spec.worker, spec.server)]
+    most = [min(demand.maximum, _most(share)) if share > 0 else demand.maximum for demand, share in shares]
+    return math.prod(max(end - demand.minimum + 1, 0) for end, (demand, _) in zip(most, shares, strict=True))
 
 
 def _work_of(job: TraceJob, nodes: Sequence[Node], capacity: Resources) -> Work:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import stdtrit
 
+from optimus_simulator.bounds.bound import MOST_JOBS
 from optimus_simulator.outcome.outcome import OF_JOBS_THAT_RAN, Outcome, deadline_answers, time_left
 
 
@@ -83,6 +84,10 @@ class PolicyResult:
     figures: dict[str, Estimate]
 
 
+IN_SENTENCES = ("above_bound", "makespan_above_bound")
+"""Figures that `possible` tells."""
+
+
 def columns_among(results: Sequence[PolicyResult]) -> tuple[Column, ...]:
     """Those of jobs that ran, and others that there are values for of any of these: not every trace has deadlines, and
     where a policy drops jobs its figures are compared with no bound."""
@@ -106,7 +111,9 @@ _NONE: Mapping[str, float | None] = MappingProxyType(dict.fromkeys(OF_JOBS_THAT_
 
 
 def as_json(results: Sequence[PolicyResult]) -> dict[str, Any]:
-    """The comparison as one JSON document: figures of each policy, and of each of its runs; null: no job ran."""
+    """The comparison as one JSON document: figures of each policy, and of each of its runs; null: no job ran.
+    `no_bound` says why it is compared with none.
+    """
     return {
         "trace": results[0].outcomes[0].trace,
         "policies": [
@@ -132,7 +139,73 @@ def _answers(result: PolicyResult) -> dict[str, Any]:
 
 
 def _bounds(result: PolicyResult) -> dict[str, Any]:
-    """What no scheduler can do better than, run by run, where that was asked for."""
+    """What no scheduler can do better than, run by run."""
+    bounds = [outcome.bound.as_json() for outcome in result.outcomes if outcome.bound]
+    why = _why_without_bound(result)
+    return ({"bounds": bounds} if bounds else {}) | ({"no_bound": why} if why else {})
+
+
+# --- how far from what is possible -----------------------------------------------------------------------------------
+
+
+def possible(results: Sequence[PolicyResult]) -> list[str]:
+    """How far each policy is from what no scheduler can do better than, or why that is not known; and what would say it
+    more exactly.
+    """
+    whys = {result.policy: _why_without_bound(result) for result in results}
+    lines = [_distance(result) for result in results if not whys[result.policy]]
+    if len(set(whys.values())) == 1:
+        lines += [f"Not compared with what is possible: {why}." for why in set(whys.values()) if why]
+    else:
+        lines += [f"{policy}: not compared with what is possible: {why}." for policy, why in whys.items() if why]
+    lines += _deadlines(results)
+    bounds = [each.bound for result in results for each in result.outcomes if each.bound]
+    if any(each.programme_seconds is None and each.jobs <= MOST_JOBS for each in bounds):
+        lines.append(_SIMPLE)
+    return lines
+
+
+_SIMPLE = "These are simple bounds. With --bound a linear programme gives nearer ones, in half a minute for 160 jobs."
+
+
+def _distance(result: PolicyResult) -> str:
+    least = [outcome.bound.mean_jct_seconds for outcome in result.outcomes if outcome.bound]
+    jct, makespan = (_share(result.figures[name].mean) for name in IN_SENTENCES)
     return (
-        {"bounds": [each.bound.as_json() for each in result.outcomes if each.bound]} if result.outcomes[0].bound else {}
+        f"{result.policy}: mean JCT within {jct} of what is possible (no scheduler is below {np.mean(least):,.0f} s), "
+        f"makespan within {makespan}"
     )
+
+
+def _deadlines(results: Sequence[PolicyResult]) -> list[str]:
+    """The most that can be met, once where it is the same for all."""
+    met = {result.policy: _most_met(result) for result in results}
+    said = {
+        policy: f"no scheduler meets more than {most:.1%} of the deadlines"
+        for policy, most in met.items()
+        if most is not None
+    }
+    if len(said) == len(results) and len(set(said.values())) == 1:
+        return [f"N{next(iter(said.values()))[1:]}."]
+    return [f"{policy}: {words}." for policy, words in said.items()]
+
+
+def _most_met(result: PolicyResult) -> float | None:
+    found = [each.bound.deadlines_met for each in result.outcomes if each.bound]
+    known = [each for each in found if each is not None]
+    return float(np.mean(known)) if known and len(known) == len(result.outcomes) else None
+
+
+def _share(value: float) -> str:
+    return f"{0.0 if abs(value) < 5e-4 else value:.1%}"  # rounding may leave less than nothing, written as -0.0%
+
+
+def _why_without_bound(result: PolicyResult) -> str:
+    """Empty where it is compared with a bound."""
+    if any(job.dropped for outcome in result.outcomes for job in outcome.jobs):
+        return "it declined jobs, and the bound is one of all jobs"
+    unknown = [outcome.no_bound or "no bound was asked for" for outcome in result.outcomes if outcome.bound is None]
+    if unknown:
+        return unknown[0]
+    known = set(IN_SENTENCES) <= set(result.figures)
+    return "" if known else "its jobs take no time"

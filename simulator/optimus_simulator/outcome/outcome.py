@@ -84,7 +84,9 @@ class Outcome:
     timeline: tuple[Moment, ...]
     rounds: int
     bound: Bound | None = None
-    """What no scheduler can do better than on this trace, if that was asked for."""
+    """What no scheduler can do better than on this trace; None: that is not known."""
+    no_bound: str = ""
+    """Why it is not known."""
 
     def figures(self) -> dict[str, float]:
         """The figures by which policies are compared, by name. `deadlines_met` only if jobs have deadlines: the part of
@@ -120,7 +122,8 @@ class Outcome:
         if self.bound is None or any(job.dropped for job in self.jobs):  # it is one of all jobs
             return {}
         least = {"above_bound": "mean_jct_seconds", "makespan_above_bound": "makespan_seconds"}
-        return {name: figures[of] / getattr(self.bound, of) - 1.0 for name, of in least.items()}
+        bounds = {name: (figures[of], getattr(self.bound, of)) for name, of in least.items()}
+        return {name: reached / possible - 1.0 for name, (reached, possible) in bounds.items() if possible > 0}
 
 
 def deadline_answers(outcomes: Sequence[Outcome]) -> dict[str, int]:

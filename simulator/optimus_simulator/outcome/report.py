@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from optimus_simulator.outcome.comparison import PolicyResult, columns_among
+from optimus_simulator.outcome.comparison import PolicyResult, columns_among, possible
 from optimus_simulator.outcome.outcome import Moment, Outcome, time_left
 from optimus_simulator.shown_predictions import AT_SUBMISSION, IN_LIFE, START, WHILE_RUNNING
 
@@ -46,6 +46,7 @@ def write_report(results: Sequence[PolicyResult], commands: Sequence[str], path:
     parts = [
         _HEAD.format(title=html.escape(f"{trace}: {', '.join(result.policy for result in results)}")),
         _table(results),
+        *(f"<p>{html.escape(line)}</p>" for line in possible(results)),
         *(_time_left(result) for result in results),
         *(f"<h2>{title}</h2>\n{picture}" for title, picture in pictures),
         "<h2>How to repeat it</h2>\n<pre>" + html.escape("\n".join(commands)) + "</pre>\n</body></html>\n",
