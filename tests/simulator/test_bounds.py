@@ -373,6 +373,27 @@ def test_an_end_before_the_makespan_is_too_soon_and_none_later(jobs: list[tuple[
     assert end == alone or any(too_much(needs, begin, end - 0.01) for begin in instants if begin < end - 0.01)
 
 
+def either_type(at: float, steps: float, speedup: float) -> TraceJob:
+    """A job that may have either of two GPU types, as fast on one as on the other."""
+    one = job(str(at), at, steps, speedup)
+    worker = TaskDemand(Resources(gpus={"x": 1}), 1, 2)
+    return replace(one, spec=replace(one.spec, worker=worker, gpu_types=("x", "y")))
+
+
+def test_gpu_types_of_which_any_will_do_are_scarce_together() -> None:
+    """No job needs one of them, so that neither alone says more than that jobs are not faster than alone."""
+    jobs = [(float(n), 300.0, 1.6) for n in range(6)]
+    types = {"x": 2, "y": 2}
+    mixed = Trace("mixed", equal_nodes(1, Resources(cpu=64.0, gpus=types)), tuple(either_type(*each) for each in jobs))
+    alike = trace_of(*(job(str(n), *each) for n, each in enumerate(jobs)), gpus=4)
+    for programme in (False, True):
+        of_types, of_one = (bound(trace, NO_STOPS, programme=programme) for trace in (mixed, alike))
+        assert of_types.squashed_area_seconds == pytest.approx(of_one.squashed_area_seconds)
+        assert of_types.mean_jct_seconds == pytest.approx(of_one.mean_jct_seconds, rel=0.1)
+        reached = Replay(mixed, policy_named("optimus"), NO_STOPS).run().figures()["mean_jct_seconds"]
+        assert of_one.alone_seconds < of_types.mean_jct_seconds <= reached
+
+
 def test_transfer_is_no_more_than_any_placement_makes() -> None:
     core = Resources(1.0)
     law = ParameterServerLaw((0.0, 0.001, 1.0, 0.0, 0.0), 32.0)

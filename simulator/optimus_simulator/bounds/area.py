@@ -15,12 +15,38 @@ FloatArray = NDArray[np.float64]
 
 def squashed_area(needs: Sequence[Need]) -> float:
     """A lower bound on the sum of completion times, seconds: each job at its most efficient size, shortest remaining
-    area first, on one machine that does the work of the whole cluster. The best over the resources.
+    area first, on one machine that does the work of the whole cluster. The best over the resources and mixes of them.
     """
     resources = needs[0].work.usage.shape[1]
-    together = np.full((1, resources), 1.0 / resources)
-    weights = np.concatenate([np.eye(resources), together])
-    return max(_shortest_first(needs, row) for row in weights)
+    return max(_shortest_first(needs, row) for row in [*np.eye(resources), *mixes(needs)])
+
+
+_FACTORS = (0.0, 2.0, 1.5, 1.2, 1.1)
+"""By which the weight of each resource is changed in turn, and by their inverses."""
+_MOST_MIXED = 2000
+"""Jobs; of more only equal weights are looked at."""
+
+
+def mixes(needs: Sequence[Need]) -> list[FloatArray]:
+    """Weights of the resources, which sum to 1: equal ones, and of three or more resources those that raise the bound.
+    Jobs that may have any of several GPU types need none of them: only all together are scarce.
+    """
+    resources = needs[0].work.usage.shape[1]
+    equal = np.full(resources, 1.0 / resources)
+    if resources <= 2 or len(needs) > _MOST_MIXED:
+        return [equal]
+    best, weights = _shortest_first(needs, equal), equal
+    for factor in _FACTORS:
+        for resource in range(resources):
+            for times in (factor, 1.0 / factor) if factor else (factor,):
+                changed = weights.copy()
+                changed[resource] *= times
+                if changed.sum() > 0:
+                    changed /= changed.sum()
+                    value = _shortest_first(needs, changed)
+                    if value > best:
+                        best, weights = value, changed
+    return [equal, weights]
 
 
 def _shortest_first(needs: Sequence[Need], weights: FloatArray) -> float:

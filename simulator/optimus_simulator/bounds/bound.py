@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.sparse import csr_matrix, hstack, vstack
 
-from optimus_simulator.bounds.area import least_makespan, one_machine, squashed_area
+from optimus_simulator.bounds.area import least_makespan, mixes, one_machine, squashed_area
 from optimus_simulator.bounds.needs import Need, needs_of
 from optimus_simulator.bounds.prices import Choice, JobTimes, Sizes
 from optimus_simulator.options import Options
@@ -210,30 +210,33 @@ def _grid(needs: Sequence[Need], makespan: float) -> FloatArray:
 
 
 def _least_sum(jobs: Sequence[JobTimes], needs: Sequence[Need], grid: FloatArray) -> float:
-    begin = _crowd(needs, grid)
     lengths = np.diff(grid)
 
     def value(prices: FloatArray) -> float:
         return sum(job.soonest(prices).least for job in jobs) - float((lengths[:, None] * prices).sum())
 
-    begin = max((scale * begin for scale in _SCALES), key=value)
+    resources = needs[0].work.usage.shape[1]
+    begins = [_crowd(needs, grid, np.eye(resources))]
+    begins += [_crowd(needs, grid, weights[None]) for weights in mixes(needs)[1:]]
+    begin = max((scale * begin for begin in begins for scale in _SCALES), key=value)
     return best_prices(jobs, lengths, begin, JobTimes.soonest, ceiling=2.0 * len(jobs))
 
 
-def _crowd(needs: Sequence[Need], grid: FloatArray) -> FloatArray:
+def _crowd(needs: Sequence[Need], grid: FloatArray, machines: FloatArray) -> FloatArray:
     """(intervals, resources) jobs that are left on one machine that does the cluster's work: what a second is worth,
-    as each of them would end so much earlier.
+    as each of them would end so much earlier. Of several `machines`, (machines, resources) weights, the sum.
     """
-    resources = needs[0].work.usage.shape[1]
     order = sorted(needs, key=lambda need: need.trains_from)
-    prices = np.zeros((len(grid) - 1, resources))
+    prices = np.zeros((len(grid) - 1, machines.shape[1]))
     middles = (grid[:-1] + grid[1:]) / 2
-    for resource in range(resources):
-        areas = [need.work.least_area(np.eye(resources)[resource]) for need in order]
+    for weights in machines:
+        areas = [need.work.least_area(weights) for need in order]
         begins = [need.trains_from for need in order]
         ends = one_machine(begins, areas)
+        left = np.zeros(len(middles))
         for begin, end, area in zip(begins, ends, areas, strict=True):
-            prices[:, resource] += (middles >= begin) & (middles < end) & (area > 0)
+            left += (middles >= begin) & (middles < end) & (area > 0)
+        prices += left[:, None] * weights[None, :]
     prices[-1] = 0.0
     return prices
 
