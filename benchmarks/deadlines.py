@@ -3,10 +3,10 @@
     python -m benchmarks.deadlines --data FOLDER [--clusters cluster10,195job] [--runs optimus] [--jobs N] [--promises]
 
 The runs of a cluster are `optimus`, blind (jobs tell their steps and not their speeds); `told`, the same told the true
-speeds; and `elasticflow` and `edf` as in the published simulations (`optimus simulate --like-elasticflow`). `published`
-is what ElasticFlow met in its authors' simulations, `ceiling` the part that jobs would meet that each had an empty
-cluster for themselves, at their best measured size and without a stop: no scheduler meets more. With `--jobs` the
-first so many of each trace; then nothing published compares.
+speeds; `elasticflow` and `edf` as in the published simulations (`optimus simulate --like-elasticflow`); and `bound`,
+what no scheduler can do better than (`optimus bound`). `published` is what ElasticFlow met in its authors' simulations,
+`ceiling` the part that jobs would meet that each had an empty cluster for themselves, at their best measured size and
+without a stop: no scheduler meets more. With `--jobs` the first so many of each trace; then nothing published compares.
 
 With `--promises` (`optimus` and `told`) deadlines are answered at each submission and first start, as in the live
 service; `deadline_answers` says what came of that.
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from optimus_scheduler.allocate.policies import policy_named
+from optimus_simulator.bounds.bound import bound
 from optimus_simulator.bounds.needs import needs_of
 from optimus_simulator.elasticflow import PublishedElasticFlow
 from optimus_simulator.options import Options
@@ -43,6 +44,7 @@ PUBLISHED = {
 }
 """Parts of deadlines met in the simulations of its authors (figure 8; the artifact has the figures as numbers)."""
 RUNS = ("optimus", "told", "elasticflow", "edf")
+BOUND = "bound"
 _RARE = 1e9
 """Answers are given at submissions and first starts, and no later ones are judged."""
 
@@ -81,11 +83,19 @@ def measure(path: Path, run: str, jobs: int | None, interval: float, promises: b
     }
 
 
+def least(path: Path, jobs: int | None) -> dict[str, Any]:
+    """What no scheduler can do better than, with starts of 30 s."""
+    begin = time.process_time()
+    trace = load(f"elasticflow:{path}", Options(), 0)
+    found = bound(replace(trace, jobs=trace.jobs[:jobs]), Options()).as_json()
+    return {"cluster": trace.name, "run": BOUND, **found, "cpu_seconds": time.process_time() - begin}
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with elasticflow/")
     parser.add_argument("--clusters", default="cluster10,195job,cluster01,cluster05,cluster02,cluster04")
-    parser.add_argument("--runs", default=",".join(RUNS), help=f"of {', '.join(RUNS)}")
+    parser.add_argument("--runs", default=",".join(RUNS), help=f"of {', '.join((*RUNS, BOUND))}")
     parser.add_argument("--jobs", type=int, help="of each trace only the first so many")
     parser.add_argument("--promises", action="store_true", help="answer deadlines at the submission, as live")
     parser.add_argument("--interval", type=float, default=60.0, help="seconds between rounds, beside those on events")
@@ -93,15 +103,20 @@ def main(arguments: list[str] | None = None) -> int:
     clusters, runs = options.clusters.split(","), options.runs.split(",")
     if unknown := [name for name in clusters if name not in PUBLISHED]:
         parser.error(f"--clusters: {', '.join(unknown)}; there are {', '.join(PUBLISHED)}")
-    if unknown := [name for name in runs if name not in RUNS]:
-        parser.error(f"--runs: {', '.join(unknown)}; there are {', '.join(RUNS)}")
+    if unknown := [name for name in runs if name not in (*RUNS, BOUND)]:
+        parser.error(f"--runs: {', '.join(unknown)}; there are {', '.join((*RUNS, BOUND))}")
     folder = options.data / "elasticflow" / "traces"
     if not folder.is_dir():
         parser.error(f"--data: there is no folder {folder}; it holds ElasticFlow's traces")
     for name in clusters:
         for run in runs:
             path = folder / f"{name}.csv.gz"
-            print(json.dumps(measure(path, run, options.jobs, options.interval, options.promises)), flush=True)
+            figures = (
+                least(path, options.jobs)
+                if run == BOUND
+                else measure(path, run, options.jobs, options.interval, options.promises)
+            )
+            print(json.dumps(figures), flush=True)
     return 0
 
 

@@ -10,6 +10,7 @@ from optimus_contract.fields import zero_or
 from optimus_contract.limits import LEAST_PART, MAX_SECONDS
 from optimus_contract.message import About
 from optimus_scheduler.objective import MEAN_JCT, Objective
+from optimus_scheduler.settings import Settings
 from optimus_simulator.declared import within
 
 DAY_SECONDS = 86_400.0
@@ -20,6 +21,7 @@ _LEAST_HOURS = 0.01
 """Between failures: half a minute, in which no job gets anywhere."""
 
 
+_USUAL = Settings()
 Period = Annotated[float, About(ge=LEAST_ROUND_SECONDS, le=MAX_SECONDS)]
 Wait = Annotated[float, About(ge=0, le=MAX_SECONDS)]
 Spread = Annotated[float, About(ge=0, le=10)]
@@ -49,6 +51,16 @@ class Options:
     # --- what it chooses sizes for
     objective: str = str(MEAN_JCT)
     """Of the policy `optimus`: jct, makespan, deadlines, fairness or a mix, jct:0.7,makespan:0.3."""
+
+    # --- what a change has to bring: constants of `optimus_scheduler.settings`, to see whether they matter
+    least_horizon_seconds: Wait = _USUAL.least_horizon_seconds
+    """No size is expected to last for less."""
+    rescale_margin: Annotated[float, About(ge=0, le=1000)] = _USUAL.rescale_margin
+    """A change has to save so many times its stop, ..."""
+    doubt_margin: Annotated[float, About(ge=0, le=1000)] = _USUAL.doubt_margin
+    """... so many times more where speeds are in doubt, ..."""
+    least_speedup: Part = _USUAL.least_speedup
+    """... and this part of the job's speed at least."""
 
     # --- changes of size
     restart_seconds: Wait = 30.0
@@ -140,6 +152,11 @@ class Options:
         free = replace(self, restart_seconds=0.0, restart_spread=0.0, debounce_seconds=0.0, rounds_on_events=True)
         return replace(free, oracle=True, elasticflow=True)
 
+    def settings(self) -> Settings:
+        """The constants of the rounds."""
+        kept = {name: getattr(self, name) for name in _OF_ROUNDS}
+        return Settings(objective=Objective.of(self.objective), **kept)
+
     def flags(self) -> list[str]:
         """The command-line words that give these options."""
         words = []
@@ -148,6 +165,9 @@ class Options:
             if value != option.default:
                 words += ["--set", f"{option.name}={value}"]
         return words
+
+
+_OF_ROUNDS = ("least_horizon_seconds", "rescale_margin", "doubt_margin", "least_speedup")
 
 
 def option_value(name: str, text: str) -> float | bool | str:

@@ -31,7 +31,6 @@ from optimus_scheduler.model import (
     StartTask,
     StopTask,
 )
-from optimus_scheduler.objective import Objective
 from optimus_scheduler.round import RoundMemory, learns, plan
 from optimus_scheduler.settings import Settings
 from optimus_simulator.cluster import Cluster, shape_of
@@ -69,7 +68,7 @@ class Replay:
     ) -> None:
         self._trace, self._policy, self._seed = trace, policy, seed
         self._options = options or Options()
-        self._settings = settings or Settings(objective=Objective.of(self._options.objective))
+        self._settings = settings or self._options.settings()
         self._progress = progress
         self._engine, self._cluster = Engine(), Cluster(trace.nodes)
         self._capacity, self._memory = trace.capacity, RoundMemory()

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from optimus_cli.app import app
+from optimus_scheduler.settings import Settings
 from optimus_simulator.options import Options
 from optimus_simulator.outcome.comparison import Estimate, compare
 from optimus_simulator.scenario import Scenario, run_all
@@ -46,6 +47,17 @@ def test_table_and_report_name_the_policies(trace: Path, tmp_path: Path) -> None
     html = report.read_text(encoding="utf-8")
     assert html.count("<svg") == 6
     assert "optimus simulate --trace" in html
+
+
+def test_constants_of_changes_are_those_of_rounds_and_can_be_set(trace: Path) -> None:
+    assert Options().settings() == Settings()
+    words = ("--trace", trace, "--policy", "optimus", "--processes", 1, "--json")
+    changes = []
+    for speedup in ("0.075", "1"):  # no change makes a job twice as fast here
+        code, text = run(*words, "--set", f"least_speedup={speedup}")
+        assert code == 0
+        changes.append(json.loads(text)["policies"][0]["figures"]["restarts_per_job"])
+    assert changes[0] > changes[1] == 0.0
 
 
 @pytest.mark.parametrize(
