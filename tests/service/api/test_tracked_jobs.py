@@ -54,6 +54,20 @@ def test_steps_that_are_told_after_the_watching_has_ended_are_not_counted(api: A
     assert len(api.repository.samples.newest(job_id, 10)) == 1
 
 
+def test_what_is_told_of_a_cancelled_run_changes_nothing(api: Api) -> None:
+    job_id, token = register(api)
+    api.post(f"/v1/jobs/{job_id}/membership", json=membership(job_id, workers=2, servers=0), token=token)
+    before = api.post(f"/v1/jobs/{job_id}/cancel").json()
+    later = membership(job_id, epoch=2, workers=3, servers=0)
+    result = {"outcome": "succeeded", "step": 99, "final_loss": 3.0}
+    for path, told in (("membership", later), ("result", result)):
+        assert api.post(f"/v1/jobs/{job_id}/{path}", json=told, token=token).status_code == 204
+    after = api.job(job_id)
+    names = ("state", "directive", "step", "running", "membership_epoch", "finished_at")
+    assert [after[name] for name in names if name in after] == [before[name] for name in names if name in after]
+    assert "JobSucceeded" not in {event["type"] for event in api.get(f"/v1/jobs/{job_id}/events").json()["events"]}
+
+
 def test_only_trackers_are_given_a_token(api: Api) -> None:
     scheduled = api.submit()
     assert "only its own tasks" in problem(api.post(f"/v1/jobs/{scheduled}/token"), 409)["detail"]

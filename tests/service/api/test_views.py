@@ -498,6 +498,10 @@ def test_no_end_is_made_up_where_only_the_age_is_known_and_that_of_ended_runs_st
             "ended. Submit it again with what made its loss NaN or infinite changed, often a smaller learning rate (an",
         ),
         (
+            {"state": JobState.FAILED, "loss": math.nan, "spec": {"command": ["python", "a.py"], "resumes": True}},
+            "before 40: of use only if its loss was a number there. `optimus retry",
+        ),
+        (
             {"state": JobState.SUCCEEDED, "heard_at": NOW},
             "ran outside the cluster: start it again where",
         ),

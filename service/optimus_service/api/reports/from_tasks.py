@@ -119,6 +119,8 @@ def report_membership(
 ) -> None:
     """Report a membership epoch that was formed; of a tracked job, again and again while it runs. 409: the job has
     ended."""
+    if _is_no_longer_watched(services.repository.jobs.get(job_id)):
+        return
     values = write(report) | {"workers": tuple(report.workers), "servers": tuple(report.servers)}
     record = _with_steps_untold(services, histories, MembershipRecord(job_id=job_id, **values))
     with services.repository.write() as tx:
@@ -265,6 +267,8 @@ def end_job(services: Services, job_id: str, event: ResultReported, seconds_ago:
     """
     with services.repository.write() as tx:
         before = tx.jobs.get(job_id)
+        if _is_no_longer_watched(before):
+            return
         had_ended = before.state.is_final
         if event.outcome is Outcome.SUCCEEDED and (why := why_not_succeeded(before)) is not None:
             event = replace(event, outcome=Outcome.FAILED, error=why, permanent=True)
@@ -284,6 +288,12 @@ def end_job(services: Services, job_id: str, event: ResultReported, seconds_ago:
         _observe_end(services, job, event)
     services.long_polls.notify(job_id, job.generation)
     services.trigger_round("result")
+
+
+def _is_no_longer_watched(job: JobRecord) -> bool:
+    """Whether it trains outside the cluster and its owner has cancelled it: what it tells is answered as usual and does
+    not count."""
+    return job.is_tracked and job.is_being_cancelled
 
 
 def _noted_at_end(job: JobRecord, event: ResultReported) -> tuple[str, str] | None:

@@ -115,10 +115,10 @@ def _again_otherwise(job: JobRecord, memberships: Sequence[MembershipRecord] | N
     if job.step == 0 or begins_anew(job):
         return f"{helps} {anew}"
     saved = goes_on_from(job, memberships)
-    return (
-        f"{helps} `optimus resume {job.id}` lets the same go on from {saved}, and `optimus submit --from "
-        f"{job.id}` starts another with the parameters of that: of use only if its loss was a number there. {anew}"
-    )
+    resumed = f"`optimus resume {job.id}` lets the same go on from {saved}"
+    if not job.asked.command:
+        resumed += f", and `optimus submit --from {job.id}` starts another with the parameters of that"
+    return f"{helps} {resumed}: of use only if its loss was a number there. {anew}"
 
 
 def goes_on_from(job: JobRecord, memberships: Sequence[MembershipRecord] | None) -> str:
