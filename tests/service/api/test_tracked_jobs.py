@@ -68,6 +68,13 @@ def test_what_is_told_of_a_cancelled_run_changes_nothing(api: Api) -> None:
     assert "JobSucceeded" not in {event["type"] for event in api.get(f"/v1/jobs/{job_id}/events").json()["events"]}
 
 
+def test_a_run_that_failed_waits_for_no_retry(api: Api) -> None:
+    job_id, token = register(api)
+    result = {"outcome": "failed", "step": 7, "error": "out of memory"}
+    assert api.post(f"/v1/jobs/{job_id}/result", json=result, token=token).status_code == 204
+    assert (api.job(job_id)["state"], api.job(job_id)["failure"]) == ("failed", "out of memory")
+
+
 def test_only_trackers_are_given_a_token(api: Api) -> None:
     scheduled = api.submit()
     assert "only its own tasks" in problem(api.post(f"/v1/jobs/{scheduled}/token"), 409)["detail"]

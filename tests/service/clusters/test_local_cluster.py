@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from tests.service.clusters.cluster_harness import (
 
 from optimus_scheduler.model import Role, TaskPhase
 from optimus_service.clusters.base import ClusterUnavailable, TaskLaunch
-from optimus_service.clusters.local import task_logs
+from optimus_service.clusters.local import LocalCluster, LocalClusterOptions, task_logs
 from optimus_service.clusters.local.records import Intent, TaskRecord
 from optimus_service.clusters.local.supervisor import spawn
 from optimus_service.process import identity as kernel
@@ -66,6 +67,23 @@ def test_second_instance_adopts_running_tasks(local: LocalHarness) -> None:
     second.stop(KEY)
     wait_for_phase(second, KEY, TaskPhase.EXITED)
     assert task_of(second, KEY).exit_code == 143
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_tasks_belong_to_the_directory_that_was_copied_and_not_to_the_copy(local: LocalHarness, is_moved: bool) -> None:
+    start(local)
+    process, first = supervisor(local), local.directory / "cluster"
+    second = local.directory / "second"
+    first.rename(second) if is_moved else shutil.copytree(first, second)
+    other = LocalCluster(LocalClusterOptions(second, task_command=local.command))
+    assert phase_of(other, KEY) is (TaskPhase.RUNNING if is_moved else TaskPhase.EXITED)
+    other.stop(KEY, force=True)
+    other.forget([KEY])
+    if is_moved:
+        wait_until("it has ended", lambda: not kernel.is_running(process))
+    else:
+        assert kernel.is_running(process)
+        assert phase_of(local.cluster, KEY) is TaskPhase.RUNNING
 
 
 def test_exit_while_no_service_looks_is_told_later(local: LocalHarness) -> None:

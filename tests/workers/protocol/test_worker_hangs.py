@@ -48,6 +48,26 @@ def test_it_bites_who_gives_no_sign_and_nobody_else() -> None:
     assert bitten.wait(30)
 
 
+def test_the_time_for_which_the_process_was_stopped_does_not_count() -> None:
+    """The clock jumps while nobody looks, as it does for a process that is stopped and continued."""
+    bitten, looked = threading.Event(), threading.Semaphore(0)
+    clock = Clock()
+
+    def told() -> float:
+        looked.release()
+        return clock()
+
+    watchdog = Watchdog(100.0, clock=told, on_hang=bitten.set)
+    watchdog.begin()
+    assert looked.acquire(timeout=30)
+    assert looked.acquire(timeout=30)  # the watchdog's own: it waits for its next look
+    clock.now = 5000.0
+    for _ in range(6):
+        assert looked.acquire(timeout=30)
+    assert not bitten.is_set()
+    watchdog.end()
+
+
 def test_a_job_goes_on_without_a_worker_that_hangs(make_job: Callable[..., Job], tmp_path: Path) -> None:
     hangs_if = tmp_path / "hang"
     job = make_job({"step_seconds": 0.002, "hangs_if": str(hangs_if)}, hang_seconds=6.0)

@@ -50,6 +50,13 @@ def test_whatever_processes_do_counts(busy: Usage) -> None:
     assert standstill.look(busy, 25.0) == 0.0
 
 
+def test_the_time_for_which_whoever_looks_was_stopped_does_not_count() -> None:
+    standstill = Standstill(0.0)
+    assert looks(standstill, STILL, 5.0) == []
+    assert standstill.look(STILL, 300.0) is None
+    assert looks(standstill, STILL, 310.0) == [10.0]
+
+
 def test_threads_that_wake_up_now_and_then_do_nothing() -> None:
     standstill = Standstill(0.0)
     standstill.look(STILL, 5.0)

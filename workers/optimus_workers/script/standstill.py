@@ -21,6 +21,9 @@ LOOK_SECONDS = 5.0
 """Least time between two looks."""
 REPORT_SECONDS = 10.0
 """Processes that have done nothing for this long are reported, and again after as long."""
+LATE_SECONDS = 2.0
+"""A look that is later than that finds the process that looks to have been stopped, or its machine: what passed then is
+nothing that the processes of the script did or did not do."""
 BUSY_PART = 0.02
 """Of one core. Threads that only wake up now and then, such as that of a progress bar, take less."""
 BUSY_WAKES = 2.0
@@ -81,8 +84,11 @@ class Standstill:
         return now >= self._looked_at + LOOK_SECONDS
 
     def look(self, used: Usage, now: float) -> float | None:
-        """For how long they have done nothing, where that is to be reported; 0 once they do something again."""
+        """For how long they have done nothing, where that is to be reported; 0 once they do something again. To be
+        called as soon as it `is_due`."""
         before, since = self._last, now - self._looked_at
+        if (missed := since - LOOK_SECONDS) > LATE_SECONDS:
+            self._busy_at = min(self._busy_at + missed, now)
         self._last, self._looked_at = used, now
         if (
             before is None

@@ -27,6 +27,9 @@ PATIENCE = 20.0
 """In slowest steps so far."""
 N_LEARNED = 3
 """Steps after which the slowest one counts."""
+LOOK_SECONDS = 1.0
+"""Between two looks. A look that comes later by as much again was kept from running, as all of this process was: it was
+stopped, or its machine stood still. That is no doing of the user's code, and does not count."""
 
 
 class Patience:
@@ -104,8 +107,13 @@ class Watchdog:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._watching)
-                self._changed.wait(max(0.0, self._since + self.limit_seconds - self._clock()))
-            if self._watching and self._clock() >= self._since + self.limit_seconds:
+                before = self._clock()
+                pause = min(max(0.0, self._since + self.limit_seconds - before), LOOK_SECONDS)
+                self._changed.wait(pause)
+            now = self._clock()
+            if (missed := now - before - pause) > LOOK_SECONDS:
+                self._since = min(self._since + missed, now)
+            if self._watching and now >= self._since + self.limit_seconds:
                 self._on_hang()
                 return
 

@@ -272,6 +272,8 @@ def end_job(services: Services, job_id: str, event: ResultReported, seconds_ago:
         had_ended = before.state.is_final
         if event.outcome is Outcome.SUCCEEDED and (why := why_not_succeeded(before)) is not None:
             event = replace(event, outcome=Outcome.FAILED, error=why, permanent=True)
+        if before.is_tracked:
+            event = replace(event, permanent=True)  # nobody here could start it again
         is_script = before.asked.command is not None or before.is_tracked
         if is_script and before.loss is not None and before.step >= event.step:
             # The coordinator of a script hears of losses now and then only, and who tells the end of a training

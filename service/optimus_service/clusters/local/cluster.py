@@ -131,7 +131,7 @@ class LocalCluster:
     def stop(self, key: TaskKey, *, force: bool = False) -> None:
         record = self._record(key)
         intent, process = record.intent(), record.process()
-        if intent is not None and process is not None and intent.boot_id == self._boot_id:
+        if intent is not None and process is not None and self._is_own(record, intent):
             kernel.signal_group(process, signal.SIGKILL if force else signal.SIGTERM)
 
     def forget(self, keys: Iterable[TaskKey]) -> None:
@@ -196,7 +196,7 @@ class LocalCluster:
             starting = self._is_starting(record)
             return Task(intent.key, intent.node, TaskPhase.STARTING, resources=intent.resources) if starting else None
         # Asked in this order: a supervisor that is gone has recorded the exit code before.
-        running = intent.boot_id == self._boot_id and kernel.is_running(process)
+        running = self._is_own(record, intent) and kernel.is_running(process)
         code = record.exit_code()
         if code is None and running:
             return Task(intent.key, intent.node, TaskPhase.RUNNING, resources=intent.resources)
@@ -204,12 +204,16 @@ class LocalCluster:
             code = self._bury(record, intent, process)
         return Task(intent.key, intent.node, TaskPhase.EXITED, exit_code=code)
 
+    def _is_own(self, record: TaskRecord, intent: Intent) -> bool:
+        """Whether the process of the record is this machine's, since its last start, and of this data directory."""
+        return intent.boot_id == self._boot_id and not record.is_copy(intent)
+
     def _bury(self, record: TaskRecord, intent: Intent, process: kernel.Process) -> int:
         """The supervisor was killed: end what it watched over (else it would train on unseen), and write that down.
 
         What cannot be written now (the disk is full) is tried again at the next look.
         """
-        if intent.boot_id == self._boot_id:
+        if self._is_own(record, intent):
             kernel.kill_orphans(process)
         if record.path.exists():
             try:

@@ -36,6 +36,8 @@ class Intent:
     """What it asked for; None: written by a release that did not note it."""
     coordinator_address: str | None = None
     """Where its job's coordinator listens, or it does itself; None as above."""
+    written_at: str | None = None
+    """The directory of its record; None as above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class TaskRecord:
             "devices": list(intent.devices),
             "resources": None if intent.resources is None else _document(intent.resources),
             "coordinator_address": intent.coordinator_address,
+            "written_at": str(self.path),
         }
         _write_atomically(self.path / "intent.json", json.dumps(fields, indent=1) + "\n")
 
@@ -71,7 +74,17 @@ class TaskRecord:
         resources = fields.get("resources")
         known = None if resources is None else Resources(**resources)
         devices, address = tuple(fields.get("devices", ())), fields.get("coordinator_address")
-        return Intent(key, fields["node"], fields["boot_id"], devices, known, address)
+        return Intent(key, fields["node"], fields["boot_id"], devices, known, address, fields.get("written_at"))
+
+    def is_copy(self, intent: Intent) -> bool:
+        """Whether the record was copied, with the data directory, and the first one is still there: the process is of
+        the service that has that one."""
+        if intent.written_at is None or intent.written_at == str(self.path):
+            return False
+        try:
+            return not os.path.samefile(self.path, intent.written_at)
+        except OSError:
+            return False  # moved
 
     def process(self) -> Process | None:
         """The supervisor, which leads the task's process group; None until it has started."""
