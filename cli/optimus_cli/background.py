@@ -124,6 +124,13 @@ def find(data_directory: Path) -> Running | None:
     return running if _holds_lock(running.pid, data_directory) else None
 
 
+def find_started(data_directory: Path) -> Running | None:
+    """As `find`, after services that are just starting have said which directory they use."""
+    while (running := find(data_directory)) is None and any(_may_get(pid, data_directory) for pid in _services()):
+        time.sleep(POLL_SECONDS)
+    return running
+
+
 def stop(running: Running) -> None:
     """SIGTERM, and wait until the process is gone. Raises `CliError` when it stays, or belongs to another user."""
     try:
@@ -155,6 +162,18 @@ def _holds_lock(pid: int, data_directory: Path) -> bool:
     except OSError:
         return False
     return any(os.path.samestat(lock, each) for each in opened)
+
+
+def _may_get(pid: int, data_directory: Path) -> bool:
+    """Whether a service that began a moment ago uses the directory, or uses none yet."""
+    if _age_seconds(pid) >= STARTING_SECONDS:
+        return False
+    try:
+        opened = [Path(os.readlink(each)) for each in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return False  # it has ended, or belongs to another user
+    locks = [path for path in opened if path.name == "lock"]
+    return not locks or data_directory / "lock" in locks
 
 
 def _services() -> Iterator[int]:

@@ -179,6 +179,8 @@ def test_a_service_in_the_background_is_ready_told_and_stopped(shell: Shell) -> 
     assert "No task is left" in shell("optimus stop --tasks < /dev/null").stdout
     assert "No service runs" in shell("optimus stop").stdout
     assert shell("optimus stop --data-directory nowhere").returncode == 2
+    at_once = shell("optimus serve > serve.log 2>&1 & optimus stop")
+    assert "has stopped" in at_once.stdout, "one that has only begun is waited for"
 
 
 def test_a_service_that_cannot_start_says_why(shell: Shell) -> None:

@@ -180,7 +180,7 @@ def stop(
     directory = load_settings({"data_directory": data_directory}, misspelled_are_errors=False).data_directory.resolve()
     if data_directory is not None and not directory.is_dir():
         raise BadInput(f"{directory} does not exist. Name the directory that `optimus serve` was given.")
-    running = background.find(directory)
+    running = background.find_started(directory)
     if running is not None:
         if tasks and not yes and (lost := _lost(running.url)):
             ask(f"End all tasks? Not known to go on from a checkpoint: {lost}.", "stopped")

@@ -82,7 +82,7 @@ class TaskRecord:
         if intent.written_at is None or intent.written_at == str(self.path):
             return False
         try:
-            return not os.path.samefile(self.path, intent.written_at)
+            return not self.path.samefile(intent.written_at)
         except OSError:
             return False  # moved
 
