@@ -169,7 +169,7 @@ def _may_get(pid: int, data_directory: Path) -> bool:
     if _age_seconds(pid) >= STARTING_SECONDS:
         return False
     try:
-        opened = [Path(os.readlink(each)) for each in Path(f"/proc/{pid}/fd").iterdir()]
+        opened = [each.readlink() for each in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:
         return False  # it has ended, or belongs to another user
     locks = [path for path in opened if path.name == "lock"]
