@@ -10,7 +10,8 @@ measured), or as if computing could be divided evenly (`--scaling even`). An exc
 arrivals, and lengths log-uniform from 5 minutes to 2 hours on one V100 are made up. The cluster has as many GPUs of
 each type, four a node. With `--policies` these are compared instead, all with the types that the scheduler chooses;
 those that do not choose sizes give each job the GPUs that its user asked for, two if nothing is said. `--set` changes
-an option of the simulation. Prints one JSON object.
+an option of the simulation. `bound` is what no scheduler is below (docs/bounds.md); `--policies bound`: that alone.
+Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from optimus_models.cost import GPU_HOUR_PRICES
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.model import Architecture, ConvergenceRule, JobSpec, Node, Resources, TaskDemand
 from optimus_scheduler.settings import Settings
+from optimus_simulator.bounds.bound import bound
 from optimus_simulator.options import Options, option_value
 from optimus_simulator.replay import Replay
 from optimus_simulator.trace import Trace, TraceJob, in_order
@@ -42,6 +44,9 @@ GPUS_OF_A_TYPE, GPUS_OF_A_NODE, MOST_WORKERS = 12, 4, 4
 WAYS = ("speed", "price", "strangers", "v100", "in turn", "oracle")
 """The two of the scheduler; the first with jobs of unknown families; every job on the newest type; types in turn; every
 job on the type that it is really fastest on, which nobody knows beforehand."""
+
+
+_BOUND = "bound"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,13 +189,20 @@ def main() -> None:
     began = time.process_time()
     figures = {}
     policies = options.policies.split(",") if options.policies else []
-    for name, way, policy in [(each, "speed", each) for each in policies] or [(way, way, "optimus") for way in WAYS]:
+    asked_for = [] if policies == [_BOUND] else policies or WAYS
+    for each in asked_for:
+        name, way, policy = (each, "speed", each) if policies else (each, each, "optimus")
         traces = [workload(kinds, options.jobs, options.load, seed) for seed in range(options.seeds)]
         asked = [asking_for(trace, options.gpus_asked) for trace in traces]
         runs = [run(trace, way, seed, policy, simulated) for seed, trace in enumerate(asked)]
         figures[name] = {figure: round(fmean(one[figure] for one in runs), 2) for figure in runs[0]}
     told = {"jobs": options.jobs, "seeds": options.seeds, "load": options.load, "kinds": len(kinds)}
     told |= {"scaling": options.scaling, "gpus_asked": options.gpus_asked, "set": options.set}
+    least = [bound(workload(kinds, options.jobs, options.load, seed), simulated) for seed in range(options.seeds)]
+    told["bound"] = {
+        "jct_seconds": round(fmean(each.mean_jct_seconds for each in least), 2),
+        "makespan_seconds": round(fmean(each.makespan_seconds for each in least), 2),
+    }
     told["policies" if policies else "ways"] = figures
     print(json.dumps({**told, "cpu_seconds": round(time.process_time() - began, 1)}))
 
