@@ -18,7 +18,7 @@ from optimus_models.history import LossBuckets
 from optimus_scheduler.model import Mode
 from optimus_service.observe.speeds import FIRST_RECORD, Columns, Pauses, SpeedHistory, rows
 from optimus_service.observe.stragglers import SlowWorkers
-from optimus_service.observe.unsaved_work import LastStep
+from optimus_service.observe.unsaved_work import LastStep, made_at
 from optimus_service.store.records import Document, MembershipRecord, SampleBatch
 
 MAX_NOISE_SCALES = 50
@@ -182,7 +182,7 @@ class JobHistory:
             self._add_columns(columns)
 
     def _note_last_step(self, batch: SampleBatch) -> None:
-        """When the furthest step of the newest epoch came. A worker's clock may be ahead of the service's."""
+        """When the furthest step of the newest epoch came, and when it was made."""
         places = list(zip(batch.column("membership_epoch"), batch.column("step"), strict=True))
         furthest = max(places)
         epoch, step, came, gap, earlier = self._report
@@ -190,7 +190,7 @@ class JobHistory:
             if epoch == furthest[0] and came > 0.0:
                 gap, earlier = max(batch.received_at - came, 0.0), gap
             self._report = *furthest, batch.received_at, gap, earlier
-            at = min(batch.column("at")[places.index(furthest)], batch.received_at)
+            at = made_at(batch.column("at")[places.index(furthest)], batch.received_at)
             self.last_steps[furthest[0]] = LastStep(at, self.report_seconds)
 
     def _add_columns(self, columns: Columns) -> None:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.service.api.test_views import job
 from tests.service.loop.loop_world import World
 from tests.service.seeing.previews import preview_of
 from tests.service.seeing.test_plan import body, document
-from tests.service.store.store_builders import a_decision, a_forecast, a_membership
+from tests.service.store.store_builders import a_decision, a_forecast, a_membership, a_sample, add_samples
 
 from optimus_scheduler.model import NOTHING, Allocation, Interval, JobState, Mode, Quota
+from optimus_service.api.jobs.jobs import shown
+from optimus_service.api.services import Services
 from optimus_service.insight.explanations.case import Case
 from optimus_service.insight.explanations.explain import explanation_of
 from optimus_service.insight.jobs.lost_work import Loss, losses, lost_by_a_stop, total
 from optimus_service.insight.jobs.progress import progress_of
+from optimus_service.insight.predictions.predictions import HistoryCache
 from optimus_service.observe.snapshot import unsaved_seconds
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.observe.unsaved_work import LastStep
@@ -264,6 +268,29 @@ def test_what_a_stop_would_lose_counts_steps_that_a_script_has_not_told_yet(now:
     assert losses(paused, [BEGAN, stopped], {}, last_steps)[-1] == lost, "as it was told before the pause"
     resumed = replace(RESUMED, lost_steps=lost.steps)
     assert losses(paused, [BEGAN, stopped, resumed], {}, last_steps)[1:] == [lost, Loss()], "and for good"
+
+
+def test_steps_that_were_told_late_are_as_much_work_before_a_stop_as_after_it(world: World) -> None:
+    """Two steps of 2.5 s that come 11 s after the second was made, as of a process whose telemetry is held up."""
+    world.submit("job-1", **SCRIPT, servers={"min": 0, "max": 0}, workers={"max": 1}, working_directory="/srv")
+    world.live_until("it runs", lambda: world.state("job-1") is JobState.RUNNING, seconds=0.0)
+    (began,) = world.repository.memberships.of_job("job-1")
+    world.clock.now = began.at + 16.0
+    late = [
+        a_sample(sequence=number, step=number, at=began.at + 2.5 * number, workers=1, servers=0, seconds=2.5)
+        for number in (1, 2)
+    ]
+    add_samples(world.repository, "job-1", late, world.clock())
+    world.clock.now += 20.0
+    services = cast(Services, SimpleNamespace(repository=world.repository, clock=world.clock, listens_since=0.0))
+    (told,) = shown(services, [world.repository.jobs.get("job-1")])
+    histories = HistoryCache(world.repository, None, world.settings.scheduling)
+    before = world.repository.jobs.get("job-1")
+    last_steps = histories.last_steps(before, [began])
+    stopped = replace(PAUSED, epoch=2, at=world.clock(), step=2)
+    paused = replace(before, wanted=NOTHING, running=NOTHING, state=JobState.PAUSED)
+    after = losses(paused, [began, stopped], {}, last_steps)[-1]
+    assert told.lost_by_a_stop == after.words == "2 steps (5 s of work)"
 
 
 def test_what_a_stop_would_lose_of_a_script_that_tells_no_steps_is_its_time() -> None:

@@ -101,7 +101,7 @@ def job_body(
         rescales=job.rescales,
         deadline_promised_at=moment_or_none(promised_at(job)),
         begins_anew=begins_anew(job),
-        lost_by_a_stop=lost_by_a_stop(job, step, memberships, began, now, report_seconds).words or None,
+        lost_by_a_stop=lost_by_a_stop(job, step, memberships, began, now, report_seconds, newest).words or None,
         usage=None if usage is None else answers.JobUsage(**asdict(usage)),
         noise_scale=newest_noise_scale(newest),
         learning_rate=newest_learning_rate(newest),

@@ -10,8 +10,8 @@ from types import MappingProxyType
 from optimus_scheduler.model.format import lasted
 from optimus_service.insight.format import counted
 from optimus_service.observe.spec import begins_anew
-from optimus_service.observe.unsaved_work import LastStep, since_its_beginning, worked_seconds
-from optimus_service.store.records import JobRecord, MembershipRecord
+from optimus_service.observe.unsaved_work import LastStep, newest_made_at, since_its_beginning, worked_seconds
+from optimus_service.store.records import JobRecord, MembershipRecord, SampleRecord
 
 _STOPPED_NOTHING = frozenset({"resume", "batch", "coordinator_restart"})
 """Causes of memberships before which nothing was stopped that trained, or an error ended it: then its last step tells
@@ -81,12 +81,14 @@ def lost_by_a_stop(
     began: float | None,
     now: float,
     report_seconds: float = 0.0,
+    newest: Sequence[SampleRecord] = (),
 ) -> Loss:
     """What a stop would lose now; nothing, where the job is known to go on from a checkpoint, or has no tasks.
 
     `report_seconds`: between two reports of its steps: for so long it makes others that it has not told yet.
 
-    `step`: those that it has made since it began. Their time ends with the newest: while none comes, it does not grow.
+    `step`: those that it has made since it began. Their time ends with the newest, as after the stop (`losses`): while
+    none comes, it does not grow. `newest`: samples, which tell when that was made; none: as it came.
     `memberships`: oldest first, read only where it has made steps. `began`: when the newest of its workers was started,
     read only of a script that has never told a step: all of its time may be work.
     """
@@ -97,7 +99,8 @@ def lost_by_a_stop(
     run = since_its_beginning(memberships)
     if not run or job.step_at is None:
         return Loss(step)
-    lost = _of_a_run(run, step, LastStep(job.step_at, report_seconds), now)
+    made = newest_made_at(newest)
+    lost = _of_a_run(run, step, LastStep(job.step_at if made is None else made, report_seconds), now)
     return replace(lost, is_about=lost.is_about or run[-1].tells_some)
 
 
