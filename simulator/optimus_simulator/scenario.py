@@ -11,13 +11,14 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from optimus_scheduler.allocate.policies import policy_named
+from optimus_scheduler.allocate.policy import RigidPolicy
 from optimus_simulator.bounds.bound import Bound, bound
 from optimus_simulator.bounds.needs import TooManySizes
 from optimus_simulator.elasticflow import PublishedElasticFlow
 from optimus_simulator.errors import BadTrace, Stuck
 from optimus_simulator.options import Options
 from optimus_simulator.outcome.outcome import Outcome
-from optimus_simulator.possible import check_ends, check_jobs
+from optimus_simulator.possible import check_ends, check_jobs, check_room
 from optimus_simulator.replay import Progress, Replay, unwatched
 from optimus_simulator.trace import Recorded, Trace
 from optimus_simulator.traces.elasticflow import read_elasticflow
@@ -115,7 +116,7 @@ def simulate(scenario: Scenario, progress: Progress = unwatched) -> Outcome:
     trace, policy = load(scenario.trace, options, seed, scenario.policy), policy_named(scenario.policy)
     if options.elasticflow and policy.name == PublishedElasticFlow.name:
         policy = PublishedElasticFlow()
-    check_ends(scenario.trace, trace, options, policy.spread)
+    check_ends(scenario.trace, trace, options, policy)
     try:
         outcome = Replay(trace, policy, options, seed=seed, progress=progress).run()
     except (Stuck, AssertionError) as error:
@@ -162,11 +163,24 @@ def run_all(scenarios: Sequence[Scenario], processes: int, done: Done) -> list[O
 
     Raises whatever `simulate` raises for the first scenario that fails; those that have not begun are dropped.
     """
+    _check_only_sizes(scenarios)
     outcomes: dict[int, Outcome] = {}
     for index, outcome in _as_completed(scenarios, processes):
         outcomes[index] = outcome
         done(index, outcome)
     return [outcomes[index] for index in range(len(scenarios))]
+
+
+def _check_only_sizes(scenarios: Sequence[Scenario]) -> None:
+    """Before anything is simulated: what policies that choose sizes make of the trace would be lost later."""
+    found: dict[tuple[str, float], Trace] = {}
+    for name, cluster, policy in dict.fromkeys((each.trace, each.options.cluster, each.policy) for each in scenarios):
+        rigid = policy_named(policy)
+        if len(scenarios) > 1 and isinstance(rigid, RigidPolicy):
+            first = next(each for each in scenarios if (each.trace, each.options.cluster) == (name, cluster))
+            if (name, cluster) not in found:
+                found[name, cluster] = load(name, first.options, first.seed, policy)
+            check_room(name, found[name, cluster], rigid)
 
 
 def _as_completed(scenarios: Sequence[Scenario], processes: int) -> Iterator[tuple[int, Outcome]]:

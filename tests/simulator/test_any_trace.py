@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from optimus_scheduler.allocate.policies import POLICIES as KNOWN
 from optimus_simulator.errors import BadTrace, Stuck
 from optimus_simulator.options import Options, option_value
-from optimus_simulator.scenario import Scenario, bound_of, simulate
+from optimus_simulator.scenario import Scenario, bound_of, run_all, simulate
 
 HALF_A_DAY = Options(limit_days=0.5)
 """Rounds a minute apart, and at events: a thousand at most."""
@@ -323,6 +324,74 @@ def test_what_is_wrong_is_said_at_once(tmp_path: Path, lines: list[Any], said: s
         simulate(Scenario(trace, "optimus"))
     assert said in str(told.value)
     assert trace in str(told.value)
+
+
+NEVER = "even without other jobs: it could never start"
+ASKS = {"gpus": {"t4": 1}, "maximum": 8, "requested": 5}
+FOUR = {"nodes": [{"count": 1, "gpus": {"t4": 4}}]}
+CONFINED = {"projects": {"default": {"share": 0.5, "may_borrow": False}}}
+
+
+@pytest.mark.parametrize("policy", sorted(KNOWN))
+@pytest.mark.parametrize(
+    ("asked", "of_cluster", "said"),
+    [
+        (5, {}, "job b: 5 workers, the only size that {} gives it, have no room on these nodes, even without other"),
+        (
+            4,
+            CONFINED,
+            "job b: 4 workers, the only size that {} gives it, are more than its project, which may not borrow",
+        ),
+        (4, {}, None),
+    ],
+)
+def test_a_job_of_the_one_size_that_a_policy_gives_has_room_or_is_refused_at_once(
+    tmp_path: Path, policy: str, asked: int, of_cluster: dict[str, Any], said: str | None
+) -> None:
+    """Under every policy that there is: those that choose sizes run it."""
+    job = {**RING, "workers": {**ASKS, "requested": asked}}
+    trace = written(tmp_path / "mine.jsonl", {**FOUR, **of_cluster}, job)
+    if said is None or policy not in ("fifo", "tetris", "tiresias"):
+        assert len(simulate(Scenario(trace, policy, options=HALF_A_DAY)).jobs) == 1
+        return
+    with pytest.raises(BadTrace) as told:
+        simulate(Scenario(trace, policy, options=HALF_A_DAY))
+    assert said.format(policy) in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "lines"),
+    [
+        ("philly:{}", "cluster_job_log.csv", ["timestamp,duration,num_gpus", "2017-10-03 00:00:00,600,2000"]),
+        ("pcs:{}", "0-e4ad17.csv", ["app_id,submit_time,service,num_jobs,model_name", "0,0,600,60,vgg"]),
+        ("{}", "jobs.csv", ["# nodes=2 gpus=4", "id,submitted_at,workers,duration_seconds", "x,0,8,600"]),
+    ],
+)
+def test_tables_of_jobs_that_half_the_cluster_has_no_room_for_are_refused_at_once(
+    tmp_path: Path, kind: str, name: str, lines: list[str]
+) -> None:
+    content = ("\n".join(lines) + "\n").encode()
+    (tmp_path / name).write_bytes(gzip.compress(content, mtime=0) if kind != "{}" else content)
+    half = replace(HALF_A_DAY, cluster=0.5)
+    with pytest.raises(BadTrace, match=NEVER):
+        simulate(Scenario(kind.format(tmp_path / name), "fifo", options=half))
+
+
+def test_a_pollux_job_of_more_replicas_than_the_cluster_has_is_refused_at_once(tmp_path: Path, data_of: Path) -> None:
+    path = tmp_path / "workloads" / "w.csv"
+    path.parent.mkdir()
+    path.write_text("name,time,application,num_replicas,batch_size\na,0,cifar10,65,128\n")
+    (tmp_path / "profiles").symlink_to(data_of / "pollux" / "profiles")
+    with pytest.raises(BadTrace, match=NEVER):
+        simulate(Scenario(f"pollux:{path}", "fifo"))
+
+
+def test_nothing_is_simulated_if_another_policy_has_no_room_for_a_job(tmp_path: Path) -> None:
+    trace = written(tmp_path / "mine.jsonl", FOUR, {**RING, "workers": ASKS})
+    done = list[int]()
+    with pytest.raises(BadTrace, match=NEVER):
+        run_all([Scenario(trace, policy) for policy in ("srtf", "fifo")], 1, lambda index, _: done.append(index))
+    assert done == []
 
 
 def test_lines_are_counted_as_they_are_in_the_file(tmp_path: Path) -> None:

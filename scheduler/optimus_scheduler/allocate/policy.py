@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import Allocation, Reason, Resources
+from optimus_scheduler.model import Allocation, JobSpec, Reason, Resources
 from optimus_scheduler.place.network_cost import Spread
 from optimus_scheduler.settings import Settings
 
@@ -104,6 +104,14 @@ class PatientPolicy(Policy, Protocol):
 
     def seconds_to_turn(self, outlook: Outlook, settings: Settings, /) -> float:
         """Until no other job starts before this one; negative where it is so already."""
+
+
+@runtime_checkable
+class RigidPolicy(Policy, Protocol):
+    """A policy that runs a job at the size that its owner asked for, or not at all."""
+
+    def only_size(self, spec: JobSpec, /) -> tuple[int, int] | None:
+        """Workers and servers; None: this job may have other sizes, too."""
 
 
 class Planned(NamedTuple):

@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from optimus_scheduler.forecast.speeds import Speeds
-from optimus_scheduler.model import Allocation, Forecast, Job, Reason, Resources, TaskDemand
+from optimus_scheduler.model import Allocation, Forecast, Job, Reason, Resources
 
 _Asks = tuple[object, object]
 _STEADY = {
@@ -174,13 +174,9 @@ class Outlook(_Fields):
     @property
     def requested(self) -> Allocation:
         """What a policy gives that does not choose sizes: what the owner asked for, within minimum and maximum."""
-        spec, found = self.job.spec, self.steady.requested
+        found = self.steady.requested
         if found is None:
-            workers, servers = (
-                _within(spec.requested_workers, spec.worker),
-                _within(spec.requested_servers, spec.server),
-            )
-            found = self.steady.requested = self.size(workers, servers)
+            found = self.steady.requested = self.size(*self.job.spec.asked_size)
         return found
 
     @property
@@ -249,7 +245,3 @@ def _one_of_equals(asks: _Asks) -> _Asks:
 def allocation_of(workers: int, servers: int, gpu_type: str | None) -> Allocation:
     """The same few sizes are spoken of again and again."""
     return Allocation(workers, servers, gpu_type)
-
-
-def _within(count: int | None, demand: TaskDemand) -> int:
-    return demand.maximum if count is None else min(max(count, demand.minimum), demand.maximum)

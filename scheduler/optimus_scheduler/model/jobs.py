@@ -128,6 +128,12 @@ class JobSpec:
         """The batch in whose steps work is counted."""
         return self.elastic_batch.minimum if self.elastic_batch is not None else self.global_batch_size
 
+    @property
+    def asked_size(self) -> tuple[int, int]:
+        """Workers and servers that a policy gives which does not choose sizes: what the owner asked for, within minimum
+        and maximum."""
+        return _within(self.requested_workers, self.worker), _within(self.requested_servers, self.server)
+
     def on(self, gpu_type: str | None) -> JobSpec:
         """The same job with workers on this one GPU type; unchanged for a CPU job and for None."""
         if gpu_type is None or self.gpu_type in (None, gpu_type):
@@ -149,6 +155,10 @@ class JobSpec:
     def demand(self, workers: int, servers: int) -> Resources:
         """What that many tasks take together."""
         return self.worker.resources * workers + self.server.resources * servers
+
+
+def _within(count: int | None, demand: TaskDemand) -> int:
+    return demand.maximum if count is None else min(max(count, demand.minimum), demand.maximum)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from optimus_scheduler.allocate.baselines.fixed_ratio import one_more
 from optimus_scheduler.allocate.policy import AllocationInput, Grant
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import NOTHING, Allocation, Reason, Resources
+from optimus_scheduler.model import NOTHING, Allocation, JobSpec, Reason, Resources
 from optimus_scheduler.place.network_cost import spread_least_transfer
 from optimus_scheduler.settings import Settings
 
@@ -25,6 +25,9 @@ class FifoPolicy:
     scales_batches = False
     gathers = False
     spread = staticmethod(spread_least_transfer)
+
+    def only_size(self, spec: JobSpec, /) -> tuple[int, int] | None:
+        return None if spec.requested_workers is None else spec.asked_size
 
     def allocate(self, inputs: AllocationInput, _settings: Settings, /) -> Mapping[str, Grant]:
         """A grant for every competing job; together they fit in the capacity."""

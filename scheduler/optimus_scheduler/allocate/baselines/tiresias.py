@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from optimus_scheduler.allocate.baselines.fixed_ratio import grant
 from optimus_scheduler.allocate.policy import AllocationInput, Grant
 from optimus_scheduler.forecast.outlook import Outlook
-from optimus_scheduler.model import Resources
+from optimus_scheduler.model import JobSpec, Resources
 from optimus_scheduler.place.network_cost import spread_emptiest
 from optimus_scheduler.settings import Settings
 
@@ -32,6 +32,9 @@ class TiresiasPolicy:
     scales_batches = False
     gathers = False
     spread = staticmethod(spread_emptiest)
+
+    def only_size(self, spec: JobSpec, /) -> tuple[int, int] | None:
+        return spec.asked_size
 
     def allocate(self, inputs: AllocationInput, _settings: Settings, /) -> Mapping[str, Grant]:
         """A grant for every competing job; together they fit in the capacity."""
