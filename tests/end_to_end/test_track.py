@@ -65,6 +65,14 @@ def test_a_command_runs_as_it_would_and_is_shown_like_a_job(served: Shell) -> No
     assert "None" not in shown
 
 
+@pytest.mark.parametrize("before", ["", "\\r"])
+def test_the_last_line_needs_no_end(served: Shell, before: str) -> None:
+    name = f"unended-{len(before)}"
+    line = f"print('{before}step 20/20 loss 0.05', end='')"
+    assert served(f'optimus track --name {name} -- python3 -c "{line}"').returncode == 0
+    assert (job(served, name)["state"], job(served, name)["step"]) == ("succeeded", 20)
+
+
 def test_its_end_is_predicted_while_it_runs(served: Shell) -> None:
     run = subprocess.Popen(
         ["optimus", "track", "--name", "long", "--", "python3", "loop.py", "6000", "0.1"],

@@ -681,6 +681,8 @@ ODD = {
     "closes its output": "print('step 7 loss 0.5', flush=True); os.close(1); os.close(2)",
     "reads its input": "assert sys.stdin.read() == ''; print('step 7 loss 0.5')",
     "leaves without flushing": "os.write(1, b'step 7 loss 0.5'); os.write(1, b'\\n'); os._exit(0)",
+    "ends its last line with no newline": "sys.stdout.write('step 6 loss 0.6\\nstep 7 loss 0.5')",
+    "ends with a bar": "sys.stdout.write('step 6 loss 0.6\\rstep 7 loss 0.5')",
 }
 
 

@@ -292,6 +292,72 @@ def test_lines_may_come_in_pieces_and_a_bar_by_carriage_returns() -> None:
     assert [each.loss for each in printed.feed(b"ss 0.5\rstep 2 loss 0.4\r", 1.0)] == [0.5, 0.4]
 
 
+@pytest.mark.parametrize(
+    ("output", "steps"),
+    [
+        ("step 19/20 loss 0.06\nstep 20/20 loss 0.05", [19, 20]),
+        ("step 20/20 loss 0.05", [20]),
+        ("step 20/20 loss 0.05\n", [20]),
+        ("\r 95%|#| 19/20 [00:19<00:01, loss=0.06]\r100%|#| 20/20 [00:20<00:00, loss=0.05]", [19, 20]),
+        ("step 20/20 loss 0.05\r", [20]),
+        ("step 20/20 loss 0.05\n\x1b[0m", [20]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("piece", [1, 7, 1000])
+def test_the_last_line_needs_no_end(output: str, steps: list[int], piece: int) -> None:
+    printed, data = Printed(), output.encode()
+    found = [each for at in range(0, len(data), piece) for each in printed.feed(data[at : at + piece], 1.0)]
+    found += printed.finish(2.0)
+    assert [each.step for each in found] == steps
+    assert found[-1].loss == 0.05
+    assert printed.finish(3.0) == [], "once"
+
+
+def test_of_a_process_that_was_killed_half_a_line_is_not_read() -> None:
+    """ "step 1" may be of "step 120"."""
+    printed = Printed()
+    assert [each.step for each in printed.feed(b"step 119/200 loss 0.5\nstep 1", 1.0)] == [119]
+    assert printed.finish(2.0, is_whole=False) == []
+
+
+def test_the_last_line_of_a_flood_comes_after_the_newest_one_before_it() -> None:
+    printed = Printed()
+    flood = b"".join(b"step %d loss 1\n" % step for step in range(1, 10_001))
+    printed.feed(flood, 2.0)
+    printed.feed(flood.replace(b"step ", b"step 9"), 2.01)
+    assert [each.step for each in printed.feed(b"step 999998 loss 1\nstep 999999 loss 1", 2.02)] == []
+    assert [each.step for each in printed.finish(2.03)] == [999_998, 999_999]
+    printed.feed(b"x" * (3 * MAX_LINE_BYTES) + b" step 3 loss 1", 3.0)
+    assert printed.finish(3.1) == [], "the end of a line that is too long"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('{"step": 10, "loss": {"a": 1}}', {"step": 10}),
+        ('{"step": 10, "loss": {"step": 7}}', {"step": 10}),
+        ('{"step": 10, "loss": {"a": {"total": 1}}}', {"step": 10}),
+        ('{"step": 10, "train": {"loss": {"a": 1}}}', {"step": 10}),
+        ('{"step": 10, "loss": {"lr": 1}, "lr": {"group": 1, "lr": 2}}', {"step": 10}),
+        ('{"step": {"step": 7, "epoch": 2}, "iteration": 10}', {"step": 10}),
+        ('{"step": 10, "loss": [3, 4]}', {"step": 10}),
+        ('{"step": 10, "loss": [{"loss": 3}]},', {"step": 10}),
+        ('{"step": 10, "loss": true}', {"step": 10}),
+        ('{"step": 10, "loss": null}', {"step": 10}),
+        ('{"step": 10, "loss": "step 9"}', {"step": 10}),
+        ('{"step": 10, "loss": "0.5"}', {"step": 10, "loss": 0.5}),
+        ('{"step": 10, "loss": {"ce": 0.2, "total": 0.5}}', {"step": 10, "loss": 0.5}),
+        ('{"step": 10, "loss": {"train": 0.5, "val": 0.7}}', {"step": 10, "loss": 0.5, "metrics": {"loss/val": 0.7}}),
+        ('{"step": 10, "train": {"loss": 0.5}}', {"step": 10, "loss": 0.5}),
+        ('{"step": 10, "accuracy": {"top1": 0.5}}', {"step": 10, "metrics": {"accuracy/top1": 0.5}}),
+    ],
+)
+def test_a_part_of_what_stands_where_a_figure_is_expected_is_not_that_figure(
+    line: str, expected: dict[str, Any]
+) -> None:
+    assert read(line) == [expected]
+
+
 def test_too_much_is_skipped_in_bounded_memory() -> None:
     printed = Printed()
     assert printed.feed(b"x" * (3 * MAX_LINE_BYTES), 1.0) == []

@@ -16,7 +16,7 @@ from optimus_contract.readings.progress import Progress
 from optimus_contract.readings.reading import Channel, Reading
 from optimus_workers.script.checkpoints import Writes
 from optimus_workers.script.learning import Learning
-from optimus_workers.script.processes import Process, signal_group
+from optimus_workers.script.processes import Process, ended_by_itself, signal_group
 from optimus_workers.script.run import Run, Stopping
 from optimus_workers.script.samples import finite
 from optimus_workers.wire.control import Delivered
@@ -171,9 +171,11 @@ class Ending(Learning):
         if run is not None:
             for process in run.processes:
                 process.finish_reading(1.0)
+            is_whole = all(ended_by_itself(process.exit_code) for process in run.processes[:1])  # the one that is read
             with self._reading:
-                readings = run.printed.finish(time.time())
-            self._learn(readings)
+                readings = run.printed.finish(time.time(), is_whole=is_whole)
+            if readings:
+                self._queue.put(tuple(readings))  # behind those that were printed before
             self._read_files(run)
         left: list[Delivered] = []
         with suppress(Empty):

@@ -102,6 +102,11 @@ def as_python(argv: Sequence[str], environment: Mapping[str, str], directory: Pa
     return PythonCommand(interpreter, str(directory / words[0]), None, tuple(words))
 
 
+def ended_by_itself(exit_code: int | None) -> bool:
+    """Whether a process ended, and not by a signal. `exit_code`: 128 + n after signal n; None: it has not ended."""
+    return exit_code is not None and exit_code <= 128
+
+
 class Process:
     """One process of a script. Its output is passed on and read by a thread of its own."""
 

@@ -36,6 +36,7 @@ from optimus_workers.script.channels.printed import Printed
 from optimus_workers.script.channels.searching import LimitedSearch, given_up_words
 from optimus_workers.script.channels.tensorboard import TensorBoardFiles, log_folders
 from optimus_workers.script.checkpoints import CheckpointWatch
+from optimus_workers.script.processes import ended_by_itself
 from optimus_workers.script.samples import Gathered, finite, profile_of, with_checkpoints
 from optimus_workers.service_client import ServiceClient
 from optimus_workers.telemetry.planned_rates import planned, send
@@ -330,7 +331,7 @@ def run_tracked(
         process = _start(command, environment, output)
         tracker.start(process.pid)
         code = _wait(process)
-        output.close()
+        output.close(is_whole=ended_by_itself(code))
         tracker.close(code, None if code == 0 else _explained(code, output.tail()))
     return code
 
@@ -365,12 +366,15 @@ class Output:
         """What was printed last."""
         return self._tail.decode(errors="replace")
 
-    def close(self) -> None:
-        """Wait for what is still on its way; not for processes that the command has left behind."""
+    def close(self, *, is_whole: bool = True) -> None:
+        """Wait for what is still on its way; not for processes that the command has left behind.
+
+        `is_whole`: whether the command printed all that it was to print, see `Printed.finish`.
+        """
         for thread in self._threads:
             thread.join(1.0)
         with self._turn:
-            self._put(self._printed.finish(time.time()))
+            self._put(self._printed.finish(time.time(), is_whole=is_whole))
             if self._search is not None:
                 self._search.close()
 

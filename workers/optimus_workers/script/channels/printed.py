@@ -151,10 +151,18 @@ class Printed:
             found += self.newest(at)
         return found
 
-    def finish(self, at: float) -> list[Reading]:
-        """The output has ended: what its newest line says, if that was skipped."""
-        self._newest_at = float("-inf")
-        return self.newest(at)
+    def finish(self, at: float, *, is_whole: bool = True) -> list[Reading]:
+        """The output has ended: what its newest line says, if that was skipped, and the last one, which has no end.
+
+        `is_whole`: whether that is all that was to be printed. What a process that was killed had gathered in its own
+        memory is lost, and of a line perhaps the first half was printed: "step 12" of "step 120".
+        """
+        found = self._newest_skipped(at)
+        last, self._buffer = self._buffer, b""
+        if self._skipping or not is_whole or not last.strip():
+            return found
+        self.n_lines += 1
+        return found + self._of_line(last, at)
 
     def newest(self, at: float) -> list[Reading]:
         """The newest line that was skipped, unless one was read just now."""

@@ -29,26 +29,40 @@ def whole(text: str) -> int:
 
 
 def figures_of_json(line: str) -> tuple[list[tuple[str, str]] | None, str]:
-    """The figures of a line that is a JSON object, or ends with one, with their paths as names; and what is before."""
-    start = line.find("{")
+    """The figures of a line that is a JSON object, or ends with one, with their paths as names; and what is before.
+
+    Of an object that stands where a figure is expected, as in `"loss": {"a": 1}`, no part is that figure. But
+    `"loss": {"train": 0.5, "val": 0.6}` names losses.
+    """
+    start, line = line.find("{"), line.rstrip(" ,")  # one of a list
     if start < 0 or '"' not in line or not line.endswith("}"):
         return None, ""
     try:
         document = json.loads(line[start:])
     except (ValueError, RecursionError):
         return None, ""
-    return list(_flat(document, ""))[:MAX_JSON_FIGURES], line[:start]
+    return list(_flat(document, "", is_part=False))[:MAX_JSON_FIGURES], line[:start]
 
 
-def _flat(document: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
+def _flat(document: dict[str, Any], path: str, *, is_part: bool) -> Iterator[tuple[str, str]]:
+    """`is_part`: the document is, or is in, the value of a name that has a meaning itself."""
     for name, value in document.items():
         whole = f"{path}{name}"
         if isinstance(value, dict) and path.count("/") < 3:
-            yield from _flat(value, f"{whole}/")
+            yield from _flat(value, f"{whole}/", is_part=is_part or meaning(normal(whole)) is not None)
         elif isinstance(value, int | float | str) and not isinstance(value, bool):
             text = str(value)
-            if len(text) < 40 and _ALONE.fullmatch(text):
+            if len(text) < 40 and _ALONE.fullmatch(text) and not (is_part and not _names_a_whole(name, whole)):
                 yield normal(whole), text
+
+
+def _names_a_whole(name: str, path: str) -> bool:
+    """Whether a part of something that has a meaning is what that means: of `loss` its `train`, `total` or `val`."""
+    match meaning(normal(path)):
+        case Meaning.LOSS | Meaning.EVALUATED_LOSS:
+            return meaning(normal(name)) is None
+        case kind:
+            return kind is Meaning.FIGURE
 
 
 @dataclass(slots=True)
