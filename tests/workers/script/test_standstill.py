@@ -35,6 +35,14 @@ def test_processes_that_do_nothing_are_told_now_and_then_until_they_go_on() -> N
 
 
 @pytest.mark.parametrize(
+    ("patience", "told"), [(15.0, [10.0, 15.0, 25.0]), (12.0, [10.0, 15.0, 25.0]), (3.0, [10.0, 20.0])]
+)
+def test_the_end_of_the_patience_is_told_by_the_first_look_after_it(patience: float, told: list[float]) -> None:
+    """Not as much later as reports lie apart."""
+    assert looks(Standstill(0.0, patience), STILL, 30.0) == told
+
+
+@pytest.mark.parametrize(
     "busy",
     [
         replace(STILL, cpu_seconds=3.2),

@@ -20,7 +20,7 @@ from optimus_workers.worker.watchdog import Patience
 LOOK_SECONDS = 5.0
 """Least time between two looks."""
 REPORT_SECONDS = 10.0
-"""Processes that have done nothing for this long are reported, and again after as long."""
+"""Processes that have done nothing for so long are reported, and again after as long, and when their patience ends."""
 LATE_SECONDS = 2.0
 """A look that is later than that finds the process that looks to have been stopped, or its machine: what passed then is
 nothing that the processes of the script did or did not do."""
@@ -105,7 +105,9 @@ class Standstill:
             self._reported_at = None
             return 0.0 if was_reported else None
         if self._reported_at is not None and now < self._reported_at + REPORT_SECONDS:
-            return None
+            patience, told = self._patience.seconds, self._reported_at - self._busy_at
+            if idle < patience or told >= patience:
+                return None
         self._reported_at = now
         return idle
 
