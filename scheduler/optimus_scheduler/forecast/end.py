@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from optimus_models.calibration import AS_PREDICTED, Widening
 from optimus_models.convergence import LEAST_POINTS, Rule, convergence_step, has_converged, whole_steps
@@ -55,7 +56,9 @@ class End(NamedTuple):
     def of(cls, job: Job, fitted: Fitted, use: Use, settings: Settings) -> End:
         whole, epoch = rule_of(job), epoch_steps(job)
         limit = step_limit(whole, epoch)
-        holds = _converged_by(job, whole, fitted, use, settings)
+        if job.spec.tracked:
+            whole = _yet_to_hold(job, whole, fitted, use, settings)
+        holds = None if job.spec.tracked else _converged_by(job, whole, fitted, use, settings)
         prediction = None if has_made_all(job) else _predict_total(job, whole, epoch, fitted, use)
         remaining, by_steps = _remaining_steps(job, prediction, limit)
         is_here = holds is not None or job.directive is Directive.FINISH
@@ -260,6 +263,27 @@ def _converged_by(job: Job, rule: Rule, fitted: Fitted, use: Use, settings: Sett
     if job.state is JobState.PAUSED and holds in _BY_CURVE:
         return None  # after an error it goes on from a checkpoint, and makes the steps anew that the rule would count
     return None if holds in _ENFORCED_BY_COORDINATOR and not _is_far_beyond_its_limit(job) else holds
+
+
+def _yet_to_hold(job: Job, rule: Rule, fitted: Fitted, use: Use, settings: Settings) -> Rule:
+    """The rule of a job outside the cluster, which nothing ends, without what holds already: that says nothing of its
+    end any more. Its limits of steps stay; one that it has passed is not in its specification."""
+    rest = replace(rule, max_steps=None, max_epochs=None)
+    while (
+        holds := has_converged(
+            fitted.curve,
+            rest,
+            steps_per_epoch=job.steps_per_epoch,
+            now_step=job.step,
+            elapsed_seconds=use.elapsed_seconds,
+            spent=use.spent if use.has_price else 0.0,
+            metric=fitted.metric,
+            least_points=settings.convergence_points,
+        )
+    ) is not None:
+        held: dict[str, Any] = {holds: None}
+        rest = replace(rest, **held)
+    return replace(rest, max_steps=rule.max_steps, max_epochs=rule.max_epochs)
 
 
 _BEYOND = 1.01

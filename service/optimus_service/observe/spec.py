@@ -110,6 +110,7 @@ def _spec(document: object, job: JobRecord) -> JobSpec:
         has_passed_these=bool(total and total <= next_step(job)),
         batch=reported.get("global_batch_size"),
         created_at=None if said.deadline_seconds is None else job.created_at,
+        passed=passed_limits(job),
     )
 
 
@@ -125,6 +126,7 @@ def _made(
     has_passed_these: bool,
     batch: int | None,
     created_at: float | None,
+    passed: tuple[str, ...] = (),
 ) -> JobSpec:
     """Kept like `_read_decisive`: jobs for which it says the same share it, so that most comparisons are of one object.
 
@@ -144,7 +146,7 @@ def _made(
     return JobSpec(
         worker=worker,
         server=_demand("servers", said.servers, gpu_type, least=0),
-        convergence=_rule(said.convergence, None if has_passed_these else announced_steps),
+        convergence=_rule(_without(said.convergence, passed), None if has_passed_these else announced_steps),
         mode=Mode(said.mode),
         architecture=Architecture(said.architecture),
         global_batch_size=said.global_batch_size or (elastic and elastic.minimum) or batch,
@@ -195,9 +197,34 @@ def is_finishing(job: JobRecord) -> bool:
     return has_made_all(job) and job.step == (job.profile or {}).get("total_steps")
 
 
+def passed_limits(job: JobRecord, now: float | None = None) -> tuple[str, ...]:
+    """Fields of the limits that a job which runs outside the cluster has passed: nothing ends it there, so they say
+    nothing of its end any more. Of all other jobs none. `now`: None: no limit of time is looked at."""
+    if not job.is_tracked:
+        return ()
+    rule, began = job.asked.convergence, job.started_at
+    each = (job.profile or {}).get("steps_per_epoch")
+    epochs = job.step / each if job.epoch is None and each else job.epoch or 0.0
+    over = None if now is None or began is None else now - began
+    so_far = {"max_steps": job.step, "max_epochs": epochs, "max_seconds": over}
+    limits = {name: getattr(rule, name) for name in so_far}
+    return tuple(
+        name for name, far in so_far.items() if far is not None and limits[name] is not None and far > limits[name]
+    )
+
+
+def limits_in_force(job: JobRecord, now: float | None = None) -> contract.Convergence:
+    """The rule of the job without `passed_limits`."""
+    return _without(job.asked.convergence, passed_limits(job, now))
+
+
+def _without(rule: contract.Convergence, passed: tuple[str, ...]) -> contract.Convergence:
+    return replace(rule, **dict.fromkeys(passed)) if passed else rule
+
+
 def most_steps(job: JobRecord) -> float:
     """Steps after which it ends in any case."""
-    rules = job.asked.convergence
+    rules = limits_in_force(job)
     steps_per_epoch = (job.profile or {}).get("steps_per_epoch")
     return step_limit(Rule(max_steps=rules.max_steps, max_epochs=rules.max_epochs), steps_per_epoch)
 

@@ -471,6 +471,83 @@ def test_of_the_first_losses_nobody_is_told_that_they_tell_no_end(rule: str, n_k
     assert ("`optimus set" in words) == (n_known == 5)
 
 
+SCRIPT = {"task": None, "command": ["python", "train.py"]}
+DECREASE, METRIC = {"below": 0.01}, {"name": "accuracy", "at_least": 0.95}
+
+
+def of_a_script(rule: dict[str, Any], n_figures: dict[str, int], *, loss: float | None, **profile: Any) -> list[str]:
+    """What is explained of one that makes steps, and whose end nothing tells."""
+    size = Allocation(1, 0)
+    total, left = {"mean": 20.0, "low": 11.0, "high": 100.0}, {"mean": 10.0, "low": 1.0, "high": 90.0}
+    spec = {**SCRIPT, "convergence": {**rule, "command_ends": True}}
+    running = a_record(
+        state=JobState.RUNNING, wanted=size, running=size, step=10, spec=spec, loss=loss, profile=profile
+    )
+    decision = a_decision(
+        at=NOW, forecast=a_forecast(total_steps=total, remaining_steps=left, rule=None), allocation=size, previous=size
+    )
+    return list(explanation_of(Case(job=running, decision=decision, now=NOW, n_figures=n_figures)).sentences)
+
+
+@pytest.mark.parametrize(
+    ("rule", "n_figures", "profile", "told"),
+    [
+        ({"target_loss": 0.1}, {"loss": 2}, {}, "When it ends cannot be said yet: too little of its loss is known."),
+        (
+            {"target_loss": 0.1},
+            {"loss": 9},
+            {},
+            "When it ends cannot be said: its loss is not seen to come to 0.1, and neither its command nor what it "
+            "prints tells how many steps it makes.",
+        ),
+        (
+            {"target_metric": METRIC},
+            {"loss": 9, "accuracy": 2},
+            {},
+            "When it ends cannot be said yet: too little of its accuracy is known.",
+        ),
+        (
+            {"loss_decrease": DECREASE},
+            {"loss": 2},
+            {"steps_per_epoch": 20.0},
+            "When it ends cannot be said yet: too little of its loss is known.",
+        ),
+        (
+            {"loss_decrease": DECREASE},
+            {"loss": 9},
+            {"steps_per_epoch": 20.0},
+            "When it ends cannot be said: its losses do not tell when its rule will hold, and neither its command nor "
+            "what it prints tells how many steps it makes.",
+        ),
+    ],
+)
+def test_why_no_end_of_a_script_is_told_fits_its_rule(
+    rule: dict[str, Any], n_figures: dict[str, int], profile: dict[str, Any], told: str
+) -> None:
+    found = of_a_script(rule, n_figures, loss=1.0, **profile)
+    assert told in found
+    assert not any("It has told no" in each for each in found)
+
+
+@pytest.mark.parametrize(
+    ("rule", "loss", "n_figures", "told"),
+    [
+        ({"loss_decrease": DECREASE}, 1.0, {"loss": 9}, {"epoch"}),
+        ({"loss_decrease": DECREASE}, None, {"loss": 0}, {"epoch", "loss"}),
+        ({"target_loss": 0.1}, None, {"loss": 0}, {"loss"}),
+        ({"target_metric": METRIC}, 1.0, {"loss": 9, "accuracy": 0}, {"accuracy"}),
+        ({"target_metric": METRIC, "loss_decrease": DECREASE}, 1.0, {"loss": 9, "accuracy": 0}, {"accuracy", "epoch"}),
+        ({"max_seconds": 100.0}, None, {"loss": 0}, set()),
+    ],
+)
+def test_a_script_that_does_not_tell_what_its_rule_needs_is_told_so(
+    rule: dict[str, Any], loss: float | None, n_figures: dict[str, int], told: set[str]
+) -> None:
+    found = [each for each in of_a_script(rule, n_figures, loss=loss) if each.startswith("It has told no ")]
+    assert {each.split()[4] for each in found} == told
+    assert all("cannot hold" in each and "optimus_client" in each and "--progress-pattern" in each for each in found)
+
+
 def test_no_size_is_told_a_time_beyond_the_limit() -> None:
     rule = ConvergenceRule(max_steps=5000, max_seconds=100.0)
     job = replace(JOB, spec=replace(JOB.spec, convergence=rule), started_at=NOW - 40.0)

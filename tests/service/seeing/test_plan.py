@@ -143,8 +143,26 @@ def test_a_job_of_a_kind_that_tells_no_epochs_is_told_its_end(world: World) -> N
 def test_of_an_unknown_kind_no_end_is_made_up(world: World) -> None:
     found = body(world, preview_of(world).of(document(), {}))
     assert (found.expected.finish_seconds, found.cost, found.speed_from, found.effects) == (None, None, None, [])
-    missing = "no finished job like it tells how many steps it makes, and its speed is not known"
-    assert f"When it would end cannot be said: {missing}." in found.sentences
+    why = (
+        "its rule goes by its loss, of which nothing is known yet, and no finished job like it tells how long it takes"
+    )
+    assert f"When it would end cannot be said: {why}, and its speed is not known." in found.sentences
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("rule", [{"loss_decrease": {"below": 0.01}}, {"target_loss": 0.1}, {}])
+def test_a_dry_run_of_a_script_says_that_its_rule_needs_epochs(world: World, rule: dict[str, Any]) -> None:
+    script = {
+        "task": None,
+        "command": ["python", "train.py"],
+        "architecture": "script",
+        "servers": {"min": 0, "max": 0},
+    }
+    asked = document(**script, convergence={**rule, "command_ends": True})
+    found = body(world, preview_of(world).of(asked, {})).sentences
+    assert any("counts epochs" in each for each in found) == ("loss_decrease" in rule)
+    assert any("no finished job like it tells how many steps" in each for each in found) == (not rule)
+    assert any("goes by its loss" in each for each in found) == bool(rule)
 
 
 def test_a_job_that_starts_with_all_that_it_may_have_is_not_told_of_the_next_round(world: World) -> None:

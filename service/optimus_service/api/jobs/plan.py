@@ -28,6 +28,7 @@ from optimus_service.insight.explanations.start_and_end import until_places_are_
 from optimus_service.insight.format import by_deadline, counted, finite, foreseen, moment, size, span
 from optimus_service.insight.jobs.bodies import allocation_body
 from optimus_service.insight.jobs.lost_work import Loss
+from optimus_service.insight.jobs.needs import figures_asked, is_of_a_script, on_epochs
 from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.insight.jobs.reasons import gives_more, text_of
 from optimus_service.insight.jobs.speeds_here import speeds_here
@@ -218,7 +219,9 @@ def _on_places_held(previewed: Previewed, active: Mapping[str, JobRecord]) -> li
 
 
 def _on_time(expected: answers.Expected, previewed: Previewed) -> list[str]:
-    return [*_on_the_start(expected, previewed), _on_the_end(expected, previewed)]
+    record = previewed.record
+    needs = on_epochs(record.asked.convergence) if is_of_a_script(record) and not previewed.tells_epochs else []
+    return [*_on_the_start(expected, previewed), _on_the_end(expected, previewed), *needs]
 
 
 def _on_the_start(expected: answers.Expected, previewed: Previewed) -> list[str]:
@@ -238,7 +241,7 @@ def _on_the_end(expected: answers.Expected, previewed: Previewed) -> str:
         return f"When it would end cannot be said before it starts.{bound}"
     if limit is None:
         unknown = {
-            "no finished job like it tells how many steps it makes": previewed.forecast.total_steps is None,
+            _no_job_tells_its_length(previewed.record): previewed.forecast.total_steps is None,
             "its speed is not known": previewed.forecast.seconds_per_step is None,
         }
         missing = [what for what, is_so in unknown.items() if is_so]
@@ -252,6 +255,18 @@ def _on_the_end(expected: answers.Expected, previewed: Previewed) -> str:
         known += f" ({previewed.n_alike or 'none'} submitted with these arguments)"
     counted_in = "waiting, later changes of size and jobs that may still be submitted are in it"
     return f"It would end in {span(limit)}{known}; {counted_in}."
+
+
+def _no_job_tells_its_length(record: JobRecord) -> str:
+    rule = record.asked.convergence
+    figures = dict.fromkeys(
+        [*["loss"] * (rule.loss_decrease is not None), *(each.what for each in figures_asked(rule))]
+    )
+    if not figures:
+        return "no finished job like it tells how many steps it makes"
+    named = " and its ".join(figures)
+    no_run = "no finished job like it tells how long it takes"
+    return f"its rule goes by its {named}, of which nothing is known yet, and {no_run}"
 
 
 def _deadline(previewed: Previewed, now: float) -> answers.DeadlineAnswer | None:

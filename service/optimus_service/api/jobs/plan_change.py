@@ -11,7 +11,7 @@ from fastapi import APIRouter, Body
 
 from optimus_contract import answers
 from optimus_contract.change import JobChange
-from optimus_scheduler.model import Snapshot
+from optimus_scheduler.model import Interval, Snapshot
 from optimus_service.api.access.callers import Caller
 from optimus_service.api.http import examples
 from optimus_service.api.http.body import StrictRoute
@@ -32,6 +32,7 @@ from optimus_service.api.jobs.plan import (
 from optimus_service.api.services import CallerDep, Services, ServicesDep
 from optimus_service.insight.format import by_deadline, interval_body, size, span
 from optimus_service.insight.jobs.bodies import allocation_body
+from optimus_service.insight.jobs.needs import untold_of, untold_words
 from optimus_service.insight.predictions.dry_run import Altered
 from optimus_service.observe.jobs import as_edited
 from optimus_service.observe.spec import deadline_of
@@ -102,12 +103,13 @@ def job_body(
     others = [each for each in effects if each.job_id != job.id]
     put_off = [each for each in found.put_off if each.job_id != job.id]  # its own start is told
     told = shown.get(job.id, NOTHING_SHOWN)
-    left = None if told.is_without_end else interval_body(found.left.get(job.id))
+    left = None if told.is_without_end else interval_body(_left(found, job))
     sentences = [
         _on_its_size(found, job, own),
         found.decisions[job.id].message,
         *_on_its_start(found, job, told),
         *_on_its_end(edit, own, told, left),
+        *_on_what_its_rule_needs(job, edit),
     ]
     if {"deadline", "deadline_seconds"} & edit.changes.keys():
         due = deadline_of(job.asked, job.created_at)
@@ -120,6 +122,14 @@ def job_body(
         ],
         effects=effects,
     )
+
+
+def _left(found: Altered, job: JobRecord) -> Interval | None:
+    """Seconds to its end with the change: by the look ahead, or of a job that is only watched by its forecast."""
+    if not job.is_tracked:
+        return found.left.get(job.id)
+    ahead = found.decisions[job.id].forecast
+    return None if ahead.rule is None else ahead.remaining_seconds
 
 
 def _on_its_size(found: Altered, job: JobRecord, own: answers.Effect | None) -> str:
@@ -138,6 +148,14 @@ def _on_its_start(found: Altered, job: JobRecord, shown: Shown) -> list[str]:
     verb = "start" if job.started_at is None else "go on"
     instead = "" if shown.start is None else f"; as things are, in {span(shown.start)}"
     return [f"It would {verb} in {span(after)}{instead}."]
+
+
+def _on_what_its_rule_needs(job: JobRecord, edit: Edit) -> list[str]:
+    """Where the rule is changed: that the job has told no epochs, which it counts by."""
+    if not any(field.startswith("convergence") for field in edit.changes):
+        return []
+    watched = ["It runs outside the cluster: its rule tells when its end is expected, and nothing ends it by that."]
+    return [*watched * job.is_tracked, *(untold_words(each) for each in untold_of(job, {}))]
 
 
 def _on_its_end(edit: Edit, own: answers.Effect | None, shown: Shown, left: answers.Interval | None) -> list[str]:

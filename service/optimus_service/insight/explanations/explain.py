@@ -35,6 +35,7 @@ from optimus_service.insight.explanations.start_and_end import (
     on_the_deadline,
     on_the_end,
     on_waiting,
+    on_what_its_rule_needs,
     sooner_than_shown,
     until_places_are_left,
 )
@@ -71,6 +72,7 @@ def explanation_of(case: Case) -> answers.Explanation:
         *on_lost_work(case),
         *on_waiting(case, expected),
         *on_the_end(case, expected),
+        *on_what_its_rule_needs(case),
         *on_a_cut_ahead(case),
         *on_the_deadline(case, expected),
         *on_the_last_rescale(case, effect),
@@ -180,16 +182,22 @@ def if_its_code_hangs(job: JobRecord, found: Standstill) -> str:
     """Until when a job that stands still so is waited for, and what its owner can do."""
     seconds, again = job.asked.hang_seconds, "" if found.is_silent else " again"
     after = "60 s or more (`--hang-seconds` of a submission sets another time)" if seconds is None else f"{seconds:g} s"
+    replaced = f"replaced after {after}"
     if seconds is not None and job.asked.command is not None:
-        after = f"{seconds:g} to {seconds + _SCRIPT_LATE_SECONDS:g} s"
+        least = max(seconds, _SCRIPT_LEAST_SECONDS)
+        after = f"{least:g} to {least + _SCRIPT_LATE_SECONDS:g} s (later on a busy machine)"
+        replaced = f"ended after {after}, and another started in its place"
     return (
-        f"If its code hangs{again}, the worker is replaced after {after}; `optimus logs {job.id}` shows what it "
+        f"If its code hangs{again}, the worker is {replaced}; `optimus logs {job.id}` shows what it "
         f"printed, and `optimus cancel {job.id}` ends it."
     )
 
 
-_SCRIPT_LATE_SECONDS = 15.0
-"""The processes of a script are looked at every 5 s, and those that do nothing are told of every 10 s."""
+_SCRIPT_LEAST_SECONDS = 10.0
+"""Processes of a script that have done nothing for less are not told of."""
+_SCRIPT_LATE_SECONDS = 12.0
+"""They are looked at every 5 s: that they hang, and that their patience is over, shows as much later at most. To tell
+where they are takes them a second, and to tell the service that they ended about another."""
 
 
 def _is_stalled(case: Case) -> bool:

@@ -11,7 +11,7 @@ from optimus_scheduler.ahead.cuts import DEADLINE, GUARANTEE, LESS, PRIORITY, SO
 from optimus_scheduler.ahead.deadlines import Answer, answer_to
 from optimus_scheduler.allocate.allocate_with_quotas import NO_END_HELPS
 from optimus_scheduler.allocate.deadline_budget import says_it_is_missed
-from optimus_scheduler.model import Interval, Reason
+from optimus_scheduler.model import LIMIT_RULES, Interval, Reason
 from optimus_scheduler.model.format import lasted, time_words
 from optimus_scheduler.what_if import NEXT_ROUND
 from optimus_service.insight.explanations.case import Case
@@ -19,6 +19,7 @@ from optimus_service.insight.explanations.queue import ORDERS, Queued, goes_firs
 from optimus_service.insight.format import by_deadline, counted, foreseen, moment, span
 from optimus_service.insight.jobs.end import REACHED, reached_limit
 from optimus_service.insight.jobs.lost_work import losses
+from optimus_service.insight.jobs.needs import figures_asked, is_of_a_script, untold_of, untold_words
 from optimus_service.insight.jobs.progress import (
     Ends,
     awaited_end,
@@ -34,6 +35,7 @@ from optimus_service.observe.spec import (
     has_failed_before,
     has_made_all,
     is_finishing,
+    passed_limits,
     promised_at,
     silent_since,
 )
@@ -321,6 +323,14 @@ def until_places_are_left(leaving: Sequence[JobRecord]) -> list[str]:
 def on_the_end(case: Case, expected: answers.Expected) -> list[str]:
     if case.job.state.is_final or case.job.owner_paused_at is not None:
         return []
+    passed = passed_limits(case.job, case.now)
+    goes_on = [f"It has passed its limit ({' and '.join(passed)}) and goes on: nothing ends it outside the cluster."]
+    if passed and case.decision is not None and case.decision.forecast.rule in passed:
+        return goes_on
+    return [*goes_on * bool(passed), *_on_the_end(case, expected)]
+
+
+def _on_the_end(case: Case, expected: answers.Expected) -> list[str]:
     if _retry_wait(case):
         return ["When it ends cannot be said before it goes on."]
     if case.job.waits and (limit := reached_limit(case.job, case.decision, case.now)) is not None:
@@ -369,7 +379,7 @@ def on_the_end(case: Case, expected: answers.Expected) -> list[str]:
 def _at_the_latest(case: Case) -> str:
     """When its limit of time ends it."""
     limit, began = case.job.asked.convergence.max_seconds, case.job.started_at
-    if limit is None:
+    if limit is None or case.job.is_tracked:
         return ""
     if began is None:
         return f" It ends {lasted(limit)} after its start at the latest: that is its limit."
@@ -378,31 +388,47 @@ def _at_the_latest(case: Case) -> str:
 
 def _of_no_known_length(case: Case) -> list[str]:
     """Why nothing tells the end of a job that trains, and what would."""
-    asked = case.job.asked
-    if asked.command is not None:
+    rule, is_script = case.job.asked.convergence, is_of_a_script(case.job)
+    untold = {each.what for each in untold_of(case.job, case.n_figures)}
+    targets = [each for each in figures_asked(rule) if each.what not in untold]
+    by_decrease = rule.loss_decrease is not None and not untold & {"loss", "epoch"}
+    needed = [each.what for each in targets] or ["loss"] * (by_decrease or not is_script)
+    few = [what for what in needed if case.n_figures.get(what, LEAST_POINTS) < LEAST_POINTS]
+    if few:
+        return [f"When it ends cannot be said yet: too little of its {' and its '.join(few)} is known."]
+    told = [f"its {each.what} is not seen to come to {each.target:g}" for each in targets]
+    if not told and (by_decrease or not is_script):
+        told = ["its losses do not tell when its rule will hold"]
+    if is_script:
+        return _of_a_script_of_no_known_length(case, told)
+    return [
+        f"When it ends cannot be said: {' and '.join(told)}, and no limit of steps or time ends it.",
+        f"`optimus set {case.job.id}` takes another rule, or such a limit: --max-epochs, --max-steps, --max-seconds.",
+    ]
+
+
+def _of_a_script_of_no_known_length(case: Case, told: Sequence[str]) -> list[str]:
+    """`told`: why its rule does not tell its end, as far as the script tells what that needs."""
+    if case.job.asked.command is None:
+        why, read = "it does not tell how many steps it makes", ""
+    else:
         why = "neither its command nor what it prints tells how many steps it makes"
         if not case.job.step:
             why = "it has told no step so far, and its command does not tell how many it makes"
-        return [
-            f"When it ends cannot be said: {why}.",
-            "`report(total_steps=...)` of optimus_client tells it, --progress-pattern reads it from its output, and "
-            "--max-steps sets a limit.",
-        ]
-    rule = asked.convergence
-    metric = rule.target_metric
-    targets: list[tuple[str, float | None]] = [] if rule.target_loss is None else [("loss", rule.target_loss)]
-    if metric is not None:
-        targets.append((metric.name, metric.at_most if metric.at_least is None else metric.at_least))
-    if new := [
-        what for what, _ in targets or [("loss", None)] if case.n_figures.get(what, LEAST_POINTS) < LEAST_POINTS
-    ]:
-        return [f"When it ends cannot be said yet: too little of its {' and its '.join(new)} is known."]
-    told = [f"its {what} is not seen to come to {target:g}" for what, target in targets if target is not None]
-    why = " and ".join(told) or "its losses do not tell when its rule will hold"
+        read = ", --progress-pattern reads it from its output"
+    limit = f"`optimus set {case.job.id} --max-steps`" if told else "--max-steps"
+    limits = "tells how many are expected" if case.job.is_tracked else "sets a limit"
     return [
-        f"When it ends cannot be said: {why}, and no limit of steps or time ends it.",
-        f"`optimus set {case.job.id}` takes another rule, or such a limit: --max-epochs, --max-steps, --max-seconds.",
+        f"When it ends cannot be said: {', and '.join([*told, why])}.",
+        f"`report(total_steps=...)` of optimus_client tells it{read}, and {limit} {limits}.",
     ]
+
+
+def on_what_its_rule_needs(case: Case) -> list[str]:
+    """That a part of its rule cannot hold, as it has not told what that needs."""
+    if case.job.state.is_final or case.job.is_being_cancelled or has_made_all(case.job):
+        return []
+    return [untold_words(each) for each in untold_of(case.job, case.n_figures)]
 
 
 def _on_its_limit(case: Case) -> list[str]:
@@ -411,6 +437,8 @@ def _on_its_limit(case: Case) -> list[str]:
     forecast, rule = None if case.decision is None else case.decision.forecast, case.job.asked.convergence
     total = None if forecast is None else known(forecast.total_steps)
     announced = (case.job.profile or {}).get("total_steps")
+    if forecast is not None and forecast.rule in LIMIT_RULES and case.job.is_tracked:
+        return [f"That is by its limit ({forecast.rule}), at which nothing ends it: it runs outside the cluster."]
     if forecast is not None and forecast.rule == "max_steps" and case.job.asked.command and announced is None:
         return ["Its limit of steps ends it then, if its command does not end by itself before."]
     if forecast is not None and forecast.rule == "command_ends" and total is not None and total.low == total.high:

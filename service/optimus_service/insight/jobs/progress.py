@@ -34,8 +34,10 @@ from optimus_service.observe.spec import (
     has_failed_before,
     has_made_all,
     is_finishing,
+    limits_in_force,
     most_steps,
     next_step,
+    passed_limits,
     silent_since,
 )
 from optimus_service.observe.standstills import Standstills
@@ -119,6 +121,8 @@ def progress_of(
         return JobProgress(None if end is None or end.is_guessed else part_done(job.step, end.total), None, None)
     if has_made_all(job):
         return _beyond_announced(job, end, now)
+    if decision is not None and decision.forecast.rule in passed_limits(job, now):
+        return JobProgress(None, None, None)  # until the next round goes by what else tells its end
     is_paused = job.owner_paused_at is not None
     if is_paused and reached_limit(job, decision, now) is not None:
         return JobProgress(None, None, None)  # how much is left, its owner decides with another limit
@@ -255,7 +259,7 @@ def _foreseen_times(
 
 
 def _time_limit(job: JobRecord, now: float) -> _TimeLimit:
-    limit = job.asked.convergence.max_seconds
+    limit = limits_in_force(job, now).max_seconds
     if limit is None:
         return _UNLIMITED
     since = job.started_at

@@ -14,6 +14,7 @@ from optimus_scheduler.model import Allocation, JobState, Reason
 from optimus_scheduler.model.format import headline, size_words
 from optimus_scheduler.quota_words import IN_ITS_QUOTA, USED_UP
 from optimus_scheduler.what_if import Behind
+from optimus_service.observe.spec import limits_in_force
 from optimus_service.store.records import DecisionRecord, JobRecord
 
 
@@ -179,7 +180,7 @@ def ended_words(job: JobRecord, decision: DecisionRecord | None) -> str:
 
 def _spent(job: JobRecord) -> str | None:
     """The limit that the job has reached; None: none, or one that only a round knows of."""
-    limits = job.asked.convergence
+    limits = limits_in_force(job)
     if limits.max_steps is not None and job.step >= limits.max_steps:
         return "max_steps"
     return "max_epochs" if limits.max_epochs is not None and (job.epoch or 0) >= limits.max_epochs else None

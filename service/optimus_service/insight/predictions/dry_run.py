@@ -137,6 +137,8 @@ class Previewed:
     """Whether its deadline can be promised, and the earliest that would be; None: it has none."""
     held_by: tuple[str, ...] = ()
     """Jobs whose tasks have to stop before those that it would be given can start."""
+    tells_epochs: bool = True
+    """Whether an ended job of the same task told its epochs."""
 
 
 class Tries:
@@ -265,6 +267,7 @@ class Preview:
             and borrows(world, {each.job_id: each.allocation for each in planned.decisions}, candidate.spec.project),
             deadline=deadline,
             held_by=held_by,
+            tells_epochs=any(each.steps_per_epoch is not None for each in candidate.similar),
         )
 
     def of_change(self, change: Callable[[Snapshot], Snapshot]) -> Altered:
