@@ -4,6 +4,7 @@
 
 The jobs are made up from the seed: one task each of 1, 2, 4 or 8 GPUs, about an hour long, on 8 nodes of 8 GPUs. No
 size of theirs can change, so without moves (a margin that no stop is worth) every job stays where it starts.
+`least_jct_seconds` is what no scheduler is below (docs/bounds.md, without the linear programme).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 
 from optimus_scheduler.allocate.policies import policy_named
 from optimus_scheduler.settings import Settings
+from optimus_simulator.bounds.bound import bound
 from optimus_simulator.options import Options
 from optimus_simulator.replay import Replay
 from optimus_simulator.scenario import load
@@ -64,9 +66,11 @@ def main() -> None:
             path = Path(folder) / f"seed-{seed}.jsonl"
             path.write_text("\n".join(trace_lines(seed, options.jobs, options.apart)))
             trace = load(str(path), Options(), seed)
+            least = bound(trace, Options(), programme=False).mean_jct_seconds
             for moves, settings in ((False, Settings(rescale_margin=1e12)), (True, Settings())):
                 figures = Replay(trace, policy_named("optimus"), seed=seed, settings=settings).run().figures()
                 row = {"seed": seed, "moves": moves, "jobs": options.jobs, "apart_seconds": options.apart}
+                row["least_jct_seconds"] = least
                 print(json.dumps({**row, **{name: figures[name] for name in _FIGURES}}), flush=True)
 
 
