@@ -119,11 +119,11 @@ def report_membership(
 ) -> None:
     """Report a membership epoch that was formed; of a tracked job, again and again while it runs. 409: the job has
     ended."""
-    if _is_no_longer_watched(services.repository.jobs.get(job_id)):
-        return
     values = write(report) | {"workers": tuple(report.workers), "servers": tuple(report.servers)}
     record = _with_steps_untold(services, histories, MembershipRecord(job_id=job_id, **values))
     with services.repository.write() as tx:
+        if _is_no_longer_watched(tx.jobs.get(job_id)):
+            return
         is_new = tx.memberships.report(job_id, record)
         tx.memberships.heard(job_id, services.clock())
         _advance(tx, job_id, report, services.clock())
