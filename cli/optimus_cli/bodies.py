@@ -55,6 +55,7 @@ class JobProfile(TypedDict):
     checkpoint_write_seconds: float | None
     unread_line: str | None
     suggested_pattern: str | None
+    began_at_step: int | None
 
 
 class JobResult(TypedDict):

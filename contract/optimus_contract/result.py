@@ -51,6 +51,10 @@ class JobProfile(Message):
     suggested_pattern: Annotated[
         str | None, About("script: the --progress-pattern that would read it", max_length=1000)
     ] = None
+    began_at_step: Annotated[
+        Count | None,
+        About("script: the step that it began from, above 0 with a checkpoint from before the job; null: not known"),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import cast
 
 import pytest
 from tests.cli import builders
 from tests.cli.conftest import Answer, Optimus, ScriptedService, problem
 
-from optimus_cli.bodies import Job
+from optimus_cli.bodies import Job, JobProfile
 
 JOB = "digits-mlp-x7k2p"
 
@@ -79,6 +80,20 @@ def test_a_pause_asks_where_a_script_loses_its_steps_by_it(scripted: ScriptedSer
     assert (silent.exit_code, silent.stderr, "lost" in silent.stdout) == (0, "", False)
     scripted.has_job({**job, "begins_anew": False})
     assert "goes on from its last checkpoint as soon as" in optimus(*resume).stdout
+
+
+def test_a_script_that_began_from_an_older_checkpoint_begins_anew_there(
+    scripted: ScriptedService, optimus: Optimus
+) -> None:
+    job = builders.job()
+    profile = cast(JobProfile, {"began_at_step": 20})
+    job |= {"step": 47, "state": "running", "begins_anew": True, "started_at": job["created_at"], "profile": profile}
+    scripted.has_job({**job, "lost_by_a_stop": "27 steps"})
+    for change in ("pause", "resume"):
+        scripted.on("POST", f"/v1/jobs/{JOB}/{change}", Answer(200, job))
+    paused = optimus("pause", JOB, "--yes", "--url", scripted.url)
+    assert "go on: from step 20, as far as is known; lost: 27 steps" in paused.stdout
+    assert "goes on from step 20, as far as is known," in optimus("resume", JOB, "--url", scripted.url).stdout
 
 
 def test_set_sends_what_is_to_change_and_nothing_else(service: ScriptedService, optimus: Optimus) -> None:

@@ -571,6 +571,11 @@ export interface components {
              * @default null
              */
             suggested_pattern: string | null;
+            /**
+             * @description script: the step that it began from, above 0 with a checkpoint from before the job; null: not known
+             * @default null
+             */
+            began_at_step: number | null;
         };
         /** @description How the job ended (`POST /v1/jobs/{id}/result`). */
         JobResult: {

@@ -39,7 +39,8 @@ def pause(
     if as_json:
         output.print_json(paused)
         return
-    anew = f": from its beginning, as far as is known; lost: {lost}" if lost else ""
+    whence = f"step {began}" if (began := _began_at(found)) else "its beginning"
+    anew = f": from {whence}, as far as is known; lost: {lost}" if lost else ""
     how = "is paused" if paused["state"] == "paused" else "saves what it can and is paused then"
     has_limit = paused["started_at"] and (paused["spec"].get("convergence") or {}).get("max_seconds")
     runs_on = "; its limit of time runs on" if has_limit else ""
@@ -61,8 +62,15 @@ def resume(job: JobReference, url: Url = DEFAULT_URL, as_json: AsJson = False) -
         saved = " from its last checkpoint" * bool(resumed["step"])
         if is_final(found):
             saved = f" from {_goes_on_from(found, formed)},"
-        whence = " from step 0, as far as is known," if found["started_at"] and found["begins_anew"] else saved
+        began = f" from step {_began_at(found)}, as far as is known,"
+        whence = began if found["started_at"] and found["begins_anew"] else saved
         output.print_text(f"{resumed['id']} goes on{whence} as soon as a round gives it room")
+
+
+def _began_at(job: Job) -> int:
+    """The step that a script that begins anew began from."""
+    profile = job["profile"]
+    return 0 if profile is None else profile.get("began_at_step") or 0
 
 
 def _goes_on_from(job: Job, allocations: list[AllocationPoint]) -> str:

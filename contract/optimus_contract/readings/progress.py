@@ -82,7 +82,10 @@ class Learned:
     tells_no_step: bool | None = None
     """It reports losses or epochs only, which count as steps."""
     first_step: int | None = None
-    """The first one that it reports after a start from step 0."""
+    """The first one that its very first processes reported."""
+    began_at: int | None = None
+    """The step that these went on from: above 0, of a checkpoint from before the job. None: they have reported one step
+    at most, and not the first one."""
     steps_apart: int | None = None
     """The fewest steps between two that its newest processes reported."""
 
@@ -150,6 +153,9 @@ class Progress:
         """The first step that these processes reported, and when."""
         self._apart: int | None = None
         """The fewest steps between two of them."""
+        self._first_has_loss = False
+        self._is_beginning_open = False
+        """Where these processes began, their second step tells: all steps before the first may be theirs, or none."""
 
     @property
     def seconds_per_step(self) -> float | None:
@@ -413,6 +419,7 @@ class Progress:
             self._judge(before)
         was_set_back = reading.at < self.last_at - SET_BACK_SECONDS
         self.step, self.last_at = step, reading.at if was_set_back else max(self.last_at, reading.at)
+        self._learn_beginning(n_steps, has_loss=loss is not None)
         if self._first is None or was_set_back:
             self._first = step, self.last_at
         elif self._apart is None or n_steps < self._apart:
@@ -435,9 +442,12 @@ class Progress:
         """Where the processes go on from, by their first step: what was known, unless they count from further back."""
         told = step if reading.step is None else reading.step
         if self._version == 0 and self.learned.first_step is None:
-            self.learned = replace(self.learned, first_step=told)
-        if step <= self._version and told == self.learned.first_step and self.learned.resumes is not True:
-            return 0  # as those that began there
+            self.learned = replace(self.learned, first_step=told, began_at=0 if step == 1 else None)
+        is_as_first = told == self.learned.first_step
+        began = self.learned.began_at
+        self._is_beginning_open = is_as_first and began is None
+        if step <= self._version and is_as_first and (began or self.learned.resumes is not True):
+            return began or 0  # as those that began there
         # A step without a loss, not beyond what is known, is where the processes begin, and not one of theirs.
         begins = reading.loss is None and step <= self._version
         # One that reports each tenth step has made nine before the first that it reports.
@@ -445,10 +455,30 @@ class Progress:
 
     # --- what is learned ---------------------------------------------------------------------------------------------
 
+    def _learn_beginning(self, n_steps: int, *, has_loss: bool) -> None:
+        """Where the very first processes began, by the first two steps that they, or others that began as they did,
+        have reported: a script that began with step 0 reports its first one after about as many as lie between two."""
+        if self._first is None:
+            self._first_has_loss = has_loss
+            return
+        if not self._is_beginning_open:
+            return
+        self._is_beginning_open = False
+        first = self._first[0]
+        # A step without a loss, before those with one, is where they began.
+        begins = has_loss and not self._first_has_loss
+        began = (first if begins else first - n_steps) if first >= 2 * n_steps else 0
+        self.learned = replace(self.learned, began_at=began)
+        if began and self.learned.resumes is False:
+            self.learned = replace(self.learned, resumes=None)  # judged when it seemed to have begun with step 0
+
     def _judge(self, before: int) -> None:
         """Whether processes that were started again go on where the ones before had come."""
-        if self.learned.resumes is None and self._version >= 10:
-            self._learn(resumes=before >= self._version // 2)
+        began = self.learned.began_at or 0
+        if before == began > 0:
+            return  # from the checkpoint that they began from: they may not have written one yet
+        if self.learned.resumes is None and self._version - began >= 10:
+            self._learn(resumes=before - began >= (self._version - began) // 2)
 
     def _learn_from(self, reading: Reading, step: int) -> None:
         is_weak = self._weight is not None

@@ -88,7 +88,7 @@ class RememberingForecaster:
 
 
 _ASIDE = frozenset(
-    {"id", "owner", "wanted_tasks", "stragglers", "unsaved_seconds", "attained_share_seconds"}
+    {"id", "owner", "wanted_tasks", "stragglers", "unsaved_seconds", "began_at_step", "attained_share_seconds"}
     | {"retry", "held_until", "owner_paused", "paused_by", "promised_at", "formed", "silent_since", "report_seconds"}
 )
 """Of a job what no forecast reads; some of it changes from round to round. What sentences tell of it is compared with

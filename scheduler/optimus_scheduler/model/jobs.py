@@ -329,6 +329,8 @@ class Job:
     """Seconds that new tasks took from their start until they took part, at each past change, oldest first."""
     unsaved_seconds: float = 0.0
     """Training time that a pause would lose: since its last start, of a script that keeps no checkpoint."""
+    began_at_step: int = 0
+    """The step from which such a script would begin anew: above 0 with a checkpoint from before the job."""
     wanted_tasks: tuple[PlacedTask, ...] = ()
     """The workers and servers behind `allocation`, sorted by key."""
     stragglers: tuple[TaskKey, ...] = ()

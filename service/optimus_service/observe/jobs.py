@@ -25,7 +25,7 @@ from optimus_scheduler.model import (
     TaskKey,
 )
 from optimus_scheduler.retries import Backoff, Retry
-from optimus_service.observe.spec import next_step, promised_at, silent_since, spec_of
+from optimus_service.observe.spec import began_at, next_step, promised_at, silent_since, spec_of
 from optimus_service.observe.standstills import rescale_seconds
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.store.records import JobRecord, MembershipRecord
@@ -85,6 +85,7 @@ class _Recorded(TypedDict):
     owner_paused: bool
     paused_by: str | None
     promised_at: float | None
+    began_at_step: int
 
 
 def _recorded(record: JobRecord, backoff: Backoff) -> _Recorded:
@@ -105,6 +106,7 @@ def _recorded(record: JobRecord, backoff: Backoff) -> _Recorded:
         "owner_paused": record.owner_paused_at is not None,
         "paused_by": record.paused_by,
         "promised_at": promised_at(record),
+        "began_at_step": began_at(record),
     }
 
 

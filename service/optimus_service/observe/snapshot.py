@@ -41,7 +41,7 @@ from optimus_service.observe.histories import KEPT_AFTER, Histories, basis_of, b
 from optimus_service.observe.jobs import job_of
 from optimus_service.observe.joins import Joins
 from optimus_service.observe.silence import END_NOT_TOLD, end_of_silent, last_heard, not_told
-from optimus_service.observe.spec import UnreadableSpecification, begins_anew, readable_spec, spec_of
+from optimus_service.observe.spec import UnreadableSpecification, began_at, begins_anew, readable_spec, spec_of
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.observe.unknown_tasks import less, without_record
 from optimus_service.observe.unsaved_work import since_its_beginning, worked_seconds
@@ -407,7 +407,7 @@ def unsaved_seconds(job: JobRecord, memberships: Sequence[MembershipRecord], his
     if history.last_steps:  # else it is silent, and trains for all that is known
         last = history.last_steps.get(newest.epoch)
         until = min(now, (newest.at if last is None else last.at) + history.longest_seconds)
-    return worked_seconds(since_its_beginning(memberships), until)
+    return worked_seconds(since_its_beginning(memberships, began_at(job)), until)
 
 
 def spent(

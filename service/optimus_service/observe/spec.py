@@ -171,6 +171,17 @@ def begins_anew(job: JobRecord) -> bool:
     return asked.command is not None and not asked.tracked and not resumes
 
 
+def began_at(job: JobRecord) -> int:
+    """The step that a script's first tasks began from, and all that begin anew: above 0 with a checkpoint from before
+    the job."""
+    return (job.profile or {}).get("began_at_step") or 0
+
+
+def is_beginning_open(job: JobRecord) -> bool:
+    """Whether a script has told too few steps to know whether its first tasks began from step 0 or further on."""
+    return job.asked.command is not None and (job.profile or {}).get("began_at_step", 0) is None
+
+
 def goes_on_from_checkpoints(job: JobRecord) -> bool:
     """Whether it is a script with tasks that keeps checkpoints of its own: nobody else knows whether a stop loses what
     it made since the newest one."""
@@ -180,9 +191,10 @@ def goes_on_from_checkpoints(job: JobRecord) -> bool:
 
 
 def next_step(job: JobRecord) -> int:
-    """The step that a job goes on from, as far as is known: 0 for an active one that does not run and begins anew."""
+    """The step that a job goes on from, as far as is known: where it began, of an active one that does not run and
+    begins anew."""
     is_stopped = not job.state.is_final and job.step > 0 and (job.is_without_tasks or job.running.is_empty)
-    return 0 if is_stopped and begins_anew(job) else job.step
+    return began_at(job) if is_stopped and begins_anew(job) else job.step
 
 
 def has_made_all(job: JobRecord) -> bool:

@@ -39,10 +39,11 @@ def newest_made_at(newest: Sequence[SampleRecord]) -> float | None:
     return made_at(last.at, last.received_at)
 
 
-def since_its_beginning(memberships: Sequence[MembershipRecord]) -> Sequence[MembershipRecord]:
-    """Those since it last began with its first step, oldest first. Those after its beginning let it go on where it was,
-    as when its coordinator began anew."""
-    first = max((number for number, each in enumerate(memberships) if not each.step and each.workers), default=0)
+def since_its_beginning(memberships: Sequence[MembershipRecord], began_at: int = 0) -> Sequence[MembershipRecord]:
+    """Those since it last began, after the step `began_at`, oldest first. Those after its beginning let it go on where
+    it was, as when its coordinator began anew."""
+    begun = (number for number, each in enumerate(memberships) if each.step <= began_at and each.workers)
+    first = max(begun, default=0)
     return memberships[first:]
 
 

@@ -473,6 +473,17 @@ def test_a_job_that_lost_its_steps_is_looked_at_at_once(api: Api, job_id: str, l
     assert api.surroundings.triggers.count("steps lost") == bool(lost)
 
 
+def test_the_step_from_which_a_script_began_is_told_once(api: Api, job_id: str) -> None:
+    api.as_task("POST", job_id, "membership", json=membership(job_id))
+    for _ in range(2):
+        assert api.as_task("PUT", job_id, "profile", json={**PROFILE, "began_at_step": 20}).status_code == 204
+    events = api.get(f"/v1/jobs/{job_id}/events").json()["events"]
+    began = [event["message"] for event in events if event["type"] == "BeganFurtherOn"]
+    assert began == ["Membership epoch 1 began at step 20, with a checkpoint from before the job, as its steps tell."]
+    [point] = api.get(f"/v1/jobs/{job_id}/allocations").json()["allocations"]
+    assert (point["step"], point["lost_steps"]) == (20, 0)
+
+
 def test_the_only_size_of_a_script_is_told_once(api: Api, job_id: str) -> None:
     for _ in range(2):
         assert api.as_task("PUT", job_id, "profile", json={**PROFILE, "fixed_workers": 2}).status_code == 204

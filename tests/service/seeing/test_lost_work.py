@@ -22,6 +22,7 @@ from optimus_service.insight.jobs.lost_work import Loss, losses, lost_by_a_stop,
 from optimus_service.insight.jobs.progress import progress_of
 from optimus_service.insight.predictions.predictions import HistoryCache
 from optimus_service.observe.snapshot import unsaved_seconds
+from optimus_service.observe.spec import next_step
 from optimus_service.observe.telemetry import JobHistory
 from optimus_service.observe.unsaved_work import LastStep
 from optimus_service.store.records import JobRecord, MembershipRecord
@@ -187,10 +188,13 @@ def test_what_is_left_of_a_stopped_script_counts_from_where_it_begins(
     assert found.progress == pytest.approx(1 - left / 20)
 
 
-def test_a_dry_run_says_what_scripts_would_lose(world: World) -> None:
+@pytest.mark.parametrize("began", [0, 1])
+def test_a_dry_run_says_what_scripts_would_lose(world: World, began: int) -> None:
     old = {**SCRIPT, "convergence": {"max_steps": 500}, "servers": {"min": 0, "max": 0}, "workers": {"max": 1}}
     world.submit("old", **old, working_directory="/srv")
     world.live_until("it trains", lambda: world.repository.jobs.get("old").step > 0)
+    profile = world.repository.jobs.get("old").profile or {}
+    world.repository.jobs.put_profile("old", {**profile, "began_at_step": began})
     world.train(10)
     world.round()
     world.repository.projects.put(Quota("a", share=1.0), world.clock())
@@ -201,7 +205,7 @@ def test_a_dry_run_says_what_scripts_would_lose(world: World) -> None:
     found = body(world, preview_of(world).of(has_all, {}))
     assert found.effects, found.sentences
     (effect,) = found.effects
-    assert effect.lost_steps == world.repository.jobs.get("old").step
+    assert effect.lost_steps == world.repository.jobs.get("old").step - began
     assert effect.lost_seconds is not None
     assert effect.lost_seconds >= 10.0
     before, after = effect.finish_seconds_before, effect.finish_seconds_after
@@ -291,6 +295,32 @@ def test_steps_that_were_told_late_are_as_much_work_before_a_stop_as_after_it(wo
     paused = replace(before, wanted=NOTHING, running=NOTHING, state=JobState.PAUSED)
     after = losses(paused, [began, stopped], {}, last_steps)[-1]
     assert told.lost_by_a_stop == after.words == "2 steps (5 s of work)"
+
+
+def test_a_script_that_began_from_an_older_checkpoint_loses_what_it_has_made_since() -> None:
+    """Its log says "resumed at 20", after each stop."""
+    profile, began = {"began_at_step": 20}, replace(BEGAN, step=20)
+    trains = a_script(
+        profile=profile, state=JobState.RUNNING, running=Allocation(1, 0), step=47, first_step=21, step_at=30.0
+    )
+    assert lost_by_a_stop(trains, 47, [began], None, 31.0) == Loss(27, 30.0)
+    assert lost_by_a_stop(trains, 20, [began], None, 31.0) == Loss(), "those in its place have made none yet"
+    paused, stopped = a_script(profile=profile, step=47, step_at=30.0), replace(PAUSED, at=31.0, step=47)
+    last_steps = {1: LastStep(30.0)}
+    assert losses(paused, [began, stopped], {}, last_steps)[-1] == Loss(27, 30.0)
+    assert next_step(paused) == 20
+    resumed = replace(RESUMED, step=20, lost_steps=27)
+    assert losses(paused, [began, stopped, resumed], {}, last_steps)[1:] == [Loss(27, 30.0), Loss()]
+    unknown = replace(trains, profile={"began_at_step": None}, step=21)
+    assert lost_by_a_stop(unknown, 21, [BEGAN], None, 31.0).words == "at most 21 steps (30 s of work)"
+    failed = replace(RESUMED, epoch=2, lost_steps=21)
+    assert total(losses(unknown, [BEGAN, failed], {})).words == "at most 21 steps"
+    again = [began, stopped, resumed]
+    told = replace(trains, step_at=310.0, step=30)
+    assert lost_by_a_stop(told, 30, again, None, 311.0) == Loss(10, 10.0), "since it began anew"
+    waits = replace(paused, retry_at=60.0, last_error="boom", retries=1)
+    said = explanation_of(Case(job=waits, decision=None, now=32.0, memberships=[began])).sentences
+    assert any("its 27 steps are made again" in each for each in said)
 
 
 def test_what_a_stop_would_lose_of_a_script_that_tells_no_steps_is_its_time() -> None:

@@ -44,6 +44,28 @@ def test_what_a_change_costs_and_why_is_told(repository: Repository, make_job: M
     assert event.message.endswith("(replaced): about 7 steps are lost.")
 
 
+def test_a_script_that_began_from_an_older_checkpoint_began_and_lost_from_there(repository: Repository) -> None:
+    spec = {"name": "job", "project": "default", "architecture": "script", "command": ["python", "train.py"]}
+    repository.jobs.create("job-1", spec, "nonce", None, "hash", 0.0)
+    repository.jobs.put_profile("job-1", {"began_at_step": None})
+    repository.memberships.report("job-1", a_membership(workers=("w",), servers=()))
+    add_samples(repository, "job-1", [a_sample(step=21, n_steps=21)], 1.0)
+    resumed = a_membership(epoch=2, workers=("v",), servers=(), cause="resume", lost_steps=21)
+    repository.memberships.report("job-1", resumed)
+    event, *_ = repository.events.page("job-1").items
+    assert event.message.endswith("(resume): at most 21 steps are lost.")
+    repository.memberships.began_at("job-1", 20, 900.0)
+    found = repository.memberships.of_job("job-1")
+    assert [(each.step, each.lost_steps) for each in found] == [(20, 0), (20, 1)]
+    event, *_ = repository.events.page("job-1").items
+    told = "with a checkpoint from before the job, as its steps tell: 1 step was lost, and not more"
+    assert (event.type, event.at) == ("BeganFurtherOn", 900.0)
+    assert event.message == f"Membership epochs 1, 2 began at step 20, {told}."
+    assert repository.jobs.get("job-1").first_step == 21
+    repository.memberships.began_at("job-1", 20, 901.0)
+    assert repository.events.page("job-1").items[0] == event, "told once"
+
+
 def test_the_job_shows_the_newest_membership(repository: Repository, make_job: MakeJob) -> None:
     make_job()
     repository.memberships.report("job-1", a_membership(epoch=1))

@@ -72,6 +72,23 @@ def test_the_newest_profile_arrives_last(all_told: Callable[[], None]) -> None:
     assert service.taken[-1].total_steps == 6
 
 
+@pytest.mark.parametrize(("step", "told"), [(0, 40), (60, None)])
+def test_where_a_script_began_is_told_in_steps_of_the_base_batch(
+    all_told: Callable[[], None], step: int, told: int | None
+) -> None:
+    """With weak scaling each step of its first two workers counts as two; later ones count otherwise."""
+    service = SlowService()
+    service.is_second_made.set()
+    worker = learning(service)
+    worker._spec.scaling = "weak"  # type: ignore[misc]
+    progress = SimpleNamespace(learned=Learned(began_at=20), step=22, has_old_total=False)
+    order, batch = SimpleNamespace(step=step), SimpleNamespace(reported_step=lambda each: 2 * each)
+    run = SimpleNamespace(progress=progress, end=None, is_formed=True, order=order, batch=batch)
+    worker._report_learned(run)  # type: ignore[arg-type]
+    all_told()
+    assert service.taken[-1].began_at_step == told
+
+
 def test_the_newest_planned_learning_rates_arrive_last(all_told: Callable[[], None]) -> None:
     plans = iter([[(0, 0.4), (9, 0.4)], [(0, 0.4), (9, 0.04)]])
     progress = SimpleNamespace(take_planned_rates=lambda: next(plans))

@@ -51,6 +51,65 @@ def test_processes_that_report_the_first_step_of_a_fresh_start_begin_anew(versio
     assert (went_on.n_steps, resumed.learned.resumes) == (1, True)
 
 
+@pytest.mark.parametrize(
+    ("told", "began"),
+    [
+        ([21, 22, 23], 20),
+        ([30, 40, 50], 20),
+        ([1010, 1020], 1000),
+        ([1, 100, 200], 0),
+        ([10, 20, 30], 0),
+        ([9, 19], 0),
+        ([44, 80, 120], 0),
+        ([21], None),
+    ],
+    ids=[
+        "each step",
+        "each tenth",
+        "far on",
+        "from the first",
+        "each tenth from 0",
+        "the last of ten",
+        "by time",
+        "one",
+    ],
+)
+def test_where_the_first_processes_began_is_told_by_their_first_two_steps(told: list[int], began: int | None) -> None:
+    """A script that starts with step 0 tells its first one after about as many as lie between two."""
+    progress = Progress(START, 0)
+    for step in told:
+        read(progress, step=step, loss=1.0)
+    assert progress.learned.began_at == began
+
+
+def test_a_bar_without_a_loss_is_where_the_first_processes_began() -> None:
+    progress = Progress(START, 0)
+    read(progress, step=20, total_steps=100)
+    read(progress, step=21, total_steps=100, loss=1.0)
+    assert progress.learned.began_at == 20
+
+
+@pytest.mark.parametrize("version", [21, 40, 47, 150])
+def test_processes_that_begin_from_a_checkpoint_from_before_the_job_begin_there_again(version: int) -> None:
+    """As long as they have not written another one: that they keep some is not refuted by it."""
+    before = Progress(START, 0)
+    for step in range(21, version + 1):
+        read(before, step=step, loss=1.0)
+    again = Progress(START, version, before.learned)
+    first = read(again, step=21, loss=1.0)
+    assert first is not None
+    if version == 21:  # one told step of both: known with the next one
+        assert (first.n_steps, again.learned.began_at) == (21, None)
+        read(again, step=22, loss=1.0)
+    else:
+        assert first.n_steps == 1
+    assert (again.learned.began_at, again.learned.resumes) == (20, None)
+    last = Progress(START, 60, again.learned)
+    went_on = read(last, step=41, loss=1.0)
+    assert went_on is not None
+    assert (went_on.n_steps, last.learned.resumes) == (1, True)
+
+
 def told_every_fifth(channel: Channel = Channel.PRINTED) -> Progress:
     """Processes that tell each fifth step, of 0.5 s."""
     progress = Progress(START, 0)

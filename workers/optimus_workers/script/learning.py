@@ -317,6 +317,9 @@ class Learning(State):
                 return  # it is not known yet how the steps to come count
             if learned.total_steps is not None:
                 learned = replace(learned, total_steps=run.batch.reported_step(learned.total_steps))
+            if learned.began_at:  # it was counted by the first membership
+                is_first = run.order.step == 0
+                learned = replace(learned, began_at=run.batch.reported_step(learned.began_at) if is_first else None)
         self._profiles.tell(profile_of(learned, self._spec.global_batch_size))
 
     def _look_at_unread(self, run: Run, now: float) -> None:

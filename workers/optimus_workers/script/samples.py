@@ -44,6 +44,7 @@ def profile_of(learned: Learned, global_batch_size: int | None) -> JobProfile:
         checkpoint_write_seconds=learned.checkpoint_write_seconds,
         unread_line=learned.unread_line,
         suggested_pattern=None if learned.unread_line is None else suggested_pattern(learned.unread_line),
+        began_at_step=learned.began_at,
     )
 
 

@@ -31,7 +31,7 @@ from optimus_service.insight.jobs.reasons import CHECKPOINTS, NO_STEP, WORKER_SI
 from optimus_service.insight.predictions.predictions import HistoryCache
 from optimus_service.metrics.read import prediction_error
 from optimus_service.observe.divergence import fails_on_nonfinite, why_not_succeeded
-from optimus_service.observe.spec import begins_anew
+from optimus_service.observe.spec import began_at, begins_anew
 from optimus_service.store.records import AddedSamples, JobRecord, MembershipRecord, PostedSamples
 from optimus_service.store.repository import MAX_PAGE, Repository
 
@@ -143,7 +143,7 @@ def _with_steps_untold(services: Services, histories: HistoryCache, report: Memb
     if not before or before[-1].workers or not begins_anew(job) or report.step >= job.step:
         return report
     lost = losses(job, before, {}, histories.last_steps(job, before))[-1]
-    return replace(report, lost_steps=max(report.lost_steps, lost.steps - report.step))
+    return replace(report, lost_steps=max(report.lost_steps, began_at(job) + lost.steps - report.step))
 
 
 def _within_its_life(job: JobRecord, at: float, now: float) -> float:
@@ -173,6 +173,8 @@ def put_profile(
             words = unread_words(profile.unread_line, profile.suggested_pattern)
             tx.events.add(job_id, "NothingLearned", words, data, services.clock())
         fixed = profile.fixed_workers
+        if profile.began_at_step and not before.get("began_at_step"):
+            tx.memberships.began_at(job_id, profile.began_at_step, services.clock())
         is_fixed = fixed is not None and fixed != known
         if is_fixed:
             tx.events.add(job_id, "SizeFixed", _SIZE_FIXED.format(fixed), {"workers": fixed}, services.clock())

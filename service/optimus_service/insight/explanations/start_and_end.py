@@ -30,6 +30,7 @@ from optimus_service.insight.jobs.progress import (
 )
 from optimus_service.insight.jobs.why import goes_on_from
 from optimus_service.observe.spec import (
+    began_at,
     begins_anew,
     deadline_of,
     has_failed_before,
@@ -64,7 +65,7 @@ def _retry_wait(case: Case) -> float:
 def on_waiting(case: Case, expected: answers.Expected) -> list[str]:
     if case.job.state.is_final or not case.job.waits:
         return []
-    made = counted(case.job.step, "step")
+    made = counted(max(case.job.step - began_at(case.job), 0), "step")
     anew = f" It is not known to have a checkpoint: without one, its {made} are made again."
     anew = anew if begins_anew(case.job) else ""
     if wait := _retry_wait(case):

@@ -29,6 +29,7 @@ from optimus_scheduler.model.format import time_words
 from optimus_service.insight.format import foreseen, interval_body, moment
 from optimus_service.insight.jobs.end import End, part_done, reached_limit
 from optimus_service.observe.spec import (
+    began_at,
     begins_anew,
     goes_back,
     has_failed_before,
@@ -273,7 +274,8 @@ def _is_let_in_by_no_end(decision: DecisionRecord) -> bool:
 
 def step_of(job: JobRecord, still: Standstills = MappingProxyType({})) -> int:
     """The step that it is at or goes on from, as far as is known: all that is told of its steps counts from there."""
-    return 0 if not job.state.is_final and _begins_anew_now(job, still) else next_step(job)
+    is_anew = not job.state.is_final and _begins_anew_now(job, still)
+    return began_at(job) if is_anew else next_step(job)
 
 
 def _begins_anew_now(job: JobRecord, still: Standstills) -> bool:

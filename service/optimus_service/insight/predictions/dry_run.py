@@ -437,12 +437,17 @@ def _effects(
             after=sizes[before.job_id],
             left_before=without_it[before.job_id].shown.left(now),
             left_after=_later(with_it[before.job_id].shown.left(now), lost.get(before.job_id, 0.0)),
-            lost_steps=losing[before.job_id].step if before.job_id in lost else 0,
+            lost_steps=_made(losing[before.job_id]) if before.job_id in lost else 0,
             lost_seconds=lost.get(before.job_id, 0.0),
         )
         for before in present.decisions
         if sizes[before.job_id] != before.allocation
     )
+
+
+def _made(job: Job) -> int:
+    """Steps since it first began: what one that begins anew makes again."""
+    return max(job.step - job.began_at_step, 0)
 
 
 def _later(left: Interval | None, lost: float) -> Interval | None:

@@ -78,6 +78,9 @@ class Memberships(Subject):
             assert report.job_id == job_id, f"a membership of {report.job_id} was reported for {job_id}"
             row = locked(session, job_id)
             report = replace(report, gpu_type=_gpu_type(session, row, report))
+            began_at = (row.profile or {}).get("began_at_step") or 0
+            if report.step < began_at and _before(session, report) is None:
+                report = replace(report, step=began_at)  # its first steps came before its report
             if report.cause in ("resume", "coordinator_restart"):
                 # Where nobody had the state in memory, steps beyond the checkpoint are lost, and only the service knows
                 # all of them.
@@ -95,7 +98,8 @@ class Memberships(Subject):
             words = f"{size_words(size)} ({report.cause})"
             if report.global_batch is not None:
                 words += f", in batches of {report.global_batch}"
-            message = f"Membership epoch {report.epoch} began at step {report.step} with {words}{_costs(report)}."
+            costs = _costs(report, at_most=not report.step and _is_beginning_open(row))
+            message = f"Membership epoch {report.epoch} began at step {report.step} with {words}{costs}."
             data = {
                 "epoch": report.epoch,
                 "generation": report.generation,
@@ -111,6 +115,29 @@ class Memberships(Subject):
             }
             history.add_event(session, job_id, "MembershipChanged", message, data, report.at)
             return True
+
+    def began_at(self, job_id: str, step: int, now: float) -> None:
+        """Its first steps tell that a script began from `step`, with a checkpoint from before the job, and not from 0
+        as its memberships so far say: they began there, and lost the less. Told with the event `BeganFurtherOn`."""
+        with self._write() as session:
+            row = locked(session, job_id)
+            statement = select(MembershipRow).where(MembershipRow.job_id == job_id, MembershipRow.step < step)
+            found = [each for each in session.scalars(statement.order_by(MembershipRow.epoch)) if each.n_workers]
+            if row.first_step is not None:
+                row.first_step = max(row.first_step, step + 1)
+            had_lost = any(each.lost_steps for each in found)
+            for each in found:
+                each.lost_steps = max(each.lost_steps - (step - each.step), 0)
+                each.step = step
+            if not found:
+                return
+            epochs = [each.epoch for each in found]
+            began = f"epoch {epochs[0]}" if len(epochs) == 1 else f"epochs {', '.join(map(str, epochs))}"
+            words = f"Membership {began} began at step {step}, with a checkpoint from before the job, as its steps tell"
+            n_lost = sum(each.lost_steps for each in found)
+            lost = "1 step was" if n_lost == 1 else f"{n_lost} steps were"
+            words += f": {lost} lost, and not more." if had_lost else "."
+            history.add_event(session, job_id, "BeganFurtherOn", words, {"step": step, "epochs": epochs}, now)
 
     def heard(self, job_id: str, now: float) -> None:
         """Note that a tracked job still reports; of any other job nothing is noted."""
@@ -222,10 +249,15 @@ def _size(membership: MembershipRecord | MembershipRow) -> Size:
     return len(membership.workers), len(membership.servers), membership.gpu_type
 
 
-def _costs(report: MembershipRecord) -> str:
+def _is_beginning_open(row: JobRow) -> bool:
+    """Whether a script has told too few steps to know whether it began from step 0 or further on (`began_at`)."""
+    return asked_by(row.spec).command is not None and (row.profile or {}).get("began_at_step", 0) is None
+
+
+def _costs(report: MembershipRecord, *, at_most: bool) -> str:
     """`: 12 steps are lost; job-worker-0-0 was lost`, what a change cost and why; empty where nothing is to be said."""
     lost = report.lost_steps
-    about = "at least " if report.lost_at_least else "about " * report.tells_some
+    about = "at least " if report.lost_at_least else "about " * report.tells_some or "at most " * at_most
     said = [f"{about}{lost} steps are lost" if lost > 1 else f"{about}1 step is lost"] if lost else []
     said += [report.message] if report.message else []
     return f": {'; '.join(said)}" if said else ""
