@@ -189,6 +189,21 @@ def test_a_size_that_only_a_faster_job_measured_is_not_fast_for_that() -> None:
         assert speeds.at(Allocation(*size)) == pytest.approx(slowed(100.0)(*size), rel=0.25)
 
 
+def test_sizes_of_runs_with_the_same_arguments_are_not_mixed_with_those_of_others() -> None:
+    """They have no size in common; each has one with runs that were 60 times as fast."""
+    one, three = samples(slowed(60.0), [(1, 1)]), samples(slowed(60.0), [(3, 1)])
+    others = [
+        ended("a", speed=slowed(1.0), arguments=("delay=0",)),
+        replace(ended("b"), speed_samples=one, arguments=("delay=1",)),
+        replace(ended("c"), speed_samples=three, arguments=("delay=1",)),
+        replace(ended("d"), speed_samples=samples(slowed(0.8), [(1, 1)]), arguments=("delay=2",)),
+    ]
+    job = young(*others)
+    speeds = outlook_of(replace(job, spec=replace(job.spec, arguments=("delay=1",)))).speeds
+    for size in ((1, 1), (3, 1)):
+        assert speeds.at(Allocation(*size)) == pytest.approx(slowed(60.0)(*size), rel=0.2)
+
+
 def test_with_arguments_that_nobody_has_run_with_speeds_are_doubtful() -> None:
     others = [
         ended("a", speed=slowed(3.0), arguments=("depth=8",)),

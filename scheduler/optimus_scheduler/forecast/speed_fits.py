@@ -47,6 +47,8 @@ _LEVEL_DOUBT, _USUAL_LEVEL = 0.5, 0.3
 logarithms), and how much that usually is; measured, see docs/models.md."""
 _LEVEL_RIDGE = 0.2
 """Noise of a measured speed over how much the levels of jobs of one task differ, both in logarithms."""
+_ARGUMENTS_RIDGE = _LEVEL_RIDGE * _USUAL_LEVEL
+"""The same for jobs with other arguments: their levels differ by a factor of 3.6 (80 %; `optimus_models.arguments`)."""
 _LEAST_WEIGHT = 0.1
 """Weight of old measurements of all-reduce jobs."""
 _OTHERS_TRUST, _STRANGERS_TRUST, _ANALYSIS_TRUST = 0.9, 0.6, 0.2
@@ -264,32 +266,44 @@ def _others_points(data: SpeedData) -> tuple[_Points, float]:
     """What ended jobs measured, each size once, and the sigma of the level; without any, what was calculated."""
     if not data.similar:
         return _Points.of(data.calculated, np.ones(len(data.calculated))), 0.0
-    shape, levels = _shape_and_levels([_converted(ended, data) for ended in data.similar])
+    runs = [(ended.arguments, _converted(ended, data)) for ended in data.similar]
+    shape, levels = _shape_and_levels(runs)
     level, sigma = _level_by_arguments(data, levels)
     merged = [SpeedSample(*size, math.exp(value + level)) for size, value in sorted(shape.items())]
     return _Points.of(merged, np.ones(len(merged))), sigma
 
 
-def _shape_and_levels(runs: Sequence[Iterable[SpeedSample]]) -> tuple[dict[tuple[int, int], float], list[float]]:
+def _shape_and_levels(
+    runs: Sequence[tuple[tuple[str, ...], Iterable[SpeedSample]]],
+) -> tuple[dict[tuple[int, int], float], list[float]]:
     """Logarithms of the speeds of sizes that several jobs have in common, and of how many times as fast each job was.
+    `runs`: the arguments of each and what it measured.
 
-    Least squares of log speed = shape(size) + level(job): a size that only a fast job measured is not fast for that.
+    Least squares of log speed = shape(size) + level(arguments) + level(job): a size that only a fast job measured is
+    not fast for that, and two jobs with the same arguments tell of one another's sizes.
     """
     points = [
         (run, (each.workers, each.servers), math.log(each.steps_per_second))
-        for run, samples in enumerate(runs)
+        for run, (_, samples) in enumerate(runs)
         for each in samples
     ]
+    kinds = list(dict.fromkeys(arguments for arguments, _ in runs))
     sizes = list(dict.fromkeys(size for _, size, _ in points))
-    places = {size: len(runs) + number for number, size in enumerate(sizes)}
-    rows = np.zeros((len(points) + len(runs), len(runs) + len(sizes)))
+    of_run = [len(runs) + kinds.index(arguments) for arguments, _ in runs]
+    n_levels = len(runs) + len(kinds)
+    places = {size: n_levels + number for number, size in enumerate(sizes)}
+    rows = np.zeros((len(points) + n_levels, n_levels + len(sizes)))
     logs = np.zeros(len(rows))
     for row, (run, size, log) in enumerate(points):
         rows[row, run] = rows[row, places[size]] = 1.0
+        rows[row, of_run[run]] = float(len(kinds) > 1)
         logs[row] = log
-    rows[len(points) :, : len(runs)] = _LEVEL_RIDGE * np.eye(len(runs))  # jobs without a size in common are alike
+    # Jobs without a size in common are alike.
+    ridge = [_LEVEL_RIDGE] * len(runs) + [_ARGUMENTS_RIDGE] * len(kinds)
+    rows[len(points) :, :n_levels] = np.diag(ridge)
     found = np.linalg.lstsq(rows, logs, rcond=None)[0].tolist()
-    return {size: found[place] for size, place in places.items()}, found[: len(runs)]
+    levels = [found[run] + found[kind] for run, kind in enumerate(of_run)]
+    return {size: found[place] for size, place in places.items()}, levels
 
 
 def _level_by_arguments(data: SpeedData, levels: Sequence[float]) -> tuple[float, float]:
